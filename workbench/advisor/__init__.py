@@ -10,8 +10,8 @@ which changes are known to make the answers worse. `candidates.py` has the chang
 tries. `alert_rules.py` has what the rules of alerts measure, and `alert_watch.py` when alerts begin
 and end.
 
-    from workbench.advisor.advisor import advise
+    from workbench.advisor.advisor import list_advice_findings
     from workbench.advisor.facts import facts_from_result
 
-    findings = advise(facts_from_result(result))
+    findings = list_advice_findings(facts_from_result(result))
 """

@@ -45,7 +45,7 @@ class Gain:
         return f"+{self.low_pct:.0f} to +{self.high_pct:.0f} % {self.of}"
 
     @property
-    def middle_pct(self) -> float:
+    def midpoint_pct(self) -> float:
         return (self.low_pct + self.high_pct) / 2
 
 
@@ -65,7 +65,7 @@ class Advice:
         gain = self.gain
         if gain is None:
             return _PLACES_WITHOUT_GAIN[self.finding.level], 0.0
-        return _PLACES_OF_GAINS[gain.of], -gain.middle_pct
+        return _PLACES_OF_GAINS[gain.of], -gain.midpoint_pct
 
     @property
     def finding_with_gain(self) -> Finding:

@@ -15,7 +15,7 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def advise(facts: Facts) -> tuple[Finding, ...]:
+def list_advice_findings(facts: Facts) -> tuple[Finding, ...]:
     """Return the findings about a result or a running server. Warnings and errors come first, then
     changes with the largest expected gain, and last plain information. That the text is no answer
     comes before all else. `facts.log` has findings

@@ -15,6 +15,7 @@ from workbench.model.timeline import QUIET_REASONS
 
 _HARDWARE = ("HW slowdown", "HW power brake slowdown")
 _NOT_READABLE = (GpuState.LOST, GpuState.ERROR)
+ZeroOrOne = float  # 1.0 while a condition holds, and 0.0 otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +30,17 @@ class LiveFacts:
     server: str = ""
 
 
-def measure_heat_slowdown(info: GpuInfo, sample: GpuSample, facts: LiveFacts) -> float | None:
-    return _measure_named_reason(sample, THERMAL_REASONS)
+def measure_heat_slowdown(info: GpuInfo, sample: GpuSample, facts: LiveFacts) -> ZeroOrOne | None:
+    return _measure_clock_event_reason(sample, THERMAL_REASONS)
 
 
-def measure_hardware_slowdown(info: GpuInfo, sample: GpuSample, facts: LiveFacts) -> float | None:
-    return _measure_named_reason(sample, _HARDWARE)
+def measure_hardware_slowdown(
+    info: GpuInfo, sample: GpuSample, facts: LiveFacts
+) -> ZeroOrOne | None:
+    return _measure_clock_event_reason(sample, _HARDWARE)
 
 
-def _measure_named_reason(sample: GpuSample, reasons: tuple[str, ...]) -> float | None:
+def _measure_clock_event_reason(sample: GpuSample, reasons: tuple[str, ...]) -> ZeroOrOne | None:
     """Return 1.0 if the driver names one of the reasons for lower clocks, else 0.0. None if it
     names no reasons at all."""
     if "event_reasons" in sample.absent:
@@ -45,7 +48,9 @@ def _measure_named_reason(sample: GpuSample, reasons: tuple[str, ...]) -> float 
     return float(any(reason in reasons for reason in sample.event_reasons))
 
 
-def measure_hidden_clock_cap(info: GpuInfo, sample: GpuSample, facts: LiveFacts) -> float | None:
+def measure_hidden_clock_cap(
+    info: GpuInfo, sample: GpuSample, facts: LiveFacts
+) -> ZeroOrOne | None:
     """Return whether a clock is low under load without a named reason; None without a load, or if
     the reasons are not known."""
     if sample.index in facts.capped:
@@ -89,11 +94,11 @@ def _free_pct(used: int | None, total: int | None) -> float | None:
     return 100.0 * (total - used) / total
 
 
-def measure_gpu_lost(info: GpuInfo, sample: GpuSample, facts: LiveFacts) -> float | None:
+def measure_gpu_unreadable(info: GpuInfo, sample: GpuSample, facts: LiveFacts) -> ZeroOrOne | None:
     return float(sample.state in _NOT_READABLE)
 
 
-def read_newest_gpu_error(info: GpuInfo, sample: GpuSample, facts: LiveFacts) -> float | None:
+def read_newest_xid_number(info: GpuInfo, sample: GpuSample, facts: LiveFacts) -> float | None:
     """Return the Xid number of the newest error that the driver reported; 0 if it reported none,
     None if it does not report errors."""
     return sample.xid
@@ -119,7 +124,7 @@ def read_disk_pressure_pct(facts: LiveFacts) -> float | None:
     return facts.telemetry.host.io_pressure_pct
 
 
-def measure_prochot(facts: LiveFacts) -> float | None:
+def measure_cpu_prochot(facts: LiveFacts) -> ZeroOrOne | None:
     held = facts.telemetry.host.prochot
     return None if held is None else float(held)
 
@@ -140,15 +145,15 @@ OF_GPU: Mapping[str, OfGpu] = {
     "hidden-clock-cap": measure_hidden_clock_cap,
     "temperature": measure_degrees_below_slowdown,
     "gpu-memory": measure_free_gpu_memory_pct,
-    "gpu-lost": measure_gpu_lost,
-    "gpu-error": read_newest_gpu_error,
+    "gpu-lost": measure_gpu_unreadable,
+    "gpu-error": read_newest_xid_number,
     "pcie-errors": read_pcie_errors_per_min,
 }
 OF_HOST: Mapping[str, OfHost] = {
     "host-memory": measure_available_host_memory_pct,
     "memory-pressure": read_memory_pressure_pct,
     "disk-pressure": read_disk_pressure_pct,
-    "prochot": measure_prochot,
+    "prochot": measure_cpu_prochot,
     "queue": read_queued_requests,
     "kv-cache": read_kv_cache_use_pct,
 }

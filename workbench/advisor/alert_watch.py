@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-from workbench.advisor.alert_rules import OF_GPU, OF_HOST, OF_SERVER, LiveFacts
+from workbench.advisor.alert_rules import OF_GPU, OF_HOST, OF_SERVER, LiveFacts, ZeroOrOne
 from workbench.model.alerts import BEGIN, END, RULES, AlertLimits, AlertRule
 from workbench.model.counts import gpus_text
 from workbench.model.gpu import GpuInfo
@@ -28,6 +29,18 @@ SETTLE_S = 3.0  # after a gap, until readings count again
 HOST = -1  # the index of the host, as in the history
 # an index, the name of its group, and its value
 Reading = tuple[int, str, float | None]
+
+
+class RuleState(NamedTuple):
+    """What a list of the rules shows of one. `state` is "active", "pending", "ended", "quiet", or ""
+    without a value. `since_s` is how long ago it began, and `indexes` are the GPUs that are in it."""
+
+    state: str
+    since_s: float | None
+    indexes: tuple[int, ...]
+    worst_value: float | None
+
+
 _NO_GPU = GpuInfo(HOST, "", "")
 
 
@@ -51,7 +64,7 @@ class AlertChange:
     rings: bool
 
 
-class _Place:
+class _Target:
     """A GPU or the host. `since_s` is when its value passed the begin threshold, and when the alert
     began while it is `active`."""
 
@@ -65,34 +78,37 @@ class _Place:
         self.share = 0.0  # of the time, in percent
         self.seen_s: float | None = None
 
-    def pct_of_time_held(self, now_s: float, value: float, average_s: float) -> float:
+    def update_pct_of_time_held(
+        self, now_s: float, holds_now: ZeroOrOne, time_constant_s: float
+    ) -> float:
         """Add a reading, and return the percentage of time in which its condition held: a mean that
-        forgets with the time constant `average_s`. `value` is 1.0 if the condition holds now, else
-        0.0, and the time since the last call counts with it."""
+        forgets with the time constant `time_constant_s`. The time since the last call counts with
+        `holds_now`."""
         passed_s = 0.0 if self.seen_s is None else now_s - self.seen_s
         self.seen_s = now_s
-        self.share += (100.0 * value - self.share) * (1.0 - math.exp(-passed_s / average_s))
+        weight = 1.0 - math.exp(-passed_s / time_constant_s)
+        self.share += (100.0 * holds_now - self.share) * weight
         return self.share
 
-    def forget_pending(self) -> None:
-        """Forget what was pending. An active alert stays active."""
+    def discard_pending_alert(self) -> None:
+        """Discard what was pending. An active alert stays active."""
         self.seen_s = None
         if not self.active:
             self.since_s, self.share, self.value = None, 0.0, None
 
 
-def _indexes_of(places: Iterable[_Place]) -> tuple[int, ...]:
-    return tuple(sorted(place.index for place in places))
+def _sorted_indexes_of_targets(targets: Iterable[_Target]) -> tuple[int, ...]:
+    return tuple(sorted(target.index for target in targets))
 
 
 class _Group:
     """Equal GPUs, or the host. `rung_s` is when their alert rang last, and `told` whether it did so
     since it began."""
 
-    __slots__ = ("active", "ended_s", "places", "rung_s", "told")
+    __slots__ = ("active", "ended_s", "rung_s", "targets", "told")
 
     def __init__(self) -> None:
-        self.places: list[_Place] = []
+        self.targets: list[_Target] = []
         self.active = self.told = False
         self.rung_s = -math.inf
         self.ended_s: float | None = None
@@ -107,31 +123,31 @@ class RuleWatch:
     def __init__(self, rule: AlertRule, limits: AlertLimits) -> None:
         self.rule, self.limits = rule, limits
         self._sign = 1.0 if limits.high_value_begins_alert else -1.0
-        self._places: dict[int, _Place] = {}
+        self._targets: dict[int, _Target] = {}
         self._groups: dict[str, _Group] = {}
 
-    def take_reading(self, now_s: float, readings: Iterable[Reading]) -> list[AlertChange]:
-        """Take the values of one reading at the monotonic time `now_s`, and return what changed."""
+    def update_alerts(self, now_s: float, readings: Iterable[Reading]) -> list[AlertChange]:
+        """Update the alerts with one reading at the monotonic time `now_s`. Return what changed."""
         touched = False
         for index, group, value in readings:
             if self.rule.prefix and value:  # another error is another alert, and rings at once
                 group = f"{group} {value:.0f}"
-            place = self._places.get(index)
-            if place is None or place.group != group:
-                place = self._place_of_gpu(index, group, now_s)
+            target = self._targets.get(index)
+            if target is None or target.group != group:
+                target = self._add_or_move_target(index, group, now_s)
             if value is None:
-                place.forget_pending()
+                target.discard_pending_alert()
                 continue
-            touched = self._update_place(place, now_s, value) or touched
+            touched = self._update_may_change_alert(target, now_s, value) or touched
         if not touched:
             return []
         changes = [self._group_change(group, now_s) for group in self._groups_in_order()]
         return list(filter(None, changes))
 
-    def forget_pending(self) -> None:
-        """Forget what was pending, because of a gap between two readings."""
-        for place in self._places.values():
-            place.forget_pending()
+    def discard_pending_alerts(self) -> None:
+        """Discard what was pending, because of a gap between two readings."""
+        for target in self._targets.values():
+            target.discard_pending_alert()
 
     def end_active_alerts(self, now_s: float) -> list[AlertChange]:
         """Forget all values, and end what is active, because it is no longer watched. The value of
@@ -139,101 +155,102 @@ class RuleWatch:
         ends = []
         for group in self._groups_in_order():
             if group.active:
-                places = _indexes_of(group.places)
-                ends.append(AlertChange(self.rule.name, END, places, None, group.told))
+                indexes = _sorted_indexes_of_targets(group.targets)
+                ends.append(AlertChange(self.rule.name, END, indexes, None, group.told))
                 group.end_alert(now_s)
-            group.places = []
-        self._places = {}
+            group.targets = []
+        self._targets = {}
         return ends
 
-    def _place_of_gpu(self, index: int, group: str, now_s: float) -> _Place:
-        """Return the place of a GPU that was not known, or that is another one than before."""
-        before = self._places.get(index)
+    def _add_or_move_target(self, index: int, group: str, now_s: float) -> _Target:
+        """Return the new target of a GPU that was not known, or that is another one than before."""
+        before = self._targets.get(index)
         if before is not None:
-            left = self._groups[before.group]
-            left.places.remove(before)
-            if left.active and not any(place.active for place in left.places):
-                left.end_alert(now_s)
-        place = self._places[index] = _Place(index, group)
-        self._groups.setdefault(group, _Group()).places.append(place)
-        return place
+            old_group = self._groups[before.group]
+            old_group.targets.remove(before)
+            if old_group.active and not any(target.active for target in old_group.targets):
+                old_group.end_alert(now_s)
+        target = self._targets[index] = _Target(index, group)
+        self._groups.setdefault(group, _Group()).targets.append(target)
+        return target
 
-    def _update_place(self, place: _Place, now_s: float, value: float) -> bool:
-        """Give a place its new value. Return whether its alert may begin or end now."""
+    def _update_may_change_alert(self, target: _Target, now_s: float, value: float) -> bool:
+        """Set the new value of a target. Return whether its alert may begin or end now."""
         if self.rule.average_s:
-            value = place.pct_of_time_held(now_s, value, self.rule.average_s)
-        place.value = value
-        if place.active:
+            value = target.update_pct_of_time_held(now_s, value, self.rule.average_s)
+        target.value = value
+        if target.active:
             if self._sign * value <= self._sign * self.limits.end:
-                place.active, place.since_s = False, None
+                target.active, target.since_s = False, None
             return True
         if self._sign * value < self._sign * self.limits.begin:
-            place.since_s = None
+            target.since_s = None
             return False
-        if place.since_s is None:
-            place.since_s = now_s
-        return now_s - place.since_s >= self.limits.for_s
+        if target.since_s is None:
+            target.since_s = now_s
+        return now_s - target.since_s >= self.limits.for_s
 
     def _groups_in_order(self) -> Sequence[_Group]:
-        filled = [group for group in self._groups.values() if group.places]
-        return sorted(filled, key=lambda group: min(place.index for place in group.places))
+        filled = [group for group in self._groups.values() if group.targets]
+        return sorted(filled, key=lambda group: min(target.index for target in group.targets))
 
     def _group_change(self, group: _Group, now_s: float) -> AlertChange | None:
-        joined = self._activate_due_places(group, now_s)
-        active = [place for place in group.places if place.active]
+        joined = self._activate_targets_beyond_threshold(group, now_s)
+        active = [target for target in group.targets if target.active]
         if active and not group.active:
             group.active, group.told = True, now_s - group.rung_s >= RING_S
-            return self._begin_alert(group, active, now_s, group.told)
+            return self._make_begin_change(group, active, now_s, group.told)
         untold = joined or not group.told
         if active and untold and now_s - group.rung_s >= RING_S:
             group.told = True
-            return self._begin_alert(group, active, now_s, True)
+            return self._make_begin_change(group, active, now_s, True)
         if group.active and not active:
             group.end_alert(now_s)
-            places, worst = _indexes_of(group.places), self._worst_value(group.places)
-            return AlertChange(self.rule.name, END, places, worst, group.told)
+            indexes, worst = (
+                _sorted_indexes_of_targets(group.targets),
+                self._worst_value(group.targets),
+            )
+            return AlertChange(self.rule.name, END, indexes, worst, group.told)
         return None
 
-    def _activate_due_places(self, group: _Group, now_s: float) -> bool:
-        """Make those places active that have been beyond the threshold for the rule's time, and
+    def _activate_targets_beyond_threshold(self, group: _Group, now_s: float) -> bool:
+        """Make those targets active that have been beyond the threshold for the rule's time, and
         with them all that are beyond it now. Return whether there is one."""
-        pending = [p for p in group.places if p.since_s is not None and not p.active]
+        pending = [p for p in group.targets if p.since_s is not None and not p.active]
         begun_s = min((p.since_s for p in pending if p.since_s is not None), default=now_s)
         if not pending or now_s - begun_s < self.limits.for_s:
             return False
-        for place in pending:
-            place.active, place.since_s = True, now_s
+        for target in pending:
+            target.active, target.since_s = True, now_s
         return True
 
-    def _begin_alert(
-        self, group: _Group, active: Sequence[_Place], now_s: float, rings: bool
+    def _make_begin_change(
+        self, group: _Group, active: Sequence[_Target], now_s: float, notifies_user: bool
     ) -> AlertChange:
-        if rings:
+        if notifies_user:
             group.rung_s = now_s
-        places, worst = _indexes_of(active), self._worst_value(active)
-        return AlertChange(self.rule.name, BEGIN, places, worst, rings)
+        indexes, worst = _sorted_indexes_of_targets(active), self._worst_value(active)
+        return AlertChange(self.rule.name, BEGIN, indexes, worst, notifies_user)
 
-    def _worst_value(self, places: Iterable[_Place]) -> float | None:
-        values = [place.value for place in places if place.value is not None]
+    def _worst_value(self, targets: Iterable[_Target]) -> float | None:
+        values = [target.value for target in targets if target.value is not None]
         return max(values, key=lambda value: self._sign * value, default=None)
 
-    def state_for_list(
-        self, now_s: float
-    ) -> tuple[str, float | None, tuple[int, ...], float | None]:
-        """Return (state, seconds since it began, indexes, worst value) for a list of the rules. The
-        state is "active", "pending", "ended", "quiet", or "" without a value."""
-        places = list(self._places.values())
-        active = [place for place in places if place.active]
-        pending = [place for place in places if place.since_s is not None]
+    def current_state(self, now_s: float) -> RuleState:
+        """Return the state of this rule for a list of the rules."""
+        targets = list(self._targets.values())
+        active = [target for target in targets if target.active]
+        pending = [target for target in targets if target.since_s is not None]
         for state, found in (("active", active), ("pending", pending)):
             if found:
                 since_s = min(p.since_s for p in found if p.since_s is not None)
-                return state, now_s - since_s, _indexes_of(found), self._worst_value(found)
+                indexes = _sorted_indexes_of_targets(found)
+                return RuleState(state, now_s - since_s, indexes, self._worst_value(found))
         ended = [g.ended_s for g in self._groups.values() if g.ended_s is not None]
-        worst = self._worst_value(places)
+        worst = self._worst_value(targets)
         if ended:
-            return "ended", now_s - max(ended), (), worst
-        return ("" if worst is None else "quiet"), None, (), worst
+            return RuleState("ended", now_s - max(ended), (), worst)
+        return RuleState("" if worst is None else "quiet", None, (), worst)
 
 
 class AlertWatch:
@@ -250,26 +267,29 @@ class AlertWatch:
         self._infos: dict[int, GpuInfo] = {}
         self._groups: dict[int, str] = {}
 
-    def take_reading(self, now_s: float, interval_s: float, facts: LiveFacts) -> list[AlertChange]:
-        """Take a reading that arrived at the monotonic time `now_s` of this machine. Return what
-        changed. Readings are expected each `interval_s` seconds."""
+    def update_alerts(self, now_s: float, interval_s: float, facts: LiveFacts) -> list[AlertChange]:
+        """Update the alerts with a reading that arrived at the monotonic time `now_s` of this machine.
+        Return what changed. Readings are expected each `interval_s` seconds."""
         before_s, self._before_s = self._before_s, now_s
         if before_s is not None and is_gap_between_readings(now_s - before_s, interval_s):
             self._counts_s = now_s + SETTLE_S
             for watch in self.rules.values():
-                watch.forget_pending()
+                watch.discard_pending_alerts()
         if now_s < self._counts_s:
             return []
         telemetry = facts.telemetry
         changes: list[AlertChange] = []
-        if telemetry.infos is not self._listed and self._note_equal_gpus(telemetry.infos):
-            changes += self._changes_of_ended_rules(now_s, OF_GPU)
+        if telemetry.infos is not self._listed:
+            before = self._groups
+            self._group_equal_gpus(telemetry.infos)
+            if before and before != self._groups:
+                changes += self._changes_of_ended_rules(now_s, OF_GPU)
         if facts.server != self._server:
             self._server = facts.server
             changes += self._changes_of_ended_rules(now_s, OF_SERVER)
         for watch, measure in self._of_gpu:
             infos, groups = self._infos, self._groups
-            changes += watch.take_reading(
+            changes += watch.update_alerts(
                 now_s,
                 [
                     (
@@ -281,19 +301,18 @@ class AlertWatch:
                 ],
             )
         for of_host, value_of in self._of_host:
-            changes += of_host.take_reading(now_s, ((HOST, "", value_of(facts)),))
+            changes += of_host.update_alerts(now_s, ((HOST, "", value_of(facts)),))
         return changes
 
     def active_texts(self, now_s: float) -> tuple[str, ...]:
         """Return what each active alert says, such as "GPU0-3 is hot: 3.0 °C left ..."."""
         texts = []
         for watch in self.rules.values():
-            state, _, indexes, value = watch.state_for_list(now_s)
-            if state == "active":
-                where = gpus_text(indexes) if watch.rule.of_gpu else ""
-                texts.append(
-                    watch.rule.text.format(where=where, value=watch.rule.value_text(value))
-                )
+            now = watch.current_state(now_s)
+            if now.state == "active":
+                where = gpus_text(now.indexes) if watch.rule.of_gpu else ""
+                value = watch.rule.value_text(now.worst_value)
+                texts.append(watch.rule.text.format(where=where, value=value))
         return tuple(texts)
 
     def end_all(self, now_s: float) -> list[AlertChange]:
@@ -307,10 +326,8 @@ class AlertWatch:
                 changes += self.rules[name].end_active_alerts(now_s)
         return changes
 
-    def _note_equal_gpus(self, infos: tuple[GpuInfo, ...]) -> bool:
-        """Note which GPUs are equal: those of one type that are divided alike. Return whether they
-        were others before."""
-        self._listed, before = infos, self._groups
+    def _group_equal_gpus(self, infos: tuple[GpuInfo, ...]) -> None:
+        """Put the GPUs of one type that are divided alike into one group."""
+        self._listed = infos
         self._infos = {info.index: info for info in infos}
         self._groups = {info.index: f"{info.name} {info.mig_text}" for info in infos}
-        return bool(before) and before != self._groups

@@ -30,7 +30,7 @@ _PREFILL_LESS = "fewer prompt tokens in one step: shorter waits between tokens, 
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class TuneLoad:
     """What the load of a tune asks of the server: the requests at a time, None if the tune searches
     how many there can be, and the prompt tokens of these requests together, None if the prompts
     are the user's own. `for_latency` says that the goal of the tune is a latency."""
@@ -52,28 +52,30 @@ _REPLICAS, _TENSOR = "data-parallel-size", "tensor-parallel-size"
 _NO_REPLICA = "the load has 1 request at a time, and a second replica would have none"
 
 
-def list_candidates(here: Situation, findings: Sequence[Finding], work: Work) -> Iterator[Choice]:
+def list_candidates(
+    situation: Situation, findings: Sequence[Finding], load: TuneLoad
+) -> Iterator[Choice]:
     """Yield the candidates and what is left out, the largest possible gains first. `findings` are
     those about the plan."""
-    yield from _cuda_graph_choices(here)
-    yield from _make_choices_from_findings(here, findings, work.streams)
-    yield from _parallelism_choices(here, work)
-    yield from _weight_precision_choices(here)
-    yield from _concurrent_sequence_choices(here, work.streams)
-    yield from _thread_choices(here)
-    yield from _speculation_choices(here, work.streams)
-    yield from _tunable_flag_choices(here, work)
-    yield from _untried_flag_choices(here)
+    yield from _cuda_graph_choices(situation)
+    yield from _make_choices_from_findings(situation, findings, load.streams)
+    yield from _parallelism_choices(situation, load)
+    yield from _weight_precision_choices(situation)
+    yield from _concurrent_sequence_choices(situation, load.streams)
+    yield from _thread_choices(situation)
+    yield from _speculation_choices(situation, load.streams)
+    yield from _tunable_flag_choices(situation, load)
+    yield from _untried_flag_choices(situation)
 
 
-def _cuda_graph_choices(here: Situation) -> Iterator[Choice]:
-    if flag := here.enabled_eager_flag:
-        reason = _COMPILED if here.computes_on_cpu else _GRAPHS
+def _cuda_graph_choices(situation: Situation) -> Iterator[Choice]:
+    if flag := situation.enabled_eager_flag:
+        reason = _COMPILED if situation.computes_on_cpu else _GRAPHS
         yield TuneCandidate((f"{flag}=false",), reason)
 
 
 def _make_choices_from_findings(
-    here: Situation, findings: Sequence[Finding], streams: int | None
+    situation: Situation, findings: Sequence[Finding], streams: int | None
 ) -> Iterator[Choice]:
     """Yield what findings about the plan propose for its speed."""
     for finding in findings:
@@ -104,23 +106,23 @@ def _format_assignment(change: PlanChange) -> str | None:
     return None
 
 
-def _parallelism_choices(here: Situation, work: Work) -> Iterator[Choice]:
+def _parallelism_choices(situation: Situation, load: TuneLoad) -> Iterator[Choice]:
     """Yield replicas and a model that is split over two GPUs, if there are several GPUs and the plan
     uses one. A request at a time has no use for a replica, and several have none for a split over a
     slow link."""
-    gpus, streams = here.gpus_visible, work.streams
-    if gpus < 2 or here.gpus_needed > 1 or here.nodes > 1:
+    gpus, streams = situation.gpus_visible, load.streams
+    if gpus < 2 or situation.gpus_needed > 1 or situation.nodes > 1:
         return
-    if _REPLICAS in here.catalog.flags and streams == 1:
+    if _REPLICAS in situation.catalog.flags and streams == 1:
         yield LeftOut(_REPLICAS, _NO_REPLICA)
-    elif _REPLICAS in here.catalog.flags:
+    elif _REPLICAS in situation.catalog.flags:
         most = gpus if streams is None else min(gpus, streams)
         for replicas in sorted({2, most}, reverse=True):
             reason = f"{replicas} replicas share the requests, and need no link between the GPUs"
             yield TuneCandidate((f"{_REPLICAS}={replicas}",), reason)
-    if _TENSOR not in here.catalog.flags:
+    if _TENSOR not in situation.catalog.flags:
         return
-    if streams != 1 and not work.for_latency and not _may_gpus_have_nvlink(here):
+    if streams != 1 and not load.for_latency and not _may_gpus_have_nvlink(situation):
         reason = "the model is on one GPU, and replicas need no link; these GPUs have no NVLink"
         yield LeftOut(f"{_TENSOR}=2", reason)
         return
@@ -128,32 +130,32 @@ def _parallelism_choices(here: Situation, work: Work) -> Iterator[Choice]:
     yield TuneCandidate((f"{_TENSOR}=2",), reason)
 
 
-def _may_gpus_have_nvlink(here: Situation) -> bool:
+def _may_gpus_have_nvlink(situation: Situation) -> bool:
     """Return whether the GPUs can have NVLink. A GPU of an unknown type can."""
-    known = filter(None, (gpu_table.find_gpu_type(gpu.name) for gpu in here.gpus))
+    known = filter(None, (gpu_table.find_gpu_type(gpu.name) for gpu in situation.gpus))
     return all(one.nvlink for one in known)
 
 
-def _weight_precision_choices(here: Situation) -> Iterator[Choice]:
-    bits = normalize_quantization(here.model_facts.quantization)
-    change = here.engine.eight_bit_weights
-    if not change or here.plan.flag(change.partition("=")[0]) is not None:
+def _weight_precision_choices(situation: Situation) -> Iterator[Choice]:
+    bits = normalize_quantization(situation.model_facts.quantization)
+    change = situation.engine.eight_bit_weights
+    if not change or situation.plan.flag(change.partition("=")[0]) is not None:
         return
-    if here.computes_on_cpu:
-        yield LeftOut(change, _explain_missing_gpu(here))
+    if situation.computes_on_cpu:
+        yield LeftOut(change, _explain_missing_gpu(situation))
     elif bits == "BF16":
         yield TuneCandidate((change,), "8-bit weights are half the bytes of a token")
     elif bits is not None:
         yield LeftOut(change, f"the checkpoint's weights are {bits} already")
 
 
-def _speculation_choices(here: Situation, streams: int | None) -> Iterator[Choice]:
-    flag = here.engine.speculation_flag
-    if flag is None or flag not in here.catalog.flags:
+def _speculation_choices(situation: Situation, streams: int | None) -> Iterator[Choice]:
+    flag = situation.engine.speculation_flag
+    if flag is None or flag not in situation.catalog.flags:
         return
-    config = here.plan.flag(flag)
+    config = situation.plan.flag(flag)
     if streams is not None and streams > _FEW_STREAMS:
-        yield LeftOut(f"other speculation ({flag})", _explain_no_room_to_guess(streams))
+        yield LeftOut(f"other speculation ({flag})", _explain_no_compute_for_speculation(streams))
         return
     depth = as_table(config).get("num_speculative_tokens")
     if isinstance(depth, int):
@@ -167,36 +169,40 @@ def _speculation_choices(here: Situation, streams: int | None) -> Iterator[Choic
         text = format_value(
             {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}
         )
-        yield TuneCandidate((f"{flag}={text}",), f"{GUESSES}: {_explain_room_to_guess(streams)}")
+        yield TuneCandidate(
+            (f"{flag}={text}",), f"{GUESSES}: {_explain_compute_for_speculation(streams)}"
+        )
 
 
-def _explain_no_room_to_guess(streams: int) -> str:
+def _explain_no_compute_for_speculation(streams: int) -> str:
     return f"{_format_requests(streams)} at a time leave no compute for guessed tokens"
 
 
-def _explain_room_to_guess(streams: int | None) -> str:
+def _explain_compute_for_speculation(streams: int | None) -> str:
     if streams is None:
         return "few users leave room"
     verb = "leaves" if streams == 1 else "leave"
     return f"{_format_requests(streams)} at a time {verb} room"
 
 
-def _concurrent_sequence_choices(here: Situation, streams: int | None) -> Iterator[Choice]:
+def _concurrent_sequence_choices(situation: Situation, streams: int | None) -> Iterator[Choice]:
     """Yield other limits on the requests at a time. A limit above the load's changes nothing."""
-    flag = here.engine.concurrency_flag
-    if flag is None or flag not in here.catalog.flags:
+    flag = situation.engine.concurrency_flag
+    if flag is None or flag not in situation.catalog.flags:
         return
-    now = _read_concurrency_limit(here, flag)
+    now = _read_concurrency_limit(situation, flag)
     if streams is None:
-        yield from _higher_concurrency_choices(here, flag, now)
+        yield from _higher_concurrency_choices(situation, flag, now)
         return
     if now is not None and 0 < now < streams:
         reason = f"the load has {_format_requests(streams)} at a time, and {streams - now:g} of them wait"
-        yield TuneCandidate(here.engine.flag_assignments_for_concurrency(here, streams), reason)
+        yield TuneCandidate(
+            situation.engine.flag_assignments_for_concurrency(situation, streams), reason
+        )
         if 2 * now < streams:
             half = "less waiting, with a KV cache for fewer requests than the load has"
             yield TuneCandidate(
-                here.engine.flag_assignments_for_concurrency(here, int(2 * now)), half
+                situation.engine.flag_assignments_for_concurrency(situation, int(2 * now)), half
             )
         return
     at_most = "the default" if now is None else f"{now:g}"
@@ -204,43 +210,48 @@ def _concurrent_sequence_choices(here: Situation, streams: int | None) -> Iterat
     yield LeftOut(f"a higher {flag}", reason)
 
 
-def _read_concurrency_limit(here: Situation, flag: str) -> float | None:
+def _read_concurrency_limit(situation: Situation, flag: str) -> float | None:
     """Return how many requests the server processes at a time. None if that is not known."""
-    given = here.flag_number_in_plan(flag)
+    given = situation.flag_number_in_plan(flag)
     if given is None or given < 0:
-        return here.engine.default_concurrency
+        return situation.engine.default_concurrency
     return given
 
 
-def _higher_concurrency_choices(here: Situation, flag: str, now: float | None) -> Iterator[Choice]:
+def _higher_concurrency_choices(
+    situation: Situation, flag: str, current_limit: float | None
+) -> Iterator[Choice]:
     """Yield higher limits for a search for users, which can go above any limit."""
-    if now is None or now <= 0:
+    if current_limit is None or current_limit <= 0:
         yield LeftOut(
             f"a higher {flag}", "the default of the engine is not known to limit the users"
         )
         return
-    reason = f"the requests of more than {count_of(int(now), 'user')} wait"
+    reason = f"the requests of more than {count_of(int(current_limit), 'user')} wait"
     for times in (4, 2):
         yield TuneCandidate(
-            here.engine.flag_assignments_for_concurrency(here, int(times * now)), reason
+            situation.engine.flag_assignments_for_concurrency(
+                situation, int(times * current_limit)
+            ),
+            reason,
         )
 
 
-def _thread_choices(here: Situation) -> Iterator[Choice]:
+def _thread_choices(situation: Situation) -> Iterator[Choice]:
     """Yield other numbers of threads, if the CPU computes layers: one for each core, and half of
     that, because decode waits for the memory."""
-    flag = here.engine.threads_flag
-    if flag is None or flag not in here.catalog.flags:
+    flag = situation.engine.threads_flag
+    if flag is None or flag not in situation.catalog.flags:
         return
-    if not here.engine.layers_on_cpu(here):
+    if not situation.engine.layers_on_cpu(situation):
         yield LeftOut(flag, "the GPUs compute all layers")
         return
-    if here.cores is None:
+    if situation.cores is None:
         yield LeftOut(flag, "the number of the host's cores is not known")
         return
-    cores = here.cores.cores
-    given = here.flag_number_in_plan(flag)
-    now = _count_threads(here.cores, given)
+    cores = situation.cores.cores
+    given = situation.flag_number_in_plan(flag)
+    now = _count_started_threads(situation.cores, given)
     reasons = {
         cores: f"one thread for each of {count_of(cores, 'core')}; now {now}",
         cores
@@ -253,82 +264,89 @@ def _thread_choices(here: Situation) -> Iterator[Choice]:
         yield LeftOut(f"more {flag}", f"each of {count_of(cores, 'core')} has a thread already")
 
 
-def _count_threads(cores: HostCores, given: float | None) -> int:
+def _count_started_threads(host_cores: HostCores, thread_flag_value: float | None) -> int:
     """Return how many threads llama.cpp starts: without the flag one for each core, and for a number
     below 1 one for each CPU (llama.cpp#20020)."""
-    if given is None:
-        return cores.cores
-    return int(given) if given > 0 else cores.cpus
+    if thread_flag_value is None:
+        return host_cores.cores
+    return int(thread_flag_value) if thread_flag_value > 0 else host_cores.cpus
 
 
 def _format_requests(streams: int) -> str:
     return count_of(streams, "request")
 
 
-def _tunable_flag_choices(here: Situation, work: Work) -> Iterator[Choice]:
-    for flag in here.engine.tunable_flags:
-        spec = here.catalog.flags.get(flag.name)
+def _tunable_flag_choices(situation: Situation, load: TuneLoad) -> Iterator[Choice]:
+    for flag in situation.engine.tunable_flags:
+        spec = situation.catalog.flags.get(flag.name)
         if spec is None:
-            yield LeftOut(flag.name, f"{here.engine.title} {here.version} has no such flag")
+            yield LeftOut(
+                flag.name, f"{situation.engine.title} {situation.version} has no such flag"
+            )
             continue
-        if (why := _reason_not_tried(here, flag, work)) is not None:
+        if (why := _reason_not_tried(situation, flag, load)) is not None:
             yield LeftOut(f"{flag.name}={','.join(flag.values)}", why)
             continue
-        now = format_value(here.effective_flag_value(flag.name))
+        now = format_value(situation.effective_flag_value(flag.name))
         for text in flag.values:
             if text == now:
                 continue
-            if flag.reason == PREFILL and _step_holds_all_prompts(here, flag.name, text, work):
-                reason = f"the requests at a time have {work.prompt_tokens} prompt tokens together"
+            if flag.reason == PREFILL and _can_step_process_all_prompts(
+                situation, flag.name, text, load
+            ):
+                reason = f"the requests at a time have {load.prompt_tokens} prompt tokens together"
                 yield LeftOut(f"{flag.name}={text}", f"{reason}, which one step holds already")
                 continue
             yield TuneCandidate(
-                _make_assignments(flag, text, here), _reason_to_try(flag, text, here, work)
+                _make_assignments(flag, text, situation),
+                _reason_to_try(flag, text, situation, load),
             )
 
 
-def _make_assignments(flag: TunableFlag, text: str, here: Situation) -> tuple[str, ...]:
+def _make_assignments(flag: TunableFlag, text: str, situation: Situation) -> tuple[str, ...]:
     """Return the assignments that give a flag this value: the flag whose value caps it is raised
     too, since the engine would silently take less, and so is what it does not work without."""
-    cap = here.flag_number(flag.within)
+    cap = situation.flag_number(flag.within)
     assignments = [f"{flag.name}={text}"]
     if cap is not None and float(text) > cap:
         assignments.insert(0, f"{flag.within}={text}")
-    missing = [one for one in flag.together if not _is_in_effect(one, here)]
+    missing = [one for one in flag.together if not _is_in_effect(one, situation)]
     return (*assignments, *missing)
 
 
-def _is_in_effect(assignment: str, here: Situation) -> bool:
+def _is_in_effect(assignment: str, situation: Situation) -> bool:
     name, _, text = assignment.partition("=")
-    return format_value(here.effective_flag_value(name)) == text
+    return format_value(situation.effective_flag_value(name)) == text
 
 
-def _reason_not_tried(here: Situation, flag: TunableFlag, work: Work) -> str | None:
+def _reason_not_tried(situation: Situation, flag: TunableFlag, load: TuneLoad) -> str | None:
     """Return why no value of a flag is tried on these GPUs and this load; None if they are. The
     prompts of Workbench have no common beginning."""
-    if flag.of_gpus and here.computes_on_cpu:
-        return _explain_missing_gpu(here)
-    if flag.of_prefixes and work.prompt_tokens is not None:
+    if flag.of_gpus and situation.computes_on_cpu:
+        return _explain_missing_gpu(situation)
+    if flag.of_prefixes and load.prompt_tokens is not None:
         return _OF_PREFIXES
     if flag.guesses:
-        if work.streams is not None and work.streams > _FEW_STREAMS:
-            return _explain_no_room_to_guess(work.streams)
-        given = here.plan.flag(flag.name)
+        if load.streams is not None and load.streams > _FEW_STREAMS:
+            return _explain_no_compute_for_speculation(load.streams)
+        given = situation.plan.flag(flag.name)
         if given not in (None, "none"):
             return f"the plan has {flag.name} {given}"
-    if flag.of_numa and (not here.engine.layers_on_cpu(here) or _count_numa_nodes(here) < 2):
+    if flag.of_numa and (
+        not situation.engine.layers_on_cpu(situation) or _count_numa_nodes(situation) < 2
+    ):
         return "it acts where the CPUs of several NUMA nodes compute layers"
-    limit = here.engine.concurrency_flag
-    if flag.of_batches and limit and _read_concurrency_limit(here, limit) == 1:
+    limit = situation.engine.concurrency_flag
+    if flag.of_batches and limit and _read_concurrency_limit(situation, limit) == 1:
         return f"with {limit} 1 there is no batch"
-    return _reason_by_capability(here, flag)
+    return _reason_by_capability(situation, flag)
 
 
-def _reason_by_capability(here: Situation, flag: TunableFlag) -> str | None:
+def _reason_by_capability(situation: Situation, flag: TunableFlag) -> str | None:
     """Return why a flag is not for GPUs of this compute capability; None if it is."""
     if not flag.capabilities:
         return None
-    for capability in filter(None, (gpu.compute_capability for gpu in here.gpus)):
+    for capability in filter(None, (gpu.compute_capability for gpu in situation.gpus)):
         if int(capability.partition(".")[0]) not in flag.capabilities:
             least, most = min(flag.capabilities), max(flag.capabilities)
             return (
@@ -338,20 +356,20 @@ def _reason_by_capability(here: Situation, flag: TunableFlag) -> str | None:
     return None
 
 
-def _count_numa_nodes(here: Situation) -> int:
-    return 1 if here.cores is None else here.cores.numa_nodes
+def _count_numa_nodes(situation: Situation) -> int:
+    return 1 if situation.cores is None else situation.cores.numa_nodes
 
 
-def _explain_missing_gpu(here: Situation) -> str:
-    return _NO_GPU.format(f"{here.engine.title} {here.installed}")
+def _explain_missing_gpu(situation: Situation) -> str:
+    return _NO_GPU.format(f"{situation.engine.title} {situation.installed}")
 
 
-def _reason_to_try(flag: TunableFlag, text: str, here: Situation, work: Work) -> str:
+def _reason_to_try(flag: TunableFlag, text: str, situation: Situation, load: TuneLoad) -> str:
     if flag.guesses:
-        return f"{GUESSES}: {_explain_room_to_guess(work.streams)}"
+        return f"{GUESSES}: {_explain_compute_for_speculation(load.streams)}"
     if flag.reason != PREFILL:
         return flag.reason
-    now = here.flag_number(flag.name)
+    now = situation.flag_number(flag.name)
     if now is None:
         return _PREFILL_OTHER
     if float(text) < now:
@@ -359,21 +377,23 @@ def _reason_to_try(flag: TunableFlag, text: str, here: Situation, work: Work) ->
     return PREFILL
 
 
-def _step_holds_all_prompts(here: Situation, name: str, text: str, work: Work) -> bool:
-    """Return whether one step takes the prompts of all requests, with the value `text` of the flag
+def _can_step_process_all_prompts(
+    situation: Situation, flag_name: str, flag_value: str, load: TuneLoad
+) -> bool:
+    """Return whether one step takes the prompts of all requests, with the value `flag_value` of the flag
     as well as without it."""
-    if work.prompt_tokens is None or work.streams is None:
+    if load.prompt_tokens is None or load.streams is None:
         return False
-    now = here.flag_number(name) or _LEAST_DEFAULT
-    return min(now, float(text)) >= work.prompt_tokens
+    now = situation.flag_number(flag_name) or _LEAST_DEFAULT
+    return min(now, float(flag_value)) >= load.prompt_tokens
 
 
-def _untried_flag_choices(here: Situation) -> Iterator[Choice]:
+def _untried_flag_choices(situation: Situation) -> Iterator[Choice]:
     for name in _PREFIX_FLAGS:
-        if name in here.catalog.flags:
+        if name in situation.catalog.flags:
             yield LeftOut(name, _OF_PREFIXES)
-    for name, reason in here.engine.untried_flags.items():
-        if name in here.catalog.flags:
+    for name, reason in situation.engine.untried_flags.items():
+        if name in situation.catalog.flags:
             yield LeftOut(name, reason)
     yield LeftOut(
         "memory clocks", "a lock can lower other clocks of the GPU unseen, and costs 12 to 32 %"

@@ -178,7 +178,7 @@ class Facts:
         return fraction is not None and fraction < LAUNCH_BOUND and self.has_few_streams
 
     @property
-    def is_between_bounds(self) -> bool:
+    def is_between_memory_and_launch_bound(self) -> bool:
         """Whether each of at most 8 streams (simultaneous requests) decodes at 30 to 60 % of the
         speed that the memory bandwidth allows. Then neither memory reads nor kernel launches take
         most of a decoding step."""
@@ -190,7 +190,7 @@ class Facts:
         return (self.streams or math.inf) <= _FEW_STREAMS
 
     @property
-    def possible_gain_pct(self) -> float:
+    def possible_speed_gain_pct(self) -> float:
         """The largest possible gain in percent before decoding reaches the speed that the memory
         bandwidth allows, if each token still needs the same bytes. Infinite if that speed is
         unknown."""
@@ -243,13 +243,13 @@ def situation_from_conditions(conditions: Conditions) -> Situation | None:
     return Situation(plan, engine.catalog(conditions.engine_version), engine)
 
 
-def facts_from_result(result: BenchResult, beside: Facts | None = None) -> Facts:
-    """Return the input of the advisor's rules for a stored result. `beside` has values that a
+def facts_from_result(result: BenchResult, extra_facts: Facts | None = None) -> Facts:
+    """Return the input of the advisor's rules for a stored result. `extra_facts` has values that a
     result does not contain, such as findings about the server's log. If it is None, these values
     are unknown."""
     conditions, summary = result.conditions, result.summary
     return replace(
-        beside or Facts(),
+        extra_facts or Facts(),
         here=situation_from_conditions(conditions),
         sizes=conditions.model_facts,
         gpus=tuple(_gpu_facts_from_result(conditions, summary)),

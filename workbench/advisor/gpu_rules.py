@@ -343,7 +343,7 @@ def report_busy_at_low_power(facts: Facts) -> Iterator[Advice]:
     yield make_advice(level, "util-vs-power", text, fix=fix, evidence=evidence)
 
 
-def report_waiting_gpu(facts: Facts) -> Iterator[Advice]:
+def report_idle_gpu_time(facts: Facts) -> Iterator[Advice]:
     """Report that the GPUs ran no kernel for a part of a closed-loop run, because they waited for
     the host or the client."""
     gpu = facts.gpu_during
@@ -502,7 +502,7 @@ RULES: tuple[Rule, ...] = (
     report_virtual_machine,
     report_locks_without_effect,
     report_busy_at_low_power,
-    report_waiting_gpu,
+    report_idle_gpu_time,
     report_stuck_clock,
     report_pcie_link,
     report_clock_drift,

@@ -27,21 +27,21 @@ _UNIFIED = (
 )
 
 
-def _read_engine_value(
+def _read_engine_counter(
     facts: Facts,
-    during: Callable[[EngineDuring], float | None],
-    now: Callable[[EngineMetrics], float | None],
+    read_during_benchmark: Callable[[EngineDuring], float | None],
+    read_now: Callable[[EngineMetrics], float | None],
 ) -> float | None:
-    """Return a value from the engine's counters; None if there are no counters. `during` gets the
-    value from the counters of the benchmark. If there was no benchmark, `now` gets it from the
-    present counters of the server."""
+    """Return a value from the engine's counters; None if there are no counters.
+    `read_during_benchmark` reads it from the counters of the benchmark. If there was no benchmark,
+    `read_now` reads it from the present counters of the server."""
     if facts.engine_during:
-        return during(facts.engine_during)
-    return now(facts.now) if facts.now else None
+        return read_during_benchmark(facts.engine_during)
+    return read_now(facts.now) if facts.now else None
 
 
 def _read_kv_use_pct(facts: Facts) -> float | None:
-    return _read_engine_value(
+    return _read_engine_counter(
         facts, lambda during: during.kv_use_max_pct, lambda now: now.kv_use_pct
     )
 
@@ -72,8 +72,8 @@ def report_text_without_answer(facts: Facts) -> Iterator[Advice]:
 
 def report_queued_requests(facts: Facts) -> Iterator[Advice]:
     """Report requests that wait in the engine's queue, and the limit that makes them wait."""
-    mean = _read_engine_value(facts, lambda during: during.waiting_mean, lambda now: now.waiting)
-    most = _read_engine_value(facts, lambda during: during.running_max, lambda now: now.running)
+    mean = _read_engine_counter(facts, lambda during: during.waiting_mean, lambda now: now.waiting)
+    most = _read_engine_counter(facts, lambda during: during.running_max, lambda now: now.running)
     # a few wait shortly at the start of a run
     if mean is None or mean < max(1.0, _WAITING * (most or 0)):
         return
@@ -114,7 +114,7 @@ def report_queued_requests(facts: Facts) -> Iterator[Advice]:
 
 def report_preemptions(facts: Facts) -> Iterator[Advice]:
     """Report requests that the engine returned to the queue because the KV cache was full."""
-    count = _read_engine_value(
+    count = _read_engine_counter(
         facts, lambda during: during.preemptions, lambda now: now.preemptions
     )
     if not count:
@@ -127,7 +127,7 @@ def report_preemptions(facts: Facts) -> Iterator[Advice]:
         "lower the number of streams, shorten the contexts, or enlarge the KV cache (FP8, more "
         "memory)"
     )
-    kv = _read_engine_value(facts, lambda during: during.kv_use_max_pct, lambda now: None)
+    kv = _read_engine_counter(facts, lambda during: during.kv_use_max_pct, lambda now: None)
     evidence = f"{count:.0f} preemptions"
     if kv is not None:
         evidence += f", KV cache up to {kv:.0f} %"
@@ -137,7 +137,7 @@ def report_preemptions(facts: Facts) -> Iterator[Advice]:
 def report_low_kv_use(facts: Facts) -> Iterator[Advice]:
     """Report that a nearly empty KV cache is not a problem."""
     use = _read_kv_use_pct(facts)
-    queued = _read_engine_value(facts, lambda during: during.waiting_max, lambda now: now.waiting)
+    queued = _read_engine_counter(facts, lambda during: during.waiting_max, lambda now: now.waiting)
     if use is None or use >= _KV_LOW_PCT or queued:
         return
     text = (
@@ -156,10 +156,10 @@ def report_low_kv_use(facts: Facts) -> Iterator[Advice]:
 def report_full_kv_cache(facts: Facts) -> Iterator[Advice]:
     """Report that a full KV cache without a preemption is no leak."""
     use = _read_kv_use_pct(facts)
-    count = _read_engine_value(
+    count = _read_engine_counter(
         facts, lambda during: during.preemptions, lambda now: now.preemptions
     )
-    queued = _read_engine_value(facts, lambda during: during.waiting_max, lambda now: now.waiting)
+    queued = _read_engine_counter(facts, lambda during: during.waiting_max, lambda now: now.waiting)
     if use is None or use < _KV_FULL_PCT or count != 0 or queued:
         return
     text = (
@@ -178,7 +178,7 @@ def report_full_kv_cache(facts: Facts) -> Iterator[Advice]:
 def report_prefix_cache_use(facts: Facts) -> Iterator[Advice]:
     """Report that prompts came from the prefix cache, so that prompt tokens per second are not the
     speed of prefill."""
-    hits = _read_engine_value(
+    hits = _read_engine_counter(
         facts, lambda during: during.prefix_hit_pct, lambda now: now.prefix_hit_pct
     )
     if hits is None or hits < _HITS_PCT:
@@ -234,7 +234,7 @@ def report_binding_slo(facts: Facts) -> Iterator[Advice]:
     yield make_advice(level, "slo.binding", said, fix=fix, evidence=goodput)
 
 
-def report_weak_protocol(facts: Facts) -> Iterator[Advice]:
+def report_imprecise_measurement(facts: Facts) -> Iterator[Advice]:
     """Report that this run cannot show a small gain, for example because it had no warm-up."""
     spec, summary = facts.spec, facts.summary
     if spec is None or summary is None:
@@ -295,6 +295,6 @@ RULES: tuple[Rule, ...] = (
     report_prefix_cache_use,
     report_busy_client,
     report_binding_slo,
-    report_weak_protocol,
+    report_imprecise_measurement,
     report_low_unified_memory,
 )

@@ -61,8 +61,8 @@ def report_decoding_near_ceiling(facts: Facts) -> Iterator[Advice]:
         ranks = facts.tp  # each rank reads its part; pipeline stages read one after another
         evidence += f"; {gb:.1f} GB per token, {gb * speed / ranks:.0f} GB/s per GPU"
     most = "nothing"
-    if facts.possible_gain_pct >= 1:
-        most = f"at most +{facts.possible_gain_pct:.0f} %"
+    if facts.possible_speed_gain_pct >= 1:
+        most = f"at most +{facts.possible_speed_gain_pct:.0f} %"
     fix = (
         "use fewer bytes per token, speculative decoding or more streams; all other settings "
         f"can gain {most}"
@@ -76,7 +76,7 @@ def report_decoding_between_bounds(facts: Facts) -> Iterator[Advice]:
     """Report that a stream decodes at 30 to 60 % of the speed that the memory bandwidth allows, and
     how many milliseconds per token are not spent on reading weights."""
     speed, limit = facts.per_stream_tok_s, facts.ceiling_tok_s
-    if not facts.is_between_bounds or not speed or not limit:
+    if not facts.is_between_memory_and_launch_bound or not speed or not limit:
         return
     step_ms, read_ms = 1000 / speed, 1000 / limit
     text = (
@@ -122,7 +122,7 @@ def report_decoding_above_ceiling(facts: Facts) -> Iterator[Advice]:
     )
 
 
-def report_promised_speed(facts: Facts) -> Iterator[Advice]:
+def report_feasibility_of_expected_speed(facts: Facts) -> Iterator[Advice]:
     """Report whether a speed that someone has promised for one stream is possible with the memory
     bandwidth of the GPUs."""
     wanted, limit = facts.expected_tok_s, facts.ceiling_tok_s
@@ -160,7 +160,7 @@ def report_sixteen_bit_weights(facts: Facts) -> Iterator[Advice]:
     most."""
     bits = facts.bits_per_weight
     sizes = facts.sizes
-    reads = facts.memory_bound or facts.is_between_bounds
+    reads = facts.memory_bound or facts.is_between_memory_and_launch_bound
     if bits is None or bits < 14 or not reads or sizes is None or not sizes.weight_bytes:
         return
     text = "the weights have 16 bits: quantization reads two to four times fewer bytes"
@@ -213,9 +213,13 @@ def report_single_stream(facts: Facts) -> Iterator[Advice]:
     """For a result with one stream, report that several streams would share each read of the
     weights, and how fast they could be together at most."""
     limit = facts.ceiling_tok_s
-    if facts.streams != 1 or not (facts.memory_bound or facts.is_between_bounds) or limit is None:
+    if (
+        facts.streams != 1
+        or not (facts.memory_bound or facts.is_between_memory_and_launch_bound)
+        or limit is None
+    ):
         return
-    most = _count_allowed_requests(facts)
+    most = _max_simultaneous_requests(facts)
     counts, first = [n for n in _STREAMS if n <= most], ""
     if not counts:
         counts, first = list(_STREAMS), f"raise {facts.concurrency_flag} ({most:g}), and "
@@ -239,7 +243,7 @@ def report_single_stream(facts: Facts) -> Iterator[Advice]:
     )
 
 
-def _count_allowed_requests(facts: Facts) -> float:
+def _max_simultaneous_requests(facts: Facts) -> float:
     """Return how many simultaneous requests all replicas together allow. Infinite if the command
     line does not set a limit."""
     limit = facts.here and facts.here.flag_number_in_plan(facts.concurrency_flag)
@@ -275,7 +279,7 @@ def report_eager_mode(facts: Facts) -> Iterator[Advice]:
         f"{flag} turns {here.engine.compiled_parts} off: each step launches hundreds of "
         "kernels one by one"
     )
-    high = min(_EAGER_PCT, facts.possible_gain_pct)
+    high = min(_EAGER_PCT, facts.possible_speed_gain_pct)
     yield make_advice(
         Level.HINT,
         "eager.cost",
@@ -485,7 +489,7 @@ RULES: tuple[Rule, ...] = (
     report_decoding_near_ceiling,
     report_decoding_between_bounds,
     report_decoding_above_ceiling,
-    report_promised_speed,
+    report_feasibility_of_expected_speed,
     report_sixteen_bit_weights,
     report_eight_bit_weights,
     report_single_stream,

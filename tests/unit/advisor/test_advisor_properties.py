@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support import made_results
 
-from workbench.advisor.advisor import advise
+from workbench.advisor.advisor import list_advice_findings
 from workbench.advisor.facts import Facts, facts_from_result
 from workbench.model.bench import BenchSummary, EngineDuring, GpuDuring, PcieDuring
 from workbench.model.plan import ModelFacts
@@ -131,7 +131,9 @@ def test_no_result_breaks_the_advisor(
     )
     spec = replace(made.spec, concurrency=streams)
     result = replace(made, conditions=conditions, summary=summary, spec=spec)
-    found = advise(facts_from_result(result, Facts(before=result, expected_tok_s=expected)))
+    found = list_advice_findings(
+        facts_from_result(result, Facts(before=result, expected_tok_s=expected))
+    )
     for finding in found:
         assert finding.code and finding.text
         assert "inf" not in (finding.expected_gain or "") and "-" not in (

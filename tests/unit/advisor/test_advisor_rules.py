@@ -28,7 +28,7 @@ from tests.unit.advisor.advised import (
     summary,
     two_sparks,
 )
-from workbench.advisor.advisor import RULES, advise
+from workbench.advisor.advisor import RULES, list_advice_findings
 from workbench.advisor.facts import Facts
 from workbench.model.bench import PcieDuring
 from workbench.model.findings import Finding, Level, PlanChange
@@ -231,7 +231,7 @@ FROM = " (transferred from gpt-oss-120b on one GB10, from 26 to 59 tok/s)"
 
 
 def by_code(given: Facts) -> dict[str, Finding]:
-    return {finding.code: finding for finding in advise(given)}
+    return {finding.code: finding for finding in list_advice_findings(given)}
 
 
 @pytest.mark.parametrize("code", CASES)
@@ -253,7 +253,7 @@ def test_every_rule_is_in_the_table() -> None:
 
 
 def test_without_facts_only_what_is_missing_is_said() -> None:
-    assert [finding.code for finding in advise(Facts())] == ["facts.missing"]
+    assert [finding.code for finding in list_advice_findings(Facts())] == ["facts.missing"]
 
 
 def test_a_server_that_workbench_started_is_not_told_to_be_started_by_it() -> None:
@@ -265,7 +265,7 @@ def test_a_server_that_workbench_started_is_not_told_to_be_started_by_it() -> No
 def test_two_sparks_are_memory_bound_and_need_fewer_bytes() -> None:
     """The document calls the set-up compute-bound, blames synchronization and calls all settings
     optimal."""
-    found = advise(two_sparks())
+    found = list_advice_findings(two_sparks())
     assert [f.code for f in found[:3]] == ["quant.first", "roofline.near-ceiling", "batch.ceiling"]
     here = {f.code: f for f in found}
     assert here["quant.first"].expected_gain == "up to +100 % tok/s"
@@ -303,7 +303,7 @@ def test_no_more_streams_are_proposed_than_the_server_takes() -> None:
 def test_the_guest_has_no_software_gap_and_can_save_power() -> None:
     """The document looks for the limit in the hypervisor, in kernels and in clocks, and promises 45
     to 90 tok/s."""
-    found = advise(passed_through(expected_tok_s=45.0))
+    found = list_advice_findings(passed_through(expected_tok_s=45.0))
     here = {f.code: f for f in found}
     assert found[0].code == "promise.above-roofline" and "169 %" in found[0].text
     assert here["clock.single-stream-flat"].settings == ("power-limit=400",)
@@ -318,7 +318,7 @@ def test_the_guest_has_no_software_gap_and_can_save_power() -> None:
 def test_four_cards_are_held_by_launches_not_by_memory() -> None:
     """The document calls a KV cache of 1.6 % waste and computes 96 to 384 ms of communication in a
     step of 19 ms."""
-    found = advise(four_cards())
+    found = list_advice_findings(four_cards())
     assert [f.code for f in found[:3]] == ["eager.cost", "launch.bound", "dp-before-tp"]
     here = {f.code: f for f in found}
     assert here["eager.cost"].expected_gain == f"up to +127 % tok/s{FROM}"
@@ -371,7 +371,9 @@ def test_half_of_the_bandwidth_names_the_time_that_reading_does_not_take() -> No
 
 
 def test_a_refused_result_gives_no_advice_on_speed() -> None:
-    found = advise(replace(two_sparks(), summary=None, refused=("the client was busy",)))
+    found = list_advice_findings(
+        replace(two_sparks(), summary=None, refused=("the client was busy",))
+    )
     assert found[0].code == "result.refused"
     assert not {"roofline.near-ceiling", "quant.first", "batch.ceiling"} & {f.code for f in found}
 
@@ -383,7 +385,9 @@ def test_small_memory_is_not_offered_replicas() -> None:
 
 def test_settings_without_effect_are_named_by_their_labels() -> None:
     (found,) = [
-        a for a in advise(facts(in_force={"gpu0.gpu_clocks": "no effect"})) if a.code == "lock.noop"
+        a
+        for a in list_advice_findings(facts(in_force={"gpu0.gpu_clocks": "no effect"}))
+        if a.code == "lock.noop"
     ]
     assert found.text.endswith("under load: GPU0 GPU clocks")
 
@@ -400,10 +404,12 @@ def test_each_replica_takes_as_many_requests_as_its_flag_says() -> None:
 def test_the_limit_that_binds_is_named_with_the_goodput() -> None:
     made = summary(10.0, slo=LIMITS, slo_pct=91.0, goodput_request_s=9.1, request_s=10.0)
     broken = facts(spec=load(slo="ttft<=500@p95, tpot<=40@p95"), summary=made)
-    found = next(each for each in advise(broken) if each.code == "slo.binding")
+    found = next(each for each in list_advice_findings(broken) if each.code == "slo.binding")
     assert found.level is Level.WARN and found.evidence == "goodput 9.1 of 10 requests/s"
     assert found.text == ("the limit ttft<=500@p95 is not held: 91.0 % of the requests kept it")
     assert found.fix is not None and "--slo 'ttft<=500@p95, tpot<=40@p95'" in found.fix
     held = replace(made, slo=LIMITS[1:], slo_pct=99.0)
-    found = next(x for x in advise(replace(broken, summary=held)) if x.code == "slo.binding")
+    found = next(
+        x for x in list_advice_findings(replace(broken, summary=held)) if x.code == "slo.binding"
+    )
     assert found.level is Level.INFO and "tpot<=40@p95 binds and is held" in found.text

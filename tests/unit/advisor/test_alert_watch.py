@@ -33,7 +33,7 @@ def run(limits: AlertLimits, values: Sequence[float | None], rule: str = "kv-cac
     watch = RuleWatch(RULES[rule], limits)
     found = []
     for second, value in enumerate(values):
-        for change in watch.take_reading(float(second), [(0, "", value)]):
+        for change in watch.update_alerts(float(second), [(0, "", value)]):
             found.append(
                 f"{second} {change.phase}" if change.rings else f"{second} ({change.phase})"
             )
@@ -75,7 +75,7 @@ def test_a_share_of_time_bears_a_reason_that_comes_and_goes() -> None:
     told = [
         (second, change.phase)
         for second, value in enumerate(flickering)
-        for change in watch.take_reading(float(second), [(0, "", value)])
+        for change in watch.update_alerts(float(second), [(0, "", value)])
     ]
     assert [phase for _, phase in told] == [BEGIN, END]
     assert told[0][0] < 40 and told[1][0] > 80
@@ -92,13 +92,13 @@ def test_equal_gpus_share_one_alert_and_unlike_ones_do_not() -> None:
             (gpu, "B200" if gpu == 3 else "H100", 95.0 if second >= begun_s[gpu] else 20.0)
             for gpu in (2, 0, 3, 1)
         ]
-        told += [(second, change) for change in watch.take_reading(float(second), readings)]
+        told += [(second, change) for change in watch.update_alerts(float(second), readings)]
     assert [(second, change.indexes, change.rings) for second, change in told] == [
         (3, (0, 1), True),
         (3, (3,), True),
         (73, (0, 1, 2), True),
     ]
-    ends = watch.take_reading(90.0, [(gpu, "H100", 10.0) for gpu in range(3)])
+    ends = watch.update_alerts(90.0, [(gpu, "H100", 10.0) for gpu in range(3)])
     assert [(change.phase, change.indexes) for change in ends] == [(END, (0, 1, 2))]
 
 
@@ -106,9 +106,9 @@ def test_another_error_of_a_gpu_is_told_at_once_and_the_same_one_once_a_minute()
     watch = RuleWatch(RULES["gpu-error"], AlertLimits(1.0, 0.0, 0.0))
     told = []
     for second, xid in enumerate((0, 94, 0, 79, 79, 0, 94, 0)):
-        told += watch.take_reading(float(second), [(0, "H100", float(xid))])
+        told += watch.update_alerts(float(second), [(0, "H100", float(xid))])
     assert [change.value for change in told if change.rings] == [94.0, 79.0]
-    assert watch.state_for_list(8.0)[0] == "ended"
+    assert watch.current_state(8.0).state == "ended"
 
 
 values = st.lists(st.one_of(st.none(), st.integers(0, 100)), max_size=120)
@@ -121,7 +121,7 @@ def test_no_alert_rings_twice_without_an_end_or_within_a_minute(
     watch = RuleWatch(RULES["kv-cache"], replace(UP, for_s=float(for_s)))
     active, rung_s = False, -RING_S
     for second, value in enumerate(found):
-        for change in watch.take_reading(float(second), [(0, "", value)]):
+        for change in watch.update_alerts(float(second), [(0, "", value)]):
             if change.phase == END:
                 assert active and value is not None and value <= UP.end
                 active = False
@@ -151,7 +151,9 @@ def test_the_order_of_the_gpus_changes_nothing(
         watch = RuleWatch(RULES["kv-cache"], UP)
         told.append(
             [
-                watch.take_reading(float(second), [(i, "ab"[i % 2], float(row[i])) for i in places])
+                watch.update_alerts(
+                    float(second), [(i, "ab"[i % 2], float(row[i])) for i in places]
+                )
                 for second, row in enumerate(rows)
             ]
         )
@@ -255,33 +257,33 @@ def test_a_cap_that_a_load_has_shown_is_a_hidden_one() -> None:
 def test_old_values_that_arrive_after_a_gap_raise_nothing() -> None:
     watch = AlertWatch({"queue": AlertLimits(10.0, 2.0, 0.0), "kv-cache": UP})
     full = facts(waiting=50, kv_use_pct=99.0)
-    assert watch.take_reading(0.0, 1.0, facts(waiting=0, kv_use_pct=99.0)) == []
-    burst = [watch.take_reading(60.0 + number / 1000, 1.0, full) for number in range(30)]
+    assert watch.update_alerts(0.0, 1.0, facts(waiting=0, kv_use_pct=99.0)) == []
+    burst = [watch.update_alerts(60.0 + number / 1000, 1.0, full) for number in range(30)]
     assert burst == [[]] * 30
     empty = facts(waiting=0, kv_use_pct=10.0)
-    assert [watch.take_reading(60.5 + second, 1.0, empty) for second in range(9)] == [[]] * 9
-    assert [c.rule for c in watch.take_reading(70.5, 1.0, full)] == ["queue"]
+    assert [watch.update_alerts(60.5 + second, 1.0, empty) for second in range(9)] == [[]] * 9
+    assert [c.rule for c in watch.update_alerts(70.5, 1.0, full)] == ["queue"]
 
 
 def test_an_alert_that_was_active_before_a_gap_ends_after_it_and_rings_not_again() -> None:
     watch = AlertWatch({"queue": AlertLimits(10.0, 2.0, 0.0)})
-    assert [c.phase for c in watch.take_reading(0.0, 1.0, facts(waiting=50))] == [BEGIN]
-    assert watch.take_reading(600.0, 1.0, facts(waiting=50)) == []
-    assert watch.take_reading(601.0 + SETTLE_S, 1.0, facts(waiting=50)) == []
-    assert [c.phase for c in watch.take_reading(602.0 + SETTLE_S, 1.0, facts(waiting=0))] == [END]
+    assert [c.phase for c in watch.update_alerts(0.0, 1.0, facts(waiting=50))] == [BEGIN]
+    assert watch.update_alerts(600.0, 1.0, facts(waiting=50)) == []
+    assert watch.update_alerts(601.0 + SETTLE_S, 1.0, facts(waiting=50)) == []
+    assert [c.phase for c in watch.update_alerts(602.0 + SETTLE_S, 1.0, facts(waiting=0))] == [END]
 
 
 def test_a_gpu_that_is_divided_anew_ends_its_alerts() -> None:
     watch = AlertWatch({"temperature": AlertLimits(5.0, 10.0, 0.0)})
     hot = facts().telemetry
     hot = replace(hot, gpus=(sample(temperature_c=89),))
-    assert [c.phase for c in watch.take_reading(0.0, 1.0, LiveFacts(hot, {}))] == [BEGIN]
+    assert [c.phase for c in watch.update_alerts(0.0, 1.0, LiveFacts(hot, {}))] == [BEGIN]
     cool = replace(hot, infos=(info(mig=True, instances=MIG),), gpus=(sample(),))
-    ends = watch.take_reading(1.0, 1.0, LiveFacts(cool, {}))
+    ends = watch.update_alerts(1.0, 1.0, LiveFacts(cool, {}))
     assert [(c.phase, c.value, c.rings) for c in ends] == [(END, None, True)]
 
 
 def test_readings_of_a_long_interval_are_no_gaps() -> None:
     watch = AlertWatch({"kv-cache": UP})
-    told = [watch.take_reading(30.0 * n, 30.0, facts(kv_use_pct=99.0)) for n in range(3)]
+    told = [watch.update_alerts(30.0 * n, 30.0, facts(kv_use_pct=99.0)) for n in range(3)]
     assert [[change.phase for change in changes] for changes in told] == [[], [BEGIN], []]

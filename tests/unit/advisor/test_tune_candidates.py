@@ -8,7 +8,7 @@ import pytest
 
 from workbench import engines
 from workbench.advisor.candidates import (
-    Work,
+    TuneLoad,
     gpu_setting_choices,
     list_candidates,
     needs_at_least_same_memory,
@@ -33,7 +33,7 @@ from workbench.model.tune import (
 
 def found(
     engine: str,
-    work: Work,
+    work: TuneLoad,
     findings: tuple[Finding, ...] = (),
     gpus: int = 1,
     gpu: str = "RTX",
@@ -56,61 +56,61 @@ def found(
 
 
 def test_eager_mode_is_the_first_that_is_tried_to_change() -> None:
-    candidates, _ = found("vllm", Work(4, 512), enforce_eager=True)
+    candidates, _ = found("vllm", TuneLoad(4, 512), enforce_eager=True)
     assert next(iter(candidates)) == "enforce-eager=false"
-    assert "enforce-eager=false" not in found("vllm", Work(4, 512))[0]
+    assert "enforce-eager=false" not in found("vllm", TuneLoad(4, 512))[0]
 
 
 def test_a_limit_below_the_load_is_raised_and_one_above_is_left() -> None:
-    candidates, _ = found("vllm", Work(16, 512), max_num_seqs=4)
+    candidates, _ = found("vllm", TuneLoad(16, 512), max_num_seqs=4)
     assert "12 of them wait" in candidates["max-num-seqs=16"] and "max-num-seqs=8" in candidates
-    _, left_out = found("vllm", Work(16, 512), max_num_seqs=64)
+    _, left_out = found("vllm", TuneLoad(16, 512), max_num_seqs=64)
     assert "which 64 allows already" in left_out["a higher max-num-seqs"]
 
 
 def test_a_limit_that_lets_requests_wait_is_tried_before_speculation() -> None:
     """With starts for one candidate only, a tune tried speculation and found nothing better."""
-    names = list(found("vllm", Work(8, 512), max_num_seqs=2)[0])
+    names = list(found("vllm", TuneLoad(8, 512), max_num_seqs=2)[0])
     speculation = next(n for n, name in enumerate(names) if name.startswith("speculative-config"))
     assert names.index("max-num-seqs=8") < speculation
 
 
 def test_a_step_that_holds_all_prompts_needs_no_larger_one() -> None:
-    _, left_out = found("vllm", Work(2, 256))
+    _, left_out = found("vllm", TuneLoad(2, 256))
     assert "256 prompt tokens" in left_out["max-num-batched-tokens=16384"]
-    candidates, _ = found("vllm", Work(64, 64 * 1024))
+    candidates, _ = found("vllm", TuneLoad(64, 64 * 1024))
     assert "max-num-batched-tokens=16384" in candidates
 
 
 def test_a_step_of_llamacpp_grows_together_with_the_batch_that_caps_it() -> None:
     """llama.cpp takes min(batch-size, ubatch-size): a tune measured three values that were one."""
-    work = Work(64, 64 * 1024)
+    work = TuneLoad(64, 64 * 1024)
     small, _ = found("llamacpp", work, batch_size=64, ubatch_size=32)
     assert "batch-size=1024 ubatch-size=1024" in small and "ubatch-size=1024" not in small
     assert "ubatch-size=1024" in found("llamacpp", work)[0]
 
 
 def test_speculation_needs_compute_that_a_full_batch_does_not_leave() -> None:
-    alone = found("vllm", Work(1, 128))[0]
+    alone = found("vllm", TuneLoad(1, 128))[0]
     reasons = [alone[name] for name in alone if name.startswith("speculative-config")]
     assert reasons[0].endswith("1 request at a time leaves room")
-    candidates, left_out = found("vllm", Work(64, 128))
+    candidates, left_out = found("vllm", TuneLoad(64, 128))
     assert not any(name.startswith("speculative-config") for name in candidates)
     assert "64 requests" in left_out["other speculation (speculative-config)"]
 
 
 def test_two_gpus_offer_replicas_and_a_split_and_one_neither() -> None:
     assert {"data-parallel-size=2", "tensor-parallel-size=2"} <= found(
-        "vllm", Work(8, 512), gpus=2
+        "vllm", TuneLoad(8, 512), gpus=2
     )[0].keys()
-    assert not any("parallel" in name for name in found("vllm", Work(8, 512))[0])
+    assert not any("parallel" in name for name in found("vllm", TuneLoad(8, 512))[0])
 
 
 def test_replicas_use_all_gpus_if_there_are_requests_for_them() -> None:
-    four = found("vllm", Work(8, 512), gpus=4)[0]
+    four = found("vllm", TuneLoad(8, 512), gpus=4)[0]
     assert {"data-parallel-size=4", "data-parallel-size=2"} <= four.keys()
-    assert "data-parallel-size=4" not in found("vllm", Work(3, 512), gpus=4)[0]
-    candidates, left_out = found("vllm", Work(1, 512), gpus=2)
+    assert "data-parallel-size=4" not in found("vllm", TuneLoad(3, 512), gpus=4)[0]
+    candidates, left_out = found("vllm", TuneLoad(1, 512), gpus=2)
     assert "1 request at a time" in left_out["data-parallel-size"]
     assert not any(name.startswith("data-parallel") for name in candidates)
 
@@ -120,17 +120,17 @@ def test_what_a_finding_proposes_for_speed_is_tried() -> None:
     finding = Finding(
         Level.WARN, "dp-before-tp", "it fits one", changes=changes, expected_gain="+30 %"
     )
-    candidates, _ = found("vllm", Work(8, 512), (finding,))
+    candidates, _ = found("vllm", TuneLoad(8, 512), (finding,))
     assert candidates["tensor-parallel-size=1 data-parallel-size=2"] == "it fits one"
-    _, left_out = found("vllm", Work(1, 64), (finding,))
+    _, left_out = found("vllm", TuneLoad(1, 64), (finding,))
     assert "1 request at a time" in left_out["tensor-parallel-size=1 data-parallel-size=2"]
     harmless = replace(finding, expected_gain=None)
-    assert "it fits one" not in found("vllm", Work(8, 512), (harmless,))[0].values()
+    assert "it fits one" not in found("vllm", TuneLoad(8, 512), (harmless,))[0].values()
 
 
 @pytest.mark.parametrize("engine", engines.engine_names())
 def test_every_engine_has_candidates_and_no_memory_clock_is_locked(engine: str) -> None:
-    candidates, left_out = found(engine, Work(8, 8 * 8192))
+    candidates, left_out = found(engine, TuneLoad(8, 8 * 8192))
     assert len(candidates) >= 3 and "memory clocks" in left_out
     assert not any("clock" in name for name in candidates)
 
@@ -178,41 +178,41 @@ def test_a_candidate_has_flags_of_the_plan_and_settings_of_the_gpus() -> None:
 
 def test_a_kernel_that_the_gpu_cannot_run_is_left_out() -> None:
     for capability, may in (("9.0", True), ("8.6", True), ("12.0", False), ("10.0", False)):
-        candidates, left_out = found("sglang", Work(8, 512), capability=capability)
+        candidates, left_out = found("sglang", TuneLoad(8, 512), capability=capability)
         assert ("attention-backend=fa3" in candidates) == may
         assert may or f"this has {capability}" in left_out["attention-backend=fa3"]
 
 
 def test_an_order_by_common_beginnings_needs_prompts_that_have_some() -> None:
-    assert "schedule-policy=lpm" not in found("sglang", Work(8, 512))[0]
-    assert "schedule-policy=lpm" in found("sglang", Work(8, None))[0]
+    assert "schedule-policy=lpm" not in found("sglang", TuneLoad(8, 512))[0]
+    assert "schedule-policy=lpm" in found("sglang", TuneLoad(8, None))[0]
 
 
 def test_a_model_on_one_card_is_split_only_for_latency_or_over_nvlink() -> None:
     split, a_card = "tensor-parallel-size=2", "NVIDIA GeForce RTX 5060 Ti"
-    candidates, left_out = found("vllm", Work(8, 512), gpus=2, gpu=a_card)
+    candidates, left_out = found("vllm", TuneLoad(8, 512), gpus=2, gpu=a_card)
     assert split not in candidates and "no NVLink" in left_out[split]
-    assert split in found("vllm", Work(8, 512, for_latency=True), gpus=2, gpu=a_card)[0]
-    assert split in found("vllm", Work(1, 64), gpus=2, gpu=a_card)[0]
-    assert split in found("vllm", Work(8, 512), gpus=2, gpu="NVIDIA H200")[0]
+    assert split in found("vllm", TuneLoad(8, 512, for_latency=True), gpus=2, gpu=a_card)[0]
+    assert split in found("vllm", TuneLoad(1, 64), gpus=2, gpu=a_card)[0]
+    assert split in found("vllm", TuneLoad(8, 512), gpus=2, gpu="NVIDIA H200")[0]
 
 
 def test_what_acts_on_gpus_is_left_out_on_a_build_for_the_cpu() -> None:
     """A tune of vLLM on the CPU started three attention backends of GPUs, which all failed."""
-    of_cpu = found("vllm", Work(8, 512), installed="0.32.0+cpu", enforce_eager=True)
+    of_cpu = found("vllm", TuneLoad(8, 512), installed="0.32.0+cpu", enforce_eager=True)
     candidates, left_out = of_cpu
     names = " ".join(candidates)
     assert not any(word in names for word in ("attention-backend", "kv-cache-dtype", "fp8"))
     why = "it acts on GPUs, and vLLM 0.32.0+cpu computes on the CPU"
     assert left_out["kv-cache-dtype=fp8"] == why == left_out["quantization=fp8"]
     assert candidates["enforce-eager=false"].startswith("torch.compile")
-    on_gpu, _ = found("vllm", Work(8, 512), installed="0.32.0", enforce_eager=True)
+    on_gpu, _ = found("vllm", TuneLoad(8, 512), installed="0.32.0", enforce_eager=True)
     assert "kv-cache-dtype=fp8" in on_gpu and "CUDA graphs" in on_gpu["enforce-eager=false"]
 
 
 def test_a_search_for_users_is_offered_what_more_requests_than_its_first_load_need() -> None:
     """It began with one user, and was told that one request needs no higher limit."""
-    candidates, left_out = found("vllm", Work(None, 128), max_num_seqs=4, gpus=2)
+    candidates, left_out = found("vllm", TuneLoad(None, 128), max_num_seqs=4, gpus=2)
     assert "more than 4 users wait" in candidates["max-num-seqs=16"]
     assert {"max-num-seqs=8", "max-num-batched-tokens=8192", "data-parallel-size=2"} <= (
         candidates.keys()
@@ -224,7 +224,7 @@ def test_a_search_for_users_is_offered_what_more_requests_than_its_first_load_ne
 def test_more_slots_of_llamacpp_keep_the_context_of_each() -> None:
     """With `parallel=8` alone, a real server of 1,024 tokens refused a prompt of 300 tokens, and cut the
     answer to one of 230."""
-    load = Work(8, 1024)
+    load = TuneLoad(8, 1024)
     assert "ctx-size=8192 parallel=8" in found("llamacpp", load, ctx_size=1024, parallel=1)[0]
     assert "ctx-size=4096 parallel=8" in found("llamacpp", load, ctx_size=1024, parallel=2)[0]
     shared = found("llamacpp", load, ctx_size=1024, parallel=1, kv_unified=True)[0]
@@ -234,15 +234,15 @@ def test_more_slots_of_llamacpp_keep_the_context_of_each() -> None:
 
 def test_the_four_slots_that_llamacpp_opens_by_itself_are_raised_for_a_larger_load() -> None:
     """A tune said that the default allows 8 requests at a time."""
-    candidates, _ = found("llamacpp", Work(8, 1024), ctx_size=4096)
+    candidates, _ = found("llamacpp", TuneLoad(8, 1024), ctx_size=4096)
     assert "4 of them wait" in candidates["kv-unified=true parallel=8"]
-    _, left_out = found("llamacpp", Work(4, 512), ctx_size=4096)
+    _, left_out = found("llamacpp", TuneLoad(4, 512), ctx_size=4096)
     assert "which 4 allows already" in left_out["a higher parallel"]
 
 
 def test_threads_are_tried_where_the_cpu_computes_layers() -> None:
     """A tune on a CPU left one thread of two cores as it was."""
-    host, load = HostCores(cpus=32, cores=16), Work(8, 1024)
+    host, load = HostCores(cpus=32, cores=16), TuneLoad(8, 1024)
     of_cpu, _ = found("llamacpp", load, gpus=0, cores=host, threads=1)
     assert {"threads=16", "threads=8"} <= of_cpu.keys()
     assert "threads=16" in found("llamacpp", load, cores=host, threads=1, n_gpu_layers=10)[0]
@@ -258,17 +258,17 @@ def test_threads_are_tried_where_the_cpu_computes_layers() -> None:
 
 
 def test_llamacpp_speculates_without_a_draft_model_for_few_requests() -> None:
-    candidates, _ = found("llamacpp", Work(8, 1024))
+    candidates, _ = found("llamacpp", TuneLoad(8, 1024))
     assert candidates["spec-type=ngram-simple"].endswith("8 requests at a time leave room")
-    many, left_out = found("llamacpp", Work(64, 8192))
+    many, left_out = found("llamacpp", TuneLoad(64, 8192))
     assert not any(name.startswith("spec-type") for name in many)
     assert "64 requests" in left_out["spec-type=ngram-simple,ngram-mod"]
-    _, of_plan = found("llamacpp", Work(8, 1024), spec_type="draft-mtp")
+    _, of_plan = found("llamacpp", TuneLoad(8, 1024), spec_type="draft-mtp")
     assert "draft-mtp" in of_plan["spec-type=ngram-simple,ngram-mod"]
 
 
 def test_continuous_batching_is_tried_where_there_is_a_batch() -> None:
-    load = Work(8, 1024)
+    load = TuneLoad(8, 1024)
     several, _ = found("llamacpp", load, parallel=8, cont_batching=False)
     assert "cont-batching=true" in several
     alone, left_out = found("llamacpp", load, ctx_size=512, parallel=1, cont_batching=False)
@@ -281,18 +281,18 @@ def test_continuous_batching_is_tried_where_there_is_a_batch() -> None:
 def test_both_halves_of_a_kv_cache_of_llamacpp_get_one_type() -> None:
     """Keys alone take a slow path, which a rule warns of, so that no KV type was ever tried."""
     pair = "cache-type-k=q8_0 cache-type-v=q8_0"
-    assert f"{pair} flash-attn=on" in found("llamacpp", Work(8, 1024), flash_attn="off")[0]
-    assert pair in found("llamacpp", Work(8, 1024), flash_attn="on")[0]
+    assert f"{pair} flash-attn=on" in found("llamacpp", TuneLoad(8, 1024), flash_attn="off")[0]
+    assert pair in found("llamacpp", TuneLoad(8, 1024), flash_attn="on")[0]
 
 
 def test_the_default_step_of_llamacpp_is_tried_where_the_plan_has_another() -> None:
-    small, _ = found("llamacpp", Work(64, 64 * 1024), batch_size=64, ubatch_size=64)
+    small, _ = found("llamacpp", TuneLoad(64, 64 * 1024), batch_size=64, ubatch_size=64)
     assert {"batch-size=512 ubatch-size=512", "batch-size=2048"} <= small.keys()
-    assert "ubatch-size=512" not in found("llamacpp", Work(64, 64 * 1024))[0]
+    assert "ubatch-size=512" not in found("llamacpp", TuneLoad(64, 64 * 1024))[0]
 
 
 def test_numa_is_tried_where_the_cpus_of_several_nodes_compute() -> None:
-    load, two = Work(8, 1024), HostCores(cpus=128, cores=64, numa_nodes=2)
+    load, two = TuneLoad(8, 1024), HostCores(cpus=128, cores=64, numa_nodes=2)
     assert "numa=distribute" in found("llamacpp", load, gpus=0, cores=two)[0]
     assert "NUMA" in found("llamacpp", load, cores=two)[1]["numa=distribute"]
     one = HostCores(cpus=128, cores=64)

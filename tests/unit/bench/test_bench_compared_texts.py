@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.simulated_runs import result_of
 
-from workbench.advisor.advisor import advise
+from workbench.advisor.advisor import list_advice_findings
 from workbench.advisor.facts import facts_from_result
 from workbench.advisor.verdicts import format_verdict
 from workbench.bench import experiment as design
@@ -178,9 +178,11 @@ def test_advice_about_garbage_says_so_first() -> None:
     made = BAD(result_of(1, "A", 1.0))
     refused = replace(made, summary=replace(made.summary, refused=(GARBAGE.text,)))
     for result in (made, refused, _with(server_text="equal answers")(GOOD(made))):
-        first = advise(facts_from_result(result))[0]
+        first = list_advice_findings(facts_from_result(result))[0]
         assert (first.code, first.level) == ("result.text", "error")
-    assert not [f for f in advise(facts_from_result(GOOD(made))) if f.code == "result.text"]
+    assert not [
+        f for f in list_advice_findings(facts_from_result(GOOD(made))) if f.code == "result.text"
+    ]
 
 
 def _probe_said(remembered: int, **load: int) -> Change:

@@ -12,7 +12,7 @@ import pytest
 from support import made_results
 
 from tests.unit.advisor.advised import A100, QWEN_2B, during, summary
-from workbench.advisor.advisor import advise
+from workbench.advisor.advisor import list_advice_findings
 from workbench.advisor.facts import facts_from_result
 from workbench.engines.answer_settings import collect_answer_settings
 from workbench.model.bench import BenchResult
@@ -231,7 +231,7 @@ def test_arms_turn_the_plan_under_edit_into_the_result_and_its_fix() -> None:
         "org/tiny",
         flags=(FlagSetting("max-num-seqs", 64), FlagSetting("api-key", "sesame")),
     )
-    findings = {f.code: f for f in advise(facts_from_result(made))}
+    findings = {f.code: f for f in list_advice_findings(facts_from_result(made))}
     a, b = arms_of_finding(findings["eager.cost"], made, plan)
     assert a == Arm(("tensor-parallel-size=4", "enforce-eager=true"), ("max-num-seqs", "api-key"))
     assert b == Arm(("tensor-parallel-size=4",), ("max-num-seqs", "api-key", "enforce-eager"))

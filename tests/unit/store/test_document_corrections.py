@@ -24,7 +24,7 @@ import pytest
 
 from tests.unit.advisor import advised
 from workbench import engines
-from workbench.advisor.advisor import advise
+from workbench.advisor.advisor import list_advice_findings
 from workbench.model.gpu import GpuInfo
 from workbench.server.log_patterns import explain_line
 from workbench.store import glossary
@@ -355,7 +355,7 @@ def log(where: str) -> str:
 
 def advice(where: str) -> str:
     setup, _, code = where.partition(": ")
-    found = [f for f in advise(getattr(advised, setup)()) if f.code == code]
+    found = [f for f in list_advice_findings(getattr(advised, setup)()) if f.code == code]
     return "\n".join(f"{f.text} {f.evidence or ''} {f.fix or ''}" for f in found)
 
 

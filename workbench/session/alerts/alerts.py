@@ -110,7 +110,7 @@ class Alerts:
             values, server = engine.values, engine.server
         facts = LiveFacts(telemetry, values, self._capped, server)
         interval_s = self._core.state.telemetry_interval_s
-        for change in self._watch.take_reading(time.monotonic(), interval_s, facts):
+        for change in self._watch.update_alerts(time.monotonic(), interval_s, facts):
             if change.rings:
                 self._raise_alert_of_change(change, telemetry)
 
@@ -187,9 +187,11 @@ class Alerts:
         rule, effects = RULES[name], self._effects[name]
         if self._watch is not None and name in self._watch.rules:
             watch = self._watch.rules[name]
-            state, since_s, indexes, value = watch.state_for_list(time.monotonic())
-            where = gpus_text(indexes) if indexes and rule.of_gpu else ""
-            return RuleView(rule, watch.limits, effects, state, since_s, where, value)
+            now = watch.current_state(time.monotonic())
+            where = gpus_text(now.indexes) if now.indexes and rule.of_gpu else ""
+            return RuleView(
+                rule, watch.limits, effects, now.state, now.since_s, where, now.worst_value
+            )
         limits = self.config.limits.get(name, rule.limits)
         for alert in reversed(self._core.state.alerts):
             if alert.rule == name:

@@ -266,7 +266,7 @@ class FleetMember:
             if server.values:
                 facts = LiveFacts(telemetry, server.values, server=server.name)
                 break
-        self._alerts.take_reading(self._arrived_s, 1.0, facts)
+        self._alerts.update_alerts(self._arrived_s, 1.0, facts)
 
     # ---- servers and settings
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import engines
 from workbench.advisor.advice import THRIFT
-from workbench.advisor.advisor import advise
+from workbench.advisor.advisor import list_advice_findings
 from workbench.advisor.facts import Facts, GpuFacts, facts_from_result
 from workbench.advisor.known_answers import drop_changes_with_worse_answers
 from workbench.advisor.verdicts import list_verdicts_on_finding
@@ -90,7 +90,9 @@ class Advisor:
             result, replace(beside, before=self._find_earlier_result(result), preset_gpus=names)
         )
         known = QualityDb(self._results.db.path).newest_comparisons()
-        found = drop_changes_with_worse_answers(advise(facts), result.conditions, known)
+        found = drop_changes_with_worse_answers(
+            list_advice_findings(facts), result.conditions, known
+        )
         experiments: Sequence[Experiment] = self._experiments.db.list()
         verdicts = {}
         for finding in found:
@@ -139,7 +141,7 @@ class Advisor:
             preset_id=plan.preset_id,
             preset_gpus=self._presets.gpu_names(plan.preset_id),
         )
-        return AdvisedResult(advise(known), run_id=run_id)
+        return AdvisedResult(list_advice_findings(known), run_id=run_id)
 
     def _plan_of_run(self, run_id: str) -> LaunchPlan:
         return self._servers.supervisor.record(run_id).plan

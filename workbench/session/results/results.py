@@ -331,10 +331,10 @@ class Results:
 
 
 def _advise_on_stored_result(result: BenchResult) -> tuple[Finding, ...]:
-    from workbench.advisor.advisor import advise  # loads a flag catalog
+    from workbench.advisor.advisor import list_advice_findings  # loads a flag catalog
     from workbench.advisor.facts import facts_from_result
 
-    found = advise(facts_from_result(result))
+    found = list_advice_findings(facts_from_result(result))
     return tuple(f for f in found if f.level is not Level.INFO) or found
 
 

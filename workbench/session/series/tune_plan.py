@@ -11,7 +11,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from workbench.advisor.candidates import Work, gpu_setting_choices, list_candidates
+from workbench.advisor.candidates import TuneLoad, gpu_setting_choices, list_candidates
 from workbench.bench import tune_race
 from workbench.bench.tune_race import RaceSize
 from workbench.bench.user_capacity import MAX_LIMIT_PERCENT
@@ -308,14 +308,14 @@ def _usable_cores(editor: PlanEditor) -> HostCores | None:
     return found.cores
 
 
-def _work_of_load(load: BenchSpec, goal: str) -> Work:
+def _work_of_load(load: BenchSpec, goal: str) -> TuneLoad:
     """Return what the load asks of the server. A search for users goes on above the load's number of
     requests at a time."""
     streams = None if goal == tune.USERS else load.concurrency
     prompt_tokens: int | None = load.concurrency * load.input_tokens
     if load.prompts or load.trace or load.command:
         prompt_tokens = None
-    return Work(streams, prompt_tokens, tune.find_goal(goal).less_is_better)
+    return TuneLoad(streams, prompt_tokens, tune.find_goal(goal).less_is_better)
 
 
 def _check_goal_and_limits(goal: str, limits: TuneLimits, load: BenchSpec) -> None:

@@ -91,7 +91,7 @@ def ask_no_kernel_times() -> None:
         self._clock.reads += 1
         return data, time.monotonic_ns()
 
-    connection.Connection.receive = receive
+    connection.Connection.receive_data_and_time_ns = receive
 
 
 def sweep_nothing() -> None:
@@ -99,7 +99,7 @@ def sweep_nothing() -> None:
         self._pause.ns = self.clock.rest_ns = REST_NS if self.spec.max_tokens > 1 else 0
         self._whole_answers.refresh()
 
-    client.Client._check_time_limits = sweep
+    client.Client._run_periodic_checks = sweep
 
 
 def send_no_records() -> None:

@@ -39,11 +39,11 @@ STREAMS, REQUESTS, WARMUP, TOKENS = 64, 256, 64, 128
 SPREAD_S, REST_MS = 1.3, 2.5  # an answer takes 1.3 s; the client rests 2.5 ms at 10 ms a chunk
 WHOLE, LEFT = "the load client", "reads of one piece of text each"
 PARTS = {
-    "_wait_for_events": "rests and epoll",
+    "_poll_events_begin_and_end_ns": "rests and epoll",
     "_process_received_data": "first and last reads of an answer, which are parsed",
-    "_process_deferred_request": "records and bodies of requests",
+    "_finish_or_prepare_one_request": "records and bodies of requests",
     "_start_due_requests": "requests sent",
-    "_check_time_limits": "limits, rests and progress, ten times a second",
+    "_run_periodic_checks": "limits, rests and progress, ten times a second",
 }
 
 

@@ -90,11 +90,11 @@ def replay(answers: list[list[bytes]], tokens: int, *, checks: bool) -> int:
         for at in range(len(pieces)):
             data, ancillary, _, _ = client.recvmsg(READ_BYTES, room)
             stamp = clock.receive_time_ns(ancillary)
-            if not exchange.receive_text(data, stamp):
-                exchange.receive(data, stamp)
+            if not exchange.try_receive_text_chunk(data, stamp):
+                exchange.receive_bytes(data, stamp)
             if checks and at % TRIM_EACH == 0:
                 exchange.reply.trim_kept_text()
-        exchange.judge_reply(tokens, may_be_empty=not checks)
+        exchange.check_reply_and_set_error(tokens, may_be_empty=not checks)
         record = exchange.record(0, exchange.reply.error, exchange.reply.detail)
         assert record.ok and record.chunks == tokens, record
         if checks:

@@ -121,13 +121,13 @@ class CapturedTraffic:
             self._characters += len(text)
             self._tokens += usage.prompt
         conversation, delay_ms = self._turns.record_turn(asked.said, at_ms, end_ms)
-        blocks, reused = self._blocks.number_blocks(text, prompt_tokens)
+        blocks, known_count = self._blocks.assign_block_numbers(text, prompt_tokens)
         row = CapturedRow(
             at_ms=round(at_ms),
             prompt_tokens=prompt_tokens,
             answer_tokens=answer_tokens,
             blocks=blocks,
-            reused_tokens=BLOCK_TOKENS * reused,
+            reused_tokens=BLOCK_TOKENS * known_count,
             conversation=conversation,
             delay_ms=delay_ms,
             estimated=None in (usage.prompt, usage.answer),
@@ -145,6 +145,13 @@ class CapturedTraffic:
 # ---- the blocks of a prompt
 
 
+class NumberedBlocks(NamedTuple):
+    """The numbers of the blocks of a prompt, of which the first `known_count` were known."""
+
+    numbers: list[int]
+    known_count: int
+
+
 class _PromptBlocks:
     """Numbers the blocks of prompts. Two prompts have equal numbers up to the last block that lies
     in their common beginning.
@@ -159,13 +166,13 @@ class _PromptBlocks:
         self._known: dict[int, int] = {}
         self._next = 0
 
-    def number_blocks(self, text: str, tokens: int) -> tuple[list[int], int]:
+    def assign_block_numbers(self, text: str, tokens: int) -> NumberedBlocks:
         """Return the numbers of the blocks of a prompt, and how many of them are known."""
         blocks: list[int] = []
         known: tuple[int, int] | None = None  # where the known beginning ends: characters, tokens
         reused = 0
         at = end_before = 0
-        for end, name in self._hash_pieces(text):
+        for end, name in self._piece_ends_and_hashes(text):
             found = self._known.pop(name, None)
             if known is None and found is not None and found >> _FIRST_BLOCK_BITS <= tokens:
                 upto, first = found >> _FIRST_BLOCK_BITS, found & _FIRST_BLOCK_MASK
@@ -184,10 +191,10 @@ class _PromptBlocks:
         left = -(-tokens // BLOCK_TOKENS) - len(blocks)
         blocks += range(self._next, self._next + left)
         self._next += left
-        self._forget_oldest_pieces()
-        return blocks, reused
+        self._discard_oldest_pieces()
+        return NumberedBlocks(blocks, reused)
 
-    def _hash_pieces(self, text: str) -> Iterator[tuple[int, int]]:
+    def _piece_ends_and_hashes(self, text: str) -> Iterator[tuple[int, int]]:
         """Yield (end, hash of the text up to there) for each whole piece of a prompt."""
         data = text.encode("utf-32-le", "surrogatepass")
         width = 4 * _PIECE_CHARACTERS
@@ -196,8 +203,8 @@ class _PromptBlocks:
             running.update(data[end - width : end])
             yield end // 4, int.from_bytes(running.copy().digest(), "little")
 
-    def _forget_oldest_pieces(self) -> None:
-        """Forget the pieces that no prompt had for the longest time."""
+    def _discard_oldest_pieces(self) -> None:
+        """Discard the pieces that no prompt had for the longest time."""
         too_many = len(self._known) - MAX_REMEMBERED_PIECES
         if too_many > 0:
             oldest = iter(self._known)
@@ -214,6 +221,14 @@ def _interpolate_tokens(character: int, begin: tuple[int, int], end: tuple[int, 
 # ---- the turns of a conversation
 
 
+class ConversationTurn(NamedTuple):
+    """The number of the conversation of a request, None for a prompt that is none, and how long after
+    the answer before the request came, None for the first one."""
+
+    conversation: int | None = None
+    delay_ms: int | None = None
+
+
 class _ConversationTurns:
     """Finds the request that a request continues: one whose messages it begins with, followed by an
     answer."""
@@ -224,31 +239,26 @@ class _ConversationTurns:
         self._ended: dict[bytes, list[tuple[int, float]]] = {}
         self._next = 0
 
-    def record_turn(
-        self, said: Sequence[str], at_ms: float, end_ms: float
-    ) -> tuple[int | None, int | None]:
-        """Return the conversation of a request, None for a prompt that is none, and how long after
-        the answer before it came, None for the first one."""
-        if not said:
-            return None, None
+    def record_turn(self, messages: Sequence[str], at_ms: float, end_ms: float) -> ConversationTurn:
+        """Return which turn of which conversation a request is, and store it for the next turn."""
+        if not messages:
+            return ConversationTurn()
         running = hashlib.blake2b(key=self._key, digest_size=16)
-        upto: list[bytes] = []
-        for one in said:
+        hashes: list[bytes] = []  # of the messages up to each one
+        for one in messages:
             running.update(f"{len(one)}:".encode() + one.encode("utf-8", "surrogatepass"))
-            upto.append(running.copy().digest())
-        number, delay = self._find_previous_turn(upto[:-1], at_ms)
+            hashes.append(running.copy().digest())
+        number, delay = self._find_continued_turn(hashes[:-1], at_ms)
         if number is None:
             number = self._next
             self._next += 1
-        self._ended.setdefault(upto[-1], []).append((number, end_ms))
+        self._ended.setdefault(hashes[-1], []).append((number, end_ms))
         if len(self._ended) > MAX_REMEMBERED_PIECES:
             del self._ended[next(iter(self._ended))]
-        return number, delay
+        return ConversationTurn(number, delay)
 
-    def _find_previous_turn(
-        self, upto: Sequence[bytes], at_ms: float
-    ) -> tuple[int | None, int | None]:
-        for name in reversed(upto):
+    def _find_continued_turn(self, hashes: Sequence[bytes], at_ms: float) -> ConversationTurn:
+        for name in reversed(hashes):
             waiting = self._ended.get(name, [])
             ended = [one for one in waiting if one[1] <= at_ms]
             if ended:
@@ -256,8 +266,8 @@ class _ConversationTurns:
                 if not waiting:
                     del self._ended[name]
                 number, end_ms = ended[-1]
-                return number, round(at_ms - end_ms)
-        return None, None
+                return ConversationTurn(number, round(at_ms - end_ms))
+        return ConversationTurn()
 
 
 # ---- requests

@@ -39,7 +39,7 @@ from workbench.bench.poller import (
     poll_exactly,
 )
 from workbench.bench.read_pause import ReadPause
-from workbench.bench.records import RequestRecord
+from workbench.bench.records import RequestFailure, RequestRecord
 from workbench.bench.schedule import (
     NEVER_NS,
     LaterTurns,
@@ -211,7 +211,7 @@ class Client:
             self._begin_measuring()
             self._run_event_loop()
             while self._ended:  # stopped: requests that ended before still count
-                self._process_deferred_request()
+                self._finish_or_prepare_one_request()
             self._end_measuring()
         for slot in self._slots:
             self._drop_connection(slot)
@@ -224,11 +224,11 @@ class Client:
             wake = self._start_due_requests(now)
             if wake is None and not self._count_requests_in_flight():
                 while self._ended:
-                    self._process_deferred_request()
+                    self._finish_or_prepare_one_request()
                 return
             if now - swept >= _TIME_LIMIT_CHECK_NS:
                 swept = now
-                self._check_time_limits(now)
+                self._run_periodic_checks(now)
             chores = bool(self._ended or (self._phase.left and len(self._ready) < self._ahead))
             if (
                 len(ready) < MAX_READY_EVENTS
@@ -242,7 +242,9 @@ class Client:
                 began, until = now, 0
                 ready = self.poller.poll(0)
             else:
-                ready, began, until = self._wait_for_events(read + self._pause.ns, wake)
+                ready, began, until = self._poll_events_begin_and_end_ns(
+                    read + self._pause.ns, wake
+                )
             self.clock.first_ns = 0
             self._returned_ns = read = time.monotonic_ns()
             blocked_ns = _BLOCKED_POLL_NS + _BLOCKED_POLL_NS_PER_SOCKET * len(ready)
@@ -256,23 +258,23 @@ class Client:
                 elif fd in self._watched:
                     self._watched[fd](events)
             if chores and (not ready or len(self._ended) > self._ahead):
-                self._process_deferred_request()
+                self._finish_or_prepare_one_request()
             # Sockets that are always ready end many short answers in a turn. They do not wait for
             # the end of the run: a million would fill the memory.
-            while len(self._ended) > self._ahead and self._ended[0][0].is_short:
-                self._process_deferred_request()
+            while len(self._ended) > self._ahead and self._ended[0][0].has_few_chunks:
+                self._finish_or_prepare_one_request()
 
-    def _wait_for_events(
-        self, rest_until_ns: int, wake: int | None
+    def _poll_events_begin_and_end_ns(
+        self, rest_until_ns: int, wake_ns: int | None
     ) -> tuple[list[tuple[int, int]], int, int]:
         """Wait until a socket is ready, but at least until `rest_until_ns` and at most until
-        `wake`, both in monotonic nanoseconds. Return the ready sockets as (file descriptor, event
+        `wake_ns`, both in monotonic nanoseconds. Return the ready sockets as (file descriptor, event
         mask), and the times at which the poll began and at which it had to end: 0 if it did not
         wait, because sockets were ready."""
         now = time.monotonic_ns()
-        until = (
-            now + _TIME_LIMIT_CHECK_NS if wake is None else min(wake, now + _TIME_LIMIT_CHECK_NS)
-        )
+        until = now + _TIME_LIMIT_CHECK_NS
+        if wake_ns is not None:
+            until = min(wake_ns, until)
         if min(rest_until_ns, until) > now:
             time.sleep((min(rest_until_ns, until) - now) / _NS_PER_SECOND)
             now = time.monotonic_ns()
@@ -282,14 +284,14 @@ class Client:
             if ready:
                 return ready, now, 0
         left_s = max(0, until - now) / _NS_PER_SECOND
-        exact = wake is not None and wake <= until
+        exact = wake_ns is not None and wake_ns <= until
         ready = poll_exactly(self.poller, left_s) if exact else self.poller.poll(left_s)
         return ready, now, max(now, until)
 
-    def _check_time_limits(self, now: int) -> None:
-        self.clock.refresh()
-        self.cpu.note_reading(now)
-        self._enforce_limits(now)
+    def _run_periodic_checks(self, now: int) -> None:
+        self.clock.update_offset_and_was_set()
+        self.cpu.record_reading(now)
+        self._enforce_time_limits(now)
         running = [slot.exchange for slot in self._slots if slot.exchange is not None]
         self._pause.adapt_pause(running, self._merged)
         self.clock.rest_ns = self._pause.ns
@@ -298,7 +300,7 @@ class Client:
         self._whole_answers.refresh()
         self.tick(now)
 
-    def _process_deferred_request(self) -> None:
+    def _finish_or_prepare_one_request(self) -> None:
         """Do one piece of work that can wait until no socket is readable: make the record of a
         request that has ended, or the body of a request that has not started.
 
@@ -452,11 +454,11 @@ class Client:
         if self._has_only_failed(time.monotonic_ns()):
             self._abort_run(_NO_SUCCESS_REASON)
         self._measured_ns = time.monotonic_ns()
-        self.cpu.note_reading(self._measured_ns)
+        self.cpu.record_reading(self._measured_ns)
 
     def _end_measuring(self) -> None:
         now = time.monotonic_ns()
-        self.cpu.note_reading(now)
+        self.cpu.record_reading(now)
         self.phase = "done"
         self.began_unix = time.time() - (now - self._began_ns) / 1e9
 
@@ -481,7 +483,7 @@ class Client:
             unstamped_reads=clock.unstamped,
             late_reads=clock.late,
             latest_read_ns=clock.latest_ns,
-            cpu=self.cpu.readings,
+            cpu=self.cpu.cpu_readings,
             answers=self.answers.sampled_answers(),
             answers_seen=self.answers.seen,
         )
@@ -557,7 +559,7 @@ class Client:
                 self._set_poll_events(slot)
             if not events & (READABLE | HUNG_UP):
                 return
-            data, stamp = connection.receive()
+            data, stamp = connection.receive_data_and_time_ns()
             if data is None:
                 return
             exchange = slot.exchange
@@ -565,7 +567,7 @@ class Client:
             if (
                 exchange is None
                 or self.clock.unstamped_read
-                or not exchange.receive_text(data, stamp)
+                or not exchange.try_receive_text_chunk(data, stamp)
             ):
                 self._process_received_data(slot, data, stamp)
         except OSError as error:
@@ -581,32 +583,33 @@ class Client:
             return
         self._unheard = 0
         first = not exchange.parsing
-        if first and (whole := self._find_known_answer(exchange, data)) is not None:
+        if first and (whole := self._find_equal_earlier_answer(exchange, data)) is not None:
             exchange.accept_whole_answer(whole, data, stamp)
             self._finish_exchange(slot, None, None)
             return
         stamps = exchange.reply.stamps_ns
         had = len(stamps)
         try:
-            complete = exchange.receive(data, stamp)
+            exchange.receive_bytes(data, stamp)
         except HttpError as error:
-            self._finish_exchange(slot, *exchange.describe_broken_answer(error))
+            self._finish_exchange(slot, *exchange.describe_invalid_response(error))
             return
         except SseError as error:
             self._finish_exchange(slot, records.MALFORMED, str(error))
             return
+        complete = exchange.response.complete
         clock, fresh = self.clock, len(stamps) - had
-        own_time = fresh == 1 and exchange.ends_with_content and not clock.unstamped_read
+        own_time = fresh == 1 and exchange.is_newest_event_content and not clock.unstamped_read
         if clock.cut_read or exchange.held_ns or (fresh and not own_time):
-            self._record_uncertain_read_time(exchange, had, stamp)
+            self._record_read_time_uncertainty(exchange, had, stamp)
         elif complete and stamps and not fresh:
-            self._record_end_delay(stamp - stamps[-1])
+            self._record_answer_end_delay(stamp - stamps[-1])
         clock.unstamped_read = clock.cut_read = False
         if not complete:
             return
         refused = exchange.http_error()
         if refused is not None and self.workload.drop_rejected_fields(
-            exchange.status, refused[1], json.loads(exchange.body)
+            exchange.status, refused.detail, json.loads(exchange.body)
         ):
             self._rebuild_request_bodies()
             self._release_slot(slot)
@@ -614,7 +617,7 @@ class Client:
         elif refused is not None:
             self._finish_exchange(slot, *refused)
         else:
-            exchange.judge_reply(
+            exchange.check_reply_and_set_error(
                 self.workload.asked_tokens(exchange.index, warmup=exchange.warmup),
                 may_be_empty=self.spec.random_weights,
             )
@@ -622,7 +625,7 @@ class Client:
                 self._whole_answers.learn_answer(data, exchange)
             self._finish_exchange(slot, exchange.reply.error, exchange.reply.detail)
 
-    def _find_known_answer(self, exchange: Exchange, data: bytes) -> WholeAnswer | None:
+    def _find_equal_earlier_answer(self, exchange: Exchange, data: bytes) -> WholeAnswer | None:
         """Return an earlier answer if `data`, the first bytes of an answer, are a whole one with the
         right length that differs from it only in its id and its text. None if they may be anything
         else, or if the time of its token needs a closer look."""
@@ -635,9 +638,11 @@ class Client:
         asked = self.workload.asked_tokens(exchange.index, warmup=exchange.warmup)
         return whole if asked is None or whole.output_tokens in (None, asked) else None
 
-    def _record_uncertain_read_time(self, exchange: Exchange, had: int, stamp: int) -> None:
-        """Note how much earlier the chunks of one read may have come than `stamp`, the time of the
-        read's last byte. `had` is the number of chunks before the read.
+    def _record_read_time_uncertainty(
+        self, exchange: Exchange, earlier_chunks: int, stamp_ns: int
+    ) -> None:
+        """Record how much earlier the chunks of one read may have come than `stamp_ns`, the time of
+        the read's last byte. `earlier_chunks` is the number of chunks before the read.
 
         The chunks came after the sockets were last found empty, and after the chunk before. If the
         poll waited for them, the first of them has ended its waiting. So the server has sent them
@@ -649,43 +654,50 @@ class Client:
         end of the answer comes after it as in the newest answers whose end was read alone.
         """
         stamps, clock = exchange.reply.stamps_ns, self.clock
-        since = max(self._empty_ns, stamps[had - 1] if had else exchange.sent_ns)
+        since = max(
+            self._empty_ns, stamps[earlier_chunks - 1] if earlier_chunks else exchange.sent_ns
+        )
         if clock.cut_read and not exchange.response.complete:
-            exchange.record_held_read(since, time.monotonic_ns())
-        fresh = len(stamps) - had
+            exchange.record_partial_read(since, time.monotonic_ns())
+        fresh = len(stamps) - earlier_chunks
         if exchange.held_ns:
-            held_ns = min(exchange.held_ns, stamp - exchange.held_since_ns)
-            exchange.unsure += [(had, fresh, held_ns // 1000)] if fresh else []
+            held_ns = min(exchange.held_ns, stamp_ns - exchange.held_since_ns)
+            exchange.unsure += [(earlier_chunks, fresh, held_ns // 1000)] if fresh else []
             self._merged += fresh > 0
             return
         stamped = not clock.unstamped_read
         ended = stamped and exchange.response.complete
-        after_ns = stamp - self._returned_ns
+        after_ns = stamp_ns - self._returned_ns
         in_time = self._waited and -LATE_READ_NS <= after_ns <= _SLOW_SEND_NS
         if ended and fresh == 1:
-            early_ns = min(stamp - since, self._end_after_ns)
-            exchange.unsure += [(had, 1, early_ns // 1000)] if early_ns > _SLOW_SEND_NS else []
+            early_ns = min(stamp_ns - since, self._end_after_ns)
+            exchange.unsure += (
+                [(earlier_chunks, 1, early_ns // 1000)] if early_ns > _SLOW_SEND_NS else []
+            )
             return
         if in_time:
             self._joined += 1
             if 2 * clock.late < self._joined:
                 return
-            since = max(since, stamp - 2 * clock.latest_ns)
-        early_ns = last_early_ns = stamp - since
+            since = max(since, stamp_ns - 2 * clock.latest_ns)
+        early_ns = last_early_ns = stamp_ns - since
         if ended:
             last_early_ns = min(early_ns, self._end_after_ns)
-        elif stamped and exchange.ends_with_content:
+        elif stamped and exchange.is_newest_event_content:
             last_early_ns = 0  # the time is that of its own last byte
-        unsure = (had, fresh - 1, early_ns), (had + fresh - 1, 1, last_early_ns)
+        unsure = (
+            (earlier_chunks, fresh - 1, early_ns),
+            (earlier_chunks + fresh - 1, 1, last_early_ns),
+        )
         noted = [
             (first, many, ns // 1000) for first, many, ns in unsure if many and ns > _SLOW_SEND_NS
         ]
         exchange.unsure += noted
         self._merged += bool(noted)
 
-    def _record_end_delay(self, after_ns: int) -> None:
-        """Note how long after its last content the end of an answer came, if that came alone."""
-        self._ends_after_ns.append(after_ns)
+    def _record_answer_end_delay(self, delay_ns: int) -> None:
+        """Record how long after its last content the end of an answer came, if that came alone."""
+        self._ends_after_ns.append(delay_ns)
         self._end_after_ns = sorted(self._ends_after_ns)[len(self._ends_after_ns) // 2]
 
     def _rebuild_request_bodies(self) -> None:
@@ -810,7 +822,7 @@ class Client:
 
     # -- limits ------------------------------------------------------------------------------------
 
-    def _enforce_limits(self, now: int) -> None:
+    def _enforce_time_limits(self, now: int) -> None:
         if not self._unheard:
             self._heard_ns = now
         if self._has_only_failed(now):
@@ -821,19 +833,21 @@ class Client:
         limits = self._limits
         busy = [(slot, slot.exchange) for slot in self._slots if slot.exchange is not None]
         running = [exchange for _, exchange in busy]
-        limits.note_content(running)
+        limits.update_newest_content_time(running)
         over = limits.is_run_over(
             (now - self._began_ns) / _NS_PER_SECOND, lambda: self._fraction_of_load_done(running)
         )
         if over:
             self._abort_run(f"stopped at the run's deadline of {limits.deadline_s:g} s")
         for slot, exchange in busy:
-            limit = limits.exceeded_limit(exchange, now)
+            limit = limits.exceeded_limit_failure(exchange, now)
             if limit is None and len(exchange.reply.stamps_ns) > ENDLESS_REPLY_CHUNKS:
                 asked = self.workload.max_tokens(exchange.index, warmup=exchange.warmup)
-                limit = limits.endless_reply_error(len(exchange.reply.stamps_ns), asked)
+                limit = limits.endless_reply_failure(len(exchange.reply.stamps_ns), asked)
             if limit is None and over:
-                limit = (records.DEADLINE, "the request was in flight at the run's deadline")
+                limit = RequestFailure(
+                    records.DEADLINE, "the request was in flight at the run's deadline"
+                )
             if limit is not None:
                 exchange.end_by_time_limit(now)
                 self._finish_exchange(slot, *limit)

@@ -54,7 +54,7 @@ class WorkerOutput:
         os.set_blocking(self.fd, False)
 
     def write_line(self, data: dict[str, Any]) -> None:
-        self._end_records()
+        self._write_waiting_records()
         self.write_raw_line(_encode_json(data).encode())
 
     def write_record(self, record: RequestRecord) -> None:
@@ -63,9 +63,9 @@ class WorkerOutput:
         self._records.append(text)
         self._records_bytes += len(text)
         if self._records_bytes > _MAX_RECORDS_LINE_BYTES:
-            self._end_records()
+            self._write_waiting_records()
 
-    def _end_records(self) -> None:
+    def _write_waiting_records(self) -> None:
         if self._records:
             records, self._records, self._records_bytes = self._records, [], 0
             self.write_raw_line(b'{"type":"requests","records":[%b]}' % ",".join(records).encode())
@@ -102,7 +102,7 @@ class WorkerOutput:
         os.set_blocking(self.fd, self._was_blocking)
 
 
-def wake_on_signals() -> int:
+def create_stop_signal_fd() -> int:
     """Handle SIGTERM and SIGINT in this process, so that they do not end it. Return the file
     descriptor of a pipe that becomes readable after such a signal."""
     wake_read, wake_write = os.pipe()
@@ -149,10 +149,10 @@ def _raise_priority() -> None:
 def _report_progress(client: Client, output: WorkerOutput) -> None:
     last = 0
 
-    def tick(now_ns: int) -> None:
+    def write_progress_if_due(now_ns: int) -> None:
         nonlocal last
         if now_ns - last >= _PROGRESS_INTERVAL_NS:
             last = now_ns
             output.write_line({"type": "progress", **asdict(client.progress())})
 
-    client.tick = tick
+    client.tick = write_progress_if_due

@@ -14,8 +14,8 @@ from dataclasses import fields, replace
 from typing import Any
 
 from workbench.bench.compared_texts import (
-    arm_text,
     content_caveat,
+    summarize_text_of_arm,
     text_warnings,
     warn_of_different_texts,
 )
@@ -132,7 +132,7 @@ def compare(
         d for d in _condition_differences(left[0], right[0]) if d["kind"] not in on_twins
     )
     kinds = {d["kind"] for d in differences}
-    text_a, text_b = arm_text(left), arm_text(right)
+    text_a, text_b = summarize_text_of_arm(left), summarize_text_of_arm(right)
     own_tokenizers = not kinds.isdisjoint(("model", "engine"))
     found = [
         *text_warnings(text_a, text_b, own_tokenizers),
@@ -141,7 +141,7 @@ def compare(
         *_run_warnings(left, right, paired, on_twins),
     ]
     notes: list[str] = []
-    for difference in _work_differences(left, right, "prompt"):
+    for difference in _token_count_differences(left, right, "prompt"):
         # Models count a prompt's tokens differently and put their own template around it. An answer
         # that ends earlier is less work in any case.
         if "model" in arms and not kinds.isdisjoint(("model", "engine", "server")):
@@ -150,25 +150,25 @@ def compare(
             )
         else:
             found.append(difference)
-    found += _work_differences(left, right, "output")
+    found += _token_count_differences(left, right, "output")
     warnings = tuple(dict.fromkeys(found))
     content = content_caveat(left[0].spec, differences)
     if content:
         notes.append(content)
-    changed, measured = _answer_settings_and_quality(left[0], right[0], quality)
-    measured = _measured_quality(measured, quality, own_quality)
+    changed, measured = _changed_answer_settings_and_quality(left[0], right[0], quality)
+    measured = _choose_quality_result(measured, quality, own_quality)
     metrics = metric_changes(
         left, right, paired=paired, chosen=chosen, level=level, swapped=swapped
     )
     if any(m.change_pct is not None for m in metrics if m.metric.startswith("itl_ms")):
-        for difference in _chunk_difference(left, right):
+        for difference in _tokens_per_chunk_differences(left, right):
             notes.append(difference)
             metrics = withhold_verdicts(metrics, of="itl_ms")
     notes += _notes_on_comparison(left, right, paired)
     notes += _unmeasured_reasons(metrics, (*left, *right))
     notes += _idle_power_note(left, right)
     if paired:
-        notes += _circumstance_differences(left, right)
+        notes += _cache_clock_and_temperature_differences(left, right)
     comparison = Comparison(
         a=left[0].id,
         b=right[0].id,
@@ -202,18 +202,18 @@ def _quality_change_text(changed: Sequence[str], measured: QualityResult | None)
     return QUALITY_NOT_MEASURED if changed else ""
 
 
-def _measured_quality(
-    measured: QualityResult | None, quality: Sequence[QualityResult], own_id: int | None
+def _choose_quality_result(
+    fallback: QualityResult | None, known: Sequence[QualityResult], own_id: int | None
 ) -> QualityResult | None:
     """Return the comparison of answers with the id `own_id`, which was made beside the runs. If
-    there is none, or if it measured nothing, return `measured`."""
-    own = next((one for one in quality if one.id == own_id), measured)
+    there is none, or if it measured nothing, return `fallback`."""
+    own = next((one for one in known if one.id == own_id), fallback)
     if own is not None and own.verdict == QUALITY_NOT_MEASURED:
-        return measured or own
+        return fallback or own
     return own
 
 
-def _answer_settings_and_quality(
+def _changed_answer_settings_and_quality(
     a: BenchResult, b: BenchResult, known: Sequence[QualityResult]
 ) -> tuple[tuple[str, ...], QualityResult | None]:
     """Return the settings that differ and change what a model answers, and the measured comparison
@@ -365,7 +365,7 @@ def _run_warnings(
         over = ", ".join(f"{side} {' and '.join(sorted(names))}" for side, names in windows.items())
         yield f"rates cover different parts of the runs ({over}): use more --requests or --seconds"
     if not paired:
-        yield from _circumstance_differences(left, right)
+        yield from _cache_clock_and_temperature_differences(left, right)
     elif any(a.spec.seed != b.spec.seed for a, b in zip(left, right, strict=True)):
         yield "the runs of a pair had different seeds, so lengths or arrivals differed"
 
@@ -401,7 +401,7 @@ def _warn_of_single_run(side: str, run: BenchResult) -> Iterable[str]:
         )
 
 
-def _work_differences(
+def _token_count_differences(
     left: Sequence[BenchResult], right: Sequence[BenchResult], side: str
 ) -> Iterable[str]:
     """Yield a warning if the mean tokens per request differ by more than 1 % between the runs of A
@@ -418,7 +418,9 @@ def _work_differences(
         yield f"{side} tokens per request differ: {x:.1f} and {y:.1f}"
 
 
-def _chunk_difference(left: Sequence[BenchResult], right: Sequence[BenchResult]) -> Iterable[str]:
+def _tokens_per_chunk_differences(
+    left: Sequence[BenchResult], right: Sequence[BenchResult]
+) -> Iterable[str]:
     """Yield a sentence if the mean tokens in a chunk differ by more than 1 % between the runs of A
     (`left`) and of B (`right`): ITL is the gap between chunks, so it is not one of the same work."""
     x, y = (_mean_over_runs(runs, lambda s: s.tokens_per_chunk) for runs in (left, right))
@@ -443,7 +445,7 @@ def _difference(x: float | None, y: float | None) -> float:
     return abs(x - y)
 
 
-def _circumstance_differences(
+def _cache_clock_and_temperature_differences(
     left: Sequence[BenchResult], right: Sequence[BenchResult]
 ) -> Iterable[str]:
     """Yield a sentence for each difference between the runs of A (`left`) and of B (`right`) in

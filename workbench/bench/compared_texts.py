@@ -55,7 +55,7 @@ _TEXT_DEPENDENT_OPTIONS = (
 )
 
 
-def why_text_is_no_answer(summary: BenchSummary) -> str | None:
+def describe_broken_text(summary: BenchSummary) -> str | None:
     """Return a sentence that says why the text of a result is no answer, with an excerpt and the
     speed. None if it is an answer."""
     broken = summary.broken_text
@@ -68,7 +68,7 @@ def why_text_is_no_answer(summary: BenchSummary) -> str | None:
     return f"{why}; {four_digits(summary.output_tok_s)} tok/s of it say nothing"
 
 
-def arm_text(runs: Sequence[BenchResult]) -> ArmText | None:
+def summarize_text_of_arm(runs: Sequence[BenchResult]) -> ArmText | None:
     """Return the text of one side of a comparison: that of its first run with a problem, otherwise
     that of its first run. None if no text of any run was examined, and no server's text is in
     doubt."""
@@ -129,8 +129,8 @@ def warn_of_different_texts(a: Sequence[BenchResult], b: Sequence[BenchResult]) 
                 f" {100 * (less.compressed or 0):.0f} % of their size, and the others to"
                 f" {100 * (more.compressed or 0):.0f} %"
             )
-    known, asked = _count_code_answers(a)
-    known_b, asked_b = _count_code_answers(b)
+    known, asked = _count_correct_and_all_answers(a)
+    known_b, asked_b = _count_correct_and_all_answers(b)
     if min(asked, asked_b) < LEAST_COMPARED:
         return
     if abs(known / asked - known_b / asked_b) >= OTHER_SHARE:
@@ -178,7 +178,7 @@ def _sum_of_features(runs: Sequence[BenchResult]) -> SetFeatures:
     return SetFeatures(**sums, compressed=compressed[len(compressed) // 2])
 
 
-def _count_code_answers(runs: Sequence[BenchResult]) -> tuple[int, int]:
+def _count_correct_and_all_answers(runs: Sequence[BenchResult]) -> tuple[int, int]:
     """Return how many answers to short prompts of the probes have their code word, and how many
     there are."""
     remembered = answers = 0

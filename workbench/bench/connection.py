@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit
 
 from workbench.bench import records
+from workbench.bench.records import RequestFailure
 from workbench.model.errors import BenchError
 from workbench.model.lazy_dataclass import dataclass
 
@@ -178,12 +179,12 @@ class ReceiveClock:
         came = wall_ns - self.ahead_ns
         known = came >= self._set_ns
         if came > now_ns:  # by a clock that was set ahead, or runs fast
-            self.refresh()
+            self.update_offset_and_was_set()
             came = wall_ns - self.ahead_ns
             known = came - now_ns <= _CLOCK_SET_NS
             came = min(came, now_ns)
         elif now_ns - came > LATE_READ_NS + self.rest_ns and self._was_clock_set(now_ns):
-            known = not self.refresh()
+            known = not self.update_offset_and_was_set()
         if not known:  # the kernel may have read the wall clock before it was set, or after
             self.unstamped += 1
             self.unstamped_read = True
@@ -198,7 +199,7 @@ class ReceiveClock:
         """Return whether the wall clock was set since `ahead_ns` was measured."""
         return abs(time.time_ns() - now_ns - self.ahead_ns) > _CLOCK_SET_NS
 
-    def refresh(self) -> bool:
+    def update_offset_and_was_set(self) -> bool:
         """Measure again how far the wall clock is ahead. Return whether it was set since the last
         time."""
         before_ns = self.ahead_ns
@@ -277,7 +278,7 @@ class Connection:
     def wants_write(self) -> bool:
         return bool(self._out) or not self.connected
 
-    def receive(self) -> tuple[bytes | None, int]:
+    def receive_data_and_time_ns(self) -> tuple[bytes | None, int]:
         """Read once from the socket. Return (data, receive time in monotonic nanoseconds).
 
         `data` is b"" if the server closed the connection, and None if no data can be returned yet,
@@ -292,7 +293,7 @@ class Connection:
             self._clock.cut_read = True
         return (data if self._tls is None else self._tls.decrypt(data)), stamp
 
-    def receive_raw(self) -> bytes | None:
+    def receive_undecrypted(self) -> bytes | None:
         """Read once from the socket, without decrypting. Return the bytes, b"" if the server closed
         the connection, or None if there is nothing to read yet."""
         try:
@@ -327,7 +328,7 @@ class _Tls:
                 self._done = True
             except self._want_read:
                 connection.send_raw(self._outgoing.read())
-                raw = connection.receive_raw()
+                raw = connection.receive_undecrypted()
                 if raw is None:
                     return False
                 if not raw:
@@ -362,14 +363,14 @@ class _Tls:
         return b"".join(pieces) or None
 
 
-def describe_connection_failure(error: OSError, *, connecting: bool) -> tuple[str, str]:
-    """Return (kind of failure, message) for an error of a connection. `connecting` says whether the
+def describe_connection_failure(error: OSError, *, connecting: bool) -> RequestFailure:
+    """Return the failure of a request for an error of its connection. `connecting` says whether the
     client was still opening the connection."""
     detail = error.strerror or str(error)
     if isinstance(error, ConnectionRefusedError):
-        return records.CONNECT_REFUSED, detail
+        return RequestFailure(records.CONNECT_REFUSED, detail)
     if connecting:
-        return records.CONNECT_FAILED, detail
-    if isinstance(error, ConnectionError):
-        return records.CONNECTION_RESET, detail
-    return records.CONNECTION_RESET, f"{type(error).__name__}: {detail}"
+        return RequestFailure(records.CONNECT_FAILED, detail)
+    if not isinstance(error, ConnectionError):
+        detail = f"{type(error).__name__}: {detail}"
+    return RequestFailure(records.CONNECTION_RESET, detail)

@@ -37,15 +37,15 @@ def add_endpoint_entry(
     for line in data.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
 
-    def place(line: int, column: int) -> int:
+    def byte_offset(line: int, column: int) -> int:
         return starts[line - 1] + column
 
     for known, value in zip(endpoints.keys, endpoints.values, strict=True):
         if isinstance(known, ast.Constant) and known.value == name:
-            begin = place(value.lineno, value.col_offset)
-            end = place(value.end_lineno or value.lineno, value.end_col_offset or 0)
+            begin = byte_offset(value.lineno, value.col_offset)
+            end = byte_offset(value.end_lineno or value.lineno, value.end_col_offset or 0)
             return (data[:begin] + entry.encode() + data[end:]).decode()
-    after = place(endpoints.lineno, endpoints.col_offset) + 1
+    after = byte_offset(endpoints.lineno, endpoints.col_offset) + 1
     return (data[:after] + f"\n    {own}".encode() + data[after:]).decode()
 
 

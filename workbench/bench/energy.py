@@ -68,7 +68,7 @@ def with_energy(
         per_request = ratio_or_none(energy, _count_requests(summary), 4)
         if per_request is None:
             absent["energy_per_request_j"] = "the number of successful requests is unknown or 0"
-        net, why = _net_tokens_per_joule(tokens, energy, seconds, idle)
+        net, why = _net_tokens_per_joule_or_reason(tokens, energy, seconds, idle)
         if net is None:
             absent["net_tok_per_joule"] = why
     if idle.power_w is None:
@@ -106,12 +106,13 @@ def _count_requests(summary: BenchSummary) -> float:
     return summary.window_requests
 
 
-def _net_tokens_per_joule(
-    tokens: float, energy: float, seconds: float, idle: IdlePower
+def _net_tokens_per_joule_or_reason(
+    tokens: float, energy_j: float, seconds: float, idle: IdlePower
 ) -> tuple[float | None, str]:
+    """Return (net tokens per joule, ""), or (None, why there are none)."""
     if idle.power_w is None:
         return None, f"the idle power is unknown: {idle.why}"
-    above = energy - idle.power_w * seconds
+    above = energy_j - idle.power_w * seconds
     if above <= 0:
         return None, f"the run used no more than the idle power of {idle.power_w:.0f} W"
     return round(tokens / above, 6), ""

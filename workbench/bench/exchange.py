@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from workbench.bench import records
 from workbench.bench.http1 import DecodeBody, HttpError, ResponseReader, body_decoder
-from workbench.bench.records import RequestRecord
+from workbench.bench.records import RequestFailure, RequestRecord
 from workbench.bench.reply import Reply, error_text
 from workbench.bench.sse import SseDecoder
 from workbench.bench.text_chunk import TextChunk
@@ -98,7 +98,7 @@ class Exchange:
     def parsed_reply(self) -> Reply:
         """Return the reply of a complete answer, with its text."""
         if self.whole is not None and self._unparsed:
-            self._parse(self._unparsed, self.last_byte_ns)
+            self._parse_response_bytes(self._unparsed, self.last_byte_ns)
             self._unparsed = b""
         return self.reply
 
@@ -110,26 +110,26 @@ class Exchange:
         return self.response.keep_alive and not self.response.rest
 
     @property
-    def is_plain_and_complete(self) -> bool:
+    def is_uncompressed_and_delimited(self) -> bool:
         """Whether the complete answer is not compressed and its bytes end where its head says."""
         response = self.response
         return self._decode is None and not response.rest and not response.ends_at_close
 
-    def receive(self, data: bytes, stamp_ns: int) -> bool:
+    def receive_bytes(self, data: bytes, stamp_ns: int) -> None:
         """Parse bytes of the answer that arrived at `stamp_ns` (monotonic nanoseconds). No bytes
-        (b"") mean that the server closed the connection. Return whether the answer is complete.
-        Raises HttpError or SseError for bytes that are not a valid answer."""
+        (b"") mean that the server closed the connection. `response.complete` says whether the
+        answer is complete. Raises HttpError or SseError for bytes that are not a valid answer."""
         if stamp_ns < self.last_byte_ns:  # a clock was set: time must not go back
             stamp_ns = self.last_byte_ns
         self.last_byte_ns = stamp_ns
         if self._text_chunk is not None and (count := self._text_chunk.count_text_chunks(data)):
             self.reply.stamps_ns.extend([stamp_ns] * count)
             self.reply.after_content = True
-            return False
-        return self._parse(data, stamp_ns)
+            return
+        self._parse_response_bytes(data, stamp_ns)
 
-    def receive_text(self, data: bytes, stamp_ns: int) -> bool:
-        """Do what `receive` does if `data` is one chunk with nothing but one more piece of text, as
+    def try_receive_text_chunk(self, data: bytes, stamp_ns: int) -> bool:
+        """Do what `receive_bytes` does if `data` is one chunk with nothing but one more piece of text, as
         most reads are. Return False, without any effect, if it may be anything else."""
         text_chunk = self._text_chunk
         if text_chunk is None or stamp_ns < self.last_byte_ns or not text_chunk.is_text_chunk(data):
@@ -138,15 +138,15 @@ class Exchange:
         self._stamp_text(stamp_ns)
         return True
 
-    def record_held_read(self, since_ns: int, read_ns: int) -> None:
-        """Note that a read at `read_ns` left bytes in the socket, of which the first may have come
+    def record_partial_read(self, since_ns: int, read_ns: int) -> None:
+        """Record that a read at `read_ns` left bytes in the socket, of which the first may have come
         at `since_ns`. The server may have more that did not fit into the socket. So all later bytes
         of this answer may have come earlier than their times by as long as the socket was full."""
         self.held_since_ns = self.held_since_ns or since_ns
         self.held_ns = max(1, read_ns - self.held_since_ns)
         self._text_chunk = None
 
-    def _parse(self, data: bytes, stamp_ns: int) -> bool:
+    def _parse_response_bytes(self, data: bytes, stamp_ns: int) -> None:
         self.parsing = True
         response = self.response
         had_head = response.status
@@ -162,18 +162,17 @@ class Exchange:
         if self._decode is not None:
             body = self._decode(body, response.complete)
         if self._plain is not None:
-            limit = _MAX_ANSWER_BYTES if self._is_answer() else _MAX_ERROR_BODY_BYTES
+            limit = _MAX_ANSWER_BYTES if self._is_unstreamed_answer() else _MAX_ERROR_BODY_BYTES
             self._plain += body[: limit - len(self._plain)]
         elif body:
             self.reply.feed(self._sse.feed(body), stamp_ns)
         if response.complete and self._plain is None:
             if not self._sse.is_between_events:
                 self.reply.feed(self._sse.close(), stamp_ns)
-        elif response.complete and self._is_answer():
+        elif response.complete and self._is_unstreamed_answer():
             self.reply.read_whole_body(bytes(self._plain or b""))
         if not response.complete:
             self._prepare_text_matching()
-        return response.complete
 
     def _prepare_text_matching(self) -> None:
         """Prepare the fast path for the next chunk: set `_text_chunk` to an object that recognizes
@@ -199,68 +198,70 @@ class Exchange:
             and not kind.startswith(("application/json", "text/html"))
         )
 
-    def _is_answer(self) -> bool:
+    def _is_unstreamed_answer(self) -> bool:
         return not self.stream and self.status == 200
 
-    def judge_reply(self, asked_tokens: int | None, *, may_be_empty: bool = False) -> None:
-        """Judge a complete answer: set `reply.error` to the kind of failure, or leave it None if
+    def check_reply_and_set_error(
+        self, asked_tokens: int | None, *, may_be_empty: bool = False
+    ) -> None:
+        """Check a complete answer: set `reply.error` to the kind of failure, or leave it None if
         the answer is correct. `asked_tokens` is the exact number of tokens that the answer must
-        have, or None if any number is correct. `may_be_empty` is as in `Reply.judge_answer`."""
-        self.reply.judge_answer(
+        have, or None if any number is correct. `may_be_empty` is as in `Reply.check_answer_and_set_error`."""
+        self.reply.check_answer_and_set_error(
             asked_tokens,
             delimited=not (self.stream and self.response.ends_at_close),
             may_be_empty=may_be_empty,
         )
 
-    def http_error(self) -> tuple[str, str] | None:
-        """Return (kind of failure, message) if the answer is an HTTP error, or if its form (event
+    def http_error(self) -> RequestFailure | None:
+        """Return the failure of the request if the answer is an HTTP error, or if its form (event
         stream or JSON object) is not the requested one. Otherwise return None."""
-        if self._plain is None or self._is_answer():
+        if self._plain is None or self._is_unstreamed_answer():
             return None
         if self.status != 200:
-            return self._status_error()
+            return self._http_status_failure()
         said = error_text(bytes(self._plain))
         if b'"error"' in self._plain:
-            return records.STREAM_ERROR, said
+            return RequestFailure(records.STREAM_ERROR, said)
         kind = self.response.headers.get("content-type", "")
-        return records.MALFORMED, f"the answer is {kind}, not an event stream: {said[:100]}"
-
-    def _status_error(self) -> tuple[str, str]:
-        to = self.response.headers.get("location")
-        said = (
-            f"the server redirects to {to}; Workbench does not follow redirects"
-            if to
-            else error_text(bytes(self._plain or b""))
+        return RequestFailure(
+            records.MALFORMED, f"the answer is {kind}, not an event stream: {said[:100]}"
         )
-        return f"http {self.status}", said or "the answer contains no message"
 
-    def describe_broken_answer(self, error: HttpError) -> tuple[str, str]:
-        """Return (kind of failure, message) for an answer that was cut off or became invalid with
+    def _http_status_failure(self) -> RequestFailure:
+        to = self.response.headers.get("location")
+        if to:
+            said = f"the server redirects to {to}; Workbench does not follow redirects"
+        else:
+            said = error_text(bytes(self._plain or b"")) or "the answer contains no message"
+        return RequestFailure(f"http {self.status}", said)
+
+    def describe_invalid_response(self, error: HttpError) -> RequestFailure:
+        """Return the failure of the request for an answer that was cut off or became invalid with
         `error`."""
         if self.reply.error is not None:
-            return self.reply.error, self.reply.detail or ""
+            return RequestFailure(self.reply.error, self.reply.detail or "")
         if self._plain is not None and self.status != 200:
-            return self._status_error()
-        if not error.truncated:
-            return records.MALFORMED, str(error)
-        return (records.TRUNCATED if self.response.received else records.CONNECTION_RESET), str(
-            error
-        )
+            return self._http_status_failure()
+        kind = records.MALFORMED
+        if error.truncated:
+            kind = records.TRUNCATED if self.response.received else records.CONNECTION_RESET
+        return RequestFailure(kind, str(error))
 
     @property
-    def ends_with_content(self) -> bool:
+    def is_newest_event_content(self) -> bool:
         """Whether the newest byte is the last one of a chunk with content."""
         return self.is_between_events and self.reply.after_content
 
     @property
-    def is_short(self) -> bool:
+    def has_few_chunks(self) -> bool:
         """Whether the answer has so few chunks that its record takes no more time than a few reads."""
         return self.whole is not None or len(self.reply.stamps_ns) <= _MAX_CHUNKS_OF_SHORT_ANSWER
 
     @property
     def has_begun(self) -> bool:
         """Whether the first content of the answer has arrived."""
-        return bool(self.reply.stamps_ns or (self._is_answer() and self._plain))
+        return bool(self.reply.stamps_ns or (self._is_unstreamed_answer() and self._plain))
 
     def end_by_time_limit(self, now_ns: int) -> None:
         """Record that a time limit ended the request at `now_ns`: its end becomes `now_ns`, and

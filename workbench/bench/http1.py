@@ -8,6 +8,7 @@ parser does no I/O: its caller passes bytes to `feed`, which returns the bytes o
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 _MAX_HEAD_BYTES = 64 * 1024
 _STATUSES_WITHOUT_BODY = (204, 304)
@@ -16,9 +17,19 @@ _HEX_DIGITS = b"0123456789abcdefABCDEF"
 # of chunks below 4 KiB, by their digits: a lookup takes a third of the time
 _KNOWN_CHUNK_SIZES: dict[bytes, int] = {}
 _LAST_CHUNK = b"0\r\n\r\n"  # without a trailer
-# the newest head of a response, with its status, its headers, which nobody changes, and what they
-# say about the connection and the body: (kept alive, chunked, length or None)
-_NEWEST_HEADS: dict[bytes, tuple[int, dict[str, str], tuple[bool, bool, int | None]]] = {}
+
+
+class BodyFraming(NamedTuple):
+    """What the head of a response says: whether the connection may be kept, whether the body is
+    chunked, and its length, None if the body ends with the connection."""
+
+    keep_alive: bool
+    chunked: bool
+    length: int | None
+
+
+# the newest head of a response, with its status, its headers, which nobody changes, and its framing
+_NEWEST_HEADS: dict[bytes, tuple[int, dict[str, str], BodyFraming]] = {}
 
 
 class HttpError(Exception):
@@ -118,7 +129,7 @@ class ResponseReader:
         return body
 
     def end_input(self) -> None:
-        """Note that the server closed the connection. Raises HttpError if the response was not
+        """Handle that the server closed the connection. Raises HttpError if the response was not
         complete."""
         self.keep_alive = False
         if self.complete:
@@ -162,11 +173,11 @@ class ResponseReader:
                 head
             )  # as of the answer before, if it came in the same second
             if known is None:
-                status = self._parse_head(head)
+                status = self._read_status_and_set_headers(head)
                 if status < 200:  # 100 Continue and other interim responses
                     self._head = rest
                     continue
-                known = status, self.headers, self._framing_of(status, head)
+                known = status, self.headers, self._parse_framing(status, head)
                 _NEWEST_HEADS.clear()
                 _NEWEST_HEADS[head] = known
             self._head = b""
@@ -174,7 +185,7 @@ class ResponseReader:
             self.complete = self._left == 0 and not self._chunked
             return rest
 
-    def _parse_head(self, head: bytes) -> int:
+    def _read_status_and_set_headers(self, head: bytes) -> int:
         lines = head.decode("latin-1").split("\r\n")
         parts = lines[0].split(" ", 2)
         if (
@@ -191,9 +202,7 @@ class ResponseReader:
             self.headers[name.lower()] = value.strip()
         return int(parts[1])
 
-    def _framing_of(self, status: int, head: bytes) -> tuple[bool, bool, int | None]:
-        """Return (whether the connection may be kept, whether the body is chunked, its length). The
-        length is None if the body ends with the connection."""
+    def _parse_framing(self, status: int, head: bytes) -> BodyFraming:
         connection = self.headers.get("connection", "").lower()
         kept = (
             "close" not in connection
@@ -202,14 +211,14 @@ class ResponseReader:
         )
         length = self.headers.get("content-length")
         if status in _STATUSES_WITHOUT_BODY:
-            return kept, False, 0
+            return BodyFraming(kept, False, 0)
         if "chunked" in self.headers.get("transfer-encoding", "").lower():
-            return kept, True, 0
+            return BodyFraming(kept, True, 0)
         if length is None:
-            return False, False, None
+            return BodyFraming(False, False, None)
         if not (length.isascii() and length.isdecimal()):
             raise HttpError(f"invalid Content-Length in the response: {length[:40]!r}")
-        return kept, False, int(length)
+        return BodyFraming(kept, False, int(length))
 
     def _dechunk(self, data: bytes) -> bytes:
         """Return the content of the chunks in `data`. An unfinished line with a chunk's size is
@@ -221,7 +230,7 @@ class ResponseReader:
         left = self._left or 0
         at = 0
         if not (left or self._in_chunk_end or self._in_trailer):
-            at = self._take_whole_chunks(data, out)
+            at = self._append_whole_chunks_and_find_end(data, out)
             if data[at:] == _LAST_CHUNK:
                 self.complete, at = True, size
         while at < size:
@@ -233,12 +242,12 @@ class ResponseReader:
                 if not left:
                     self._in_chunk_end = True
                 continue
-            end = self._parse_framing_line(data, at)
+            end = self._find_framing_line_end(data, at)
             if end < 0:
                 self._framing = data[at:]
                 break
             line, at = data[at:end], end + 2
-            left = self._parse_line_between_chunks(line)
+            left = self._next_chunk_size_from_line(line)
             if self.complete:
                 self.rest = data[at:]
                 break
@@ -246,7 +255,7 @@ class ResponseReader:
         return out[0] if len(out) == 1 else b"".join(out)
 
     @staticmethod
-    def _take_whole_chunks(data: bytes, out: list[bytes]) -> int:
+    def _append_whole_chunks_and_find_end(data: bytes, out: list[bytes]) -> int:
         """Append the content of all complete chunks at the start of `data` to `out`, and return the
         position after them.
 
@@ -265,13 +274,13 @@ class ResponseReader:
         return at
 
     @staticmethod
-    def _parse_framing_line(data: bytes, at: int) -> int:
-        end = data.find(b"\r\n", at)
-        if end < 0 and len(data) - at > _MAX_HEAD_BYTES:
+    def _find_framing_line_end(data: bytes, start: int) -> int:
+        end = data.find(b"\r\n", start)
+        if end < 0 and len(data) - start > _MAX_HEAD_BYTES:
             raise HttpError("a chunk-size line of the response is larger than 64 KiB")
         return end
 
-    def _parse_line_between_chunks(self, line: bytes) -> int:
+    def _next_chunk_size_from_line(self, line: bytes) -> int:
         """Process one line between the contents of chunks: a chunk's size, the end of a chunk, or a
         trailer. Return the size of the next chunk, or 0 if the line is not a chunk's size. Raises
         HttpError for an invalid line."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field, fields
 from itertools import compress
 from operator import attrgetter, ne
-from typing import Any
+from typing import Any, NamedTuple
 
 from workbench.model.bench import BenchSpec, BenchSummary
 from workbench.model.known_values import values_if_all_known
@@ -44,6 +44,13 @@ SILENT_SERVER_KINDS = (STALL, TIMEOUT)  # the server kept the stream open and se
 ENDED_BY_SIGNAL = "ended by a signal"
 PARENT_ENDED = "the parent process has ended"
 OUTPUT_UNREAD = "nobody reads the output of the worker"
+
+
+class RequestFailure(NamedTuple):
+    """How a request failed: the kind of failure, and the message with the details."""
+
+    kind: str
+    detail: str
 
 
 @dataclass(slots=True)  # not frozen, which takes three times as long to make: a run has thousands

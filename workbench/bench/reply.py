@@ -103,7 +103,7 @@ class Reply:
         del self.stamps_ns[:]  # there are no chunks
         self.first_tokens = None
 
-    def judge_answer(
+    def check_answer_and_set_error(
         self, asked_tokens: int | None, *, delimited: bool = True, may_be_empty: bool = False
     ) -> None:
         """Set `error` if the reply is incomplete or has the wrong length. Call this method once,

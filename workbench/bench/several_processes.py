@@ -23,7 +23,7 @@ from itertools import chain
 from typing import Any
 
 from workbench.bench.client import Client
-from workbench.bench.client_process import WorkerOutput, run_client, wake_on_signals
+from workbench.bench.client_process import WorkerOutput, create_stop_signal_fd, run_client
 from workbench.bench.client_report import ClientReport, summary_message
 from workbench.bench.connection import Endpoint
 from workbench.bench.load_share import Share, WarmedUp
@@ -285,7 +285,7 @@ def _fork_client(
 def _run_client_process(
     spec: BenchSpec, endpoint: Endpoint, key: str | None, share: Share, began_ns: int
 ) -> None:
-    wake = wake_on_signals()
+    wake = create_stop_signal_fd()
     output = WorkerOutput(1)
     client = Client(spec, endpoint, key, output.write_record, share=share, began_ns=began_ns)
     control = _Control(client, output, wake)

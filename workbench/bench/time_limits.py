@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from workbench.bench import records
+from workbench.bench.records import RequestFailure
 from workbench.bench.trace_load import trace_load
 from workbench.model.think_time import parse_think_time
 
@@ -68,45 +69,48 @@ class TimeLimits:
         )
         self._first_token_s = FIRST_TOKEN_TIMEOUT_S + prompt_tokens * together / _PREFILL_TOK_S
 
-    def note_content(self, running: Iterable[Exchange]) -> None:
+    def update_newest_content_time(self, running: Iterable[Exchange]) -> None:
         """Update `heard_ns`, the time of the newest content, from the requests in flight."""
         for exchange in running:
             if exchange.reply.stamps_ns:
                 self.heard_ns = max(self.heard_ns, exchange.reply.stamps_ns[-1])
 
-    def exceeded_limit(self, exchange: Exchange, now_ns: int) -> tuple[str, str] | None:
-        """Return (kind of failure, message) for a request in flight that has exceeded a time limit.
-        None if the request may continue."""
+    def exceeded_limit_failure(self, exchange: Exchange, now_ns: int) -> RequestFailure | None:
+        """Return the failure of a request in flight that has exceeded a time limit. None if the
+        request may continue."""
         asked_s, chunks = self.spec.timeout_s, len(exchange.reply.stamps_ns)
         if asked_s is not None and now_ns - exchange.began_ns > asked_s * 1e9:
-            return records.TIMEOUT, (
-                f"the reply was not complete after {asked_s:g} s and {chunks} chunks"
+            return RequestFailure(
+                records.TIMEOUT,
+                f"the reply was not complete after {asked_s:g} s and {chunks} chunks",
             )
         if exchange.has_begun:
             if now_ns - exchange.last_byte_ns <= self._least_stall_ns:  # nearly always
                 return None
             stall_s = self._stall_limit_s(exchange)
             if now_ns - exchange.last_byte_ns > stall_s * 1e9:
-                return records.STALL, (
-                    f"the server sent no byte for {stall_s:g} s after {chunks} chunks"
+                return RequestFailure(
+                    records.STALL,
+                    f"the server sent no byte for {stall_s:g} s after {chunks} chunks",
                 )
             return None
         limit_s = self._first_token_s
         if asked_s is None and now_ns - max(exchange.began_ns, self.heard_ns) > limit_s * 1e9:
-            return (
+            return RequestFailure(
                 records.TIMEOUT,
                 f"the request got no first token for {limit_s:g} s, and no other request got a "
                 "token either",
             )
         return None
 
-    def endless_reply_error(self, chunks: int, asked_tokens: int) -> tuple[str, str] | None:
-        """Return (kind of failure, message) for a reply with far more chunks than requested tokens,
-        or None if its length is acceptable."""
+    def endless_reply_failure(self, chunks: int, asked_tokens: int) -> RequestFailure | None:
+        """Return the failure of a reply with far more chunks than requested tokens, or None if its
+        length is acceptable."""
         if chunks <= _ENDLESS_REPLY_FACTOR * asked_tokens + ENDLESS_REPLY_CHUNKS:
             return None
-        return records.LONG_ANSWER, (
-            f"{chunks} chunks arrived, although {asked_tokens} tokens were requested"
+        return RequestFailure(
+            records.LONG_ANSWER,
+            f"{chunks} chunks arrived, although {asked_tokens} tokens were requested",
         )
 
     def _stall_limit_s(self, exchange: Exchange) -> float:

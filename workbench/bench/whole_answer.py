@@ -115,7 +115,7 @@ class WholeAnswers:
         if (
             not self._to_learn
             or len(data) > _MAX_ANSWER_BYTES
-            or not exchange.is_plain_and_complete
+            or not exchange.is_uncompressed_and_delimited
         ):
             return
         self._to_learn -= 1

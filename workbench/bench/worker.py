@@ -23,7 +23,12 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from workbench.bench.client import Client
-from workbench.bench.client_process import EventLoop, WorkerOutput, run_client, wake_on_signals
+from workbench.bench.client_process import (
+    EventLoop,
+    WorkerOutput,
+    create_stop_signal_fd,
+    run_client,
+)
 from workbench.bench.client_report import summary_message
 from workbench.bench.connection import Endpoint, resolve_endpoint
 from workbench.bench.load_share import processes_for_load
@@ -82,7 +87,7 @@ def carry_out_request(
     the exit status. `keep` gets the final message (a summary, an error or "stopped") before it is
     written. After an early end for a reason in `kept_after`, a summary of the requests measured so
     far replaces "stopped"."""
-    wake = wake_on_signals()
+    wake = create_stop_signal_fd()
     try:
         line = _read_line(wake)
         if line is None:

@@ -90,11 +90,14 @@ def fed(
     try:
         for at, piece in enumerate(pieces, start=2):
             assert not complete, "complete before its last byte"
-            complete = exchange.receive(piece, at) if piece else complete
+            if piece:
+                exchange.receive_bytes(piece, at)
+                complete = exchange.response.complete
         if eof and not complete:
-            complete = exchange.receive(b"", len(pieces) + 2)
+            exchange.receive_bytes(b"", len(pieces) + 2)
+            complete = exchange.response.complete
     except HttpError as error:
-        return exchange, exchange.describe_broken_answer(error)[0]
+        return exchange, exchange.describe_invalid_response(error)[0]
     except SseError:
         return exchange, records.MALFORMED
     if not complete:
@@ -102,7 +105,7 @@ def fed(
     refused = exchange.http_error()
     if refused is not None:
         return exchange, refused[0]
-    exchange.reply.judge_answer(9)
+    exchange.reply.check_answer_and_set_error(9)
     return exchange, exchange.reply.error
 
 
@@ -184,12 +187,12 @@ def test_bytes_turned_over_never_break_the_client(data: st.DataObject) -> None:
         whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
     exchange = Exchange(0, False, b"{}")
     try:
-        complete = exchange.receive(bytes(whole), 5)
-        if complete:
+        exchange.receive_bytes(bytes(whole), 5)
+        if exchange.response.complete:
             exchange.http_error()
-            exchange.reply.judge_answer(9)
+            exchange.reply.check_answer_and_set_error(9)
     except HttpError as error:
-        kind, said = exchange.describe_broken_answer(error)
+        kind, said = exchange.describe_invalid_response(error)
         assert kind and isinstance(said, str)
     except SseError:
         pass

@@ -55,8 +55,8 @@ def test_the_text_is_kept_however_it_is_cut(
     cuts = sorted(data.draw(st.sets(st.integers(1, len(whole) - 1), max_size=12)))
     exchange = Exchange(0, False, b"{}")
     for at, (start, end) in enumerate(zip([0, *cuts], [*cuts, len(whole)], strict=True)):
-        exchange.receive(whole[start:end], at + 1)
-    exchange.judge_reply(None)
+        exchange.receive_bytes(whole[start:end], at + 1)
+    exchange.check_reply_and_set_error(None)
     assert exchange.reply.error is None and exchange.reply.model == "m"
     assert kept(exchange.reply) == ("".join(thoughts), "".join(words))
 

@@ -49,7 +49,7 @@ class Plodding(ResponseReader):
     """A reader without the fast path for complete chunks."""
 
     @staticmethod
-    def _take_whole_chunks(data: bytes, out: list[bytes]) -> int:
+    def _append_whole_chunks_and_find_end(data: bytes, out: list[bytes]) -> int:
         return 0
 
 
@@ -213,7 +213,7 @@ NAME = st.sampled_from([b"", b"", b"", b"", b"error", b"message"])
 def heard(reply: Reply, events: list[tuple[bytes, bytes]], batch: int) -> tuple[Any, ...]:
     for at in range(0, len(events), batch):
         reply.feed(events[at : at + batch], at + 1)
-    reply.judge_answer(2)
+    reply.check_answer_and_set_error(2)
     return (
         list(reply.stamps_ns),
         reply.finish_reason,
@@ -266,7 +266,8 @@ def taken(exchange: Exchange, pieces: list[bytes]) -> tuple[Any, ...]:
     failed: object = None
     try:
         for at, piece in enumerate(pieces, start=1):
-            if exchange.receive(piece, at):
+            exchange.receive_bytes(piece, at)
+            if exchange.response.complete:
                 break
     except (HttpError, SseError) as error:
         failed = str(error)

@@ -23,7 +23,7 @@ def fed(*events: Any, asked: int | None = None) -> Reply:
     for at, data in enumerate(events, start=1):
         raw = data if isinstance(data, bytes) else json.dumps(data).encode()
         reply.feed([(b"", raw)], at)
-    reply.judge_answer(asked)
+    reply.check_answer_and_set_error(asked)
     return reply
 
 
@@ -257,6 +257,6 @@ def test_random_weights_may_choose_bytes_that_are_no_characters() -> None:
         reply = Reply()
         for at, event in enumerate(events, start=1):
             reply.feed([(b"", json.dumps(event).encode())], at)
-        reply.judge_answer(64, may_be_empty=may_be_empty)
+        reply.check_answer_and_set_error(64, may_be_empty=may_be_empty)
         assert reply.error == error
         assert not reply.stamps_ns and reply.output_tokens == 64

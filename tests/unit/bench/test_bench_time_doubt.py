@@ -228,7 +228,7 @@ def test_a_server_that_sends_chunks_in_twos_does_not_excuse_a_late_read(
     client._returned_ns = stamp - round(1e6 * last_byte_after_poll_ms)
     client.clock.latest_ns = round(1e6 * late_ms)
     client._empty_ns = stamp - 30_000_000
-    client._record_uncertain_read_time(exchange, 1, stamp)
+    client._record_read_time_uncertainty(exchange, 1, stamp)
     assert exchange.unsure == ([] if doubted_us is None else [(1, 3, doubted_us)])
 
 
@@ -237,15 +237,15 @@ def test_one_late_end_does_not_make_other_answers_unsure() -> None:
     endpoint = Endpoint("127.0.0.1", 1, "/v1/completions", None, socket.AF_INET, address)
     load = Client(SPEC, endpoint, None, lambda record: None)
     for after_ns in (20_000, 9_000_000, 30_000):
-        load._record_end_delay(after_ns)
+        load._record_answer_end_delay(after_ns)
     exchange = Exchange(0, False, b"")
     exchange.response.complete = True
     exchange.reply.stamps_ns.extend([1_000_000, 31_000_000])
-    load._record_uncertain_read_time(exchange, 1, 31_000_000)
+    load._record_read_time_uncertainty(exchange, 1, 31_000_000)
     assert not exchange.unsure
     for _ in range(3):
-        load._record_end_delay(9_000_000)
-    load._record_uncertain_read_time(exchange, 1, 31_000_000)
+        load._record_answer_end_delay(9_000_000)
+    load._record_read_time_uncertainty(exchange, 1, 31_000_000)
     assert exchange.unsure == [(1, 1, 9_000)]
 
 

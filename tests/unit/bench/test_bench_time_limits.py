@@ -43,51 +43,58 @@ def test_a_reply_that_keeps_coming_has_no_time_limit(tok_s: float) -> None:
     """500 tokens at 3.17 tok/s take 158 s."""
     stamps = [i / tok_s for i in range(1, 500)]
     limits = TimeLimits(spec())
-    assert limits.exceeded_limit(exchange(*stamps), int((stamps[-1] + 0.9 / tok_s) * S)) is None
+    assert (
+        limits.exceeded_limit_failure(exchange(*stamps), int((stamps[-1] + 0.9 / tok_s) * S))
+        is None
+    )
 
 
 @given(tok_s=st.floats(0.2, 200), chunks=st.integers(2, 50))
 def test_a_silence_in_a_reply_ends_it(tok_s: float, chunks: int) -> None:
     stamps = [i / tok_s for i in range(1, chunks)]
     limits, quiet_s = TimeLimits(spec()), max(60.0, 100 / tok_s)
-    assert limits.exceeded_limit(exchange(*stamps), int((stamps[-1] + 0.98 * 60) * S)) is None
-    found = limits.exceeded_limit(exchange(*stamps), int((stamps[-1] + 1.02 * quiet_s + 1) * S))
+    assert (
+        limits.exceeded_limit_failure(exchange(*stamps), int((stamps[-1] + 0.98 * 60) * S)) is None
+    )
+    found = limits.exceeded_limit_failure(
+        exchange(*stamps), int((stamps[-1] + 1.02 * quiet_s + 1) * S)
+    )
     assert found is not None and found[0] == records.STALL
 
 
 def test_before_the_first_token_others_that_get_theirs_keep_a_request_waiting() -> None:
     limits = TimeLimits(spec())
     waiting, served = exchange(), exchange(100.0, 200.0)
-    assert limits.exceeded_limit(waiting, 119 * S) is None
-    assert limits.exceeded_limit(waiting, 121 * S) == (
+    assert limits.exceeded_limit_failure(waiting, 119 * S) is None
+    assert limits.exceeded_limit_failure(waiting, 121 * S) == (
         records.TIMEOUT,
         "the request got no first token for 120.02 s, and no other request got a token either",
     )
-    limits.note_content([waiting, served])
+    limits.update_newest_content_time([waiting, served])
     assert (
-        limits.exceeded_limit(waiting, 319 * S) is None
-        and limits.exceeded_limit(waiting, 321 * S) is not None
+        limits.exceeded_limit_failure(waiting, 319 * S) is None
+        and limits.exceeded_limit_failure(waiting, 321 * S) is not None
     )
 
 
 def test_long_prompts_have_longer_until_the_first_token() -> None:
     long = TimeLimits(spec(concurrency=4, input_tokens=8192))
     assert (
-        long.exceeded_limit(exchange(), 700 * S) is None
-        and long.exceeded_limit(exchange(), 900 * S) is not None
+        long.exceeded_limit_failure(exchange(), 700 * S) is None
+        and long.exceeded_limit_failure(exchange(), 900 * S) is not None
     )
     own = TimeLimits(spec(prompts=('"' + "x" * 100_000 + '"',)))
-    assert own.exceeded_limit(exchange(), 600 * S) is None
+    assert own.exceeded_limit_failure(exchange(), 600 * S) is None
 
 
 def test_given_limits_hold_as_they_are() -> None:
     limits = TimeLimits(spec(timeout_s=10.0, stall_s=2.0, deadline_s=30.0))
-    assert limits.exceeded_limit(exchange(1.0, 2.0, 9.5), 10 * S) is None
-    assert limits.exceeded_limit(exchange(1.0, 2.0, 9.5), 11 * S) == (
+    assert limits.exceeded_limit_failure(exchange(1.0, 2.0, 9.5), 10 * S) is None
+    assert limits.exceeded_limit_failure(exchange(1.0, 2.0, 9.5), 11 * S) == (
         records.TIMEOUT,
         "the reply was not complete after 10 s and 3 chunks",
     )
-    assert limits.exceeded_limit(exchange(1.0), 4 * S) == (
+    assert limits.exceeded_limit_failure(exchange(1.0), 4 * S) == (
         records.STALL,
         "the server sent no byte for 2 s after 1 chunks",
     )
@@ -96,8 +103,8 @@ def test_given_limits_hold_as_they_are() -> None:
 
 def test_a_reply_without_end_is_ended() -> None:
     limits = TimeLimits(spec())
-    assert limits.endless_reply_error(5000, 500) is None
-    assert limits.endless_reply_error(5001, 500) == (
+    assert limits.endless_reply_failure(5000, 500) is None
+    assert limits.endless_reply_failure(5001, 500) == (
         records.LONG_ANSWER,
         "5001 chunks arrived, although 500 tokens were requested",
     )

@@ -85,14 +85,15 @@ def parsed(data: bytes, stream: bool) -> tuple[Exchange, str | None]:
     """Return the exchange that parsed this answer, and how it failed."""
     exchange = sent(stream)
     try:
-        if not exchange.receive(data, 5_000_000):
+        exchange.receive_bytes(data, 5_000_000)
+        if not exchange.response.complete:
             return exchange, "open"
     except (HttpError, SseError):
         return exchange, records.MALFORMED
     refused = exchange.http_error()
     if refused is not None:
         return exchange, refused[0]
-    exchange.judge_reply(ASKED if stream else None)
+    exchange.check_reply_and_set_error(ASKED if stream else None)
     return exchange, exchange.reply.error
 
 

@@ -106,7 +106,7 @@ def test_only_an_answer_with_an_embedding_is_right(data: object, error: str | No
     reply.read_whole_body(
         json.dumps({"object": "list", "data": data, "usage": {"prompt_tokens": 3}}).encode()
     )
-    reply.judge_answer(None)
+    reply.check_answer_and_set_error(None)
     assert reply.error == error
 
 

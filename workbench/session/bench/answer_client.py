@@ -166,7 +166,7 @@ class _AnswerExchange:
         if self._writing:
             connection.flush()
             self._update_socket_writer()
-        data, _ = connection.receive()
+        data, _ = connection.receive_data_and_time_ns()
         if self._done.done():
             return
         if data is None:

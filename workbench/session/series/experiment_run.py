@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from workbench.bench import experiment as design
-from workbench.bench.compared_texts import why_text_is_no_answer
+from workbench.bench.compared_texts import describe_broken_text
 from workbench.bench.metric_changes import average, find_metric
 from workbench.bench.records import SERVER_ENDED_KINDS
 from workbench.model.errors import BenchError, HostError, ServerError, WorkbenchError
@@ -337,7 +337,7 @@ class ExperimentConduct(Design[ExperimentRun]):
         run = replace(run, result_id=result.id, took_s=time.monotonic() - began)
         metric = self.experiment.spec.metric
         if (why := design.why_unusable(result.summary, metric)) is not None:
-            if (garbage := why_text_is_no_answer(result.summary)) is not None:
+            if (garbage := describe_broken_text(result.summary)) is not None:
                 step = "read the texts of the result, and start the arm's server by hand to try it"
                 return await self._store_failed_run(
                     run, garbage, NoAnswerError(garbage, next_step=step)

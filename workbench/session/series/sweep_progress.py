@@ -9,7 +9,7 @@ from dataclasses import replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from workbench.bench.compared_texts import why_text_is_no_answer
+from workbench.bench.compared_texts import describe_broken_text
 from workbench.bench.runner import BenchCancelled
 from workbench.engines.references import format_nearest_reference
 from workbench.engines.result_limits import pct_of_speed_limit
@@ -232,7 +232,7 @@ def why_invalid(result: BenchResult) -> str | None:
     if failed > FAILED_SHARE * requests:
         kinds = ", ".join(f"{count} {kind}" for kind, count in summary.errors.items())
         return f"{failed} of {requests} requests failed ({kinds})"
-    if (garbage := why_text_is_no_answer(summary)) is not None:
+    if (garbage := describe_broken_text(summary)) is not None:
         return garbage
     if summary.output_tok_s is None:
         return f"no tok/s: {summary.absent.get('output_tok_s', 'not measured')}"

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import NamedTuple
 
-from workbench.bench.independent_requests import count_independent_requests
+from workbench.bench.independent_requests import equivalent_independent_requests
 from workbench.bench.rate_capacity import RateRun, RateSearch
-from workbench.bench.steadiness import why_not_kept_up
+from workbench.bench.steadiness import why_server_fell_behind
 from workbench.model.slo import LATENCIES, Limit, LimitAttained, parse_slo
 
 TRUTH_REQUESTS = 300_000
@@ -122,7 +122,7 @@ def attained(served: list[Served], limit: Limit) -> LimitAttained:
         100 * kept(served, limit),
         sorted(latencies_ms)[needed - 1],
         limit.most_ms,
-        count_independent_requests(latencies_ms, limit.most_ms, limit.percent),
+        equivalent_independent_requests(latencies_ms, limit.most_ms, limit.percent),
     )
 
 
@@ -140,7 +140,7 @@ def search(
     took_s = 0.0
     while True:
         found = RateSearch(limits, levels, horizon_s, first)
-        wanted = found.next_run()
+        wanted = found.next_rate_and_duration_s()
         if wanted is None:
             return found, took_s
         rate, seconds = wanted
@@ -150,7 +150,7 @@ def search(
         run = RateRun(
             len(served),
             tuple(attained(served, limit) for limit in limits),
-            why_not_kept_up(ends) is None,
+            why_server_fell_behind(ends) is None,
             whole=seconds >= horizon_s,
         )
         levels.setdefault(rate, []).append(run)

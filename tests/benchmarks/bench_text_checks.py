@@ -44,7 +44,7 @@ class NoText(KeptText):
     def add_text(self, text: str) -> None:
         pass
 
-    def drop_middle(self) -> None:
+    def drop_middle_of_long_text(self) -> None:
         pass
 
 

@@ -293,7 +293,7 @@ class Client:
         self.cpu.record_reading(now)
         self._enforce_time_limits(now)
         running = [slot.exchange for slot in self._slots if slot.exchange is not None]
-        self._pause.adapt_pause(running, self._merged)
+        self._pause.adapt_pause_to_gaps(running, self._merged)
         self.clock.rest_ns = self._pause.ns
         for exchange in running:
             exchange.reply.trim_kept_text()
@@ -343,7 +343,7 @@ class Client:
         self._ready.appendleft(turn)
 
     def _record_warmup_request(self, record: RequestRecord) -> None:
-        if self._warmup.record_warmup_request(record):
+        if self._warmup.record_request_and_may_end(record):
             self.on_steady()
         elif (
             self._warmup.until_steady

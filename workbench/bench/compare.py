@@ -24,11 +24,11 @@ from workbench.bench.metric_changes import (
     NOT_MEASURED,
     WITHHELD,
     PickMetric,
+    change_between_hosts,
+    downgrade_verdicts_to_hints,
     find_metric,
-    machine_change,
     metric_changes,
     withheld_reason,
-    withhold_verdicts,
 )
 from workbench.engines.answer_settings import (
     collect_answer_settings,
@@ -163,7 +163,7 @@ def compare(
     if any(m.change_pct is not None for m in metrics if m.metric.startswith("itl_ms")):
         for difference in _tokens_per_chunk_differences(left, right):
             notes.append(difference)
-            metrics = withhold_verdicts(metrics, of="itl_ms")
+            metrics = downgrade_verdicts_to_hints(metrics, of_latency="itl_ms")
     notes += _notes_on_comparison(left, right, paired)
     notes += _unmeasured_reasons(metrics, (*left, *right))
     notes += _idle_power_note(left, right)
@@ -173,14 +173,14 @@ def compare(
         a=left[0].id,
         b=right[0].id,
         differences=differences,
-        metrics=withhold_verdicts(metrics) if warnings else metrics,
+        metrics=downgrade_verdicts_to_hints(metrics) if warnings else metrics,
         warnings=warnings,
         like_for_like=not warnings,
         simulated=any(r.conditions.simulated for r in (*left, *right)),
         runs_a=len(left),
         runs_b=len(right),
         notes=tuple(notes),
-        machine=machine_change(find_metric(metrics[0].metric), left, right, swapped, level),
+        machine=change_between_hosts(find_metric(metrics[0].metric), left, right, swapped, level),
         text_a=text_a,
         text_b=text_b,
         content=content,

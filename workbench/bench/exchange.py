@@ -170,7 +170,7 @@ class Exchange:
             if not self._sse.is_between_events:
                 self.reply.feed(self._sse.close(), stamp_ns)
         elif response.complete and self._is_unstreamed_answer():
-            self.reply.read_whole_body(bytes(self._plain or b""))
+            self.reply.parse_unstreamed_body(bytes(self._plain or b""))
         if not response.complete:
             self._prepare_text_matching()
 
@@ -183,7 +183,7 @@ class Exchange:
             self.response.is_between_chunks and self.is_between_events and self._decode is None
         )
         aligned = aligned and not self.held_ns
-        around = self.reply.bytes_around_text if aligned else None
+        around = self.reply.prefix_suffix_and_text_buffer if aligned else None
         if around is None:
             self._text_chunk = None
         elif self._text_chunk is None or around != self._around_text:

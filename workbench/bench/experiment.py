@@ -42,9 +42,9 @@ from workbench.bench.metric_changes import (
     WORSE,
     average,
     difference_of_means,
+    downgrade_verdicts_to_hints,
     find_metric,
     variance,
-    withhold_verdicts,
 )
 from workbench.model.bench import (
     BenchResult,
@@ -125,11 +125,11 @@ _NEEDS_OF_METRICS: tuple[tuple[Collection[str], Callable[[BenchSpec], bool], str
 # -- the design ------------------------------------------------------------------------------------
 
 
-def restarts_servers(a: Arm, b: Arm, on_twins: bool = False) -> bool:
+def starts_server_for_each_run(a: Arm, b: Arm, on_two_hosts: bool = False) -> bool:
     """Return whether each run of the experiment starts its own server. This is so in an experiment
-    on two hosts (`on_twins`), and if A and B differ in something that only a restart changes.
+    on two hosts (`on_two_hosts`), and if A and B differ in something that only a restart changes.
     Servers that already run, or that Workbench did not start, are never restarted."""
-    if on_twins:
+    if on_two_hosts:
         return True
     targets = known_values((a.target, b.target))
     if not targets:
@@ -283,7 +283,7 @@ def create_warm_up_run(experiment: Experiment, arm: str, host: str | None = None
     return ExperimentRun(len(experiment.runs), WARM_UP, arm, host=host)
 
 
-def arms_of_sides(spec: ExperimentSpec) -> Mapping[str, tuple[str, str | None]]:
+def arm_and_host_by_side(spec: ExperimentSpec) -> Mapping[str, tuple[str, str | None]]:
     """Return {side: ("A" or "B", host)} for each side of the experiment. The sides are "A" and "B"
     with the host None. In an experiment on two hosts, they are A and B on each host, such as "B on
     gpu-box-2"."""
@@ -323,14 +323,17 @@ def resume_experiment(experiment: Experiment) -> Experiment:
     """
     pair = experiment.completed_pairs
 
-    def now(run: ExperimentRun) -> ExperimentRun:
+    def fail_or_drop_interrupted(run: ExperimentRun) -> ExperimentRun:
         run = fail_unfinished_run(run, INTERRUPTED)
         if run.pair == pair and run.state == RunState.DONE:
             return _drop_run(run, "the experiment was interrupted before the other run of its pair")
         return run
 
     return replace(
-        experiment, runs=tuple(map(now, experiment.runs)), state=SeriesState.RUNNING, error=None
+        experiment,
+        runs=tuple(map(fail_or_drop_interrupted, experiment.runs)),
+        state=SeriesState.RUNNING,
+        error=None,
     )
 
 
@@ -383,14 +386,14 @@ def why_enough_pairs(experiment: Experiment) -> str | None:
     if spec.until_pct is None:
         return f"all {spec.pairs} pairs are done" if done >= spec.pairs else None
     may_end = done >= MIN_PAIRS_UNTIL_SURE and twins.is_balanced(spec, done)
-    if may_end and _interval_pct(experiment) <= spec.until_pct:
+    if may_end and _interval_half_width_pct(experiment) <= spec.until_pct:
         return f"the interval is within ± {spec.until_pct:g} %"
     if done < spec.pairs:
         return None
     return f"± {spec.until_pct:g} % was not reached within {spec.pairs} pairs, the maximum"
 
 
-def _interval_pct(experiment: Experiment) -> float:
+def _interval_half_width_pct(experiment: Experiment) -> float:
     """Return the half width of the interval of the chosen metric; infinity if there is none."""
     change = _chosen_change(experiment)
     if change is None or change.interval_pct is None:
@@ -499,13 +502,13 @@ def judge_experiment(
     )
     experiment = replace(experiment, comparison=comparison)
     change = comparison.metrics[0]
-    smallest_pct = _smallest_detectable_pct(change, level, kinds)
+    smallest_pct = _smallest_detectable_change_pct(change, level, kinds)
     experiment = replace(experiment, smallest_pct=smallest_pct)
     verdict = _verdict_sentence(experiment, change)
     if experiment.state != SeriesState.DONE:
-        comparison = replace(comparison, metrics=withhold_verdicts(comparison.metrics))
+        comparison = replace(comparison, metrics=downgrade_verdicts_to_hints(comparison.metrics))
         if comparison.machine is not None:
-            [machine] = withhold_verdicts([comparison.machine])
+            [machine] = downgrade_verdicts_to_hints([comparison.machine])
             comparison = replace(comparison, machine=machine)
     return replace(
         experiment,
@@ -521,7 +524,7 @@ def _measured_change_text(change: MetricChange) -> str:
     return f"{change.change_pct:+.1f} % ± {format_half_width(change.interval_pct)}"
 
 
-def _size_text(change: MetricChange) -> str:
+def _unsigned_change_text(change: MetricChange) -> str:
     """Return a measured change with its interval, without its sign."""
     return _measured_change_text(change).lstrip("+-")
 
@@ -553,7 +556,7 @@ def _disturbance_sentences(
 
 def _speed_factors_of_hosts(experiment: Experiment) -> dict[str | None, float]:
     """Return by which factor the chosen metric is higher on the second of two hosts, by its name."""
-    machine = _machine_change(experiment)
+    machine = _change_between_hosts(experiment)
     if machine is None:
         return {}
     return {experiment.spec.twins[1]: 1 + (machine.change_pct or 0.0) / 100}
@@ -565,7 +568,7 @@ def _chosen_change(experiment: Experiment) -> MetricChange | None:
     return experiment.comparison.metrics[0]
 
 
-def _machine_change(experiment: Experiment) -> MetricChange | None:
+def _change_between_hosts(experiment: Experiment) -> MetricChange | None:
     """Return the difference between the two hosts; None in an experiment on one host."""
     if experiment.comparison is None:
         return None
@@ -579,24 +582,22 @@ def _log_ratios(change: MetricChange | None) -> list[float]:
     return [math.log(b / a) for a, b in change.pairs if a and b]
 
 
-def _smallest_detectable_pct(
-    change: MetricChange, at_level: float, kinds: Sequence[bool]
+def _smallest_detectable_change_pct(
+    change: MetricChange, level: float, swapped: Sequence[bool]
 ) -> float | None:
     """Return the smallest true difference, in percent, that four of five experiments like this one
-    would show. None for fewer than three pairs, whose scatter is unreliable. `at_level` is the
-    confidence level. `kinds` says for each pair on two hosts whether A and B had swapped hosts."""
+    would show. None for fewer than three pairs, whose scatter is unreliable. `level` is the
+    confidence level. `swapped` says for each pair on two hosts whether A and B had swapped hosts."""
     if change.interval_pct is None or len(change.pairs) < 3:
         return None
     known = [v for pair in change.pairs for v in pair if v]
     logs = [[math.log(pair[side] or 1.0) for pair in change.pairs] for side in (0, 1)]
     resolution = find_metric(change.metric).smallest_relative_difference(min(known))
-    _, error = difference_of_means(logs[0], logs[1], True, resolution, kinds)
+    _, error = difference_of_means(logs[0], logs[1], True, resolution, swapped)
     if error is None:
         return None
     return 100 * math.expm1(
-        min(
-            50.0, detectable_shift(error.df, round(1 - at_level, 9), STATISTICAL_POWER) * error.size
-        )
+        min(50.0, detectable_shift(error.df, round(1 - level, 9), STATISTICAL_POWER) * error.size)
     )
 
 
@@ -631,12 +632,12 @@ def _verdict_sentence(experiment: Experiment, change: MetricChange | None) -> st
     hosts, the sentence also gives the difference between them. `change` is the change of the chosen
     metric, or None without complete pairs."""
     said = _change_sentence(experiment, change)
-    machine = _machine_change(experiment)
+    machine = _change_between_hosts(experiment)
     if not said or machine is None or not _measured_change_text(machine):
         return said
     first, second = experiment.spec.twins
     if machine.verdict in (BETTER, WORSE):
-        size = _size_text(machine)
+        size = _unsigned_change_text(machine)
         return f"{said}; {second} {_change_verb(machine)} than {first} by {size} with the same configuration"
     seen = _measured_change_text(machine)
     return f"{said}; no difference between the machines is shown: {second} against {first} {seen}"
@@ -654,7 +655,7 @@ def _change_sentence(experiment: Experiment, change: MetricChange | None) -> str
         )
     of_metric = f"({_change_text(change)}, {done} pairs)"
     seen = f"{_measured_change_text(change)} {of_metric}"
-    claim = f"B {_change_verb(change)} by {_size_text(change)} {of_metric}"
+    claim = f"B {_change_verb(change)} by {_unsigned_change_text(change)} {of_metric}"
     if experiment.state == SeriesState.RUNNING:
         return f"so far {seen}"
     if experiment.state != SeriesState.DONE:

@@ -63,7 +63,7 @@ def describe_disturbances(
     groups = _report_two_speeds(arms)
     yield from groups
     if not groups:  # otherwise the trend is a step between the two speeds
-        slope = _slope_of_steady_trend(arms)
+        slope = _steady_log_slope_per_run(arms)
         if slope:
             yield _trend_sentence(slope, pairs, arms)
         yield from _report_order_effect(pairs, slope)
@@ -124,12 +124,12 @@ def _report_outlying_pairs(pairs: Sequence[Pair], arms: Sequence[Runs]) -> Itera
 
 
 def _report_two_speeds(arms: Sequence[Runs]) -> list[str]:
-    share = _value_for_count(_TWO_GROUPS_VARIANCE_SHARES, min(map(len, arms)))
+    share = _threshold_for_run_count(_TWO_GROUPS_VARIANCE_SHARES, min(map(len, arms)))
     if share is None:
         return []
     splits = list(map(_split_by_speed, arms))
-    whole = math.fsum(map(_scatter_of_logs, arms))
-    inside = math.fsum(map(_scatter_of_logs, chain.from_iterable(splits)))
+    whole = math.fsum(map(_sum_of_squared_log_deviations, arms))
+    inside = math.fsum(map(_sum_of_squared_log_deviations, chain.from_iterable(splits)))
     gaps = [_mean_log_metric(high) - _mean_log_metric(low) for low, high in splits]
     if inside >= share * whole or max(gaps) < 2 * _MIN_RELATIVE_DIFFERENCE:
         return []
@@ -152,11 +152,11 @@ def _report_two_speeds(arms: Sequence[Runs]) -> list[str]:
     return [f"the runs have two speeds: {', '.join(speeds)}: {why}"]
 
 
-def _value_for_count(table: Mapping[int, float], count: int) -> float | None:
-    """Return the value in `table` for this number of runs, or for the next smaller number in it.
+def _threshold_for_run_count(thresholds: Mapping[int, float], run_count: int) -> float | None:
+    """Return the threshold for this number of runs, or for the next smaller number in `thresholds`.
     None if it has no smaller one."""
-    known = max((number for number in table if number <= count), default=None)
-    return None if known is None else table[known]
+    known = max((number for number in thresholds if number <= run_count), default=None)
+    return None if known is None else thresholds[known]
 
 
 def _speed_text(runs: Runs) -> str:
@@ -169,7 +169,10 @@ def _split_by_speed(arm: Runs) -> tuple[Runs, Runs]:
     ranked = sorted(arm, key=lambda r: r.value)
     cut = min(
         range(2, len(ranked) - 1),
-        key=lambda at: _scatter_of_logs(ranked[:at]) + _scatter_of_logs(ranked[at:]),
+        key=lambda at: (
+            _sum_of_squared_log_deviations(ranked[:at])
+            + _sum_of_squared_log_deviations(ranked[at:])
+        ),
     )
     return ranked[:cut], ranked[cut:]
 
@@ -178,19 +181,19 @@ def _position_of_step(splits: Sequence[tuple[Runs, Runs]]) -> int | None:
     """Return the position, in the order of measurement, of the first run with a new speed if all
     later runs have this speed too. None if slow and fast runs alternate. `splits` has (slower runs,
     faster runs) of A and of B."""
-    low, high = map(_positions, zip(*splits, strict=True))
+    low, high = map(_run_positions, zip(*splits, strict=True))
     for before, after in ((low, high), (high, low)):
         if max(before) < min(after):
             return min(after)
     return None
 
 
-def _positions(groups: Iterable[Runs]) -> list[int]:
+def _run_positions(groups: Iterable[Runs]) -> list[int]:
     """Return the positions of runs in the order of measurement."""
     return [run.run.place for run in chain.from_iterable(groups)]
 
 
-def _slope_of_steady_trend(arms: Sequence[Runs]) -> float:
+def _steady_log_slope_per_run(arms: Sequence[Runs]) -> float:
     """Return the change of log(metric) from run to run if the metric rises or falls steadily over
     the order of the runs, otherwise 0. The difference between A and B is removed first. `arms` are
     the runs of A and the runs of B."""
@@ -199,7 +202,7 @@ def _slope_of_steady_trend(arms: Sequence[Runs]) -> float:
         return 0.0
     points = []
     for arm in arms:
-        mean_place, mean_log = fmean(_positions([arm])), _mean_log_metric(arm)
+        mean_place, mean_log = fmean(_run_positions([arm])), _mean_log_metric(arm)
         for run in arm:
             place = run.run.place
             points.append((place, place - mean_place, run.log_of_metric - mean_log))
@@ -208,7 +211,7 @@ def _slope_of_steady_trend(arms: Sequence[Runs]) -> float:
     if not width:
         return 0.0
     slope = _inner_product(xs, ys) / width
-    if abs(slope) * _steps_between_ends(arms) < 2 * _MIN_RELATIVE_DIFFERENCE:
+    if abs(slope) * _steps_from_first_to_last_run(arms) < 2 * _MIN_RELATIVE_DIFFERENCE:
         return 0.0
     rest = [y - slope * x for x, y in zip(xs, ys, strict=True)]
     error = math.sqrt(_inner_product(rest, rest) / df / width)
@@ -221,14 +224,14 @@ def _slope_of_steady_trend(arms: Sequence[Runs]) -> float:
     return slope if chance <= _FALSE_ALARM_SHARE / 3 else 0.0
 
 
-def _steps_between_ends(arms: Sequence[Runs]) -> int:
+def _steps_from_first_to_last_run(arms: Sequence[Runs]) -> int:
     """Return the number of steps from the first run to the last one."""
-    places = _positions(arms)
+    places = _run_positions(arms)
     return max(places) - min(places)
 
 
 def _trend_sentence(slope: float, pairs: Sequence[Pair], arms: Sequence[Runs]) -> str:
-    in_all = _percent_of_log(slope * _steps_between_ends(arms))
+    in_all = _percent_of_log(slope * _steps_from_first_to_last_run(arms))
     return (
         f"the runs have a trend: {_percent_of_log(slope, 2)} from run to run, {in_all} from the "
         f"first to the last; {_order_effect_text(slope, pairs)} "
@@ -282,7 +285,7 @@ def _report_outliers_of_one_arm(arms: Sequence[Runs]) -> Iterator[str]:
     """Yield a sentence if all outlying runs belong to one arm. The mean of an arm that has outliers
     now and then is not known from few runs, and the interval does not show that."""
     count = min(map(len, arms))
-    times = _value_for_count(_OUTLIER_DEVIATIONS, count)
+    times = _threshold_for_run_count(_OUTLIER_DEVIATIONS, count)
     if times is None:
         return
     away = list(chain.from_iterable(map(_deviations_from_median, arms)))
@@ -303,13 +306,13 @@ def _report_outliers_of_one_arm(arms: Sequence[Runs]) -> Iterator[str]:
     )
 
 
-def _effective_sample_fraction(rest: Sequence[float]) -> float:
+def _effective_sample_fraction(residuals: Sequence[float]) -> float:
     """Return the effective number of independent runs as a share (0 to 1) of all runs, estimated
-    from the correlation of successive runs. `rest` are the residuals of a fitted line, not all 0,
+    from the correlation of successive runs. `residuals` are the residuals of a fitted line, not all 0,
     treated as an AR(1) series. The estimated correlation r of n runs is too low by (2 + 4 r) / n,
     so this amount is added."""
-    r = _inner_product(rest, rest[1:]) / _inner_product(rest, rest)
-    r = min(max(r + (2 + 4 * r) / len(rest), 0.0), 0.9)
+    r = _inner_product(residuals, residuals[1:]) / _inner_product(residuals, residuals)
+    r = min(max(r + (2 + 4 * r) / len(residuals), 0.0), 0.9)
     return (1 - r) / (1 + r)
 
 
@@ -323,7 +326,7 @@ def _report_cold_start(arms: Sequence[Runs], discarded: Sequence[MeasuredRun]) -
         if min(len(arm), df) < 2:
             continue
         away = first.log_of_metric - _mean_log_metric(arm)
-        size = math.sqrt(math.fsum(map(_scatter_of_logs, arms)) / df)
+        size = math.sqrt(math.fsum(map(_sum_of_squared_log_deviations, arms)) / df)
         limit = t_quantile(1 - _FALSE_ALARM_SHARE / 2, df) * size * math.sqrt(1 + 1 / len(arm))
         if abs(away) > max(4 * _MIN_RELATIVE_DIFFERENCE, limit):
             yield (
@@ -337,23 +340,23 @@ def _log_ratios(pairs: Sequence[Pair]) -> list[float]:
     return [b.log_of_metric - a.log_of_metric for a, b in pairs]
 
 
-def _logs(runs: Runs) -> list[float]:
+def _log_metric_values(runs: Runs) -> list[float]:
     return [run.log_of_metric for run in runs]
 
 
 def _deviations_from_median(arm: Runs) -> list[float]:
     """Return by how much log(metric) of each run is away from the median of its arm."""
-    logs = _logs(arm)
+    logs = _log_metric_values(arm)
     centre = median(logs)
     return [log - centre for log in logs]
 
 
 def _mean_log_metric(runs: Runs) -> float:
-    return fmean(_logs(runs))
+    return fmean(_log_metric_values(runs))
 
 
-def _scatter_of_logs(runs: Runs) -> float:
-    return _sum_of_squares(_logs(runs))
+def _sum_of_squared_log_deviations(runs: Runs) -> float:
+    return _sum_of_squares(_log_metric_values(runs))
 
 
 def _sum_of_squares(values: Sequence[float]) -> float:

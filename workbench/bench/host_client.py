@@ -36,15 +36,15 @@ def main() -> None:
 
     finished = False
 
-    def keep(message: dict[str, Any]) -> None:
+    def store_summary(message: dict[str, Any]) -> None:
         nonlocal finished
         if finished := message["type"] == "summary":
             message["sent_unix_s"] = time.time()
             with suppress(OSError):  # a full disk: then the link has to hold
                 _write_message(path, message)
 
-    worker.carry_out_request(
-        output, keep=keep, kept_after={ENDED_BY_SIGNAL, PARENT_ENDED, OUTPUT_UNREAD}
+    worker.run_benchmark_request(
+        output, store_summary, partial_result_reasons={ENDED_BY_SIGNAL, PARENT_ENDED, OUTPUT_UNREAD}
     )
     if finished and _wait_for_receipt():
         with suppress(OSError):

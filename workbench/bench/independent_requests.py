@@ -24,32 +24,32 @@ _MIN_LATENCY_MS = 1e-3
 _LATENCY_OF_FAILED_MS = 1e9  # stands for the latency of a request that failed
 
 
-def count_independent_requests(
-    latencies_ms: Sequence[float], most_ms: float, percent: float
+def equivalent_independent_requests(
+    latencies_ms: Sequence[float], limit_ms: float, wanted_percent: float
 ) -> float:
     """Return how many independent requests these are worth, at least 1 and at most their number;
     0.0 for no requests. `latencies_ms` are in the order in which the requests were due, infinite if
-    one failed. `percent` of them should be at most `most_ms`."""
+    one failed. `wanted_percent` of them should be at most `limit_ms`."""
     if not latencies_ms:
         return 0.0
     logs = [
-        math.log(min(max(each, _MIN_LATENCY_MS), _LATENCY_OF_FAILED_MS) / most_ms)
+        math.log(min(max(each, _MIN_LATENCY_MS), _LATENCY_OF_FAILED_MS) / limit_ms)
         for each in latencies_ms
     ]
     slower = _requests_per_independent_one([float(each <= 0) for each in logs])
-    if not _is_far_from_limit(logs, percent):
+    if not _is_percentile_far_from_limit(logs, wanted_percent):
         slower = max(slower, _requests_per_independent_one(logs))
     return max(1.0, len(logs) / slower)
 
 
-def _is_far_from_limit(logs: Sequence[float], percent: float) -> bool:
-    """Return whether the latency at the wanted percentage is far from the limit. `logs` are the
+def _is_percentile_far_from_limit(log_ratios: Sequence[float], wanted_percent: float) -> bool:
+    """Return whether the latency at the wanted percentage is far from the limit. `log_ratios` are the
     logarithms of latency / limit."""
-    size = len(logs) // _MIN_BLOCKS
+    size = len(log_ratios) // _MIN_BLOCKS
     if not size:
         return False
-    place = max(1, math.ceil(size * percent / 100 - 1e-9)) - 1
-    reached = [sorted(logs[n * size : (n + 1) * size])[place] for n in range(_MIN_BLOCKS)]
+    place = max(1, math.ceil(size * wanted_percent / 100 - 1e-9)) - 1
+    reached = [sorted(log_ratios[n * size : (n + 1) * size])[place] for n in range(_MIN_BLOCKS)]
     return abs(fmean(reached)) >= _FAR_FROM_LIMIT_DEVIATIONS * math.sqrt(variance(reached))
 
 

@@ -2,7 +2,7 @@
 
 The text stays in the form in which it arrives, as a JSON text between its quotes, because decoding
 each piece would cost more than receiving it. `TextChunk` and `Reply` append the pieces, and a sweep
-of the client calls `drop_middle` ten times a second, so a long reply never needs much memory.
+of the client calls `drop_middle_of_long_text` ten times a second, so a long reply never needs much memory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class KeptText:
         else:
             self.raw += text.encode("utf-8", "surrogatepass")
 
-    def drop_middle(self) -> None:
+    def drop_middle_of_long_text(self) -> None:
         """Drop the middle of the text if it is long."""
         if len(self.raw) > _TRIM_BYTES:
             self._decode()

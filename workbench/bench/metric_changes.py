@@ -71,7 +71,7 @@ class ResultMetric:
         """Return this metric's value in each run."""
         return [self.value_in(run.summary) for run in runs]
 
-    def possible_error_share(self, runs: Sequence[BenchResult]) -> float:
+    def largest_measurement_error_share(self, runs: Sequence[BenchResult]) -> float:
         """Return by how much the value of one of `runs` may be wrong at most, as a share of it: 0
         if its times are exact. More runs do not reduce it, because all may be wrong in the same
         direction."""
@@ -149,18 +149,20 @@ def metric_changes(
     changes: list[MetricChange] = []
     p_values: list[float | None] = []
     for metric in shown_metrics(runs, chosen):
-        doubt = metric.possible_error_share(runs)
+        error_share = metric.largest_measurement_error_share(runs)
         xs, ys = metric.values_in(left), metric.values_in(right)
-        change, p_value = _change_of_metric(metric, xs, ys, paired, level, swapped, doubt)
+        change, p_value = _change_and_p_value_of_metric(
+            metric, xs, ys, paired, level, swapped, error_share
+        )
         changes.append(_mark_withheld(change, runs))
         p_values.append(p_value)
     if chosen is None:
         return tuple(changes)
     stand = holm_rejections(p_values[1:], 1 - level)
-    return (changes[0], *map(_turn_verdict_into_hint, changes[1:], stand))
+    return (changes[0], *map(_downgrade_verdict_unless_confirmed, changes[1:], stand))
 
 
-def machine_change(
+def change_between_hosts(
     metric: ResultMetric,
     a: Sequence[BenchResult],
     b: Sequence[BenchResult],
@@ -178,7 +180,7 @@ def machine_change(
     for place, is_swapped in enumerate(swapped):
         if is_swapped:
             first[place], second[place] = second[place], first[place]
-    return _change_of_metric(metric, first, second, True, level, swapped)[0]
+    return _change_and_p_value_of_metric(metric, first, second, True, level, swapped)[0]
 
 
 def _geometric_mean(values: Sequence[float]) -> float:
@@ -187,21 +189,21 @@ def _geometric_mean(values: Sequence[float]) -> float:
     return math.exp(average(map(math.log, values)))
 
 
-def _change_of_metric(
+def _change_and_p_value_of_metric(
     metric: ResultMetric,
     xs: list[float | None],
     ys: list[float | None],
     paired: bool,
     level: float,
     swapped: Sequence[bool] = (),
-    doubt: float = 0.0,
+    possible_error_share: float = 0.0,
 ) -> tuple[MetricChange, float | None]:
     """Return the change of `metric` from values `xs` to values `ys`, and the p-value of the
     hypothesis that nothing changed.
 
     The p-value is None if there is no interval. Means are geometric, so that a change by a factor
-    and its inverse cancel out. `doubt` is the share by which each value may be wrong; the interval
-    is wider by it.
+    and its inverse cancel out. `possible_error_share` is the share by which each value may be wrong; the
+    interval is wider by it.
     """
     name, unit, higher = metric.name, metric.unit, metric.higher_is_better
     pairs = tuple(zip(xs, ys, strict=True)) if paired else ()
@@ -215,11 +217,11 @@ def _change_of_metric(
     ratio = math.exp(centre)
     verdict, interval, p = SINGLE_PAIR, None, None
     if error is not None:
-        half = t_quantile((1 + level) / 2, error.df) * error.size + doubt
+        half = t_quantile((1 + level) / 2, error.df) * error.size + possible_error_share
         # Of the interval's two sides, which differ a little in percent, the one towards zero: it
         # holds 0 exactly where the verdict says so.
         interval = 100 * ratio * abs(math.expm1(-half if centre > 0 else half))
-        p = _p_value(max(0.0, abs(centre) - doubt), error)
+        p = _p_value(max(0.0, abs(centre) - possible_error_share), error)
         verdict = NO_DIFFERENCE
         if abs(centre) > half:
             verdict = BETTER if (centre > 0) == higher else WORSE
@@ -282,21 +284,26 @@ def _mark_withheld(change: MetricChange, runs: Sequence[BenchResult]) -> MetricC
     return replace(change, verdict=WITHHELD)
 
 
-def _turn_verdict_into_hint(change: MetricChange, stands: bool) -> MetricChange:
-    if stands or change.verdict not in (BETTER, WORSE):
+def _downgrade_verdict_unless_confirmed(change: MetricChange, is_confirmed: bool) -> MetricChange:
+    if is_confirmed or change.verdict not in (BETTER, WORSE):
         return change
     return replace(change, verdict=HINT)
 
 
-def withhold_verdicts(found: Iterable[MetricChange], *, of: str = "") -> tuple[MetricChange, ...]:
+def downgrade_verdicts_to_hints(
+    changes: Iterable[MetricChange], *, of_latency: str = ""
+) -> tuple[MetricChange, ...]:
     """Return the changes of metrics with each verdict "better" or "worse" replaced by "hint only".
-    Used if the runs are not comparable or not complete. `of` is the latency that is not comparable,
-    such as "itl_ms"; "" means all metrics."""
-    changes = []
-    for change in found:
-        is_of_other_metric = bool(of) and change.metric.partition(".")[0] != of
-        changes.append(_turn_verdict_into_hint(change, stands=is_of_other_metric))
-    return tuple(changes)
+    Used if the runs are not comparable or not complete. `of_latency` is the latency that is not
+    comparable, such as "itl_ms"; "" means all metrics."""
+    downgraded = []
+    for change in changes:
+        latency = change.metric.partition(".")[0]
+        is_of_other_metric = bool(of_latency) and latency != of_latency
+        downgraded.append(
+            _downgrade_verdict_unless_confirmed(change, is_confirmed=is_of_other_metric)
+        )
+    return tuple(downgraded)
 
 
 def _positive_values_or_none(values: list[float | None]) -> list[float] | None:

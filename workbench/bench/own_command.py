@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from workbench.bench import own_command_watcher
 from workbench.bench.endpoint_file import add_endpoint_entry
@@ -95,10 +95,10 @@ async def run_command(
     on_line: Callable[[str, float], None] | None = None,
     cancel: asyncio.Event | None = None,
     deadline_s: float | None = None,
-    what: str = _COMMAND_TITLE,
+    title: str = _COMMAND_TITLE,
 ) -> CommandOutcome:
     """Run `argv` to its end in a session of its own. `on_line(line, seconds since the start)`
-    receives each line of its stdout and stderr. `what` names the command in messages.
+    receives each line of its stdout and stderr. `title` names the command in messages.
 
     The command and everything that it started are ended on `cancel` (then BenchCancelled is
     raised), after `deadline_s` seconds, when this task is cancelled, and when this process ends for
@@ -107,11 +107,11 @@ async def run_command(
     """
     secrets = tuple(v for k, v in env.items() if k.endswith("_KEY") and v not in ("", "none"))
     shown = shlex.join(mask_argv(argv, secrets))
-    tie, output, t0_unix = await _start_watcher(argv, env, shown, what)
+    watcher, output_fd, t0_unix = await _start_watched_command(argv, env, shown, title)
     began = time.monotonic()
     kept: deque[str] = deque(maxlen=MAX_KEPT_LINES)
 
-    def hear(line: bytes) -> None:
+    def record_output_line(line: bytes) -> None:
         text = clean_text(mask_text(line.decode("utf-8", "replace"), secrets)).rstrip()[
             :_MAX_SHOWN_CHARACTERS
         ]
@@ -120,7 +120,9 @@ async def run_command(
             if on_line is not None:
                 on_line(text, time.monotonic() - began)
 
-    ended = asyncio.ensure_future(_wait_for_end(tie, output, hear, what))
+    ended = asyncio.ensure_future(
+        _wait_for_exit_code_and_duration_s(watcher, output_fd, record_output_line, title)
+    )
     cancelled = asyncio.ensure_future(cancel.wait()) if cancel else None
     try:
         tasks = [t for t in (ended, cancelled) if t]
@@ -131,21 +133,29 @@ async def run_command(
                 next_step="run the benchmark again",
             )
         if not ended.done():
-            raise BenchError(f"the {what} did not end within {deadline_s:g} s", command=shown)
+            raise BenchError(f"the {title} did not end within {deadline_s:g} s", command=shown)
         code, seconds = ended.result()
         return CommandOutcome(code, t0_unix, t0_unix + seconds, tuple(kept))
     finally:
         for task in tasks:
             task.cancel()
-        await asyncio.shield(_end_command(tie))
+        await asyncio.shield(_end_command(watcher))
 
 
-async def _start_watcher(
-    argv: Sequence[str], env: Mapping[str, str], shown: str, what: str
-) -> tuple[LocalProcess, int, float]:
+class _WatchedCommand(NamedTuple):
+    """The process that watches the user's command, the read end of a pipe with the command's output,
+    and the Unix time at which the command began."""
+
+    watcher: LocalProcess
+    output_fd: int
+    began_unix_s: float
+
+
+async def _start_watched_command(
+    argv: Sequence[str], env: Mapping[str, str], shown_command: str, title: str
+) -> _WatchedCommand:
     """Start the watcher (own_command_watcher.py), which runs the user's command and ends it
-    together with Workbench. Return (watcher process, read end of a pipe with the command's output,
-    Unix time at which the command began). `shown` is the command's name for messages. Raises
+    together with Workbench. `shown_command` is the command's name for messages. Raises
     BenchError if the command cannot be started.
 
     The pipe does not come from asyncio, because asyncio would wait until the pipe is closed, and
@@ -153,22 +163,22 @@ async def _start_watcher(
     """
     read_end, write_end = os.pipe()
     try:
-        watcher = (sys.executable, "-I", "-S", own_command_watcher.__file__)
-        tie = await start_process(
-            (*watcher, str(write_end), str(_KILL_AFTER_TERM_S), *argv),
+        program = (sys.executable, "-I", "-S", own_command_watcher.__file__)
+        watcher = await start_process(
+            (*program, str(write_end), str(_KILL_AFTER_TERM_S), *argv),
             stdin=PIPE,
             stderr=DEVNULL,
             pass_fds=(write_end,),
             env={**os.environ, **env},
         )
         try:
-            started = await _read_watcher_message(tie)
+            started = await _read_watcher_message(watcher)
         except BaseException:
-            await asyncio.shield(_end_command(tie))
+            await asyncio.shield(_end_command(watcher))
             raise
         if "unix_s" in started:
-            return tie, read_end, started["unix_s"]
-        await _end_command(tie)
+            return _WatchedCommand(watcher, read_end, started["unix_s"])
+        await _end_command(watcher)
         code = int(started.get("error", errno.EIO))
         why = "not found on this machine's PATH" if code == errno.ENOENT else os.strerror(code)
     except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
@@ -180,35 +190,35 @@ async def _start_watcher(
         os.close(write_end)
     os.close(read_end)
     raise BenchError(
-        f"the {what} {argv[0]} did not start: {why}",
-        command=shown,
+        f"the {title} {argv[0]} did not start: {why}",
+        command=shown_command,
         next_step="name a program that is installed on this machine",
     )
 
 
-async def _read_watcher_message(tie: LocalProcess) -> dict[str, Any]:
-    assert tie.stdout is not None
-    line = await tie.stdout.readline()
+async def _read_watcher_message(watcher: LocalProcess) -> dict[str, Any]:
+    assert watcher.stdout is not None
+    line = await watcher.stdout.readline()
     message: dict[str, Any] = json.loads(line) if line else {}
     return message
 
 
-async def _wait_for_end(
-    tie: LocalProcess, output: int, hear: Callable[[bytes], None], what: str
+async def _wait_for_exit_code_and_duration_s(
+    watcher: LocalProcess, output_fd: int, on_line_bytes: Callable[[bytes], None], title: str
 ) -> tuple[int, float]:
-    """Wait until the user's command ends. Return its exit code and its duration in seconds. `tie`
-    is the watcher process of the command, `output` a pipe with the command's output, and `hear`
+    """Wait until the user's command ends. Return its exit code and its duration in seconds. `watcher`
+    is the watcher process of the command, `output_fd` a pipe with the command's output_fd, and `on_line_bytes`
     receives each line of it. Children of the command that keep the pipe open are not waited for."""
     reader = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(output, "rb", buffering=0)
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(output_fd, "rb", buffering=0)
     )
-    reading = asyncio.ensure_future(_read_lines(reader, hear))
+    reading = asyncio.ensure_future(_read_lines(reader, on_line_bytes))
     try:
-        ended = await _read_watcher_message(tie)
+        ended = await _read_watcher_message(watcher)
         if "exit" not in ended:
             raise BenchError(
-                f"the process that watches the {what} was killed, so the command was ended too",
+                f"the process that watches the {title} was killed, so the command was ended too",
                 next_step="run it again",
             )
         await asyncio.wait([reading], timeout=_LAST_LINES_WAIT_S)
@@ -218,29 +228,29 @@ async def _wait_for_end(
         transport.close()
 
 
-async def _end_command(tie: LocalProcess) -> None:
-    assert tie.stdin is not None
-    tie.stdin.close()
+async def _end_command(watcher: LocalProcess) -> None:
+    assert watcher.stdin is not None
+    watcher.stdin.close()
     try:
-        await asyncio.wait_for(tie.wait(), 2 * _KILL_AFTER_TERM_S + _END_WAIT_S)
+        await asyncio.wait_for(watcher.wait(), 2 * _KILL_AFTER_TERM_S + _END_WAIT_S)
     except TimeoutError:
-        tie.kill()  # the kernel then kills the command
-        await tie.wait()
+        watcher.kill()  # the kernel then kills the command
+        await watcher.wait()
     finally:
-        tie.kill()  # if this was cancelled
-        tie.close_pipes()
+        watcher.kill()  # if this was cancelled
+        watcher.close_pipes()
 
 
-async def _read_lines(stream: asyncio.StreamReader, hear: Callable[[bytes], None]) -> None:
-    """Call `hear` with each line of `stream`. A carriage return ends a line too, because progress
+async def _read_lines(stream: asyncio.StreamReader, on_line_bytes: Callable[[bytes], None]) -> None:
+    """Call `on_line_bytes` with each line of `stream`. A carriage return ends a line too, because progress
     bars use it."""
     rest = b""
     while piece := await stream.read(65536):
         *lines, rest = (rest + piece).replace(b"\r", b"\n").split(b"\n")
         for line in lines:
-            hear(line[:_MAX_LINE_BYTES])
+            on_line_bytes(line[:_MAX_LINE_BYTES])
         rest = rest[-_MAX_LINE_BYTES:]
-    hear(rest)
+    on_line_bytes(rest)
 
 
 def command_summary(done: CommandOutcome) -> BenchSummary:

@@ -26,10 +26,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from workbench.bench.short_slice import ask_for_short_slice
+from workbench.bench.short_slice import request_short_time_slice
 
 Address = tuple[object, ...]
-Place = tuple[int, Address]  # (family, address) of a socket
+FamilyAndAddress = tuple[int, Address]  # of a socket
 # when it came (time.monotonic), connection (of TOTALS_WANTED: request), bytes after it, kind
 FRAME = struct.Struct("=dIIB")
 CLIENT_SENT, SERVER_SENT, ENDED, REFUSED, UNTOLD, TOTALS_WANTED, DRAINING = range(7)
@@ -61,29 +61,33 @@ class _ConnectionEnd:
 class _JoinedConnections:
     """A client's connection and the one to the server."""
 
-    __slots__ = ("client", "closes", "number", "places", "server", "told", "untold")
+    __slots__ = ("addresses", "client", "closes", "frame_count", "number", "server", "untold")
 
-    def __init__(self, number: int, places: Sequence[Place]) -> None:
+    def __init__(self, number: int, addresses: Sequence[FamilyAndAddress]) -> None:
         self.number = number
-        self.places = list(places)  # of the server, that were not tried yet
+        self.addresses = list(addresses)  # of the server, that were not tried yet
         self.client, self.server = (
             _ConnectionEnd(self, CLIENT_SENT),
             _ConnectionEnd(self, SERVER_SENT),
         )
         self.client.far, self.server.far = self.server, self.client
-        self.told = 0  # frames
+        self.frame_count = 0  # frames
         self.untold = False  # nothing is told of it any more
         self.closes = False  # after the bytes that wait
 
 
-class PassThrough:
+class ConnectionRelay:
     """A loop that joins each client of a listening socket with the server. It writes frames to the
     file number `frames`, and reads orders from `orders`."""
 
     def __init__(
-        self, listener: socket.socket, places: Sequence[Place], frames: int, orders: int
+        self,
+        listener: socket.socket,
+        addresses: Sequence[FamilyAndAddress],
+        frames: int,
+        orders: int,
     ) -> None:
-        self._places, self._frames, self._orders = places, frames, orders
+        self._addresses, self._frames, self._orders = addresses, frames, orders
         self._listener: socket.socket | None = listener
         self._ready = select.epoll()
         self._acts: dict[int, Callable[[int], None]] = {}  # by file number, what its events do
@@ -97,11 +101,11 @@ class PassThrough:
         os.set_blocking(frames, False)
         self._acts[listener.fileno()] = self._accept
         self._acts[frames] = self._send_frames
-        self._acts[orders] = self._read_orders
+        self._acts[orders] = self._read_commands
         self._ready.register(listener, _IN)
         self._ready.register(orders, _IN)
 
-    def run(self) -> None:
+    def run_until_connections_end(self) -> None:
         """Pass bytes on until there is neither a listener nor a connection."""
         acts = self._acts
         while self._listener is not None or self._joined:
@@ -110,7 +114,7 @@ class PassThrough:
                 if act is not None:  # an event before it may have closed this one
                     act(events)
             if self._rests:
-                self._accept_again()
+                self._resume_accepting()
         self._ready.close()
         if self._unsent:
             os.set_blocking(self._frames, True)
@@ -131,12 +135,12 @@ class PassThrough:
             self._rests = True
             return
         self._number += 1
-        joined = _JoinedConnections(self._number, self._places)
+        joined = _JoinedConnections(self._number, self._addresses)
         self._joined[joined.number] = joined
         self._attach_socket(joined.client, client)
         self._connect(joined)
 
-    def _accept_again(self) -> None:
+    def _resume_accepting(self) -> None:
         self._rests = False
         if self._listener is not None:
             self._ready.register(self._listener, _IN)
@@ -144,22 +148,24 @@ class PassThrough:
     def _connect(self, joined: _JoinedConnections) -> None:
         """Join a client with the first address of the server that accepts. On loopback the kernel
         connects at once, so the request is passed on without another turn of the loop."""
-        while joined.places:
-            code = self._try_address(joined.server, *joined.places[0])
+        while joined.addresses:
+            code = self._try_connect_and_get_errno(joined.server, *joined.addresses[0])
             if code in _OPENING:
                 self._watch(joined.server, _OUT)
                 return
             if code in _OPEN:
-                joined.places.clear()
+                joined.addresses.clear()
                 self._watch_both(joined)
                 return
             self._close_end(joined.server)
-            joined.places.pop(0)
-        self._report_bytes(joined, REFUSED)
+            joined.addresses.pop(0)
+        self._send_connection_frame(joined, REFUSED)
         self._reset(joined)
 
-    def _try_address(self, server: _ConnectionEnd, family: int, place: Address) -> int:
-        """Begin to connect the end of the server, or look how far that is. Return the error number."""
+    def _try_connect_and_get_errno(
+        self, server: _ConnectionEnd, family: int, address: Address
+    ) -> int:
+        """Begin to connect the end of the server, or check how far that is. Return the error number."""
         opening = server.socket
         if opening is None:
             try:
@@ -169,9 +175,9 @@ class PassThrough:
             # the kernel gives up by itself: this loop needs no clock
             opening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _CONNECT_MS)
             self._attach_socket(server, opening)
-        code = opening.connect_ex(place)
+        code = opening.connect_ex(address)
         if code in _OPENING:  # it may be done meanwhile
-            code = opening.connect_ex(place)
+            code = opening.connect_ex(address)
         if code in _OPEN:
             opening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 0)
         return code
@@ -184,13 +190,13 @@ class PassThrough:
 
     def _handle_events(self, end: _ConnectionEnd, events: int) -> None:
         joined = end.joined
-        if joined.places:
+        if joined.addresses:
             self._connect(joined)
             return
         if events & _OUT:
             self._send_waiting(end)
         if events & ~_OUT and end.watched & _IN:
-            self._receive(end)
+            self._forward_received_bytes(end)
 
     def _watch(self, end: _ConnectionEnd, events: int) -> None:
         """Wait for other events of an end than before."""
@@ -212,29 +218,29 @@ class PassThrough:
 
     # ---- bytes
 
-    def _receive(self, near: _ConnectionEnd) -> None:
-        assert near.socket is not None
+    def _forward_received_bytes(self, source: _ConnectionEnd) -> None:
+        assert source.socket is not None
         try:
-            size = near.socket.recv_into(self._room)
+            size = source.socket.recv_into(self._room)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
-            self._reset(near.joined)
+            self._reset(source.joined)
             return
         if not size:
-            near.read_all = True
-            self._close_finished_connections(near.joined)
+            source.read_all = True
+            self._close_finished_connections(source.joined)
             return
         data = self._room[:size]
-        sent = self._send(near.far, data)
-        self._report_bytes(near.joined, near.kind, data)
+        sent = self._send(source.far, data)
+        self._send_connection_frame(source.joined, source.kind, data)
         if sent == size:
             return
         if sent < 0:  # the far end has gone; first these bytes were told
-            self._reset(near.joined)
+            self._reset(source.joined)
             return
-        near.far.waiting = bytes(data[sent:])
-        self._watch_both(near.joined)
+        source.far.waiting = bytes(data[sent:])
+        self._watch_both(source.joined)
 
     @staticmethod
     def _send(end: _ConnectionEnd, data: memoryview | bytes) -> int:
@@ -287,7 +293,7 @@ class PassThrough:
             return
         self._close_end(joined.client)
         self._close_end(joined.server)
-        if joined.told:
+        if joined.frame_count:
             self._send_frame(ENDED, joined.number)
 
     def _close_end(self, end: _ConnectionEnd) -> None:
@@ -298,15 +304,15 @@ class PassThrough:
 
     # ---- frames
 
-    def _report_bytes(
+    def _send_connection_frame(
         self, joined: _JoinedConnections, kind: int, data: memoryview | bytes = b""
     ) -> None:
-        """Tell what happened on a connection."""
+        """Send a frame about what happened on a connection."""
         if joined.untold:
             return
         if len(self._unsent) + len(data) > _MAX_UNREAD_BYTES:
             joined.untold, kind, data = True, UNTOLD, b""
-        joined.told += 1
+        joined.frame_count += 1
         self._send_frame(kind, joined.number, data)
 
     def _send_frame(self, kind: int, number: int = 0, data: memoryview | bytes = b"") -> None:
@@ -347,7 +353,7 @@ class PassThrough:
 
     # ---- orders
 
-    def _read_orders(self, _: int) -> None:
+    def _read_commands(self, _: int) -> None:
         data = os.read(self._orders, 1 << 16)
         if not data:
             self._ready.unregister(self._orders)
@@ -361,23 +367,24 @@ class PassThrough:
             if name == b"totals":
                 self._send_frame(TOTALS_WANTED, int(numbers[0]))
             elif name == b"drain":
-                self._drain()
+                self._start_draining()
             elif name == b"end":
-                self._end_connection(*map(int, numbers))
+                self._end_unchanged_connection(*map(int, numbers))
 
-    def _drain(self) -> None:
+    def _start_draining(self) -> None:
         """Accept no more connections. The reader of the frames knows which of those that are left
         carry no request."""
         self._stop_listening()
         self._send_frame(DRAINING)
         for joined in tuple(self._joined.values()):
-            if not joined.told:
-                self._end_connection(joined.number, 0)
+            if not joined.frame_count:
+                self._end_unchanged_connection(joined.number, 0)
 
-    def _end_connection(self, number: int, told: int) -> None:
-        """End a connection after the bytes that wait, unless it has passed more on meanwhile."""
+    def _end_unchanged_connection(self, number: int, frame_count: int) -> None:
+        """End a connection after the bytes that wait, unless it has passed more on since it had
+        `frame_count` frames."""
         joined = self._joined.get(number)
-        if joined is None or told not in (joined.told, ANY_NUMBER):
+        if joined is None or frame_count not in (joined.frame_count, ANY_NUMBER):
             return
         joined.closes = True
         self._close_finished_connections(joined)
@@ -389,14 +396,14 @@ class PassThrough:
             listener.close()
 
 
-def main(listener: str, places: str) -> int:
+def main(listener: str, addresses: str) -> int:
     """Pass bytes on between the clients of the socket with the file number `listener` and the server
-    at one of `places`, a JSON list of (family, address). Return the exit code."""
-    found = [(family, tuple(place)) for family, place in json.loads(places)]
-    port = PassThrough(socket.socket(fileno=int(listener)), found, 1, 0)
+    at one of `addresses`, a JSON list of (family, address). Return the exit code."""
+    found = [(family, tuple(address)) for family, address in json.loads(addresses)]
+    relay = ConnectionRelay(socket.socket(fileno=int(listener)), found, 1, 0)
     gc.freeze()  # a collection of all that was imported would delay answers
-    ask_for_short_slice()  # a byte would wait until the process on the core has used up its own
-    port.run()
+    request_short_time_slice()  # a byte would wait until the process on the core has used up its own
+    relay.run_until_connections_end()
     return 0
 
 

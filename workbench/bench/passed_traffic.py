@@ -32,11 +32,21 @@ _PAUSE_S = 0.02  # between reads: a frame that comes meanwhile wakes nobody
 _HEAD_END = b"\r\n\r\n"
 
 
-def read_frames(source: int) -> Iterator[tuple[int, int, float, bytes]]:
-    """Yield (kind, connection, time, bytes) of each frame. One that was cut at the end is left out."""
-    room = fcntl.fcntl(source, fcntl.F_GETPIPE_SZ)
+class Frame(NamedTuple):
+    """What happened on a connection: the kind of event, the number of the connection, the time, and
+    the bytes that were passed on."""
+
+    kind: int
+    connection: int
+    at_s: float
+    data: bytes
+
+
+def read_frames(source_fd: int) -> Iterator[Frame]:
+    """Yield each frame that `pass_through` has written to a pipe. One that was cut at the end is left out."""
+    room = fcntl.fcntl(source_fd, fcntl.F_GETPIPE_SZ)
     held = bytearray()
-    while data := os.read(source, room):
+    while data := os.read(source_fd, room):
         held += data
         at = 0
         while len(held) >= at + FRAME.size:
@@ -45,7 +55,7 @@ def read_frames(source: int) -> Iterator[tuple[int, int, float, bytes]]:
             if len(held) < begin + size:
                 break
             at = begin + size
-            yield kind, number, at_s, bytes(held[begin:at])
+            yield Frame(kind, number, at_s, bytes(held[begin:at]))
         del held[:at]
         if len(data) < room // 2:
             time.sleep(_PAUSE_S)
@@ -67,12 +77,12 @@ class Exchange(NamedTuple):
 
 
 class PassedTraffic:
-    """What went through a port. `hear` is called with each request that a client sent to one of
+    """What went through a port. `on_exchange` is called with each request that a client sent to one of
     `paths`, when its answer has ended. `unread` is the number of connections that were passed on
     without being understood, and `refused` that of those that the server did not accept."""
 
-    def __init__(self, paths: Collection[str], hear: Callable[[Exchange], None]) -> None:
-        self.paths, self.hear = paths, hear
+    def __init__(self, paths: Collection[str], on_exchange: Callable[[Exchange], None]) -> None:
+        self.paths, self.on_exchange = paths, on_exchange
         self._connections: dict[int, _Connection] = {}
         self.requests = 0
         self.in_flight = 0
@@ -80,39 +90,39 @@ class PassedTraffic:
         self.refused = 0
 
     def process_frame(self, kind: int, number: int, at_s: float, data: bytes) -> None:
-        """Take what `pass_through` told of a connection."""
+        """Process a frame of `pass_through` about a connection."""
         if kind == REFUSED:
             self.refused += 1
         connection = self._connections.get(number)
         if connection is None:
             connection = self._connections[number] = _Connection(self)
-        connection.told += 1
+        connection.frame_count += 1
         if kind == CLIENT_SENT:
             connection.process_client_bytes(data, at_s)
         elif kind == SERVER_SENT:
             connection.process_server_bytes(data, at_s)
         elif kind == UNTOLD:
-            connection.stop_reading()
+            connection.ignore_further_bytes()
         elif kind == ENDED:
-            connection.end(at_s)
+            connection.end_exchanges(at_s)
             del self._connections[number]
 
-    def find_idle_frame_count(self, number: int) -> int | None:
+    def frame_count_if_idle(self, number: int) -> int | None:
         """Return after how many frames a connection carries no request, ANY_NUMBER if nobody knows
         what it carries. None if a request is in flight on it."""
         connection = self._connections.get(number)
         if connection is None or connection.asked:
             return None
-        return connection.told if connection.reads else ANY_NUMBER
+        return connection.frame_count if connection.reads else ANY_NUMBER
 
-    def connections(self) -> list[int]:
+    def open_connection_numbers(self) -> list[int]:
         """Return the numbers of the connections that have not ended."""
         return list(self._connections)
 
-    def end(self, at_s: float) -> None:
-        """Note that nothing is told any more: what passed bytes on has ended."""
+    def end_all_exchanges(self, at_s: float) -> None:
+        """End what is in flight: no more frames come, because what passed bytes on has ended."""
         for connection in self._connections.values():
-            connection.end(at_s)
+            connection.end_exchanges(at_s)
 
 
 class _Asked(NamedTuple):
@@ -129,7 +139,7 @@ class _Connection:
 
     def __init__(self, traffic: PassedTraffic) -> None:
         self._traffic = traffic
-        self.told = 0  # frames
+        self.frame_count = 0
         self.reads = True
         self.asked: deque[_Asked] = deque()
         self._head = b""
@@ -148,7 +158,7 @@ class _Connection:
             while data:
                 data = self._parse_request_bytes(data, at_s)
         except HttpError:
-            self.stop_reading()
+            self.ignore_further_bytes()
 
     def _parse_request_bytes(self, data: bytes, at_s: float) -> bytes:
         """Take the next bytes of the client. Return those that belong to a later request."""
@@ -201,7 +211,7 @@ class _Connection:
             while data:
                 data = self._parse_answer_bytes(data, at_s)
         except HttpError:
-            self.stop_reading()
+            self.ignore_further_bytes()
 
     def _parse_answer_bytes(self, data: bytes, at_s: float) -> bytes:
         """Take the next bytes of the server. Return those that belong to a later answer."""
@@ -223,7 +233,7 @@ class _Connection:
         self._end_exchange(at_s, whole=True)
         return rest
 
-    def end(self, at_s: float) -> None:
+    def end_exchanges(self, at_s: float) -> None:
         """End the answer that is under way, and the requests that have none."""
         if self.asked:
             whole = False
@@ -251,10 +261,10 @@ class _Connection:
             answer=b"".join(answered),
             whole=whole,
         )
-        self._traffic.hear(told)
+        self._traffic.on_exchange(told)
 
-    def stop_reading(self) -> None:
-        """Stop to parse this connection, and forget its requests."""
+    def ignore_further_bytes(self) -> None:
+        """Stop parsing this connection, and discard its requests."""
         if not self.reads:
             return
         self.reads = False

@@ -68,7 +68,7 @@ def read_prompts(path: str | Path) -> Prompts:
     for place, line in _numbered_json_values(path, data):
         try:
             prompt = _parse_prompt(line)
-            found.append(json.dumps(_check_requested_length(prompt, line), ensure_ascii=False))
+            found.append(json.dumps(_add_requested_output_length(prompt, line), ensure_ascii=False))
             found[-1].encode()
         except UnicodeEncodeError:
             raise InputError(
@@ -83,8 +83,8 @@ def read_prompts(path: str | Path) -> Prompts:
     return Prompts(tuple(found), f"{path.name} ({count_of(len(found), 'prompt')}, sha256 {digest})")
 
 
-def _check_requested_length(prompt: str | list[dict[str, Any]], line: Any) -> Any:
-    length = line.get("max_tokens") if isinstance(line, dict) else None
+def _add_requested_output_length(prompt: str | list[dict[str, Any]], document: Any) -> Any:
+    length = document.get("max_tokens") if isinstance(document, dict) else None
     if length is None:
         return prompt
     if type(length) is not int or length < 1:

@@ -51,22 +51,22 @@ async def measure_prompt_length(spec: BenchSpec, count: CountTokens) -> PromptLe
     """
     wanted = spec.input_tokens
     high, low = max(2, wanted), max(1, wanted // 2)
-    at_high = await _ask_server_for_tokens(spec, count, high)
-    at_low = await _ask_server_for_tokens(spec, count, low)
+    at_high = await _mean_prompt_tokens_from_server(spec, count, high)
+    at_low = await _mean_prompt_tokens_from_server(spec, count, low)
     if at_high is None or at_low is None:
         return None
     per_word = max(0.05, (at_high - at_low) / (high - low))
     words = max(1, round(high + (wanted - at_high) / per_word))
-    tokens = await _ask_server_for_tokens(spec, count, words)
+    tokens = await _mean_prompt_tokens_from_server(spec, count, words)
     if tokens is not None and round(tokens) != wanted:
         words = max(1, words + round((wanted - tokens) / per_word))
-        tokens = await _ask_server_for_tokens(spec, count, words)
+        tokens = await _mean_prompt_tokens_from_server(spec, count, words)
     if tokens is None:
         return None
     return PromptLength(words, round(tokens))
 
 
-async def measure_passages(spec: BenchSpec, count: CountTokens) -> TraceLengths | None:
+async def measure_trace_passage_tokens(spec: BenchSpec, count: CountTokens) -> TraceLengths | None:
     """Return the tokens of the parts of which the prompts of a trace consist, or None if the server
     does not count tokens.
 
@@ -77,7 +77,7 @@ async def measure_passages(spec: BenchSpec, count: CountTokens) -> TraceLengths 
     text = TraceText(real_text_ring(texts))
     workload = Workload(replace(spec, texts=texts))
 
-    async def counted(prompts: Sequence[Mapping[str, Any]]) -> list[int] | None:
+    async def count_tokens_of_each(prompts: Sequence[Mapping[str, Any]]) -> list[int] | None:
         tokens: list[int] = []
         for begin in range(0, len(prompts), _COUNTS_AT_ONCE):
             found = await asyncio.gather(*map(count, prompts[begin : begin + _COUNTS_AT_ONCE]))
@@ -85,7 +85,7 @@ async def measure_passages(spec: BenchSpec, count: CountTokens) -> TraceLengths 
         return tokens if len(tokens) == len(prompts) else None
 
     one_word = await count({"prompt": "one"})
-    alone = await counted(
+    alone = await count_tokens_of_each(
         [
             {"prompt": text.passage_text(number) + PASSAGE_SEPARATOR}
             for number in range(text.passages)
@@ -96,7 +96,7 @@ async def measure_passages(spec: BenchSpec, count: CountTokens) -> TraceLengths 
     start = one_word - 1  # of the token that begins each text
     passages = [max(1, tokens - start) for tokens in alone]
 
-    def prompt(*blocks: Sequence[int]) -> Mapping[str, Any]:
+    def build_prompt(*blocks: Sequence[int]) -> Mapping[str, Any]:
         texts = [
             block_text(
                 request_mark("0", f"b/{place}"), [text.passage_text(number) for number in block]
@@ -108,27 +108,32 @@ async def measure_passages(spec: BenchSpec, count: CountTokens) -> TraceLengths 
     step = text.passages // _FEWER_PASSAGES
     few = [step * number for number in range(_FEWER_PASSAGES)]
     runs = [[(one + other) % text.passages for other in range(_MANY_PASSAGES)] for one in few]
-    short = await counted([prompt([one]) for one in few])
-    long = await counted([prompt(run) for run in runs])
-    double = await counted([prompt([one], [one + 1]) for one in few])
+    short = await count_tokens_of_each([build_prompt([one]) for one in few])
+    long = await count_tokens_of_each([build_prompt(run) for run in runs])
+    double = await count_tokens_of_each([build_prompt([one], [one + 1]) for one in few])
     if short is None or long is None or double is None:
         return None
 
-    def beyond(tokens: Sequence[int], numbers: Sequence[Sequence[int]]) -> float:
+    def mean_tokens_beyond_passages(
+        tokens: Sequence[int], numbers: Sequence[Sequence[int]]
+    ) -> float:
         """Return the mean tokens of prompts without those of their passages."""
         own = [sum(passages[number] for number in some) for some in numbers]
         return fmean(map(sub, tokens, own))
 
-    begin = beyond(short, [[one] for one in few])
-    between = (beyond(long, runs) - begin) / (_MANY_PASSAGES - 1)
-    block = beyond(double, [[one, one + 1] for one in few]) - begin
+    begin = mean_tokens_beyond_passages(short, [[one] for one in few])
+    several = mean_tokens_beyond_passages(long, runs)
+    between = (several - begin) / (_MANY_PASSAGES - 1)
+    block = mean_tokens_beyond_passages(double, [[one, one + 1] for one in few]) - begin
     text = TraceText(
         real_text_ring(texts), PassageTokens(begin, between, block, tuple(passages)).as_numbers
     )
     return TraceLengths(round(BLOCK_TOKENS * text.pieces_per_token), text.tokens)
 
 
-async def _ask_server_for_tokens(spec: BenchSpec, count: CountTokens, words: int) -> float | None:
+async def _mean_prompt_tokens_from_server(
+    spec: BenchSpec, count: CountTokens, words: int
+) -> float | None:
     texts: tuple[str, ...] = ()
     prompts = _PROMPTS_PER_LENGTH
     if spec.has_real_text:

@@ -16,7 +16,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from workbench.bench.user_capacity import (
-    JudgedLevel,
+    LevelVerdict,
     Verdict,
     clopper_pearson_lower,
     nearest_limit_text,
@@ -59,58 +59,60 @@ def lowest_measurable_rate(horizon_s: float) -> float:
     return _round_rate(MIN_REQUESTS_TO_HOLD / horizon_s, up=True)
 
 
-def short_run_s(rate: float, horizon_s: float) -> float:
+def short_run_duration_s(rate: float, horizon_s: float) -> float:
     """Return how long a look at a rate is: at most a part of the horizon."""
     wanted_s = max(SHORT_RUN_S, _SHORT_RUN_REQUESTS / rate)
     return min(wanted_s, max(_SHORT_RUN_SHARE * horizon_s, _SHORT_RUN_REQUESTS / rate), horizon_s)
 
 
-def judge_rate(runs: Sequence[RateRun], limits: Sequence[Limit]) -> JudgedLevel | None:
+def verdict_on_rate(runs: Sequence[RateRun], limits: Sequence[Limit]) -> LevelVerdict | None:
     """Return the verdict on a rate from its last run, None before its first one. The `ratio` of the
     verdict is that of the latency reached to its limit, infinite if too many requests failed."""
     if not runs:
         return None
     run = runs[-1]
-    margins = [_attained_share(run, n) - limit.percent / 100 for n, limit in enumerate(limits)]
+    margins = [_share_within_limit(run, n) - limit.percent / 100 for n, limit in enumerate(limits)]
     binding = min(
-        range(len(limits)), key=lambda place: (margins[place], -_share_over_limit(run, place))
+        range(len(limits)), key=lambda index: (margins[index], -_latency_to_limit_ratio(run, index))
     )
-    lowest = _lowest_likely_share(run, binding)
-    return JudgedLevel(
-        _verdict_on_run(run, limits), binding, _share_over_limit(run, binding), 100 * lowest
+    lowest = _lower_bound_of_share(run, binding)
+    return LevelVerdict(
+        _verdict_on_run(run, limits), binding, _latency_to_limit_ratio(run, binding), 100 * lowest
     )
 
 
 def _verdict_on_run(run: RateRun, limits: Sequence[Limit]) -> Verdict:
     error = _ERROR_PROBABILITY / len(limits)
     verdict = Verdict.HOLDS if run.whole and run.kept_up else Verdict.OPEN
-    for place, limit in enumerate(limits):
+    for limit_index, limit in enumerate(limits):
         wanted = limit.percent / 100
-        worth = _independent_requests_of(run, place)
-        missed = (1 - _attained_share(run, place)) * worth
+        worth = _independent_requests_of(run, limit_index)
+        missed = (1 - _share_within_limit(run, limit_index)) * worth
         if clopper_pearson_lower(missed, worth, error) > 1 - wanted:
             return Verdict.FAILS
-        if _lowest_likely_share(run, place) < wanted:
+        if _lower_bound_of_share(run, limit_index) < wanted:
             verdict = Verdict.OPEN
     return verdict
 
 
-def _attained_share(run: RateRun, place: int) -> float:
-    return (run.attained[place].kept_pct or 0.0) / 100
+def _share_within_limit(run: RateRun, limit_index: int) -> float:
+    return (run.attained[limit_index].kept_pct or 0.0) / 100
 
 
-def _independent_requests_of(run: RateRun, place: int) -> float:
+def _independent_requests_of(run: RateRun, limit_index: int) -> float:
     """Return how many independent requests the run is worth; 1 if that is not known."""
-    return min(float(run.requests), run.attained[place].independent or 1.0)
+    return min(float(run.requests), run.attained[limit_index].independent or 1.0)
 
 
-def _lowest_likely_share(run: RateRun, place: int) -> float:
-    worth = _independent_requests_of(run, place)
-    return clopper_pearson_lower(_attained_share(run, place) * worth, worth, _ERROR_PROBABILITY)
+def _lower_bound_of_share(run: RateRun, limit_index: int) -> float:
+    worth = _independent_requests_of(run, limit_index)
+    return clopper_pearson_lower(
+        _share_within_limit(run, limit_index) * worth, worth, _ERROR_PROBABILITY
+    )
 
 
-def _share_over_limit(run: RateRun, place: int) -> float:
-    attained = run.attained[place]
+def _latency_to_limit_ratio(run: RateRun, limit_index: int) -> float:
+    attained = run.attained[limit_index]
     if attained.reached_ms is None or not attained.most_ms:
         return math.inf
     return attained.reached_ms / attained.most_ms
@@ -135,13 +137,13 @@ class RateSearch:
     first: float = FIRST_RATE
     most: float = MOST_RATE
 
-    def next_run(self) -> tuple[float, float] | None:
+    def next_rate_and_duration_s(self) -> tuple[float, float] | None:
         """Return (rate, seconds) of the next run. None if the search has ended."""
         whole = [rate for rate, runs in self.levels.items() if any(run.whole for run in runs)]
         if not whole:
             rate = self._next_short_run_rate()
             if rate is not None:
-                return rate, short_run_s(rate, self.horizon_s)
+                return rate, short_run_duration_s(rate, self.horizon_s)
         rate = self._next_full_run_rate(whole)
         if rate is None:
             return None
@@ -155,7 +157,7 @@ class RateSearch:
         """Return the next rate to look at. None if the looks have found the region."""
         if not self.levels:
             return self.first
-        kept_rates = self._kept_rates
+        kept_rates = self._rates_within_limits
         missed = min((rate for rate in self.levels if rate not in kept_rates), default=None)
         if missed is None:
             top = max(self.levels)
@@ -169,32 +171,33 @@ class RateSearch:
         return _round_rate(max(missed / 2, self.lowest_rate))
 
     @property
-    def _kept_rates(self) -> list[float]:
+    def _rates_within_limits(self) -> list[float]:
         """The rates whose last run kept all limits, as far as it can tell."""
-        return [rate for rate, runs in self.levels.items() if self._kept_limits(runs[-1])]
+        return [rate for rate, runs in self.levels.items() if self._is_within_limits(runs[-1])]
 
-    def _kept_limits(self, run: RateRun) -> bool:
+    def _is_within_limits(self, run: RateRun) -> bool:
         shares = (
-            _attained_share(run, n) >= limit.percent / 100 for n, limit in enumerate(self.limits)
+            _share_within_limit(run, n) >= limit.percent / 100
+            for n, limit in enumerate(self.limits)
         )
         return run.kept_up and all(shares)
 
-    def _next_full_run_rate(self, whole: Sequence[float]) -> float | None:
+    def _next_full_run_rate(self, full_run_rates: Sequence[float]) -> float | None:
         """Return the next rate to measure over the horizon. None if the bracket is narrow, if no
         other rate can be measured, or after _MAX_FULL_RUNS."""
-        if not whole:
-            return max(self._kept_rates, default=self.lowest_rate)
-        if len(whole) >= _MAX_FULL_RUNS:
+        if not full_run_rates:
+            return max(self._rates_within_limits, default=self.lowest_rate)
+        if len(full_run_rates) >= _MAX_FULL_RUNS:
             return None
         holds, fails = self.highest_rate_that_holds, self.lowest_rate_that_fails
-        step = _MIN_RATE_FACTOR ** len(whole)  # longer, the longer nothing is found
+        step = _MIN_RATE_FACTOR ** len(full_run_rates)  # longer, the longer nothing is found
         if holds is None:
-            lower = _round_rate(max(min(whole) / step, self.lowest_rate))
-            return lower if lower < min(whole) else None
+            lower = _round_rate(max(min(full_run_rates) / step, self.lowest_rate))
+            return lower if lower < min(full_run_rates) else None
         if fails is None:
-            higher = _round_rate(min(max(whole) * step, self.most))
-            return higher if higher > max(whole) else None
-        opened = [rate for rate in whole if holds < rate < fails]
+            higher = _round_rate(min(max(full_run_rates) * step, self.most))
+            return higher if higher > max(full_run_rates) else None
+        opened = [rate for rate in full_run_rates if holds < rate < fails]
         for low, high in ((holds, min(opened, default=fails)), (max(opened, default=holds), fails)):
             if high > _MIN_RATE_FACTOR * _MIN_RATE_FACTOR * low:
                 return _round_rate(math.sqrt(low * high))
@@ -222,16 +225,16 @@ class RateSearch:
                 found.append(rate)
         return found
 
-    def verdict_at(self, rate: float) -> JudgedLevel | None:
+    def verdict_at(self, rate: float) -> LevelVerdict | None:
         """Return the verdict on a rate, or None if it was not measured."""
-        return judge_rate(self.levels.get(rate, ()), self.limits)
+        return verdict_on_rate(self.levels.get(rate, ()), self.limits)
 
 
 def rate_text(rate: float) -> str:
     return f"{rate:g} requests/s"
 
 
-def answer_sentence(search: RateSearch, *, ended: bool) -> str:
+def rate_capacity_sentence(search: RateSearch, *, ended: bool) -> str:
     """Return the answer: which rate holds over the horizon, which fails, what is open between them,
     and which limit binds. `ended` says whether the search came to its end."""
     holds, fails = search.highest_rate_that_holds, search.lowest_rate_that_fails
@@ -244,11 +247,11 @@ def answer_sentence(search: RateSearch, *, ended: bool) -> str:
         lowest = search.verdict_at(holds)
         assert lowest is not None
         answer += f" (attainment >= {share_text(lowest.attainment_pct)})"
-    open_ = _open_rates_sentences(search, ended=ended)
+    open_ = _undecided_rate_sentences(search, ended=ended)
     return "; ".join([answer, *open_, *_binding_limit_sentences(search)])
 
 
-def _open_rates_sentences(search: RateSearch, *, ended: bool) -> list[str]:
+def _undecided_rate_sentences(search: RateSearch, *, ended: bool) -> list[str]:
     holds, fails = search.highest_rate_that_holds, search.lowest_rate_that_fails
     if fails is None:
         if ended and holds == search.most:

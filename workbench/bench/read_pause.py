@@ -49,12 +49,12 @@ class ReadPause:
         self._most_ns, self._reads, self._merged = _MAX_PAUSE_NS, 0, 0
         self._sweeps: deque[list[int]] = deque(maxlen=_KEPT_MERGE_COUNTS)
 
-    def adapt_pause(self, running: Collection[Exchange], merged: int = 0) -> None:
+    def adapt_pause_to_gaps(self, running: Collection[Exchange], merged_reads: int = 0) -> None:
         """Compute the pause again from the newest times between two chunks of the requests in
-        flight. `merged` is how many reads of the run returned chunks whose times are not known.
+        flight. `merged_reads` is how many reads of the run returned chunks whose times are not known.
         Call this ten times a second."""
-        self._adapt_limit(merged)
-        self._sweeps.append([gap for one in running for gap in _newest_chunk_gaps(one)])
+        self._adapt_longest_pause(merged_reads)
+        self._sweeps.append([gap for one in running for gap in _newest_chunk_gaps_ns(one)])
         unstamped, self._unstamped = self._clock.unstamped - self._unstamped, self._clock.unstamped
         gaps = sorted(chain.from_iterable(self._sweeps))
         if unstamped or len(gaps) < _MIN_GAPS:
@@ -64,17 +64,17 @@ class ReadPause:
         gathered = len(running) * rest / max(1, gaps[len(gaps) // 2])
         self.ns = 0 if rest < _MIN_PAUSE_NS or gathered < _MIN_CHUNKS_PER_PAUSE else rest
 
-    def _adapt_limit(self, merged: int) -> None:
+    def _adapt_longest_pause(self, merged_reads: int) -> None:
         """Halve the longest pause if too many reads since the last call returned several chunks with
         one time, and let it grow otherwise."""
         reads, self._reads = max(0, self._clock.reads - self._reads), self._clock.reads
-        fresh, self._merged = merged - self._merged, merged
+        fresh, self._merged = merged_reads - self._merged, merged_reads
         if fresh > _MERGED_SHARE * reads:
             self._most_ns //= 2
         else:
             self._most_ns = min(_MAX_PAUSE_NS, self._most_ns + _PAUSE_GROWTH_NS)
 
 
-def _newest_chunk_gaps(exchange: Exchange) -> list[int]:
+def _newest_chunk_gaps_ns(exchange: Exchange) -> list[int]:
     stamps = exchange.reply.stamps_ns
     return [stamps[i] - stamps[i - 1] for i in range(-1, -min(len(stamps), 3), -1)]

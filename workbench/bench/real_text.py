@@ -39,7 +39,7 @@ class RealText:
         self._starts = sorted({place for place in places if place < len(begins)})
         self._begins = begins
 
-    def passages(self) -> list[tuple[int, int]]:
+    def passage_starts_and_piece_counts(self) -> list[tuple[int, int]]:
         """Return (first piece, number of pieces) of the passages that the texts consist of. Each begins
         where an excerpt may begin, or goes on from a very long one."""
         borders = [self._starts[0]]
@@ -54,10 +54,10 @@ class RealText:
     def characters_per_piece(self) -> float:
         return len(self._whole) / len(self._ends)
 
-    def find_first_piece(self, offset: float, index: int) -> int:
-        """Return the number of the first piece of excerpt `index`. The excerpts of any successive
-        indices are spread evenly over all texts. `offset`, from 0 to 1, shifts all of them."""
-        share = (offset + _GOLDEN_RATIO * index) % 1.0
+    def find_first_piece_of_excerpt(self, offset_fraction: float, excerpt_index: int) -> int:
+        """Return the number of the first piece of excerpt `excerpt_index`. The excerpts of any successive
+        indices are spread evenly over all texts. `offset_fraction`, from 0 to 1, shifts all of them."""
+        share = (offset_fraction + _GOLDEN_RATIO * excerpt_index) % 1.0
         return self._starts[bisect_right(self._starts, int(share * len(self._ends))) - 1]
 
     def excerpt(self, start: int, pieces: int) -> str:

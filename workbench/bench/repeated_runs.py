@@ -39,14 +39,14 @@ def spread_of_metrics(summaries: Sequence[BenchSummary]) -> tuple[Spread, ...]:
                 unit=METRICS[name].unit,
                 values=values,
                 geometric_mean=round(geometric_mean(values), 4),
-                cv_pct=_variation_pct(values),
+                cv_pct=_coefficient_of_variation_pct(values),
                 name=metric,
             )
             found.append(spread)
     return tuple(found)
 
 
-def _variation_pct(values: Sequence[float]) -> float | None:
+def _coefficient_of_variation_pct(values: Sequence[float]) -> float | None:
     """Return the sample standard deviation in percent of the mean; None for a single value."""
     if len(values) < 2:
         return None

@@ -75,13 +75,13 @@ class Reply:
                     self._kept += text
                     continue
             if self.error is None:
-                self._parse(name, data, stamp_ns)
+                self._parse_event(name, data, stamp_ns)
                 prefix, suffix = self._prefix, self._suffix
         if events:
             self.after_content = len(stamps) > had
 
     @property
-    def bytes_around_text(self) -> tuple[bytes, bytes, bytearray] | None:
+    def prefix_suffix_and_text_buffer(self) -> tuple[bytes, bytes, bytearray] | None:
         """The bytes before and after the text in the newest event that contained text, and where
         the text of the next such event must be appended. None if the next event may have other
         bytes around its text."""
@@ -91,13 +91,13 @@ class Reply:
 
     def trim_kept_text(self) -> None:
         """Drop the middle of a long text. Call this several times a second."""
-        self.text.drop_middle()
-        self.reasoning.drop_middle()
+        self.text.drop_middle_of_long_text()
+        self.reasoning.drop_middle_of_long_text()
 
-    def read_whole_body(self, body: bytes) -> None:
+    def parse_unstreamed_body(self, body: bytes) -> None:
         """Parse the body of a reply that is not streamed, which is one JSON object."""
         if body.strip():
-            self._parse(b"", body, 0)
+            self._parse_event(b"", body, 0)
         else:
             self._record_failure(records.MALFORMED, "the answer is empty")
         del self.stamps_ns[:]  # there are no chunks
@@ -172,7 +172,7 @@ class Reply:
             self.error, self.detail = kind, detail
             self._prefix = _UNMATCHED_PREFIX
 
-    def _parse(self, name: bytes, data: bytes, stamp_ns: int) -> None:
+    def _parse_event(self, name: bytes, data: bytes, stamp_ns: int) -> None:
         if not data.startswith(b"{"):
             stripped = data.strip()
             self.done = self.done or stripped == b"[DONE]"
@@ -215,7 +215,7 @@ class Reply:
     def _update_usage(
         self, usage: dict[str, Any] | None, finish_reason: str | None, model: str | None
     ) -> None:
-        """Note what an event says beside its text."""
+        """Update what the events so far say beside their text."""
         self.usage = self.usage if usage is None else usage
         self.finish_reason = finish_reason or self.finish_reason
         self.model = self.model or model
@@ -231,19 +231,20 @@ class Reply:
             finish_reason = choice.get("finish_reason") or finish_reason
         if any(entry.get("embedding") for entry in chunk.get("data") or ()):
             finish_reason = _EMBEDDING_FINISH_REASON
-        said = None if usage is None else dict(usage.items()), finish_reason, chunk.get("model")
+        copied_usage = None if usage is None else dict(usage.items())
+        said = copied_usage, finish_reason, chunk.get("model")
         self._update_usage(*said)
         if not content:
-            _remember_event(key, said)
+            _store_event_without_text(key, said)
             return
         self._has_content = True
         if not self.stamps_ns:
             self.first_tokens = _token_count_in(usage, "completion_tokens")
         self.stamps_ns.append(stamp_ns)
         if usage is None and self.finish_reason is None:
-            self._learn_text_prefix(data)
+            self._store_bytes_around_text(data)
 
-    def _learn_text_prefix(self, data: bytes) -> None:
+    def _store_bytes_around_text(self, data: bytes) -> None:
         fields = list(_CONTENT_FIELD.finditer(data))
         if len(fields) == 1:
             start, end = fields[0].span(1)
@@ -272,12 +273,14 @@ def event_id(data: bytes) -> bytes:
     return data[at : end + 1]
 
 
-def _remember_event(key: bytes, said: tuple[dict[str, Any] | None, str | None, str | None]) -> None:
-    """Keep what an event without text says for events that differ from it only in the id."""
+def _store_event_without_text(
+    key: bytes, parsed: tuple[dict[str, Any] | None, str | None, str | None]
+) -> None:
+    """Store what an event without text says for events that differ from it only in the id."""
     if key:
         if len(_KNOWN_EVENTS) >= _MAX_KNOWN_EVENTS:
             _KNOWN_EVENTS.clear()
-        _KNOWN_EVENTS[key] = said
+        _KNOWN_EVENTS[key] = parsed
 
 
 def _parse_json(data: bytes) -> Any:

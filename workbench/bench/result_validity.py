@@ -63,7 +63,7 @@ def reasons_for_invalid_result(
     if not any(reasons):  # failed streams are idle too
         reasons.append(_reason_of_idle_streams(spec, counted, window))
     reasons += (
-        _text_of_stalls(spec, counted, window, reject=True),
+        _reason_of_stalls(spec, counted, window, invalidates=True),
         _reason_of_busy_client(good, facts),
         _reason_of_cached_prompts(spec, good, facts),
         _reason_of_rate_not_offered(spec, counted),
@@ -74,7 +74,7 @@ def reasons_for_invalid_result(
     return tuple(filter(None, reasons))
 
 
-def reliability_marks(
+def unreliability_reasons(
     spec: BenchSpec, counted: Sequence[RequestRecord], window: Window
 ) -> tuple[str, ...]:
     """Return the reasons why a valid result is less reliable than it seems, for example because the
@@ -84,7 +84,7 @@ def reliability_marks(
         reasons.append(steadiness.why_overloaded(spec, counted))
     else:
         reasons.append(steadiness.why_halves_differ(spec, counted, window))
-    reasons.append(_text_of_stalls(spec, counted, window, reject=False))
+    reasons.append(_reason_of_stalls(spec, counted, window, invalidates=False))
     return tuple(filter(None, reasons))
 
 
@@ -124,8 +124,8 @@ def _reason_of_idle_streams(
     )
 
 
-def _text_of_stalls(
-    spec: BenchSpec, counted: Sequence[RequestRecord], window: Window, *, reject: bool
+def _reason_of_stalls(
+    spec: BenchSpec, counted: Sequence[RequestRecord], window: Window, *, invalidates: bool
 ) -> str | None:
     """Return the stalls of a run as a reason to reject its result, or else as a mark; None if there
     are none, or if they are the other thing.
@@ -138,7 +138,7 @@ def _text_of_stalls(
         return None
     too_long = steadiness.stalled_share(stalls, window) > 1 - MIN_LOAD_SHARE
     rejects = too_long and not spec.trace_name
-    if rejects != reject:
+    if rejects != invalidates:
         return None
     return f"{steadiness.describe_stalls(stalls, counted, window)}; {_STALL_ADVICE}"
 

@@ -12,6 +12,7 @@ import math
 import random
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 from workbench.bench.records import RequestRecord
 from workbench.bench.time_limits import RUN_TIMEOUT_S
@@ -68,6 +69,13 @@ def _random_arrivals(rate: float, burstiness: float, seed: str) -> Iterator[floa
             at += draw.gammavariate(burstiness, 1 / (rate * burstiness))
 
 
+class ScheduledRequest(NamedTuple):
+    """The index of a request, and when it is due in monotonic nanoseconds; 0 means at once."""
+
+    index: int
+    due_ns: int
+
+
 @dataclass(slots=True)
 class RequestPhase:
     """Progress through one phase of a run: the warm-up or the measured part. `left` is the number
@@ -84,20 +92,19 @@ class RequestPhase:
     step: int = 1
     order: Sequence[int] | None = None
 
-    def start_next_request(self) -> tuple[int, int]:
-        """Return (index, due time) of the next request, and count it as started. The due time is in
-        monotonic nanoseconds; 0 means at once."""
+    def start_next_request(self) -> ScheduledRequest:
+        """Return the next request, and count it as started."""
         index = self.next if self.order is None else self.order[self.next]
         self.next += self.step
         self.left -= 1
         due = 0 if self.times is None else self.begin_ns + int(next(self.times) * 1e9)
-        return index, due
+        return ScheduledRequest(index, due)
 
     def drop_unstarted_requests(self, now_ns: int) -> int:
         """End this phase of the run (warm-up or measured part) now. Return how many of its
         remaining requests were due by `now_ns`, or 0 if requests have no due times."""
         overdue = 0
-        while self.times is not None and self.left and self.start_next_request()[1] <= now_ns:
+        while self.times is not None and self.left and self.start_next_request().due_ns <= now_ns:
             overdue += 1
         self.left = 0
         return overdue
@@ -139,14 +146,14 @@ class LaterTurns:
         heappush(self._waiting, (due_ns, self._put, index))
         self.due_ns = self._waiting[0][0]
 
-    def pop_turn(self) -> tuple[int, int]:
-        """Return (index, due time) of the next request, which no longer waits."""
+    def pop_turn(self) -> ScheduledRequest:
+        """Return the next request, which no longer waits."""
         due_ns, _, index = heappop(self._waiting)
         self.due_ns = self._waiting[0][0] if self._waiting else NEVER_NS
-        return index, due_ns
+        return ScheduledRequest(index, due_ns)
 
     def drop_queued_turns(self, due_by_ns: int) -> int:
-        """Forget all requests. Return how many were due by `due_by_ns`."""
+        """Discard all requests. Return how many were due by `due_by_ns`."""
         overdue = sum(0 < due_ns <= due_by_ns for due_ns, _, _ in self._waiting)
         self._waiting.clear()
         self.due_ns = NEVER_NS
@@ -245,7 +252,7 @@ class Warmup:
         steady server ignores earlier requests."""
         self.first = next_index
 
-    def record_warmup_request(self, record: RequestRecord) -> bool:
+    def record_request_and_may_end(self, record: RequestRecord) -> bool:
         """Add the record of a warm-up request that has ended. Return whether the warm-up may end."""
         self._seen += 1
         if not self.until_steady:
@@ -254,10 +261,10 @@ class Warmup:
             self._per_token.append((record.end_us, record.output_tokens or 1))
             windows, rest = divmod(len(self._per_token), self.window)
             if windows >= 2 and not rest:
-                self._compare_last_windows()
+                self._update_steadiness()
         return self.steady and self._seen >= self._least
 
-    def _compare_last_windows(self) -> None:
+    def _update_steadiness(self) -> None:
         before = self._mean_time_per_token_us(-2 * self.window, -self.window)
         last = self._mean_time_per_token_us(-self.window, None)
         self._apart = abs(last / before - 1) if before > 0 else math.inf

@@ -81,9 +81,13 @@ class SharedRun:
         key: str | None,
         count: int,
         output: WorkerOutput,
-        kept_after: Collection[str] = (ENDED_BY_SIGNAL,),
+        partial_result_reasons: Collection[str] = (ENDED_BY_SIGNAL,),
     ) -> None:
-        self._spec, self._output, self._kept_after = spec, output, kept_after
+        self._spec, self._output, self._partial_result_reasons = (
+            spec,
+            output,
+            partial_result_reasons,
+        )
         self._records: list[bytes] = []
         self._stopped: str | None = None
         self._ending_warmup = False
@@ -165,25 +169,25 @@ class SharedRun:
                 else:
                     counted.append(record)
         counted.sort(key=record_end_s)
-        if stopped and (stopped not in self._kept_after or not successful(counted)):
+        if stopped and (stopped not in self._partial_result_reasons or not successful(counted)):
             return {"type": "stopped", "reason": stopped}
         return summary_message(self._spec, reports, counted, warmups)
 
     # -- what the processes write
 
     def _create_line_reader(self, process: _ClientProcess, number: int) -> Callable[[int], None]:
-        def read(events: int) -> None:
+        def process_available_lines(events: int) -> None:
             data = os.read(process.output, 1 << 20) if events & (READABLE | HUNG_UP) else b""
             if not data:
                 self.unwatch(process.output)
                 return
             *lines, process.rest = (process.rest + data).split(b"\n")
             for line in lines:
-                self._process_line(process, line)
+                self._handle_process_message(process, line)
 
-        return read
+        return process_available_lines
 
-    def _process_line(self, process: _ClientProcess, line: bytes) -> None:
+    def _handle_process_message(self, process: _ClientProcess, line: bytes) -> None:
         if line.startswith(b'{"type":"requests"'):  # most bytes; parsed when the run is over
             self._records.append(line)
             self._output.write_raw_line(line)
@@ -289,7 +293,7 @@ def _run_client_process(
     output = WorkerOutput(1)
     client = Client(spec, endpoint, key, output.write_record, share=share, began_ns=began_ns)
     control = _Control(client, output, wake)
-    client.agree, client.on_steady = control.agree_on_warmup, control.report_steady_server
+    client.agree, client.on_steady = control.agree_on_warmup, control.report_warmup_may_end
     client.watch(0, READABLE, lambda _: control.read_control_messages())
     run_client(client, output, wake)
     output.write_line({"type": "report", **asdict(client.report())})
@@ -306,7 +310,7 @@ class _Control:
         self._agreed: WarmedUp | None = None
         self._rest = b""
 
-    def report_steady_server(self) -> None:
+    def report_warmup_may_end(self) -> None:
         if not self._said_steady:
             self._said_steady = True
             self._output.write_line({"type": "steady"})

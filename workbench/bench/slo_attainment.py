@@ -6,11 +6,11 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 
-from workbench.bench.independent_requests import count_independent_requests
+from workbench.bench.independent_requests import equivalent_independent_requests
 from workbench.bench.records import RequestRecord
 from workbench.bench.request_latency import tpot_ms
 from workbench.bench.steady_window import Window, count_requests_in, count_tokens_in
-from workbench.bench.time_doubt import early_us_by_chunk
+from workbench.bench.time_doubt import max_stamp_delay_us_by_chunk
 from workbench.model.slo import LATENCIES, OF_AN_SLO, Limit, LimitAttained, parse_slo
 
 _ROUNDING_ERROR = 1e-9  # 95 % of 100 requests are 95 requests, not 96
@@ -59,11 +59,11 @@ def _is_limit_decided(
     limit: Limit, counted: Sequence[RequestRecord], first_tokens: float | None
 ) -> bool:
     """Return whether late reads leave open for only a few requests whether they kept a limit."""
-    least_pct, most_pct = attainment_range(counted, [limit], first_tokens)
+    least_pct, most_pct = attainment_range_pct(counted, [limit], first_tokens)
     return most_pct - least_pct <= _MAX_OPEN_POINTS
 
 
-def attainment_doubt(
+def uncertain_attainment_notes(
     slo: str,
     metrics: Mapping[str, object],
     counted: Sequence[RequestRecord],
@@ -76,7 +76,7 @@ def attainment_doubt(
     """
     if not isinstance(metrics.get("slo_pct"), float):
         return ()
-    least_pct, most_pct = attainment_range(counted, parse_slo(slo), first_tokens)
+    least_pct, most_pct = attainment_range_pct(counted, parse_slo(slo), first_tokens)
     if most_pct - least_pct <= _NOTED_DOUBT_POINTS:
         return ()
     return (
@@ -85,7 +85,7 @@ def attainment_doubt(
     )
 
 
-def attainment_range(
+def attainment_range_pct(
     counted: Sequence[RequestRecord], limits: Sequence[Limit], first_tokens: float | None
 ) -> tuple[float, float]:
     """Return the percentages of the requests that kept all of `limits` for sure, and that may have
@@ -139,7 +139,7 @@ def _independent_requests_of(
     if not due:
         return None
     latencies_ms = _latencies_ms(limit, due, first_tokens)
-    return round(count_independent_requests(latencies_ms, limit.most_ms, limit.percent), 1)
+    return round(equivalent_independent_requests(latencies_ms, limit.most_ms, limit.percent), 1)
 
 
 def _latencies_ms(
@@ -189,7 +189,7 @@ def _latency_range_ms(
     said_ms = _latency_ms(record, latency, first_tokens)
     if not record.unsure and not record.send_us:
         return said_ms, said_ms
-    early = early_us_by_chunk(record)
+    early = max_stamp_delay_us_by_chunk(record)
     first_us, last_us = early.get(0, 0), early.get(len(record.gaps_us), 0)
     if latency == "tpot":
         shortest_ms = tpot_ms(record, first_tokens, -last_us) or 0.0

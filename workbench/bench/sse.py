@@ -7,6 +7,7 @@ not end a line in this format.
 
 from __future__ import annotations
 
+SseEvent = tuple[bytes, bytes]  # the name of the event and its data
 _BOM = b"\xef\xbb\xbf"
 _MAX_EVENT_BYTES = 16 * 1024 * 1024
 
@@ -29,7 +30,7 @@ class SseDecoder:
         self._after_cr = False
         self._started = False
 
-    def feed(self, data: bytes) -> list[tuple[bytes, bytes]]:
+    def feed(self, data: bytes) -> list[SseEvent]:
         if self._after_cr or b"\r" in data:
             data = self._normalize_line_ends(data)
         if self._tail:
@@ -53,12 +54,12 @@ class SseDecoder:
             if data.count(b"\n", 0, end) == 2 * len(lines) - 2:
                 return [(b"", line) for line in lines]
         blocks = data[:end].split(b"\n\n")
-        events: list[tuple[bytes, bytes]] = []
+        events: list[SseEvent] = []
         for block in blocks:
             if block.startswith(b"data: ") and b"\n" not in block:
                 events.append((b"", block[6:]))
             else:
-                events += _parse_event(block)
+                events += _parse_events_of_block(block)
         return events
 
     @property
@@ -66,11 +67,11 @@ class SseDecoder:
         """Whether the next byte begins an event."""
         return self._started and not self._tail and not self._after_cr
 
-    def close(self) -> list[tuple[bytes, bytes]]:
+    def close(self) -> list[SseEvent]:
         """Return the events in the rest of the stream. Call this only after the complete body has
         been fed."""
         tail, self._tail = self._tail, b""
-        return _parse_event(tail)
+        return _parse_events_of_block(tail)
 
     def _normalize_line_ends(self, data: bytes) -> bytes:
         """Return `data` with each CR LF and CR replaced by LF. If a CR ends `data` and the next
@@ -81,7 +82,7 @@ class SseDecoder:
         return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
 
-def _parse_event(block: bytes) -> list[tuple[bytes, bytes]]:
+def _parse_events_of_block(block: bytes) -> list[SseEvent]:
     name, data, errors = b"", [], []
     for line in block.split(b"\n"):
         if line.startswith(b":"):

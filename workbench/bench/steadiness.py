@@ -34,32 +34,37 @@ def why_overloaded(spec: BenchSpec, counted: Sequence[RequestRecord]) -> str | N
     has no schedule."""
     if not spec.has_schedule:
         return None
-    return why_not_kept_up([(r.due_s, record_end_s(r)) for r in counted if r.due_s is not None])
+    return why_server_fell_behind(
+        [(r.due_s, record_end_s(r)) for r in counted if r.due_s is not None]
+    )
 
 
-def why_not_kept_up(due: Sequence[tuple[float, float]]) -> str | None:
-    """Return why the server did not keep up with its requests, whose (due time, end) in seconds are
-    given; None if it did.
+def why_server_fell_behind(due_and_end_s: Sequence[tuple[float, float]]) -> str | None:
+    """Return why the server did not keep up with its requests, whose (due time, end) in seconds
+    are given; None if it did.
 
     It did not if, in the second half of the schedule, fewer requests were completed than due (by
     more than chance) and each request waited longer than in the first half. All latencies then grow
     for as long as the run lasts.
     """
-    if len(due) < 2 * _MIN_REQUESTS_IN_HALF:
+    if len(due_and_end_s) < 2 * _MIN_REQUESTS_IN_HALF:
         return None
-    begin, end = min(d for d, _ in due), max(d for d, _ in due)
+    begin, end = min(d for d, _ in due_and_end_s), max(d for d, _ in due_and_end_s)
     middle = (begin + end) / 2
     seconds = end - middle
-    came = sum(d > middle for d, _ in due)
-    done = sum(middle < e <= end for _, e in due)
-    waiting = sum(d <= middle < e for d, e in due)
+    came = sum(d > middle for d, _ in due_and_end_s)
+    done = sum(middle < e <= end for _, e in due_and_end_s)
+    waiting = sum(d <= middle < e for d, e in due_and_end_s)
     if (
         seconds <= 0
         or done >= _MIN_COMPLETED_SHARE * came
         or came - done <= 3 * sqrt(2 * max(1, waiting))
     ):
         return None
-    early, late = [e - d for d, e in due if d <= middle], [e - d for d, e in due if d > middle]
+    early, late = (
+        [e - d for d, e in due_and_end_s if d <= middle],
+        [e - d for d, e in due_and_end_s if d > middle],
+    )
     if fmean(late) < max(
         _QUEUE_WAIT_FACTOR * fmean(early), fmean(early) + _QUEUE_GROWTH_SHARE * (end - begin)
     ):
@@ -98,13 +103,13 @@ def find_stalls(counted: Sequence[RequestRecord]) -> list[Stall]:
     """
     if not counted:
         return []
-    least_s = max(_MIN_STALL_S, _STALL_WAIT_FACTOR * _usual_first_wait_s(counted))
+    least_s = max(_MIN_STALL_S, _STALL_WAIT_FACTOR * _longest_prompt_wait_s(counted))
     if not any(_longest_wait_us(record) >= 1e6 * least_s for record in counted):
         return []  # nearly all runs: no further look at each chunk
     byte_times_s = sorted({at for record in counted for at in _byte_times_s(record)})
     first_start_s = min(record.start_s for record in counted)
     silences = (
-        Stall(max(begin_s, _oldest_start_s(counted, end_s)), end_s)
+        Stall(max(begin_s, _earliest_start_in_flight_s(counted, end_s)), end_s)
         for begin_s, end_s in pairwise([first_start_s, *byte_times_s])
         if end_s - begin_s >= least_s
     )
@@ -133,7 +138,7 @@ def stalled_share(stalls: Sequence[Stall], window: Window) -> float:
     return sum(stall.seconds_inside(window) for stall in stalls) / window.seconds
 
 
-def _usual_first_wait_s(counted: Sequence[RequestRecord]) -> float:
+def _longest_prompt_wait_s(counted: Sequence[RequestRecord]) -> float:
     """Return how long the longest prompt usually waits for its first bytes, in proportion to the
     median wait for the median prompt."""
     wait_s = quantile(sorted(map(_first_wait_us, counted)), 0.5) / 1e6
@@ -159,7 +164,7 @@ def _byte_times_s(record: RequestRecord) -> Iterator[float]:
     yield record_end_s(record)
 
 
-def _oldest_start_s(counted: Sequence[RequestRecord], at_s: float) -> float:
+def _earliest_start_in_flight_s(counted: Sequence[RequestRecord], at_s: float) -> float:
     """Return when the oldest request in flight at a time, which a byte ended, was sent."""
     starts_s = (r.start_s for r in counted if r.start_s < at_s <= record_end_s(r))
     return min(starts_s, default=at_s)

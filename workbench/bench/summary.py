@@ -12,10 +12,14 @@ from workbench.bench.request_latency import tpot_ms
 from workbench.bench.result_validity import (
     ClientFacts,
     reasons_for_invalid_result,
-    reliability_marks,
     result_notes,
+    unreliability_reasons,
 )
-from workbench.bench.slo_attainment import absent_slo_reasons, attainment_doubt, slo_metric_values
+from workbench.bench.slo_attainment import (
+    absent_slo_reasons,
+    slo_metric_values,
+    uncertain_attainment_notes,
+)
 from workbench.bench.steadiness import rate_error_pct
 from workbench.bench.steady_window import (
     Window,
@@ -74,7 +78,7 @@ def summarize(
     metrics = _run_metrics(good, duration_s, facts.first_tokens) | _metrics_in_window(good, window)
     metrics |= _latencies_from_schedule(good)
     metrics["rate_error_pct"] = rate_error_pct(spec, counted, window)
-    doubts = _latency_doubts(good, facts)
+    doubts = _latency_uncertainties(good, facts)
     withheld = {
         name: why for name, why in _withheld_latencies(doubts, facts).items() if metrics.get(name)
     }
@@ -96,10 +100,10 @@ def summarize(
         | absent_slo_reasons(spec.slo, slo),
         notes=(
             *result_notes(spec, counted, facts, window),
-            *_doubt_notes(doubts),
-            *attainment_doubt(spec.slo, slo, counted, facts.first_tokens),
+            *_uncertainty_notes(doubts),
+            *uncertain_attainment_notes(spec.slo, slo, counted, facts.first_tokens),
         ),
-        unsure_ms=_doubt_ms_by_metric(doubts),
+        unsure_ms=_uncertainty_ms_by_metric(doubts),
         warmup_requests=len(warm),
         warmup_prompt_tokens=sum_of_field(warm, "prompt_tokens"),
         warmup_output_tokens=sum_of_field(warm, "output_tokens"),
@@ -108,7 +112,7 @@ def summarize(
         in_flight_mean=round_or_none(mean_in_flight(window, counted), 4),
         in_flight_nominal=None if spec.has_pauses else float(spec.concurrency),
         refused=reasons_for_invalid_result(spec, counted, facts, window),
-        marked=reliability_marks(spec, counted, window),
+        marked=unreliability_reasons(spec, counted, window),
         text=facts.text,
         **metrics,  # type: ignore[arg-type]
         **slo,  # type: ignore[arg-type]
@@ -174,39 +178,39 @@ def _latencies_from_schedule(good: Sequence[RequestRecord]) -> dict[str, object]
     }
 
 
-def _latency_doubts(
+def _latency_uncertainties(
     good: Sequence[RequestRecord], facts: ClientFacts
-) -> dict[str, time_doubt.Doubt]:
+) -> dict[str, time_doubt.Uncertainty]:
     """Return {metric name: how far this latency may be wrong}; {} if all times are exact."""
     if not time_doubt.any_time_is_uncertain(good):
         return {}
-    of_ttft = time_doubt.ttft_doubt(good)
-    of_tpot = time_doubt.tpot_doubt(
+    of_ttft = time_doubt.ttft_uncertainty(good)
+    of_tpot = time_doubt.tpot_uncertainty(
         good, lambda record, more_us: tpot_ms(record, facts.first_tokens, more_us)
     )
     return {
         "ttft_ms": of_ttft,
         "ttft_from_schedule_ms": of_ttft,
-        "itl_ms": time_doubt.itl_doubt(good),
+        "itl_ms": time_doubt.itl_uncertainty(good),
         "tpot_ms": of_tpot,
         "per_stream_tok_s": of_tpot,
     }
 
 
-def _doubt_ms_by_metric(doubts: Mapping[str, time_doubt.Doubt]) -> dict[str, float]:
+def _uncertainty_ms_by_metric(doubts: Mapping[str, time_doubt.Uncertainty]) -> dict[str, float]:
     """Return {metric name: by how many milliseconds it may be wrong} for the latencies that are
     reported all the same."""
     return {
         name: round(doubt.widest_ms, 3)
         for name, doubt in doubts.items()
-        if name.endswith("_ms") and doubt.reported_ms > 0
+        if name.endswith("_ms") and doubt.reported_uncertainty_ms > 0
     }
 
 
-def _doubt_notes(doubts: Mapping[str, time_doubt.Doubt]) -> list[str]:
+def _uncertainty_notes(doubts: Mapping[str, time_doubt.Uncertainty]) -> list[str]:
     notes = []
     for name in ("ttft_ms", "itl_ms", "tpot_ms"):
-        if name in doubts and doubts[name].reported_ms > time_doubt.MAX_DOUBT_MS:
+        if name in doubts and doubts[name].reported_uncertainty_ms > time_doubt.MAX_UNCERTAINTY_MS:
             notes.append(
                 f"the {name.removesuffix('_ms').upper()} is known within "
                 f"{doubts[name].widest_ms:.1f} ms: the load client got several chunks with one time"
@@ -215,7 +219,7 @@ def _doubt_notes(doubts: Mapping[str, time_doubt.Doubt]) -> list[str]:
 
 
 def _withheld_latencies(
-    doubts: Mapping[str, time_doubt.Doubt], facts: ClientFacts
+    doubts: Mapping[str, time_doubt.Uncertainty], facts: ClientFacts
 ) -> dict[str, str]:
     """Return {metric name: reason} for the latencies that the client could not time well enough."""
     late_pct = 100 * facts.late_reads / max(1, facts.reads)

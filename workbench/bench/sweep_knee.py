@@ -38,7 +38,7 @@ class Knee:
     text: str
 
 
-def knee_of_setting(points: Sequence[SweepPoint]) -> Knee:
+def find_knee_of_gpu_setting(points: Sequence[SweepPoint]) -> Knee:
     """Return the knee of a sweep over a power limit or a clock. The knee is the value with the most
     tok/J among the values whose tok/s is at most 5 % below the best.
 
@@ -61,18 +61,18 @@ def knee_of_setting(points: Sequence[SweepPoint]) -> Knee:
 def _knee_of_curve(known: Sequence[PlacedPoint]) -> Knee:
     if len(known) < MIN_MEASURED_POINTS:
         return Knee(None, _too_few_points_text(known))
-    best = _fastest(known)
+    best = _point_with_most_throughput(known)
     if any(p.tok_per_joule is None for _, p in known):
         return Knee(None, "no knee: tok/J is not known at every value; " + _flat_curve_text(known))
     first, last = min(known, key=_setting_value), max(known, key=_setting_value)
     efficient = _most_efficient_text(known, best)
-    if len(_points_within_loss(known, FLAT_CURVE_SHARE)) == len(known):
+    if len(_points_within_throughput_loss(known, FLAT_CURVE_SHARE)) == len(known):
         text = (
             f"no knee: tok/s is flat within {_percent_text(FLAT_CURVE_SHARE)} from {first[1].label} to "
             f"{last[1].label}"
         )
         return Knee(None, f"{text}, so a knee can only be below them; {efficient}")
-    fast = _points_within_loss(known, MAX_SETTING_LOSS_SHARE)
+    fast = _points_within_throughput_loss(known, MAX_SETTING_LOSS_SHARE)
     if fast == [last]:
         text = (
             f"tok/s still rises up to {last[1].label}, the highest value measured: the knee "
@@ -95,7 +95,7 @@ def _knee_of_curve(known: Sequence[PlacedPoint]) -> Knee:
     return Knee(index, "; ".join([text, _flat_curve_text(known), efficient]))
 
 
-def knee_of_concurrency(points: Sequence[SweepPoint]) -> Knee:
+def find_knee_of_concurrency(points: Sequence[SweepPoint]) -> Knee:
     """Return the knee of a sweep over the concurrency. The knee is the value with the lowest
     latency among the values with at least 90 % of the best throughput.
 
@@ -104,8 +104,8 @@ def knee_of_concurrency(points: Sequence[SweepPoint]) -> Knee:
     known = [(i, p) for i, p in _measured_points(points) if p.x]
     if len(known) < MIN_MEASURED_POINTS:
         return Knee(None, _too_few_points_text(known))
-    best = _fastest(known)[1]
-    kept = _points_within_loss(known, MAX_CONCURRENCY_LOSS_SHARE)
+    best = _point_with_most_throughput(known)[1]
+    kept = _points_within_throughput_loss(known, MAX_CONCURRENCY_LOSS_SHARE)
     before, last = sorted(known, key=_setting_value)[-2:]
     if kept == [last]:
         gain = 100 * (_tokens_per_second(last[1]) / _tokens_per_second(before[1]) - 1)
@@ -114,11 +114,11 @@ def knee_of_concurrency(points: Sequence[SweepPoint]) -> Knee:
             f"{last[1].label}, the highest level"
         )
         return Knee(None, f"{text} measured: the knee is above it")
-    index, knee = min(kept, key=lambda p: (_latency_ms(p[1]), _setting_value(p)))
+    index, knee = min(kept, key=lambda p: (_ms_per_token_and_stream(p[1]), _setting_value(p)))
     share = _tokens_per_second(knee) / _tokens_per_second(best)
     best_text = four_digits(_tokens_per_second(best))
     text = (
-        f"{knee.label}: the lowest latency ({_latency_ms(knee):.3g} ms per token and stream) of "
+        f"{knee.label}: the lowest latency ({_ms_per_token_and_stream(knee):.3g} ms per token and stream) of "
         "the levels that keep "
         f"{_percent_text(1 - MAX_CONCURRENCY_LOSS_SHARE)} of the best throughput ({best_text} "
         f"tok/s at {best.label};"
@@ -134,13 +134,15 @@ def _measured_points(points: Sequence[SweepPoint]) -> list[PlacedPoint]:
     return [(i, p) for i, p in enumerate(points) if p.state == "done" and _tokens_per_second(p) > 0]
 
 
-def _fastest(known: Sequence[PlacedPoint]) -> PlacedPoint:
+def _point_with_most_throughput(known: Sequence[PlacedPoint]) -> PlacedPoint:
     return max(known, key=lambda p: _tokens_per_second(p[1]))
 
 
-def _points_within_loss(known: Sequence[PlacedPoint], most_loss_share: float) -> list[PlacedPoint]:
+def _points_within_throughput_loss(
+    known: Sequence[PlacedPoint], most_loss_share: float
+) -> list[PlacedPoint]:
     """Return the points that lose at most this share of the best tok/s."""
-    least = (1 - most_loss_share) * _tokens_per_second(_fastest(known)[1])
+    least = (1 - most_loss_share) * _tokens_per_second(_point_with_most_throughput(known)[1])
     return [p for p in known if _tokens_per_second(p[1]) >= least]
 
 
@@ -157,7 +159,7 @@ def _tok_per_joule(point: SweepPoint) -> float:
     return point.tok_per_joule or 0.0
 
 
-def _latency_ms(point: SweepPoint) -> float:
+def _ms_per_token_and_stream(point: SweepPoint) -> float:
     return 1000 * (point.x or 0.0) / _tokens_per_second(point)
 
 
@@ -173,7 +175,7 @@ def _too_few_points_text(known: Sequence[PlacedPoint]) -> str:
 
 
 def _flat_curve_text(known: Sequence[PlacedPoint]) -> str:
-    lowest = min(_points_within_loss(known, FLAT_CURVE_SHARE), key=_setting_value)
+    lowest = min(_points_within_throughput_loss(known, FLAT_CURVE_SHARE), key=_setting_value)
     label, power_w = lowest[1].label, lowest[1].power_w
     if _setting_value(lowest) == max(map(_setting_value, known)):
         return f"tok/s over watts does not flatten up to {label}"

@@ -29,13 +29,13 @@ from workbench.model.distribution import (
 from workbench.model.known_values import known_values
 from workbench.model.lazy_dataclass import dataclass
 
-MAX_DOUBT_MS = 0.5
-MAX_DOUBT_SHARE = 0.01  # of the latency, if that is more
+MAX_UNCERTAINTY_MS = 0.5
+MAX_UNCERTAINTY_SHARE = 0.01  # of the latency, if that is more
 _LATENCY_STATISTICS = ("mean", *PERCENTILES)
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
+class Uncertainty:
     """How far the statistics of a latency may be wrong: at most by `widest_ms`. `too_wide` names the
     first one that is not known within the limit, with its range; None if all of them are."""
 
@@ -43,7 +43,7 @@ class Doubt:
     too_wide: str | None
 
     @property
-    def reported_ms(self) -> float:
+    def reported_uncertainty_ms(self) -> float:
         """How far statistics that are reported may be wrong; 0 if the latency is withheld."""
         return self.widest_ms if self.too_wide is None else 0.0
 
@@ -53,22 +53,22 @@ def any_time_is_uncertain(good: Sequence[RequestRecord]) -> bool:
     return any(record.unsure or record.send_us for record in good)
 
 
-def ttft_doubt(good: Sequence[RequestRecord]) -> Doubt:
+def ttft_uncertainty(good: Sequence[RequestRecord]) -> Uncertainty:
     """Return how far the TTFT may be wrong."""
     timed = [(r, r.ttft_us) for r in good if r.ttft_us is not None]
-    low = ((ttft - _early_us_of_chunk(r, 0) - r.send_us) / 1000 for r, ttft in timed)
+    low = ((ttft - _max_stamp_delay_us(r, 0) - r.send_us) / 1000 for r, ttft in timed)
     high = distribution_of(ttft / 1000 for _, ttft in timed)
-    return _doubt_between(_distribution_from_zero(low), high)
+    return _uncertainty_between(_distribution_from_zero(low), high)
 
 
-def itl_doubt(good: Sequence[RequestRecord]) -> Doubt:
+def itl_uncertainty(good: Sequence[RequestRecord]) -> Uncertainty:
     """Return how far the gaps between chunks may be wrong. The mean is not looked at, because the
     ranges of successive gaps cancel out in it."""
     low: Counter[float] = Counter()
     high: Counter[float] = Counter()
     for record in good:
         if record.unsure:
-            early = _early_us_of_chunks(record)
+            early = _max_stamp_delays_us(record)
             low.update(map(sub, record.gaps_us, early[1:]))
             high.update(map(add, record.gaps_us, early))
         else:
@@ -76,14 +76,14 @@ def itl_doubt(good: Sequence[RequestRecord]) -> Doubt:
             high.update(record.gaps_us)
     for gap in [gap for gap in low if gap < 0]:
         low[0] += low.pop(gap)
-    return _doubt_between(
+    return _uncertainty_between(
         distribution_of_counts(low, 1000),
         distribution_of_counts(high, 1000),
         _LATENCY_STATISTICS[1:],
     )
 
 
-def _early_us_of_chunks(record: RequestRecord) -> list[int]:
+def _max_stamp_delays_us(record: RequestRecord) -> list[int]:
     """Return the microseconds by which each chunk may have come earlier."""
     early = [0] * record.chunks
     for first, count, by in record.unsure:
@@ -91,15 +91,15 @@ def _early_us_of_chunks(record: RequestRecord) -> list[int]:
     return early
 
 
-def tpot_doubt(
+def tpot_uncertainty(
     good: Sequence[RequestRecord], tpot_ms: Callable[[RequestRecord, int], float | None]
-) -> Doubt:
+) -> Uncertainty:
     """Return how far the TPOT may be wrong. `tpot_ms` returns the TPOT of a request whose last chunk
     came some microseconds later after its first chunk than its record says."""
     long = [r for r in good if r.gaps_us]
-    low = known_values(tpot_ms(r, -_early_us_of_chunk(r, len(r.gaps_us))) for r in long)
-    high = known_values(tpot_ms(r, _early_us_of_chunk(r, 0)) for r in long)
-    return _doubt_between(_distribution_from_zero(low), _distribution_from_zero(high))
+    low = known_values(tpot_ms(r, -_max_stamp_delay_us(r, len(r.gaps_us))) for r in long)
+    high = known_values(tpot_ms(r, _max_stamp_delay_us(r, 0)) for r in long)
+    return _uncertainty_between(_distribution_from_zero(low), _distribution_from_zero(high))
 
 
 def _distribution_from_zero(times_ms: Iterable[float]) -> Distribution | None:
@@ -107,12 +107,12 @@ def _distribution_from_zero(times_ms: Iterable[float]) -> Distribution | None:
     return distribution_of(max(0.0, each) for each in times_ms)
 
 
-def _early_us_of_chunk(record: RequestRecord, number: int) -> int:
+def _max_stamp_delay_us(record: RequestRecord, number: int) -> int:
     """Return the microseconds by which chunk `number` may have come earlier."""
-    return early_us_by_chunk(record).get(number, 0)
+    return max_stamp_delay_us_by_chunk(record).get(number, 0)
 
 
-def early_us_by_chunk(record: RequestRecord) -> dict[int, int]:
+def max_stamp_delay_us_by_chunk(record: RequestRecord) -> dict[int, int]:
     """Return {number of a chunk: microseconds by which it may have come earlier}."""
     early: dict[int, int] = {}
     for first, count, early_us in record.unsure:
@@ -120,16 +120,18 @@ def early_us_by_chunk(record: RequestRecord) -> dict[int, int]:
     return early
 
 
-def _doubt_between(
-    low: Distribution | None, high: Distribution | None, parts: Sequence[str] = _LATENCY_STATISTICS
-) -> Doubt:
+def _uncertainty_between(
+    low: Distribution | None,
+    high: Distribution | None,
+    statistics: Sequence[str] = _LATENCY_STATISTICS,
+) -> Uncertainty:
     """Return the doubt about a latency whose statistics lie between those of `low` and `high`."""
     widest, too_wide = 0.0, None
-    for part in parts:
+    for part in statistics:
         least, most = getattr(low, part, None), getattr(high, part, None)
         if least is None or most is None:
             continue
         widest = max(widest, most - least)
-        if most - least > max(MAX_DOUBT_MS, MAX_DOUBT_SHARE * least):
+        if most - least > max(MAX_UNCERTAINTY_MS, MAX_UNCERTAINTY_SHARE * least):
             too_wide = too_wide or f"{part} is between {least:,.1f} and {most:,.1f} ms"
-    return Doubt(widest, too_wide)
+    return Uncertainty(widest, too_wide)

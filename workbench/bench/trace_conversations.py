@@ -128,7 +128,7 @@ def array_entries(path: Path, file: BinaryIO) -> Iterator[tuple[str, Any]]:
             read, cut = "", f"not JSON: {error.msg}"
             try:
                 if len(buffer) - at <= _MAX_ENTRY_CHARACTERS:
-                    read, cut = _next_text(file, utf_8, more), "the file ends in it"
+                    read, cut = _read_decoded_text(file, utf_8, more), "the file ends in it"
             except UnicodeDecodeError:
                 cut = "the file is not UTF-8"
             if not read:
@@ -140,11 +140,11 @@ def array_entries(path: Path, file: BinaryIO) -> Iterator[tuple[str, Any]]:
             ) from None
 
 
-def _next_text(file: BinaryIO, utf_8: codecs.IncrementalDecoder, most: int) -> str:
+def _read_decoded_text(file: BinaryIO, utf_8: codecs.IncrementalDecoder, max_bytes: int) -> str:
     """Return the next text of a file, of at least one character. "" at its end."""
     text = ""
     while not text:
-        data = file.read(most)
+        data = file.read(max_bytes)
         text = utf_8.decode(data, final=not data)
         if not data:
             break

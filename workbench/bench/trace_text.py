@@ -42,7 +42,7 @@ class TraceText:
 
     def __init__(self, real: RealText, known: Sequence[float] = ()) -> None:
         self._real = real
-        self._passages = real.passages()
+        self._passages = real.passage_starts_and_piece_counts()
         self._estimated = len(known) != 3 + len(self._passages)
         self.tokens = self._scaled_passage_tokens(_PASSAGE_BEGIN_TOKENS, 1.0)
         if not self._estimated:

@@ -63,16 +63,16 @@ class _TraceWriter:
             self._print_totals()
         elif kind == pass_through.DRAINING:
             self._drains = True
-            for each in self._passed.connections():
-                self._print_idle(each)
+            for each in self._passed.open_connection_numbers():
+                self._report_connection_if_idle(each)
         else:
             self._passed.process_frame(kind, number, at_s, data)
             if self._drains:
-                self._print_idle(number)
+                self._report_connection_if_idle(number)
 
     def end(self) -> None:
         """Write what was cut by the end, and print the totals."""
-        self._passed.end(time.monotonic())
+        self._passed.end_all_exchanges(time.monotonic())
         self._print_totals()
 
     def _write_exchange(self, exchange: Exchange) -> None:
@@ -80,10 +80,10 @@ class _TraceWriter:
         if line:
             self._file.write(line.encode())
 
-    def _print_idle(self, number: int) -> None:
-        told = self._passed.find_idle_frame_count(number)
-        if told is not None:
-            _print_json({"idle": [number, told]})
+    def _report_connection_if_idle(self, number: int) -> None:
+        frame_count = self._passed.frame_count_if_idle(number)
+        if frame_count is not None:
+            _print_json({"idle": [number, frame_count]})
 
     def _print_totals(self) -> None:
         names = ("requests", "in_flight", "unread", "refused")

@@ -69,7 +69,7 @@ class LevelRun:
 
 
 @dataclass(frozen=True, slots=True)
-class JudgedLevel:
+class LevelVerdict:
     """The verdict on a level. `binding` is the index of the limit that binds, and `ratio` the mean
     latency at its wanted share, divided by the limit. `attainment_pct` is the lower bound of the
     percentage of requests that keep the limit that binds."""
@@ -91,14 +91,14 @@ def requests_per_run(users: int, limits: Sequence[Limit]) -> int:
     return max(least, math.ceil(needed / MIN_RUNS_PER_LEVEL))
 
 
-def judge_level(runs: Sequence[LevelRun], limits: Sequence[Limit]) -> JudgedLevel | None:
+def verdict_on_level(runs: Sequence[LevelRun], limits: Sequence[Limit]) -> LevelVerdict | None:
     """Return the verdict on a level, or None before its first run."""
     if not runs:
         return None
     means = [fmean(_log_ratios(runs, place)) for place in range(len(limits))]
     binding = max(range(len(limits)), key=lambda place: means[place])
     lowest = _attainment_lower_bound(runs, binding)
-    return JudgedLevel(
+    return LevelVerdict(
         _verdict_on_runs(runs, limits), binding, math.exp(means[binding]), 100 * lowest
     )
 
@@ -234,7 +234,7 @@ class CapacitySearch:
         return []
 
     def _is_decided(self, runs: Sequence[LevelRun]) -> bool:
-        found = judge_level(runs, self.limits)
+        found = verdict_on_level(runs, self.limits)
         return found is not None and found.verdict != Verdict.OPEN
 
     @property
@@ -243,7 +243,7 @@ class CapacitySearch:
         none."""
         for users in sorted(self.levels):
             runs = self.levels[users]
-            first = judge_level(runs[: len(runs) - len(self._later_runs(users))], self.limits)
+            first = verdict_on_level(runs[: len(runs) - len(self._later_runs(users))], self.limits)
             latest = self._verdict_of_measured(users)
             if first is not None and first.verdict not in (Verdict.OPEN, latest.verdict):
                 return users
@@ -267,17 +267,17 @@ class CapacitySearch:
         """The lowest number of users that fails; None if none does."""
         return min(self._levels_with(Verdict.FAILS), default=None)
 
-    def verdict_at(self, users: int) -> JudgedLevel | None:
+    def verdict_at(self, users: int) -> LevelVerdict | None:
         """Return the verdict on a level, or None if it was not measured."""
-        return judge_level(self.levels.get(users, ()), self.limits)
+        return verdict_on_level(self.levels.get(users, ()), self.limits)
 
-    def _verdict_of_measured(self, users: int) -> JudgedLevel:
-        found = judge_level(self.levels[users], self.limits)
+    def _verdict_of_measured(self, users: int) -> LevelVerdict:
+        found = verdict_on_level(self.levels[users], self.limits)
         assert found is not None
         return found
 
 
-def answer_sentence(search: CapacitySearch, *, ended: bool) -> str:
+def user_capacity_sentence(search: CapacitySearch, *, ended: bool) -> str:
     """Return the answer in one or two sentences: how many users hold, how many fail, what is open,
     and which limit binds. `ended` says whether the search came to its end."""
     holds, fails = search.highest_level_that_holds, search.lowest_level_that_fails

@@ -46,14 +46,16 @@ def main() -> int:
     """Carry out one run. argv[1], if given, is the file for the result if nobody reads it."""
     output = WorkerOutput(1)
     if len(sys.argv) < 2:
-        return carry_out_request(output)
+        return run_benchmark_request(output)
     parent, path = os.getppid(), sys.argv[1]
 
-    def keep(message: dict[str, Any]) -> None:
+    def store_unread_summary(message: dict[str, Any]) -> None:
         if message["type"] == "summary" and _was_killed(parent):
             _write_result_file(path, message)
 
-    return carry_out_request(output, keep, (ENDED_BY_SIGNAL, PARENT_ENDED, OUTPUT_UNREAD))
+    return run_benchmark_request(
+        output, store_unread_summary, (ENDED_BY_SIGNAL, PARENT_ENDED, OUTPUT_UNREAD)
+    )
 
 
 def _was_killed(parent: int) -> bool:
@@ -78,14 +80,14 @@ def _write_result_file(path: str, message: dict[str, Any]) -> None:
         os.replace(f"{path}.new", path)  # noqa: PTH105 (pathlib takes long to import)
 
 
-def carry_out_request(
+def run_benchmark_request(
     output: WorkerOutput,
-    keep: Callable[[dict[str, Any]], None] = lambda message: None,
-    kept_after: Collection[str] = (ENDED_BY_SIGNAL,),
+    store_message: Callable[[dict[str, Any]], None] = lambda message: None,
+    partial_result_reasons: Collection[str] = (ENDED_BY_SIGNAL,),
 ) -> int:
     """Read the spec from stdin, send the load, and write the worker's messages to `output`. Return
-    the exit status. `keep` gets the final message (a summary, an error or "stopped") before it is
-    written. After an early end for a reason in `kept_after`, a summary of the requests measured so
+    the exit status. `store_message` gets the final message (a summary, an error or "stopped") before it is
+    written. After an early end for a reason in `partial_result_reasons`, a summary of the requests measured so
     far replaces "stopped"."""
     wake = create_stop_signal_fd()
     try:
@@ -99,8 +101,8 @@ def carry_out_request(
         output.write_line({"type": "error", **error.as_json()})
         return 1
     send = _run_in_one_process if processes == 1 else _run_in_several_processes
-    message = send(spec, endpoint, key, output, wake, processes, kept_after)
-    keep(message)
+    message = send(spec, endpoint, key, output, wake, processes, partial_result_reasons)
+    store_message(message)
     output.write_line(message)
     stopped = message["type"] == "stopped"
     output.finish(wait_s=0.2 if stopped else 60.0)
@@ -114,18 +116,18 @@ def _run_in_one_process(
     output: WorkerOutput,
     wake: int,
     processes: int,
-    kept_after: Collection[str],
+    partial_result_reasons: Collection[str],
 ) -> dict[str, Any]:
     """Send the load from this process alone. Return the message that ends the run: a summary, or
     the reason why the run was stopped. A signal makes the descriptor `wake` readable and stops the
-    run. After a stop for a reason in `kept_after`, the message is a summary of the requests
+    run. After a stop for a reason in `partial_result_reasons`, the message is a summary of the requests
     measured so far, if any succeeded."""
 
     client = Client(spec, endpoint, key, output.write_record)
     _stop_when_parent_ends(client)
     run_client(client, output, wake)
     if client.stopped and (
-        client.stopped not in kept_after or not any(r.ok for r in client.counted)
+        client.stopped not in partial_result_reasons or not any(r.ok for r in client.counted)
     ):
         return {"type": "stopped", "reason": client.stopped}
     return summary_message(spec, [client.report()], client.counted, client.warmups)
@@ -138,22 +140,22 @@ def _run_in_several_processes(
     output: WorkerOutput,
     wake: int,
     processes: int,
-    kept_after: Collection[str],
+    partial_result_reasons: Collection[str],
 ) -> dict[str, Any]:
     """Send the load from several processes. Return the message that ends the run: a summary, or the
     reason why the run was stopped. A signal makes the descriptor `wake` readable and stops the run.
-    After a stop for a reason in `kept_after`, the message is a summary of the requests measured so
+    After a stop for a reason in `partial_result_reasons`, the message is a summary of the requests measured so
     far, if any succeeded."""
     from workbench.bench.several_processes import SharedRun
 
-    run = SharedRun(spec, endpoint, key, processes, output, kept_after)
+    run = SharedRun(spec, endpoint, key, processes, output, partial_result_reasons)
     _stop_when_parent_ends(run)
 
-    def on_signal(_: int) -> None:
+    def stop_run(_: int) -> None:
         run.unwatch(wake)
         run.stop(ENDED_BY_SIGNAL)
 
-    run.watch(wake, READABLE, on_signal)
+    run.watch(wake, READABLE, stop_run)
     return run.run()
 
 
@@ -204,7 +206,7 @@ def check_request_spec(spec: BenchSpec) -> None:
 
 
 def _stop_when_parent_ends(loop: EventLoop) -> None:
-    def on_stdin(_: int) -> None:
+    def stop_on_line_or_end(_: int) -> None:
         data = os.read(0, 65536)
         if not data:
             loop.unwatch(0)
@@ -212,7 +214,7 @@ def _stop_when_parent_ends(loop: EventLoop) -> None:
             loop.stop(ENDED_BY_SIGNAL if data else PARENT_ENDED)
 
     with contextlib.suppress(OSError):  # stdin is a file, so there is no parent to wait for
-        loop.watch(0, READABLE, on_stdin)
+        loop.watch(0, READABLE, stop_on_line_or_end)
 
 
 if __name__ == "__main__":

@@ -207,8 +207,10 @@ class Workload:
         assert self._real is not None
         spec = self.spec
         if spec.shared_prefix:
-            return self._real.find_first_piece(_random_offset(spec.seed, "shared"), 0)
-        return self._real.find_first_piece(_random_offset(spec.seed, "w" if warmup else "r"), index)
+            return self._real.find_first_piece_of_excerpt(_random_offset(spec.seed, "shared"), 0)
+        return self._real.find_first_piece_of_excerpt(
+            _random_offset(spec.seed, "w" if warmup else "r"), index
+        )
 
     def prompt_identity(self, index: int) -> str:
         """Return a text that is equal for two requests whose prompts differ only in their mark."""

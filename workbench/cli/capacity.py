@@ -170,10 +170,10 @@ def _rate_plan_lines(rates: RateRange) -> Iterator[str]:
         TYPICAL_FULL_RUNS,
         TYPICAL_SHORT_RUNS,
         rate_text,
-        short_run_s,
+        short_run_duration_s,
     )
 
-    look = format_duration(short_run_s(rates.first_rate, rates.horizon_s))
+    look = format_duration(short_run_duration_s(rates.first_rate, rates.horizon_s))
     yield (
         f"starts at {rate_text(rates.first_rate)}: looks of {look} find the region, then each rate is "
         f"measured over {format_duration(rates.horizon_s)}, with at least {MIN_REQUESTS_TO_HOLD:,} requests"

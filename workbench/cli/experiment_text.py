@@ -34,7 +34,7 @@ def plan_lines(spec: ExperimentSpec, duration_s: float | None) -> Iterator[str]:
     the expected duration in seconds `duration_s`, which is None if unknown."""
     from workbench.bench import experiment as design
 
-    restarts = design.restarts_servers(spec.a, spec.b, bool(spec.twins))
+    restarts = design.starts_server_for_each_run(spec.a, spec.b, bool(spec.twins))
     pairs, least = count_of(spec.pairs, "pair"), ""
     if spec.until_pct is not None:
         pairs = f"{design.MIN_PAIRS_UNTIL_SURE} to {spec.pairs} pairs, until ± {spec.until_pct:g} %"

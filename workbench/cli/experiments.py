@@ -185,7 +185,7 @@ async def _confirm_start(
     from workbench.bench import experiment as design
 
     effects = []
-    if design.restarts_servers(spec.a, spec.b, bool(spec.twins)):
+    if design.starts_server_for_each_run(spec.a, spec.b, bool(spec.twins)):
         targets = {arm.target.run_id for arm in (spec.a, spec.b) if arm.target}
         servers = [each.state.server for each in session.hosts.all_sessions]
         ready = [s.run_id for s in servers if s is not None and s.state is ServerState.READY]

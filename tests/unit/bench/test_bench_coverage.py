@@ -19,7 +19,7 @@ from support.simulated_runs import REALISTIC, TWINS, Noise, SimulatedRuns
 
 from workbench.bench import experiment as design
 from workbench.bench import twins
-from workbench.bench.metric_changes import BETTER, WORSE, _change_of_metric, find_metric
+from workbench.bench.metric_changes import BETTER, WORSE, _change_and_p_value_of_metric, find_metric
 from workbench.model.bench import Comparison, MetricChange
 from workbench.model.experiment import Arm, Experiment, ExperimentSpec
 
@@ -29,7 +29,7 @@ METRIC = find_metric("output_tok_s")
 def changed(experiment: Experiment) -> MetricChange:
     pairs = design.complete_pairs(experiment)
     values = [[run.value for run in runs] for runs in zip(*pairs, strict=True)]
-    return _change_of_metric(
+    return _change_and_p_value_of_metric(
         METRIC, values[0], values[1], True, design.confidence_level(experiment)
     )[0]
 

@@ -139,16 +139,16 @@ def test_half_a_pair_from_before_an_interruption_is_made_again() -> None:
 
 def test_restarts_follow_from_what_differs() -> None:
     gpu = Arm(gpu=GpuSettings(power_limit_w=400))
-    assert design.restarts_servers(Arm(), KNOB) and design.restarts_servers(
+    assert design.starts_server_for_each_run(Arm(), KNOB) and design.starts_server_for_each_run(
         Arm(envs=("A=1",)), Arm()
     )
-    assert not design.restarts_servers(Arm(), gpu) and not design.restarts_servers(
-        KNOB, replace(gpu, sets=KNOB.sets)
-    )
-    assert design.restarts_servers(Arm(), Arm(unsets=("enforce-eager",))), (
+    assert not design.starts_server_for_each_run(
+        Arm(), gpu
+    ) and not design.starts_server_for_each_run(KNOB, replace(gpu, sets=KNOB.sets))
+    assert design.starts_server_for_each_run(Arm(), Arm(unsets=("enforce-eager",))), (
         "a removed flag needs a start"
     )
-    assert not design.restarts_servers(Arm(), Arm())
+    assert not design.starts_server_for_each_run(Arm(), Arm())
     assert design.changes_gpus(spec(b=gpu)) and not design.changes_gpus(spec())
 
 

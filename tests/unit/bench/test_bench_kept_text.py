@@ -66,7 +66,7 @@ def test_of_a_long_text_the_ends_are_kept(pieces: list[str]) -> None:
     text, kept_text = "".join(pieces), KeptText()
     for piece in pieces:
         kept_text.add_text(piece)
-        kept_text.drop_middle()
+        kept_text.drop_middle_of_long_text()
         assert len(kept_text.raw) <= 8192
     first, last, characters = kept_text.beginning_end_and_length()
     assert (first, characters) == (text[:FIRST_CHARACTERS], len(text))

@@ -169,7 +169,7 @@ def test_events(data: st.DataObject, blocks: list[bytes], points: list[int], end
 class Forgetful(Reply):
     """A reply that parses every event."""
 
-    def _learn_text_prefix(self, data: bytes) -> None:
+    def _store_bytes_around_text(self, data: bytes) -> None:
         pass
 
 

@@ -29,7 +29,7 @@ def pause_after(
 ) -> int:
     pause = ReadPause(tokens, clock or ReceiveClock())
     for sweep in sweeps:
-        pause.adapt_pause(sweep)
+        pause.adapt_pause_to_gaps(sweep)
     return pause.ns
 
 
@@ -75,15 +75,15 @@ def test_reads_that_return_several_chunks_shorten_the_rest_until_they_end() -> N
     """Few gaps are that short where a server is late, and then catches up."""
     steady, clock = running([10 * MS] * 2), ReceiveClock()
     pause = ReadPause(128, clock)
-    pause.adapt_pause(steady, merged=0)
+    pause.adapt_pause_to_gaps(steady, merged_reads=0)
     assert pause.ns == 5 * MS // 2
     for merged, most_ns in ((3, 5 * MS // 4), (6, 5 * MS // 8), (7, 5 * MS // 8 + 25_000)):
         clock.reads += 1000
-        pause.adapt_pause(steady, merged)
+        pause.adapt_pause_to_gaps(steady, merged)
         assert pause.ns == most_ns, "3 of 1,000 reads are too many, and one is not"
     for _ in range(100):
         clock.reads += 1000
-        pause.adapt_pause(steady, merged)
+        pause.adapt_pause_to_gaps(steady, merged)
     assert pause.ns == 5 * MS // 2
 
 

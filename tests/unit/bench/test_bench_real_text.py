@@ -34,7 +34,9 @@ def content(spec: BenchSpec, index: int = 0) -> str:
 def test_excerpts_are_cut_from_the_ring_without_a_gap(texts: list[str], data: Any) -> None:
     ring = RealText(texts)
     whole = "".join(text.strip() + "\n\n" for text in texts)
-    start = ring.find_first_piece(data.draw(st.floats(0, 0.999)), data.draw(st.integers(0, 10**6)))
+    start = ring.find_first_piece_of_excerpt(
+        data.draw(st.floats(0, 0.999)), data.draw(st.integers(0, 10**6))
+    )
     pieces = data.draw(st.integers(1, 500))
     excerpt, longer = ring.excerpt(start, pieces), ring.excerpt(start, pieces + 1)
     assert excerpt and longer in whole * (pieces + 2)

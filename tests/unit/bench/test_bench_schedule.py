@@ -256,7 +256,8 @@ def test_each_request_is_held_to_its_own_length() -> None:
 def ended(warmup: Warmup, *end_us: int) -> list[bool]:
     first = warmup._seen
     return [
-        warmup.record_warmup_request(record(first + i, end_us=us)) for i, us in enumerate(end_us)
+        warmup.record_request_and_may_end(record(first + i, end_us=us))
+        for i, us in enumerate(end_us)
     ]
 
 
@@ -295,8 +296,8 @@ def test_failures_and_prompts_of_another_length_say_nothing() -> None:
     warmup = Warmup(replace(SPEC, until_steady=True, warmup=0))
     warmup.ignore_requests_before(4)
     assert ended(warmup, 500, 500, 500, 500, 500, 500, 500) == [False] * 7
-    assert not warmup.record_warmup_request(record(7, error="reset"))
-    assert warmup.record_warmup_request(record(8, end_us=500))
+    assert not warmup.record_request_and_may_end(record(7, error="reset"))
+    assert warmup.record_request_and_may_end(record(8, end_us=500))
 
 
 def test_a_server_that_gets_faster_is_warmed_up_and_the_prompts_have_the_measured_length() -> None:

@@ -14,8 +14,8 @@ from workbench.bench.sweep_knee import (
     MAX_CONCURRENCY_LOSS_SHARE,
     MAX_SETTING_LOSS_SHARE,
     MIN_MEASURED_POINTS,
-    knee_of_concurrency,
-    knee_of_setting,
+    find_knee_of_concurrency,
+    find_knee_of_gpu_setting,
 )
 from workbench.model.sweep import SweepPoint
 
@@ -36,7 +36,7 @@ PUBLISHED = [
 
 
 def test_the_published_power_sweep() -> None:
-    knee = knee_of_setting(PUBLISHED)
+    knee = find_knee_of_gpu_setting(PUBLISHED)
     assert knee.index == 3  # 350 W: 4.9 % are lost; at 300 W 13 %
     assert knee.text.startswith(
         "350 W: the most tok/J (0.196) of the values that lose at most 5 % of the best tok/s"
@@ -47,14 +47,14 @@ def test_the_published_power_sweep() -> None:
 
 
 def test_a_curve_that_still_rises_has_no_knee() -> None:
-    rising = knee_of_setting([point(w, w / 10, w) for w in (300, 400, 500)])
+    rising = find_knee_of_gpu_setting([point(w, w / 10, w) for w in (300, 400, 500)])
     assert rising.index is None and "still rises up to 500 W" in rising.text
-    levels = knee_of_concurrency([point(c, 20 * c, unit="") for c in (1, 2, 4, 8)])
+    levels = find_knee_of_concurrency([point(c, 20 * c, unit="") for c in (1, 2, 4, 8)])
     assert levels.index is None and "still rises by 100 % from 4 to 8" in levels.text
 
 
 def test_throughput_that_saturates_and_falls() -> None:
-    found = knee_of_concurrency(
+    found = find_knee_of_concurrency(
         [point(c, t, unit="") for c, t in ((1, 25), (8, 190), (32, 560), (64, 600), (128, 480))]
     )
     assert (
@@ -64,7 +64,7 @@ def test_throughput_that_saturates_and_falls() -> None:
     )
 
 
-@pytest.mark.parametrize("rule", [knee_of_setting, knee_of_concurrency])
+@pytest.mark.parametrize("rule", [find_knee_of_gpu_setting, find_knee_of_concurrency])
 def test_an_unmeasured_metric_has_no_value(rule: object) -> None:
     assert callable(rule)
     failed = [replace(p, state="failed", tok_s=None) for p in PUBLISHED[:3]]
@@ -77,9 +77,11 @@ def test_an_unmeasured_metric_has_no_value(rule: object) -> None:
 
 
 def test_without_power_no_setting_is_called_thrifty() -> None:
-    found = knee_of_setting([point(w, 70.0) for w in (300, 400, 500)])
+    found = find_knee_of_gpu_setting([point(w, 70.0) for w in (300, 400, 500)])
     assert found.index is None and "tok/J is not known" in found.text
-    found = knee_of_setting([point(w, t) for w, t in ((300, 60.0), (400, 70.0), (500, 70.0))])
+    found = find_knee_of_gpu_setting(
+        [point(w, t) for w, t in ((300, 60.0), (400, 70.0), (500, 70.0))]
+    )
     assert (
         found.index is None
         and "tok/J is not known" in found.text
@@ -89,12 +91,14 @@ def test_without_power_no_setting_is_called_thrifty() -> None:
 
 def test_a_flat_curve_has_no_knee() -> None:
     """Limits that do not bind: the differences are noise, and so is the value with the most tok/J."""
-    drawn = knee_of_setting(
+    drawn = find_knee_of_gpu_setting(
         [point(w, t, 370) for w, t in ((400, 712.0), (500, 715.0), (600, 709.0))]
     )
     assert drawn.index is None and "tok/s is flat within 2 % from 400 W to 600 W" in drawn.text
     assert "tok/J is within 5 % at all values" in drawn.text
-    saves = knee_of_setting([point(w, t, w) for w, t in ((400, 712.0), (500, 715.0), (600, 709.0))])
+    saves = find_knee_of_gpu_setting(
+        [point(w, t, w) for w, t in ((400, 712.0), (500, 715.0), (600, 709.0))]
+    )
     assert saves.index is None and "the most tok/J of all values: 400 W (1.78)" in saves.text
 
 
@@ -105,10 +109,10 @@ def test_a_value_that_had_no_effect_is_not_a_point_of_the_curve() -> None:
         point(x, t, w, " MHz") for x, t, w in ((1200, 530, 185), (2000, 690, 250), (2400, 700, 300))
     ]
     ignored = replace(point(3000, 900, 430, " MHz"), in_force="no effect")
-    found = knee_of_setting([*curve, ignored])
+    found = find_knee_of_gpu_setting([*curve, ignored])
     assert found.index == 1 and "700 at 2400 MHz" in found.text and "3000 MHz: " not in found.text
     assert found.text.endswith("left out, since the setting had no effect: 3000 MHz")
-    few = knee_of_setting([*curve[:2], ignored])
+    few = find_knee_of_gpu_setting([*curve[:2], ignored])
     assert few.index is None and "there are 2; left out" in few.text
 
 
@@ -122,7 +126,7 @@ curves = st.lists(
 
 @given(curves, st.randoms())
 def test_setting_knee_on_any_curve(points: list[SweepPoint], random: object) -> None:
-    found = knee_of_setting(points)
+    found = find_knee_of_gpu_setting(points)
     best = max(p.tok_s or 0 for p in points)
     fast = [p for p in points if (p.tok_s or 0) >= (1 - MAX_SETTING_LOSS_SHARE) * best]
     if found.index is None:
@@ -137,7 +141,7 @@ def test_setting_knee_on_any_curve(points: list[SweepPoint], random: object) -> 
         assert found.text.startswith(f"{knee.label}: ")
     shuffled = list(points)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
-    again = knee_of_setting(shuffled)
+    again = find_knee_of_gpu_setting(shuffled)
     assert (again.index is None) == (found.index is None)
     if again.index is not None and found.index is not None:
         assert shuffled[again.index] == points[found.index]
@@ -145,7 +149,7 @@ def test_setting_knee_on_any_curve(points: list[SweepPoint], random: object) -> 
 
 @given(curves, st.floats(0.5, 4.0))
 def test_concurrency_knee_on_any_curve(points: list[SweepPoint], faster: float) -> None:
-    found = knee_of_concurrency(points)
+    found = find_knee_of_concurrency(points)
     best = max(p.tok_s or 0 for p in points)
     kept = [p for p in points if (p.tok_s or 0) >= (1 - MAX_CONCURRENCY_LOSS_SHARE) * best]
     if found.index is None:
@@ -161,7 +165,7 @@ def test_concurrency_knee_on_any_curve(points: list[SweepPoint], faster: float) 
     if not edge:
         latencies = sorted((p.x or 0) / (p.tok_s or 1) for p in kept)
         tied = len(latencies) > 1 and latencies[1] - latencies[0] < 1e-9 * latencies[1]
-        assert tied or knee_of_concurrency(scaled).index == found.index
+        assert tied or find_knee_of_concurrency(scaled).index == found.index
 
 
 def test_where_no_value_limited_anything_none_is_named() -> None:
@@ -169,8 +173,9 @@ def test_where_no_value_limited_anything_none_is_named() -> None:
     points = [
         point(w, t, p) for w, t, p in ((150, 412.2, 382), (200, 390.7, 397), (250, 405.9, 397))
     ]
-    free = knee_of_setting([replace(p, bound=False) for p in points])
+    free = find_knee_of_gpu_setting([replace(p, bound=False) for p in points])
     assert free.index is None and "no value limited anything" in free.text
     assert (
-        knee_of_setting([replace(p, bound=i == 0) for i, p in enumerate(points)]).text != free.text
+        find_knee_of_gpu_setting([replace(p, bound=i == 0) for i, p in enumerate(points)]).text
+        != free.text
     )

@@ -14,7 +14,7 @@ import pytest
 from support.procs import eventually
 
 from workbench.bench import pass_through
-from workbench.bench.pass_through import PassThrough
+from workbench.bench.pass_through import ConnectionRelay
 from workbench.bench.passed_traffic import Exchange, PassedTraffic, read_frames
 
 Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
@@ -39,7 +39,7 @@ class Port:
         ordered, self.orders = os.pipe()
         self.heard: list[Exchange] = []
         self.traffic = PassedTraffic({CHAT}, self.heard.append)
-        self.passing = PassThrough(listener, places, told, ordered)
+        self.passing = ConnectionRelay(listener, places, told, ordered)
         self._told, self._ordered = told, ordered
         self._pass = threading.Thread(target=self.passing.run, daemon=True)
         self._read = threading.Thread(target=self._read_frames, daemon=True)
@@ -266,7 +266,7 @@ def test_a_server_that_is_not_there_resets_the_connection() -> None:
                 await talk(port.number, asked(b"{}"))
             await until(lambda: port.traffic.refused == 1)
             assert port.traffic.requests == 0
-            await until(lambda: not port.traffic.connections())
+            await until(lambda: not port.traffic.open_connection_numbers())
 
     run(go())
 
@@ -307,14 +307,14 @@ def test_the_order_to_drain_ends_what_is_idle_and_no_more() -> None:
             assert await idle.read() == b""  # nothing was ever sent on it
             with pytest.raises(OSError):
                 await asyncio.open_connection("127.0.0.1", number)
-            (carries,) = port.traffic.connections()
-            assert port.traffic.find_idle_frame_count(carries) is None
+            (carries,) = port.traffic.open_connection_numbers()
+            assert port.traffic.frame_count_if_idle(carries) is None
             os.write(port.orders, b"end %d 0\n" % carries)  # as it was before the request
             more.set()
             assert await reader.readexactly(len(PLAIN)) == PLAIN
-            await until(lambda: port.traffic.find_idle_frame_count(carries) is not None)
+            await until(lambda: port.traffic.frame_count_if_idle(carries) is not None)
             os.write(
-                port.orders, b"end %d %d\n" % (carries, port.traffic.find_idle_frame_count(carries))
+                port.orders, b"end %d %d\n" % (carries, port.traffic.frame_count_if_idle(carries))
             )
             assert await reader.read() == b""
             writer.close()
@@ -357,7 +357,9 @@ def test_what_is_beyond_the_limit_is_passed_on_unread(monkeypatch: pytest.Monkey
             assert await talk(number, asked(body)) == PLAIN
             assert len(port.passing._unsent) < 2 << 20
             port._read.start()
-            await until(lambda: port.traffic.unread == 1 and not port.traffic.connections())
+            await until(
+                lambda: port.traffic.unread == 1 and not port.traffic.open_connection_numbers()
+            )
             assert not heard and port.traffic.in_flight == 0
 
     run(go())

@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.benchmarks.bench_rate_capacity import Server, search, truth
-from workbench.bench.independent_requests import count_independent_requests
+from workbench.bench.independent_requests import equivalent_independent_requests
 from workbench.bench.rate_capacity import (
     MIN_REQUESTS_TO_HOLD,
     RateRun,
     RateSearch,
-    answer_sentence,
-    judge_rate,
     lowest_measurable_rate,
-    short_run_s,
+    rate_capacity_sentence,
+    short_run_duration_s,
+    verdict_on_rate,
 )
 from workbench.model.slo import LimitAttained, parse_slo
 
@@ -47,7 +47,7 @@ def searched(
     levels: dict[float, list[RateRun]] = {}
     while True:
         found = RateSearch(TTFT, levels, HORIZON_S, first, most)
-        wanted = found.next_run()
+        wanted = found.next_rate_and_duration_s()
         if wanted is None:
             return found
         rate, seconds = wanted
@@ -58,22 +58,22 @@ def searched(
 
 
 def test_only_a_run_over_the_horizon_shows_that_a_rate_holds() -> None:
-    judged = [judge_rate([run(100.0, whole=whole)], TTFT) for whole in (False, True)]
+    judged = [verdict_on_rate([run(100.0, whole=whole)], TTFT) for whole in (False, True)]
     assert [each.verdict for each in judged if each] == ["open", "holds"]
-    assert judge_rate([], TTFT) is None
+    assert verdict_on_rate([], TTFT) is None
 
 
 def test_requests_that_wait_together_count_as_few() -> None:
     """3,000 requests of which 98 % keep the limit show that 95 % do, unless they came in queues."""
     verdicts = [
-        judge_rate([run(98.0, independent=worth)], TTFT).verdict  # type: ignore[union-attr]
+        verdict_on_rate([run(98.0, independent=worth)], TTFT).verdict  # type: ignore[union-attr]
         for worth in (3000.0, 60.0)
     ]
     assert verdicts == ["holds", "open"]
 
 
 def test_a_server_that_falls_behind_holds_no_rate() -> None:
-    judged = judge_rate([run(100.0, kept_up=False)], TTFT)
+    judged = verdict_on_rate([run(100.0, kept_up=False)], TTFT)
     assert judged is not None and judged.verdict == "open"
 
 
@@ -92,39 +92,43 @@ def test_a_server_without_noise_is_bracketed(capacity: float, first: float) -> N
 
 def test_the_answer_is_a_bracket_over_the_horizon() -> None:
     found = searched(lambda rate: 100.0 if rate <= 6.38 else 60.0)
-    said = answer_sentence(found, ended=True)
+    said = rate_capacity_sentence(found, ended=True)
     assert said.startswith("holds 6.17, fails 6.73 requests/s over 10 min (attainment >= 99."), said
     assert "ttft<=500@p95 binds: 400 ms at 6.73 requests/s" in said
 
 
 def test_no_answer_without_a_bracket_is_called_one() -> None:
-    assert answer_sentence(RateSearch(TTFT, {}), ended=False) == "no rate was decided over 10 min"
+    assert (
+        rate_capacity_sentence(RateSearch(TTFT, {}), ended=False)
+        == "no rate was decided over 10 min"
+    )
     none = searched(lambda rate: 0.0)
-    assert "no rate holds; less than 1.67 requests/s needs a longer --horizon" in answer_sentence(
-        none, ended=True
+    assert (
+        "no rate holds; less than 1.67 requests/s needs a longer --horizon"
+        in rate_capacity_sentence(none, ended=True)
     )
     half = RateSearch(TTFT, {4.0: [run(100.0)]})
-    assert "a rate that fails was not found" in answer_sentence(half, ended=False)
+    assert "a rate that fails was not found" in rate_capacity_sentence(half, ended=False)
     top = searched(lambda rate: 100.0, most=8.0)
-    assert answer_sentence(top, ended=True).startswith("holds 8 requests/s over 10 min (")
-    assert "higher rates were not asked for" in answer_sentence(top, ended=True)
+    assert rate_capacity_sentence(top, ended=True).startswith("holds 8 requests/s over 10 min (")
+    assert "higher rates were not asked for" in rate_capacity_sentence(top, ended=True)
 
 
 @pytest.mark.parametrize("horizon_s", [10.0, 60.0, 600.0, 3600.0])
 def test_a_horizon_has_enough_requests_and_a_look_is_shorter(horizon_s: float) -> None:
     rate = lowest_measurable_rate(horizon_s)
     assert rate * horizon_s >= MIN_REQUESTS_TO_HOLD > 0.98 * rate * horizon_s
-    assert short_run_s(rate, horizon_s) <= 0.21 * horizon_s
+    assert short_run_duration_s(rate, horizon_s) <= 0.21 * horizon_s
 
 
 def test_a_slow_queue_makes_requests_dependent() -> None:
     rng = random.Random(1)
     alone = [rng.lognormvariate(0.0, 0.5) for _ in range(4000)]
     queued = [each * (8 if place // 500 % 2 else 1) for place, each in enumerate(alone)]
-    assert count_independent_requests(alone, 2.0, 95) > 1500
-    assert count_independent_requests(queued, 6.0, 95) < 40
-    assert count_independent_requests([], 1.0, 95) == 0
-    assert count_independent_requests([float("inf")] * 50, 1.0, 95) == 50
+    assert equivalent_independent_requests(alone, 2.0, 95) > 1500
+    assert equivalent_independent_requests(queued, 6.0, 95) < 40
+    assert equivalent_independent_requests([], 1.0, 95) == 0
+    assert equivalent_independent_requests([float("inf")] * 50, 1.0, 95) == 50
 
 
 def test_latencies_far_from_the_limit_need_no_independence() -> None:
@@ -135,8 +139,8 @@ def test_latencies_far_from_the_limit_need_no_independence() -> None:
     for _ in range(4000):
         batch = 0.995 * batch + 0.005 + rng.gauss(0.0, 0.004)
         times.append(30 * batch * rng.lognormvariate(0.0, 0.01))
-    assert count_independent_requests(times, 60.0, 95) == 4000
-    assert count_independent_requests(times, 32.0, 95) < 400
+    assert equivalent_independent_requests(times, 60.0, 95) == 4000
+    assert equivalent_independent_requests(times, 32.0, 95) < 400
 
 
 @pytest.mark.long

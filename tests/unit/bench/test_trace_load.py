@@ -22,7 +22,7 @@ from workbench.bench.records import RequestRecord
 from workbench.bench.result_validity import (
     ClientFacts,
     reasons_for_invalid_result,
-    reliability_marks,
+    unreliability_reasons,
 )
 from workbench.bench.schedule import arrival_times
 from workbench.bench.steady_window import window_of
@@ -77,7 +77,7 @@ async def count(fields: Mapping[str, Any]) -> int | None:
 
 def test_prompts_share_the_blocks_that_the_trace_says(tmp_path: Path) -> None:
     spec = spec_of(tmp_path)
-    length = asyncio.run(prompt_length.measure_passages(replace(spec, texts=()), count))
+    length = asyncio.run(prompt_length.measure_trace_passage_tokens(replace(spec, texts=()), count))
     assert length is not None
     spec = replace(spec, prompt_words=length.words, passage_tokens=length.tokens.as_numbers)
     first, second, third = (prompt(spec, index) for index in range(3))
@@ -128,7 +128,7 @@ def test_each_prompt_has_the_length_of_the_trace_by_the_servers_tokenizer(tmp_pa
         for n in range(50, 1024, 16)
     ]
     spec = spec_of(tmp_path, rows)
-    length = asyncio.run(prompt_length.measure_passages(replace(spec, texts=()), count))
+    length = asyncio.run(prompt_length.measure_trace_passage_tokens(replace(spec, texts=()), count))
     assert length is not None
     fitted = replace(spec, prompt_words=length.words, passage_tokens=length.tokens.as_numbers)
     wanted = [row["input_length"] for row in rows]
@@ -138,7 +138,7 @@ def test_each_prompt_has_the_length_of_the_trace_by_the_servers_tokenizer(tmp_pa
     async def silent(fields: Mapping[str, Any]) -> int | None:
         return None
 
-    assert asyncio.run(prompt_length.measure_passages(spec, silent)) is None
+    assert asyncio.run(prompt_length.measure_trace_passage_tokens(spec, silent)) is None
 
 
 def test_two_lengths_of_the_warm_up_tell_the_template_from_the_text(tmp_path: Path) -> None:
@@ -346,7 +346,7 @@ def test_a_late_schedule_is_refused_and_a_busier_second_half_is_marked(tmp_path:
     growing = [record_of(n, n, 0.5 if n < 20 else n - 10) for n in range(40)]
     window = window_of(spec, growing)
     assert not reasons_for_invalid_result(spec, growing, ClientFacts(), window)
-    assert any("did not keep up" in why for why in reliability_marks(spec, growing, window))
+    assert any("did not keep up" in why for why in unreliability_reasons(spec, growing, window))
     at_once = [record_of(0.0, 0.02 * n, 0.1) for n in range(20)]
     assert not reasons_for_invalid_result(spec, at_once, ClientFacts(), window_of(spec, at_once))
 

@@ -16,9 +16,9 @@ from workbench.bench.user_capacity import (
     CapacitySearch,
     LevelRun,
     Verdict,
-    answer_sentence,
-    judge_level,
     requests_per_run,
+    user_capacity_sentence,
+    verdict_on_level,
 )
 from workbench.model.slo import LimitAttained, parse_slo
 
@@ -60,41 +60,41 @@ def test_a_server_without_noise_is_found_within_five_percent(capacity: int, firs
 
 
 def test_one_run_decides_nothing() -> None:
-    assert judge_level((), TPOT) is None
-    judged = judge_level((run(1.0, 100.0),), TPOT)
+    assert verdict_on_level((), TPOT) is None
+    judged = verdict_on_level((run(1.0, 100.0),), TPOT)
     assert judged is not None and judged.verdict == Verdict.OPEN
 
 
 def test_requests_that_all_keep_the_limit_are_not_enough_if_they_are_few() -> None:
     few = (run(10.0, 100.0, 20), run(10.0, 100.0, 20))
     many = (run(10.0, 100.0, 60), run(10.0, 100.0, 60))
-    assert [judge_level(runs, TPOT).verdict for runs in (few, many)] == ["open", "holds"]  # type: ignore[union-attr]
+    assert [verdict_on_level(runs, TPOT).verdict for runs in (few, many)] == ["open", "holds"]  # type: ignore[union-attr]
 
 
 def test_runs_that_disagree_leave_the_level_open() -> None:
     apart = tuple(run(ms, 100.0) for ms in (30.0, 39.0, 30.0, 39.0))
     alike = tuple(run(ms, 100.0) for ms in (34.0, 34.2, 34.1, 34.0))
-    assert judge_level(apart, TPOT).verdict == Verdict.OPEN  # type: ignore[union-attr]
-    assert judge_level(alike, TPOT).verdict == Verdict.HOLDS  # type: ignore[union-attr]
+    assert verdict_on_level(apart, TPOT).verdict == Verdict.OPEN  # type: ignore[union-attr]
+    assert verdict_on_level(alike, TPOT).verdict == Verdict.HOLDS  # type: ignore[union-attr]
 
 
 def test_requests_that_fail_make_the_level_fail() -> None:
     found = searched(lambda users: run(20.0, 100.0) if users <= 16 else run(None, 60.0))
     assert (found.highest_level_that_holds, found.lowest_level_that_fails) == (16, 17)
-    assert "too many requests failed at 17 users" in answer_sentence(found, ended=True)
+    assert "too many requests failed at 17 users" in user_capacity_sentence(found, ended=True)
 
 
 def test_a_server_that_no_user_can_use() -> None:
     found = searched(lambda users: run(90.0, 0.0))
     assert (found.highest_level_that_holds, found.lowest_level_that_fails) == (None, 1)
-    said = answer_sentence(found, ended=True)
+    said = user_capacity_sentence(found, ended=True)
     assert said.startswith("fails at 1 user; no level holds; tpot<=40@p95 binds: 90 ms at 1 user")
 
 
 def test_the_highest_number_that_was_asked_for_ends_the_search() -> None:
     found = searched(lambda users: run(10.0, 100.0), most=20)
     assert (found.highest_level_that_holds, found.lowest_level_that_fails) == (20, None)
-    said = answer_sentence(found, ended=True)
+    said = user_capacity_sentence(found, ended=True)
     assert (
         "more users were not asked for; no limit binds yet: tpot is nearest (10 of 40 ms)" in said
     )
@@ -112,7 +112,7 @@ def test_the_answer_names_what_is_open_and_what_binds() -> None:
         seen.append(users)
         return measure(users)
 
-    said = answer_sentence(searched(counted), ended=True)
+    said = user_capacity_sentence(searched(counted), ended=True)
     assert said.startswith("holds 22 users (attainment >= 99")
     assert "fails at 24; 23 is open; tpot<=40@p95 binds: 41.74 ms at 24 users" in said
 
@@ -150,7 +150,7 @@ def test_a_machine_that_gets_slower_is_noticed_and_answered_for_as_it_is_now(
         6,
         7,
     ) and found.level_of_changed_verdict is not None
-    assert "the speed changed meanwhile: later runs at" in answer_sentence(found, ended=True)
+    assert "the speed changed meanwhile: later runs at" in user_capacity_sentence(found, ended=True)
 
 
 def test_a_machine_whose_speed_comes_and_goes_gets_a_wide_bracket() -> None:
@@ -168,15 +168,16 @@ def test_a_machine_whose_speed_comes_and_goes_gets_a_wide_bracket() -> None:
 
 def test_a_cliff_is_named() -> None:
     found = searched(lambda users: run(20.0, 100.0) if users <= 12 else run(200.0, 0.0))
-    assert "a cliff: 5.0 times the limit" in answer_sentence(found, ended=True)
+    assert "a cliff: 5.0 times the limit" in user_capacity_sentence(found, ended=True)
 
 
 def test_before_its_end_a_search_claims_no_more_than_it_measured() -> None:
     assert (
-        answer_sentence(CapacitySearch(TPOT, {}), ended=False) == "no number of users was decided"
+        user_capacity_sentence(CapacitySearch(TPOT, {}), ended=False)
+        == "no number of users was decided"
     )
     half = CapacitySearch(TPOT, {8: (run(10.0, 100.0), run(10.0, 100.0))})
-    assert answer_sentence(half, ended=False).startswith(
+    assert user_capacity_sentence(half, ended=False).startswith(
         "holds 8 users (attainment >= 98.1 %); a level that fails was not found"
     )
 

@@ -103,7 +103,7 @@ def test_a_request_for_an_embedding_has_no_fields_of_generation() -> None:
 )
 def test_only_an_answer_with_an_embedding_is_right(data: object, error: str | None) -> None:
     reply = Reply()
-    reply.read_whole_body(
+    reply.parse_unstreamed_body(
         json.dumps({"object": "list", "data": data, "usage": {"prompt_tokens": 3}}).encode()
     )
     reply.check_answer_and_set_error(None)

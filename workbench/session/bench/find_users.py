@@ -12,8 +12,8 @@ from workbench.bench.user_capacity import (
     FIRST_USERS,
     MOST_USERS,
     LevelRun,
-    judge_level,
     requests_per_run,
+    verdict_on_level,
 )
 from workbench.bench.user_estimate import UserEstimate
 from workbench.model.counts import four_digits
@@ -56,7 +56,7 @@ async def measure_user_capacity(
         }
         measured[users] = result = await _measure_valid_result(run_benchmark, results, fields)
         summary = result.summary
-        judged = judge_level(
+        judged = verdict_on_level(
             [LevelRun(summary.requests_ok + summary.requests_failed, summary.slo)], limits
         )
         assert judged is not None

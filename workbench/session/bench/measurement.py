@@ -367,7 +367,7 @@ class Measurement:
             )
         if spec.passage_tokens:
             return
-        known = await prompt_length.measure_passages(spec, tokenizer.count_tokens)
+        known = await prompt_length.measure_trace_passage_tokens(spec, tokenizer.count_tokens)
         if known is not None:
             self._spec = replace(
                 spec, prompt_words=known.words, passage_tokens=known.tokens.as_numbers

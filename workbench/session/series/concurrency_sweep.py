@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from workbench.bench.sweep_knee import knee_of_concurrency
+from workbench.bench.sweep_knee import find_knee_of_concurrency
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError
 from workbench.model.lazy_dataclass import dataclass
@@ -82,7 +82,9 @@ def _planned_sweep(
     def design(progress: SweepProgress) -> ConcurrencySweep:
         return ConcurrencySweep(parts, progress, levels, target, bench)
 
-    return PlannedSweep(CONCURRENCY, "concurrency", "", points, spec, design, knee_of_concurrency)
+    return PlannedSweep(
+        CONCURRENCY, "concurrency", "", points, spec, design, find_knee_of_concurrency
+    )
 
 
 def check_levels(levels: Sequence[int]) -> tuple[int, ...]:

@@ -188,7 +188,9 @@ class Experiments:
         """Return the estimated duration of an experiment in seconds; None if no earlier starts or
         benchmarks of the same kind are stored."""
         spec = self.experiment_spec(a, b, **options)
-        return self._estimate_spec_duration_s(spec, design.restarts_servers(a, b, bool(spec.twins)))
+        return self._estimate_spec_duration_s(
+            spec, design.starts_server_for_each_run(a, b, bool(spec.twins))
+        )
 
     def _estimate_spec_duration_s(self, spec: ExperimentSpec, restarts: bool) -> float | None:
         """Return the estimated duration of an experiment in seconds, from earlier starts and
@@ -328,7 +330,7 @@ class Experiments:
                 await self._find_engine()
                 bases = {"A": self._plans.editor.plan, "B": self._plans.editor.plan}
             sides = await self.targets.sides(spec, {"A": a, "B": b}, bases)
-            restarts = design.restarts_servers(a, b, bool(spec.twins))
+            restarts = design.starts_server_for_each_run(a, b, bool(spec.twins))
             left_s = await asyncio.to_thread(self._estimate_spec_duration_s, spec, restarts)
             state = self._core.state
             new = Experiment(

@@ -245,7 +245,7 @@ class GpuSweep(SweepDesign):
     # ---- the named value against the previous one
 
     async def _confirm_value(self) -> None:
-        best = sweep_knee.knee_of_setting(self.progress.sweep.points).index
+        best = sweep_knee.find_knee_of_gpu_setting(self.progress.sweep.points).index
         if self.pairs < 1:
             return self.progress.add_note("no value was compared in pairs")
         if best is None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.bench.experiment import MAX_PAIRS
-from workbench.bench.sweep_knee import knee_of_setting
+from workbench.bench.sweep_knee import find_knee_of_gpu_setting
 from workbench.engines import memory_locks
 from workbench.gpu.settings.plan import select_gpus
 from workbench.model.errors import InputError, ServerError, SettingsError, WorkbenchError
@@ -161,7 +161,7 @@ class GpuSweepPlanner:
             [(v.label, v.x) for v in wanted],
             spec,
             design,
-            knee_of_setting,
+            find_knee_of_gpu_setting,
         )
 
     async def _gpus_of_sweep(self, gpu: int | str | None, run_id: str | None) -> tuple[int, ...]:

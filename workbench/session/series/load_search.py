@@ -23,7 +23,7 @@ from workbench.session.series.sweep_progress import SweepProgress, point_values
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from workbench.bench.user_capacity import JudgedLevel
+    from workbench.bench.user_capacity import LevelVerdict
     from workbench.model.bench import BenchResult, BenchSpec
 
 _MAX_TRIES_PER_RUN = 3  # of a run whose latencies were not timed well enough
@@ -46,7 +46,7 @@ class LoadSearch(Design[float]):
         return parse_slo(self.bench["slo"])
 
     @abstractmethod
-    def judged_level(self, level: float) -> JudgedLevel | None:
+    def judged_level(self, level: float) -> LevelVerdict | None:
         """Return the verdict on a level; None if it was not measured."""
 
     @abstractmethod

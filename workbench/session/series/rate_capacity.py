@@ -17,10 +17,10 @@ from workbench.bench.rate_capacity import (
     TYPICAL_SHORT_RUNS,
     RateRun,
     RateSearch,
-    answer_sentence,
     lowest_measurable_rate,
+    rate_capacity_sentence,
     rate_text,
-    short_run_s,
+    short_run_duration_s,
 )
 from workbench.bench.result_validity import RATE_NOT_OFFERED_PREFIX
 from workbench.bench.steadiness import NOT_KEPT_UP_PREFIX
@@ -47,7 +47,7 @@ from workbench.session.series.sweep_parts import (
 from workbench.session.series.sweep_progress import SweepProgress, stored_shape
 
 if TYPE_CHECKING:
-    from workbench.bench.user_capacity import JudgedLevel
+    from workbench.bench.user_capacity import LevelVerdict
     from workbench.model.bench import BenchResult
     from workbench.model.sweep import Sweep
 
@@ -108,7 +108,7 @@ class RateRange:
     @property
     def typical_s(self) -> float:
         """How long a search takes, about."""
-        looks_s = TYPICAL_SHORT_RUNS * short_run_s(self.first_rate, self.horizon_s)
+        looks_s = TYPICAL_SHORT_RUNS * short_run_duration_s(self.first_rate, self.horizon_s)
         return looks_s + TYPICAL_FULL_RUNS * self.horizon_s
 
 
@@ -180,23 +180,23 @@ class CapacityOfRates(LoadSearch):
         return RateSearch(self.limits, runs, horizon_s, self.rates.first_rate, self.rates.most)
 
     def next_run(self) -> float | None:
-        wanted = self.search.next_run()
+        wanted = self.search.next_rate_and_duration_s()
         return None if wanted is None else wanted[0]
 
     def raise_if_stopped(self, level: float) -> None:
-        wanted = self.search.next_run()
+        wanted = self.search.next_rate_and_duration_s()
         assert wanted is not None
         self.progress.check_stop()
         self.progress.check_time(wanted[1], self.level_label(level))
 
-    def judged_level(self, level: float) -> JudgedLevel | None:
+    def judged_level(self, level: float) -> LevelVerdict | None:
         return self.search.verdict_at(level)
 
     def level_that_holds(self) -> float | None:
         return self.search.highest_rate_that_holds
 
     def answer_text(self, *, ended: bool) -> str:
-        return answer_sentence(self.search, ended=ended)
+        return rate_capacity_sentence(self.search, ended=ended)
 
     def level_label(self, level: float) -> str:
         return rate_text(level)
@@ -206,7 +206,9 @@ class CapacityOfRates(LoadSearch):
         whole = sum(run.whole for run in runs)
         whole_left_s = max(1, TYPICAL_FULL_RUNS - whole) * self.rates.horizon_s
         looks_left = 0 if whole else max(1, TYPICAL_SHORT_RUNS - len(runs))
-        return whole_left_s + looks_left * short_run_s(self.rates.first_rate, self.rates.horizon_s)
+        return whole_left_s + looks_left * short_run_duration_s(
+            self.rates.first_rate, self.rates.horizon_s
+        )
 
     def refusal_of_result(self, result: BenchResult) -> str | None:
         """Return why the result says nothing about its rate and is measured again; None if it
@@ -217,7 +219,7 @@ class CapacityOfRates(LoadSearch):
     def fields(self, level: float) -> dict[str, Any]:
         """Return the fields of BenchSpec of one run. Each run has a seed of its own, so that no
         prompt is sent twice."""
-        wanted = self.search.next_run()
+        wanted = self.search.next_rate_and_duration_s()
         assert wanted is not None
         seconds = wanted[1]
         earlier_runs = len(self.results.get(level, ()))

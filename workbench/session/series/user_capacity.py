@@ -17,8 +17,8 @@ from workbench.bench.user_capacity import (
     TYPICAL_RUNS,
     CapacitySearch,
     LevelRun,
-    answer_sentence,
     requests_per_run,
+    user_capacity_sentence,
 )
 from workbench.model.counts import count_of, four_digits
 from workbench.model.errors import InputError
@@ -43,7 +43,7 @@ from workbench.session.series.sweep_parts import (
 from workbench.session.series.sweep_progress import SweepProgress, stored_shape
 
 if TYPE_CHECKING:
-    from workbench.bench.user_capacity import JudgedLevel
+    from workbench.bench.user_capacity import LevelVerdict
     from workbench.model.bench import BenchResult, BenchSpec
     from workbench.model.sweep import Sweep
 
@@ -164,14 +164,14 @@ class UserSearch(LoadSearch):
     def next_run(self) -> int | None:
         return self.search.next_level()
 
-    def judged_level(self, level: float) -> JudgedLevel | None:
+    def judged_level(self, level: float) -> LevelVerdict | None:
         return self.search.verdict_at(int(level))
 
     def level_that_holds(self) -> int | None:
         return self.search.highest_level_that_holds
 
     def answer_text(self, *, ended: bool) -> str:
-        return answer_sentence(self.search, ended=ended)
+        return user_capacity_sentence(self.search, ended=ended)
 
     def level_label(self, level: float) -> str:
         return count_of(int(level), "user")

@@ -200,7 +200,7 @@ class ArmTargets:
         an engine would reject, and SettingsError for GPU settings that cannot be applied. Raises
         InputError if the two hosts differ in GPUs, driver or engine."""
         sides = {}
-        for name, (arm_name, twin) in design.arms_of_sides(spec).items():
+        for name, (arm_name, twin) in design.arm_and_host_by_side(spec).items():
             arm, target = arms[arm_name], arms[arm_name].target
             if target is not None and target.plan is None:
                 if twin is not None:

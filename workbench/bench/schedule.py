@@ -72,7 +72,7 @@ def _random_arrivals(rate: float, burstiness: float, seed: str) -> Iterator[floa
 class ScheduledRequest(NamedTuple):
     """The index of a request, and when it is due in monotonic nanoseconds; 0 means at once."""
 
-    index: int
+    request_index: int
     due_ns: int
 
 

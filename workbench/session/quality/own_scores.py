@@ -60,7 +60,7 @@ async def run_score_command(
                 argv,
                 {**env, "WORKBENCH_ITEMS": directory},
                 deadline_s=60 * command.minutes,
-                what="command of your measure",
+                title="command of your measure",
             )
         if done.exit_code:
             said = " | ".join(done.output[-_SHOWN_LAST_LINES:])

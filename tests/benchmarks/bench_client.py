@@ -52,7 +52,7 @@ from truth_server import TruthProcess  # noqa: E402
 from workbench.bench import runner  # noqa: E402
 from workbench.bench.records import BenchOutcome  # noqa: E402
 from workbench.bench.workers import LocalWorker  # noqa: E402
-from workbench.bench.workload import request_mark  # noqa: E402
+from workbench.bench.workload import unique_prompt_mark  # noqa: E402
 from workbench.model.bench import BenchSpec  # noqa: E402
 from workbench.model.distribution import quantile  # noqa: E402
 from workbench.model.student_t import t_quantile  # noqa: E402
@@ -127,7 +127,7 @@ def errors_ms(
     error is 0."""
     ttft, gaps = [], []
     for record in outcome.requests:
-        true = truth[request_mark(outcome.spec.salt, f"r/{record.index}")]
+        true = truth[unique_prompt_mark(outcome.spec.salt, f"r/{record.index}")]
         sent = true["sent_ns"]
         assert record.ok and record.ttft_us is not None, record.error
         ttft.append(

@@ -97,7 +97,7 @@ def ask_no_kernel_times() -> None:
 def sweep_nothing() -> None:
     def sweep(self: Any, now: int) -> None:
         self._pause.ns = self.clock.rest_ns = REST_NS if self.spec.max_tokens > 1 else 0
-        self._whole_answers.refresh()
+        self._whole_answers.renew_store_allowance()
 
     client.Client._run_periodic_checks = sweep
 

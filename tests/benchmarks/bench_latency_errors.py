@@ -20,7 +20,7 @@ from typing import Any
 from bench_client import pin_workers, run, truth_server, unpinned
 
 from workbench.bench.records import BenchOutcome
-from workbench.bench.workload import request_mark
+from workbench.bench.workload import unique_prompt_mark
 from workbench.model.bench import Distribution
 from workbench.model.distribution import PERCENTILES, distribution_of
 
@@ -35,7 +35,7 @@ def truth_of(
     stamps around it, which are milliseconds apart if the server was off its core."""
     ttft, gaps = [], []
     for record in outcome.requests:
-        one = truth[request_mark(outcome.spec.salt, f"r/{record.index}")]
+        one = truth[unique_prompt_mark(outcome.spec.salt, f"r/{record.index}")]
         wrote = [sum(pair) / 2 for pair in zip(one["sent_ns"], one["done_ns"], strict=True)]
         ttft.append((wrote[0] - one["request_ns"]) / 1e6)
         gaps += [(b - a) / 1e6 for a, b in pairwise(wrote)]

@@ -23,7 +23,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, median
 
-from workbench.bench.tune_race import Noise, race_size, simulate_tune
+from workbench.bench.tune_race import Noise, largest_race_within_starts, simulate_tune
 
 _CANDIDATES = 12
 _STARTS = 30
@@ -37,7 +37,7 @@ Procedure = Callable[[Mapping[str, float], random.Random], Claim]
 
 
 def workbench_tune(truth: Mapping[str, float], rng: random.Random) -> Claim:
-    ended = simulate_tune(truth, race_size(len(truth), _STARTS), _NOISE, rng)
+    ended = simulate_tune(truth, largest_race_within_starts(len(truth), _STARTS), _NOISE, rng)
     if ended.least_pct is None:
         return None, 0.0, None
     return ended.entry, ended.least_pct, ended.least_pct
@@ -103,8 +103,8 @@ def main() -> None:
     parser.add_argument("--tunes", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()
-    size = race_size(_CANDIDATES, _STARTS)
-    print(f"{size}: at most {size.starts} starts")
+    size = largest_race_within_starts(_CANDIDATES, _STARTS)
+    print(f"{size}: at most {size.server_starts} starts")
     print("| procedure | true gain | claims a gain | finds the candidate | reports | bound holds |")
     print("|---|---|---|---|---|---|")
     for name, procedure in PROCEDURES:

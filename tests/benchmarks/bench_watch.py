@@ -12,7 +12,7 @@ import argparse
 import random
 from collections.abc import Sequence
 
-from workbench.bench.watch_rule import Noise, simulated_night
+from workbench.bench.watch_rule import Noise, simulate_alarms_of_night
 
 PRESETS, NIGHTS, ALLOWED = 5, 365, 2
 NOISES = (Noise(0.7, 0.7), Noise(1.5, 1.0))
@@ -20,13 +20,13 @@ NOISES = (Noise(0.7, 0.7), Noise(1.5, 1.0))
 
 def alarms_of_year(noise: Noise, rng: random.Random) -> int:
     """Return the number of false alarms in a year of equal nights."""
-    return sum(sum(simulated_night([0.0] * PRESETS, noise, rng)) for _ in range(NIGHTS))
+    return sum(sum(simulate_alarms_of_night([0.0] * PRESETS, noise, rng)) for _ in range(NIGHTS))
 
 
 def found_within(loss_pct: float, nights: int, noise: Noise, rng: random.Random) -> bool:
     """Return whether a loss in one of the presets is found within this number of nights."""
     losses = [loss_pct] + [0.0] * (PRESETS - 1)
-    return any(simulated_night(losses, noise, rng)[0] for _ in range(nights))
+    return any(simulate_alarms_of_night(losses, noise, rng)[0] for _ in range(nights))
 
 
 def share(outcomes: Sequence[bool]) -> float:

@@ -22,7 +22,7 @@ from workbench.quality.instrument import FORCED_POSITIONS, Instrument
 from workbench.quality.lanes.base import Prompt
 from workbench.quality.lanes.llama_server import LlamaServerInterface
 from workbench.quality.statistics import mean_logprob, text_difference
-from workbench.quality.verdict import judge_quality
+from workbench.quality.verdict import compute_quality_result
 from workbench.server.small_requests import make_asker
 
 READY_S = 60.0
@@ -108,7 +108,7 @@ def whole_distributions(port: int, text: texts.Text) -> list[dict[int, float]]:
 
 def test_two_ways_to_score_a_real_server_agree(ports: dict[str, int]) -> None:
     async def measure(server: LlamaServerInterface) -> None:
-        proof = await Instrument(server).prove_instrument(FEW, "A")
+        proof = await Instrument(server).prove_scores_agree(FEW, "A")
         assert proof.usable, proof.reason
         assert proof.positions >= 16 and proof.largest is not None and proof.largest < 0.05
         written = await Instrument(server).write_answers(FEW[:2], concurrency=2)
@@ -175,6 +175,6 @@ def test_the_verdict_about_4_bits_is_differs_and_about_the_model_again_same(
 ) -> None:
     chosen = tuple(text for text in texts.shipped_text_set().texts if not text.is_long)
     a, again, b = (scored(ports[name], chosen) for name in ("f32", "f32", "q4"))
-    result = judge_quality(a, b, floors=[again])
-    assert judge_quality(a, again, floors=[again]).verdict == SAME
+    result = compute_quality_result(a, b, floors=[again])
+    assert compute_quality_result(a, again, floors=[again]).verdict == SAME
     assert result.verdict == DIFFERS and "ln perplexity" in result.summary

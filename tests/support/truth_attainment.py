@@ -8,7 +8,7 @@ from typing import Any
 from workbench.bench.records import BenchOutcome, RequestRecord
 from workbench.bench.request_latency import tpot_ms
 from workbench.bench.slo_attainment import attainment_range_pct
-from workbench.bench.workload import request_mark
+from workbench.bench.workload import unique_prompt_mark
 from workbench.model.slo import Limit
 
 Truth = Mapping[str, Mapping[str, Any]]
@@ -56,7 +56,7 @@ def latencies_ms(outcome: BenchOutcome, truth: Truth, latency: str) -> list[tupl
 
 
 def _of(outcome: BenchOutcome, truth: Truth, record: RequestRecord) -> Mapping[str, Any]:
-    return truth[request_mark(outcome.spec.salt, f"r/{record.index}")]
+    return truth[unique_prompt_mark(outcome.spec.salt, f"r/{record.index}")]
 
 
 def _true_ms(

@@ -7,7 +7,7 @@ truth for the load client. A process of its own, one epoll loop.
 Prints `{"port": N}`. Each request's `max_tokens` chunks go out as scheduled (0 ms: all at once, as
 fast as it can, in one write or, with --write-each, in a write for each chunk, in turn with the
 other streams, as engines do). On SIGTERM it writes FILE, one JSON line per request: `mark` (of the
-prompt: workload.request_mark), `request_ns` (when its last byte reached this machine, by the
+prompt: workload.unique_prompt_mark), `request_ns` (when its last byte reached this machine, by the
 kernel), `sent_ns` and `done_ns` (one each per content chunk: just before and just after the write;
 the chunk left in between), all on the monotonic clock, which both processes share.
 """

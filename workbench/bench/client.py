@@ -297,7 +297,7 @@ class Client:
         self.clock.rest_ns = self._pause.ns
         for exchange in running:
             exchange.reply.trim_kept_text()
-        self._whole_answers.refresh()
+        self._whole_answers.renew_store_allowance()
         self.tick(now)
 
     def _finish_or_prepare_one_request(self) -> None:
@@ -314,7 +314,7 @@ class Client:
             if record.ok:
                 self._phase_ok += 1
                 self._phase_tokens += record.output_tokens or 0
-                if record.output_tokens is None and self.workload.ask_for_usage():
+                if record.output_tokens is None and self.workload.start_requesting_usage():
                     self._rebuild_request_bodies()
             if record.ok and not record.warmup:
                 if self.answers.is_next_answer_sampled:
@@ -622,7 +622,7 @@ class Client:
                 may_be_empty=self.spec.random_weights,
             )
             if first and exchange.reply.error is None and not exchange.unsure:
-                self._whole_answers.learn_answer(data, exchange)
+                self._whole_answers.store_answer(data, exchange)
             self._finish_exchange(slot, exchange.reply.error, exchange.reply.detail)
 
     def _find_equal_earlier_answer(self, exchange: Exchange, data: bytes) -> WholeAnswer | None:

@@ -164,7 +164,7 @@ def check_spec(spec: ExperimentSpec) -> ExperimentSpec:
             next_step=f"use 1 to {MAX_PAIRS} pairs; 3 can show a difference of 5 %, 5 a "
             "difference of 2 %",
         )
-    twins.check_twins(spec)
+    twins.check_twin_hosts_and_pairs(spec)
     if spec.until_pct is not None:
         if not 0 < spec.until_pct < 100:
             raise InputError(
@@ -415,7 +415,7 @@ def count_pairs_wanted(experiment: Experiment) -> int:
     spread = variance(ratios)
     if spec.twins:
         kinds = [twins.arms_are_swapped(spec, pair) for pair in range(len(ratios))]
-        spread = twins.variance_inside(ratios, kinds)
+        spread = twins.variance_within_groups(ratios, kinds)
     probability = (1 + confidence_level(experiment)) / 2
     for pairs in range(max(done, least), spec.pairs):
         width = 100 * t_quantile(probability, pairs - lost) * math.sqrt(spread / pairs)

@@ -246,7 +246,7 @@ def _report_order_effect(pairs: Sequence[Pair], slope: float) -> Iterator[str]:
     In pairs that begin with A this effect adds to log(B/A), in the others it is subtracted, as the
     difference between two machines is in an experiment on two hosts (twins.py)."""
     b_first = [not _ran_a_first(pair) for pair in pairs]
-    found = twins.separate_machine_effect(_log_ratios(pairs), b_first, 0.0)
+    found = twins.separate_host_effect(_log_ratios(pairs), b_first, 0.0)
     if found is None or not found.error:
         return
     steps = fmean([abs(b.run.place - a.run.place) for a, b in pairs])

@@ -246,7 +246,7 @@ def difference_of_means(
     (twins.py)."""
     if not swapped:
         return average(b) - average(a), _standard_error(a, b, paired, resolution)
-    found = twins.separate_machine_effect(list(map(sub, b, a)), swapped, 2 * resolution**2)
+    found = twins.separate_host_effect(list(map(sub, b, a)), swapped, 2 * resolution**2)
     if found is None:
         return average(b) - average(a), None
     if found.error is None:

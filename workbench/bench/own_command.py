@@ -207,8 +207,8 @@ async def _wait_for_exit_code_and_duration_s(
     watcher: LocalProcess, output_fd: int, on_line_bytes: Callable[[bytes], None], title: str
 ) -> tuple[int, float]:
     """Wait until the user's command ends. Return its exit code and its duration in seconds. `watcher`
-    is the watcher process of the command, `output_fd` a pipe with the command's output_fd, and `on_line_bytes`
-    receives each line of it. Children of the command that keep the pipe open are not waited for."""
+    is the watcher process of the command, `output_fd` a pipe with the command's output, and
+    `on_line_bytes` receives each line of it. Children of the command that keep the pipe open are not waited for."""
     reader = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(output_fd, "rb", buffering=0)

@@ -12,7 +12,7 @@ from typing import Any
 
 from workbench.bench.trace_load import BLOCK_TOKENS
 from workbench.bench.trace_text import PASSAGE_SEPARATOR, PassageTokens, TraceText, block_text
-from workbench.bench.workload import Workload, real_text_ring, request_mark
+from workbench.bench.workload import Workload, cached_real_text, unique_prompt_mark
 from workbench.model.bench import BenchSpec
 from workbench.model.known_values import known_values, values_if_all_known
 from workbench.model.lazy_dataclass import dataclass
@@ -74,7 +74,7 @@ async def measure_trace_passage_tokens(spec: BenchSpec, count: CountTokens) -> T
     what joins passages, and those of two blocks what begins a further block.
     """
     texts = shipped_contents()
-    text = TraceText(real_text_ring(texts))
+    text = TraceText(cached_real_text(texts))
     workload = Workload(replace(spec, texts=texts))
 
     async def count_tokens_of_each(prompts: Sequence[Mapping[str, Any]]) -> list[int] | None:
@@ -88,7 +88,7 @@ async def measure_trace_passage_tokens(spec: BenchSpec, count: CountTokens) -> T
     alone = await count_tokens_of_each(
         [
             {"prompt": text.passage_text(number) + PASSAGE_SEPARATOR}
-            for number in range(text.passages)
+            for number in range(text.passage_count)
         ]
     )
     if one_word is None or alone is None:
@@ -99,15 +99,16 @@ async def measure_trace_passage_tokens(spec: BenchSpec, count: CountTokens) -> T
     def build_prompt(*blocks: Sequence[int]) -> Mapping[str, Any]:
         texts = [
             block_text(
-                request_mark("0", f"b/{place}"), [text.passage_text(number) for number in block]
+                unique_prompt_mark("0", f"b/{place}"),
+                [text.passage_text(number) for number in block],
             )
             for place, block in enumerate(blocks)
         ]
         return workload.prompt_as_fields(PASSAGE_SEPARATOR.join(texts))
 
-    step = text.passages // _FEWER_PASSAGES
+    step = text.passage_count // _FEWER_PASSAGES
     few = [step * number for number in range(_FEWER_PASSAGES)]
-    runs = [[(one + other) % text.passages for other in range(_MANY_PASSAGES)] for one in few]
+    runs = [[(one + other) % text.passage_count for other in range(_MANY_PASSAGES)] for one in few]
     short = await count_tokens_of_each([build_prompt([one]) for one in few])
     long = await count_tokens_of_each([build_prompt(run) for run in runs])
     double = await count_tokens_of_each([build_prompt([one], [one + 1]) for one in few])
@@ -126,7 +127,8 @@ async def measure_trace_passage_tokens(spec: BenchSpec, count: CountTokens) -> T
     between = (several - begin) / (_MANY_PASSAGES - 1)
     block = mean_tokens_beyond_passages(double, [[one, one + 1] for one in few]) - begin
     text = TraceText(
-        real_text_ring(texts), PassageTokens(begin, between, block, tuple(passages)).as_numbers
+        cached_real_text(texts),
+        PassageTokens(begin, between, block, tuple(passages)).as_spec_numbers,
     )
     return TraceLengths(round(BLOCK_TOKENS * text.pieces_per_token), text.tokens)
 

@@ -42,7 +42,7 @@ async def open_worker(host: Host | None = None, keep: Path | None = None) -> Asy
     try:
         yield worker
     finally:
-        await asyncio.shield(worker.end())
+        await asyncio.shield(worker.end_process())
 
 
 async def run_load(
@@ -93,7 +93,7 @@ async def run_load(
         for task in (reading, cancelled):
             if task:
                 task.cancel()
-        await asyncio.shield(worker.end())
+        await asyncio.shield(worker.end_process())
 
 
 async def _send_spec_and_read_messages(

@@ -113,7 +113,7 @@ def read_trace(path: str | Path, first: int | None = None) -> Trace:
                 row = _parse_row(path, number, parse, line)
                 if not row.input_tokens or not row.output_tokens:
                     empty += 1
-                    sessions.note_left_out(row)
+                    sessions.record_row_without_tokens(row)
                     continue
                 if sessions.is_prompt_unknown(row):
                     unknown += 1
@@ -131,8 +131,10 @@ def read_trace(path: str | Path, first: int | None = None) -> Trace:
                         f"{path}:{number}: the trace has more than {_MOST_HASHES:,} hash_ids",
                         next_step="give --first N to use its first N requests",
                     )
-                blocks.note_row(path, number, row)
-                sessions.add(path, number, row._replace(hashes=numbers.number_hashes(row.hashes)))
+                blocks.exclude_unfitting_sizes(path, number, row)
+                sessions.add_row_with_time(
+                    path, number, row._replace(hashes=numbers.block_numbers_of_hashes(row.hashes))
+                )
     except OSError as error:
         raise InputError(
             f"{path} cannot be read: {error.strerror}", next_step="check the file given by --trace"
@@ -156,8 +158,8 @@ class _SessionRows:
         self._latest: dict[str, int] = {}  # the newest row of each session
         self._broken: set[str] = set()  # sessions whose newest turn was left out
 
-    def note_left_out(self, row: _TraceRow) -> None:
-        """Note that a row without tokens is in no request."""
+    def record_row_without_tokens(self, row: _TraceRow) -> None:
+        """Record that a row without tokens is in no request."""
         if row.session:
             self._broken.add(row.session)
 
@@ -166,13 +168,13 @@ class _SessionRows:
         prompt would be too short."""
         return row.adds and row.session in self._broken
 
-    def add(self, path: Path, number: int, row: _TraceRow) -> None:
+    def add_row_with_time(self, path: Path, line_number: int, row: _TraceRow) -> None:
         """Add a row with the time at which its request begins. A turn of a session begins after the
         turn before it. Raises InputError for a row whose time or prompt is unknown."""
         before = self._latest.get(row.session)
         if before is None:
             if row.at_s is None and not row.session:
-                _raise_line_error(path, number, "the request has no timestamp")
+                _raise_line_error(path, line_number, "the request has no timestamp")
             row = row._replace(adds=False, at_s=row.at_s or 0.0)
         elif row.delay_s is not None:
             row = row._replace(before=before, at_s=self._request_time_s(row, self._rows[before]))
@@ -181,7 +183,7 @@ class _SessionRows:
         else:
             _raise_line_error(
                 path,
-                number,
+                line_number,
                 f"the request is a turn of the session {row.session!r:.40} and has neither a delay "
                 "nor hash_ids, so the trace does not say what its prompt contains",
             )
@@ -219,7 +221,9 @@ def _create_trace_from_rows(
     """Return the trace of rows in the order of their times. `left_out` counts the rows without tokens,
     and the turns that add to them."""
     begin_s = rows[0].at_s or 0.0
-    prompt_tokens = sum([prompts.note_prompt(place, row) for place, row in enumerate(rows)])
+    prompt_tokens = sum(
+        [prompts.add_prompt_and_count_tokens(place, row) for place, row in enumerate(rows)]
+    )
     requests = tuple(
         _format_request(place, row, begin_s, prompts) for place, row in enumerate(rows)
     )
@@ -240,7 +244,7 @@ def _create_trace_from_rows(
 
 def _format_request(place: int, row: _TraceRow, begin_s: float, prompts: _PromptBlocks) -> str:
     """Return a request as the value of BenchSpec.trace has it."""
-    text = f"[{_start_or_pause_s(row, begin_s)},{row.output_tokens},{prompts.blocks_of(place, row)}"
+    text = f"[{_start_or_pause_s(row, begin_s)},{row.output_tokens},{prompts.format_blocks_as_json(place, row)}"
     if row.before is not None:
         text += f",{row.before}"
     return f"{text}]"
@@ -504,9 +508,9 @@ class _BlockSize:
     def __init__(self) -> None:
         self._possible: Sequence[int] = _BLOCK_SIZES
 
-    def note_row(self, path: Path, number: int, row: _TraceRow) -> None:
-        """Keep the block sizes for which the number of a row's hashes fits the length of its
-        prompt. Raises InputError if none is left."""
+    def exclude_unfitting_sizes(self, path: Path, line_number: int, row: _TraceRow) -> None:
+        """Exclude the block sizes for which the number of a row's hashes does not fit the length of
+        its prompt. Raises InputError if none is left."""
         if not row.hashes:
             return
         many, tokens = len(row.hashes), row.input_tokens
@@ -516,7 +520,7 @@ class _BlockSize:
         if not fitting:
             _raise_line_error(
                 path,
-                number,
+                line_number,
                 f"{count_of(many, 'hash', 'hashes')} for {tokens:,} prompt tokens: the blocks of "
                 f"the lines before have {_format_block_sizes(self._possible)} tokens",
             )
@@ -541,7 +545,7 @@ class _BlockNumbers:
         self._large: dict[int, int] = {}
         self._without_hash = 0
 
-    def number_hashes(self, hashes: Sequence[int]) -> Sequence[int]:
+    def block_numbers_of_hashes(self, hashes: Sequence[int]) -> Sequence[int]:
         """Return the numbers of hashes, in little memory."""
         if not hashes:
             return ()
@@ -561,7 +565,7 @@ class _BlockNumbers:
 
 
 @dataclass(slots=True)
-class _NotedPrompt:
+class _SessionPrompt:
     """The prompt of a row of a session: the last node of its blocks, its tokens and those of its
     answer, the blocks that it adds to the prompt before, and all of its blocks as written."""
 
@@ -572,7 +576,7 @@ class _NotedPrompt:
     written: list[tuple[int, int]] = field(default_factory=list)
 
 
-_EMPTY_PROMPT = _NotedPrompt(0, 0, 0, [])
+_EMPTY_PROMPT = _SessionPrompt(0, 0, 0, [])
 
 
 class _PromptBlocks:
@@ -587,31 +591,31 @@ class _PromptBlocks:
         self._after: dict[int, int] = {}  # node of a prefix, by the node before and its last block
         self._longest = [0]  # tokens of the last block of each node, in the longest prompt
         self._branches = bytearray(1)  # 2 for a node that prompts go on from in different ways
-        self._turns: dict[int, _NotedPrompt] = {}  # of the rows of sessions
+        self._turns: dict[int, _SessionPrompt] = {}  # of the rows of sessions
         self.reused_tokens = 0
 
-    def note_prompt(self, place: int, row: _TraceRow) -> int:
-        """Take the prompt of a row, which came after those before. Return its tokens."""
-        before = self._prompt_before(row)
+    def add_prompt_and_count_tokens(self, row_index: int, row: _TraceRow) -> int:
+        """Add the prompt of a row, which came after those before. Return its tokens."""
+        before = self._prompt_of_previous_turn(row)
         node, cached, tokens = before.node, True, before.tokens
         self.reused_tokens += before.tokens
-        own = self._list_own_blocks(row)
+        own = self._added_block_numbers_and_tokens(row)
         for number, many in own:
-            node, cached = self._extend_prefix(node, number, many, cached)
+            node, cached = self._next_prefix_and_is_cached(node, number, many, cached)
         if row.session:
             tokens += sum(many for _, many in own)
-            self._turns[place] = _NotedPrompt(node, tokens, row.output_tokens, own)
+            self._turns[row_index] = _SessionPrompt(node, tokens, row.output_tokens, own)
             return tokens
         return row.input_tokens
 
-    def _prompt_before(self, row: _TraceRow) -> _NotedPrompt:
+    def _prompt_of_previous_turn(self, row: _TraceRow) -> _SessionPrompt:
         """Return the prompt that a row adds to; an empty one if it adds to none."""
         return self._turns[row.before] if row.adds and row.before is not None else _EMPTY_PROMPT
 
-    def _list_own_blocks(self, row: _TraceRow) -> list[tuple[int, int]]:
+    def _added_block_numbers_and_tokens(self, row: _TraceRow) -> list[tuple[int, int]]:
         """Return (block number, tokens) for each hash of a row. Those of a turn begin with the answer
         before it, and end with what no hash describes."""
-        before, left = self._prompt_before(row), row.input_tokens
+        before, left = self._prompt_of_previous_turn(row), row.input_tokens
         parts = [(self._numbers.new_number(), before.answer_tokens)] if before.tokens else []
         for number in row.hashes:
             tokens = min(left, self._block_tokens)
@@ -621,11 +625,11 @@ class _PromptBlocks:
             parts.append((self._numbers.new_number(), left))
         return parts
 
-    def blocks_of(self, place: int, row: _TraceRow) -> str:
+    def format_blocks_as_json(self, row_index: int, row: _TraceRow) -> str:
         """Return the prompt of a row as JSON: block numbers and lengths in turn. All rows have been
         noted, and the blocks of those before are written."""
-        before, turn = self._prompt_before(row), self._turns.get(place)
-        own = self._list_own_blocks(row) if turn is None else turn.own
+        before, turn = self._prompt_of_previous_turn(row), self._turns.get(row_index)
+        own = self._added_block_numbers_and_tokens(row) if turn is None else turn.own
         parts, node = [*before.written], before.node
         for number, tokens in own:
             if parts and self._branches[node] < 2:
@@ -641,7 +645,9 @@ class _PromptBlocks:
             parts.append((self._numbers.new_number(), left))
         return f"[{','.join(f'{number},{tokens}' for number, tokens in parts)}]"
 
-    def _extend_prefix(self, node: int, number: int, tokens: int, cached: bool) -> tuple[int, bool]:
+    def _next_prefix_and_is_cached(
+        self, node: int, number: int, tokens: int, cached: bool
+    ) -> tuple[int, bool]:
         """Go on from a prefix (`node`) by one block. Return the longer prefix, and whether all of it
         was in earlier prompts."""
         known = self._after.get(_trie_key(node, number))

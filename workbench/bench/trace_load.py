@@ -41,11 +41,11 @@ class TraceLoad:
             at_s, output, blocks, *before = json.loads(entry)
             self.output_tokens.append(output)
             if blocks and isinstance(blocks[0], dict):
-                self._note_turn(index, at_s)
-                self._note_characters(at_s, blocks)
+                self._link_turn(index, at_s)
+                self._add_conversation_characters(at_s, blocks)
                 prompt_tokens = self._characters[index] // _CHARACTERS_PER_TOKEN
             else:
-                self._note_turn(index, before[0] if before else None)
+                self._link_turn(index, before[0] if before else None)
                 if before:
                     self.pauses_s[index] = at_s
                 else:
@@ -59,16 +59,18 @@ class TraceLoad:
         """Whether some requests begin after the answer of another one."""
         return bool(self.next_turn)
 
-    def _note_turn(self, index: int, before: int | None) -> None:
-        if before is None:
+    def _link_turn(self, index: int, previous: int | None) -> None:
+        if previous is None:
             self.first_turns.append(index)
         else:
-            self._before[index] = before
-            self.next_turn[before] = index
+            self._before[index] = previous
+            self.next_turn[previous] = index
 
-    def _note_characters(self, before: int | None, added: list[dict[str, Any]]) -> None:
-        had = 0 if before is None else self._characters[before]
-        self._characters.append(had + sum(len(message["content"]) for message in added))
+    def _add_conversation_characters(
+        self, previous: int | None, new_messages: list[dict[str, Any]]
+    ) -> None:
+        had = 0 if previous is None else self._characters[previous]
+        self._characters.append(had + sum(len(message["content"]) for message in new_messages))
 
     def first_turn_of(self, index: int) -> int:
         """Return the first request of the conversation or session of request `index`."""
@@ -85,14 +87,14 @@ class TraceLoad:
             at = self._before.get(at)
         return [message for part in reversed(parts) for message in part]
 
-    def blocks_of(self, index: int) -> list[tuple[int, int]]:
+    def block_numbers_and_tokens(self, index: int) -> list[tuple[int, int]]:
         """Return (block number, tokens) for each block of the prompt of request `index`."""
         flat: list[Any] = json.loads(self._entries[index])[2]
         return list(zip(flat[::2], flat[1::2], strict=True))
 
     def input_tokens(self, index: int) -> int:
         """Return the length of the prompt of request `index`."""
-        return sum(tokens for _, tokens in self.blocks_of(index))
+        return sum(tokens for _, tokens in self.block_numbers_and_tokens(index))
 
 
 @cache

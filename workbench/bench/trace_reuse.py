@@ -20,17 +20,17 @@ class ReuseFindings:
     marks: tuple[str, ...] = ()
 
 
-def reuse_findings(
-    spec: BenchSpec, summary: BenchSummary, during: EngineDuring, *, partial: bool
+def compare_prefix_reuse_with_trace(
+    spec: BenchSpec, summary: BenchSummary, during: EngineDuring, *, is_partial: bool
 ) -> ReuseFindings:
     """Return what a result of a trace says about reused prompt tokens. It is marked if the engine's
     share differs by more than 2 points from the trace's own."""
-    if spec.trace_reuse is None or partial or summary.requests_failed or not summary.requests_ok:
+    if spec.trace_reuse is None or is_partial or summary.requests_failed or not summary.requests_ok:
         return ReuseFindings()
     expected_pct = 100 * spec.trace_reuse
     said = f"a prefix cache without limit would reuse {expected_pct:.1f} % of the trace's prompt tokens"
     apart_pct = _MAX_CONVERSATION_DIFFERENCE_PCT if spec.has_conversations else _MAX_DIFFERENCE_PCT
-    counted = _count_reused_tokens(summary, during)
+    counted = _reused_and_all_prompt_tokens(summary, during)
     if counted is None:
         return ReuseFindings(notes=(f"{said}; the engine does not count reused tokens",))
     hits, prompt_tokens = counted
@@ -50,7 +50,9 @@ def reuse_findings(
     return ReuseFindings(notes=(both,))
 
 
-def _count_reused_tokens(summary: BenchSummary, during: EngineDuring) -> tuple[int, int] | None:
+def _reused_and_all_prompt_tokens(
+    summary: BenchSummary, during: EngineDuring
+) -> tuple[int, int] | None:
     """Return the reused prompt tokens of the measured requests, and all of them. The prompts of the
     warm-up share nothing. None if nobody counted."""
     if during.prefix_hit_tokens is not None and during.prompt_tokens:

@@ -30,7 +30,7 @@ class PassageTokens:
     passages: tuple[float, ...]
 
     @property
-    def as_numbers(self) -> tuple[float, ...]:
+    def as_spec_numbers(self) -> tuple[float, ...]:
         """The value of `BenchSpec.passage_tokens`."""
         return self.begin, self.between, self.block, *self.passages
 
@@ -38,19 +38,19 @@ class PassageTokens:
 class TraceText:
     """Generates prompt blocks of a given number of tokens from real text. `known` is
     `BenchSpec.passage_tokens`; without it, the tokens are estimated from pieces and bytes, also
-    after `scale_to_lengths`."""
+    after `fit_to_counted_lengths`."""
 
     def __init__(self, real: RealText, known: Sequence[float] = ()) -> None:
         self._real = real
         self._passages = real.passage_starts_and_piece_counts()
         self._estimated = len(known) != 3 + len(self._passages)
-        self.tokens = self._scaled_passage_tokens(_PASSAGE_BEGIN_TOKENS, 1.0)
+        self.tokens = self._scale_passage_tokens(_PASSAGE_BEGIN_TOKENS, 1.0)
         if not self._estimated:
             begin, between, block, *passages = known
             self.tokens = PassageTokens(begin, between, block, tuple(passages))
 
     @property
-    def passages(self) -> int:
+    def passage_count(self) -> int:
         """The number of passages."""
         return len(self._passages)
 
@@ -78,32 +78,32 @@ class TraceText:
                 break
             left -= known.passages[passage]
             whole.append(self.passage_text(passage))
-        return block_text(mark, [*whole, *self._passage_begin(passage, left)])
+        return block_text(mark, [*whole, *self._first_tokens_of_passage(passage, left)])
 
-    def _passage_begin(self, passage: int, tokens: float) -> Sequence[str]:
+    def _first_tokens_of_passage(self, passage: int, tokens: float) -> Sequence[str]:
         """Return the first `tokens` tokens of a passage; nothing if they are less than half a piece."""
         start, pieces = self._passages[passage]
         many = round(pieces * tokens / self.tokens.passages[passage])
         return [self._real.excerpt(start, many).strip()] if many > 0 else []
 
-    def scale_to_lengths(self, lengths: Sequence[tuple[int, int]]) -> None:
+    def fit_to_counted_lengths(self, requested_and_counted: Sequence[tuple[int, int]]) -> None:
         """Fit estimated lengths to (requested, counted) tokens of prompts of one block. Prompts of two
         lengths tell the tokens of the chat template from those of the text. Known lengths stay."""
-        if not self._estimated or not lengths:
+        if not self._estimated or not requested_and_counted:
             return
-        wanted = [tokens - _PASSAGE_BEGIN_TOKENS for tokens, _ in lengths]
+        wanted = [tokens - _PASSAGE_BEGIN_TOKENS for tokens, _ in requested_and_counted]
         if max(wanted) < _PASSAGE_BEGIN_TOKENS:
             return  # too short to tell
-        counted = [float(tokens) for _, tokens in lengths]
+        counted = [float(tokens) for _, tokens in requested_and_counted]
         begin, factor = _fit_line(wanted, counted)
-        self.tokens = self._scaled_passage_tokens(begin, factor)
+        self.tokens = self._scale_passage_tokens(begin, factor)
 
-    def _scaled_passage_tokens(self, begin: float, factor: float) -> PassageTokens:
+    def _scale_passage_tokens(self, begin_tokens: float, factor: float) -> PassageTokens:
         passages = tuple(
             factor * (pieces + len(self.passage_text(number).encode()) / _BYTES_PER_PIECE) / 2
             for number, (_, pieces) in enumerate(self._passages)
         )
-        return PassageTokens(begin, 0.0, _BLOCK_TOKENS * factor, passages)
+        return PassageTokens(begin_tokens, 0.0, _BLOCK_TOKENS * factor, passages)
 
 
 def block_text(mark: str, passages: Sequence[str]) -> str:

@@ -78,23 +78,23 @@ class TrafficCapture:
         request, which may come first, does not count."""
         self._asked += 1
         number = self._asked
-        self._send_agent_request("totals", number)
+        self._send_command_to_relay("totals", number)
         while self._answered < number and not self.ended.is_set():
             self._totals_came.clear()
             await self._totals_came.wait()
         return self._totals
 
-    async def drain(self) -> None:
+    async def stop_accepting_and_drain(self) -> None:
         """Accept no more requests, and wait for those in flight. A connection ends with the answer
         that it carries."""
         if self._port is not None:
-            self._send_agent_request("drain")
+            self._send_command_to_relay("drain")
             await self._port.wait()
 
-    def _send_agent_request(self, *words: object) -> None:
-        orders = self._port.stdin if self._port is not None else None
-        if orders is not None and not orders.is_closing():
-            orders.write(" ".join(map(str, words)).encode() + b"\n")
+    def _send_command_to_relay(self, *words: object) -> None:
+        commands = self._port.stdin if self._port is not None else None
+        if commands is not None and not commands.is_closing():
+            commands.write(" ".join(map(str, words)).encode() + b"\n")
 
     async def end(self) -> dict[str, Any]:
         """Cut what is still in flight, and return what was written. Raises StoreError if one of the
@@ -132,7 +132,7 @@ class TrafficCapture:
         async for line in writer.stdout:
             told = json.loads(line)
             if "idle" in told:
-                self._send_agent_request("end", *told["idle"])
+                self._send_command_to_relay("end", *told["idle"])
                 continue
             self._totals = told["totals"]
             self._answered = told["answers"]

@@ -49,7 +49,7 @@ class RaceSize:
     pairs: int
 
     @property
-    def starts(self) -> int:
+    def server_starts(self) -> int:
         """The number of servers that a tune starts at most."""
         return (1 + self.candidates) + (1 + self.kept) + 2 * self.pairs
 
@@ -75,14 +75,15 @@ def run_noise_pct(servers: Sequence[Sequence[float]]) -> float | None:
     return 100 * math.sqrt(squares / freedom)
 
 
-def runs_disagree(runs: Sequence[float], run_pct: float | None) -> bool:
+def runs_differ_beyond_noise(log_values: Sequence[float], run_spread_pct: float | None) -> bool:
     """Return whether the runs of one server differ by more than chance explains, so that one of them
-    was cold or disturbed. `runs` are logarithms, and `run_pct` is the measured spread between the runs
-    of one server, which counts if it is larger than the assumed one."""
-    if len(runs) < 2:
+    was cold or disturbed. `log_values` are the logarithms of what they measured, and `run_spread_pct`
+    is the measured spread between the runs of one server, which counts if it is larger than the
+    assumed one."""
+    if len(log_values) < 2:
         return False
-    spread = max(Noise().run_pct, run_pct or 0.0) / 100
-    return max(runs) - min(runs) > SURE_STANDARD_DEVIATIONS * math.sqrt(2) * spread
+    spread = max(Noise().run_pct, run_spread_pct or 0.0) / 100
+    return max(log_values) - min(log_values) > SURE_STANDARD_DEVIATIONS * math.sqrt(2) * spread
 
 
 def index_of_outlier(runs: Sequence[float]) -> int:
@@ -91,82 +92,86 @@ def index_of_outlier(runs: Sequence[float]) -> int:
     return max(range(len(runs)), key=lambda index: abs(runs[index] - middle))
 
 
-def combine_noise(run_pct: float | None, ratios: Sequence[float]) -> Noise | None:
+def estimate_noise_from_final(
+    run_spread_pct: float | None, log_ratios: Sequence[float]
+) -> Noise | None:
     """Estimate the spread in percent between servers started alike, and between runs of one server,
-    from the pairs of a tune's final. `run_pct` is the spread between runs; if it is None, that
-    between servers includes it. `ratios` are the logarithms of the ratios in the pairs, whose
+    from the pairs of a tune's final. `run_spread_pct` is the spread between runs; if it is None, that
+    between servers includes it. `log_ratios` are the logarithms of the ratios in the pairs, whose
     servers were all started for the final. None if there are too few of them. The race cannot say
     how servers differ: those that it starts twice are its best ones, which were chosen for what
     chance had added to them."""
-    if len(ratios) < MIN_FINAL_PAIRS:
+    if len(log_ratios) < MIN_FINAL_PAIRS:
         return None
-    of_one_pct, of_runs_pct = 100 * stdev(ratios) / math.sqrt(2), run_pct or 0.0
+    of_one_pct, of_runs_pct = 100 * stdev(log_ratios) / math.sqrt(2), run_spread_pct or 0.0
     return Noise(math.sqrt(max(0.0, of_one_pct**2 - of_runs_pct**2)), of_runs_pct)
 
 
-def race_size(candidates: int, starts: int, reserved: int = 0) -> RaceSize:
+def largest_race_within_starts(candidates: int, starts: int, reserved: int = 0) -> RaceSize:
     """Return the largest race with at most this number of candidates and of starts, of which
     `reserved` are kept for other work. The final first gives up one of its `FINAL_PAIRS` pairs, and then
     candidates are left out. Raises InputError if there is not room for a race of one candidate."""
     for count in range(candidates, 0, -1):
         for pairs in (FINAL_PAIRS, MIN_FINAL_PAIRS):
-            size = RaceSize(count, count_kept_candidates(count), pairs)
-            if size.starts + reserved <= starts:
+            size = RaceSize(count, count_second_block_candidates(count), pairs)
+            if size.server_starts + reserved <= starts:
                 return size
-    least = RaceSize(1, 1, MIN_FINAL_PAIRS).starts + reserved
+    least = RaceSize(1, 1, MIN_FINAL_PAIRS).server_starts + reserved
     raise InputError(
         f"a tune with {starts} starts is not possible",
         next_step=f"allow at least {least} starts; 30 are room for 12 candidates",
     )
 
 
-def count_kept_candidates(candidates: int) -> int:
+def count_second_block_candidates(candidates: int) -> int:
     """Return how many of the candidates go on to the second block."""
     return min(
         candidates, MAX_KEPT_CANDIDATES, max(2, math.ceil(candidates / _CANDIDATES_PER_KEPT_ONE))
     )
 
 
-def entries_of_second_block(
-    found: Mapping[Entry, float],
-    kept: int,
+def select_second_block_entries(
+    gains: Mapping[Entry, float],
+    max_entries: int,
     may_join: Callable[[Entry], bool],
     noise: Noise,
     *,
-    start_holds: bool = True,
+    start_keeps_limits: bool = True,
 ) -> list[Entry]:
     """Return the entries of the second block, the best first. Entries that are further behind the
     best than chance explains are left out. The start preset counts as the best if it leads and
-    keeps the limits (`start_holds`). If two of the best three gain, and `may_join` allows both in
+    keeps the limits (`start_keeps_limits`). If two of the best three gain, and `may_join` allows both in
     one server, the two joined take the last place."""
-    ranked = sorted(found, key=lambda entry: -found[entry])
-    best = max(found.values(), default=0.0)
-    if start_holds:
+    ranked = sorted(gains, key=lambda entry: -gains[entry])
+    best = max(gains.values(), default=0.0)
+    if start_keeps_limits:
         best = max(0.0, best)
-    least = best - SURE_STANDARD_DEVIATIONS * one_block_spread(noise)
-    chosen = [entry for entry in ranked if found[entry] >= least][:kept]
-    if kept < 2:
+    least = best - SURE_STANDARD_DEVIATIONS * one_block_log_gain_std(noise)
+    chosen = [entry for entry in ranked if gains[entry] >= least][:max_entries]
+    if max_entries < 2:
         return chosen
-    better = [entry for entry in ranked[:3] if found[entry] > 0]
+    better = [entry for entry in ranked[:3] if gains[entry] > 0]
     for a, b in combinations(better, 2):
         joined = (*a, *b)
         if may_join(joined):
-            return [*chosen[: kept - 1], joined]
+            return [*chosen[: max_entries - 1], joined]
     return chosen
 
 
-def one_block_spread(noise: Noise) -> float:
+def one_block_log_gain_std(noise: Noise) -> float:
     """Return the standard deviation of a gain that one block has shown, as a logarithm."""
     of_one = noise.server_pct**2 + noise.run_pct**2 / RUNS_PER_RACE_START
     return math.sqrt(2 * of_one) / 100
 
 
-def entry_for_final(found: Mapping[Entry, float], *, start_holds: bool = True) -> Entry | None:
-    """Return the entry that meets the start preset in the final, of the gains `found`. None if none
+def select_final_entry(
+    gains: Mapping[Entry, float], *, start_keeps_limits: bool = True
+) -> Entry | None:
+    """Return the entry that meets the start preset in the final, of the gains `gains`. None if none
     was faster than the start preset, so that a final could not show a gain. If the start preset does
-    not keep the limits (`start_holds`), the best entry meets it, faster or not."""
-    best = max(found, key=lambda entry: found[entry], default=None)
-    if best is None or (start_holds and found[best] <= 0):
+    not keep the limits (`start_keeps_limits`), the best entry meets it, faster or not."""
+    best = max(gains, key=lambda entry: gains[entry], default=None)
+    if best is None or (start_keeps_limits and gains[best] <= 0):
         return None
     return best
 
@@ -189,24 +194,24 @@ def simulate_tune(
     """Carry out one tune whose candidates gain `true_pct` percent, on servers and runs with this
     noise. Gains of joined candidates are multiplied."""
 
-    def one(entry: Entry, runs: int = RUNS_PER_RACE_START) -> float:
+    def simulate_log_speed(entry: Entry, runs: int = RUNS_PER_RACE_START) -> float:
         true = sum(math.log1p(true_pct[name] / 100) for name in entry)
         server = rng.gauss(0.0, noise.server_pct / 100)
         return true + server + rng.gauss(0.0, noise.run_pct / 100 / math.sqrt(runs))
 
     first: list[Entry] = [START, *((name,) for name in true_pct)]
-    blocks = [{entry: one(entry) for entry in first}]
+    blocks = [{entry: simulate_log_speed(entry) for entry in first}]
     second = [
         START,
-        *entries_of_second_block(
+        *select_second_block_entries(
             mean_gains_of_newest_block(blocks), size.kept, lambda joined: True, noise
         ),
     ]
-    blocks.append({entry: one(entry) for entry in second})
-    best = entry_for_final(mean_gains_of_newest_block(blocks))
+    blocks.append({entry: simulate_log_speed(entry) for entry in second})
+    best = select_final_entry(mean_gains_of_newest_block(blocks))
     if best is None:
         return SimulatedTune(None, None)
-    ratios = [one(best, 1) - one(START, 1) for _ in range(size.pairs)]
+    ratios = [simulate_log_speed(best, 1) - simulate_log_speed(START, 1) for _ in range(size.pairs)]
     t = t_quantile((1 + CONFIDENCE_LEVEL) / 2, size.pairs - 1)
     low = fmean(ratios) - t * stdev(ratios) / math.sqrt(size.pairs)
     return SimulatedTune(best, 100 * math.expm1(low) if low > 0 else None)

@@ -75,7 +75,7 @@ def is_balanced(spec: ExperimentSpec, pairs: int) -> bool:
     return not spec.twins or pairs % 2 == 0
 
 
-def check_twins(spec: ExperimentSpec) -> None:
+def check_twin_hosts_and_pairs(spec: ExperimentSpec) -> None:
     """Raise InputError if the experiment's two hosts are the same host, or if the number of pairs
     does not allow A to run on each host equally often."""
     if not spec.twins:
@@ -93,22 +93,22 @@ def check_twins(spec: ExperimentSpec) -> None:
         )
 
 
-def separate_machine_effect(
-    differences: Sequence[float], kinds: Sequence[bool], least: float
+def separate_host_effect(
+    log_ratios: Sequence[float], swapped: Sequence[bool], least_variance: float
 ) -> SeparatedEffect | None:
     """Return the effect of the change from A to B and the effect of the machine, computed from
-    log(B/A) of each pair. `kinds` says for each pair whether A and B had swapped hosts. `least` is
-    the smallest variance that is assumed for a pair. None if all or no pairs are swapped, because
-    the two effects cannot be separated then."""
-    groups = _unswapped_and_swapped(differences, kinds)
+    log(B/A) of each pair. `swapped` says for each pair whether A and B had swapped hosts. `least_variance`
+    is the smallest variance that is assumed for a pair. None if all or no pairs are swapped,
+    because the two effects cannot be separated then."""
+    groups = _unswapped_and_swapped(log_ratios, swapped)
     if not all(groups):
         return None
     plus, minus = map(fmean, groups)
     error = None
     if min(map(len, groups)) >= 2:
-        spread = max(least, variance_inside(differences, kinds))
+        spread = max(least_variance, variance_within_groups(log_ratios, swapped))
         error = math.sqrt(spread * math.fsum(1 / len(group) for group in groups)) / 2
-    return SeparatedEffect((plus + minus) / 2, (plus - minus) / 2, error, len(differences) - 2)
+    return SeparatedEffect((plus + minus) / 2, (plus - minus) / 2, error, len(log_ratios) - 2)
 
 
 def _unswapped_and_swapped(
@@ -121,10 +121,10 @@ def _unswapped_and_swapped(
     return groups
 
 
-def variance_inside(differences: Sequence[float], kinds: Sequence[bool]) -> float:
+def variance_within_groups(log_ratios: Sequence[float], swapped: Sequence[bool]) -> float:
     """Return the pooled variance of log(B/A) inside two groups of pairs: those in which A and B had
-    swapped hosts, and the others. `kinds` says for each pair whether it was swapped. There must be
+    swapped hosts, and the others. `swapped` says for each pair whether it was swapped. There must be
     three or more pairs."""
-    groups = _unswapped_and_swapped(differences, kinds)
+    groups = _unswapped_and_swapped(log_ratios, swapped)
     squares = math.fsum((d - fmean(group)) ** 2 for group in groups for d in group)
-    return squares / (len(differences) - 2)
+    return squares / (len(log_ratios) - 2)

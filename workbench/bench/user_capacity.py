@@ -95,7 +95,7 @@ def verdict_on_level(runs: Sequence[LevelRun], limits: Sequence[Limit]) -> Level
     """Return the verdict on a level, or None before its first run."""
     if not runs:
         return None
-    means = [fmean(_log_ratios(runs, place)) for place in range(len(limits))]
+    means = [fmean(_log_latency_to_limit_ratios(runs, place)) for place in range(len(limits))]
     binding = max(range(len(limits)), key=lambda place: means[place])
     lowest = _attainment_lower_bound(runs, binding)
     return LevelVerdict(
@@ -108,22 +108,24 @@ def _verdict_on_runs(runs: Sequence[LevelRun], limits: Sequence[Limit]) -> Verdi
         return Verdict.OPEN
     error = _ERROR_PROBABILITY / _VERDICTS_PER_LEVEL
     for place in range(len(limits)):
-        mean, half = _one_sided_interval(_log_ratios(runs, place), error / len(limits))
+        mean, half = _one_sided_interval(
+            _log_latency_to_limit_ratios(runs, place), error / len(limits)
+        )
         if mean - half > 0:
             return Verdict.FAILS
     for place, limit in enumerate(limits):
-        mean, half = _one_sided_interval(_log_ratios(runs, place), error)
+        mean, half = _one_sided_interval(_log_latency_to_limit_ratios(runs, place), error)
         if mean + half > 0 or _attainment_lower_bound(runs, place, error) < limit.percent / 100:
             return Verdict.OPEN
     return Verdict.HOLDS
 
 
-def _log_ratios(runs: Sequence[LevelRun], place: int) -> list[float]:
-    """Return ln(latency reached / limit) of the limit at this place, one number for each run."""
-    return [_log_ratio(run.attained[place]) for run in runs]
+def _log_latency_to_limit_ratios(runs: Sequence[LevelRun], limit_index: int) -> list[float]:
+    """Return ln(latency reached / limit) of the limit at this index, one number for each run."""
+    return [_log_latency_to_limit_ratio(run.attained[limit_index]) for run in runs]
 
 
-def _log_ratio(attained: LimitAttained) -> float:
+def _log_latency_to_limit_ratio(attained: LimitAttained) -> float:
     if attained.reached_ms is None or not attained.most_ms:
         return _LOG_RATIO_OF_FAILED_RUN
     return math.log(max(attained.reached_ms, 1e-3) / attained.most_ms)
@@ -136,14 +138,14 @@ def _one_sided_interval(values: Sequence[float], error: float) -> tuple[float, f
 
 
 def _attainment_lower_bound(
-    runs: Sequence[LevelRun], place: int, error: float = _ERROR_PROBABILITY
+    runs: Sequence[LevelRun], limit_index: int, error: float = _ERROR_PROBABILITY
 ) -> float:
-    """Return the lower bound of the share of requests that keep the limit at this place: Clopper
+    """Return the lower bound of the share of requests that keep the limit at this index: Clopper
     and Pearson over all requests of the runs."""
     requests = kept = 0
     for run in runs:
         requests += run.requests
-        kept += _count_requests_that_kept(run, place)
+        kept += _count_requests_within_limit(run, limit_index)
     return clopper_pearson_lower(kept, requests, error)
 
 
@@ -163,8 +165,8 @@ def clopper_pearson_lower(successes: float, trials: float, error: float) -> floa
     return low
 
 
-def _count_requests_that_kept(run: LevelRun, place: int) -> int:
-    return round(run.requests * (run.attained[place].kept_pct or 0.0) / 100)
+def _count_requests_within_limit(run: LevelRun, limit_index: int) -> int:
+    return round(run.requests * (run.attained[limit_index].kept_pct or 0.0) / 100)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +185,7 @@ class CapacitySearch:
         undecided = self._undecided_level()
         if undecided is not None:
             return undecided
-        return self._end_to_repeat()
+        return self._bracket_end_to_repeat()
 
     def _undecided_level(self) -> int | None:
         for users in self._levels_with(Verdict.OPEN):
@@ -210,16 +212,16 @@ class CapacitySearch:
                 return (low + high) // 2
         return None
 
-    def _end_to_repeat(self) -> int | None:
+    def _bracket_end_to_repeat(self) -> int | None:
         """Return the end of the bracket with fewer later runs, None if both have enough."""
         ends = known_values((self.highest_level_that_holds, self.lowest_level_that_fails))
-        later = {users: len(self._later_runs(users)) for users in ends}
+        later = {users: len(self._repeated_runs(users)) for users in ends}
         users = min(ends, key=later.__getitem__, default=None)
         if users is None or later[users] >= _REPEATED_RUNS_OF_ENDS:
             return None
         return users
 
-    def _later_runs(self, users: int) -> Sequence[LevelRun]:
+    def _repeated_runs(self, users: int) -> Sequence[LevelRun]:
         """Return the runs of a level that came after a run of another level, which came after its
         first one. Of a level without another one, all after the usual number count."""
         own = self.levels[users]
@@ -243,7 +245,9 @@ class CapacitySearch:
         none."""
         for users in sorted(self.levels):
             runs = self.levels[users]
-            first = verdict_on_level(runs[: len(runs) - len(self._later_runs(users))], self.limits)
+            first = verdict_on_level(
+                runs[: len(runs) - len(self._repeated_runs(users))], self.limits
+            )
             latest = self._verdict_of_measured(users)
             if first is not None and first.verdict not in (Verdict.OPEN, latest.verdict):
                 return users
@@ -295,7 +299,7 @@ def user_capacity_sentence(search: CapacitySearch, *, ended: bool) -> str:
             parts.append(f"fails at {fails}")
     elif fails is not None:
         parts.append(f"fails at {_users_text(fails)}")
-    open_ = _open_sentences(search, holds, fails, ended=ended)
+    open_ = _undecided_level_sentences(search, holds, fails, ended=ended)
     binding = _binding_limit_sentences(search, holds, fails)
     return "; ".join([", ".join(parts), *open_, *binding, *changed])
 
@@ -309,7 +313,7 @@ def _changed_verdict_sentences(search: CapacitySearch) -> list[str]:
     ]
 
 
-def _open_sentences(
+def _undecided_level_sentences(
     search: CapacitySearch, holds: int | None, fails: int | None, *, ended: bool
 ) -> list[str]:
     if fails is None:

@@ -31,20 +31,20 @@ class UserEstimate:
     most: int
 
     @property
-    def lowest_level_that_breaks(self) -> int | None:
+    def lowest_users_over_limit(self) -> int | None:
         """The lowest level that broke a limit; None if none did."""
         return min((users for users, ratio in self.ratios.items() if ratio > 0), default=None)
 
     @property
-    def highest_level_that_keeps(self) -> int | None:
+    def highest_users_within_limits(self) -> int | None:
         """The highest level that kept all limits, below the lowest that broke one; None if none did."""
-        breaks = self.lowest_level_that_breaks
+        breaks = self.lowest_users_over_limit
         kept = [users for users in self.ratios if breaks is None or users < breaks]
         return max(kept, default=None)
 
     def next_level(self) -> int | None:
         """Return the number of users to measure next. None if the estimate is complete."""
-        low, high = self.highest_level_that_keeps, self.lowest_level_that_breaks
+        low, high = self.highest_users_within_limits, self.lowest_users_over_limit
         if not self.ratios:
             return self.first
         if low is None:
@@ -65,7 +65,7 @@ class UserEstimate:
 
     def estimated_users(self) -> float:
         """Return the estimate: 0 if one user breaks a limit already."""
-        low, high = self.highest_level_that_keeps, self.lowest_level_that_breaks
+        low, high = self.highest_users_within_limits, self.lowest_users_over_limit
         if low is None:
             return 0.0
         if high is None:

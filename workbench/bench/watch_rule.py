@@ -63,14 +63,14 @@ def _is_loss_likely(measure: str, losses: Losses) -> bool:
     return _mean_loss_percent(losses) >= MIN_LOSS_PCT[measure] / 2
 
 
-def judge_night(
-    nights: Sequence[tuple[Mapping[str, Losses], Mapping[str, Losses]]],
+def detect_losses_of_night(
+    experiments_by_preset: Sequence[tuple[Mapping[str, Losses], Mapping[str, Losses]]],
 ) -> list[tuple[Loss, ...]]:
-    """Return the losses of each preset of a night. `nights` has for each preset the losses by measure
+    """Return the losses of each preset of a night. `experiments_by_preset` has for each preset the losses by measure
     of its first and of its second experiment; the second is empty if it was not made."""
     tests: list[tuple[int, Loss]] = []
     p_values, weights = [], []
-    for place, (first, second) in enumerate(nights):
+    for place, (first, second) in enumerate(experiments_by_preset):
         for measure, losses in first.items():
             again = second.get(measure, ())
             both = [*losses, *again]
@@ -81,9 +81,9 @@ def judge_night(
             loss = Loss(measure, size, len(both), p_value_of_loss(both), repeated)
             tests.append((place, loss))
             # a test that cannot raise an alarm is still one of the tests of the night
-            p_values.append(loss.p if _can_alarm(loss) else 1.0)
+            p_values.append(loss.p if _is_alarm_possible(loss) else 1.0)
             weights.append(ALPHA_WEIGHTS[measure])
-    found: list[list[Loss]] = [[] for _ in nights]
+    found: list[list[Loss]] = [[] for _ in experiments_by_preset]
     if tests:
         total = math.fsum(weights)
         shares = [weight / total for weight in weights]
@@ -100,7 +100,7 @@ def _is_loss_repeated(measure: str, first: Losses, second: Losses) -> bool:
     return p is not None and p < _REPEATED_LOSS_P
 
 
-def _can_alarm(loss: Loss) -> bool:
+def _is_alarm_possible(loss: Loss) -> bool:
     return loss.repeated and loss.loss_pct >= MIN_LOSS_PCT[loss.measure]
 
 
@@ -121,22 +121,26 @@ class Noise:
     run_pct: float = 1.0
 
 
-def simulated_night(true_loss_pct: Sequence[float], noise: Noise, rng: random.Random) -> list[bool]:
+def simulate_alarms_of_night(
+    true_loss_pct: Sequence[float], noise: Noise, rng: random.Random
+) -> list[bool]:
     """Carry out one night of as many presets, whose candidates are slower by these percentages.
     Return for each whether it was an alarm."""
 
-    def pairs(loss_pct: float, count: int) -> list[float]:
+    def simulate_pair_losses(loss_pct: float, count: int) -> list[float]:
         size = math.sqrt(2 * (noise.server_pct**2 + noise.run_pct**2)) / 100
         true = -math.log1p(-loss_pct / 100)
         return [true + rng.gauss(0.0, size) for _ in range(count)]
 
     nights = []
     for loss_pct in true_loss_pct:
-        first = {SPEED: pairs(loss_pct, FIRST_PAIRS)}
+        first = {SPEED: simulate_pair_losses(loss_pct, FIRST_PAIRS)}
         if needs_more_pairs(first):
-            first[SPEED] += pairs(loss_pct, MOST_FIRST_PAIRS - FIRST_PAIRS)
-        second = {SPEED: pairs(loss_pct, SECOND_PAIRS)} if needs_second_experiment(first) else {}
+            first[SPEED] += simulate_pair_losses(loss_pct, MOST_FIRST_PAIRS - FIRST_PAIRS)
+        second = {}
+        if needs_second_experiment(first):
+            second = {SPEED: simulate_pair_losses(loss_pct, SECOND_PAIRS)}
         # equal in the two other measures, which take their shares of the level
         equal = {START: [0.0] * len(first[SPEED]), MEMORY: [0.0] * len(first[SPEED])}
         nights.append(({**first, **equal}, second))
-    return [any(loss.alarm for loss in losses) for losses in judge_night(nights)]
+    return [any(loss.alarm for loss in losses) for losses in detect_losses_of_night(nights)]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _MAX_ANSWER_BYTES = 64 * 1024
 _MAX_KNOWN_ANSWERS = 256  # lengths of answers
 _MAX_LEARNED_PER_REFRESH = (
-    32  # answers between two calls of `refresh`: a server may vary something in each
+    32  # answers between two calls of `renew_store_allowance`: a server may vary something in each
 )
 _TEXT_FIELD = re.compile(
     rb'"(content|reasoning_content|reasoning|text|embedding)"\s*:\s*"(' + JSON_TEXT_PATTERN + rb')"'
@@ -98,9 +98,9 @@ class WholeAnswers:
         self._by_length: dict[int, WholeAnswer] = {}
         self._to_learn = _MAX_LEARNED_PER_REFRESH
 
-    def refresh(self) -> None:
-        """Allow `learn_answer` to note as many answers again as one refresh allows. Call this several
-        times a second, so that learning takes little time of each."""
+    def renew_store_allowance(self) -> None:
+        """Allow `store_answer` to store as many answers again as between two calls. Call this several
+        times a second, so that storing takes little time of each."""
         self._to_learn = _MAX_LEARNED_PER_REFRESH
 
     def find_answer(self, data: bytes) -> WholeAnswer | None:
@@ -109,8 +109,8 @@ class WholeAnswers:
         known = self._by_length.get(len(data))
         return known if known is not None and known.matches(data) else None
 
-    def learn_answer(self, data: bytes, exchange: Exchange) -> None:
-        """Note an answer that came as `data`, was parsed and is correct, if it has at most one token
+    def store_answer(self, data: bytes, exchange: Exchange) -> None:
+        """Store an answer that came as `data`, was parsed and is correct, if it has at most one token
         and later ones can be compared with it."""
         if (
             not self._to_learn

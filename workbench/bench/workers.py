@@ -101,7 +101,7 @@ class Worker(Protocol):
         """Return the error to raise for a client process that has ended without a result."""
         ...
 
-    async def end(self) -> None:
+    async def end_process(self) -> None:
         """End the client process and all processes that it started."""
         ...
 
@@ -158,7 +158,7 @@ class LocalWorker:
             code, self._stderr.result().decode("utf-8", "replace") if self._stderr.done() else ""
         )
 
-    async def end(self) -> None:
+    async def end_process(self) -> None:
         """End the worker's process group with SIGTERM, then SIGKILL. The group id is the worker's
         process id, because the worker leads a session of its own."""
         process = self.process
@@ -285,7 +285,7 @@ class HostWorker:
     async def problem(self) -> BenchError:
         return _client_died_error(await self._stream.wait(), await self._stream.stderr_tail())
 
-    async def end(self) -> None:
+    async def end_process(self) -> None:
         with contextlib.suppress(HostError, OSError):
             await self._stream.close()
 

@@ -52,15 +52,15 @@ _encode_json = json.JSONEncoder(ensure_ascii=False).encode  # `json.dumps` would
 _DROPPABLE_FIELDS = ("ignore_eos", "min_tokens", "temperature", "stream_options", "encoding_format")
 
 
-def request_mark(salt: str, own: str) -> str:
-    """Return twelve digits that identify one request of one run. `own` is "r/INDEX" for a measured
-    request and "w/INDEX" for a warm-up request.
+def unique_prompt_mark(salt: str, request_name: str) -> str:
+    """Return twelve digits that identify one request of one run. `request_name` is "r/INDEX" for a
+    measured request and "w/INDEX" for a warm-up request.
 
     The digits stand at the front of the prompt, so that the prefix cache contains no part of it.
     The salt alone is not enough, because all prompts of a run would begin with it. Digits, unlike
     letters, take the same number of tokens in every prompt.
     """
-    kind, _, number = own.partition("/")
+    kind, _, number = request_name.partition("/")
     return f"{(_first_mark_number(salt, kind) + _MARK_STEP * int(number or 0)) % 10**12:012d}"
 
 
@@ -74,7 +74,7 @@ def has_messages(prompt: str) -> bool:
     return prompt.startswith(("[", '{"messages"'))
 
 
-def split_prompt_entry(entry: Any) -> tuple[Any, int | None]:
+def split_prompt_and_answer_length(entry: Any) -> tuple[Any, int | None]:
     """Return (text or messages, requested answer length) of a decoded entry of `BenchSpec.prompts`.
     The length is None if the entry contains none."""
     if isinstance(entry, dict):
@@ -83,7 +83,7 @@ def split_prompt_entry(entry: Any) -> tuple[Any, int | None]:
 
 
 @cache
-def real_text_ring(texts: tuple[str, ...]) -> RealText:
+def cached_real_text(texts: tuple[str, ...]) -> RealText:
     """Return the texts of `BenchSpec.texts` as a ring, made once."""
     return RealText(texts)
 
@@ -103,7 +103,7 @@ class Workload:
         uncounted = max(1, spec.input_tokens) if self._trace is None else BLOCK_TOKENS
         self.words = spec.prompt_words or uncounted
         self.calibrated = False
-        own = [split_prompt_entry(json.loads(one)) for one in spec.prompts]
+        own = [split_prompt_and_answer_length(json.loads(one)) for one in spec.prompts]
         self._own, self._own_lengths = [prompt for prompt, _ in own], [length for _, length in own]
         # whether replies must have an exact length; the user's `extra_body` takes precedence
         wanted = spec.extra_body.get("ignore_eos", spec.ignore_eos)
@@ -115,7 +115,7 @@ class Workload:
         # bodies with an excerpt, around their mark, by all that differs between two of them
         self._around_marks: dict[tuple[object, ...], tuple[bytes, bytes]] = {}
         most = max(self.words, 4 * spec.input_tokens + 16)
-        self._real = real_text_ring(spec.texts) if spec.has_real_text else None
+        self._real = cached_real_text(spec.texts) if spec.has_real_text else None
         # prompts that differ from others only in their mark
         self._has_excerpts = self._real is not None and not (
             load or self._own or spec.length_spread
@@ -156,14 +156,14 @@ class Workload:
         """Return the synthetic prompt of request `index`. Its words depend only on the seed and the
         index, so that A and B of a comparison get equal words.
 
-        Digits made from the salt (`request_mark`) are at the front, so that no two prompts of any
+        Digits made from the salt (`unique_prompt_mark`) are at the front, so that no two prompts of any
         runs share a prefix. With `spec.shared_prefix`, the digits are at the end.
         """
         spec = self.spec
         if self._trace is not None:
             return self._trace_prompt(index, warmup)
         own = _request_name(index, warmup)
-        mark = request_mark(spec.salt, own)
+        mark = unique_prompt_mark(spec.salt, own)
         if self._real is not None:
             asked = _TEXT_TASK_PREFIX + self._real.excerpt(
                 self._first_piece_of_request(index, warmup), self.words
@@ -180,8 +180,8 @@ class Workload:
         so prompts share as many tokens as their blocks say, and none with prompts of other runs."""
         assert self._trace is not None
         if warmup:
-            return self._block_text("w", index, self._warmup_tokens(index), begins=True)
-        blocks = self._trace.blocks_of(index)
+            return self._block_text("w", index, self._warmup_prompt_tokens(index), begins=True)
+        blocks = self._trace.block_numbers_and_tokens(index)
         texts = [
             self._block_text("b", number, tokens, begins=not place)
             for place, (number, tokens) in enumerate(blocks)
@@ -192,11 +192,11 @@ class Workload:
         """Return the text of block `number` with about `tokens` tokens. `begins` says whether it
         begins a prompt."""
         assert self._trace_text is not None
-        offset = _random_offset(self.spec.seed, kind) + _BLOCK_OFFSET_STEP * number
-        mark = request_mark(self.spec.salt, f"{kind}/{number}")
+        offset = _random_offset_fraction(self.spec.seed, kind) + _BLOCK_OFFSET_STEP * number
+        mark = unique_prompt_mark(self.spec.salt, f"{kind}/{number}")
         return self._trace_text.block_text(mark, offset, tokens, begins=begins)
 
-    def _warmup_tokens(self, index: int) -> int:
+    def _warmup_prompt_tokens(self, index: int) -> int:
         """Return the length of the prompt of request `index` of a trace's warm-up: in turn the mean of
         the trace and a quarter of it, since two lengths tell the chat template from the text."""
         mean = self.spec.input_tokens
@@ -207,9 +207,11 @@ class Workload:
         assert self._real is not None
         spec = self.spec
         if spec.shared_prefix:
-            return self._real.find_first_piece_of_excerpt(_random_offset(spec.seed, "shared"), 0)
+            return self._real.find_first_piece_of_excerpt(
+                _random_offset_fraction(spec.seed, "shared"), 0
+            )
         return self._real.find_first_piece_of_excerpt(
-            _random_offset(spec.seed, "w" if warmup else "r"), index
+            _random_offset_fraction(spec.seed, "w" if warmup else "r"), index
         )
 
     def prompt_identity(self, index: int) -> str:
@@ -219,7 +221,7 @@ class Workload:
         if self._talks is not None:
             return f"{index}"
         if self._trace is not None:
-            return str(self._trace.blocks_of(index))
+            return str(self._trace.block_numbers_and_tokens(index))
         if self._real is not None:
             return f"{self._first_piece_of_request(index, warmup=False)}"
         return "" if self.spec.shared_prefix else f"{index}"
@@ -233,7 +235,7 @@ class Workload:
         """Return the prompt of request `index`: a text or messages. Of a conversation, all requests
         have one mark, so that each contains the one before."""
         if self._talks is not None and not warmup:
-            mark = request_mark(self.spec.salt, f"r/{self._talks.first_turn_of(index)}")
+            mark = unique_prompt_mark(self.spec.salt, f"r/{self._talks.first_turn_of(index)}")
             return _insert_mark_before_text(self._talks.messages_of(index), f"[{mark}] ")
         if not self._own:
             return self.synthetic_prompt(index, warmup=warmup)
@@ -241,7 +243,7 @@ class Workload:
         if self.spec.shared_prefix:
             return asked
         return _insert_mark_before_text(
-            asked, f"[{request_mark(self.spec.salt, _request_name(index, warmup))}] "
+            asked, f"[{unique_prompt_mark(self.spec.salt, _request_name(index, warmup))}] "
         )
 
     def prompt_as_fields(self, asked: Any) -> dict[str, Any]:
@@ -267,7 +269,7 @@ class Workload:
             self._length_field,
             *self.dropped,
         )
-        mark = request_mark(self.spec.salt, _request_name(index, warmup)).encode()
+        mark = unique_prompt_mark(self.spec.salt, _request_name(index, warmup)).encode()
         around = self._around_marks.get(form)
         if around is None:
             body = self._whole_body(index, warmup)
@@ -304,7 +306,7 @@ class Workload:
                 "stream": spec.stream,
             }
         if spec.stream:
-            fields["stream_options"] = {"include_usage": True} | self._usage_option_of_chunks(
+            fields["stream_options"] = {"include_usage": True} | self._chunk_usage_stream_option(
                 warmup
             )
         elif self._asks_usage:
@@ -316,7 +318,7 @@ class Workload:
             fields.pop(name, None)
         return fields
 
-    def _usage_option_of_chunks(self, warmup: bool) -> dict[str, bool]:
+    def _chunk_usage_stream_option(self, warmup: bool) -> dict[str, bool]:
         """Return the stream option that requests token usage in each chunk, or {} if it must not be
         requested.
 
@@ -329,8 +331,8 @@ class Workload:
             return {}
         return {_USAGE_IN_CHUNKS_OPTION: True}
 
-    def ask_for_usage(self) -> bool:
-        """React to a whole answer without usage: ask for usage from now on, as for a stream. TabbyAPI
+    def start_requesting_usage(self) -> bool:
+        """React to a whole answer without usage: request usage from now on, as for a stream. TabbyAPI
         needs it, and vLLM rejects it. Return whether it was not asked for before."""
         if self.spec.stream or self._asks_usage or self.spec.endpoint == "embeddings":
             return False
@@ -363,10 +365,10 @@ class Workload:
         self.dropped += [f for f in named if f not in self.dropped]
         return bool(named)
 
-    def calibrate_words(self, counted: Sequence[tuple[int, int]]) -> None:
-        """Adjust `words` so that prompts get the requested length. `counted` has (number of a warm-up
-        request, its tokens) as the server counted them, with the chat template, for prompts of the
-        number of words so far.
+    def calibrate_words(self, index_and_prompt_tokens: Sequence[tuple[int, int]]) -> None:
+        """Adjust `words` so that prompts get the requested length. `index_and_prompt_tokens` has
+        (number of a warm-up request, its tokens) as the server counted them, with the chat template,
+        for prompts of the number of words so far.
 
         Nothing changes for the user's own prompts, or if the server's tokenizer already determined
         the length.
@@ -375,16 +377,18 @@ class Workload:
             return
         wanted = self.spec.input_tokens
         if self._trace_text is not None:
-            self._trace_text.scale_to_lengths(
-                [(self._warmup_tokens(i), tokens) for i, tokens in counted]
+            self._trace_text.fit_to_counted_lengths(
+                [(self._warmup_prompt_tokens(i), tokens) for i, tokens in index_and_prompt_tokens]
             )
             self.words = max(1, round(BLOCK_TOKENS * self._trace_text.pieces_per_token))
             self.calibrated = True
             return
-        prompt_tokens = round(sum(tokens for _, tokens in counted) / len(counted))
+        prompt_tokens = round(
+            sum(tokens for _, tokens in index_and_prompt_tokens) / len(index_and_prompt_tokens)
+        )
         if self._real is None:
             per_word = sum(len(w) + 1 for w in _VOCABULARY) / len(_VOCABULARY)
-            fixed = len(f"[{request_mark(self.spec.salt, '')}] {_TASK_PREFIX}")
+            fixed = len(f"[{unique_prompt_mark(self.spec.salt, '')}] {_TASK_PREFIX}")
             characters = (fixed + per_word * self.words) * wanted / max(1, prompt_tokens)
             words = round((characters - fixed) / per_word)
         else:
@@ -407,7 +411,7 @@ def _random_words(source: random.Random, count: int) -> list[str]:
 
 
 @cache
-def _random_offset(seed: int, kind: str) -> float:
+def _random_offset_fraction(seed: int, kind: str) -> float:
     return random.Random(f"{seed}/text/{kind}").random()
 
 

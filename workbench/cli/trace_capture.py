@@ -111,7 +111,9 @@ async def _wait_until_capture_ends(
     telling = asyncio.create_task(_print_in_flight(capturing))
     next_one = asyncio.create_task(signals.get())
     try:
-        await _wait_for_first_of(None, capturing.drain(), next_one, capturing.ended.wait())
+        await _wait_for_first_of(
+            None, capturing.stop_accepting_and_drain(), next_one, capturing.ended.wait()
+        )
     finally:
         telling.cancel()
     arrived = [one.result() for one in (first, next_one) if one.done() and not one.cancelled()]

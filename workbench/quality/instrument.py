@@ -31,7 +31,7 @@ from workbench.quality.lanes.base import (
     ScoreError,
     UnusableText,
 )
-from workbench.quality.pieces import Pieces
+from workbench.quality.pieces import TokenTexts
 from workbench.quality.statistics import mean_logprob, top2_gap
 from workbench.quality.texts import LONG_TOKENS
 
@@ -88,23 +88,23 @@ class AnswersScored:
 
 def count_scoring_requests(texts: Sequence[Text], *, prefill: bool) -> int:
     """Return the number of requests that one scoring of the texts takes."""
-    long = _count_long(texts)
+    long = _count_long_texts(texts)
     return long * FORCED_POSITIONS + (len(texts) - long) * _requests_of_short_text(prefill)
 
 
-def count_positions(texts: Sequence[Text], *, prefill: bool) -> int:
+def count_scored_positions(texts: Sequence[Text], *, prefill: bool) -> int:
     """Return the number of positions at which one scoring of the texts looks, at most."""
-    long = _count_long(texts)
+    long = _count_long_texts(texts)
     each = PREFILL_POSITIONS if prefill else FORCED_POSITIONS
     return long * FORCED_POSITIONS + (len(texts) - long) * each
 
 
 def count_answer_requests(texts: Sequence[Text], *, prefill: bool) -> int:
     """Return the number of requests that one scoring of the answers to the texts takes, at most."""
-    return (len(texts) - _count_long(texts)) * _requests_of_short_text(prefill)
+    return (len(texts) - _count_long_texts(texts)) * _requests_of_short_text(prefill)
 
 
-def _count_long(texts: Sequence[Text]) -> int:
+def _count_long_texts(texts: Sequence[Text]) -> int:
     return sum(text.is_long for text in texts)
 
 
@@ -117,7 +117,7 @@ def _ignore_progress(what: str, done: int, total: int) -> None:
 
 
 class Instrument:
-    """The instruments on one server. `on_progress` hears of each text."""
+    """The instruments on one server. `on_progress` is called for each text."""
 
     def __init__(self, interface: Interface, on_progress: Progress = _ignore_progress) -> None:
         self._interface = interface
@@ -132,18 +132,18 @@ class Instrument:
         return PREFILL if self._interface.prefill else DECODE
 
     @property
-    def pieces(self) -> Pieces:
+    def token_texts(self) -> TokenTexts:
         """The texts of the tokens that the server has named so far."""
         return self._interface.pieces
 
     # ---- proof
 
-    async def prove_instrument(self, texts: Sequence[Text], side: str) -> InstrumentProof:
+    async def prove_scores_agree(self, texts: Sequence[Text], side: str) -> InstrumentProof:
         """Score tokens of the first texts in two ways. They must agree, or the instrument is not
         usable. `side` is "A" or "B"."""
         differences: list[float] = []
 
-        def unusable(reason: str, defect: str = "") -> InstrumentProof:
+        def unusable_proof(reason: str, defect: str = "") -> InstrumentProof:
             return InstrumentProof(
                 side=side,
                 lane=self.lane,
@@ -158,24 +158,26 @@ class Instrument:
             usable = await self._usable_texts(texts)
             for text in usable:
                 if len(differences) < PROOF_POSITIONS:
-                    differences += await self._score_differences(
+                    differences += await self._measure_score_differences(
                         text, PROOF_POSITIONS - len(differences)
                     )
-            noise = await self._repeat_noise(usable[0])
+            noise = await self._measure_repeat_noise_nats(usable[0])
         except ImpossibleScore as error:
-            return unusable(str(error), self._interface.defect)
+            return unusable_proof(str(error), self._interface.defect)
         except ScoreError as error:
-            return unusable(str(error))
+            return unusable_proof(str(error))
         count = len(differences)
         if count < _FEWEST_POSITIONS:
-            return unusable(f"only {count} of {PROOF_POSITIONS} positions could be scored twice")
+            return unusable_proof(
+                f"only {count} of {PROOF_POSITIONS} positions could be scored twice"
+            )
         mean = sum(differences) / count
         if mean > _MEAN_DIFFERENCE:
             said = (
                 f"two ways to score the same {count} tokens differ by {mean:.3g} on average, "
                 f"where rounding explains {_MEAN_DIFFERENCE}"
             )
-            return unusable(said, self._interface.defect)
+            return unusable_proof(said, self._interface.defect)
         return InstrumentProof(
             side=side,
             lane=self.lane,
@@ -202,7 +204,7 @@ class Instrument:
             raise problem
         return found
 
-    async def _repeat_noise(self, text: Text) -> float | None:
+    async def _measure_repeat_noise_nats(self, text: Text) -> float | None:
         """Return the largest difference between two equal measurements."""
         prompt = (await self._tokenize_prompt(text)).first_tokens(PROOF_POSITIONS + 1)
         first, second = await self._score_prompt_once(prompt), await self._score_prompt_once(prompt)
@@ -214,25 +216,25 @@ class Instrument:
 
     async def _score_prompt_once(self, prompt: Prompt) -> Sequence[ScoredPosition | None]:
         if self._interface.prefill:
-            return await self._interface.score_all(prompt)
+            return await self._interface.score_whole_prompt(prompt)
         end = len(prompt.ids)
-        return await self._score_places(prompt, range(max(1, end - _FEWEST_POSITIONS), end))
+        return await self._score_positions(prompt, range(max(1, end - _FEWEST_POSITIONS), end))
 
-    async def _score_places(
-        self, prompt: Prompt, places: range, slot: int = 0
+    async def _score_positions(
+        self, prompt: Prompt, positions: range, slot: int = 0
     ) -> list[ScoredPosition | None]:
-        """Score the tokens at some places of a prompt, one after the other."""
-        return [await self._interface.score_next(prompt, place, slot) for place in places]
+        """Score the tokens at some positions of a prompt, one after the other."""
+        return [await self._interface.score_next(prompt, place, slot) for place in positions]
 
-    async def _score_differences(self, text: Text, tokens: int) -> list[float]:
+    async def _measure_score_differences(self, text: Text, tokens: int) -> list[float]:
         """Score at most this many tokens in two ways, and return the differences."""
         prompt = (await self._tokenize_prompt(text)).first_tokens(tokens + 1)
         if self._interface.prefill:
-            one = list(await self._interface.score_all(prompt))
+            one = list(await self._interface.score_whole_prompt(prompt))
         else:
             # A server that scores no prompts: what it says of its own answer, and the answer forced.
             question = prompt.first_tokens(1 + PROOF_POSITIONS // 2)
-            one = list(await self._interface.answer(question, tokens))
+            one = list(await self._interface.generate_answer(question, tokens))
             prompt = await self._prompt_with_answer(question, one)
         start = len(prompt.ids) - len(one)
         differences = []
@@ -242,8 +244,8 @@ class Instrument:
             if second is None or second.token != first.token:
                 continue
             self._one_token_s = min(self._one_token_s, time.monotonic() - began)
-            _check_order(first)
-            _check_order(second)
+            _require_top_is_most_probable(first)
+            _require_top_is_most_probable(second)
             differences.append(_logprob_difference(first, second))
         return known_values(differences)
 
@@ -266,7 +268,7 @@ class Instrument:
         """Score texts, at most `concurrency` of them together. With a concurrency above 1, each
         position is one request, because whole prompts together need too much memory."""
 
-        async def one(text: Text, slot: int) -> ScoredText:
+        async def score_or_report_problem(text: Text, slot: int) -> ScoredText:
             try:
                 return await self._score_text(text, slot, concurrency)
             except ScoreError as error:
@@ -282,7 +284,9 @@ class Instrument:
                     problem=str(error),
                 )
 
-        found, problem = await self._measure_texts(texts, concurrency, "texts scored", one)
+        found, problem = await self._results_and_problem_of_texts(
+            texts, concurrency, "texts scored", score_or_report_problem
+        )
         return Scores(tuple(found), problem)
 
     async def _score_text(self, text: Text, slot: int, concurrency: int) -> ScoredText:
@@ -290,14 +294,14 @@ class Instrument:
         whole = self._interface.prefill and not text.is_long and concurrency == 1
         if whole:
             lane = PREFILL
-            positions = (await self._interface.score_all(prompt))[-PREFILL_POSITIONS:]
+            positions = (await self._interface.score_whole_prompt(prompt))[-PREFILL_POSITIONS:]
         else:
             lane = DECODE
             end = len(prompt.ids)
             places = range(max(1, end - FORCED_POSITIONS), end)
-            positions = tuple(known_values(await self._score_places(prompt, places, slot)))
+            positions = tuple(known_values(await self._score_positions(prompt, places, slot)))
         for one in positions:
-            _check_order(one)
+            _require_top_is_most_probable(one)
         if len(positions) < min(_FEWEST_POSITIONS, len(prompt.ids) - 1):
             raise UnusableText(f"it can be scored at {len(positions)} positions only")
         return ScoredText(
@@ -329,17 +333,19 @@ class Instrument:
     async def write_answers(self, texts: Sequence[Text], *, concurrency: int) -> Answers:
         """Let the server go on after the beginning of each text, `concurrency` texts together."""
 
-        async def one(text: Text, slot: int) -> GreedyAnswer:
+        async def write_answer(text: Text, slot: int) -> GreedyAnswer:
             try:
                 prompt = await self._tokenize_question(text)
             except UnusableText as error:
                 return GreedyAnswer(text.name, text.kind, (), (), concurrency, str(error))
-            written = await self._interface.answer(prompt, ANSWER_TOKENS, slot)
+            written = await self._interface.generate_answer(prompt, ANSWER_TOKENS, slot)
             return _greedy_answer(text, prompt, written, concurrency)
 
         short = [text for text in texts if not text.is_long]
         self._interface.request_s = self._answer_limit_s(concurrency)
-        found, problem = await self._measure_texts(short, concurrency, "answers written", one)
+        found, problem = await self._results_and_problem_of_texts(
+            short, concurrency, "answers written", write_answer
+        )
         return Answers(tuple(found), problem)
 
     def _answer_limit_s(self, together: int) -> float:
@@ -412,12 +418,12 @@ class Instrument:
         if self._interface.prefill:
             room = (self._interface.context_tokens or MOST_TOKENS + 1) - 1
             whole = whole.first_tokens(min(MOST_TOKENS, room))
-            positions = (await self._interface.score_all(whole))[first - 1 :]
+            positions = (await self._interface.score_whole_prompt(whole))[first - 1 :]
         else:
             places = range(first, min(len(whole.ids), first + FORCED_POSITIONS))
-            positions = tuple(known_values(await self._score_places(whole, places)))
+            positions = tuple(known_values(await self._score_positions(whole, places)))
         for one in positions:
-            _check_order(one)
+            _require_top_is_most_probable(one)
         named = [one for one in positions if one.log_probabilities]
         if not named:
             raise UnusableText("no token of the answer can be scored")
@@ -425,7 +431,7 @@ class Instrument:
 
     # ---- several texts
 
-    async def _measure_texts(
+    async def _results_and_problem_of_texts(
         self,
         texts: Sequence[Text],
         concurrency: int,
@@ -438,7 +444,7 @@ class Instrument:
         waiting = list(enumerate(texts))[::-1]
         problems: list[str] = []
 
-        async def work(slot: int) -> None:
+        async def process_waiting_texts(slot: int) -> None:
             while waiting and not problems:
                 place, text = waiting.pop()
                 try:
@@ -448,7 +454,7 @@ class Instrument:
                     return
                 self._on_progress(what, len(found), len(texts))
 
-        await asyncio.gather(*map(work, range(min(concurrency, len(texts)))))
+        await asyncio.gather(*map(process_waiting_texts, range(min(concurrency, len(texts)))))
         return [found[place] for place in sorted(found)], next(iter(problems), "")
 
 
@@ -472,7 +478,7 @@ def _greedy_answer(
     )
 
 
-def _check_order(scored: ScoredPosition) -> None:
+def _require_top_is_most_probable(scored: ScoredPosition) -> None:
     """Raise ScoreError if a token is more probable than the most probable one."""
     if scored.logprob is None or not scored.top:
         return

@@ -34,7 +34,7 @@ from workbench.model.quality import (
 from workbench.model.quality_limits import MOST_ITEMS
 from workbench.model.untrusted_numbers import EXACT
 from workbench.model.untrusted_text import NAME_CHARS, clean_text
-from workbench.quality.statistics import LEVEL, mean_interval, p_value_not_zero
+from workbench.quality.statistics import LEVEL, mean_interval, p_value_of_nonzero_mean
 
 _MOST_FILE_BYTES = 512 * 1024 * 1024
 _SHARE_LOST = 0.05  # p below it: a difference
@@ -75,7 +75,7 @@ def read_scores(directory: Path, field: str | None = None) -> Scores:
             filter_ = filter_ or own_filter
             if own_filter != filter_:
                 continue
-            item, name, value = _parse_score(entry, path.stem, field, place)
+            item, name, value = _parse_item_field_and_score(entry, path.stem, field, place)
             fields.setdefault(name, place)
             found.setdefault(item, []).append(value)
             if len(found) > MOST_ITEMS:
@@ -121,32 +121,32 @@ def _parse_object(line: bytes, place: str) -> Mapping[str, Any]:
     return entry
 
 
-def _parse_score(
-    entry: Mapping[str, Any], stem: str, field: str, place: str
+def _parse_item_field_and_score(
+    entry: Mapping[str, Any], file_stem: str, field: str, location: str
 ) -> tuple[str, str, float]:
     """Return (item, field of the score, score) of a line."""
-    item, fallback = _find_item_and_score_field(entry, stem)
+    item, fallback = _find_item_and_score_field(entry, file_stem)
     if not item:
         raise InputError(
-            f'{place}: the item has no name: there is no "item", "doc_id" or "example_id"',
+            f'{location}: the item has no name: there is no "item", "doc_id" or "example_id"',
             next_step=_EXPECTED,
         )
     name = field or fallback
     if name is None:
         names = ", ".join(sorted(clean_text(str(one), 40) for one in entry)[:12])
         raise InputError(
-            f"{place}: there is no score among the fields {names}",
+            f"{location}: there is no score among the fields {names}",
             next_step="name its field, such as --eval-score exact_match",
         )
     if name not in entry:
-        raise InputError(f"{place}: there is no field {name!r}", next_step=_EXPECTED)
+        raise InputError(f"{location}: there is no field {name!r}", next_step=_EXPECTED)
     value = entry[name]
     if isinstance(value, bool):
         return item, name, float(value)
     possible = isinstance(value, (int, float)) and abs(value) <= EXACT  # not NaN
     if not possible:
         raise InputError(
-            f"{place}: the score {name!r} is {clean_text(json.dumps(value), 60)}, not a number",
+            f"{location}: the score {name!r} is {clean_text(json.dumps(value), 60)}, not a number",
             next_step="name another field with --eval-score; a metric of the whole set has no score "
             "of an item",
         )
@@ -266,7 +266,7 @@ def _p_value_of_scores(differences: Sequence[float]) -> float:
     smallest, largest = round(min(differences), 12), round(max(differences), 12)
     if len(differences) > 1 and smallest == largest != 0.0:
         return min(1.0, 2 * 0.5 ** len(differences))
-    return p_value_not_zero(differences)
+    return p_value_of_nonzero_mean(differences)
 
 
 def mcnemar_p(lost: int, gained: int) -> float:
@@ -315,7 +315,7 @@ def _phi_correlation(both: int, lost: int, gained: int, neither: int) -> float:
 # -- words -----------------------------------------------------------------------------------------
 
 
-def merge_own_measure(result: QualityResult, own: OwnMeasure) -> QualityResult:
+def add_user_measure_to_result(result: QualityResult, own: OwnMeasure) -> QualityResult:
     """Return the comparison with the user's own measure. If that differs, so do the answers,
     whatever the log probabilities say."""
     verdict = result.verdict
@@ -328,12 +328,12 @@ def merge_own_measure(result: QualityResult, own: OwnMeasure) -> QualityResult:
         result,
         own=own,
         verdict=verdict,
-        summary=f"{result.summary}{joint} {own_measure_text(own)}",
+        summary=f"{result.summary}{joint} {user_measure_sentence(own)}",
         notes=(*result.notes, *_missing_item_sentences(own)),
     )
 
 
-def own_measure_text(own: OwnMeasure) -> str:
+def user_measure_sentence(own: OwnMeasure) -> str:
     """Return the outcome of the user's own measure as one clause."""
     if own.right_wrong:
         values = f"A has {100 * own.mean_a:.1f} % right, B {100 * own.mean_b:.1f} %"

@@ -1,4 +1,4 @@
-"""Pieces: the texts of single tokens, as they are shown to the user."""
+"""TokenTexts: the texts of single tokens, as they are shown to the user."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from workbench.model.quality import Token
 from workbench.model.untrusted_text import clean_text
 
-Pieces = Mapping[Token, str]
+TokenTexts = Mapping[Token, str]
 
 _MOST_CHARACTERS = 100  # of one token: more is no token, but an attack
 _VISIBLE = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
-def format_piece(text: str) -> str:
+def format_token_text(text: str) -> str:
     """Return the text of a token on one line: line ends and tabs are written as in Python, and other
     control characters are left out."""
     for character, shown in _VISIBLE.items():
@@ -21,12 +21,12 @@ def format_piece(text: str) -> str:
     return clean_text(text, _MOST_CHARACTERS)
 
 
-def text_of_tokens(tokens: Sequence[Token], pieces: Pieces) -> str:
+def text_of_tokens(tokens: Sequence[Token], pieces: TokenTexts) -> str:
     """Return the text of tokens. A token whose text is not known is shown by its id: <1234>."""
-    return "".join(_piece_of_token(token, pieces) for token in tokens)
+    return "".join(_text_of_token(token, pieces) for token in tokens)
 
 
-def _piece_of_token(token: Token, pieces: Pieces) -> str:
+def _text_of_token(token: Token, pieces: TokenTexts) -> str:
     if isinstance(token, str):
-        return format_piece(token)
+        return format_token_text(token)
     return pieces.get(token) or f"<{token}>"

@@ -53,7 +53,7 @@ def scored_text_problem(text: ScoredText) -> str:
     return ""
 
 
-def count_named_tokens(text: ScoredText) -> int:
+def count_scored_top_tokens(text: ScoredText) -> int:
     """Return for how many of the most probable tokens the whole text has log probabilities."""
     return min((len(position.top) for position in text.positions), default=0)
 
@@ -96,8 +96,8 @@ _LOWEST_LOGPROB = -103.3
 
 def _token_log_probability(position: ScoredPosition, k: int) -> float:
     if position.logprob is not None:
-        return _bound_log_probability(position.logprob)
-    return _bound_log_probability(position.top[:k][-1][1])
+        return _clamp_logprob_from_below(position.logprob)
+    return _clamp_logprob_from_below(position.top[:k][-1][1])
 
 
 def mean_logprob(positions: Sequence[ScoredPosition]) -> float:
@@ -106,12 +106,12 @@ def mean_logprob(positions: Sequence[ScoredPosition]) -> float:
     return _mean(_token_log_probability(one, len(one.top)) for one in positions)
 
 
-def unnamed_share(text: ScoredText) -> float:
+def share_of_unscored_tokens(text: ScoredText) -> float:
     """Return the share of the positions whose token the server did not name."""
     return _mean(float(position.logprob is None) for position in text.positions)
 
 
-def _bound_log_probability(logprob: float) -> float:
+def _clamp_logprob_from_below(logprob: float) -> float:
     return max(logprob, _LOWEST_LOGPROB)
 
 
@@ -137,7 +137,7 @@ def kl_lower_bound(a: ScoredPosition, b: ScoredPosition, k: int) -> float:
     only_b = [q[token] for token in q if token not in p]
     rest_a = max(1.0 - math.fsum(p.values()), _LEAST_REST)
     rest_b = max(1.0 - math.fsum(q.values()), _LEAST_REST)
-    others = _minimum_over_other_tokens(
+    others = _minimum_divergence_of_other_tokens(
         u=math.fsum(only_a),
         v=math.fsum(only_b),
         rest_a=rest_a,
@@ -149,10 +149,10 @@ def kl_lower_bound(a: ScoredPosition, b: ScoredPosition, k: int) -> float:
 
 
 def _probability_from_log(logprob: float) -> float:
-    return math.exp(_bound_log_probability(min(logprob, 0.0)))
+    return math.exp(_clamp_logprob_from_below(min(logprob, 0.0)))
 
 
-def _minimum_over_other_tokens(
+def _minimum_divergence_of_other_tokens(
     *, u: float, v: float, rest_a: float, rest_b: float, most_x: float, most_y: float
 ) -> float:
     """Return the minimum over x and y of u ln(u/y) + x ln(x/v) + (rest_a - x) ln((rest_a - x) /
@@ -163,7 +163,7 @@ def _minimum_over_other_tokens(
     edge of the box.
     """
 
-    def total(x: float, y: float) -> float:
+    def divergence(x: float, y: float) -> float:
         return (
             _divergence_term(u, y)
             + _divergence_term(x, v)
@@ -173,10 +173,12 @@ def _minimum_over_other_tokens(
     ratio = (u + rest_a) / (v + rest_b)
     x, y = v * ratio, u / ratio
     if x <= most_x and y <= most_y:
-        return total(x, y)
+        return divergence(x, y)
     x_at_most_y = rest_a * v / max(v + rest_b - most_y, _LEAST_REST)
     y_at_most_x = rest_b * u / max(u + rest_a - most_x, _LEAST_REST)
-    return min(total(min(x_at_most_y, most_x), most_y), total(most_x, min(y_at_most_x, most_y)))
+    return min(
+        divergence(min(x_at_most_y, most_x), most_y), divergence(most_x, min(y_at_most_x, most_y))
+    )
 
 
 def _divergence_term(p: float, q: float) -> float:
@@ -198,7 +200,7 @@ def mean_interval(values: Sequence[float], level: float = LEVEL) -> Interval:
     return Interval(mean, mean - half, mean + half)
 
 
-def p_value_above_zero(values: Sequence[float]) -> float:
+def p_value_of_positive_mean(values: Sequence[float]) -> float:
     """Return the p-value of the one-sided t test that the mean of the population is above 0."""
     mean = _mean(values)
     if len(values) < 2:
@@ -209,21 +211,21 @@ def p_value_above_zero(values: Sequence[float]) -> float:
     return t_cdf(-mean / error, len(values) - 1)
 
 
-def p_value_not_zero(values: Sequence[float]) -> float:
+def p_value_of_nonzero_mean(values: Sequence[float]) -> float:
     """Return the p-value of the two-sided t test that the mean of the population is not 0."""
-    lower = p_value_above_zero(values)
-    upper = p_value_above_zero([-value for value in values])
+    lower = p_value_of_positive_mean(values)
+    upper = p_value_of_positive_mean([-value for value in values])
     return min(1.0, 2 * min(lower, upper))
 
 
-def p_value_when_few_differ(values: Sequence[float]) -> float:
-    """Return the p-value of `p_value_not_zero` for differences of which many may be exactly 0, and not
+def p_value_of_sparse_differences(values: Sequence[float]) -> float:
+    """Return the p-value of `p_value_of_nonzero_mean` for differences of which many may be exactly 0, and not
     less than chance gives the signs of the others: after a few equal ones, t would be sure."""
     others = sum(value != 0.0 for value in values)
-    return max(p_value_not_zero(values), min(1.0, 2 * 0.5**others))
+    return max(p_value_of_nonzero_mean(values), min(1.0, 2 * 0.5**others))
 
 
-def is_within(values: Sequence[float], margin: float) -> bool:
+def is_mean_within_margin(values: Sequence[float], margin: float) -> bool:
     """Return whether the mean of the population is shown to lie within ± `margin`: two one-sided t
     tests, each at 5 % (Schuirmann 1987)."""
     if len(values) < 2:
@@ -314,7 +316,7 @@ class Fork:
     gap: float | None = None
 
     @property
-    def alike(self) -> int:
+    def tokens_before_fork(self) -> int:
         """The number of tokens before the fork."""
         return self.at_risk if self.place is None else self.place
 
@@ -348,7 +350,7 @@ def _is_tie(fork: Fork, noise: float) -> bool:
     return fork.gap is not None and fork.gap <= noise
 
 
-def earliest_fork(
+def earliest_fork_and_token_index(
     a: Sequence[GreedyAnswer], b: Sequence[GreedyAnswer], noise: float
 ) -> tuple[GreedyAnswer, GreedyAnswer, int] | None:
     """Return the two answers to one text that part first, and the index of the first token that
@@ -400,7 +402,9 @@ def top2_gap_noise(a: Sequence[ScoredText], again: Sequence[ScoredText]) -> floa
     moves: list[float] = []
     for text in a:
         if other := others.get(text.key):
-            moves += _gap_changes(map(top2_gap, text.positions), map(top2_gap, other.positions))
+            moves += _top2_gap_changes(
+                map(top2_gap, text.positions), map(top2_gap, other.positions)
+            )
     return _noise_of_gap_changes(moves)
 
 
@@ -409,12 +413,12 @@ def gap_noise_under_load(a: Sequence[GreedyAnswer], again: Sequence[GreedyAnswer
     wrote alike, and is higher than that of texts scored alone where a result depends on the batch."""
     moves: list[float] = []
     for one, other in _paired_answers(a, again):
-        alike = first_fork(one, other).alike
-        moves += _gap_changes(one.gaps[:alike], other.gaps[:alike])
+        alike = first_fork(one, other).tokens_before_fork
+        moves += _top2_gap_changes(one.gaps[:alike], other.gaps[:alike])
     return _noise_of_gap_changes(moves)
 
 
-def _gap_changes(a: Iterable[float | None], b: Iterable[float | None]) -> list[float]:
+def _top2_gap_changes(a: Iterable[float | None], b: Iterable[float | None]) -> list[float]:
     pairs = zip(a, b, strict=False)
     return [abs(x - y) for x, y in pairs if x is not None and y is not None]
 

@@ -46,27 +46,27 @@ from workbench.model.quality import (
     TextKey,
     WorstText,
 )
-from workbench.quality.pieces import Pieces, text_of_tokens
+from workbench.quality.pieces import TokenTexts, text_of_tokens
 from workbench.quality.statistics import (
     LEVEL,
     SKEWED_LEVEL,
     count_forks,
-    count_named_tokens,
+    count_scored_top_tokens,
     count_texts_needed,
-    earliest_fork,
+    earliest_fork_and_token_index,
     first_difference,
     gap_noise_under_load,
     have_same_tokens,
-    is_within,
+    is_mean_within_margin,
     mean_interval,
-    p_value_above_zero,
-    p_value_not_zero,
     p_value_of_more_forks,
-    p_value_when_few_differ,
+    p_value_of_nonzero_mean,
+    p_value_of_positive_mean,
+    p_value_of_sparse_differences,
     scored_text_problem,
+    share_of_unscored_tokens,
     text_difference,
     top2_gap_noise,
-    unnamed_share,
 )
 
 LEAST_TEXTS = 24  # with fewer, Student's t is not exact enough for values as skewed as divergences
@@ -113,7 +113,7 @@ def _usable_scores(scores: Sequence[AnswerScore]) -> dict[str, AnswerScore]:
     return {one.name: one for one in scores if not one.problem}
 
 
-Way = tuple[str, int]  # (lane, concurrency)
+LaneAndConcurrency = tuple[str, int]  # (lane, concurrency)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +139,11 @@ class Compared:
     top_k: int
 
     @property
-    def way(self) -> Way:
+    def lane_and_concurrency(self) -> LaneAndConcurrency:
         return self.texts[0].lane, self.texts[0].concurrency
 
 
-def judge_quality(
+def compute_quality_result(
     a: Sequence[ScoredText],
     b: Sequence[ScoredText],
     *,
@@ -157,7 +157,7 @@ def judge_quality(
     text_set: tuple[str, str] = ("", ""),
     margins: Margins = _MARGINS,
     simulated: bool = False,
-    pieces: tuple[Pieces, Pieces] = ({}, {}),
+    pieces: tuple[TokenTexts, TokenTexts] = ({}, {}),
 ) -> QualityResult:
     """Return the verdict about the texts that B scored, compared with those that A scored.
 
@@ -181,11 +181,13 @@ def judge_quality(
     forks = count_forks(greedy_a, greedy_b, noise)
     forks_floor = count_forks(greedy_a, greedy_floor, noise)
     _add_unscored_notes(scored_answers, notes)
-    measures, more = compute_measures(compared, forks, forks_floor, margins, scored_answers)
+    measures, more = compute_measures_and_missing_texts(
+        compared, forks, forks_floor, margins, scored_answers
+    )
     everything = [text for part in compared for text in part.texts]
-    broken = list(chain.from_iterable(map(_broken_texts, compared)))
+    broken = list(chain.from_iterable(map(_texts_beyond_broken_limit, compared)))
     verdict = combine_verdicts(measures)
-    if broken or _find_senseless_answers(measures):
+    if broken or _measure_of_broken_answers(measures):
         verdict = BROKEN
     elif refused and not compared and verdict == NOT_DECIDED:
         verdict = NOT_MEASURED  # answers alone can show a difference, and nothing else
@@ -197,7 +199,7 @@ def judge_quality(
         why = next(chain(refusals, notes), "there is no text that both scored")
         summary = f"{NOT_MEASURED}: {why}"
     top_k = min((part.top_k for part in compared), default=0)
-    if compared and any(map(unnamed_share, (*a, *b))):
+    if compared and any(map(share_of_unscored_tokens, (*a, *b))):
         notes.append(
             f"the server names only its {top_k} most probable tokens, so ln perplexity counts "
             "another token like the last of them"
@@ -246,11 +248,11 @@ def _usable_scored_texts(
         else:
             good.append(text)
     for problem, names in reasons.items():
-        notes.append(f"{side} left out {_names_text(names)}: {problem}")
+        notes.append(f"{side} left out {_count_and_names_text(names)}: {problem}")
     return good
 
 
-def _names_text(names: Sequence[str]) -> str:
+def _count_and_names_text(names: Sequence[str]) -> str:
     shown = ", ".join(dict.fromkeys(names[:_MOST_NOTED]))
     if len(names) > _MOST_NOTED:
         shown += f" and {len(names) - _MOST_NOTED} more"
@@ -269,7 +271,7 @@ def _compare_scored_texts(
 ) -> list[Compared]:
     others = _texts_by_key(b)
     again = list(map(_texts_by_key, floors))
-    pairs: dict[Way, list[tuple[ScoredText, ScoredText]]] = {}
+    pairs: dict[LaneAndConcurrency, list[tuple[ScoredText, ScoredText]]] = {}
     missing: list[str] = []
     recut: list[str] = []
     for text in a:
@@ -281,10 +283,10 @@ def _compare_scored_texts(
         else:
             pairs.setdefault((text.lane, text.concurrency), []).append((text, other))
     if missing and others:  # if B scored nothing, the reason is said elsewhere
-        notes.append(f"B did not score {_names_text(missing)}")
+        notes.append(f"B did not score {_count_and_names_text(missing)}")
     if recut:
-        notes.append(f"A and B cut {_names_text(recut)} into different tokens")
-    return [_compare_one_way(found, again) for found in pairs.values()]
+        notes.append(f"A and B cut {_count_and_names_text(recut)} into different tokens")
+    return [_compare_pairs_with_floors(found, again) for found in pairs.values()]
 
 
 def _are_tokens_incomparable(
@@ -302,18 +304,20 @@ def _are_tokens_incomparable(
     return recut or len(named) > 1
 
 
-def _compare_one_way(
+def _compare_pairs_with_floors(
     pairs: Sequence[tuple[ScoredText, ScoredText]],
     again: Sequence[Mapping[TextKey, ScoredText]],
 ) -> Compared:
-    k = min(map(count_named_tokens, chain.from_iterable(pairs)))
+    k = min(map(count_scored_top_tokens, chain.from_iterable(pairs)))
     found: list[dict[str, TextDifference]] = []
     for texts in again:
         floor = {}
         for text, _ in pairs:
             other = texts.get(text.key)
             if other is not None and have_same_tokens(text, other):
-                floor[text.name] = text_difference(text, other, min(k, count_named_tokens(other)))
+                floor[text.name] = text_difference(
+                    text, other, min(k, count_scored_top_tokens(other))
+                )
         found.append(floor)
     return compare_with_floor(tuple(text_difference(x, y, k) for x, y in pairs), found, k)
 
@@ -354,7 +358,7 @@ def _select_noise_floor(
     largest = max(known, key=_mean_kl)
     for other in known:
         more = [text.kl - other[name].kl for name, text in largest.items() if name in other]
-        if more and p_value_above_zero(more) < _APART:
+        if more and p_value_of_positive_mean(more) < _APART:
             return largest
     found: dict[str, list[TextDifference]] = {}
     for name, text in chain.from_iterable(floor.items() for floor in known):
@@ -389,7 +393,7 @@ class _Tested:
     weight: float = 1.0
 
 
-def compute_measures(
+def compute_measures_and_missing_texts(
     compared: Sequence[Compared],
     forks: ForkCount | None,
     forks_floor: ForkCount | None,
@@ -406,7 +410,7 @@ def compute_measures(
     for part in compared:
         of_part = _tested_measures_of_part(part, margins)
         if enough and len(part.texts) < LEAST_TEXTS:
-            of_part = list(map(_drop_test, of_part))
+            of_part = list(map(_without_test, of_part))
         tested += of_part
     of_answers = []
     if forks is not None:
@@ -420,10 +424,10 @@ def compute_measures(
     measures = []
     needed: list[int | None] = []
     for one, found in zip(tested, stands, strict=True):
-        verdict = _verdict_of(one, found)
+        verdict = _verdict_of_measure(one, found)
         measures.append(replace(one.measure, verdict=verdict))
         if verdict == NOT_DECIDED:
-            needed.append(_count_more_texts(one))
+            needed.append(_count_missing_texts(one))
     if None in needed:
         return tuple(measures), None
     return tuple(measures), max(known_values(needed), default=0)
@@ -435,9 +439,9 @@ def _interval_of(values: Sequence[float], level: float = LEVEL) -> Interval | No
 
 
 def _tested_measures_of_part(part: Compared, margins: Margins) -> list[_Tested]:
-    lane, concurrency = part.way
+    lane, concurrency = part.lane_and_concurrency
 
-    def measure(
+    def measure_of_field(
         name: str,
         pick: Callable[[TextDifference], float],
         level: float = SKEWED_LEVEL,
@@ -453,25 +457,25 @@ def _tested_measures_of_part(part: Compared, margins: Margins) -> list[_Tested]:
             concurrency=concurrency,
         )
 
-    kl = measure(KL, lambda text: text.kl, margin=margins.kl)
+    kl = measure_of_field(KL, lambda text: text.kl, margin=margins.kl)
     tested_kl = _Tested(kl, excess=tuple(text.kl for text in part.texts))
     # Without a floor, noise cannot be told from a difference, so nothing is tested.
     excess = tuple(t.kl - part.floor[t.name].kl for t in part.texts if t.name in part.floor)
     if excess:
         kl = replace(kl, excess=_interval_of(excess, SKEWED_LEVEL))
-        tested_kl = _Tested(kl, p_value_above_zero(excess), excess)
+        tested_kl = _Tested(kl, p_value_of_positive_mean(excess), excess)
     ln_ppl = tuple(text.ln_ppl for text in part.texts)
-    of_ln_ppl = measure(LN_PPL, lambda text: text.ln_ppl, LEVEL, margins.ln_ppl)
+    of_ln_ppl = measure_of_field(LN_PPL, lambda text: text.ln_ppl, LEVEL, margins.ln_ppl)
     return [
         tested_kl,
-        _Tested(of_ln_ppl, p_value_not_zero(ln_ppl), ln_ppl),
-        _Tested(measure(SAME_TOP, lambda text: text.same_top)),
+        _Tested(of_ln_ppl, p_value_of_nonzero_mean(ln_ppl), ln_ppl),
+        _Tested(measure_of_field(SAME_TOP, lambda text: text.same_top)),
     ]
 
 
-def _drop_test(one: _Tested) -> _Tested:
+def _without_test(tested: _Tested) -> _Tested:
     """Return the measure without its test."""
-    return _Tested(replace(one.measure, margin=None))
+    return _Tested(replace(tested.measure, margin=None))
 
 
 def _fork_measure(forks: ForkCount, floor: ForkCount | None) -> _Tested:
@@ -506,10 +510,10 @@ def _test_answer_scores(answers: ScoredAnswers) -> _Tested:
         lane="greedy",
         concurrency=answers.concurrency,
     )
-    return _Tested(shown, p_value_when_few_differ(changes) if floor else None)
+    return _Tested(shown, p_value_of_sparse_differences(changes) if floor else None)
 
 
-def _find_senseless_answers(measures: Sequence[QualityMeasure]) -> QualityMeasure | None:
+def _measure_of_broken_answers(measures: Sequence[QualityMeasure]) -> QualityMeasure | None:
     """Return the measure of the answers under A if it shows that the answers of B are not those of a
     model that works. None if it does not."""
     for one in _differing_measures(measures, ANSWER_SCORE):
@@ -527,25 +531,25 @@ def _add_unscored_notes(answers: ScoredAnswers, notes: list[str]) -> None:
             reasons.setdefault(one.problem, []).append(one.name)
     for problem, names in reasons.items():
         found = list(dict.fromkeys(names))
-        notes.append(f"A did not score the answers to {_names_text(found)}: {problem}")
+        notes.append(f"A did not score the answers to {_count_and_names_text(found)}: {problem}")
 
 
-def _verdict_of(one: _Tested, stands: bool) -> str:
-    margin = one.measure.margin
+def _verdict_of_measure(tested: _Tested, is_significant: bool) -> str:
+    margin = tested.measure.margin
     if margin is None:
-        return DIFFERS if stands else ""
-    if len(one.excess) < LEAST_TEXTS:
+        return DIFFERS if is_significant else ""
+    if len(tested.excess) < LEAST_TEXTS:
         return NOT_DECIDED
-    if is_within(one.excess, margin):
+    if is_mean_within_margin(tested.excess, margin):
         return SAME
-    return DIFFERS if stands else NOT_DECIDED
+    return DIFFERS if is_significant else NOT_DECIDED
 
 
-def _count_more_texts(one: _Tested) -> int | None:
-    few = LEAST_TEXTS - len(one.excess)
-    if few > 0 or one.measure.margin is None:
+def _count_missing_texts(tested: _Tested) -> int | None:
+    few = LEAST_TEXTS - len(tested.excess)
+    if few > 0 or tested.measure.margin is None:
         return max(few, 1)
-    return count_texts_needed(one.excess, one.measure.margin)
+    return count_texts_needed(tested.excess, tested.measure.margin)
 
 
 def combine_verdicts(measures: Sequence[QualityMeasure]) -> str:
@@ -557,7 +561,7 @@ def combine_verdicts(measures: Sequence[QualityMeasure]) -> str:
     return NOT_DECIDED if measures else NOT_MEASURED
 
 
-def _broken_texts(part: Compared) -> list[TextDifference]:
+def _texts_beyond_broken_limit(part: Compared) -> list[TextDifference]:
     """Return the texts that B does not answer like a model that works. One text is enough: damage
     may begin with the second turn of a chat, or with a long context."""
     broken = []
@@ -574,7 +578,7 @@ def _worst_text(
     a: Sequence[ScoredText],
     b: Sequence[ScoredText],
     texts: Sequence[TextDifference],
-    pieces: tuple[Pieces, Pieces],
+    pieces: tuple[TokenTexts, TokenTexts],
 ) -> WorstText | None:
     if not texts:
         return None
@@ -600,9 +604,9 @@ def _forked_answer(
     a: Sequence[GreedyAnswer],
     b: Sequence[GreedyAnswer],
     noise: float,
-    pieces: tuple[Pieces, Pieces],
+    pieces: tuple[TokenTexts, TokenTexts],
 ) -> ForkedAnswer | None:
-    found = earliest_fork(a, b, noise)
+    found = earliest_fork_and_token_index(a, b, noise)
     if found is None:
         return None
     x, y, place = found
@@ -659,7 +663,7 @@ def _broken_texts_sentence(
             f"{len(broken)} of {count_of(texts, 'text')}, the worst {worst.name} with KLD >= "
             f"{worst.kl:.2g}"
         )
-    senseless = _find_senseless_answers(measures)
+    senseless = _measure_of_broken_answers(measures)
     if senseless is not None:
         parts.append(f"A finds what it writes {_less_probable_text(senseless)}")
     return "; ".join(parts)

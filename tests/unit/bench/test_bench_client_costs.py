@@ -63,7 +63,7 @@ def run() -> tuple[Client, Counter[str]]:
             },
         )()
         patch.setattr(SseDecoder, "feed", counted(counts, "parsed reads", SseDecoder.feed))
-        patch.setattr(Reply, "_parse", counted(counts, "parsed as JSON", Reply._parse))
+        patch.setattr(Reply, "_parse_event", counted(counts, "parsed as JSON", Reply._parse_event))
         client.run()
     assert sum(r.ok for r in client.counted) == STREAMS
     counts["system calls"] += client.clock.reads

@@ -245,7 +245,7 @@ def _through_tls(
     tls = _Tls(endpoint)
     inbox: list[bytes] = []
     connection: Any = SimpleNamespace(
-        send_raw=to_server.write, receive_raw=lambda: inbox.pop(0) if inbox else None
+        send_raw=to_server.write, receive_undecrypted=lambda: inbox.pop(0) if inbox else None
     )
     server_done = done = False
     while not (done and server_done):

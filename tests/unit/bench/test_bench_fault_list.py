@@ -47,7 +47,7 @@ from workbench.bench.connection import resolve_endpoint
 from workbench.bench.records import SILENT_SERVER_KINDS, RequestRecord
 from workbench.bench.result_validity import ClientFacts
 from workbench.bench.summary import summarize
-from workbench.bench.workload import request_mark
+from workbench.bench.workload import unique_prompt_mark
 from workbench.model.bench import BenchSpec, BenchSummary
 from workbench.model.json_records import from_json
 
@@ -268,7 +268,7 @@ def run(
 ) -> list[RequestRecord]:
     """Make one request for each script, in order."""
     given = {"concurrency": 3, "timeout_s": 30.0, "stall_s": 30.0, **fields}
-    marks = {request_mark("ab", f"r/{i}"): script for i, script in enumerate(scripts)}
+    marks = {unique_prompt_mark("ab", f"r/{i}"): script for i, script in enumerate(scripts)}
 
     def answer(request: Request, n: int) -> list[Step]:
         found = re.search(r"\[(\d{12})\]", request.body["messages"][0]["content"])

@@ -41,7 +41,7 @@ from workbench.bench.poller import PollPoller
 from workbench.bench.records import RequestRecord
 from workbench.bench.result_validity import ClientFacts
 from workbench.bench.summary import summarize
-from workbench.bench.workload import request_mark
+from workbench.bench.workload import unique_prompt_mark
 from workbench.model.bench import BenchSpec
 from workbench.model.json_records import from_json
 
@@ -397,7 +397,7 @@ def test_completions_endpoint() -> None:
     with ScriptedServer(lambda request, n: [chunked(events)]) as server:
         client = bench(server.url, endpoint="completions")
         assert server.requests[0].line.startswith("POST /v1/completions ")
-        assert server.requests[0].body["prompt"].startswith(f"[{request_mark('ab', 'r/0')}] ")
+        assert server.requests[0].body["prompt"].startswith(f"[{unique_prompt_mark('ab', 'r/0')}] ")
     assert client.counted[0].ok
 
 

@@ -26,7 +26,7 @@ from workbench.bench.records import BenchOutcome, RequestRecord
 from workbench.bench.runner import BenchCancelled, run_load
 from workbench.bench.schedule import WarmupOutcome, arrival_times
 from workbench.bench.steady_window import window_of
-from workbench.bench.workload import request_mark
+from workbench.bench.workload import unique_prompt_mark
 from workbench.model.bench import BenchProgress, BenchSpec
 from workbench.model.errors import BenchError
 
@@ -188,7 +188,7 @@ def test_the_same_requests_and_figures_as_from_one_process(fields: dict[str, Any
 
     one, marks_one = outcome(1)
     two, marks_two = outcome(2)
-    measured = {request_mark("s", f"r/{i}") for i in range(25)}
+    measured = {unique_prompt_mark("s", f"r/{i}") for i in range(25)}
     assert measured <= marks_one and measured <= marks_two
     for found in (one, two):
         assert sorted(r.index for r in found.requests) == list(range(25))
@@ -213,7 +213,7 @@ def test_the_same_requests_and_figures_as_from_one_process(fields: dict[str, Any
 def test_they_start_the_measured_part_together() -> None:
     """One process has finished its warm-up long before the other, whose warm-up requests take a
     second."""
-    slow = request_mark("s", "w/1")
+    slow = unique_prompt_mark("s", "w/1")
     with ScriptedServer(
         lambda request, n: late(1.0 if slow in str(request.body) else 0.0)
     ) as server:

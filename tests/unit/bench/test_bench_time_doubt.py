@@ -31,7 +31,7 @@ from workbench.bench.records import RequestRecord
 from workbench.bench.result_validity import ClientFacts
 from workbench.bench.summary import summarize
 from workbench.bench.workers import LocalWorker
-from workbench.bench.workload import request_mark
+from workbench.bench.workload import unique_prompt_mark
 from workbench.model.bench import BenchSpec
 from workbench.model.distribution import distribution_of
 
@@ -92,7 +92,7 @@ def test_a_reported_latency_is_within_the_limit_of_the_truth(
             value, reported = getattr(true, part), getattr(seen, part)
             if reported is None:  # too few samples for this percentile
                 continue
-            limit = max(time_doubt.MAX_UNCERTAINTY_MS, time_doubt.MAX_DOUBT_SHARE * reported)
+            limit = max(time_doubt.MAX_UNCERTAINTY_MS, time_doubt.MAX_UNCERTAINTY_SHARE * reported)
             assert abs(reported - value) <= limit + 1e-3
             assert abs(reported - value) <= summary.unsure_ms.get(name, 0.0) + 2e-3
     assert summary.output_tokens == sum(r.output_tokens or 0 for r in records)
@@ -195,7 +195,7 @@ def test_a_client_that_is_kept_from_its_core_reports_no_wrong_latency(
         truth = server.stop()
     true_ms = []
     for record in outcome.requests:
-        done = truth[request_mark(outcome.spec.salt, f"r/{record.index}")]["done_ns"]
+        done = truth[unique_prompt_mark(outcome.spec.salt, f"r/{record.index}")]["done_ns"]
         true_ms += [(b - a) / 1e6 for a, b in pairwise(done)]
     seen_ms = [gap / 1000 for record in outcome.requests for gap in record.gaps_us]
     true, seen = distribution_of(true_ms), distribution_of(seen_ms)
@@ -311,7 +311,7 @@ class Recording:
         for turn, write in enumerate(self._writes, start=1):
             self._left.append((self.now_ns + 10_000_000 * turn, write))
 
-    def receive(self) -> tuple[bytes, int]:
+    def receive_data_and_time_ns(self) -> tuple[bytes, int]:
         came_ns, data = self._left.pop(0)
         return data, came_ns
 

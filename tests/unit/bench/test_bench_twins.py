@@ -76,7 +76,7 @@ def test_without_noise_both_effects_are_exact() -> None:
 
 def test_the_formula_gives_what_a_hand_calculation_gives() -> None:
     """d = 0.10 and 0.12 as they are, 0.02 and 0.06 swapped."""
-    found = twins.separate_machine_effect([0.10, 0.02, 0.12, 0.06], [False, True, False, True], 0.0)
+    found = twins.separate_host_effect([0.10, 0.02, 0.12, 0.06], [False, True, False, True], 0.0)
     assert found is not None and found.error is not None
     assert (found.change, found.machine, found.df) == (
         pytest.approx(0.075),
@@ -85,8 +85,8 @@ def test_the_formula_gives_what_a_hand_calculation_gives() -> None:
     )
     spread = (0.01**2 * 2 + 0.02**2 * 2) / 2
     assert found.error == pytest.approx(0.5 * math.sqrt(spread * (1 / 2 + 1 / 2)))
-    assert twins.separate_machine_effect([0.1, 0.2], [False, False], 0.0) is None
-    few = twins.separate_machine_effect([0.1, 0.2, 0.1], [False, False, True], 0.0)
+    assert twins.separate_host_effect([0.1, 0.2], [False, False], 0.0) is None
+    few = twins.separate_host_effect([0.1, 0.2, 0.1], [False, False, True], 0.0)
     assert few is not None and few.error is None
 
 

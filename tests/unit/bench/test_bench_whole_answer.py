@@ -138,14 +138,14 @@ def test_known_answers_are_what_the_parsers_find(data: st.DataObject, stream: bo
             quick.accept_whole_answer(whole, answer, 5_000_000)
             assert told(quick) == told(exchange)
         elif error is None:
-            known.learn_answer(answer, exchange)
+            known.store_answer(answer, exchange)
 
 
 def test_ids_and_texts_of_equal_length_are_known_and_other_bytes_are_not() -> None:
     known = WholeAnswers()
     make = STREAMED[0]
     exchange, _ = parsed(make("abc", "chat-1"), True)
-    known.learn_answer(make("abc", "chat-1"), exchange)
+    known.store_answer(make("abc", "chat-1"), exchange)
     assert known.find_answer(make("xyz", "chat-2")) is not None
     for other in (
         make("x\\n", "chat-2"),  # a text that needs escapes

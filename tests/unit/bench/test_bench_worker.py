@@ -34,7 +34,7 @@ from workbench.bench import runner, workers
 from workbench.bench.client_process import WorkerOutput
 from workbench.bench.records import BenchOutcome, RequestRecord
 from workbench.bench.runner import BenchCancelled, run_load
-from workbench.bench.workload import request_mark
+from workbench.bench.workload import unique_prompt_mark
 from workbench.model.bench import BenchProgress, BenchSpec
 from workbench.model.distribution import quantile
 from workbench.model.errors import BenchError
@@ -581,7 +581,7 @@ def test_times_agree_with_the_server_s_own_record() -> None:
     assert points_off(outcome, truth, parse_slo(slo)) < 100 / 24 + 0.1  # one request of 24
     ttft, gaps = [], []
     for record in outcome.requests:
-        true = truth[request_mark(outcome.spec.salt, f"r/{record.index}")]
+        true = truth[unique_prompt_mark(outcome.spec.salt, f"r/{record.index}")]
         assert record.ttft_us is not None
         ttft.append(record.ttft_us / 1e3 - (true["sent_ns"][0] - true["request_ns"]) / 1e6)
         gaps.append(

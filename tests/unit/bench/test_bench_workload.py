@@ -19,7 +19,7 @@ from workbench.bench.client import Client
 from workbench.bench.connection import resolve_endpoint
 from workbench.bench.result_validity import ClientFacts
 from workbench.bench.summary import summarize
-from workbench.bench.workload import Workload, request_mark
+from workbench.bench.workload import Workload, unique_prompt_mark
 from workbench.model.bench import BenchSpec
 
 SPEC = BenchSpec("http://127.0.0.1:1", "m", salt="ab", input_tokens=50, max_tokens=100)
@@ -38,7 +38,7 @@ def body(spec: BenchSpec, index: int = 0, *, warmup: bool = False) -> dict[str, 
 
 
 def test_marks_are_as_long_in_every_prompt() -> None:
-    marks = {request_mark("ab", f"r/{i}") for i in range(2000)}
+    marks = {unique_prompt_mark("ab", f"r/{i}") for i in range(2000)}
     assert len(marks) == 2000 and all(re.fullmatch(r"\d{12}", mark) for mark in marks)
 
 
@@ -89,13 +89,13 @@ def test_usage_is_asked_for_once_an_answer_without_a_stream_lacks_it(
     workload = Workload(replace(SPEC, stream=False, content=content, texts=texts))
     workload.request_body(0, warmup=False)
     workload.request_body(1, warmup=False)
-    assert workload.ask_for_usage() and not workload.ask_for_usage()
+    assert workload.start_requesting_usage() and not workload.start_requesting_usage()
     sent = json.loads(workload.request_body(1, warmup=False))
     assert sent["stream_options"] == {"include_usage": True}
     refusal = "Stream options can only be defined when `stream=True`."
     assert workload.drop_rejected_fields(400, refusal, sent)
     assert "stream_options" not in json.loads(workload.request_body(1, warmup=False))
-    assert not Workload(SPEC).ask_for_usage(), "a stream always asks"
+    assert not Workload(SPEC).start_requesting_usage(), "a stream always asks"
 
 
 # -- the person's own prompts ----------------------------------------------------------------------
@@ -105,9 +105,12 @@ def test_own_prompts_are_used_in_turn_with_a_mark_at_the_front_of_all_text() -> 
     spec = replace(SPEC, prompts=(TEXT, TALK))
     first, second, third = (body(spec, i)["messages"] for i in range(3))
     assert first == [
-        {"role": "user", "content": f"[{request_mark('ab', 'r/0')}] tell me [of] ways"}
+        {"role": "user", "content": f"[{unique_prompt_mark('ab', 'r/0')}] tell me [of] ways"}
     ]
-    assert second[0] == {"role": "system", "content": f"[{request_mark('ab', 'r/1')}] be kind"}
+    assert second[0] == {
+        "role": "system",
+        "content": f"[{unique_prompt_mark('ab', 'r/1')}] be kind",
+    }
     assert second[1] == {"role": "user", "content": "hi"}
     assert third[0]["content"].endswith("tell me [of] ways") and third != first
 

@@ -41,7 +41,7 @@ class Port:
         self.traffic = PassedTraffic({CHAT}, self.heard.append)
         self.passing = ConnectionRelay(listener, places, told, ordered)
         self._told, self._ordered = told, ordered
-        self._pass = threading.Thread(target=self.passing.run, daemon=True)
+        self._pass = threading.Thread(target=self.passing.run_until_connections_end, daemon=True)
         self._read = threading.Thread(target=self._read_frames, daemon=True)
         self._pass.start()
         if reads:

@@ -130,7 +130,7 @@ def test_only_blocks_from_the_first_one_on_are_reused(tmp_path: Path) -> None:
     reused = 512 + (512 + 512 + 100)
     assert found.reuse == pytest.approx(reused / (1124 + 1300 + 1224 + 900), abs=1e-6)
     assert found.input_tokens == 1137 and found.output_tokens == 145
-    blocks = trace_load(found.requests).blocks_of
+    blocks = trace_load(found.requests).block_numbers_and_tokens
     # one block from where the second leaves them; the shorter text is the beginning of the longer
     assert blocks(0) == [(0, 512), (1, 612)] and blocks(2) == [(0, 512), (1, 712)]
 
@@ -152,8 +152,8 @@ def test_the_size_of_blocks_follows_from_their_number(
         for tokens, hashes in rows
     ]
     load = trace_load(read(tmp_path, lines(*made)).requests)
-    assert [tokens for _, tokens in load.blocks_of(0)] == blocks
-    assert len({number for number, _ in load.blocks_of(0)}) == len(blocks)
+    assert [tokens for _, tokens in load.block_numbers_and_tokens(0)] == blocks
+    assert len({number for number, _ in load.block_numbers_and_tokens(0)}) == len(blocks)
 
 
 def test_the_first_requests_are_read_without_the_rest(tmp_path: Path) -> None:
@@ -375,7 +375,7 @@ def test_a_turn_of_a_session_adds_to_the_prompt_and_the_answer_before_it(tmp_pat
     assert [load.input_tokens(index) for index in range(5)] == [1536, 700, 1300, 2236, 2326]
     assert (load.first_turns, load.next_turn) == ([0, 1], {0: 3, 1: 2, 3: 4})
     assert (load.times_s, load.pauses_s) == ([0.0, 0.9], {2: 0.4, 3: 2.45, 4: 0.5})
-    first, then, last = (load.blocks_of(index) for index in (0, 3, 4))
+    first, then, last = (load.block_numbers_and_tokens(index) for index in (0, 3, 4))
     assert first[0] == then[0] == (0, 512)
     assert [number for number, _ in last] == [number for number, _ in first]
     assert found.seconds == 2.95 and "3 later turns of sessions" in found.name

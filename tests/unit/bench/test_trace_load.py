@@ -28,7 +28,7 @@ from workbench.bench.schedule import arrival_times
 from workbench.bench.steady_window import window_of
 from workbench.bench.time_limits import RUN_TIMEOUT_S, TimeLimits
 from workbench.bench.trace_load import trace_load
-from workbench.bench.trace_reuse import reuse_findings
+from workbench.bench.trace_reuse import compare_prefix_reuse_with_trace
 from workbench.bench.workload import Workload
 from workbench.model.bench import BenchSpec, BenchSummary, EngineDuring
 from workbench.model.bench_cli_options import bench_cli_options
@@ -79,7 +79,7 @@ def test_prompts_share_the_blocks_that_the_trace_says(tmp_path: Path) -> None:
     spec = spec_of(tmp_path)
     length = asyncio.run(prompt_length.measure_trace_passage_tokens(replace(spec, texts=()), count))
     assert length is not None
-    spec = replace(spec, prompt_words=length.words, passage_tokens=length.tokens.as_numbers)
+    spec = replace(spec, prompt_words=length.words, passage_tokens=length.tokens.as_spec_numbers)
     first, second, third = (prompt(spec, index) for index in range(3))
     assert 20 + tokens_of(first[: shared(first, second)]) == pytest.approx(512, abs=8)
     assert third.startswith(first) and len(third) > len(first)
@@ -130,7 +130,7 @@ def test_each_prompt_has_the_length_of_the_trace_by_the_servers_tokenizer(tmp_pa
     spec = spec_of(tmp_path, rows)
     length = asyncio.run(prompt_length.measure_trace_passage_tokens(replace(spec, texts=()), count))
     assert length is not None
-    fitted = replace(spec, prompt_words=length.words, passage_tokens=length.tokens.as_numbers)
+    fitted = replace(spec, prompt_words=length.words, passage_tokens=length.tokens.as_spec_numbers)
     wanted = [row["input_length"] for row in rows]
     apart = [abs(a - b) for a, b in zip(lengths_of(fitted), wanted, strict=True)]
     assert sorted(apart)[-4] <= 5 and max(apart) <= 12
@@ -316,7 +316,7 @@ def test_the_steady_window_of_conversations_ends_when_the_last_one_begins(tmp_pa
 
 def reuse_of(spec: BenchSpec, percent: float) -> Any:
     during = EngineDuring(prefix_hit_tokens=round(36.48 * percent), prompt_tokens=3648 + 500)
-    return reuse_findings(spec, summary_of(None), during, partial=False)
+    return compare_prefix_reuse_with_trace(spec, summary_of(None), during, is_partial=False)
 
 
 # -- what a result says
@@ -369,21 +369,25 @@ def test_the_engines_reuse_stands_beside_the_traces(
     spec = replace(spec_of(tmp_path), endpoint="completions", trace_reuse=1720 / 3648)
     summary = summary_of(cached)
     during = EngineDuring(prefix_hit_tokens=hits, prompt_tokens=3648 + 500)
-    found = reuse_findings(spec, summary, during, partial=False)
+    found = compare_prefix_reuse_with_trace(spec, summary, during, is_partial=False)
     said = "a prefix cache without limit would reuse 47.1 % of the trace's prompt tokens"
     assert all(text.startswith(said) for text in (*found.marks, *found.notes))
     assert (len(found.marks), len(found.notes)) == ((1, 0) if marked else (0, 1))
     assert marked in "".join(found.marks)
-    assert reuse_findings(spec, summary, during, partial=True).notes == ()
+    assert compare_prefix_reuse_with_trace(spec, summary, during, is_partial=True).notes == ()
 
 
 def test_an_engine_that_counts_no_reuse_is_said(tmp_path: Path) -> None:
-    found = reuse_findings(spec_of(tmp_path), summary_of(None), EngineDuring(), partial=False)
+    found = compare_prefix_reuse_with_trace(
+        spec_of(tmp_path), summary_of(None), EngineDuring(), is_partial=False
+    )
     assert found.notes[0].endswith("; the engine does not count reused tokens")
     assert not found.marks
     template = EngineDuring(prefix_hit_tokens=150, prompt_tokens=3648 + 500)
     unshared = replace(spec_of(tmp_path), trace_reuse=0.0)
-    assert not reuse_findings(unshared, summary_of(None), template, partial=False).marks
+    assert not compare_prefix_reuse_with_trace(
+        unshared, summary_of(None), template, is_partial=False
+    ).marks
 
 
 def summary_of(cached: int | None) -> BenchSummary:

@@ -148,7 +148,7 @@ def test_a_capture_tells_what_it_wrote(tmp_path: Path) -> None:
             made = await capturing(path, place)
             for number in range(5):
                 await ask(made.url, f"{' '.join(PLANTED)} {number}")
-            await made.drain()
+            await made.stop_accepting_and_drain()
             told = await made.end()
         assert told["requests"] == told["conversations"] == told["passed"]["requests"] == 5
         assert told["reused_tokens"] > 0.7 * told["prompt_tokens"]
@@ -283,7 +283,7 @@ def test_the_end_waits_for_answers_and_accepts_no_more(tmp_path: Path) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", number)
         writer.write(sent)
         await came.wait()
-        draining = asyncio.ensure_future(made.drain())
+        draining = asyncio.ensure_future(made.stop_accepting_and_drain())
         await until_closed(number)
         assert not draining.done()
         more.set()

@@ -12,7 +12,7 @@ import pytest
 from workbench.bench import watch_rule
 from workbench.bench.watch_rule import (
     Noise,
-    judge_night,
+    detect_losses_of_night,
     needs_more_pairs,
     needs_second_experiment,
     p_value_of_loss,
@@ -36,7 +36,7 @@ def test_a_better_candidate_needs_three_pairs_and_no_second_experiment() -> None
 
 def test_an_alarm_needs_both_experiments() -> None:
     def alarmed(first: Sequence[float], second: Sequence[float]) -> bool:
-        ((loss,),) = judge_night([({SPEED: first}, {SPEED: second})])
+        ((loss,),) = detect_losses_of_night([({SPEED: first}, {SPEED: second})])
         return loss.alarm
 
     assert alarmed(SLOWER, SLOWER * 2)
@@ -47,7 +47,7 @@ def test_an_alarm_needs_both_experiments() -> None:
 
 def test_a_loss_too_small_to_matter_is_no_alarm() -> None:
     half_a_percent = [0.005 + loss / 100 for loss in EQUAL]
-    ((loss,),) = judge_night([({SPEED: half_a_percent}, {SPEED: half_a_percent * 2})])
+    ((loss,),) = detect_losses_of_night([({SPEED: half_a_percent}, {SPEED: half_a_percent * 2})])
     assert loss.p is not None and loss.p < 1e-6 and not loss.alarm
 
 
@@ -55,7 +55,7 @@ def test_a_loss_too_small_to_matter_is_no_alarm() -> None:
 def test_start_time_and_kv_tokens_are_judged_too(measure: str, ratio: float) -> None:
     worse = [abs(math.log(ratio)) + loss for loss in EQUAL]
     entry = ({SPEED: EQUAL, measure: worse}, {SPEED: EQUAL * 2, measure: worse * 2})
-    (losses,) = judge_night([entry])
+    (losses,) = detect_losses_of_night([entry])
     assert {loss.measure: loss.alarm for loss in losses} == {SPEED: False, measure: True}
 
 
@@ -64,10 +64,10 @@ def test_more_presets_make_the_level_of_each_smaller() -> None:
     loss = [0.02 + rng.gauss(0, 0.02) for _ in range(24)]
     entry = ({SPEED: loss[:8]}, {SPEED: loss[8:]})
     equal = ({SPEED: EQUAL}, {})
-    p = judge_night([entry])[0][0].p
+    p = detect_losses_of_night([entry])[0][0].p
     assert p is not None and watch_rule.ALPHA_PER_NIGHT / 500 < p < watch_rule.ALPHA_PER_NIGHT
-    assert judge_night([entry])[0][0].alarm
-    assert not judge_night([entry, *[equal] * 500])[0][0].alarm
+    assert detect_losses_of_night([entry])[0][0].alarm
+    assert not detect_losses_of_night([entry, *[equal] * 500])[0][0].alarm
 
 
 def test_p_of_loss_is_one_sided_and_never_divides_by_nothing() -> None:
@@ -80,5 +80,7 @@ def test_p_of_loss_is_one_sided_and_never_divides_by_nothing() -> None:
 
 def test_a_simulated_night_finds_what_is_there_and_nothing_else() -> None:
     rng = random.Random(1)
-    nights = [watch_rule.simulated_night([5.0, 0.0], Noise(0.7, 0.7), rng) for _ in range(10)]
+    nights = [
+        watch_rule.simulate_alarms_of_night([5.0, 0.0], Noise(0.7, 0.7), rng) for _ in range(10)
+    ]
     assert [night for night in nights if night != [True, False]] == []

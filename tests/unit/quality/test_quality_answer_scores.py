@@ -22,9 +22,9 @@ from workbench.model.quality import (
 )
 from workbench.quality.instrument import FORCED_POSITIONS, MOST_TOKENS, AnswersScored, Instrument
 from workbench.quality.lanes.base import Interface, Prompt, ScoreError
-from workbench.quality.statistics import p_value_when_few_differ
+from workbench.quality.statistics import p_value_of_sparse_differences
 from workbench.quality.texts import Text
-from workbench.quality.verdict import ScoredAnswers, judge_quality
+from workbench.quality.verdict import ScoredAnswers, compute_quality_result
 
 TEXTS = [Text(f"t{number}", "prose", f"{number} " * 40) for number in range(3)]
 UNLIKELY = 7
@@ -41,7 +41,7 @@ class Likes(Interface):
     async def tokenize(self, text: str) -> Prompt:
         return Prompt(text, tuple(100 + int(word) for word in text.split()))
 
-    async def score_all(self, prompt: Prompt) -> tuple[ScoredPosition, ...]:
+    async def score_whole_prompt(self, prompt: Prompt) -> tuple[ScoredPosition, ...]:
         self._count()
         assert len(prompt.ids) <= MOST_TOKENS
         return tuple(self._scored(token) for token in prompt.ids[1:])
@@ -50,7 +50,7 @@ class Likes(Interface):
         self._count()
         return self._scored(prompt.ids[place])
 
-    async def answer(
+    async def generate_answer(
         self, prompt: Prompt, tokens: int, slot: int = 0
     ) -> tuple[ScoredPosition, ...]:
         return tuple(self._scored(token) for token in range(20, 20 + tokens))
@@ -152,7 +152,7 @@ def judged(drops: Sequence[float]) -> tuple[QualityResult, QualityMeasure]:
     again = [value + random.gauss(0, 0.01) for value in own]
     of_b = [value - drop for value, drop in zip(own, drops, strict=True)]
     answers = ScoredAnswers(scores(own), scores(again), scores(of_b), concurrency=8)
-    result = judge_quality([], [], scored_answers=answers)
+    result = compute_quality_result([], [], scored_answers=answers)
     [measure] = [one for one in result.measures if one.name == ANSWER_SCORE]
     return result, measure
 
@@ -175,14 +175,16 @@ def test_noise_and_a_few_answers_that_part_do_not_differ() -> None:
     _, measure = judged([random.gauss(0, 0.02) for _ in range(32)])
     assert measure.verdict == ""
     few = [0.3] * 5 + [0.0] * 27
-    assert p_value_when_few_differ(few) == pytest.approx(2 / 2**5), "t alone would say 0.02"
-    assert p_value_when_few_differ([0.0] * 32) == 1.0
+    assert p_value_of_sparse_differences(few) == pytest.approx(2 / 2**5), "t alone would say 0.02"
+    assert p_value_of_sparse_differences([0.0] * 32) == 1.0
 
 
 def test_answers_that_a_cannot_score_are_named_once() -> None:
     own = scores([-0.4] * 30)
     lost = [AnswerScore(f"t{n}", problem="the answer has no token") for n in range(2)]
-    result = judge_quality([], [], scored_answers=ScoredAnswers(own, own, [*lost, *own[2:]]))
+    result = compute_quality_result(
+        [], [], scored_answers=ScoredAnswers(own, own, [*lost, *own[2:]])
+    )
     assert result.answer_scores is not None and result.answer_scores.answers == 28
     assert (
         "A did not score the answers to 2 texts (t0, t1): the answer has no token" in result.notes

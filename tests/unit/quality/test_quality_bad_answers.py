@@ -18,7 +18,7 @@ from workbench.quality.instrument import Instrument
 from workbench.quality.lanes import interface_class
 from workbench.quality.lanes.llama_server import _align_scores_to_tokens
 from workbench.quality.texts import Text
-from workbench.quality.verdict import judge_quality
+from workbench.quality.verdict import compute_quality_result
 from workbench.server.small_requests import Reply, make_reply
 
 WORDS = [f"w{number}" for number in range(40)]
@@ -136,7 +136,7 @@ def with_other_ids(reply: dict[str, Any]) -> Any:
 
 def test_a_healthy_server_is_scored_and_its_instrument_is_proven() -> None:
     for name in ("prompt_logprobs", "completion"):
-        proof = asyncio.run(instrument(unchanged, name).prove_instrument(TEXTS, "A"))
+        proof = asyncio.run(instrument(unchanged, name).prove_scores_agree(TEXTS, "A"))
         assert proof.usable, proof.reason
         scores = asyncio.run(instrument(unchanged, name).score_texts(TEXTS))
         assert not scores.problem and len(scores.texts) == 3
@@ -219,7 +219,7 @@ def test_a_server_without_log_probabilities_is_not_usable_and_says_so() -> None:
         ("prompt_logprobs", "the server does not give the log probabilities of a prompt"),
         ("completion", "the server's answer has no positions"),
     ):
-        proof = asyncio.run(instrument(changed, name).prove_instrument(TEXTS, "A"))
+        proof = asyncio.run(instrument(changed, name).prove_scores_agree(TEXTS, "A"))
         assert not proof.usable and proof.reason == said
 
 
@@ -239,7 +239,7 @@ def test_answers_of_a_slow_server_are_waited_for(
     async def measure() -> None:
         await slow.write_answers(TEXTS, concurrency=3)
         assert set(server.limits_s) == {120.0}, "nothing is known of its speed yet"
-        assert (await slow.prove_instrument(TEXTS, "A")).usable
+        assert (await slow.prove_scores_agree(TEXTS, "A")).usable
         server.limits_s.clear()
         await slow.write_answers(TEXTS, concurrency=3)
 
@@ -254,7 +254,7 @@ def test_two_ways_that_differ_make_the_instrument_unusable_and_name_the_defect()
             reply["choices"][0]["logprobs"]["top_logprobs"] = [{f"token_id:{token}": FLAT - 0.2}]
         return reply
 
-    proof = asyncio.run(instrument(changed).prove_instrument(TEXTS, "B"))
+    proof = asyncio.run(instrument(changed).prove_scores_agree(TEXTS, "B"))
     assert not proof.usable and proof.side == "B" and proof.positions == 64
     assert "differ by 0.19" in proof.reason and "#53488" in proof.defect
     assert proof.largest == pytest.approx(0.2)
@@ -267,7 +267,7 @@ def test_probabilities_that_are_all_1_make_the_instrument_unusable() -> None:
                 one["logprob"] = 0.0
         return reply
 
-    proof = asyncio.run(instrument(changed, "completion").prove_instrument(TEXTS, "A"))
+    proof = asyncio.run(instrument(changed, "completion").prove_scores_agree(TEXTS, "A"))
     assert not proof.usable and "add up to 20" in proof.reason and "#27972" in proof.defect
 
 
@@ -303,7 +303,7 @@ def test_a_text_that_does_not_come_back_from_tabbyapi_is_said() -> None:
         return make_reply(200, json.dumps(answer).encode())
 
     tabby = Instrument(interface_class("text")(send, "model"))
-    proof = asyncio.run(tabby.prove_instrument(TEXTS, "A"))
+    proof = asyncio.run(tabby.prove_scores_agree(TEXTS, "A"))
     said = "the server's tokenizer does not give back the text"
     assert not proof.usable and proof.reason == f"text three cannot be scored: {said}"
     scores = asyncio.run(tabby.score_texts(TEXTS))
@@ -317,7 +317,7 @@ def test_a_text_that_cannot_be_scored_is_left_out_and_the_others_are_compared() 
     server = instrument(unchanged)
 
     async def measure() -> tuple[Any, Any, Any]:
-        proof = await server.prove_instrument(mixed, "A")
+        proof = await server.prove_scores_agree(mixed, "A")
         return (
             proof,
             await server.score_texts(mixed),
@@ -329,7 +329,7 @@ def test_a_text_that_cannot_be_scored_is_left_out_and_the_others_are_compared() 
     assert not scores.problem and not written.problem
     assert [text.problem for text in scores.texts] == ["it has fewer than two tokens", "", "", ""]
     assert [one.problem for one in written.answers] == ["it has fewer than two tokens", "", "", ""]
-    result = judge_quality(scores.texts, scores.texts, floors=[scores.texts])
+    result = compute_quality_result(scores.texts, scores.texts, floors=[scores.texts])
     assert "A left out 1 text (word): it has fewer than two tokens" in result.notes
     assert len(result.texts) == 3
 
@@ -381,7 +381,7 @@ def test_tabbyapi_is_asked_for_usage_and_for_a_token_where_its_answer_would_end_
     async def measure() -> list[Any]:
         tabby = interface_class("text")(send, "model")
         prompt = await tabby.tokenize("ab")
-        return [await tabby.score_next(prompt, 1), await tabby.answer(prompt, 8)]
+        return [await tabby.score_next(prompt, 1), await tabby.generate_answer(prompt, 8)]
 
     scored, written = asyncio.run(measure())
     assert scored == ScoredPosition("b", None, (("</s>", -0.1),))

@@ -30,7 +30,7 @@ from workbench.quality import texts
 from workbench.quality.instrument import Instrument
 from workbench.quality.lanes import interface_class
 from workbench.quality.texts import Text
-from workbench.quality.verdict import ScoredAnswers, judge_quality
+from workbench.quality.verdict import ScoredAnswers, compute_quality_result
 from workbench.server.small_requests import Reply, make_reply
 from workbench.sim.language_model import (
     Damage,
@@ -210,7 +210,7 @@ def healthy_a() -> dict[str, Any]:
 
     async def measure() -> dict[str, Any]:
         instrument = Instrument(interface_class("prompt_logprobs")(Served(HEALTHY).send, "a"))
-        proof = await instrument.prove_instrument(TEXTS, "A")
+        proof = await instrument.prove_scores_agree(TEXTS, "A")
         scores = [await instrument.score_texts(TEXTS) for _ in range(2)]
         answers = [await instrument.write_answers(TEXTS, concurrency=TOGETHER) for _ in range(2)]
         return {"proof": proof, "scores": scores, "answers": answers}
@@ -226,10 +226,10 @@ def verdict_about(predict: Predict, *, ends: bool = False) -> QualityResult:
         instrument = Instrument(
             interface_class("prompt_logprobs")(Served(predict, ends=ends).send, "b")
         )
-        proof = await instrument.prove_instrument(TEXTS, "B")
+        proof = await instrument.prove_scores_agree(TEXTS, "B")
         scored = (await instrument.score_texts(TEXTS)).texts if proof.usable else ()
         written = await instrument.write_answers(TEXTS, concurrency=TOGETHER)
-        return judge_quality(
+        return compute_quality_result(
             a["scores"][0].texts,
             scored,
             floors=[a["scores"][1].texts],

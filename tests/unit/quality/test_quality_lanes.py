@@ -46,7 +46,7 @@ def test_an_instrument_is_proven_scores_texts_twice_alike_and_lets_the_server_wr
     start_simulated: Start, on_server: OnServer, engine: str
 ) -> None:
     async def measure(instrument: Instrument) -> None:
-        proof = await instrument.prove_instrument(FEW, "A")
+        proof = await instrument.prove_scores_agree(FEW, "A")
         assert (proof.usable, proof.reason, proof.positions) == (True, "", 64)
         assert proof.largest == pytest.approx(0, abs=1e-9)
         assert proof.noise == 0
@@ -65,7 +65,7 @@ def test_an_instrument_is_proven_scores_texts_twice_alike_and_lets_the_server_wr
         [backwards] = (await instrument.score_answers(FEW, senseless)).scores
         assert backwards.problem or backwards.logprob < judged.scores[0].logprob
         scored = [one.token for text in first.texts for one in text.positions]
-        assert "<" not in text_of_tokens(scored[:200], instrument.pieces), (
+        assert "<" not in text_of_tokens(scored[:200], instrument.token_texts), (
             "each has a text, and no id"
         )
 
@@ -137,7 +137,7 @@ def test_a_known_defect_makes_the_instrument_unusable_and_is_named(
     start_simulated: Start, on_server: OnServer, engine: str, flags: tuple[str, ...], said: str
 ) -> None:
     async def measure(instrument: Instrument) -> InstrumentProof:
-        return await instrument.prove_instrument(FEW, "B")
+        return await instrument.prove_scores_agree(FEW, "B")
 
     proof = on_server(start_simulated(engine, *flags), measure)
     assert not proof.usable and proof.reason and said in proof.defect

@@ -33,7 +33,7 @@ class Counting(Interface):
     def last_tokens(self, prompt: Prompt, tokens: int) -> Prompt:
         return Prompt(prompt.text, prompt.ids[-tokens:])
 
-    async def score_all(self, prompt: Prompt) -> tuple[ScoredPosition, ...]:
+    async def score_whole_prompt(self, prompt: Prompt) -> tuple[ScoredPosition, ...]:
         self.longest = max(self.longest, len(prompt.ids))
         await self._hold(len(prompt.ids))
         return tuple(self._position(one) for one in prompt.ids[1:])
@@ -42,7 +42,7 @@ class Counting(Interface):
         await self._hold(1)
         return self._position(prompt.ids[place])
 
-    async def answer(
+    async def generate_answer(
         self, prompt: Prompt, tokens: int, slot: int = 0
     ) -> tuple[ScoredPosition, ...]:
         await self._hold(1)

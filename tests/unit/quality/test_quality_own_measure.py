@@ -17,9 +17,9 @@ from workbench.model.errors import InputError
 from workbench.model.quality import BROKEN, DIFFERS, NOT_DECIDED, NOT_MEASURED, SAME
 from workbench.quality.own_measure import (
     Scores,
+    add_user_measure_to_result,
     compare_own_scores,
     mcnemar_p,
-    merge_own_measure,
     newcombe_interval,
     read_scores,
 )
@@ -248,7 +248,7 @@ EQUAL = compare_own_scores(scores(1, 0, 1), scores(1, 0, 1, 1))
     ],
 )
 def test_answers_differ_if_the_users_own_measure_does(before: str, own: Any, after: str) -> None:
-    result = merge_own_measure(replace(made.quality(), verdict=before), own)
+    result = add_user_measure_to_result(replace(made.quality(), verdict=before), own)
     assert result.verdict == after
     assert "your measure" in result.summary
     lacking = [note for note in result.notes if "left out 1 item of B that A lacks: q3" in note]

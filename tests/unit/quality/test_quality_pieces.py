@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from workbench.quality.pieces import format_piece, text_of_tokens
+from workbench.quality.pieces import format_token_text, text_of_tokens
 
 
 @pytest.mark.parametrize(
@@ -21,11 +21,11 @@ from workbench.quality.pieces import format_piece, text_of_tokens
     ],
 )
 def test_a_piece_is_one_line_without_control_characters(given: str, shown: str) -> None:
-    assert format_piece(given) == shown
+    assert format_token_text(given) == shown
 
 
 def test_a_piece_that_is_no_token_is_cut() -> None:
-    assert len(format_piece("x" * 10_000)) < 150
+    assert len(format_token_text("x" * 10_000)) < 150
 
 
 def test_a_token_without_a_known_text_is_shown_by_its_id() -> None:

@@ -50,7 +50,7 @@ def on(name: str, measure: Callable[[Interface, Prompt], Awaitable[T]]) -> T:
 @pytest.mark.parametrize("name", ["prompt_logprobs", "generate"])
 def test_both_ways_to_score_a_token_agree(name: str) -> None:
     async def measure(server: Interface, prompt: Prompt) -> None:
-        whole = await server.score_all(prompt)
+        whole = await server.score_whole_prompt(prompt)
         assert tuple(one.token for one in whole) == prompt.ids[1:]
         assert all(len(one.top) == 20 for one in whole)
         for place in range(len(prompt.ids) - LAST, len(prompt.ids)):
@@ -65,7 +65,7 @@ def test_both_ways_to_score_a_token_agree(name: str) -> None:
 @pytest.mark.parametrize("name", RECORDED)
 def test_an_answer_has_a_score_and_its_best_tokens_for_each_token(name: str) -> None:
     async def measure(server: Interface, prompt: Prompt) -> None:
-        written = await server.answer(prompt, ANSWERED)
+        written = await server.generate_answer(prompt, ANSWERED)
         assert len(written) == ANSWERED
         assert all(one.top[0] == (one.token, one.logprob) for one in written if one.top)
         assert sum(len(one.top) == 20 for one in written) >= 2

@@ -89,7 +89,7 @@ def test_a_token_that_was_not_named_counts_like_the_last_one() -> None:
     difference = statistics.text_difference(*texts, 2)
     assert difference.ln_ppl == pytest.approx(-0.5)
     assert 0 <= difference.kl < 0.2
-    assert statistics.unnamed_share(texts[0]) == 1
+    assert statistics.share_of_unscored_tokens(texts[0]) == 1
 
 
 # scipy.stats.chi2.ppf(0.025, 2 n) / 2 and chi2.ppf(0.975, 2 n + 2) / 2
@@ -103,9 +103,9 @@ def test_poisson_interval(count: int, low: float, high: float) -> None:
 
 def test_one_sided_and_two_sided_t() -> None:
     values = [0.1, 0.3, 0.2, 0.5, 0.4]  # t = 4.2426, 4 degrees of freedom
-    assert statistics.p_value_above_zero(values) == pytest.approx(0.00662, abs=1e-5)
-    assert statistics.p_value_not_zero(values) == pytest.approx(0.01324, abs=1e-5)
-    assert statistics.p_value_above_zero([-value for value in values]) == pytest.approx(
+    assert statistics.p_value_of_positive_mean(values) == pytest.approx(0.00662, abs=1e-5)
+    assert statistics.p_value_of_nonzero_mean(values) == pytest.approx(0.01324, abs=1e-5)
+    assert statistics.p_value_of_positive_mean([-value for value in values]) == pytest.approx(
         1 - 0.00662, abs=1e-5
     )
 
@@ -117,11 +117,11 @@ def test_the_interval_of_a_mean_is_that_of_students_table() -> None:
 
 
 def test_equal_values_need_no_interval() -> None:
-    assert statistics.p_value_above_zero([0.0] * 32) == 1.0
-    assert statistics.p_value_not_zero([0.0] * 32) == 1.0
-    assert statistics.is_within([0.0] * 32, 0.001)
-    assert not statistics.is_within([0.001] * 32, 0.001)
-    assert not statistics.is_within([0.0], 0.001)
+    assert statistics.p_value_of_positive_mean([0.0] * 32) == 1.0
+    assert statistics.p_value_of_nonzero_mean([0.0] * 32) == 1.0
+    assert statistics.is_mean_within_margin([0.0] * 32, 0.001)
+    assert not statistics.is_mean_within_margin([0.001] * 32, 0.001)
+    assert not statistics.is_mean_within_margin([0.0], 0.001)
 
 
 def test_the_texts_that_are_asked_for_would_decide() -> None:
@@ -132,7 +132,10 @@ def test_the_texts_that_are_asked_for_would_decide() -> None:
     decided = 0
     for _ in range(200):
         values = [random.gauss(0.0, 0.004) for _ in range(24 + more)]
-        decided += statistics.is_within(values, 0.001) or statistics.p_value_not_zero(values) < 0.05
+        decided += (
+            statistics.is_mean_within_margin(values, 0.001)
+            or statistics.p_value_of_nonzero_mean(values) < 0.05
+        )
     assert decided / 200 > 0.7
 
 

@@ -30,8 +30,8 @@ from workbench.quality.verdict import (
     LEAST_TEXTS,
     Margins,
     compare_with_floor,
+    compute_quality_result,
     format_with_half_width,
-    judge_quality,
 )
 
 POSITIONS = 24
@@ -81,7 +81,7 @@ A, AGAIN = scored(0.01, 1), scored(0.01, 2)
 
 
 def test_the_same_server_answers_the_same() -> None:
-    result = judge_quality(A, scored(0.01, 3), floors=[AGAIN], text_set=("workbench", "1"))
+    result = compute_quality_result(A, scored(0.01, 3), floors=[AGAIN], text_set=("workbench", "1"))
     assert result.verdict == SAME
     assert result.summary == "its answers are the same within 0.001 KLD"
     assert result.positions == 32 * POSITIONS
@@ -94,7 +94,7 @@ def test_the_same_server_answers_the_same() -> None:
 
 
 def test_more_noise_differs_and_says_by_how_much() -> None:
-    result = judge_quality(A, scored(0.3, 3), floors=[AGAIN])
+    result = compute_quality_result(A, scored(0.3, 3), floors=[AGAIN])
     assert result.verdict == DIFFERS
     assert verdicts(result)[KL] == DIFFERS
     assert "its answers differ: KLD >= 0.0" in result.summary
@@ -107,13 +107,15 @@ def test_the_divergence_that_is_named_is_one_that_differs() -> None:
         [replace(text, lane="decode", name=f"long {text.name}") for text in texts[:2]]
         for texts in (A, scored(0.5, 8))
     )
-    result = judge_quality([*A, *long_a], [*scored(0.3, 3), *long_b], floors=[[*AGAIN, *long_a]])
+    result = compute_quality_result(
+        [*A, *long_a], [*scored(0.3, 3), *long_b], floors=[[*AGAIN, *long_a]]
+    )
     (decided,) = [one for one in result.measures if one.name == KL and one.verdict == DIFFERS]
     assert format_with_half_width(decided) in result.summary
 
 
 def test_many_forks_are_a_whole_number() -> None:
-    result = judge_quality(
+    result = compute_quality_result(
         A, AGAIN, floors=[AGAIN], greedy_a=answers(None), greedy_b=answers(0),
         greedy_floor=answers(None),
     )  # fmt: skip
@@ -122,7 +124,7 @@ def test_many_forks_are_a_whole_number() -> None:
 
 def test_a_broken_text_is_enough() -> None:
     healthy, broken = scored(0.01, 3), scored(0.01, 3, shift=7)
-    result = judge_quality(A, [*healthy[:-1], broken[-1]], floors=[AGAIN])
+    result = compute_quality_result(A, [*healthy[:-1], broken[-1]], floors=[AGAIN])
     assert result.verdict == BROKEN
     assert "broken: 1 of 32 texts, the worst text-31" in result.summary
     assert result.worst is not None
@@ -135,7 +137,7 @@ def test_the_worst_text_and_the_first_fork_are_shown_by_the_texts_of_their_token
     of_b = {token: f" b{token}" for token in range(100)}
     broken = scored(0.01, 3, shift=7)
     early, late = answers(3, 1), answers(9, 3)[1:]
-    result = judge_quality(
+    result = compute_quality_result(
         A, broken, floors=[AGAIN], greedy_a=answers(None), greedy_b=[*late, *early],
         pieces=(of_a, of_b),
     )  # fmt: skip
@@ -144,7 +146,7 @@ def test_the_worst_text_and_the_first_fork_are_shown_by_the_texts_of_their_token
     assert (result.forked.name, result.forked.position) == ("text-0", 3)
     assert result.forked.before == " a0 a1 a2"
     assert result.forked.a.startswith(" a3 a4") and result.forked.b.startswith(" b99 b99")
-    assert judge_quality(A, AGAIN, greedy_a=late, greedy_b=late).forked is None
+    assert compute_quality_result(A, AGAIN, greedy_a=late, greedy_b=late).forked is None
 
 
 def test_forks_within_the_noise_of_answers_under_load_are_ties() -> None:
@@ -154,23 +156,23 @@ def test_forks_within_the_noise_of_answers_under_load_are_ties() -> None:
         return [replace(one, gaps=(gap,) * len(one.tokens)) for one in answers(until)]
 
     a, again, b = loaded(0.5e-4, None), loaded(1.5e-4, 60), loaded(0.9e-4, 3)
-    result = judge_quality(A, A, floors=[A], greedy_a=a, greedy_b=b, greedy_floor=again)
+    result = compute_quality_result(A, A, floors=[A], greedy_a=a, greedy_b=b, greedy_floor=again)
     assert result.forks is not None and (result.forks.forks, result.forks.ties) == (0, 32)
     assert result.verdict == SAME
     far = loaded(0.5, None)
-    result = judge_quality(A, A, floors=[A], greedy_a=far, greedy_b=b, greedy_floor=far)
+    result = compute_quality_result(A, A, floors=[A], greedy_a=far, greedy_b=b, greedy_floor=far)
     assert result.forks is not None and (result.forks.forks, result.forks.ties) == (32, 0)
     assert result.verdict == DIFFERS
 
 
 def test_a_bad_floor_does_not_make_b_broken() -> None:
     other = scored(0.01, 2, shift=7)
-    assert judge_quality(A, other, floors=[other]).verdict != BROKEN
+    assert compute_quality_result(A, other, floors=[other]).verdict != BROKEN
 
 
 def test_the_worse_of_two_floors_counts() -> None:
     restarted = scored(0.3, 2)
-    result = judge_quality(A, scored(0.3, 3), floors=[AGAIN, restarted])
+    result = compute_quality_result(A, scored(0.3, 3), floors=[AGAIN, restarted])
     assert result.verdict != DIFFERS
     kl = next(one for one in result.measures if one.name == KL)
     assert kl.floor is not None
@@ -194,21 +196,21 @@ def test_two_floors_that_do_not_differ_are_averaged() -> None:
 
 
 def test_without_a_floor_nothing_differs() -> None:
-    result = judge_quality(A, scored(0.3, 3))
+    result = compute_quality_result(A, scored(0.3, 3))
     assert verdicts(result)[KL] == NOT_DECIDED
     assert any("A was not measured again" in note for note in result.notes)
 
 
 def test_few_texts_decide_nothing() -> None:
     few = LEAST_TEXTS - 4
-    result = judge_quality(A[:few], scored(0.3, 3)[:few], floors=[AGAIN])
+    result = compute_quality_result(A[:few], scored(0.3, 3)[:few], floors=[AGAIN])
     assert result.verdict == NOT_DECIDED
     assert result.more_texts == 4
     assert "not decided: 4 more texts" in result.summary
 
 
 def test_a_wider_margin_makes_a_difference_the_same() -> None:
-    result = judge_quality(
+    result = compute_quality_result(
         A, scored(0.05, 3), floors=[AGAIN], margins=Margins(kl=0.05, ln_ppl=0.05)
     )
     assert result.verdict == SAME
@@ -216,7 +218,7 @@ def test_a_wider_margin_makes_a_difference_the_same() -> None:
 
 
 def test_forks_alone_can_differ() -> None:
-    result = judge_quality(
+    result = compute_quality_result(
         A,
         scored(0.01, 3),
         floors=[AGAIN],
@@ -232,7 +234,7 @@ def test_forks_alone_can_differ() -> None:
 
 def test_forks_like_those_of_the_floor_are_no_difference() -> None:
     forked = answers(20)
-    result = judge_quality(
+    result = compute_quality_result(
         A,
         scored(0.01, 3),
         floors=[AGAIN],
@@ -249,7 +251,7 @@ def test_texts_that_cannot_be_used_are_left_out_and_named() -> None:
     b[0] = replace(b[0], positions=(nan, *b[0].positions[1:]))
     b[1] = replace(b[1], positions=b[1].positions[:-1])
     b[2] = replace(b[2], problem="the context is too short")
-    result = judge_quality(A, b, floors=[AGAIN])
+    result = compute_quality_result(A, b, floors=[AGAIN])
     assert len(result.texts) == 29
     notes = " ".join(result.notes)
     assert "text-0): the log probability at position 0 is not a number" in notes
@@ -261,7 +263,7 @@ def test_texts_that_cannot_be_used_are_left_out_and_named() -> None:
 def test_other_tokens_are_not_compared() -> None:
     b = scored(0.01, 3)
     b[0] = replace(b[0], positions=tuple(replace(one, token=77) for one in b[0].positions))
-    result = judge_quality(A, b, floors=[AGAIN])
+    result = compute_quality_result(A, b, floors=[AGAIN])
     assert len(result.texts) == 31
     assert any("different tokens" in note for note in result.notes)
 
@@ -278,7 +280,7 @@ def test_answers_in_other_tokens_are_no_forks(other: Callable[[int], int | str])
         for text in A
     ]
     written = answers(None)
-    result = judge_quality(
+    result = compute_quality_result(
         A, b, floors=[AGAIN], greedy_a=written, greedy_floor=written,
         greedy_b=[renamed(one) for one in written],
     )  # fmt: skip
@@ -289,20 +291,24 @@ def test_answers_in_other_tokens_are_no_forks(other: Callable[[int], int | str])
 
 def test_an_instrument_that_is_not_usable_gives_no_number() -> None:
     proof = InstrumentProof("B", "prefill", False, reason="zeros", defect="vLLM #53488")
-    result = judge_quality(A, scored(0.01, 3), floors=[AGAIN], proofs=[proof])
+    result = compute_quality_result(A, scored(0.01, 3), floors=[AGAIN], proofs=[proof])
     assert result.verdict == NOT_MEASURED
     assert result.measures == ()
     assert result.texts == ()
     assert "instrument not usable, prefill of B: zeros (vLLM #53488)" in result.summary
     greedy = {"greedy_a": answers(None), "greedy_floor": answers(None)}
-    alike = judge_quality(A, A, floors=[AGAIN], proofs=[proof], greedy_b=answers(None), **greedy)
+    alike = compute_quality_result(
+        A, A, floors=[AGAIN], proofs=[proof], greedy_b=answers(None), **greedy
+    )
     assert alike.verdict == NOT_MEASURED and "zeros" in alike.summary and alike.forks is not None
-    forked = judge_quality(A, A, floors=[AGAIN], proofs=[proof], greedy_b=answers(20), **greedy)
+    forked = compute_quality_result(
+        A, A, floors=[AGAIN], proofs=[proof], greedy_b=answers(20), **greedy
+    )
     assert forked.verdict == DIFFERS
 
 
 def test_nothing_scored_is_not_measured() -> None:
-    result = judge_quality([], [])
+    result = compute_quality_result([], [])
     assert result.verdict == NOT_MEASURED
     assert result.worst is None
 
@@ -313,7 +319,7 @@ def test_damage_at_one_concurrency_is_found_there(concurrency: int) -> None:
         return [replace(text, concurrency=concurrency) for text in texts]
 
     b = [*scored(0.01, 3), *at(scored(0.3, 4))]
-    result = judge_quality([*A, *at(A)], b, floors=[[*AGAIN, *at(AGAIN)]])
+    result = compute_quality_result([*A, *at(A)], b, floors=[[*AGAIN, *at(AGAIN)]])
     found = {(one.name, one.concurrency): one.verdict for one in result.measures}
     assert found[KL, 1] == SAME
     assert found[KL, concurrency] == DIFFERS

@@ -104,7 +104,7 @@ def test_the_pieces_of_a_streamed_answer_are_read_together(monkeypatch: pytest.M
     """Each read takes CPU time of the command, and the probe asks for thousands of pieces."""
     whole = chunked(chat_events(8))
     places = [0, *range(400, len(whole), 60), len(whole)]
-    receive, was_read, reads = Connection.receive, threading.Event(), []
+    receive, was_read, reads = Connection.receive_data_and_time_ns, threading.Event(), []
 
     def counted(self: Connection) -> tuple[bytes | None, int]:
         found = receive(self)
@@ -118,7 +118,7 @@ def test_the_pieces_of_a_streamed_answer_are_read_together(monkeypatch: pytest.M
             yield whole[begin:end]
             was_read.wait(0.01)  # a client that reads each piece reads it by then
 
-    monkeypatch.setattr(Connection, "receive", counted)
+    monkeypatch.setattr(Connection, "receive_data_and_time_ns", counted)
     (reply,), _ = asked(answer)
     assert reply.text.count("data: ") == 11 and sum(reads) == len(whole)
     assert len(reads) < len(places) / 2

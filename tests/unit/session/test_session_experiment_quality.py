@@ -44,13 +44,13 @@ class Flat(Interface):
     async def tokenize(self, text: str) -> Prompt:
         return Prompt(text, tuple(range(TOKENS)))
 
-    async def score_all(self, prompt: Prompt) -> tuple[ScoredPosition, ...]:
+    async def score_whole_prompt(self, prompt: Prompt) -> tuple[ScoredPosition, ...]:
         return tuple(self._position(one) for one in prompt.ids[1:])
 
     async def score_next(self, prompt: Prompt, place: int, slot: int = 0) -> ScoredPosition:
         return self._position(prompt.ids[place])
 
-    async def answer(
+    async def generate_answer(
         self, prompt: Prompt, tokens: int, slot: int = 0
     ) -> tuple[ScoredPosition, ...]:
         if self._failing:

@@ -14,7 +14,7 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.model.quality import ScoredPosition, Token
 from workbench.model.untrusted_numbers import integer_or_none, why_impossible
 from workbench.model.untrusted_text import clean_text
-from workbench.quality.pieces import format_piece
+from workbench.quality.pieces import format_token_text
 
 TOP = 20  # most probable tokens of a position: what vLLM allows without a flag
 REQUEST_S = 120.0  # the limit of a request, unless the server is known to be slow
@@ -91,12 +91,12 @@ class Interface(ABC):
         those in flight."""
 
     @abstractmethod
-    async def answer(
+    async def generate_answer(
         self, prompt: Prompt, tokens: int, slot: int = 0
     ) -> tuple[ScoredPosition, ...]:
         """Return what the server writes after the prompt, at most `tokens` tokens."""
 
-    async def score_all(self, prompt: Prompt) -> tuple[ScoredPosition, ...]:
+    async def score_whole_prompt(self, prompt: Prompt) -> tuple[ScoredPosition, ...]:
         """Score all tokens of the prompt but the first, in one request. Raises ScoreError if this
         interface cannot do that."""
         raise ScoreError("the server cannot score a prompt in one request")
@@ -116,10 +116,10 @@ class Interface(ABC):
             return prompt
         return replace(prompt, ids=(ids[0], *ids[1 - tokens :]))
 
-    def remember_token_text(self, token: Token, text: Any) -> None:
-        """Remember the text of a token, if the server has given one."""
+    def store_token_text(self, token: Token, text: Any) -> None:
+        """Store the text of a token, if the server has given one."""
         if isinstance(text, str) and token not in self.pieces:
-            self.pieces[token] = format_piece(text)
+            self.pieces[token] = format_token_text(text)
 
     # ---- requests
 
@@ -150,12 +150,12 @@ class Interface(ABC):
         self.context_tokens = limit if limit is not None else self.context_tokens
         return tuple(one for one in known if one is not None)
 
-    def check_length(self, tokens: int, more: int) -> None:
-        """Raise ScoreError if the server's context is too short for a prompt and `more` tokens."""
+    def check_context_length(self, tokens: int, extra_tokens: int) -> None:
+        """Raise ScoreError if the server's context is too short for a prompt and `extra_tokens` tokens."""
         limit = self.context_tokens
-        if limit is not None and tokens + more > limit:
+        if limit is not None and tokens + extra_tokens > limit:
             raise ScoreError(
-                f"the context of the server has {limit} tokens, and {tokens + more} are needed"
+                f"the context of the server has {limit} tokens, and {tokens + extra_tokens} are needed"
             )
 
 

@@ -61,7 +61,7 @@ class LlamaServerInterface(Interface):
         top = self._parse_scored_position(entry).top
         return ScoredPosition(wanted, dict(top).get(wanted), top)
 
-    async def answer(
+    async def generate_answer(
         self, prompt: Prompt, tokens: int, slot: int = 0
     ) -> tuple[ScoredPosition, ...]:
         reply = await self._request_completion(prompt.ids, tokens, slot)
@@ -95,16 +95,16 @@ class LlamaServerInterface(Interface):
         return reply
 
     def _parse_scored_position(self, entry: Any) -> ScoredPosition:
-        token, value = self._parse_token(entry)
+        token, value = self._parse_id_and_logprob(entry)
         tops = object_in_reply(entry, "log probabilities").get("top_logprobs")
-        found = map(self._parse_token, as_list(tops))
+        found = map(self._parse_id_and_logprob, as_list(tops))
         return ScoredPosition(token, value, most_probable_tokens(found))
 
-    def _parse_token(self, entry: Any) -> tuple[int, float]:
+    def _parse_id_and_logprob(self, entry: Any) -> tuple[int, float]:
         """Return the id and the log probability of a token."""
         one = object_in_reply(entry, "log probabilities")
         value, token = parse_log_probability(one.get("logprob")), parse_token_id(one.get("id"))
-        self.remember_token_text(token, one.get("token"))
+        self.store_token_text(token, one.get("token"))
         return token, value
 
 

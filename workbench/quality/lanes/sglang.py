@@ -34,8 +34,8 @@ class SglangInterface(Interface):
         ids = await self.encode("/tokenize", {"model": self._model, "prompt": text})
         return Prompt(text, ids)
 
-    async def score_all(self, prompt: Prompt) -> tuple[ScoredPosition, ...]:
-        self.check_length(len(prompt.ids), 1)
+    async def score_whole_prompt(self, prompt: Prompt) -> tuple[ScoredPosition, ...]:
+        self.check_context_length(len(prompt.ids), 1)
         meta = await self._request_generation(prompt.ids, 1, {"logprob_start_len": 0})
         count = len(prompt.ids)
         tokens = list_of_length(meta.get("input_token_logprobs"), count, "positions")
@@ -46,7 +46,7 @@ class SglangInterface(Interface):
         return scored
 
     async def score_next(self, prompt: Prompt, place: int, slot: int = 0) -> ScoredPosition:
-        self.check_length(place, 1)
+        self.check_context_length(place, 1)
         wanted = prompt.ids[place]
         asked = {"logprob_start_len": _WITHOUT_PROMPT, "token_ids_logprob": [wanted]}
         meta = await self._request_generation(prompt.ids[:place], 1, asked)
@@ -60,10 +60,10 @@ class SglangInterface(Interface):
             raise ScoreError("the server has scored another token than was given")
         return scored
 
-    async def answer(
+    async def generate_answer(
         self, prompt: Prompt, tokens: int, slot: int = 0
     ) -> tuple[ScoredPosition, ...]:
-        self.check_length(len(prompt.ids), tokens)
+        self.check_context_length(len(prompt.ids), tokens)
         meta = await self._request_generation(
             prompt.ids, tokens, {"logprob_start_len": _WITHOUT_PROMPT}
         )
@@ -89,14 +89,14 @@ class SglangInterface(Interface):
         return meta
 
     def _parse_scored_position(self, entry: Any, top: Any) -> ScoredPosition:
-        token, value = self._parse_token(entry)
-        found = map(self._parse_token, as_list(top))
+        token, value = self._parse_id_and_logprob(entry)
+        found = map(self._parse_id_and_logprob, as_list(top))
         return ScoredPosition(token, value, most_probable_tokens(found))
 
-    def _parse_token(self, entry: Any) -> tuple[int, float]:
+    def _parse_id_and_logprob(self, entry: Any) -> tuple[int, float]:
         """Return the id and the log probability in an entry [log probability, id, text]."""
         if not isinstance(entry, list) or len(entry) < 2:
             raise ScoreError("the server's answer has no log probability of a token")
         value, token = parse_log_probability(entry[0]), parse_token_id(entry[1])
-        self.remember_token_text(token, entry[2] if len(entry) > 2 else None)
+        self.store_token_text(token, entry[2] if len(entry) > 2 else None)
         return token, value

@@ -51,7 +51,7 @@ class TabbyInterface(Interface):
         """Return the longest beginning of the prompt whose text alone has the same tokens as in the
         whole text. One token if there is none."""
         sent = len(prompt.ids)
-        while sent > 1 and await self._end_of_tokens(prompt, sent) is None:
+        while sent > 1 and await self._text_offset_after_tokens(prompt, sent) is None:
             sent -= 1
         return prompt.first_tokens(sent)
 
@@ -60,33 +60,35 @@ class TabbyInterface(Interface):
         return prompt
 
     async def score_next(self, prompt: Prompt, place: int, slot: int = 0) -> ScoredPosition | None:
-        start = await self._end_of_tokens(prompt, place)
-        end = await self._end_of_tokens(prompt, place + 1)
+        start = await self._text_offset_after_tokens(prompt, place)
+        end = await self._text_offset_after_tokens(prompt, place + 1)
         if start is None or end is None:
             return None
         wanted = prompt.text[start:end]
-        _, _, tops = await self._request_completion(prompt.text[:start], place, 1)
+        _, _, tops = await self._request_tokens_logprobs_and_tops(prompt.text[:start], place, 1)
         [top] = list_of_length(tops, 1, "positions")
         found = most_probable_tokens(_log_probability_by_text(top).items())
         return ScoredPosition(wanted, dict(found).get(wanted), found)
 
-    async def answer(
+    async def generate_answer(
         self, prompt: Prompt, tokens: int, slot: int = 0
     ) -> tuple[ScoredPosition, ...]:
         prompt = await self.trim_to_answerable(prompt)
         sent = len(prompt.ids)
-        end = await self._end_of_tokens(prompt, sent)
-        names, values, tops = await self._request_completion(prompt.text[:end], sent, tokens)
+        end = await self._text_offset_after_tokens(prompt, sent)
+        names, values, tops = await self._request_tokens_logprobs_and_tops(
+            prompt.text[:end], sent, tokens
+        )
         return tuple(
             ScoredPosition(
-                _text(name),
+                _require_text(name),
                 parse_log_probability(value),
                 most_probable_tokens(_log_probability_by_text(top).items()),
             )
             for name, value, top in zip(names, values, tops, strict=True)
         )
 
-    async def _request_completion(
+    async def _request_tokens_logprobs_and_tops(
         self, text: str, sent: int, tokens: int
     ) -> tuple[list[Any], list[Any], list[Any]]:
         body = {
@@ -112,7 +114,7 @@ class TabbyInterface(Interface):
             list(list_of_length(scores.get("top_logprobs"), made, "positions")),
         )
 
-    async def _end_of_tokens(self, prompt: Prompt, count: int) -> int | None:
+    async def _text_offset_after_tokens(self, prompt: Prompt, count: int) -> int | None:
         """Return the place at which the text ends after the first `count` tokens; None if it cannot
         be cut there, because the tokens of that part are others."""
         if prompt.text != self._text:
@@ -133,7 +135,7 @@ class TabbyInterface(Interface):
 
     async def _request_text(self, ids: tuple[int, ...]) -> str:
         reply = await self.post(_DECODE, {"tokens": list(ids), "add_bos_token": False})
-        return _text(reply.get("text"))
+        return _require_text(reply.get("text"))
 
 
 def _log_probability_by_text(top: Any) -> dict[Any, float]:
@@ -145,7 +147,7 @@ def _log_probability_by_text(top: Any) -> dict[Any, float]:
     }
 
 
-def _text(value: Any) -> str:
+def _require_text(value: Any) -> str:
     if not isinstance(value, str):
         raise ScoreError("the server named a token by something that is not a text")
     return value

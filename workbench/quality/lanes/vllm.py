@@ -43,8 +43,8 @@ class VllmInterface(Interface):
         ids = await self.encode("/tokenize", {"model": self._model, "prompt": text})
         return Prompt(text, ids)
 
-    async def score_all(self, prompt: Prompt) -> tuple[ScoredPosition, ...]:
-        self.check_length(len(prompt.ids), 1)
+    async def score_whole_prompt(self, prompt: Prompt) -> tuple[ScoredPosition, ...]:
+        self.check_context_length(len(prompt.ids), 1)
         salt = secrets.token_hex(8)
         asked = {"prompt_logprobs": TOP, "return_token_ids": True, "cache_salt": salt}
         choice = await self._request_completion(prompt.ids, 1, asked)
@@ -60,12 +60,12 @@ class VllmInterface(Interface):
         )
 
     async def score_next(self, prompt: Prompt, place: int, slot: int = 0) -> ScoredPosition:
-        self.check_length(place, 1)
+        self.check_context_length(place, 1)
         wanted = prompt.ids[place]
-        top = await self._next_token_probabilities(prompt.ids[:place], {"logprobs": TOP})
+        top = await self._request_next_token_logprobs(prompt.ids[:place], {"logprobs": TOP})
         known = top.get(wanted)
         if known is None:
-            given = await self._next_token_probabilities(
+            given = await self._request_next_token_logprobs(
                 prompt.ids[:place], {"logprobs": 1, _GIVEN: [wanted]}
             )
             known = given.get(wanted)
@@ -73,20 +73,20 @@ class VllmInterface(Interface):
             raise ScoreError(f"the server does not score a token that is given ({_GIVEN})")
         return ScoredPosition(wanted, known, most_probable_tokens(top.items()))
 
-    async def _next_token_probabilities(
-        self, ids: tuple[int, ...], asked: Mapping[str, Any]
+    async def _request_next_token_logprobs(
+        self, ids: tuple[int, ...], options: Mapping[str, Any]
     ) -> dict[Token, float]:
         choice = await self._request_completion(
-            ids, 1, {**asked, "return_tokens_as_token_ids": True}
+            ids, 1, {**options, "return_tokens_as_token_ids": True}
         )
         scores = object_in_reply(choice.get("logprobs"), "log probabilities")
         [entries] = list_of_length(scores.get("top_logprobs"), 1, "positions")
         return _log_probability_by_id(entries)
 
-    async def answer(
+    async def generate_answer(
         self, prompt: Prompt, tokens: int, slot: int = 0
     ) -> tuple[ScoredPosition, ...]:
-        self.check_length(len(prompt.ids), tokens)
+        self.check_context_length(len(prompt.ids), tokens)
         asked = {"logprobs": TOP, "return_tokens_as_token_ids": True}
         choice = await self._request_completion(prompt.ids, tokens, asked)
         scores = object_in_reply(choice.get("logprobs"), "log probabilities")
@@ -107,9 +107,12 @@ class VllmInterface(Interface):
     def _parse_prompt_position(self, token: int, entries: Any) -> ScoredPosition:
         found: dict[Token, float] = {}
         for name, entry in object_in_reply(entries, "log probabilities of a position").items():
-            one, number = object_in_reply(entry, "log probability of a token"), _parse_number(name)
+            one, number = (
+                object_in_reply(entry, "log probability of a token"),
+                _parse_token_id_text(name),
+            )
             found[number] = parse_log_probability(one.get("logprob"))
-            self.remember_token_text(number, one.get("decoded_token"))
+            self.store_token_text(number, one.get("decoded_token"))
         if token not in found:
             raise ScoreError("the server left a token of the prompt without its log probability")
         return ScoredPosition(token, found[token], most_probable_tokens(found.items()))
@@ -133,10 +136,10 @@ def _log_probability_by_id(entries: Any) -> dict[Token, float]:
 def _token_id_in(name: Any) -> int:
     if not isinstance(name, str) or not name.startswith(_PREFIX):
         raise ScoreError("the server does not name tokens by their ids")
-    return _parse_number(name.removeprefix(_PREFIX))
+    return _parse_token_id_text(name.removeprefix(_PREFIX))
 
 
-def _parse_number(text: str) -> int:
+def _parse_token_id_text(text: str) -> int:
     return parse_token_id(
         int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
     )

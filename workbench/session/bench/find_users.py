@@ -62,9 +62,9 @@ async def measure_user_capacity(
         assert judged is not None
         ratios = {**estimate.ratios, users: math.log(judged.ratio)}
         estimate = UserEstimate(ratios, estimate.first, estimate.most)
-    if estimate.highest_level_that_keeps is None:
+    if estimate.highest_users_within_limits is None:
         raise BenchError(f"one user breaks a limit of {slo}", next_step="loosen the limits")
-    best, value = measured[estimate.highest_level_that_keeps], estimate.estimated_users()
+    best, value = measured[estimate.highest_users_within_limits], estimate.estimated_users()
     numbers = ", ".join(f"#{one.id}" for one in measured.values())
     note = f"{four_digits(value)} users keep {slo}, by {numbers}; the rest is of #{best.id}"
     first = measured[estimate.first]

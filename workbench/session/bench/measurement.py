@@ -18,7 +18,7 @@ from workbench.bench.energy import without_energy
 from workbench.bench.records import BenchOutcome
 from workbench.bench.runner import BenchCancelled
 from workbench.bench.trace_load import trace_load
-from workbench.bench.trace_reuse import reuse_findings
+from workbench.bench.trace_reuse import compare_prefix_reuse_with_trace
 from workbench.hosts import detached_process
 from workbench.hosts.base import HostUnreachable
 from workbench.hosts.cluster import ClusterHost
@@ -370,7 +370,7 @@ class Measurement:
         known = await prompt_length.measure_trace_passage_tokens(spec, tokenizer.count_tokens)
         if known is not None:
             self._spec = replace(
-                spec, prompt_words=known.words, passage_tokens=known.tokens.as_numbers
+                spec, prompt_words=known.words, passage_tokens=known.tokens.as_spec_numbers
             )
 
     # ---- the load
@@ -463,7 +463,9 @@ class Measurement:
                 f"{differing}: the likely cause is a little traffic of other clients on this server,"
                 " or an engine whose counters and usage differ"
             )
-        reuse = reuse_findings(outcome.spec, summary, during, partial=outcome.partial)
+        reuse = compare_prefix_reuse_with_trace(
+            outcome.spec, summary, during, is_partial=outcome.partial
+        )
         notes += reuse.notes
         cached = prefix_cache_problem(outcome.spec, during, sent.requests)
         if cached and "cache" not in " ".join(invalid):

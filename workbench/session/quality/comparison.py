@@ -276,7 +276,7 @@ class _RunningComparison:
     def add_own_measure(self, result: QualityResult) -> QualityResult:
         """Return the result with the user's own measure of both sides, or with the reason why there
         is none."""
-        from workbench.quality.own_measure import compare_own_scores, merge_own_measure
+        from workbench.quality.own_measure import add_user_measure_to_result, compare_own_scores
 
         command, problem = self._measuring.options.own, self._own_problem
         if command is not None and len(self._own) == len((FIRST_STEP, CHANGED_STEP)):
@@ -284,7 +284,7 @@ class _RunningComparison:
                 found = compare_own_scores(
                     self._own[FIRST_STEP], self._own[CHANGED_STEP], mask_argv(command.argv)
                 )
-                return merge_own_measure(result, found)
+                return add_user_measure_to_result(result, found)
             except InputError as error:
                 problem = f"{OWN_MEASURE_FAILED}: {error.message}"
         return replace(result, notes=(problem, *result.notes)) if problem else result

@@ -20,14 +20,14 @@ from workbench.quality.instrument import (
     ANSWER_TOKENS,
     Instrument,
     count_answer_requests,
-    count_positions,
+    count_scored_positions,
     count_scoring_requests,
 )
-from workbench.quality.verdict import Margins, ScoredAnswers, judge_quality
+from workbench.quality.verdict import Margins, ScoredAnswers, compute_quality_result
 
 if TYPE_CHECKING:
     from workbench.model.quality import QualityResult, Token
-    from workbench.quality.pieces import Pieces
+    from workbench.quality.pieces import TokenTexts
     from workbench.quality.texts import TextSet
     from workbench.session.quality.own_scores import OwnMeasureCommand
     from workbench.session.quality.scored_server import ScoredServer
@@ -113,7 +113,9 @@ class Measuring:
             await self._score_both_answers(instrument)
         else:
             await self._measure_changed(instrument)
-        texts = {token: text for token, text in instrument.pieces.items() if isinstance(token, int)}
+        texts = {
+            token: text for token, text in instrument.token_texts.items() if isinstance(token, int)
+        }
         parts.pieces[side] = {**parts.pieces.get(side, {}), **texts}
         if not parts.problems:
             others = await server.foreign_requests_since() if standing else ""
@@ -192,7 +194,7 @@ class Measuring:
         return server.make_instrument(show)
 
     async def _prove_instrument(self, instrument: Instrument, side: str) -> bool:
-        proof = await instrument.prove_instrument(self.options.texts.texts, side)
+        proof = await instrument.prove_scores_agree(self.options.texts.texts, side)
         self.parts.proofs += (proof,)
         if proof.usable:
             self._report_line(
@@ -229,7 +231,7 @@ class Measuring:
         parts, options = self.parts, self.options
         if self.can_judge():
             self.note_not_judged("no server of A ran any more after B had written them")
-        result = judge_quality(
+        result = compute_quality_result(
             parts.a,
             parts.b,
             floors=parts.floors,
@@ -259,7 +261,7 @@ class Measuring:
         )
 
 
-def _pieces_of_side(parts: QualityParts, side: str) -> Pieces:
+def _pieces_of_side(parts: QualityParts, side: str) -> TokenTexts:
     found: dict[Token, str] = {}
     for token, text in parts.pieces.get(side, {}).items():
         found[token] = text
@@ -306,7 +308,7 @@ def added_cost_text(
     on a second server. `took_s` is how long the last comparison like it took, None if not known."""
     texts = options.texts.texts
     requests, positions = (
-        count(texts, prefill=prefill) for count in (count_scoring_requests, count_positions)
+        count(texts, prefill=prefill) for count in (count_scoring_requests, count_scored_positions)
     )
     long = "usually takes seconds, and minutes on a slow server" if prefill else "takes minutes"
     times = "three times" if options.restart else "twice"

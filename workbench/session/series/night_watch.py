@@ -226,7 +226,7 @@ class NightRun:
 
     def _judge_night(self) -> None:
         places = sorted(self._pairs)
-        judged = watch_rule.judge_night([self._pairs[place] for place in places])
+        judged = watch_rule.detect_losses_of_night([self._pairs[place] for place in places])
         for place, losses in zip(places, judged, strict=True):
             entry = self.night.entries[place]
             # the loss in the answers always has an alarm

@@ -259,7 +259,9 @@ class Tune(FlagSweep):
         point = self.progress.sweep.points[run]
         if self._spec.goal == tune.USERS and self._run_noise_pct is None:
             return found  # a search takes long, and how much two of them differ is not known yet
-        if point.state != PointState.DONE or not tune_race.runs_disagree(runs, self._run_noise_pct):
+        if point.state != PointState.DONE or not tune_race.runs_differ_beyond_noise(
+            runs, self._run_noise_pct
+        ):
             return found
         block, entry = parse_point_label(point.label)
         apart_pct = 100 * math.expm1(max(runs) - min(runs))
@@ -321,13 +323,13 @@ class Tune(FlagSweep):
         gains = gains_of_survivors(self.progress.sweep)
         if not gains:
             return
-        start_holds = not limit_broken_by_start(self.progress.sweep)
-        chosen = tune_race.entries_of_second_block(
+        start_keeps_limits = not limit_broken_by_start(self.progress.sweep)
+        chosen = tune_race.select_second_block_entries(
             gains,
             self._race_size.kept,
             self._can_combine,
             self._race_noise,
-            start_holds=start_holds,
+            start_keeps_limits=start_keeps_limits,
         )
         for rank, entry in enumerate(sorted(gains, key=gains.__getitem__, reverse=True), 1):
             self.progress.add_note(
@@ -482,8 +484,8 @@ class Tune(FlagSweep):
         KLD is out, and the next one leads."""
         while True:
             sweep = self.progress.sweep
-            best = tune_race.entry_for_final(
-                gains_of_survivors(sweep), start_holds=not limit_broken_by_start(sweep)
+            best = tune_race.select_final_entry(
+                gains_of_survivors(sweep), start_keeps_limits=not limit_broken_by_start(sweep)
             )
             if best is None or not self._needs_check(best):
                 return best
@@ -629,7 +631,7 @@ class Tune(FlagSweep):
         """Return which improvement the race would have found, and how much servers differ here."""
         pairs = final.pairs if final is not None else ()
         ratios = [math.log(b / a) for a, b in pairs if a and b]
-        measured = tune_race.combine_noise(self._run_noise_pct, ratios)
+        measured = tune_race.estimate_noise_from_final(self._run_noise_pct, ratios)
         noise = measured or self._noise_of_runs
         differ = f"servers differ by {_noise_text(noise.server_pct, measured is not None)}"
         if noise.run_pct:
@@ -676,7 +678,7 @@ class Tune(FlagSweep):
         return replace(
             self._race_size,
             candidates=count,
-            kept=min(self._race_size.kept, tune_race.count_kept_candidates(count)),
+            kept=min(self._race_size.kept, tune_race.count_second_block_candidates(count)),
         )
 
     def _tune_cost(self, experiment: Experiment) -> str:

@@ -107,7 +107,7 @@ class TunePlanner(FlagSweepPlanner):
         if kept.kld is not None:
             _check_answers_are_compared(load, quality)
         check_starts = _count_check_starts(plan.engine, candidates, kept)
-        size = tune_race.race_size(len(candidates), starts, check_starts)
+        size = tune_race.largest_race_within_starts(len(candidates), starts, check_starts)
         racing, rest = candidates[: size.candidates], candidates[size.candidates :]
         no_room = f"no room in {starts} starts; --starts allows more"
         left_out += [LeftOut(shlex.join(candidate.sets), no_room) for candidate in rest]
@@ -180,7 +180,7 @@ class TunePlanner(FlagSweepPlanner):
                 quality=spec.quality,
                 quality_texts=spec.quality_texts,
                 spec=spec.tune,
-                size=RaceSize(count, tune_race.count_kept_candidates(count), spec.pairs),
+                size=RaceSize(count, tune_race.count_second_block_candidates(count), spec.pairs),
                 combine=combine,
                 save_preset=self._save_preset,
                 began_anew=anew,
@@ -211,7 +211,10 @@ class TunePlanner(FlagSweepPlanner):
         count = len(candidates)
         engine = self.parts.plans.editor.plan.engine
         checks = _count_check_starts(engine, candidates, spec.tune.limits)
-        starts = RaceSize(count, tune_race.count_kept_candidates(count), spec.pairs).starts + checks
+        starts = (
+            RaceSize(count, tune_race.count_second_block_candidates(count), spec.pairs).starts
+            + checks
+        )
         took_s = self._estimate_duration_s(spec, starts)
         load = self.parts.load.make_spec(spec.preset_id, dict(spec.bench))
         return TuneCost(

@@ -215,7 +215,7 @@ class ArmTargets:
             await _check_settings(name, arm, side)
             sides[name] = side
         if spec.twins:
-            await check_twins(spec.twins, sides)
+            await check_twin_hosts_and_pairs(spec.twins, sides)
         return sides
 
     async def _side_of_standing_server(self, name: str, target: ArmTarget) -> ComparedSide:
@@ -306,7 +306,9 @@ def plan_with_secrets(presets: Presets, plan: LaunchPlan) -> LaunchPlan:
     return plans["A"]
 
 
-async def check_twins(hosts: Sequence[str], sides: Mapping[str, ComparedSide]) -> None:
+async def check_twin_hosts_and_pairs(
+    hosts: Sequence[str], sides: Mapping[str, ComparedSide]
+) -> None:
     """Raise InputError if two hosts differ in GPUs, driver or engines; the error's message lists
     the differences. `sides` has the sides of the experiment on both hosts by name, "A on HOST"."""
     facts: list[dict[str, str]] = []

@@ -95,7 +95,7 @@ def replay(answers: list[list[bytes]], tokens: int, *, checks: bool) -> int:
             if checks and at % TRIM_EACH == 0:
                 exchange.reply.trim_kept_text()
         exchange.check_reply_and_set_error(tokens, may_be_empty=not checks)
-        record = exchange.record(0, exchange.reply.error, exchange.reply.detail)
+        record = exchange.make_record(0, exchange.reply.error, exchange.reply.detail)
         assert record.ok and record.chunks == tokens, record
         if checks:
             sample.add_answer(record, exchange.reply, str(number))

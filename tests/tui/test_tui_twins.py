@@ -56,7 +56,7 @@ def made(pairs: int, **changes: Any) -> Experiment:
         results[result.id] = result
         done = replace(run, state="done", value=result.summary.output_tok_s, result_id=result.id)
         one = design.add_or_replace_run(one, done)
-    return design.judge_experiment(replace(one, **changes), results)
+    return design.evaluate_experiment(replace(one, **changes), results)
 
 
 @pytest.mark.parametrize("width", [76, 116, 196])

@@ -141,7 +141,9 @@ class RuleWatch:
             touched = self._update_may_change_alert(target, now_s, value) or touched
         if not touched:
             return []
-        changes = [self._group_change(group, now_s) for group in self._groups_in_order()]
+        changes = [
+            self._alert_change_of_group(group, now_s) for group in self._groups_in_gpu_order()
+        ]
         return list(filter(None, changes))
 
     def discard_pending_alerts(self) -> None:
@@ -153,7 +155,7 @@ class RuleWatch:
         """Forget all values, and end what is active, because it is no longer watched. The value of
         such an end is None."""
         ends = []
-        for group in self._groups_in_order():
+        for group in self._groups_in_gpu_order():
             if group.active:
                 indexes = _sorted_indexes_of_targets(group.targets)
                 ends.append(AlertChange(self.rule.name, END, indexes, None, group.told))
@@ -190,11 +192,11 @@ class RuleWatch:
             target.since_s = now_s
         return now_s - target.since_s >= self.limits.for_s
 
-    def _groups_in_order(self) -> Sequence[_Group]:
+    def _groups_in_gpu_order(self) -> Sequence[_Group]:
         filled = [group for group in self._groups.values() if group.targets]
         return sorted(filled, key=lambda group: min(target.index for target in group.targets))
 
-    def _group_change(self, group: _Group, now_s: float) -> AlertChange | None:
+    def _alert_change_of_group(self, group: _Group, now_s: float) -> AlertChange | None:
         joined = self._activate_targets_beyond_threshold(group, now_s)
         active = [target for target in group.targets if target.active]
         if active and not group.active:
@@ -304,7 +306,7 @@ class AlertWatch:
             changes += of_host.update_alerts(now_s, ((HOST, "", value_of(facts)),))
         return changes
 
-    def active_texts(self, now_s: float) -> tuple[str, ...]:
+    def active_alert_texts(self, now_s: float) -> tuple[str, ...]:
         """Return what each active alert says, such as "GPU0-3 is hot: 3.0 °C left ..."."""
         texts = []
         for watch in self.rules.values():
@@ -315,7 +317,7 @@ class AlertWatch:
                 texts.append(watch.rule.text.format(where=where, value=value))
         return tuple(texts)
 
-    def end_all(self, now_s: float) -> list[AlertChange]:
+    def end_all_alerts(self, now_s: float) -> list[AlertChange]:
         """End what is active, because it is no longer watched."""
         return self._changes_of_ended_rules(now_s, self.rules)
 

@@ -93,7 +93,7 @@ class CapturedTraffic:
         self._turns = _ConversationTurns(key)
         self._characters = self._tokens = 0  # of the prompts whose tokens were reported
 
-    def capture_exchange(
+    def row_and_usage_of_exchange(
         self,
         path: str,
         request: bytes,

@@ -309,7 +309,7 @@ class Client:
         """
         if self._ended:
             exchange, error, detail = self._ended.popleft()
-            record = exchange.record(self._began_ns, error, detail)
+            record = exchange.make_record(self._began_ns, error, detail)
             (self.warmups if record.warmup else self.counted).append(record)
             if record.ok:
                 self._phase_ok += 1

@@ -163,7 +163,7 @@ def client_notes(spec: BenchSpec, reports: Sequence[ClientReport]) -> tuple[str,
     if len(reports) > 1:
         notes.append(f"{len(reports)} processes of the load client sent the requests")
     if warm := list(filter(None, (report.warmup for report in reports))):
-        notes.append(WarmupOutcome.combine_outcomes(warm).note_text())
+        notes.append(WarmupOutcome.combine_outcomes(warm).outcome_sentence())
     not_sent: Counter[str] = Counter()
     for report in reports:
         if report.gave_up:

@@ -414,7 +414,7 @@ def _token_count_differences(
         return float(tokens / summary.requests_ok)
 
     x, y = _mean_over_runs(left, tokens_per_request), _mean_over_runs(right, tokens_per_request)
-    if _relative_difference(x, y) > _WORK_DIFFERENCE_SHARE:
+    if _relative_difference_or_zero(x, y) > _WORK_DIFFERENCE_SHARE:
         yield f"{side} tokens per request differ: {x:.1f} and {y:.1f}"
 
 
@@ -424,21 +424,21 @@ def _tokens_per_chunk_differences(
     """Yield a sentence if the mean tokens in a chunk differ by more than 1 % between the runs of A
     (`left`) and of B (`right`): ITL is the gap between chunks, so it is not one of the same work."""
     x, y = (_mean_over_runs(runs, lambda s: s.tokens_per_chunk) for runs in (left, right))
-    if _relative_difference(x, y) > _WORK_DIFFERENCE_SHARE:
+    if _relative_difference_or_zero(x, y) > _WORK_DIFFERENCE_SHARE:
         yield (
             f"ITL, the gap between chunks, is not comparable: a chunk has {x:.2f} tokens in A and "
             f"{y:.2f} in B; compare TPOT, the time per token"
         )
 
 
-def _relative_difference(x: float | None, y: float | None) -> float:
+def _relative_difference_or_zero(x: float | None, y: float | None) -> float:
     """Return the difference between two values as a share of the first; 0 if one is not known."""
     if not x or not y:
         return 0.0
     return abs(y / x - 1)
 
 
-def _difference(x: float | None, y: float | None) -> float:
+def _difference_or_zero(x: float | None, y: float | None) -> float:
     """Return the difference between two values; 0 if one is not known."""
     if x is None or y is None:
         return 0.0
@@ -457,18 +457,18 @@ def _cache_clock_and_temperature_differences(
     # The chat template begins every prompt, so an equal share of cached tokens in both arms is
     # normal.
     x, y = _mean_over_runs(left, _cached_pct), _mean_over_runs(right, _cached_pct)
-    if _difference(x, y) > _CACHED_DIFFERENCE_PCT:
+    if _difference_or_zero(x, y) > _CACHED_DIFFERENCE_PCT:
         yield f"the prefix cache supplied {x:.0f} % of the prompt tokens in A and {y:.0f} % in B"
     if dict(left[0].conditions.gpu_settings) == dict(right[0].conditions.gpu_settings):
         for name, attribute in (("SM", "sm_mhz"), ("memory", "memory_mhz")):
             x, y = _mean_gpu_reading(left, attribute), _mean_gpu_reading(right, attribute)
-            if 100 * _relative_difference(x, y) > _CLOCK_DIFFERENCE_PCT:
+            if 100 * _relative_difference_or_zero(x, y) > _CLOCK_DIFFERENCE_PCT:
                 yield (
                     f"{name} clocks differed although the settings are the same: {x:.0f} and "
                     f"{y:.0f} MHz"
                 )
     x, y = _mean_gpu_reading(left, "temperature_c"), _mean_gpu_reading(right, "temperature_c")
-    if _difference(x, y) > _TEMPERATURE_DIFFERENCE_C:
+    if _difference_or_zero(x, y) > _TEMPERATURE_DIFFERENCE_C:
         yield f"GPU temperatures differed: {x:.0f} and {y:.0f} C"
 
 

@@ -268,9 +268,11 @@ class Exchange:
         `silent_ns` the time since its last byte."""
         self.silent_ns, self.last_byte_ns = now_ns - self.last_byte_ns, now_ns
 
-    def record(self, run_began_ns: int, error: str | None, detail: str | None) -> RequestRecord:
+    def make_record(
+        self, run_began_ns: int, error: str | None, detail: str | None
+    ) -> RequestRecord:
         if self.whole is not None:
-            return self.whole.record(self, run_began_ns)
+            return self.whole.make_record(self, run_began_ns)
         reply, sent = self.reply, self.sent_ns or self.began_ns
         stamps = reply.stamps_ns
         return RequestRecord(

@@ -41,7 +41,7 @@ from workbench.bench.metric_changes import (
     CONFIDENCE_LEVEL,
     WORSE,
     average,
-    difference_of_means,
+    difference_and_error_of_means,
     downgrade_verdicts_to_hints,
     find_metric,
     variance,
@@ -457,7 +457,7 @@ def complete_pairs(experiment: Experiment) -> list[tuple[ExperimentRun, Experime
     return [(done[n, "A"], done[n, "B"]) for n in pairs if done.keys() >= {(n, "A"), (n, "B")}]
 
 
-def judge_experiment(
+def evaluate_experiment(
     experiment: Experiment,
     results: Mapping[int, BenchResult],
     quality: Sequence[QualityResult] = (),
@@ -593,7 +593,7 @@ def _smallest_detectable_change_pct(
     known = [v for pair in change.pairs for v in pair if v]
     logs = [[math.log(pair[side] or 1.0) for pair in change.pairs] for side in (0, 1)]
     resolution = find_metric(change.metric).smallest_relative_difference(min(known))
-    _, error = difference_of_means(logs[0], logs[1], True, resolution, swapped)
+    _, error = difference_and_error_of_means(logs[0], logs[1], True, resolution, swapped)
     if error is None:
         return None
     return 100 * math.expm1(

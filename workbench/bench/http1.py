@@ -120,7 +120,7 @@ class ResponseReader:
             self.rest += data
             return b""
         if self._chunked:
-            return self._dechunk(data)
+            return self._decode_chunks(data)
         if self._left is None:
             return data
         body, self.rest = data[: self._left], data[self._left :]
@@ -220,7 +220,7 @@ class ResponseReader:
             raise HttpError(f"invalid Content-Length in the response: {length[:40]!r}")
         return BodyFraming(kept, False, int(length))
 
-    def _dechunk(self, data: bytes) -> bytes:
+    def _decode_chunks(self, data: bytes) -> bytes:
         """Return the content of the chunks in `data`. An unfinished line with a chunk's size is
         kept for the next call."""
         if self._framing:

@@ -34,15 +34,15 @@ class KeptText:
     def drop_middle_of_long_text(self) -> None:
         """Drop the middle of the text if it is long."""
         if len(self.raw) > _TRIM_BYTES:
-            self._decode()
+            self._decode_raw_text()
 
     def beginning_end_and_length(self) -> tuple[str, str, int]:
         """Return (first part, last part, number of characters) of the text. The last part is "" if
         the first part is the whole text."""
-        self._decode()
+        self._decode_raw_text()
         return self._first, self._last, self._characters
 
-    def _decode(self) -> None:
+    def _decode_raw_text(self) -> None:
         text: str = json.loads(f'"{self.raw.decode("utf-8", "surrogatepass")}"', strict=False)
         self.raw.clear()
         room = FIRST_CHARACTERS - len(self._first)

@@ -213,7 +213,7 @@ def _change_and_p_value_of_metric(
         return MetricChange(name, unit, x, y, None, None, higher, NOT_MEASURED, pairs), None
     log_a, log_b = list(map(math.log, a)), list(map(math.log, b))
     resolution = metric.smallest_relative_difference(min(*a, *b))
-    centre, error = difference_of_means(log_a, log_b, paired, resolution, swapped)
+    centre, error = difference_and_error_of_means(log_a, log_b, paired, resolution, swapped)
     ratio = math.exp(centre)
     verdict, interval, p = SINGLE_PAIR, None, None
     if error is not None:
@@ -237,7 +237,7 @@ class StandardError:
     df: float
 
 
-def difference_of_means(
+def difference_and_error_of_means(
     a: list[float], b: list[float], paired: bool, resolution: float, swapped: Sequence[bool] = ()
 ) -> tuple[float, StandardError | None]:
     """Return (mean of b - mean of a, standard error of this difference). The standard error is None

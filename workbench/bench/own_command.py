@@ -59,7 +59,9 @@ class CommandOutcome:
 
 
 @contextmanager
-def fill_in_server(argv: Sequence[str], base_url: str, model: str) -> Iterator[tuple[str, ...]]:
+def fill_in_server_arguments(
+    argv: Sequence[str], base_url: str, model: str
+) -> Iterator[tuple[str, ...]]:
     """Yield `argv` with {base_url} and {model} replaced by the arguments of these names.
     {endpoints} is replaced by the path of a temporary endpoint file, which is deleted when the
     context manager ends."""

@@ -99,7 +99,7 @@ class ConnectionRelay:
         self._order = b""
         listener.setblocking(False)
         os.set_blocking(frames, False)
-        self._acts[listener.fileno()] = self._accept
+        self._acts[listener.fileno()] = self._accept_client
         self._acts[frames] = self._send_frames
         self._acts[orders] = self._read_commands
         self._ready.register(listener, _IN)
@@ -124,7 +124,7 @@ class ConnectionRelay:
 
     # ---- connections
 
-    def _accept(self, _: int) -> None:
+    def _accept_client(self, _: int) -> None:
         assert self._listener is not None
         try:
             client, _address = self._listener.accept()
@@ -138,20 +138,20 @@ class ConnectionRelay:
         joined = _JoinedConnections(self._number, self._addresses)
         self._joined[joined.number] = joined
         self._attach_socket(joined.client, client)
-        self._connect(joined)
+        self._connect_to_server(joined)
 
     def _resume_accepting(self) -> None:
         self._rests = False
         if self._listener is not None:
             self._ready.register(self._listener, _IN)
 
-    def _connect(self, joined: _JoinedConnections) -> None:
+    def _connect_to_server(self, joined: _JoinedConnections) -> None:
         """Join a client with the first address of the server that accepts. On loopback the kernel
         connects at once, so the request is passed on without another turn of the loop."""
         while joined.addresses:
             code = self._try_connect_and_get_errno(joined.server, *joined.addresses[0])
             if code in _OPENING:
-                self._watch(joined.server, _OUT)
+                self._set_watched_events(joined.server, _OUT)
                 return
             if code in _OPEN:
                 joined.addresses.clear()
@@ -160,7 +160,7 @@ class ConnectionRelay:
             self._close_end(joined.server)
             joined.addresses.pop(0)
         self._send_connection_frame(joined, REFUSED)
-        self._reset(joined)
+        self._reset_connections(joined)
 
     def _try_connect_and_get_errno(
         self, server: _ConnectionEnd, family: int, address: Address
@@ -191,14 +191,14 @@ class ConnectionRelay:
     def _handle_events(self, end: _ConnectionEnd, events: int) -> None:
         joined = end.joined
         if joined.addresses:
-            self._connect(joined)
+            self._connect_to_server(joined)
             return
         if events & _OUT:
             self._send_waiting(end)
         if events & ~_OUT and end.watched & _IN:
             self._forward_received_bytes(end)
 
-    def _watch(self, end: _ConnectionEnd, events: int) -> None:
+    def _set_watched_events(self, end: _ConnectionEnd, events: int) -> None:
         """Wait for other events of an end than before."""
         before, end.watched = end.watched, events
         if events == before or end.socket is None:
@@ -214,7 +214,7 @@ class ConnectionRelay:
         """Wait for what both ends can do now. Bytes are read when those before them are sent."""
         for end in (joined.client, joined.server):
             reads = not (end.read_all or end.far.waiting or joined.closes)
-            self._watch(end, (_IN if reads else 0) | (_OUT if end.waiting else 0))
+            self._set_watched_events(end, (_IN if reads else 0) | (_OUT if end.waiting else 0))
 
     # ---- bytes
 
@@ -225,25 +225,25 @@ class ConnectionRelay:
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
-            self._reset(source.joined)
+            self._reset_connections(source.joined)
             return
         if not size:
             source.read_all = True
             self._close_finished_connections(source.joined)
             return
         data = self._room[:size]
-        sent = self._send(source.far, data)
+        sent = self._send_and_count_bytes(source.far, data)
         self._send_connection_frame(source.joined, source.kind, data)
         if sent == size:
             return
         if sent < 0:  # the far end has gone; first these bytes were told
-            self._reset(source.joined)
+            self._reset_connections(source.joined)
             return
         source.far.waiting = bytes(data[sent:])
         self._watch_both(source.joined)
 
     @staticmethod
-    def _send(end: _ConnectionEnd, data: memoryview | bytes) -> int:
+    def _send_and_count_bytes(end: _ConnectionEnd, data: memoryview | bytes) -> int:
         """Return how many bytes the socket took, -1 if it has failed."""
         assert end.socket is not None
         try:
@@ -254,9 +254,9 @@ class ConnectionRelay:
             return -1
 
     def _send_waiting(self, end: _ConnectionEnd) -> None:
-        sent = self._send(end, end.waiting)
+        sent = self._send_and_count_bytes(end, end.waiting)
         if sent < 0:
-            self._reset(end.joined)
+            self._reset_connections(end.joined)
             return
         end.waiting = end.waiting[sent:]
         if not end.waiting:
@@ -275,20 +275,20 @@ class ConnectionRelay:
                     end.socket.shutdown(socket.SHUT_WR)
         is_over = joined.closes or all(end.read_all for end in ends)
         if is_over and not any(end.waiting for end in ends):
-            self._close(joined)
+            self._close_connections(joined)
         else:
             self._watch_both(joined)
 
-    def _reset(self, joined: _JoinedConnections) -> None:
+    def _reset_connections(self, joined: _JoinedConnections) -> None:
         """Cut both connections with a TCP reset. A normal end would look like the end of a complete
         but short answer."""
         for end in (joined.client, joined.server):
             if end.socket is not None:
                 with suppress(OSError):
                     end.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-        self._close(joined)
+        self._close_connections(joined)
 
-    def _close(self, joined: _JoinedConnections) -> None:
+    def _close_connections(self, joined: _JoinedConnections) -> None:
         if self._joined.pop(joined.number, None) is None:
             return
         self._close_end(joined.client)
@@ -359,7 +359,7 @@ class ConnectionRelay:
             self._ready.unregister(self._orders)
             self._stop_listening()
             for joined in tuple(self._joined.values()):
-                self._reset(joined)
+                self._reset_connections(joined)
             return
         *orders, self._order = (self._order + data).split(b"\n")
         for order in orders:

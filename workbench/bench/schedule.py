@@ -205,7 +205,7 @@ class WarmupOutcome:
             max(known_values(one.apart for one in outcomes), default=None),
         )
 
-    def note_text(self) -> str:
+    def outcome_sentence(self) -> str:
         if self.steady:
             return (
                 f"warmed up by {self.seen} requests, until two windows of {self.window} "

@@ -108,7 +108,7 @@ def read_trace(path: str | Path, first: int | None = None) -> Trace:
             talks = _conversations_in(path, file)
             if talks is not None:
                 return _create_trace_from_turns(path, read_turns(path, talks, most))
-            parse, form, lines = _detect_format(path, file)
+            parse, form, lines = _detect_parser_form_and_lines(path, file)
             for number, line in lines:
                 row = _parse_row(path, number, parse, line)
                 if not row.input_tokens or not row.output_tokens:
@@ -323,7 +323,9 @@ def _create_trace_from_turns(path: Path, turns: Sequence[Turn]) -> Trace:
 # ---- the lines of a file
 
 
-def _detect_format(path: Path, file: BinaryIO) -> tuple[ParseRow, str, Iterator[tuple[int, str]]]:
+def _detect_parser_form_and_lines(
+    path: Path, file: BinaryIO
+) -> tuple[ParseRow, str, Iterator[tuple[int, str]]]:
     """Return what parses a line, the name of the format, and the lines with their numbers. The lines
     of a CSV file come without its header."""
     lines = _numbered_lines(path, file)
@@ -336,7 +338,7 @@ def _detect_format(path: Path, file: BinaryIO) -> tuple[ParseRow, str, Iterator[
     header = [cell.strip().casefold() for cell in _split_cells(path, number, text)]
     for form, columns, seconds in (
         ("Azure", ("timestamp", "contexttokens", "generatedtokens"), _azure_seconds),
-        ("BurstGPT", ("timestamp", "request tokens", "response tokens"), _plain_seconds),
+        ("BurstGPT", ("timestamp", "request tokens", "response tokens"), _parse_plain_seconds),
     ):
         if set(columns) <= set(header):
             places = [header.index(column) for column in columns]
@@ -464,7 +466,7 @@ def _azure_seconds(text: str) -> float:
     return at.timestamp()
 
 
-def _plain_seconds(text: str) -> float:
+def _parse_plain_seconds(text: str) -> float:
     try:
         seconds = float(text)
     except ValueError:

@@ -95,7 +95,7 @@ class TraceText:
         if max(wanted) < _PASSAGE_BEGIN_TOKENS:
             return  # too short to tell
         counted = [float(tokens) for _, tokens in requested_and_counted]
-        begin, factor = _fit_line(wanted, counted)
+        begin, factor = _fit_offset_and_slope(wanted, counted)
         self.tokens = self._scale_passage_tokens(begin, factor)
 
     def _scale_passage_tokens(self, begin_tokens: float, factor: float) -> PassageTokens:
@@ -111,7 +111,7 @@ def block_text(mark: str, passages: Sequence[str]) -> str:
     return f"[{mark}] {PASSAGE_SEPARATOR.join(passages)}"
 
 
-def _fit_line(wanted: Sequence[float], counted: Sequence[float]) -> tuple[float, float]:
+def _fit_offset_and_slope(wanted: Sequence[float], counted: Sequence[float]) -> tuple[float, float]:
     """Return (tokens of an empty text, counted tokens for a wanted one). Lengths that are nearly
     equal give only the latter."""
     mean_wanted, mean_counted = sum(wanted) / len(wanted), sum(counted) / len(counted)

@@ -42,7 +42,7 @@ def main(path: Path, began_s: float) -> int:
         writer = _TraceWriter(file, began_s)
         for kind, number, at_s, data in read_frames(sys.stdin.fileno()):
             writer.process_frame(kind, number, at_s, data)
-        writer.end()
+        writer.end_and_print_totals()
     _sort_lines_by_time(path)
     return 0
 
@@ -70,7 +70,7 @@ class _TraceWriter:
             if self._drains:
                 self._report_connection_if_idle(number)
 
-    def end(self) -> None:
+    def end_and_print_totals(self) -> None:
         """Write what was cut by the end, and print the totals."""
         self._passed.end_all_exchanges(time.monotonic())
         self._print_totals()
@@ -107,7 +107,7 @@ def _capture_trace_line(
             raise LeftOutError(f"answered with HTTP {exchange.status}")
         if totals.requests == MOST_REQUESTS:
             raise LeftOutError(f"after the first {MOST_REQUESTS:,}")
-        row, usage = traffic.capture_exchange(
+        row, usage = traffic.row_and_usage_of_exchange(
             exchange.path,
             exchange.request,
             exchange.answer,

@@ -96,7 +96,7 @@ class TrafficCapture:
         if commands is not None and not commands.is_closing():
             commands.write(" ".join(map(str, words)).encode() + b"\n")
 
-    async def end(self) -> dict[str, Any]:
+    async def end_capture(self) -> dict[str, Any]:
         """Cut what is still in flight, and return what was written. Raises StoreError if one of the
         processes failed; what was written stays."""
         if self._port is None or self._writer is None or self._reading is None:

@@ -108,13 +108,15 @@ def _verdict_on_runs(runs: Sequence[LevelRun], limits: Sequence[Limit]) -> Verdi
         return Verdict.OPEN
     error = _ERROR_PROBABILITY / _VERDICTS_PER_LEVEL
     for place in range(len(limits)):
-        mean, half = _one_sided_interval(
+        mean, half = _mean_and_one_sided_half_width(
             _log_latency_to_limit_ratios(runs, place), error / len(limits)
         )
         if mean - half > 0:
             return Verdict.FAILS
     for place, limit in enumerate(limits):
-        mean, half = _one_sided_interval(_log_latency_to_limit_ratios(runs, place), error)
+        mean, half = _mean_and_one_sided_half_width(
+            _log_latency_to_limit_ratios(runs, place), error
+        )
         if mean + half > 0 or _attainment_lower_bound(runs, place, error) < limit.percent / 100:
             return Verdict.OPEN
     return Verdict.HOLDS
@@ -131,7 +133,7 @@ def _log_latency_to_limit_ratio(attained: LimitAttained) -> float:
     return math.log(max(attained.reached_ms, 1e-3) / attained.most_ms)
 
 
-def _one_sided_interval(values: Sequence[float], error: float) -> tuple[float, float]:
+def _mean_and_one_sided_half_width(values: Sequence[float], error: float) -> tuple[float, float]:
     """Return (mean, half width) of the one-sided t interval of the mean."""
     spread = stdev(values) / math.sqrt(len(values))
     return fmean(values), t_quantile(1 - error, len(values) - 1) * spread

@@ -68,7 +68,7 @@ class WholeAnswer:
             free += own_id[len(ID_FIELD) : -1]
         return not free.translate(None, PLAIN_TEXT_BYTES)
 
-    def record(self, exchange: Exchange, run_began_ns: int) -> RequestRecord:
+    def make_record(self, exchange: Exchange, run_began_ns: int) -> RequestRecord:
         """Return the record of a request that got this answer, with another id and text."""
         sent_ns, due_ns = exchange.sent_ns, exchange.due_ns
         took_us = (exchange.last_byte_ns - sent_ns) // 1000
@@ -119,14 +119,14 @@ class WholeAnswers:
         ):
             return
         self._to_learn -= 1
-        text = _text_range(data, exchange)
+        text = _text_start_and_end(data, exchange)
         if text is not None:
             if len(self._by_length) >= _MAX_KNOWN_ANSWERS:
                 self._by_length.clear()
             self._by_length[len(data)] = WholeAnswer(data, text, exchange)
 
 
-def _text_range(data: bytes, exchange: Exchange) -> tuple[int, int] | None:
+def _text_start_and_end(data: bytes, exchange: Exchange) -> tuple[int, int] | None:
     """Return where the text of an answer begins and ends in `data`. None if it is not in one place,
     or needs escapes. An answer without text has an empty one at its end."""
     reply = exchange.reply

@@ -80,7 +80,7 @@ async def capture_trace(arguments: argparse.Namespace) -> int:
                 whose = arguments.url or f"run {run_id}"
                 print_message(f"{capturing.url} passes on to {whose}; send your requests there")
                 ended_by = await _wait_until_capture_ends(capturing, signals, arguments)
-            totals = await capturing.end()
+            totals = await capturing.end_capture()
     if not totals.get("requests"):
         path.unlink(missing_ok=True)
         raise _make_nothing_captured_error(totals, ended_by)

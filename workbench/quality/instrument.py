@@ -89,7 +89,7 @@ class AnswersScored:
 def count_scoring_requests(texts: Sequence[Text], *, prefill: bool) -> int:
     """Return the number of requests that one scoring of the texts takes."""
     long = _count_long_texts(texts)
-    return long * FORCED_POSITIONS + (len(texts) - long) * _requests_of_short_text(prefill)
+    return long * FORCED_POSITIONS + (len(texts) - long) * _count_requests_of_short_text(prefill)
 
 
 def count_scored_positions(texts: Sequence[Text], *, prefill: bool) -> int:
@@ -101,14 +101,14 @@ def count_scored_positions(texts: Sequence[Text], *, prefill: bool) -> int:
 
 def count_answer_requests(texts: Sequence[Text], *, prefill: bool) -> int:
     """Return the number of requests that one scoring of the answers to the texts takes, at most."""
-    return (len(texts) - _count_long_texts(texts)) * _requests_of_short_text(prefill)
+    return (len(texts) - _count_long_texts(texts)) * _count_requests_of_short_text(prefill)
 
 
 def _count_long_texts(texts: Sequence[Text]) -> int:
     return sum(text.is_long for text in texts)
 
 
-def _requests_of_short_text(prefill: bool) -> int:
+def _count_requests_of_short_text(prefill: bool) -> int:
     return 1 if prefill else FORCED_POSITIONS
 
 

@@ -438,7 +438,7 @@ def top2_gap(position: ScoredPosition) -> float | None:
     return position.top[0][1] - position.top[1][1]
 
 
-def first_difference(a: ScoredText, b: ScoredText) -> tuple[int, Token, Token] | None:
+def first_differing_top_tokens(a: ScoredText, b: ScoredText) -> tuple[int, Token, Token] | None:
     """Return the first position at which the most probable tokens differ, and these tokens; None if
     there is none."""
     for place, (x, y) in enumerate(zip(a.positions, b.positions, strict=False)):

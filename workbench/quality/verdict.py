@@ -54,7 +54,7 @@ from workbench.quality.statistics import (
     count_scored_top_tokens,
     count_texts_needed,
     earliest_fork_and_token_index,
-    first_difference,
+    first_differing_top_tokens,
     gap_noise_under_load,
     have_same_tokens,
     is_mean_within_margin,
@@ -584,7 +584,7 @@ def _worst_text(
         return None
     found = max(texts, key=lambda text: text.kl)
     x, y = _texts_by_key(a)[found.key], _texts_by_key(b)[found.key]
-    parted = first_difference(x, y)
+    parted = first_differing_top_tokens(x, y)
     if parted is None:
         return WorstText(found.name, found.kind, found.kl)
     place, of_a, of_b = parted

@@ -72,7 +72,7 @@ def _experiment(a: Change, b: Change, *more: Change, faster: float = 1.2) -> Exp
                 made = change(made)
             results[number] = made
             runs.append(ExperimentRun(number - 1, pair, arm, "done", number))
-    return design.judge_experiment(Experiment(1, 0.0, "box", spec, tuple(runs), "done"), results)
+    return design.evaluate_experiment(Experiment(1, 0.0, "box", spec, tuple(runs), "done"), results)
 
 
 def _comparison(experiment: Experiment) -> Comparison:

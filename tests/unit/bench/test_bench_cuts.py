@@ -197,7 +197,7 @@ def test_bytes_turned_over_never_break_the_client(data: st.DataObject) -> None:
     except SseError:
         pass
     assert len(exchange.reply.stamps_ns) <= 9
-    json.dumps(exchange.record(0, None, None).as_json())
+    json.dumps(exchange.make_record(0, None, None).as_json())
 
 
 def test_brackets_without_end_are_malformed() -> None:

@@ -61,7 +61,7 @@ def measured(
             results[number] = result
             runs.append(ExperimentRun(number - 1, pair, arm, "done", number))
     one = Experiment(1, 0.0, "box", spec(**options), tuple(runs), state)
-    return design.judge_experiment(one, results, quality)
+    return design.evaluate_experiment(one, results, quality)
 
 
 def test_runs_without_spread_could_not_have_shown_less_than_a_metric_tells() -> None:
@@ -367,10 +367,10 @@ def test_nothing_is_claimed_when_results_are_gone_or_unlike() -> None:
         n: result_of(n, r.arm, 1.0 if r.arm == "A" else 1.1, seed=r.pair)
         for n, r in enumerate(one.runs, 1)
     }
-    gone = design.judge_experiment(one, {n: r for n, r in results.items() if n != 3})
+    gone = design.evaluate_experiment(one, {n: r for n, r in results.items() if n != 3})
     assert gone.verdict == "no claim: the results of 1 of 4 pairs were deleted"
     other = replace(results[2], conditions=replace(CONDITIONS["B"], driver_version="999"))
-    unlike = design.judge_experiment(one, {**results, 2: other})
+    unlike = design.evaluate_experiment(one, {**results, 2: other})
     assert unlike.verdict.startswith("no claim: the runs are not comparable (")
     assert unlike.comparison is not None and unlike.comparison.metrics[0].verdict == HINT
 
@@ -395,7 +395,7 @@ def test_clocks_that_an_arm_causes_are_a_note_and_no_warning() -> None:
         n: with_clock(result_of(n, r.arm, 1.0, seed=r.pair), clocks[r.arm])
         for n, r in enumerate(one.runs, 1)
     }
-    found = design.judge_experiment(one, results).comparison
+    found = design.evaluate_experiment(one, results).comparison
     assert found is not None and found.like_for_like
     assert any("SM clocks differed" in note for note in found.notes)
 
@@ -403,7 +403,7 @@ def test_clocks_that_an_arm_causes_are_a_note_and_no_warning() -> None:
 def test_more_pairs_after_a_look_and_looking_until_cost_width() -> None:
     once = measured(wobble(6, 0.01))
     results = {n: result_of(n, r.arm, 1.0) for n, r in enumerate(once.runs, 1)}
-    again = design.judge_experiment(replace(once, extensions=1), results)
+    again = design.evaluate_experiment(replace(once, extensions=1), results)
     assert (design.confidence_level(once), design.confidence_level(again)) == (0.95, 0.9875)
     assert again.comparison is not None and any(
         "98.75 % interval" in note for note in again.comparison.notes

@@ -264,7 +264,7 @@ def ended(warmup: Warmup, *end_us: int) -> list[bool]:
 def outcome_note(warmup: Warmup) -> str:
     outcome = warmup.outcome()
     assert outcome is not None
-    return outcome.note_text()
+    return outcome.outcome_sentence()
 
 
 def test_warming_up_ends_when_two_windows_agree() -> None:

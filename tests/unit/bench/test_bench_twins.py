@@ -38,8 +38,8 @@ def made(spec: ExperimentSpec, runs: SimulatedRuns) -> Experiment:
                 run, state="done", value=result.summary.output_tok_s, result_id=result.id
             )
             experiment = design.add_or_replace_run(experiment, done)
-        experiment = design.judge_experiment(experiment, results)
-    return design.judge_experiment(replace(experiment, state="done"), results)
+        experiment = design.evaluate_experiment(experiment, results)
+    return design.evaluate_experiment(replace(experiment, state="done"), results)
 
 
 def test_each_arm_runs_on_each_host_in_half_of_the_pairs() -> None:

@@ -104,7 +104,7 @@ def sent(stream: bool) -> Exchange:
 
 
 def told(exchange: Exchange) -> tuple[Any, ...]:
-    record = exchange.record(0, None, None)
+    record = exchange.make_record(0, None, None)
     kept = exchange.can_reuse_connection
     reply = exchange.parsed_reply()
     return (

@@ -38,7 +38,7 @@ class Clock:
     def row(self, body: Any, answer: bytes, path: str = CHAT) -> CapturedRow:
         self.now += 1000
         request = body if isinstance(body, bytes) else json.dumps(body).encode()
-        made, _ = self.traffic.capture_exchange(
+        made, _ = self.traffic.row_and_usage_of_exchange(
             path, request, answer, at_ms=self.now, end_ms=self.now + 500
         )
         return made
@@ -235,6 +235,8 @@ def test_no_two_captures_and_no_file_have_the_same_hashes_of_a_text() -> None:
     one, two = CapturedTraffic(), CapturedTraffic()
     for traffic in (one, two):
         body = json.dumps({"prompt": words(100)}).encode()
-        row, _ = traffic.capture_exchange("/v1/completions", body, usage(100, 2), at_ms=0, end_ms=1)
+        row, _ = traffic.row_and_usage_of_exchange(
+            "/v1/completions", body, usage(100, 2), at_ms=0, end_ms=1
+        )
         assert row.blocks == list(range(7))  # numbers in turn: nothing of the text
     assert not set(one._blocks._known) & set(two._blocks._known)

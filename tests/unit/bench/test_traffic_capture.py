@@ -149,7 +149,7 @@ def test_a_capture_tells_what_it_wrote(tmp_path: Path) -> None:
             for number in range(5):
                 await ask(made.url, f"{' '.join(PLANTED)} {number}")
             await made.stop_accepting_and_drain()
-            told = await made.end()
+            told = await made.end_capture()
         assert told["requests"] == told["conversations"] == told["passed"]["requests"] == 5
         assert told["reused_tokens"] > 0.7 * told["prompt_tokens"]
 
@@ -188,7 +188,7 @@ def test_totals_that_were_asked_for_earlier_do_not_answer_a_later_request(tmp_pa
         os.kill(made._writer.pid, signal.SIGCONT)
         assert (await later)["passed"]["in_flight"] == 1
         more.set()
-        await made.end()
+        await made.end_capture()
         writer.close()
         listener.close()
         await listener.wait_closed()
@@ -213,7 +213,7 @@ def test_a_killed_writer_is_named_and_its_file_ends_with_a_whole_line(tmp_path: 
             with path.open("a") as file:
                 file.write('{"timestamp":')  # what a kill in the middle of a long line leaves
             with pytest.raises(StoreError, match="has ended: exit code -9"):
-                await made.end()
+                await made.end_capture()
 
     run(go())
     assert len(trace_file.read_trace(path).requests) == 1
@@ -254,7 +254,7 @@ def test_a_killed_port_is_named_and_what_it_passed_on_is_in_the_file(tmp_path: P
             os.kill(made._port.pid, signal.SIGKILL)
             await made.ended.wait()
             with pytest.raises(StoreError, match="passes the bytes on has ended: exit code -9"):
-                await made.end()
+                await made.end_capture()
 
     run(go())
     # the client may have the last answer before it is told
@@ -289,7 +289,7 @@ def test_the_end_waits_for_answers_and_accepts_no_more(tmp_path: Path) -> None:
         more.set()
         assert (await reader.read()).endswith(ANSWER % 1)  # and then the end of the connection
         await draining
-        told = await made.end()
+        told = await made.end_capture()
         assert told["requests"] == 1 and not told["cut"] and not told["passed"]["in_flight"]
         writer.close()
         listener.close()
@@ -319,7 +319,7 @@ def test_a_request_that_the_end_cuts_is_counted_as_cut(tmp_path: Path) -> None:
         writer.write(f"POST {CHAT} HTTP/1.1\r\ncontent-length: {len(body)}\r\n\r\n".encode())
         writer.write(body)
         await reader.readuntil(b"completion_tokens")
-        told = await made.end()
+        told = await made.end_capture()
         assert told["requests"] == told["cut"] == 1
         with pytest.raises(ConnectionResetError):
             await reader.read()
@@ -351,7 +351,7 @@ def test_a_server_is_known_by_its_name_or_named(tmp_path: Path) -> None:
         async with server() as (_, port):
             made = await capturing(tmp_path / "made.jsonl", ("localhost", port))
             await ask(made.url, "hello")
-            assert (await made.end())["passed"]["refused"] == 0
+            assert (await made.end_capture())["passed"]["refused"] == 0
         with pytest.raises(InputError, match=r"the address of nowhere\.invalid is not known"):
             await capturing(tmp_path / "none.jsonl", ("nowhere.invalid", 80))
 

@@ -62,7 +62,7 @@ class Alerts:
     def use_config(self, config: AlertsConfig) -> None:
         """Raise alerts as `config` says from now on."""
         if self._watch is not None and self._core.state.telemetry is not None:
-            for change in self._watch.end_all(time.monotonic()):
+            for change in self._watch.end_all_alerts(time.monotonic()):
                 if change.rings:
                     self._raise_alert_of_change(change, self._core.state.telemetry)
         self.config = config

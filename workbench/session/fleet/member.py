@@ -136,7 +136,7 @@ class FleetMember:
             self._is_simulated(),
             self._latency_ms,
             self._servers_read,
-            self._alerts.active_texts(time.monotonic()),
+            self._alerts.active_alert_texts(time.monotonic()),
             *(tuple(trail) for trail in self._trails),
         )
 

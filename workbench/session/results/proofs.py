@@ -292,7 +292,7 @@ def _claims_from_results(proven: ProvenContent) -> dict[str, Any]:
         a, b = ([proven.results[number] for number in group] for group in proven.groups)
         found: dict[str, Any] = {"comparison": to_json(compare(a, b, quality=quality))}
     else:
-        judged = design.judge_experiment(experiment, proven.results, quality)
+        judged = design.evaluate_experiment(experiment, proven.results, quality)
         if judged.comparison is None:
             raise ValueError("experiment.runs: no complete pair has both results")
         found = {

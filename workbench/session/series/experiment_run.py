@@ -458,7 +458,7 @@ class ExperimentConduct(Design[ExperimentRun]):
         return run
 
     def _judge_experiment(self) -> None:
-        self.experiment = design.judge_experiment(self.experiment, self._results, self._quality)
+        self.experiment = design.evaluate_experiment(self.experiment, self._results, self._quality)
 
     def _estimate_time_left(self) -> None:
         left = None

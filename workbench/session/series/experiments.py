@@ -115,7 +115,7 @@ class Experiments:
         experiment = await asyncio.to_thread(self.db.get, experiment_id)
         results = {result.id: result for result in await self._read_results(experiment)}
         quality = await self._list_quality_results(experiment)
-        return design.judge_experiment(experiment, results, quality)
+        return design.evaluate_experiment(experiment, results, quality)
 
     async def _list_quality_results(self, experiment: Experiment) -> Sequence[QualityResult]:
         """Return the measured comparisons of answers, newest first, and among them the one of the

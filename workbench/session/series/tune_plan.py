@@ -212,7 +212,9 @@ class TunePlanner(FlagSweepPlanner):
         engine = self.parts.plans.editor.plan.engine
         checks = _count_check_starts(engine, candidates, spec.tune.limits)
         starts = (
-            RaceSize(count, tune_race.count_second_block_candidates(count), spec.pairs).server_starts
+            RaceSize(
+                count, tune_race.count_second_block_candidates(count), spec.pairs
+            ).server_starts
             + checks
         )
         took_s = self._estimate_duration_s(spec, starts)

@@ -169,11 +169,11 @@ class Facts:
         return self.per_stream_tok_s / self.ceiling_tok_s
 
     @property
-    def memory_bound(self) -> bool:
+    def is_memory_bound(self) -> bool:
         return (self.speed_fraction_of_limit or 0.0) >= MEMORY_BOUND
 
     @property
-    def launch_bound(self) -> bool:
+    def is_launch_bound(self) -> bool:
         fraction = self.speed_fraction_of_limit
         return fraction is not None and fraction < LAUNCH_BOUND and self.has_few_streams
 
@@ -207,7 +207,7 @@ class Facts:
         return 8 * sizes.weight_bytes / sizes.parameters
 
     @property
-    def speculates(self) -> bool:
+    def uses_speculative_decoding(self) -> bool:
         """Whether the server used speculative decoding, according to the engine's counters or the
         flags."""
         engine = self.engine_during

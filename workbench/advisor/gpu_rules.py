@@ -160,7 +160,7 @@ def _make_binding_power_advice(facts: Facts, powers: list[_Power]) -> Advice:
     share = format_percent(facts.fraction_of_run_limited_by(_POWER_CAP))
     evidence = _format_powers(powers)
     text = f"the power limit binds: {evidence}, and the driver names it in {share} of the run"
-    if facts.memory_bound:
+    if facts.is_memory_bound:
         text += ". Decoding is memory-bound, so a higher SM clock gains little"
     if most is not None and max(power.limit_w for power in powers) < most:
         setting = f"{POWER_LIMIT.name}={most:g}"
@@ -179,7 +179,7 @@ def report_useful_lower_cap(facts: Facts) -> Iterator[Advice]:
     """Report a lower power limit that would save energy and cost little speed of one stream. The
     gain is in tokens per joule."""
     types = {known.id for known in facts.gpu_types}
-    if len(types) != 1 or facts.streams != 1 or not facts.memory_bound:
+    if len(types) != 1 or facts.streams != 1 or not facts.is_memory_bound:
         return
     cap = _LOWER_CAPS.get(next(iter(types)))
     powers = [g.power_w for g in facts.gpus if g.power_w]
@@ -335,7 +335,7 @@ def report_busy_at_low_power(facts: Facts) -> Iterator[Advice]:
         return
     text = f"{gpu.gpu_util_pct:.0f} % utilization at {format_percent(max(shares))} of the rated power: "
     level, why, fix = Level.INFO, "a memory-bound load", ""
-    if not facts.memory_bound:
+    if not facts.is_memory_bound:
         level, why = Level.HINT, "the GPU waits"
         fix = "check for eager mode, synchronization between GPUs, or a stuck clock"
     evidence = f"utilization {gpu.gpu_util_pct:.0f} %, {', '.join(each)}"
@@ -411,8 +411,8 @@ def report_pcie_link(facts: Facts) -> Iterator[Advice]:
     known = [link for link in facts.gpu_during.pcie if link.link_mb_s]
     if not known:
         return
-    busiest = max(known, key=_mean_fraction_of_link)
-    share, text = _mean_fraction_of_link(busiest), _format_traffic(busiest)
+    busiest = max(known, key=_mean_used_bandwidth_fraction)
+    share, text = _mean_used_bandwidth_fraction(busiest), _format_traffic(busiest)
     if share >= _SHARED_LINK:
         level, code, verdict = _PCIE_SHARED
         if share >= _LINK_BOUND:
@@ -441,7 +441,7 @@ def report_pcie_link(facts: Facts) -> Iterator[Advice]:
         )
 
 
-def _mean_fraction_of_link(link: PcieDuring) -> float:
+def _mean_used_bandwidth_fraction(link: PcieDuring) -> float:
     return _fraction_of_usable_link(link, link.rx_mb_s, link.tx_mb_s)
 
 

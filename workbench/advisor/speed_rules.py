@@ -106,7 +106,7 @@ def report_decoding_above_ceiling(facts: Facts) -> Iterator[Advice]:
     """Report a decoding speed above the limit that the memory bandwidth sets. It means that fewer
     bytes are read per token than assumed."""
     speed, limit = facts.per_stream_tok_s, facts.ceiling_tok_s
-    if not speed or not limit or speed <= 1.02 * limit or facts.speculates:
+    if not speed or not limit or speed <= 1.02 * limit or facts.uses_speculative_decoding:
         return
     text = (
         f"the speed is {format_percent(speed / limit)} of the limit by memory bandwidth, so the "
@@ -160,11 +160,11 @@ def report_sixteen_bit_weights(facts: Facts) -> Iterator[Advice]:
     most."""
     bits = facts.bits_per_weight
     sizes = facts.sizes
-    reads = facts.memory_bound or facts.is_between_memory_and_launch_bound
+    reads = facts.is_memory_bound or facts.is_between_memory_and_launch_bound
     if bits is None or bits < 14 or not reads or sizes is None or not sizes.weight_bytes:
         return
     text = "the weights have 16 bits: quantization reads two to four times fewer bytes"
-    if facts.memory_bound:
+    if facts.is_memory_bound:
         text += ", the largest gain there is"
         half_pct = 100.0
     else:
@@ -189,7 +189,7 @@ def report_sixteen_bit_weights(facts: Facts) -> Iterator[Advice]:
 def report_eight_bit_weights(facts: Facts) -> Iterator[Advice]:
     """Report that, with few streams, 8-bit weights decode slower than 4-bit weights."""
     bits = facts.bits_per_weight
-    if bits is None or not 7 <= bits < 14 or not facts.memory_bound or (facts.streams or 99) > 8:
+    if bits is None or not 7 <= bits < 14 or not facts.is_memory_bound or (facts.streams or 99) > 8:
         return
     text = "at few streams, 8-bit weights decode slower than 4-bit ones: speed follows the bytes"
     fix = (
@@ -215,7 +215,7 @@ def report_single_stream(facts: Facts) -> Iterator[Advice]:
     limit = facts.ceiling_tok_s
     if (
         facts.streams != 1
-        or not (facts.memory_bound or facts.is_between_memory_and_launch_bound)
+        or not (facts.is_memory_bound or facts.is_between_memory_and_launch_bound)
         or limit is None
     ):
         return
@@ -295,7 +295,7 @@ def report_eager_mode(facts: Facts) -> Iterator[Advice]:
 def report_launch_bound(facts: Facts) -> Iterator[Advice]:
     """Report that kernel launches or synchronization, and neither reading nor computing, take most
     of a step."""
-    if not facts.launch_bound or facts.speed_fraction_of_limit is None:
+    if not facts.is_launch_bound or facts.speed_fraction_of_limit is None:
         return
     text = (
         f"a stream reaches only {format_percent(facts.speed_fraction_of_limit)} of its limit by memory bandwidth: "
@@ -334,7 +334,7 @@ def report_useful_replicas(facts: Facts) -> Iterator[Advice]:
         return
     if sizes.weight_bytes > FITS_WELL * min(totals, default=0):
         return
-    if not facts.launch_bound and (facts.streams or 0) < ranks:
+    if not facts.is_launch_bound and (facts.streams or 0) < ranks:
         return
     text = (
         f"the model fits on one GPU but is split over {ranks}: replicas need no communication "

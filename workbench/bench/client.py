@@ -208,11 +208,11 @@ class Client:
                 self._start_until_ns = self._began_ns + self._warmup.limit_ns
             self._run_event_loop()
         if not self.stopped:
-            self._begin_measuring()
+            self._start_measured_phase()
             self._run_event_loop()
             while self._ended:  # stopped: requests that ended before still count
                 self._finish_or_prepare_one_request()
-            self._end_measuring()
+            self._end_measured_phase()
         for slot in self._slots:
             self._drop_connection(slot)
 
@@ -431,7 +431,7 @@ class Client:
             )
         return phase
 
-    def _begin_measuring(self) -> None:
+    def _start_measured_phase(self) -> None:
         good = [r for r in self.warmups if r.ok and r.index >= self._warmup.first]
         tokens = tuple((r.index, r.prompt_tokens) for r in good if r.prompt_tokens)
         latest = tuple(r.end_us / 1e6 for r in good[-self._warmup.window :])
@@ -456,7 +456,7 @@ class Client:
         self._measured_ns = time.monotonic_ns()
         self.cpu.record_reading(self._measured_ns)
 
-    def _end_measuring(self) -> None:
+    def _end_measured_phase(self) -> None:
         now = time.monotonic_ns()
         self.cpu.record_reading(now)
         self.phase = "done"
@@ -754,7 +754,7 @@ class Client:
         self._failed += error is not None
         self._unheard += error is not None
         self._ended.append((exchange, error, detail))
-        turn = None if exchange.warmup else self._turns.find_later_turn(exchange.index)
+        turn = None if exchange.warmup else self._turns.find_next_turn_index(exchange.index)
         if self._think is not None and not exchange.warmup:
             self._pause_stream(slot, self._think.pause_s(self.spec.seed, exchange.index), turn)
             return

@@ -115,7 +115,7 @@ def warn_of_different_texts(a: Sequence[BenchResult], b: Sequence[BenchResult]) 
     """
     if a[0].conditions.model != b[0].conditions.model:
         return
-    yield from _warn_of_different_usage(a, b)
+    yield from _warn_of_suspect_token_usage(a, b)
     x, y = _sum_of_features(a), _sum_of_features(b)
     for kind, one, other in count_differences(x, y):
         yield (
@@ -140,7 +140,9 @@ def warn_of_different_texts(a: Sequence[BenchResult], b: Sequence[BenchResult]) 
         )
 
 
-def _warn_of_different_usage(a: Sequence[BenchResult], b: Sequence[BenchResult]) -> Iterator[str]:
+def _warn_of_suspect_token_usage(
+    a: Sequence[BenchResult], b: Sequence[BenchResult]
+) -> Iterator[str]:
     """Yield a sentence if each run of one side has fewer characters per token than each run of the
     other, by a factor that one model with one tokenizer does not have."""
     if a[0].conditions.engine != b[0].conditions.engine:

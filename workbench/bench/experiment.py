@@ -148,7 +148,7 @@ def plan_of_arm(spec: ExperimentSpec, name: str) -> Mapping[str, Any]:
     return target.plan or {}
 
 
-def changes_gpus(spec: ExperimentSpec) -> bool:
+def changes_gpu_settings(spec: ExperimentSpec) -> bool:
     """Return whether A or B changes GPU settings."""
     return bool(spec.a.gpu or spec.b.gpu)
 
@@ -345,7 +345,7 @@ def fail_unfinished_run(run: ExperimentRun, why: str) -> ExperimentRun:
     return replace(run, state=RunState.FAILED, error=why)
 
 
-def why_unmeasured(summary: BenchSummary, metric: str) -> str | None:
+def why_metric_is_unmeasured(summary: BenchSummary, metric: str) -> str | None:
     """Return why a run has no value of `metric`, or None if it has one."""
     value = find_metric(metric).value_in(summary)
     if value:
@@ -361,7 +361,7 @@ def why_unmeasured(summary: BenchSummary, metric: str) -> str | None:
     return f"{metric} was not measured: {why}"
 
 
-def why_unusable(summary: BenchSummary, metric: str) -> str | None:
+def why_result_is_unusable(summary: BenchSummary, metric: str) -> str | None:
     """Return why the result of a run cannot be used in a comparison (invalid result, failed
     requests, no value of `metric`). None if the result can be used."""
     if summary.refused:
@@ -372,7 +372,7 @@ def why_unusable(summary: BenchSummary, metric: str) -> str | None:
             f"{summary.requests_failed} of {summary.requests_ok + summary.requests_failed} "
             f"requests failed ({kinds})"
         )
-    return why_unmeasured(summary, metric)
+    return why_metric_is_unmeasured(summary, metric)
 
 
 # -- when there are enough pairs -------------------------------------------------------------------
@@ -424,7 +424,7 @@ def count_pairs_wanted(experiment: Experiment) -> int:
     return spec.pairs
 
 
-def count_runs_left(experiment: Experiment) -> int:
+def count_remaining_runs(experiment: Experiment) -> int:
     pair, done = experiment.completed_pairs, _done_runs(experiment)
     half = not done.keys().isdisjoint(((pair, "A"), (pair, "B")))
     return max(0, 2 * (count_pairs_wanted(experiment) - pair) - half)
@@ -436,7 +436,7 @@ def estimated_left_s(experiment: Experiment) -> float | None:
     took = known_values(run.took_s for run in experiment.runs if run.state in MEASURED_STATES)
     if not took:
         return None
-    return count_runs_left(experiment) * average(took)
+    return count_remaining_runs(experiment) * average(took)
 
 
 # -- the result ------------------------------------------------------------------------------------

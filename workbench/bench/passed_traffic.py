@@ -172,7 +172,7 @@ class _Connection:
                     raise HttpError("the head is too large")
                 return b""
             head, data, self._head = self._head[:end], self._head[end + 4 :], b""
-            self._begin_request(head)
+            self._start_request(head)
         assert self._body is not None
         part = self._body.feed(data)
         if part and self._parts is not None:
@@ -185,7 +185,7 @@ class _Connection:
         rest, self._body = self._body.rest, None
         return rest
 
-    def _begin_request(self, head: bytes) -> None:
+    def _start_request(self, head: bytes) -> None:
         """Begin a request. Its body is framed as that of an answer is."""
         line, _, fields = head.partition(b"\r\n")
         words = line.decode("latin-1").split(" ")

@@ -120,7 +120,7 @@ def _reason_of_idle_streams(
     return (
         f"{mean:.2f} of {spec.concurrency} streams were in flight on average"
         f" ({_percent_rounded_down(100 * mean / spec.concurrency)} %, at least {100 * MIN_LOAD_SHARE:.0f} % are"
-        f" needed): {_why_idle(counted, window)}"
+        f" needed): {_why_streams_were_idle(counted, window)}"
     )
 
 
@@ -143,7 +143,7 @@ def _reason_of_stalls(
     return f"{steadiness.describe_stalls(stalls, counted, window)}; {_STALL_ADVICE}"
 
 
-def _why_idle(counted: Sequence[RequestRecord], window: Window) -> str:
+def _why_streams_were_idle(counted: Sequence[RequestRecord], window: Window) -> str:
     """Return why streams were idle between two requests: there was little to do, or the client was
     slow."""
     request_ms = sum(r.end_us for r in counted) / 1000 / len(counted)

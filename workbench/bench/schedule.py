@@ -134,7 +134,7 @@ class LaterTurns:
         """Whether some requests of the trace begin after another one."""
         return bool(self._next)
 
-    def find_later_turn(self, index: int) -> int | None:
+    def find_next_turn_index(self, index: int) -> int | None:
         """Return the request that begins after request `index`, None if there is none."""
         return self._next.get(index)
 

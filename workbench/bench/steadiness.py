@@ -90,7 +90,7 @@ class Stall:
     def seconds(self) -> float:
         return self.end_s - self.begin_s
 
-    def seconds_inside(self, window: Window) -> float:
+    def seconds_inside_window(self, window: Window) -> float:
         """Return for how many seconds of the window the stall lasted."""
         return max(0.0, min(self.end_s, window.end_s) - max(self.begin_s, window.begin_s))
 
@@ -135,7 +135,7 @@ def stalled_share(stalls: Sequence[Stall], window: Window) -> float:
     """Return the share of the window that the stalls took."""
     if window.seconds <= 0:
         return 0.0
-    return sum(stall.seconds_inside(window) for stall in stalls) / window.seconds
+    return sum(stall.seconds_inside_window(window) for stall in stalls) / window.seconds
 
 
 def _longest_prompt_wait_s(counted: Sequence[RequestRecord]) -> float:

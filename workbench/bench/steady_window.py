@@ -126,7 +126,7 @@ def count_tokens_in(window: Window, good: Sequence[RequestRecord]) -> float | No
 def count_requests_in(window: Window, good: Iterable[RequestRecord]) -> float:
     """Return the number of requests inside the window. A request that is only partly inside counts
     as that part of its duration, so the number can be a fraction."""
-    return sum(_share_inside(r, window) for r in good)
+    return sum(_share_of_request_in_window(r, window) for r in good)
 
 
 def mean_in_flight(window: Window, counted: Iterable[RequestRecord]) -> float | None:
@@ -145,7 +145,7 @@ def _overlap_s(record: RequestRecord, window: Window, silent_us: int = 0) -> flo
     return max(0.0, min(end, window.end_s) - max(begin, window.begin_s))
 
 
-def _share_inside(record: RequestRecord, window: Window) -> float:
+def _share_of_request_in_window(record: RequestRecord, window: Window) -> float:
     if window.begin_s <= record.start_s and record_end_s(record) <= window.end_s:
         return 1.0
     if record.end_us <= 0:
@@ -160,7 +160,7 @@ def _tokens_inside(record: RequestRecord, window: Window) -> float:
     if record_end_s(record) <= window.begin_s or record.start_s >= window.end_s:
         return 0.0
     if record.ttft_us is None:
-        return tokens * _share_inside(record, window)
+        return tokens * _share_of_request_in_window(record, window)
     later = len(record.gaps_us)
     first = min(tokens, record.first_tokens or tokens / (later + 1)) if later else tokens
     each = (tokens - first) / max(1, later)

@@ -337,7 +337,7 @@ def _detect_parser_form_and_lines(
         return _parse_mooncake_line, "Mooncake", chain([first], lines)
     header = [cell.strip().casefold() for cell in _split_cells(path, number, text)]
     for form, columns, seconds in (
-        ("Azure", ("timestamp", "contexttokens", "generatedtokens"), _azure_seconds),
+        ("Azure", ("timestamp", "contexttokens", "generatedtokens"), _parse_azure_seconds),
         ("BurstGPT", ("timestamp", "request tokens", "response tokens"), _parse_plain_seconds),
     ):
         if set(columns) <= set(header):
@@ -456,7 +456,7 @@ def _parse_token_count(cell: str, name: str) -> int:
     return _token_count_in(int(digits[:30]), name)
 
 
-def _azure_seconds(text: str) -> float:
+def _parse_azure_seconds(text: str) -> float:
     try:
         at = datetime.fromisoformat(text)
     except ValueError:

@@ -114,10 +114,10 @@ class LocalWorker:
         self._stderr = asyncio.ensure_future(_stderr_tail(process.stderr))
 
     @classmethod
-    async def start(cls, keep: Path | None = None) -> LocalWorker:
-        """Start the client as a process of this machine. It leaves its result in the file `keep` if
+    async def start(cls, result_path: Path | None = None) -> LocalWorker:
+        """Start the client as a process of this machine. It leaves its result in the file `result_path` if
         this process is killed. Raises BenchError if it cannot be started."""
-        words = (*_WORKER, *([str(keep)] if keep is not None else []))
+        words = (*_WORKER, *([str(result_path)] if result_path is not None else []))
         path = os.pathsep.join(
             p for p in (str(_PACKAGE_ROOT), os.environ.get("PYTHONPATH", "")) if p
         )
@@ -133,7 +133,10 @@ class LocalWorker:
                 f"the benchmark process did not start: {error}",
                 command=" ".join((sys.executable, *_WORKER)),
             ) from None
-        return cls(process, KeptResult(str(keep), process.pid) if keep is not None else None)
+        kept = None
+        if result_path is not None:
+            kept = KeptResult(str(result_path), process.pid)
+        return cls(process, kept)
 
     async def send(self, line: bytes) -> None:
         assert self.process.stdin is not None

@@ -190,7 +190,7 @@ async def _confirm_start(
         servers = [each.state.server for each in session.hosts.all_sessions]
         ready = [s.run_id for s in servers if s is not None and s.state is ServerState.READY]
         effects += [f"stops run {run_id}" for run_id in ready if run_id not in targets]
-    if design.changes_gpus(spec):
+    if design.changes_gpu_settings(spec):
         effects.append("changes GPU settings, and reverts them at the end")
     if not effects:
         return

@@ -636,7 +636,7 @@ def _summary_sentence(
     if verdict == BROKEN:
         return f"its answers are broken: {_broken_texts_sentence(measures, broken, texts)}"
     if verdict == SAME:
-        margin = _measures_named(measures, KL)[0].margin
+        margin = _measures_with_name(measures, KL)[0].margin
         return f"its answers are the same within {margin:g} KLD"
     if verdict == DIFFERS:
         return f"its answers differ: {_difference_sentence(measures, forks, forks_floor)}"
@@ -644,13 +644,13 @@ def _summary_sentence(
     return f"whether its answers are the same is not decided: {how_many}"
 
 
-def _measures_named(measures: Sequence[QualityMeasure], name: str) -> list[QualityMeasure]:
+def _measures_with_name(measures: Sequence[QualityMeasure], name: str) -> list[QualityMeasure]:
     return [one for one in measures if one.name == name]
 
 
 def _differing_measures(measures: Sequence[QualityMeasure], name: str) -> list[QualityMeasure]:
     """Return the measures of this name that show a difference."""
-    return [one for one in _measures_named(measures, name) if one.verdict == DIFFERS]
+    return [one for one in _measures_with_name(measures, name) if one.verdict == DIFFERS]
 
 
 def _broken_texts_sentence(
@@ -673,7 +673,7 @@ def _difference_sentence(
     measures: Sequence[QualityMeasure], forks: ForkCount | None, forks_floor: ForkCount | None
 ) -> str:
     parts = []
-    if kls := _differing_measures(measures, KL) or _measures_named(measures, KL):
+    if kls := _differing_measures(measures, KL) or _measures_with_name(measures, KL):
         parts.append(f"KLD >= {format_with_half_width(max(kls, key=lambda one: one.value.value))}")
     if moved := _differing_measures(measures, LN_PPL):
         largest = max(moved, key=lambda one: abs(one.value.value))

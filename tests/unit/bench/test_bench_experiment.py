@@ -149,7 +149,7 @@ def test_restarts_follow_from_what_differs() -> None:
         "a removed flag needs a start"
     )
     assert not design.starts_server_for_each_run(Arm(), Arm())
-    assert design.changes_gpus(spec(b=gpu)) and not design.changes_gpus(spec())
+    assert design.changes_gpu_settings(spec(b=gpu)) and not design.changes_gpu_settings(spec())
 
 
 def test_gpu_settings_in_words_are_accepted_by_gpu_set() -> None:
@@ -200,19 +200,25 @@ def test_metrics_that_can_be_claimed(name: str) -> None:
 
 def test_runs_that_are_not_compared() -> None:
     good = result_of(1, "A", 1.0).summary
-    assert design.why_unusable(good, "output_tok_s") is None
+    assert design.why_result_is_unusable(good, "output_tok_s") is None
     failed = replace(good, requests_failed=2, errors={"reset": 2})
-    assert design.why_unusable(failed, "output_tok_s") == "2 of 130 requests failed (2 reset)"
     assert (
-        design.why_unusable(replace(good, refused=("the cache answered",)), "output_tok_s")
+        design.why_result_is_unusable(failed, "output_tok_s")
+        == "2 of 130 requests failed (2 reset)"
+    )
+    assert (
+        design.why_result_is_unusable(
+            replace(good, refused=("the cache answered",)), "output_tok_s"
+        )
         == "invalid result: the cache answered"
     )
     absent = replace(good, tok_per_joule=None, absent={"tok_per_joule": "too short"})
     assert (
-        design.why_unusable(absent, "tok_per_joule") == "tok_per_joule was not measured: too short"
+        design.why_result_is_unusable(absent, "tok_per_joule")
+        == "tok_per_joule was not measured: too short"
     )
     assert (
-        design.why_unusable(replace(good, ttft_ms=None), "ttft_ms.p50")
+        design.why_result_is_unusable(replace(good, ttft_ms=None), "ttft_ms.p50")
         == "ttft_ms.p50 was not measured: the result has no value"
     )
 

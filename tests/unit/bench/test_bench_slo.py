@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.bench.experiment import require_measurable, why_unmeasured
+from workbench.bench.experiment import require_measurable, why_metric_is_unmeasured
 from workbench.bench.metric_changes import shown_metrics
 from workbench.bench.records import CONNECTION_RESET, RequestRecord
 from workbench.bench.result_validity import ClientFacts
@@ -150,7 +150,7 @@ def test_goodput_decides_an_experiment_only_with_limits() -> None:
 
 def test_a_goodput_of_zero_is_said_as_such() -> None:
     nothing = replace(slo_result(1, "e2e<=1@p95", 0.0).summary, goodput_request_s=0.0)
-    assert why_unmeasured(nothing, "goodput_request_s") == (
+    assert why_metric_is_unmeasured(nothing, "goodput_request_s") == (
         "goodput_request_s was 0, and a ratio needs more"
     )
 

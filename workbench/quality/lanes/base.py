@@ -85,8 +85,10 @@ class Interface(ABC):
         """Return the tokens of a text."""
 
     @abstractmethod
-    async def score_next(self, prompt: Prompt, place: int, slot: int = 0) -> ScoredPosition | None:
-        """Score token number `place` of the prompt after the tokens before it, in one request.
+    async def score_next(
+        self, prompt: Prompt, position: int, slot: int = 0
+    ) -> ScoredPosition | None:
+        """Score token number `position` of the prompt after the tokens before it, in one request.
         None if the server cannot be asked for this token. `slot` is the number of the request among
         those in flight."""
 
@@ -130,7 +132,7 @@ class Interface(ABC):
         if reply.status is None:
             raise ScoreError(f"the server gave no answer to {path}: {reply.problem}")
         if reply.status != 200:
-            said = _error_in_reply(reply)
+            said = _error_text_in_reply(reply)
             raise ScoreError(f"the server answered {path} with HTTP status {reply.status}{said}")
         if not isinstance(reply.body, dict):
             raise ScoreError(f"the server's answer to {path} is not a JSON object")
@@ -223,7 +225,7 @@ def object_in_reply(value: Any, what: str) -> Mapping[str, Any]:
     return value
 
 
-def _error_in_reply(reply: Reply) -> str:
+def _error_text_in_reply(reply: Reply) -> str:
     content = reply.body if reply.body is not None else reply.text
     for name in ("error", "detail", "message"):
         if isinstance(content, dict) and content.get(name):

@@ -41,9 +41,9 @@ class LlamaServerInterface(Interface):
         body = {"content": text, "add_special": True, "parse_special": False}
         return Prompt(text, await self.encode("/tokenize", body))
 
-    async def score_next(self, prompt: Prompt, place: int, slot: int = 0) -> ScoredPosition:
-        wanted = prompt.ids[place]
-        reply = await self._request_completion(prompt.ids[:place], 1, slot, forced=wanted)
+    async def score_next(self, prompt: Prompt, position: int, slot: int = 0) -> ScoredPosition:
+        wanted = prompt.ids[position]
+        reply = await self._request_completion(prompt.ids[:position], 1, slot, forced=wanted)
         entries = reply.get("completion_probabilities")
         if entries:
             [entry] = list_of_length(entries, 1, "positions")
@@ -56,7 +56,9 @@ class LlamaServerInterface(Interface):
         if self._printable is None:
             body = {"content": _PRINTABLE, "add_special": False}
             self._printable = (await self.encode("/tokenize", body))[-1]
-        reply = await self._request_completion(prompt.ids[:place], 1, slot, forced=self._printable)
+        reply = await self._request_completion(
+            prompt.ids[:position], 1, slot, forced=self._printable
+        )
         [entry] = list_of_length(reply.get("completion_probabilities"), 1, "positions")
         top = self._parse_scored_position(entry).top
         return ScoredPosition(wanted, dict(top).get(wanted), top)

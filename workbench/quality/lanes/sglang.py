@@ -45,11 +45,11 @@ class SglangInterface(Interface):
             raise ScoreError("the server has scored other tokens than were sent")
         return scored
 
-    async def score_next(self, prompt: Prompt, place: int, slot: int = 0) -> ScoredPosition:
-        self.check_context_length(place, 1)
-        wanted = prompt.ids[place]
+    async def score_next(self, prompt: Prompt, position: int, slot: int = 0) -> ScoredPosition:
+        self.check_context_length(position, 1)
+        wanted = prompt.ids[position]
         asked = {"logprob_start_len": _WITHOUT_PROMPT, "token_ids_logprob": [wanted]}
-        meta = await self._request_generation(prompt.ids[:place], 1, asked)
+        meta = await self._request_generation(prompt.ids[:position], 1, asked)
         [given] = list_of_length(
             meta.get("output_token_ids_logprobs"), 1, "scores of a given token"
         )

@@ -59,13 +59,15 @@ class TabbyInterface(Interface):
         """Return the whole prompt: a text cannot be cut in front."""
         return prompt
 
-    async def score_next(self, prompt: Prompt, place: int, slot: int = 0) -> ScoredPosition | None:
-        start = await self._text_offset_after_tokens(prompt, place)
-        end = await self._text_offset_after_tokens(prompt, place + 1)
+    async def score_next(
+        self, prompt: Prompt, position: int, slot: int = 0
+    ) -> ScoredPosition | None:
+        start = await self._text_offset_after_tokens(prompt, position)
+        end = await self._text_offset_after_tokens(prompt, position + 1)
         if start is None or end is None:
             return None
         wanted = prompt.text[start:end]
-        _, _, tops = await self._request_tokens_logprobs_and_tops(prompt.text[:start], place, 1)
+        _, _, tops = await self._request_tokens_logprobs_and_tops(prompt.text[:start], position, 1)
         [top] = list_of_length(tops, 1, "positions")
         found = most_probable_tokens(_log_probability_by_text(top).items())
         return ScoredPosition(wanted, dict(found).get(wanted), found)

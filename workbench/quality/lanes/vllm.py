@@ -59,14 +59,14 @@ class VllmInterface(Interface):
             self._parse_prompt_position(prompt.ids[place], entries[place]) for place in places
         )
 
-    async def score_next(self, prompt: Prompt, place: int, slot: int = 0) -> ScoredPosition:
-        self.check_context_length(place, 1)
-        wanted = prompt.ids[place]
-        top = await self._request_next_token_logprobs(prompt.ids[:place], {"logprobs": TOP})
+    async def score_next(self, prompt: Prompt, position: int, slot: int = 0) -> ScoredPosition:
+        self.check_context_length(position, 1)
+        wanted = prompt.ids[position]
+        top = await self._request_next_token_logprobs(prompt.ids[:position], {"logprobs": TOP})
         known = top.get(wanted)
         if known is None:
             given = await self._request_next_token_logprobs(
-                prompt.ids[:place], {"logprobs": 1, _GIVEN: [wanted]}
+                prompt.ids[:position], {"logprobs": 1, _GIVEN: [wanted]}
             )
             known = given.get(wanted)
         if known is None:

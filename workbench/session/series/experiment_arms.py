@@ -95,7 +95,7 @@ class ExperimentArms:
                 if not self._restarts and self._serves_arm_a(session, selected):
                     self._run, self._run_side = selected.run_id, self._sides["A"]
         await self._check_starts()
-        if design.changes_gpus(self._spec):
+        if design.changes_gpu_settings(self._spec):
             for session in self._sessions:
                 # the guard reverts the settings of an experiment that is killed
                 session.gpu.guard.begin_heartbeats()

@@ -303,7 +303,7 @@ class ExperimentConduct(Design[ExperimentRun]):
     async def _name_server(self, run_id: str | None) -> None:
         """Store which server the experiment starts, so that it can stop that server when it is
         resumed after a crash."""
-        settings = design.changes_gpus(self.experiment.spec)
+        settings = design.changes_gpu_settings(self.experiment.spec)
         now = replace(self.experiment, server=run_id, settings_on=settings)
         if now != self.experiment:
             self.experiment = now
@@ -336,7 +336,7 @@ class ExperimentConduct(Design[ExperimentRun]):
             )
         run = replace(run, result_id=result.id, took_s=time.monotonic() - began)
         metric = self.experiment.spec.metric
-        if (why := design.why_unusable(result.summary, metric)) is not None:
+        if (why := design.why_result_is_unusable(result.summary, metric)) is not None:
             if (garbage := describe_broken_text(result.summary)) is not None:
                 step = "read the texts of the result, and start the arm's server by hand to try it"
                 return await self._store_failed_run(
@@ -351,7 +351,7 @@ class ExperimentConduct(Design[ExperimentRun]):
                 return await self._store_failed_run(
                     run, why, NothingServedError(why, next_step=logs)
                 )
-            if (absent := design.why_unmeasured(result.summary, metric)) is not None:
+            if (absent := design.why_metric_is_unmeasured(result.summary, metric)) is not None:
                 return await self._store_failed_run(
                     run,
                     why,

@@ -78,9 +78,11 @@ def summarize(
     metrics = _run_metrics(good, duration_s, facts.first_tokens) | _metrics_in_window(good, window)
     metrics |= _latencies_from_schedule(good)
     metrics["rate_error_pct"] = rate_error_pct(spec, counted, window)
-    doubts = _latency_uncertainties(good, facts)
+    uncertainties = _latency_uncertainties(good, facts)
     withheld = {
-        name: why for name, why in _withheld_latencies(doubts, facts).items() if metrics.get(name)
+        name: why
+        for name, why in _withheld_latencies(uncertainties, facts).items()
+        if metrics.get(name)
     }
     metrics |= dict.fromkeys(withheld)
     slo = slo_metric_values(spec.slo, counted, window, facts.first_tokens, withheld)
@@ -100,10 +102,10 @@ def summarize(
         | absent_slo_reasons(spec.slo, slo),
         notes=(
             *result_notes(spec, counted, facts, window),
-            *_uncertainty_notes(doubts),
+            *_uncertainty_notes(uncertainties),
             *uncertain_attainment_notes(spec.slo, slo, counted, facts.first_tokens),
         ),
-        unsure_ms=_uncertainty_ms_by_metric(doubts),
+        unsure_ms=_uncertainty_ms_by_metric(uncertainties),
         warmup_requests=len(warm),
         warmup_prompt_tokens=sum_of_field(warm, "prompt_tokens"),
         warmup_output_tokens=sum_of_field(warm, "output_tokens"),
@@ -197,29 +199,34 @@ def _latency_uncertainties(
     }
 
 
-def _uncertainty_ms_by_metric(doubts: Mapping[str, time_doubt.Uncertainty]) -> dict[str, float]:
+def _uncertainty_ms_by_metric(
+    uncertainties: Mapping[str, time_doubt.Uncertainty],
+) -> dict[str, float]:
     """Return {metric name: by how many milliseconds it may be wrong} for the latencies that are
     reported all the same."""
     return {
-        name: round(doubt.widest_ms, 3)
-        for name, doubt in doubts.items()
-        if name.endswith("_ms") and doubt.reported_uncertainty_ms > 0
+        name: round(uncertainty.widest_ms, 3)
+        for name, uncertainty in uncertainties.items()
+        if name.endswith("_ms") and uncertainty.reported_uncertainty_ms > 0
     }
 
 
-def _uncertainty_notes(doubts: Mapping[str, time_doubt.Uncertainty]) -> list[str]:
+def _uncertainty_notes(uncertainties: Mapping[str, time_doubt.Uncertainty]) -> list[str]:
     notes = []
     for name in ("ttft_ms", "itl_ms", "tpot_ms"):
-        if name in doubts and doubts[name].reported_uncertainty_ms > time_doubt.MAX_UNCERTAINTY_MS:
+        if (
+            name in uncertainties
+            and uncertainties[name].reported_uncertainty_ms > time_doubt.MAX_UNCERTAINTY_MS
+        ):
             notes.append(
                 f"the {name.removesuffix('_ms').upper()} is known within "
-                f"{doubts[name].widest_ms:.1f} ms: the load client got several chunks with one time"
+                f"{uncertainties[name].widest_ms:.1f} ms: the load client got several chunks with one time"
             )
     return notes
 
 
 def _withheld_latencies(
-    doubts: Mapping[str, time_doubt.Uncertainty], facts: ClientFacts
+    uncertainties: Mapping[str, time_doubt.Uncertainty], facts: ClientFacts
 ) -> dict[str, str]:
     """Return {metric name: reason} for the latencies that the client could not time well enough."""
     late_pct = 100 * facts.late_reads / max(1, facts.reads)
@@ -229,9 +236,9 @@ def _withheld_latencies(
         " or give the client free cores"
     )
     return {
-        name: f"{WITHHELD}its {doubt.too_wide}: {why}"
-        for name, doubt in doubts.items()
-        if doubt.too_wide is not None
+        name: f"{WITHHELD}its {uncertainty.too_wide}: {why}"
+        for name, uncertainty in uncertainties.items()
+        if uncertainty.too_wide is not None
     }
 
 

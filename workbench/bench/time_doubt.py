@@ -10,8 +10,9 @@ one chunk each are exact, because the kernel's time is.
 The limit is the larger of 0.5 ms and 1 % of the latency. A read that is late by a whole turn of the
 client is wrong by tens of milliseconds, which either limit catches. A mean of 77 ms that is known
 within 0.6 ms answers the questions that a single run can answer: two runs of one configuration
-differ by more than 1 %. What is left of the doubt is kept beside the latency (`Doubt.widest_ms`),
-and a comparison calls no difference better or worse that the doubt could explain."""
+differ by more than 1 %. The uncertainty that remains is stored beside the latency
+(`Uncertainty.widest_ms`), and a comparison calls no difference better or worse that it could
+explain."""
 
 from __future__ import annotations
 
@@ -125,7 +126,7 @@ def _uncertainty_between(
     high: Distribution | None,
     statistics: Sequence[str] = _LATENCY_STATISTICS,
 ) -> Uncertainty:
-    """Return the doubt about a latency whose statistics lie between those of `low` and `high`."""
+    """Return the uncertainty of a latency whose statistics lie between those of `low` and `high`."""
     widest, too_wide = 0.0, None
     for part in statistics:
         least, most = getattr(low, part, None), getattr(high, part, None)

@@ -98,7 +98,11 @@ class ApplyController(Controller):
         careful = bool(whole.inapplicable_parts) or state.host.measured_by is not None
         title = f"Apply {whole.preset_id} whole"
         box = ConfirmSettings(
-            title, make_question_rows, yes="apply all of it", default_no=careful, password=password
+            title,
+            make_question_rows,
+            yes_text="apply all of it",
+            default_no=careful,
+            asks_password=password,
         )
         self.app.push_screen(box, apply_if_confirmed)
 

@@ -168,10 +168,10 @@ class GpuController(Controller):
         box = ConfirmSettings(
             title,
             make_rows,
-            yes=accept_label,
+            yes_text=accept_label,
             default_no=is_no_default,
-            password=password,
-            detailed=make_detailed_rows,
+            asks_password=password,
+            make_detailed_rows=make_detailed_rows,
         )
         self.app.push_screen(box, pass_password_on)
 

@@ -32,9 +32,9 @@ class SearchController(Controller):
             await self._remove_search_input(old)
         search = Search(
             pane,
-            changed=self._apply_search_text,
-            entered=self._submit_search_text,
-            left=self.close_search_input,
+            apply_text=self._apply_search_text,
+            submit_text=self._submit_search_text,
+            end_search=self.close_search_input,
         )
         await self.services.panes.frames[name].mount(search, before=pane)
         self.services.screen.set_focus(search.entry)

@@ -149,8 +149,8 @@ class ServerController(Controller):
             server,
             changes or (),
             make_disturbance_rows,
-            doing=followup_text,
-            answers=answers_cost,
+            next_step_text=followup_text,
+            answers_cost_text=answers_cost,
         )
 
         async def start_or_fix_plan(yes: bool | None) -> None:

@@ -144,8 +144,8 @@ class ViewController(Controller):
             ConfirmSettings(
                 "Revert and leave",
                 lambda w: paragraph_rows(text, w),
-                yes="revert and leave",
-                password=True,
+                yes_text="revert and leave",
+                asks_password=True,
             ),
             leave_if_confirmed,
         )

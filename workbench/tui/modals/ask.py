@@ -32,7 +32,7 @@ class Question(TextThenChoices[T]):
     def __init__(
         self,
         title: str,
-        make: RowMaker,
+        make_text_rows: RowMaker,
         items: Sequence[Choice],
         outcome: Callable[[str], T],
         *,
@@ -41,10 +41,15 @@ class Question(TextThenChoices[T]):
         wide: bool = False,
     ) -> None:
         super().__init__(title, keys, wide=wide)
-        self.make, self.items, self.outcome, self.chosen = make, items, outcome, chosen
+        self.make_text_rows, self.items, self.outcome, self.chosen = (
+            make_text_rows,
+            items,
+            outcome,
+            chosen,
+        )
 
     def make_widgets(self) -> Sequence[Widget]:
-        body = self.make_text(lambda w: [*self.make(w), ()], len(self.items) + 1)
+        body = self.make_text(lambda w: [*self.make_text_rows(w), ()], len(self.items) + 1)
         return (body, self.make_choices(self.items, self._close, self.chosen))
 
     def action_choose(self, choice: str) -> None:

@@ -78,21 +78,21 @@ class Modal(ModalScreen[T], Generic[T]):
 
 
 class Text(Scrolled, can_focus=False):
-    """A scrolling text in a box. `make` gets the width in cells and returns the rows. The text is
-    as high as the number of its rows, but leaves at least `reserved_rows` rows of the screen for
-    other widgets of the box."""
+    """A scrolling text in a box. `make_text_rows` gets the width in cells and returns the rows. The
+    text is as high as the number of its rows, but leaves at least `reserved_rows` rows of the
+    screen for other widgets of the box."""
 
     GROUND = "box"
 
-    def __init__(self, make: RowMaker, *, reserved_rows: int = 0) -> None:
+    def __init__(self, make_text_rows: RowMaker, *, reserved_rows: int = 0) -> None:
         super().__init__()
-        self.make, self.reserved_rows = make, reserved_rows
+        self.make_text_rows, self.reserved_rows = make_text_rows, reserved_rows
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         return max(
             0,
             min(
-                len(self.make_rows_or_error(self.make, width)),
+                len(self.make_rows_or_error(self.make_text_rows, width)),
                 viewport.height - ROOM_AROUND - self.reserved_rows,
             ),
         )
@@ -104,7 +104,7 @@ class Text(Scrolled, can_focus=False):
         self.repaint()
 
     def all_rows(self, width: int, height: int) -> list[Row]:
-        return self.make(width)
+        return self.make_text_rows(width)
 
 
 class TextBody(Text, can_focus=True):
@@ -117,8 +117,10 @@ class TextAboveChoices(TextBody):
 
     MORE_KEY = "pgdn"
 
-    def __init__(self, make: RowMaker, *, reserved_rows: int, on_end: Callable[[], None]) -> None:
-        super().__init__(make, reserved_rows=reserved_rows)
+    def __init__(
+        self, make_text_rows: RowMaker, *, reserved_rows: int, on_end: Callable[[], None]
+    ) -> None:
+        super().__init__(make_text_rows, reserved_rows=reserved_rows)
         self.on_end = on_end
 
     def handle_last_row_shown(self) -> None:
@@ -137,10 +139,10 @@ class TextThenChoices(Modal[T], Generic[T]):
     AUTO_FOCUS = "Choices"
     agreement = ""
 
-    def make_text(self, make: RowMaker, reserved_rows: int) -> TextAboveChoices:
+    def make_text(self, make_text_rows: RowMaker, reserved_rows: int) -> TextAboveChoices:
         """Return the text of the box."""
         self.body = TextAboveChoices(
-            make, reserved_rows=reserved_rows, on_end=self._enable_agreement
+            make_text_rows, reserved_rows=reserved_rows, on_end=self._enable_agreement
         )
         return self.body
 

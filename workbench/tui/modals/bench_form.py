@@ -66,8 +66,10 @@ class BenchForm(Form):
     """The form of a benchmark. A chosen profile fills the other fields, and the user may then
     change each of them."""
 
-    def __init__(self, spec: BenchSpec, profiles: Profiles, about: str, source_text: str) -> None:
-        """`spec` has the first values of the fields, and `about` is the text above the fields.
+    def __init__(
+        self, spec: BenchSpec, profiles: Profiles, intro_text: str, source_text: str
+    ) -> None:
+        """`spec` has the first values of the fields, and `intro_text` is the text above the fields.
         `source_text` says in a few words where `spec` comes from: the last benchmark, the preset,
         or Workbench's standard."""
         self.profiles, self.first = (
@@ -77,7 +79,7 @@ class BenchForm(Form):
         super().__init__(
             "Benchmark",
             _form_fields(spec, profiles, source_text),
-            intro=lambda w: [*paragraph_rows(about, w, "dim"), ()],
+            intro=lambda w: [*paragraph_rows(intro_text, w, "dim"), ()],
             check=_check_values,
             make_summary=self._load_summary_rows,
             accept="run",

@@ -328,8 +328,8 @@ class ConfirmSettings(TextThenChoices[dict[str, str]]):
     """The question before commands change GPU settings. It closes with {"password": the typed sudo
     password}, with {} if it asked for no password, or with None if the user cancels.
 
-    With `detailed`, the key ctrl+o shows that text in the place of `make`, and again back. The box
-    keeps no copy of the password: it empties the field on closing.
+    With `make_detailed_rows`, the key ctrl+o shows that text in the place of `make_rows`, and again
+    back. The box keeps no copy of the password: it empties the field on closing.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -343,28 +343,32 @@ class ConfirmSettings(TextThenChoices[dict[str, str]]):
     def __init__(
         self,
         title: str,
-        make: RowMaker,
+        make_rows: RowMaker,
         *,
-        yes: str,
+        yes_text: str,
         default_no: bool = False,
-        password: bool = False,
-        detailed: RowMaker | None = None,
+        asks_password: bool = False,
+        make_detailed_rows: RowMaker | None = None,
     ) -> None:
         keys = "enter choose   esc cancel"
-        if detailed is not None:
+        if make_detailed_rows is not None:
             keys = "enter choose   ctrl+o details   esc cancel"
         super().__init__(title, keys, wide=True)
-        self.make, self.yes, self.detailed = make, yes, detailed
+        self.make_rows, self.yes_text, self.make_detailed_rows = (
+            make_rows,
+            yes_text,
+            make_detailed_rows,
+        )
         self.chosen = "yes"
-        if default_no and not password:
+        if default_no and not asks_password:
             self.chosen = "no"
         self.field: Entry | None = None
-        if password:
+        if asks_password:
             self.field = Entry(on_submit=lambda _: self._choose_or_scroll("yes"), secret=True)
 
     def make_widgets(self) -> Sequence[Widget]:
-        items = [("yes", self.yes, "text"), ("no", "cancel", "text")]
-        parts: list[Widget] = [self.make_text(lambda w: [*self.make(w), ()], 4)]
+        items = [("yes", self.yes_text, "text"), ("no", "cancel", "text")]
+        parts: list[Widget] = [self.make_text(lambda w: [*self.make_rows(w), ()], 4)]
         if self.field is not None:
             self.field.styles.width = 30
             hint = Text(lambda _: [(("  for sudo only, never kept", "dim"),)])
@@ -373,8 +377,8 @@ class ConfirmSettings(TextThenChoices[dict[str, str]]):
 
     def action_detail(self) -> None:
         """Change between the text and its detailed form."""
-        if self.detailed is not None:
-            self.make, self.detailed = self.detailed, self.make
+        if self.make_detailed_rows is not None:
+            self.make_rows, self.make_detailed_rows = self.make_detailed_rows, self.make_rows
             self.body.rebuild_rows()
 
     def _close_with_choice(self, choice_name: str) -> None:

@@ -145,29 +145,35 @@ class StartPlan(Modal[bool]):
         plan: PlanView,
         server: ServerStatus | None,
         changes: Sequence[PlanDifference],
-        disturbed: RowMaker = lambda width: [],
+        make_warning_rows: RowMaker = lambda width: [],
         *,
-        doing: str = "",
-        answers: str = "",
+        next_step_text: str = "",
+        answers_cost_text: str = "",
     ) -> None:
-        """`server` is the one that the start replaces, None if there is none. `changes` are those of
-        the plan against it. `disturbed` gets the width in cells, and returns warnings about measurements that the
-        start would disturb. `doing` says what follows the start; "" if nothing does. `answers` says
-        what comparing the answers adds; "" if they are not compared."""
+        """`server` is the one that the start replaces, None if there is none. `changes` are those
+        of the plan against it. `make_warning_rows` gets the width in cells, and returns warnings
+        about measurements that the start would disturb. `next_step_text` says what follows the
+        start; "" if nothing does. `answers_cost_text` says what comparing the answers adds; "" if
+        they are not compared."""
         self.rejected = plan.command is None or any(f.level is Level.ERROR for f in plan.findings)
         self.restart = server is not None and (server.state.is_alive or bool(server.outlived))
-        self.doing, self.answers = doing, answers
-        self.with_answers = bool(answers)
+        self.next_step_text, self.answers_cost_text = next_step_text, answers_cost_text
+        self.with_answers = bool(answers_cost_text)
         self.problem: Finding | None = None  # why a start on the host would be refused
         self.warnings: Sequence[Finding] = ()  # about a start on the host as it is now
         self.verb, title = "start", f"Start {plan.plan.engine}"
-        if doing:
+        if next_step_text:
             self.verb, title = "run", "Again"
         elif self.restart:
             self.verb, title = "restart", f"Restart {plan.plan.engine}"
         super().__init__(title)
         self.keys = self._key_hints()
-        self.plan, self.server, self.changes, self.disturbed = plan, server, changes, disturbed
+        self.plan, self.server, self.changes, self.make_warning_rows = (
+            plan,
+            server,
+            changes,
+            make_warning_rows,
+        )
         self.add_class("-wide")
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -186,7 +192,7 @@ class StartPlan(Modal[bool]):
         keys = f"enter {self.verb}   esc cancel   y copy"
         if self.with_answers:
             return f"{keys}   a leave out answers"
-        if self.answers:
+        if self.answers_cost_text:
             return f"{keys}   a compare answers"
         return keys
 
@@ -224,7 +230,7 @@ class StartPlan(Modal[bool]):
 
     def _plan_rows(self, width: int) -> list[Row]:
         plan = self.plan
-        rows = [*self.disturbed(width), *self._head_rows(width)]
+        rows = [*self.make_warning_rows(width), *self._head_rows(width)]
         rows.append((("model   ", "dim"), (plan.plan.model, "text")))
         installed = plan.installed or plan.installed_problem
         facts = filter(None, (installed, f"checked against {plan.checked_against_text}"))
@@ -266,11 +272,11 @@ class StartPlan(Modal[bool]):
         if self.rejected:
             text = "x This plan cannot start until the errors below are fixed."
             return paragraph_rows(text, width, "bad")
-        if self.doing:
-            texts = [self.doing]
+        if self.next_step_text:
+            texts = [self.next_step_text]
             if self.with_answers:
-                texts.append(self.answers)
-            elif self.answers:
+                texts.append(self.answers_cost_text)
+            elif self.answers_cost_text:
                 texts.append("The answers are not compared: the verdict says quality not measured.")
             return stack_paragraphs(texts, width)
         if not self.restart or self.server is None:
@@ -288,7 +294,7 @@ class StartPlan(Modal[bool]):
             self.dismiss(False)
 
     def action_answers(self) -> None:
-        if self.answers:
+        if self.answers_cost_text:
             self.with_answers = not self.with_answers
             self._redraw()
 

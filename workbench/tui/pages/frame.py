@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 class PageFrame(Vertical):
-    """A stack of pages. Only the last page is visible, and the footer shows its keys. `moved` is
-    called when another page, or none, becomes visible."""
+    """A stack of pages. Only the last page is visible, and the footer shows its keys.
+    `on_page_change` is called when another page, or none, becomes visible."""
 
-    def __init__(self, footer: Footer, moved: Callable[[], None]) -> None:
+    def __init__(self, footer: Footer, on_page_change: Callable[[], None]) -> None:
         super().__init__(id="page", classes="pane")
-        self.footer, self.moved = footer, moved
+        self.footer, self.on_page_change = footer, on_page_change
         self.pages: list[Page] = []
         self._title = ""
         self._mounting: AwaitMount | None = None
@@ -62,7 +62,7 @@ class PageFrame(Vertical):
     def _show_visible_page(self, closed: list[Page]) -> None:
         for page in self.pages:
             page.display = page is self.visible_page
-        self.moved()
+        self.on_page_change()
         self.show_title()
         for page in closed:
             page.frame = None

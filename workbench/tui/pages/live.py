@@ -174,17 +174,17 @@ class ExperimentPage(MeasurementPage):
         compute_remaining_s: RemainingSeconds,
         run_page_action: RunPageAction,
         interval_history: Callable[[int], IntervalHistory],
-        fixed: Experiment | None = None,
+        earlier_experiment: Experiment | None = None,
     ) -> None:
         """`interval_history` maps the id of an experiment to the confidence intervals after each of
-        its pairs. `fixed` is an earlier experiment that the user chose from the list. If it is
-        None, the page follows the experiment that is running or ran last."""
-        self.interval_history, self.fixed = interval_history, fixed
+        its pairs. `earlier_experiment` is an earlier experiment that the user chose from the list.
+        If it is None, the page follows the experiment that is running or ran last."""
+        self.interval_history, self.earlier_experiment = interval_history, earlier_experiment
         super().__init__(state, compute_remaining_s, run_page_action)
 
     def _clear_request(self) -> None:
         super()._clear_request()
-        self.fixed = None
+        self.earlier_experiment = None
 
     @property
     def latest_measurement(self) -> Experiment | None:
@@ -192,12 +192,12 @@ class ExperimentPage(MeasurementPage):
 
     @property
     def shown_measurement(self) -> Experiment | None:
-        return self.fixed or self.latest_measurement
+        return self.earlier_experiment or self.latest_measurement
 
     def is_action_possible(self, action: str) -> bool:
         if action == "more":
             return self._has_ended_as("done")
-        if action == "stop" and self.fixed is not None:
+        if action == "stop" and self.earlier_experiment is not None:
             return False  # another Workbench runs it
         return super().is_action_possible(action)
 

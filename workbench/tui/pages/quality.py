@@ -38,15 +38,18 @@ class ShownComparison:
 
 
 class QualityPage(Page):
-    """The page about one comparison of answers. `do(page, action)` is called for its keys, with
-    "measure", "stop" or "list"."""
+    """The page about one comparison of answers. `run_page_action(page, action)` is called for its
+    keys, with "measure", "stop" or "list"."""
 
     OWN = "Kmo"
 
     def __init__(
-        self, state: SessionState, shown: ShownComparison, do: Callable[[Any, str], Any]
+        self,
+        state: SessionState,
+        shown: ShownComparison,
+        run_page_action: Callable[[Any, str], Any],
     ) -> None:
-        self.state, self.shown, self.do = state, shown, do
+        self.state, self.shown, self.run_page_action = state, shown, run_page_action
         super().__init__("Answers of A and B", self._rows, self._possible_keys, kind="quality")
 
     def show(self, state: SessionState) -> None:
@@ -66,12 +69,12 @@ class QualityPage(Page):
         found: dict[str, tuple[str, Callable[[], Any]]] = {}
         running = self.running_comparison
         if running is not None and not running.stopping:
-            found["K"] = ("Stop", partial(self.do, self, "stop"))
+            found["K"] = ("Stop", partial(self.run_page_action, self, "stop"))
         replayed = self.state.host.replay is not None
         if running is None and self.shown.pair is not None and not replayed:
-            found["m"] = ("Measure", partial(self.do, self, "measure"))
+            found["m"] = ("Measure", partial(self.run_page_action, self, "measure"))
         if running is None and self.shown.earlier:
-            found["o"] = ("Others", partial(self.do, self, "list"))
+            found["o"] = ("Others", partial(self.run_page_action, self, "list"))
         return found
 
     def _rows(self, width: int) -> list[Row]:

@@ -32,7 +32,8 @@ class SearchEntry(Entry):
 
     def __init__(self, search: Search) -> None:
         super().__init__(
-            placeholder=search.pane.SEARCH, on_change=lambda text: search.changed(search.pane, text)
+            placeholder=search.pane.SEARCH,
+            on_change=lambda text: search.apply_text(search.pane, text),
         )
         self.search = search
 
@@ -45,26 +46,31 @@ class SearchEntry(Entry):
         self.search.pane.action_move(by)
 
     async def action_abandon(self) -> None:
-        await self.search.left()
+        await self.search.end_search()
 
     async def action_submit(self) -> None:
-        await self.search.entered(self.search.pane, self.value)
+        await self.search.submit_text(self.search.pane, self.value)
 
 
 class Search(Horizontal):
-    """The row with the search input of a pane. It calls `changed` after each edit, `entered` on
-    enter and `left` on escape, before the next key is handled."""
+    """The row with the search input of a pane. It calls `apply_text` after each edit, `submit_text`
+    on enter and `end_search` on escape, before the next key is handled."""
 
     def __init__(
         self,
         pane: Pane,
         *,
-        changed: Callable[[Pane, str], None],
-        entered: Callable[[Pane, str], Awaitable[None]],
-        left: Callable[[], Awaitable[None]],
+        apply_text: Callable[[Pane, str], None],
+        submit_text: Callable[[Pane, str], Awaitable[None]],
+        end_search: Callable[[], Awaitable[None]],
     ) -> None:
         super().__init__(classes="search")
-        self.pane, self.changed, self.entered, self.left = pane, changed, entered, left
+        self.pane, self.apply_text, self.submit_text, self.end_search = (
+            pane,
+            apply_text,
+            submit_text,
+            end_search,
+        )
         self.entry = SearchEntry(self)
 
     def compose(self) -> ComposeResult:

@@ -316,10 +316,10 @@ def _read_responses_prompt(fields: dict[str, Any]) -> CapturedPrompt:
 
 
 def _join_conversation_prompt(
-    fields: dict[str, Any], before: Sequence[str], messages: list[Any]
+    fields: dict[str, Any], leading_fields: Sequence[str], messages: list[Any]
 ) -> CapturedPrompt:
-    """Return the prompt of messages, and of the fields `before` that engines put before them."""
-    said = [_extract_text(fields[name]) for name in before if fields.get(name)]
+    """Return the prompt of messages, and of the fields `leading_fields` that engines put before them."""
+    said = [_extract_text(fields[name]) for name in leading_fields if fields.get(name)]
     for message in messages:
         said.append(f"{_read_role(message)}\n{_extract_text(message)}\n")
     return CapturedPrompt(said, said)

@@ -342,16 +342,16 @@ def _value_text(value: Any) -> str:
 
 
 def _run_warnings(
-    left: Sequence[BenchResult],
-    right: Sequence[BenchResult],
+    runs_of_a: Sequence[BenchResult],
+    runs_of_b: Sequence[BenchResult],
     paired: bool,
     expected: Collection[str] = (),
 ) -> Iterable[str]:
-    """Yield one sentence for each reason why the runs of A (`left`) and of B (`right`) cannot be
+    """Yield one sentence for each reason why the runs of A (`runs_of_a`) and of B (`runs_of_b`) cannot be
     compared. Runs of the same side may differ in the kinds of conditions in `expected`, such as
     "host"."""
     windows = {}
-    for side, runs in (("A", left), ("B", right)):
+    for side, runs in (("A", runs_of_a), ("B", runs_of_b)):
         for run in runs:
             yield from _warn_of_single_run(side, run)
         names: dict[str, None] = {}
@@ -365,8 +365,8 @@ def _run_warnings(
         over = ", ".join(f"{side} {' and '.join(sorted(names))}" for side, names in windows.items())
         yield f"rates cover different parts of the runs ({over}): use more --requests or --seconds"
     if not paired:
-        yield from _cache_clock_and_temperature_differences(left, right)
-    elif any(a.spec.seed != b.spec.seed for a, b in zip(left, right, strict=True)):
+        yield from _cache_clock_and_temperature_differences(runs_of_a, runs_of_b)
+    elif any(a.spec.seed != b.spec.seed for a, b in zip(runs_of_a, runs_of_b, strict=True)):
         yield "the runs of a pair had different seeds, so lengths or arrivals differed"
 
 
@@ -402,10 +402,10 @@ def _warn_of_single_run(side: str, run: BenchResult) -> Iterable[str]:
 
 
 def _token_count_differences(
-    left: Sequence[BenchResult], right: Sequence[BenchResult], side: str
+    runs_of_a: Sequence[BenchResult], runs_of_b: Sequence[BenchResult], side: str
 ) -> Iterable[str]:
     """Yield a warning if the mean tokens per request differ by more than 1 % between the runs of A
-    (`left`) and of B (`right`). `side` is "prompt" or "output"."""
+    (`runs_of_a`) and of B (`runs_of_b`). `side` is "prompt" or "output"."""
 
     def tokens_per_request(summary: BenchSummary) -> float | None:
         tokens = getattr(summary, f"{side}_tokens")
@@ -413,17 +413,20 @@ def _token_count_differences(
             return None
         return float(tokens / summary.requests_ok)
 
-    x, y = _mean_over_runs(left, tokens_per_request), _mean_over_runs(right, tokens_per_request)
+    x, y = (
+        _mean_over_runs(runs_of_a, tokens_per_request),
+        _mean_over_runs(runs_of_b, tokens_per_request),
+    )
     if _relative_difference_or_zero(x, y) > _WORK_DIFFERENCE_SHARE:
         yield f"{side} tokens per request differ: {x:.1f} and {y:.1f}"
 
 
 def _tokens_per_chunk_differences(
-    left: Sequence[BenchResult], right: Sequence[BenchResult]
+    runs_of_a: Sequence[BenchResult], runs_of_b: Sequence[BenchResult]
 ) -> Iterable[str]:
     """Yield a sentence if the mean tokens in a chunk differ by more than 1 % between the runs of A
-    (`left`) and of B (`right`): ITL is the gap between chunks, so it is not one of the same work."""
-    x, y = (_mean_over_runs(runs, lambda s: s.tokens_per_chunk) for runs in (left, right))
+    (`runs_of_a`) and of B (`runs_of_b`): ITL is the gap between chunks, so it is not one of the same work."""
+    x, y = (_mean_over_runs(runs, lambda s: s.tokens_per_chunk) for runs in (runs_of_a, runs_of_b))
     if _relative_difference_or_zero(x, y) > _WORK_DIFFERENCE_SHARE:
         yield (
             f"ITL, the gap between chunks, is not comparable: a chunk has {x:.2f} tokens in A and "
@@ -446,9 +449,9 @@ def _difference_or_zero(x: float | None, y: float | None) -> float:
 
 
 def _cache_clock_and_temperature_differences(
-    left: Sequence[BenchResult], right: Sequence[BenchResult]
+    runs_of_a: Sequence[BenchResult], runs_of_b: Sequence[BenchResult]
 ) -> Iterable[str]:
-    """Yield a sentence for each difference between the runs of A (`left`) and of B (`right`) in
+    """Yield a sentence for each difference between the runs of A (`runs_of_a`) and of B (`runs_of_b`) in
     prefix cache use, clocks or GPU temperature.
 
     For unpaired runs, these sentences are warnings. For paired runs they are only notes, because
@@ -456,25 +459,30 @@ def _cache_clock_and_temperature_differences(
     """
     # The chat template begins every prompt, so an equal share of cached tokens in both arms is
     # normal.
-    x, y = _mean_over_runs(left, _cached_pct), _mean_over_runs(right, _cached_pct)
+    x, y = _mean_over_runs(runs_of_a, _cached_pct), _mean_over_runs(runs_of_b, _cached_pct)
     if _difference_or_zero(x, y) > _CACHED_DIFFERENCE_PCT:
         yield f"the prefix cache supplied {x:.0f} % of the prompt tokens in A and {y:.0f} % in B"
-    if dict(left[0].conditions.gpu_settings) == dict(right[0].conditions.gpu_settings):
+    if dict(runs_of_a[0].conditions.gpu_settings) == dict(runs_of_b[0].conditions.gpu_settings):
         for name, attribute in (("SM", "sm_mhz"), ("memory", "memory_mhz")):
-            x, y = _mean_gpu_reading(left, attribute), _mean_gpu_reading(right, attribute)
+            x, y = _mean_gpu_reading(runs_of_a, attribute), _mean_gpu_reading(runs_of_b, attribute)
             if 100 * _relative_difference_or_zero(x, y) > _CLOCK_DIFFERENCE_PCT:
                 yield (
                     f"{name} clocks differed although the settings are the same: {x:.0f} and "
                     f"{y:.0f} MHz"
                 )
-    x, y = _mean_gpu_reading(left, "temperature_c"), _mean_gpu_reading(right, "temperature_c")
+    x, y = (
+        _mean_gpu_reading(runs_of_a, "temperature_c"),
+        _mean_gpu_reading(runs_of_b, "temperature_c"),
+    )
     if _difference_or_zero(x, y) > _TEMPERATURE_DIFFERENCE_C:
         yield f"GPU temperatures differed: {x:.0f} and {y:.0f} C"
 
 
-def _idle_power_note(left: Sequence[BenchResult], right: Sequence[BenchResult]) -> Iterable[str]:
+def _idle_power_note(
+    runs_of_a: Sequence[BenchResult], runs_of_b: Sequence[BenchResult]
+) -> Iterable[str]:
     """Yield a note if net tokens per joule rest on an idle power that differed between the runs."""
-    summaries = [run.summary for run in (*left, *right)]
+    summaries = [run.summary for run in (*runs_of_a, *runs_of_b)]
     idle = [s.idle_power_w for s in summaries if s.idle_power_w and s.net_tok_per_joule is not None]
     if len(idle) > 1 and max(idle) > (1 + _IDLE_POWER_DIFFERENCE_SHARE) * min(idle):
         yield (
@@ -522,23 +530,23 @@ def _reason_without_value(change: MetricChange, runs: Sequence[BenchResult]) -> 
 
 
 def _notes_on_comparison(
-    left: Sequence[BenchResult], right: Sequence[BenchResult], paired: bool
+    runs_of_a: Sequence[BenchResult], runs_of_b: Sequence[BenchResult], paired: bool
 ) -> tuple[str, ...]:
     notes = []
-    runs = (*left, *right)
+    runs = (*runs_of_a, *runs_of_b)
     if len(runs) == 2:
         notes.append(
             "one run each: these changes cannot be distinguished from the noise between runs; "
             "repeat both (bench --repeat 3) and compare the groups (compare 1-3 4-6)"
         )
-    elif 1 in (len(left), len(right)):
+    elif 1 in (len(runs_of_a), len(runs_of_b)):
         notes.append("one side has a single run, so there is no interval; repeat it")
     elif not paired:
         notes.append(
             "the runs were not made in pairs, so changes between the two groups (heat, other load) "
             "are part of the difference; an experiment spreads them over both sides"
         )
-    for side, results in (("A", left), ("B", right)):
+    for side, results in (("A", runs_of_a), ("B", runs_of_b)):
         if len(results) == 1:
             for title, text in list_titled_speed_comparisons(results[0]):
                 notes.append(f"{side}, #{results[0].id}: {title}: {text}")

@@ -133,24 +133,24 @@ def shown_metrics(
 
 
 def metric_changes(
-    left: Sequence[BenchResult],
-    right: Sequence[BenchResult],
+    runs_of_a: Sequence[BenchResult],
+    runs_of_b: Sequence[BenchResult],
     *,
     paired: bool = False,
     chosen: str | None = None,
     level: float = CONFIDENCE_LEVEL,
     swapped: Sequence[bool] = (),
 ) -> tuple[MetricChange, ...]:
-    """Return the change of each metric from `left` (runs of A) to `right` (runs of B). `chosen` is
-    the metric that was named before the runs were made; its change comes first. `level` is the
-    confidence level of the intervals. For pairs on two hosts, `swapped` says for each pair whether
-    A and B had swapped hosts."""
-    runs = (*left, *right)
+    """Return the change of each metric from `runs_of_a` to `runs_of_b`. `chosen` is the metric that
+    was named before the runs were made; its change comes first. `level` is the confidence level of
+    the intervals. For pairs on two hosts, `swapped` says for each pair whether A and B had swapped
+    hosts."""
+    runs = (*runs_of_a, *runs_of_b)
     changes: list[MetricChange] = []
     p_values: list[float | None] = []
     for metric in shown_metrics(runs, chosen):
         error_share = metric.largest_measurement_error_share(runs)
-        xs, ys = metric.values_in(left), metric.values_in(right)
+        xs, ys = metric.values_in(runs_of_a), metric.values_in(runs_of_b)
         change, p_value = _change_and_p_value_of_metric(
             metric, xs, ys, paired, level, swapped, error_share
         )

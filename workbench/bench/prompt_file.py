@@ -121,8 +121,8 @@ def _numbered_json_values(path: Path, data: bytes) -> Iterator[tuple[str, Any]]:
                 ) from None
 
 
-def _has_no_user_message(one: Any) -> bool:
-    turns = one.get("conversations") if isinstance(one, dict) else None
+def _has_no_user_message(entry: Any) -> bool:
+    turns = entry.get("conversations") if isinstance(entry, dict) else None
     if not isinstance(turns, list):
         return False
     speakers = [str(turn.get("from")) for turn in turns if isinstance(turn, dict)]

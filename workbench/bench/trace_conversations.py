@@ -35,8 +35,8 @@ class Turn(NamedTuple):
     reused_tokens: int
 
 
-def read_turns(path: Path, entries: Iterator[tuple[str, Any]], most: int) -> list[Turn]:
-    """Return the first `most` requests of the conversations in `entries`, which are (place in the
+def read_turns(path: Path, entries: Iterator[tuple[str, Any]], max_turns: int) -> list[Turn]:
+    """Return the first `max_turns` requests of the conversations in `entries`, which are (place in the
     file, decoded JSON). Raises InputError for an entry that is no conversation."""
     turns: list[Turn] = []
     characters = 0
@@ -52,8 +52,8 @@ def read_turns(path: Path, entries: Iterator[tuple[str, Any]], most: int) -> lis
                 next_step="give --first N to use only the first N requests",
             )
         turns += found
-        if len(turns) >= most:
-            return turns[:most]
+        if len(turns) >= max_turns:
+            return turns[:max_turns]
     if not turns:
         raise InputError(f"{path} contains no answered question", next_step=EXPECTED_FORM)
     return turns

@@ -192,9 +192,9 @@ class _SessionRows:
             self._latest[row.session] = len(self._rows)
         self._rows.append(row)
 
-    def _request_time_s(self, row: _TraceRow, before: _TraceRow) -> float:
-        """Return about when a turn begins: not before its pause has ended, whatever its timestamp."""
-        after_pause_s = (before.at_s or 0.0) + (row.delay_s or 0.0)
+    def _request_time_s(self, row: _TraceRow, previous: _TraceRow) -> float:
+        """Return about when a turn begins: not previous its pause has ended, whatever its timestamp."""
+        after_pause_s = (previous.at_s or 0.0) + (row.delay_s or 0.0)
         return max(row.at_s or 0.0, after_pause_s)
 
 
@@ -242,9 +242,9 @@ def _create_trace_from_rows(
     )
 
 
-def _format_request(place: int, row: _TraceRow, begin_s: float, prompts: _PromptBlocks) -> str:
+def _format_request(row_index: int, row: _TraceRow, begin_s: float, prompts: _PromptBlocks) -> str:
     """Return a request as the value of BenchSpec.trace has it."""
-    text = f"[{_start_or_pause_s(row, begin_s)},{row.output_tokens},{prompts.format_blocks_as_json(place, row)}"
+    text = f"[{_start_or_pause_s(row, begin_s)},{row.output_tokens},{prompts.format_blocks_as_json(row_index, row)}"
     if row.before is not None:
         text += f",{row.before}"
     return f"{text}]"
@@ -433,8 +433,10 @@ def _parse_mooncake_line(line: str) -> _TraceRow:
     )
 
 
-def _csv_parser(places: Sequence[int], columns: int, seconds: Callable[[str], float]) -> ParseRow:
-    at, prompt, answer = places
+def _csv_parser(
+    column_indexes: Sequence[int], columns: int, seconds: Callable[[str], float]
+) -> ParseRow:
+    at, prompt, answer = column_indexes
 
     def parse(line: str) -> _TraceRow:
         cells = next(csv.reader([line]))
@@ -557,8 +559,8 @@ class _BlockNumbers:
             "Q", [one if one < _LARGE_NUMBER else self._renumber_hash(one) for one in hashes]
         )
 
-    def _renumber_hash(self, one: int) -> int:
-        return self._large.setdefault(one, _LARGE_NUMBER + len(self._large))
+    def _renumber_hash(self, hash_id: int) -> int:
+        return self._large.setdefault(hash_id, _LARGE_NUMBER + len(self._large))
 
     def new_number(self) -> int:
         """Return the number of a block that no other prompt has."""

@@ -52,7 +52,7 @@ class TrafficCapture:
             await self._start_processes(listener, json.dumps(places))
             self.url = f"http://{LOOPBACK}:{listener.getsockname()[1]}"
 
-    async def _start_processes(self, listener: socket.socket, places: str) -> None:
+    async def _start_processes(self, listener: socket.socket, server_addresses: str) -> None:
         package = os.pathsep.join(p for p in (str(_PACKAGE_ROOT), os.getenv("PYTHONPATH", "")) if p)
         env = {**os.environ, "PYTHONPATH": package}
         reads, writes = os.pipe()
@@ -64,7 +64,7 @@ class TrafficCapture:
             self._writer = await start_process(written, stdin=reads, env=env)
             self._reading = asyncio.create_task(self._read_writer_output(self._writer))
             number = listener.fileno()
-            passed = (sys.executable, *_PORT, str(number), places)
+            passed = (sys.executable, *_PORT, str(number), server_addresses)
             self._port = await start_process(
                 passed, stdin=PIPE, stdout=writes, env=env, pass_fds=[number]
             )

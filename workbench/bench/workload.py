@@ -246,15 +246,15 @@ class Workload:
             asked, f"[{unique_prompt_mark(self.spec.salt, _request_name(index, warmup))}] "
         )
 
-    def prompt_as_fields(self, asked: Any) -> dict[str, Any]:
+    def prompt_as_fields(self, prompt: Any) -> dict[str, Any]:
         """Return a text or messages as part of a JSON body, as `prompt_fields` does."""
         if self.spec.endpoint == "completions":
-            return {"prompt": asked}
+            return {"prompt": prompt}
         if self.spec.endpoint == "embeddings":
-            return {"input": asked}
-        if isinstance(asked, str):
-            asked = [{"role": "user", "content": asked}]
-        return {"messages": asked}
+            return {"input": prompt}
+        if isinstance(prompt, str):
+            prompt = [{"role": "user", "content": prompt}]
+        return {"messages": prompt}
 
     def request_body(self, index: int, *, warmup: bool) -> bytes:
         """Return the JSON body of request `index`, encoded as UTF-8."""
@@ -294,9 +294,9 @@ class Workload:
         quoted = f'"{asked}"' if as_it_is else _encode_json(asked)
         return quoted.join(around).encode("utf-8", "replace")
 
-    def _body_fields(self, asked: Any, length: int, *, warmup: bool) -> dict[str, Any]:
+    def _body_fields(self, prompt: Any, length: int, *, warmup: bool) -> dict[str, Any]:
         spec = self.spec
-        fields: dict[str, Any] = {"model": spec.model, **self.prompt_as_fields(asked)}
+        fields: dict[str, Any] = {"model": spec.model, **self.prompt_as_fields(prompt)}
         if spec.endpoint == "embeddings":
             fields["encoding_format"] = "base64"  # a quarter of the bytes of decimal numbers
         else:
@@ -419,12 +419,12 @@ def _request_name(index: int, warmup: bool) -> str:
     return f"{'w' if warmup else 'r'}/{index}"
 
 
-def _insert_mark_before_text(asked: Any, mark: str) -> Any:
+def _insert_mark_before_text(prompt: Any, mark: str) -> Any:
     """Return the user's prompt (a text or messages) with `mark` in front of its text. In messages,
     the mark is in front of the text of the first one."""
-    if isinstance(asked, str):
-        return mark + asked
-    first, *others = asked
+    if isinstance(prompt, str):
+        return mark + prompt
+    first, *others = prompt
     content = first.get("content")
     if isinstance(content, list):  # parts: text, pictures
         return [{**first, "content": [{"type": "text", "text": mark}, *content]}, *others]

@@ -111,13 +111,13 @@ def _non_empty_lines(path: Path, directory: Path) -> Sequence[tuple[str, bytes]]
     return [(f"{name}, line {number}", line) for number, line in lines if line.strip()]
 
 
-def _parse_object(line: bytes, place: str) -> Mapping[str, Any]:
+def _parse_object(line: bytes, location: str) -> Mapping[str, Any]:
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError):
-        raise InputError(f"{place}: not JSON", next_step=_EXPECTED) from None
+        raise InputError(f"{location}: not JSON", next_step=_EXPECTED) from None
     if not isinstance(entry, dict):
-        raise InputError(f"{place}: not a JSON object", next_step=_EXPECTED)
+        raise InputError(f"{location}: not a JSON object", next_step=_EXPECTED)
     return entry
 
 

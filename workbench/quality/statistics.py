@@ -395,10 +395,10 @@ def p_value_of_more_forks(b: ForkCount, floor: ForkCount) -> float:
     return binomial_tail(b.forks, b.forks + floor.forks, share)
 
 
-def top2_gap_noise(a: Sequence[ScoredText], again: Sequence[ScoredText]) -> float:
+def top2_gap_noise(a: Sequence[ScoredText], repeated_a: Sequence[ScoredText]) -> float:
     """Return the noise of a top-2 gap in nats: of the gaps that move between two equal measurements
     of A, 99 % move by less."""
-    others = {text.key: text for text in again}
+    others = {text.key: text for text in repeated_a}
     moves: list[float] = []
     for text in a:
         if other := others.get(text.key):
@@ -408,11 +408,11 @@ def top2_gap_noise(a: Sequence[ScoredText], again: Sequence[ScoredText]) -> floa
     return _noise_of_gap_changes(moves)
 
 
-def gap_noise_under_load(a: Sequence[GreedyAnswer], again: Sequence[GreedyAnswer]) -> float:
+def gap_noise_under_load(a: Sequence[GreedyAnswer], repeated_a: Sequence[GreedyAnswer]) -> float:
     """Return the noise of a top-2 gap in nats in answers that A wrote twice. It counts what both
     wrote alike, and is higher than that of texts scored alone where a result depends on the batch."""
     moves: list[float] = []
-    for one, other in _paired_answers(a, again):
+    for one, other in _paired_answers(a, repeated_a):
         alike = first_fork(one, other).tokens_before_fork
         moves += _top2_gap_changes(one.gaps[:alike], other.gaps[:alike])
     return _noise_of_gap_changes(moves)

@@ -128,22 +128,22 @@ def read_own_texts(path: str | Path) -> TextSet:
     return TextSet(path.name, hashlib.sha256(data).hexdigest()[:12], tuple(texts))
 
 
-def _parse_own_text(place: str, number: int, line: bytes) -> Text:
+def _parse_own_text(location: str, number: int, line: bytes) -> Text:
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError):
-        raise InputError(f"{place}: not JSON", next_step=_EXPECTED) from None
+        raise InputError(f"{location}: not JSON", next_step=_EXPECTED) from None
     content = entry.get("text") if isinstance(entry, dict) else None
     if not isinstance(content, str) or not content.strip():
-        raise InputError(f'{place}: there is no "text" with words', next_step=_EXPECTED)
+        raise InputError(f'{location}: there is no "text" with words', next_step=_EXPECTED)
     try:
         content.encode()
     except UnicodeEncodeError:
         raise InputError(
-            f"{place}: the text contains half of a character (a lone surrogate)",
+            f"{location}: the text contains half of a character (a lone surrogate)",
             next_step=_EXPECTED,
         ) from None
     name, kind = entry.get("name", f"text-{number}"), entry.get("kind", _UNNAMED_KIND)
     if not isinstance(name, str) or not isinstance(kind, str):
-        raise InputError(f'{place}: "name" and "kind" must be strings', next_step=_EXPECTED)
+        raise InputError(f'{location}: "name" and "kind" must be strings', next_step=_EXPECTED)
     return Text(name, kind, content)

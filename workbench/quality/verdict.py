@@ -306,11 +306,11 @@ def _are_tokens_incomparable(
 
 def _compare_pairs_with_floors(
     pairs: Sequence[tuple[ScoredText, ScoredText]],
-    again: Sequence[Mapping[TextKey, ScoredText]],
+    floors_by_key: Sequence[Mapping[TextKey, ScoredText]],
 ) -> Compared:
     k = min(map(count_scored_top_tokens, chain.from_iterable(pairs)))
     found: list[dict[str, TextDifference]] = []
-    for texts in again:
+    for texts in floors_by_key:
         floor = {}
         for text, _ in pairs:
             other = texts.get(text.key)
@@ -629,7 +629,7 @@ def _summary_sentence(
     measures: Sequence[QualityMeasure],
     forks: ForkCount | None,
     forks_floor: ForkCount | None,
-    more: int | None,
+    more_texts: int | None,
     broken: Sequence[TextDifference],
     texts: int,
 ) -> str:
@@ -640,7 +640,9 @@ def _summary_sentence(
         return f"its answers are the same within {margin:g} KLD"
     if verdict == DIFFERS:
         return f"its answers differ: {_difference_sentence(measures, forks, forks_floor)}"
-    how_many = count_of(more, "more text") if more else "more texts would hardly decide it"
+    how_many = "more texts would hardly decide it"
+    if more_texts:
+        how_many = count_of(more_texts, "more text")
     return f"whether its answers are the same is not decided: {how_many}"
 
 

@@ -74,7 +74,7 @@ class SglangInterface(Interface):
         return tuple(map(self._parse_scored_position, entries, tops))
 
     async def _request_generation(
-        self, ids: tuple[int, ...], tokens: int, asked: Mapping[str, Any]
+        self, ids: tuple[int, ...], tokens: int, options: Mapping[str, Any]
     ) -> Mapping[str, Any]:
         body = {
             "input_ids": list(ids),
@@ -83,7 +83,7 @@ class SglangInterface(Interface):
             "top_logprobs_num": TOP,
             "return_text_in_logprobs": True,
         }
-        reply = await self.post("/generate", {**body, **asked})
+        reply = await self.post("/generate", {**body, **options})
         meta = object_in_reply(reply.get("meta_info"), "meta_info")
         check_prompt_token_count(meta.get("prompt_tokens"), len(ids))
         return meta

@@ -118,10 +118,10 @@ class VllmInterface(Interface):
         return ScoredPosition(token, found[token], most_probable_tokens(found.items()))
 
     async def _request_completion(
-        self, ids: tuple[int, ...], tokens: int, asked: Mapping[str, Any]
+        self, ids: tuple[int, ...], tokens: int, options: Mapping[str, Any]
     ) -> Mapping[str, Any]:
         body = {"model": self._model, "prompt": list(ids), "max_tokens": tokens, "temperature": 0}
-        reply = await self.post(_PATH, {**body, **asked})
+        reply = await self.post(_PATH, {**body, **options})
         check_prompt_token_count(
             object_in_reply(reply.get("usage"), "usage").get("prompt_tokens"), len(ids)
         )

@@ -18,6 +18,7 @@ from workbench.bench.http1 import HttpError, body_decoder
 from workbench.bench.trace_conversations import estimate_tokens
 from workbench.model.known_values import known_values
 
+CharactersAndTokens = tuple[int, int]  # of a text up to some position
 BLOCK_TOKENS = 16  # of a number, as in vLLM's own prefix cache
 MAX_REMEMBERED_PIECES = 1 << 20  # that are remembered: about 140 MB
 _PIECE_CHARACTERS = 64  # characters of a prompt that have one hash
@@ -212,8 +213,10 @@ class _PromptBlocks:
                 del self._known[name]
 
 
-def _interpolate_tokens(character: int, begin: tuple[int, int], end: tuple[int, int]) -> int:
-    """Return the tokens up to a character between two places, each (characters, tokens)."""
+def _interpolate_tokens(
+    character: int, begin: CharactersAndTokens, end: CharactersAndTokens
+) -> int:
+    """Return the tokens up to a character between two positions of a text."""
     share = (character - begin[0]) / max(1, end[0] - begin[0])
     return begin[1] + int(share * (end[1] - begin[1]))
 
@@ -283,7 +286,7 @@ def _read_prompt_of_request(path: str, request: bytes) -> CapturedPrompt:
     return PROMPT_READERS_BY_PATH[path](fields)._replace(most_tokens=_read_answer_limit(fields))
 
 
-def _read_object(fields: dict[str, Any], name: str) -> dict[str, Any]:
+def _read_object_field(fields: dict[str, Any], name: str) -> dict[str, Any]:
     """Return the JSON object of a field; an empty one if the field has none."""
     value = fields.get(name)
     return value if isinstance(value, dict) else {}
@@ -292,7 +295,7 @@ def _read_object(fields: dict[str, Any], name: str) -> dict[str, Any]:
 def _read_answer_limit(fields: dict[str, Any]) -> int | None:
     """Return how many tokens the answer to a request may have; None if the request does not say."""
     counts = []
-    for place in (fields, _read_object(fields, "sampling_params")):
+    for place in (fields, _read_object_field(fields, "sampling_params")):
         counts += [_read_token_count(place, name) for name in _ANSWER_LENGTH_FIELDS]
     return min(filter(None, counts), default=None)
 
@@ -426,7 +429,11 @@ def _split_json_texts(answer: bytes) -> Sequence[bytes]:
 
 
 def _parse_usage(document: dict[str, Any]) -> Usage:
-    for place in (document, _read_object(document, "message"), _read_object(document, "response")):
+    for place in (
+        document,
+        _read_object_field(document, "message"),
+        _read_object_field(document, "response"),
+    ):
         usage = place.get("usage")
         if isinstance(usage, dict):
             return _parse_token_counts(usage)

@@ -902,7 +902,7 @@ class Client:
             output_tok_s=ratio_or_none(self._phase_tokens, elapsed_s, 2) or 0.0,
             elapsed_s=round(elapsed_s, 3),
             phase=self.phase,
-            silent_s=round(self._server_silent_s(running), 1),
+            silent_s=round(self._seconds_since_last_byte(running), 1),
             streaming=sum(bool(exchange.reply.stamps_ns) for exchange in running),
         )
 
@@ -918,7 +918,7 @@ class Client:
         left = max(1.0, self.spec.seconds / max(elapsed_s, 0.1))
         return min(self.spec.requests, round(started * left))
 
-    def _server_silent_s(self, running: list[Exchange]) -> float:
+    def _seconds_since_last_byte(self, running: list[Exchange]) -> float:
         """Return the seconds since the last byte on any stream, or since the last request started
         if no byte has arrived. Return 0.0 if no request is in flight."""
         if not running:

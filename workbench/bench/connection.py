@@ -256,7 +256,7 @@ class Connection:
             if code:
                 raise OSError(code, os.strerror(code))
             self.connected = True
-        return self._tls is None or self._tls.handshake(self)
+        return self._tls is None or self._tls.advance_handshake(self)
 
     def send(self, data: bytes) -> None:
         """Queue `data` and write as much of it as the socket accepts. While `wants_write` is true,
@@ -321,7 +321,7 @@ class _Tls:
         self._closed = (ssl.SSLZeroReturnError, ssl.SSLEOFError)
         self._done = False
 
-    def handshake(self, connection: Connection) -> bool:
+    def advance_handshake(self, connection: Connection) -> bool:
         while not self._done:
             try:
                 self._object.do_handshake()

@@ -87,7 +87,9 @@ def with_energy(
     )
 
 
-def without_energy(summary: BenchSummary, why: str, idle: IdlePower | None = None) -> BenchSummary:
+def summary_without_energy(
+    summary: BenchSummary, why: str, idle: IdlePower | None = None
+) -> BenchSummary:
     """Return the summary with all power and energy metrics set to None and with `why` as the
     reason. Only the idle power is set if `idle` contains it."""
     idle = idle or IdlePower(why=why)

@@ -267,12 +267,16 @@ def seed_of(spec: ExperimentSpec, pair: int) -> int:
 
 def next_run(experiment: Experiment) -> ExperimentRun:
     """Return the next run to make: the first missing run of the first pair that is not complete."""
-    spec, pair, done = experiment.spec, experiment.completed_pairs, _done_runs(experiment)
+    spec, pair, done = (
+        experiment.spec,
+        experiment.completed_pairs,
+        _done_runs_by_pair_and_arm(experiment),
+    )
     arm = next(name for name in order_of_pair(spec, pair) if (pair, name) not in done)
     return ExperimentRun(len(experiment.runs), pair, arm, host=twins.host_of_arm(spec, pair, arm))
 
 
-def _done_runs(experiment: Experiment) -> dict[tuple[int, str], ExperimentRun]:
+def _done_runs_by_pair_and_arm(experiment: Experiment) -> dict[tuple[int, str], ExperimentRun]:
     """Return the runs that are done, by (pair, arm)."""
     return {(run.pair, run.arm): run for run in experiment.runs if run.state == RunState.DONE}
 
@@ -425,7 +429,7 @@ def count_pairs_wanted(experiment: Experiment) -> int:
 
 
 def count_remaining_runs(experiment: Experiment) -> int:
-    pair, done = experiment.completed_pairs, _done_runs(experiment)
+    pair, done = experiment.completed_pairs, _done_runs_by_pair_and_arm(experiment)
     half = not done.keys().isdisjoint(((pair, "A"), (pair, "B")))
     return max(0, 2 * (count_pairs_wanted(experiment) - pair) - half)
 
@@ -452,7 +456,7 @@ def confidence_level(experiment: Experiment) -> float:
 def complete_pairs(experiment: Experiment) -> list[tuple[ExperimentRun, ExperimentRun]]:
     """Return the complete pairs of the experiment as (run of A, run of B), in the order of the
     pairs."""
-    done = _done_runs(experiment)
+    done = _done_runs_by_pair_and_arm(experiment)
     pairs = sorted({pair for pair, _ in done})
     return [(done[n, "A"], done[n, "B"]) for n in pairs if done.keys() >= {(n, "A"), (n, "B")}]
 

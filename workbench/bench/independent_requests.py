@@ -36,9 +36,9 @@ def equivalent_independent_requests(
         math.log(min(max(each, _MIN_LATENCY_MS), _LATENCY_OF_FAILED_MS) / limit_ms)
         for each in latencies_ms
     ]
-    slower = _requests_per_independent_one([float(each <= 0) for each in logs])
+    slower = _correlation_time_in_requests([float(each <= 0) for each in logs])
     if not _is_percentile_far_from_limit(logs, wanted_percent):
-        slower = max(slower, _requests_per_independent_one(logs))
+        slower = max(slower, _correlation_time_in_requests(logs))
     return max(1.0, len(logs) / slower)
 
 
@@ -53,7 +53,7 @@ def _is_percentile_far_from_limit(log_ratios: Sequence[float], wanted_percent: f
     return abs(fmean(reached)) >= _FAR_FROM_LIMIT_DEVIATIONS * math.sqrt(variance(reached))
 
 
-def _requests_per_independent_one(values: Sequence[float]) -> float:
+def _correlation_time_in_requests(values: Sequence[float]) -> float:
     """Return the correlation time of the values, in requests; 1 if they are independent."""
     mean = fmean(values)
     of_one = sum((value - mean) ** 2 for value in values) / len(values)

@@ -80,14 +80,14 @@ def _knee_of_curve(known: Sequence[PlacedPoint]) -> Knee:
         )
         return Knee(None, f"{text}; {efficient}")
     placed = max(
-        fast, key=lambda p: (_tok_per_joule(p[1]), _tokens_per_second(p[1]), -_setting_value(p))
+        fast, key=lambda p: (_tok_per_joule_or_zero(p[1]), _tok_s_or_zero(p[1]), -_setting_value(p))
     )
     index, knee = placed
     text = (
-        f"{knee.label}: the most tok/J ({_tok_per_joule(knee):.3g}) of the values that lose at most "
+        f"{knee.label}: the most tok/J ({_tok_per_joule_or_zero(knee):.3g}) of the values that lose at most "
         f"{_percent_text(MAX_SETTING_LOSS_SHARE)} of"
-        f" the best tok/s ({four_digits(_tokens_per_second(best[1]))} at {best[1].label}; here "
-        f"{four_digits(_tokens_per_second(knee))},"
+        f" the best tok/s ({four_digits(_tok_s_or_zero(best[1]))} at {best[1].label}; here "
+        f"{four_digits(_tok_s_or_zero(knee))},"
         f" {_change_text(knee, best[1])})"
     )
     if placed == first:
@@ -108,21 +108,21 @@ def find_knee_of_concurrency(points: Sequence[SweepPoint]) -> Knee:
     kept = _points_within_throughput_loss(known, MAX_CONCURRENCY_LOSS_SHARE)
     before, last = sorted(known, key=_setting_value)[-2:]
     if kept == [last]:
-        gain = 100 * (_tokens_per_second(last[1]) / _tokens_per_second(before[1]) - 1)
+        gain = 100 * (_tok_s_or_zero(last[1]) / _tok_s_or_zero(before[1]) - 1)
         text = (
             f"throughput still rises by {gain:.0f} % from {before[1].label} to "
             f"{last[1].label}, the highest level"
         )
         return Knee(None, f"{text} measured: the knee is above it")
     index, knee = min(kept, key=lambda p: (_ms_per_token_and_stream(p[1]), _setting_value(p)))
-    share = _tokens_per_second(knee) / _tokens_per_second(best)
-    best_text = four_digits(_tokens_per_second(best))
+    share = _tok_s_or_zero(knee) / _tok_s_or_zero(best)
+    best_text = four_digits(_tok_s_or_zero(best))
     text = (
         f"{knee.label}: the lowest latency ({_ms_per_token_and_stream(knee):.3g} ms per token and stream) of "
         "the levels that keep "
         f"{_percent_text(1 - MAX_CONCURRENCY_LOSS_SHARE)} of the best throughput ({best_text} "
         f"tok/s at {best.label};"
-        f" here {four_digits(_tokens_per_second(knee))}, {_percent_text(share)})"
+        f" here {four_digits(_tok_s_or_zero(knee))}, {_percent_text(share)})"
     )
     return Knee(index, text)
 
@@ -131,19 +131,19 @@ PlacedPoint = tuple[int, SweepPoint]
 
 
 def _measured_points(points: Sequence[SweepPoint]) -> list[PlacedPoint]:
-    return [(i, p) for i, p in enumerate(points) if p.state == "done" and _tokens_per_second(p) > 0]
+    return [(i, p) for i, p in enumerate(points) if p.state == "done" and _tok_s_or_zero(p) > 0]
 
 
 def _point_with_most_throughput(known: Sequence[PlacedPoint]) -> PlacedPoint:
-    return max(known, key=lambda p: _tokens_per_second(p[1]))
+    return max(known, key=lambda p: _tok_s_or_zero(p[1]))
 
 
 def _points_within_throughput_loss(
     known: Sequence[PlacedPoint], most_loss_share: float
 ) -> list[PlacedPoint]:
     """Return the points that lose at most this share of the best tok/s."""
-    least = (1 - most_loss_share) * _tokens_per_second(_point_with_most_throughput(known)[1])
-    return [p for p in known if _tokens_per_second(p[1]) >= least]
+    least = (1 - most_loss_share) * _tok_s_or_zero(_point_with_most_throughput(known)[1])
+    return [p for p in known if _tok_s_or_zero(p[1]) >= least]
 
 
 def _setting_value(placed: PlacedPoint) -> float:
@@ -151,16 +151,16 @@ def _setting_value(placed: PlacedPoint) -> float:
     return placed[1].x or 0.0
 
 
-def _tokens_per_second(point: SweepPoint) -> float:
+def _tok_s_or_zero(point: SweepPoint) -> float:
     return point.tok_s or 0.0
 
 
-def _tok_per_joule(point: SweepPoint) -> float:
+def _tok_per_joule_or_zero(point: SweepPoint) -> float:
     return point.tok_per_joule or 0.0
 
 
 def _ms_per_token_and_stream(point: SweepPoint) -> float:
-    return 1000 * (point.x or 0.0) / _tokens_per_second(point)
+    return 1000 * (point.x or 0.0) / _tok_s_or_zero(point)
 
 
 def _percent_text(share: float) -> str:
@@ -187,12 +187,12 @@ def _flat_curve_text(known: Sequence[PlacedPoint]) -> str:
 
 
 def _most_efficient_text(known: Sequence[PlacedPoint], best: PlacedPoint) -> str:
-    most = max((p for _, p in known), key=_tok_per_joule)
-    least = min(_tok_per_joule(p) for _, p in known)
-    if least >= (1 - MAX_SETTING_LOSS_SHARE) * _tok_per_joule(most):
+    most = max((p for _, p in known), key=_tok_per_joule_or_zero)
+    least = min(_tok_per_joule_or_zero(p) for _, p in known)
+    if least >= (1 - MAX_SETTING_LOSS_SHARE) * _tok_per_joule_or_zero(most):
         return f"tok/J is within {_percent_text(MAX_SETTING_LOSS_SHARE)} at all values"
     return (
-        f"the most tok/J of all values: {most.label} ({_tok_per_joule(most):.3g}), "
+        f"the most tok/J of all values: {most.label} ({_tok_per_joule_or_zero(most):.3g}), "
         f"{_change_text(most, best[1])} tok/s"
     )
 
@@ -200,4 +200,4 @@ def _most_efficient_text(known: Sequence[PlacedPoint], best: PlacedPoint) -> str
 def _change_text(point: SweepPoint, best: SweepPoint) -> str:
     if point == best:
         return "the best"
-    return f"{100 * (_tokens_per_second(point) / _tokens_per_second(best) - 1):+.1f} %"
+    return f"{100 * (_tok_s_or_zero(point) / _tok_s_or_zero(best) - 1):+.1f} %"

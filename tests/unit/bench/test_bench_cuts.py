@@ -249,7 +249,7 @@ def _through_tls(
     )
     server_done = done = False
     while not (done and server_done):
-        done = done or tls.handshake(connection)
+        done = done or tls.advance_handshake(connection)
         if not server_done:
             try:
                 server.do_handshake()

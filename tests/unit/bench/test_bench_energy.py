@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from workbench.bench import profiles
-from workbench.bench.energy import IdlePower, with_energy, without_energy
+from workbench.bench.energy import IdlePower, summary_without_energy, with_energy
 from workbench.bench.repeated_runs import spread_of_metrics
 from workbench.model.bench import BenchSpec, BenchSummary, GpuDuring
 from workbench.model.errors import InputError
@@ -117,13 +117,13 @@ def test_an_unknown_energy_has_a_reason(
 
 
 def test_no_energy_at_all_keeps_the_idle_power_that_was_read() -> None:
-    s = without_energy(BASE, "too short", IDLE)
+    s = summary_without_energy(BASE, "too short", IDLE)
     assert (
         s.idle_power_w == 100.0
         and s.absent["tok_per_joule"] == "too short"
         and "idle_power_w" not in s.absent
     )
-    assert without_energy(BASE, "no GPU").absent["idle_power_w"] == "no GPU"
+    assert summary_without_energy(BASE, "no GPU").absent["idle_power_w"] == "no GPU"
 
 
 @pytest.mark.parametrize(

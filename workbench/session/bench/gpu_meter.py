@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from workbench.bench.energy import IdlePower, with_energy, without_energy
+from workbench.bench.energy import IdlePower, summary_without_energy, with_energy
 from workbench.gpu.settings.alterations import select_locks_in_force
 from workbench.gpu.settings.clock_contrasts import Clock, ContrastEvidence, collect_measured_clocks
 from workbench.gpu.settings.disturbance import DisturbanceWatch
@@ -214,7 +214,7 @@ class Meter:
             why = (latest.driver.message if latest else self._source.problem) or (
                 "no GPU on this host"
             )
-            return without_energy(outcome.summary, why)
+            return summary_without_energy(outcome.summary, why)
         t0_s, t1_s = rate_window_in_unix_time(outcome)
         seconds = t1_s - t0_s
         during = self._summary_during(gpus, t0_s, seconds)
@@ -225,7 +225,7 @@ class Meter:
             f"{what} took {seconds:.1f} s, too short for power readings, which are means over 1 s"
         )
         why = f"{short}: run {SHORTEST_POWER_RUN_S:.0f} s or longer"
-        return replace(without_energy(outcome.summary, why, idle), gpu=_drop_power(during))
+        return replace(summary_without_energy(outcome.summary, why, idle), gpu=_drop_power(during))
 
 
 def _drop_power(during: GpuDuring) -> GpuDuring:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.bench.energy import without_energy
+from workbench.bench.energy import summary_without_energy
 from workbench.bench.records import BenchOutcome
 from workbench.bench.workers import KeptResult, fetch_kept_result
 from workbench.model.bench import BenchSpec, BenchSummary
@@ -164,7 +164,7 @@ async def _store_result(
     )
     outcome = BenchOutcome(spec, summary, [], bool(message.get("partial")), **times)
     measured = MeasuredLoad(
-        outcome, without_energy(summary, f"{_KILLED_REASON}, which read the GPUs")
+        outcome, summary_without_energy(summary, f"{_KILLED_REASON}, which read the GPUs")
     )
     load = BenchmarkLoad(
         spec, server, {}, asyncio.Event(), PrestartedClient(client=about["client"])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from workbench import engines
 from workbench.bench import own_command, prompt_length, runner, tls
-from workbench.bench.energy import without_energy
+from workbench.bench.energy import summary_without_energy
 from workbench.bench.records import BenchOutcome
 from workbench.bench.runner import BenchCancelled
 from workbench.bench.trace_load import trace_load
@@ -202,7 +202,9 @@ class Measurement:
         await self._await_unless_cancelled(self._prepare_load(ask, engine))
         outcome, during = await self._send_load(engine)
         summary = self._add_engine_counters(outcome, during)
-        return MeasuredLoad(outcome, without_energy(summary, self._server.why_gpus_are_unknown))
+        return MeasuredLoad(
+            outcome, summary_without_energy(summary, self._server.why_gpus_are_unknown)
+        )
 
     async def _measure_with_meter(
         self, ask: AskPath, engine: EngineWatch, meter: Meter
@@ -221,7 +223,7 @@ class Measurement:
         except HostUnreachable as lost:
             why = f"the connection to {self._server.host} was lost during the run"
             return MeasuredLoad(
-                outcome, without_energy(outcome.summary, why), gpus
+                outcome, summary_without_energy(outcome.summary, why), gpus
             ).mark_as_partial(lost)
 
     async def _add_gpu_readings(

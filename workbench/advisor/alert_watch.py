@@ -152,7 +152,7 @@ class RuleWatch:
             target.discard_pending_alert()
 
     def end_active_alerts(self, now_s: float) -> list[AlertChange]:
-        """Forget all values, and end what is active, because it is no longer watched. The value of
+        """Discard all values, and end what is active, because it is no longer watched. The value of
         such an end is None."""
         ends = []
         for group in self._groups_in_gpu_order():

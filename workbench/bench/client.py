@@ -763,7 +763,7 @@ class Client:
         self._start_next_request(slot)
 
     def _pause_stream(self, slot: StreamSlot, pause_s: float, turn: int | None) -> None:
-        """Let a stream (`slot`) pause before its next request, which is `turn` if its conversation
+        """Make a stream (`slot`) pause before its next request, which is `turn` if its conversation
         goes on."""
         slot.turn = turn
         self._thought_about += turn is not None
@@ -771,8 +771,8 @@ class Client:
         insort(self._idle, slot, key=_ready_time_ns)
 
     def _requeue_idle_streams(self) -> None:
-        """Let the streams that have nothing to send stand after those that have a conversation to go
-        on with."""
+        """Move the streams that have nothing to send behind those that have a conversation to go on
+        with."""
         while self._idle and not (self._ready or self._turns or self._phase.left):
             first = self._idle[0]
             if first.turn is not None or first.ready_ns == NEVER_NS:

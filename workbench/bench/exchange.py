@@ -91,7 +91,7 @@ class Exchange:
         return self.response.status
 
     def accept_whole_answer(self, whole: WholeAnswer, data: bytes, stamp_ns: int) -> None:
-        """Take the complete answer `data`, which differs from `whole` only in its id and its text."""
+        """Accept the complete answer `data`, which differs from `whole` only in its id and its text."""
         self.whole, self._unparsed = whole, data
         self.last_byte_ns = max(stamp_ns, self.last_byte_ns)
 

@@ -161,7 +161,7 @@ class _Connection:
             self.ignore_further_bytes()
 
     def _parse_request_bytes(self, data: bytes, at_s: float) -> bytes:
-        """Take the next bytes of the client. Return those that belong to a later request."""
+        """Parse the next bytes of the client. Return those that belong to a later request."""
         if self._body is None:
             if not self._head:
                 self._head_began_s = at_s
@@ -214,7 +214,7 @@ class _Connection:
             self.ignore_further_bytes()
 
     def _parse_answer_bytes(self, data: bytes, at_s: float) -> bytes:
-        """Take the next bytes of the server. Return those that belong to a later answer."""
+        """Parse the next bytes of the server. Return those that belong to a later answer."""
         if not self.asked:
             raise HttpError("an answer without a request")
         asked, reader = self.asked[0], self._answer

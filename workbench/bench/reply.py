@@ -253,7 +253,7 @@ class Reply:
             self._kept = (self.reasoning if of_reasoning else self.text).raw
 
     def _store_text(self, delta: dict[str, Any], choice: dict[str, Any]) -> None:
-        """Keep the text of an event that was parsed as JSON."""
+        """Store the text of an event that was parsed as JSON."""
         text = delta.get("content") or delta.get("text") or delta.get("refusal")
         text = text or choice.get("text")
         if isinstance(text, str):

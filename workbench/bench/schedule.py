@@ -248,8 +248,8 @@ class Warmup:
         self._apart: float | None = None
 
     def ignore_requests_before(self, next_index: int) -> None:
-        """Note that prompts have the requested length from request `next_index` on. The test for a
-        steady server ignores earlier requests."""
+        """Ignore the requests before `next_index` in the test for a steady server, because their
+        prompts did not have the requested length."""
         self.first = next_index
 
     def record_request_and_may_end(self, record: RequestRecord) -> bool:

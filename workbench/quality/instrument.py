@@ -331,7 +331,8 @@ class Instrument:
     # ---- answers
 
     async def write_answers(self, texts: Sequence[Text], *, concurrency: int) -> Answers:
-        """Let the server go on after the beginning of each text, `concurrency` texts together."""
+        """Return the greedy answers with which the server continues the beginning of each short text,
+        `concurrency` texts together."""
 
         async def write_answer(text: Text, slot: int) -> GreedyAnswer:
             try:
@@ -373,7 +374,7 @@ class Instrument:
     async def score_answers(
         self, texts: Sequence[Text], answers: Sequence[GreedyAnswer]
     ) -> AnswersScored:
-        """Say how probable this server finds answers to the texts, one at a time. An answer that
+        """Return how probable this server finds answers to the texts, one at a time. An answer that
         was scored before, of whichever server, is not asked for again."""
         asked = {text.name: text for text in texts}
         scores: list[AnswerScore] = []

@@ -31,14 +31,14 @@ from workbench.bench import text_chunk  # noqa: E402
 from workbench.bench.answer_sample import AnswerSample  # noqa: E402
 from workbench.bench.connection import READ_BYTES, ReceiveClock  # noqa: E402
 from workbench.bench.exchange import Exchange  # noqa: E402
-from workbench.bench.kept_text import KeptText  # noqa: E402
+from workbench.bench.kept_text import ShortenedText  # noqa: E402
 from workbench.model.answer_text import features_of_answers  # noqa: E402
 
 TRIM_EACH = 10  # chunks: a sweep at 100 tokens/s
 WORDS = (ROOT / "docs" / "REFERENCE.md").read_text(encoding="ascii", errors="ignore").split()
 
 
-class NoText(KeptText):
+class NoText(ShortenedText):
     """Keeps no text."""
 
     def add_text(self, text: str) -> None:
@@ -129,7 +129,7 @@ def main() -> None:
                 continue
             with (
                 patch("workbench.bench.exchange.TextChunk", NoTextChunk),
-                patch("workbench.bench.reply.KeptText", NoText),
+                patch("workbench.bench.reply.ShortenedText", NoText),
             ):
                 took[checks] = replay(answers, asked.tokens, checks=False)
         ratios.append(took[True] / took[False])

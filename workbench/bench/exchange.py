@@ -24,7 +24,7 @@ _MAX_ANSWER_BYTES = 64 * 1024 * 1024
 _MAX_CHUNKS_OF_SHORT_ANSWER = 16
 
 
-class _MadeWhenRead(Generic[Made]):
+class _LazyAttribute(Generic[Made]):
     """An attribute that is made when it is first read. `cached_property` would do it too, but the
     other attributes of its objects are slower then."""
 
@@ -50,10 +50,10 @@ class Exchange:
     """
 
     # An answer that is like one before needs no parsers.
-    response = _MadeWhenRead(ResponseReader)
-    reply = _MadeWhenRead(Reply)
-    _sse = _MadeWhenRead(SseDecoder)
-    unsure = _MadeWhenRead[list[tuple[int, int, int]]](list)  # as in RequestRecord
+    response = _LazyAttribute(ResponseReader)
+    reply = _LazyAttribute(Reply)
+    _sse = _LazyAttribute(SseDecoder)
+    unsure = _LazyAttribute[list[tuple[int, int, int]]](list)  # as in RequestRecord
 
     # What most requests never change stands here: to set all of it takes as long as to compare a
     # one-token answer.

@@ -13,7 +13,7 @@ FIRST_CHARACTERS, LAST_CHARACTERS = 2048, 512
 _TRIM_BYTES = 8192
 
 
-class KeptText:
+class ShortenedText:
     """The text of one reply. `raw` has the newest part of the text as JSON, and is always the same
     object, so that the fast path can append to it."""
 

@@ -125,7 +125,7 @@ class PassedTraffic:
             connection.end_exchanges(at_s)
 
 
-class _Asked(NamedTuple):
+class _PendingRequest(NamedTuple):
     """A request whose answer has not ended. `body` is None if it is not told of."""
 
     begin_s: float
@@ -141,7 +141,7 @@ class _Connection:
         self._traffic = traffic
         self.frame_count = 0
         self.reads = True
-        self.asked: deque[_Asked] = deque()
+        self.asked: deque[_PendingRequest] = deque()
         self._head = b""
         self._head_began_s = 0.0
         self._body: ResponseReader | None = None  # of the request that the client sends
@@ -200,7 +200,7 @@ class _Connection:
             framed.feed(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
         wanted = method == "POST" and path in self._traffic.paths
         self._kept, self._body, self._parts = 0, framed, [] if wanted else None
-        self.asked.append(_Asked(self._head_began_s, method, path, self._parts))
+        self.asked.append(_PendingRequest(self._head_began_s, method, path, self._parts))
         self._traffic.requests += 1
         self._traffic.in_flight += 1
 

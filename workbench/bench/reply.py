@@ -13,7 +13,7 @@ from array import array
 from typing import Any
 
 from workbench.bench import records
-from workbench.bench.kept_text import KeptText
+from workbench.bench.kept_text import ShortenedText
 from workbench.model.untrusted_text import clean_text
 
 _CONTENT_KEYS = ("content", "reasoning_content", "reasoning", "text", "refusal")
@@ -51,7 +51,7 @@ class Reply:
         self.error: str | None = None
         self.detail: str | None = None
         self.model: str | None = None  # as the reply reports it
-        self.text, self.reasoning = KeptText(), KeptText()
+        self.text, self.reasoning = ShortenedText(), ShortenedText()
         self.after_content = False  # the newest event had content
         self._id = b""  # the field with the id that its events have, if it is known
         self._has_content = False

@@ -16,7 +16,7 @@ from workbench.bench.client import Client
 from workbench.bench.client_report import summary_message
 from workbench.bench.connection import resolve_endpoint
 from workbench.bench.exchange import Exchange
-from workbench.bench.kept_text import FIRST_CHARACTERS, LAST_CHARACTERS, KeptText
+from workbench.bench.kept_text import FIRST_CHARACTERS, LAST_CHARACTERS, ShortenedText
 from workbench.bench.records import RequestRecord
 from workbench.bench.reply import Reply
 from workbench.model.answer_text import TextReport
@@ -63,7 +63,7 @@ def test_the_text_is_kept_however_it_is_cut(
 
 @given(st.lists(st.text(st.characters(codec="utf-8"), max_size=3000), max_size=12))
 def test_of_a_long_text_the_ends_are_kept(pieces: list[str]) -> None:
-    text, kept_text = "".join(pieces), KeptText()
+    text, kept_text = "".join(pieces), ShortenedText()
     for piece in pieces:
         kept_text.add_text(piece)
         kept_text.drop_middle_of_long_text()

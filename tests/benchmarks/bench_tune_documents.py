@@ -114,7 +114,7 @@ class VirtualServers:
         parts.servers.wait_ready = self._ready  # type: ignore[method-assign,assignment]
         parts.servers.end = self._end  # type: ignore[method-assign,assignment]
         parts.bench.benchmark_run = self._bench  # type: ignore[method-assign,assignment]
-        parts.experiments.run = self._compare  # type: ignore[method-assign,assignment]
+        parts.experiments.run_experiment = self._compare  # type: ignore[method-assign,assignment]
 
     def server(self, editor: PlanEditor, *, noise: bool = True) -> VirtualServer:
         """Start the server of a plan. Raises NotStarted if its engine would not start."""
@@ -169,18 +169,20 @@ class VirtualServers:
     async def _bench(self, run_id: str, **shape: Any) -> int:
         return self.result(self.on[run_id], shape)
 
-    async def _compare(self, a: Arm, b: Arm, *, opened: Any, **options: Any) -> Experiment:
+    async def _compare(
+        self, a: Arm, b: Arm, *, on_experiment_stored: Any, **options: Any
+    ) -> Experiment:
         options.pop("quality_texts", None)
         assert self.progress is not None
         spec = ExperimentSpec(a, b, {}, **options)
         bed = _Bed(self, spec)
-        return await self.session.experiments.run_for_sweep(spec, bed, self.progress)
+        return await self.session.experiments.run_sweep_experiment(spec, bed, self.progress)
 
 
 class _Bed:
     """The servers of the final (TestBed)."""
 
-    started: str | None = None
+    started_run_id: str | None = None
 
     def __init__(self, servers: VirtualServers, spec: ExperimentSpec) -> None:
         self.servers, self.shape, self.metric = servers, spec.bench, spec.metric
@@ -200,12 +202,12 @@ class _Bed:
     async def stop_and_revert(self) -> None:
         return None
 
-    async def wait_until_cool(
+    async def wait_then_read_temperature_c(
         self, target_c: float | None, within_c: float, tell: Any
     ) -> float | None:
         return None
 
-    async def read_server_report(
+    async def read_start_s_and_settings(
         self, arm: str, run_id: str
     ) -> tuple[float | None, Mapping[str, str]]:
         return None, {}
@@ -222,7 +224,7 @@ class _Bed:
         number = await (searches if self.metric == "users" else bench(**self.shape))
         return await self.servers.session.results.get(number)
 
-    async def restore_host(self, experiment: Experiment) -> Sequence[str]:
+    async def restore_host_and_report(self, experiment: Experiment) -> Sequence[str]:
         return ()
 
 
@@ -271,7 +273,7 @@ async def tuned(
     session = Session.of_host(None, case.profile)
     try:
         await session.link.connect()
-        session.core.update(telemetry=await session.telemetry.reading())
+        session.core.update(telemetry=await session.telemetry.get_recent_reading())
         shape = {"concurrency": case.streams}
         best_editor = await _loaded(session, case.best, case)
         await _loaded(session, case.baseline, case)

@@ -29,7 +29,7 @@ from workbench.model.experiment import Experiment, ExperimentSpec
 from workbench.model.plan import LaunchPlan
 from workbench.model.series_state import SeriesState
 from workbench.session.series.bisect import Bisector
-from workbench.session.series.night_watch import candidate_plan, trust_image
+from workbench.session.series.night_watch import candidate_plan, store_trust_in_image
 from workbench.sim import engine_server
 from workbench.store import paths
 from workbench.store.bisections import BisectionStore
@@ -69,9 +69,11 @@ class Measured:
         self.stored: dict[int, Experiment] = {}
         self.resumed: list[int] = []
 
-    async def run(self, a: Any, b: Any, *, opened: Any, pairs: int, **_: Any) -> Experiment:
+    async def run_experiment(
+        self, a: Any, b: Any, *, on_experiment_stored: Any, pairs: int, **_: Any
+    ) -> Experiment:
         number = len(self.stored) + 1
-        await opened(number)
+        await on_experiment_stored(number)
         loss = self.losses[int(b.target.name.rpartition("/")[2])]
         verdict = WORSE if loss > 1.0 else NO_DIFFERENCE
         pct = -loss
@@ -214,6 +216,6 @@ def test_the_images_that_a_person_names_are_trusted_and_nothing_else(
     own = replace(own, run_options={"mount": ["/secret:/secret:ro"]})
     candidate = candidate_plan(own, "image:stub:b")
     before = {part.code for part in list_untrusted_parts(candidate, trusted())}
-    trust_image(candidate)
+    store_trust_in_image(candidate)
     after = {part.code for part in list_untrusted_parts(candidate, trusted())}
     assert before - after == {"preset.unusual-image"} and after

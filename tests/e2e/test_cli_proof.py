@@ -417,4 +417,4 @@ def test_a_file_larger_than_any_proof_is_not_read(
 
 
 def test_a_difference_without_another_value_says_only_what_it_is() -> None:
-    assert proofs.ProofDifference("checksum", "wrong").text == "checksum: wrong"
+    assert proofs.ProofDifference("checksum", "wrong").description == "checksum: wrong"

@@ -35,9 +35,9 @@ from workbench.model.watch import (
 from workbench.report.watch_night import format_loss, night_junit_xml
 from workbench.session.series.night_watch import (
     candidate_plan,
-    check_candidate,
-    compute_pair_losses,
-    settings_chosen_differently,
+    changed_setting_names_and_values,
+    compute_log_losses_by_measure,
+    validated_candidate,
 )
 from workbench.sim import engine_server
 from workbench.store import paths
@@ -162,7 +162,7 @@ def test_a_candidate_replaces_the_image_or_the_program_of_the_pinned_plan() -> N
     assert sglang.executable[0].startswith("/opt/new/bin/")
     with pytest.raises(InputError, match="starts no container"):
         candidate_plan(LaunchPlan("vllm", "org/m"), "image:vllm:nightly")
-    assert check_candidate("image:repo/vllm@sha256:12") == "image:repo/vllm@sha256:12"
+    assert validated_candidate("image:repo/vllm@sha256:12") == "image:repo/vllm@sha256:12"
 
 
 def test_losses_are_of_pairs_in_which_both_runs_know_them() -> None:
@@ -183,14 +183,18 @@ def test_losses_are_of_pairs_in_which_both_runs_know_them() -> None:
         run(3, "A", 100.0, 20.0, "1000"),
     )
     experiment = Experiment(1, 0.0, "h", ExperimentSpec(Arm(), Arm(), {}), runs)
-    losses = compute_pair_losses(experiment)
+    losses = compute_log_losses_by_measure(experiment)
     assert sorted(losses) == sorted((SPEED, MEMORY)), "one start has no time"
     assert losses[SPEED] == pytest.approx([0.03046, 0.03046], abs=1e-4)
     assert losses[MEMORY][0] > 0
-    assert settings_chosen_differently(experiment)[-1] == ("attention backend", "MARLIN", "CUTLASS")
+    assert changed_setting_names_and_values(experiment)[-1] == (
+        "attention backend",
+        "MARLIN",
+        "CUTLASS",
+    )
     silent = replace(runs[1], chosen={}), replace(runs[2], chosen={})
     unsaid = replace(experiment, runs=(runs[0], *silent, runs[3]))
-    assert settings_chosen_differently(unsaid)[-1] == ("attention backend", "MARLIN", "n/a")
+    assert changed_setting_names_and_values(unsaid)[-1] == ("attention backend", "MARLIN", "n/a")
 
 
 def test_nothing_is_measured_without_a_watch_or_a_confirmation(cli: Cli, store: WatchStore) -> None:

@@ -79,7 +79,7 @@ def commands_of(plan: LaunchPlan) -> list[tuple[Node, Command]]:
 async def loaded(session: Session, preset: str = PRESET, **env: str) -> None:
     """Connect the session to its cluster, and load a preset for two Sparks on free ports."""
     await session.link.connect()
-    session.core.update(telemetry=await session.telemetry.reading())
+    session.core.update(telemetry=await session.telemetry.get_recent_reading())
     await session.plans.load_preset(preset)
     editor = session.plans.editor
     sets = [f"port={free_port()}"]

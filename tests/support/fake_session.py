@@ -267,9 +267,9 @@ PARTS = {
     " untrusted_findings trust save_preset script preset_gpu_settings",
     "servers": "start stop start_problem start_warnings go_back find_other_servers select=select_run search_log "
     "changes_against_running running_plan=plan_that_runs changed_flags_of_running_server",
-    "results": "get=result delete=delete_result mark compare export=export_result "
-    "follow find=find_results note=note_result"
-    " tag=tag_result",
+    "results": "get=result delete=delete_result toggle_comparison_mark=mark compare export_result "
+    "compare_result_under_cursor=follow show_matching_results=find_results set_result_note=note_result"
+    " set_result_tags=tag_result",
     "bench": "benchmark_selected_run=run_bench default_spec=bench_defaults default_fields=bench_shape "
     "profile_titles_and_fields=bench_profiles "
     "cancel=cancel_bench"
@@ -278,16 +278,19 @@ PARTS = {
     " mark_foreign_changes=marked_commands",
     "guard": "confirm=confirm_gpu keep=keep_gpu note_screen_drawn=alive",
     "proof": "verify_lines=verify_gpu probe_commands",
-    "experiments": "run=experiment resume=resume_experiment stop=stop_experiment "
+    "experiments": "run_experiment=experiment resume=resume_experiment stop=stop_experiment "
     "list=list_experiments"
     " get=experiment_called estimate_duration_s=experiment_estimate_s"
-    " quality_cost=experiment_quality_cost value_warnings=experiment_value_warnings"
-    " setting_changes=experiment_setting_changes",
+    " quality_cost_text=experiment_quality_cost"
+    " doubtful_value_warnings=experiment_value_warnings"
+    " preview_setting_changes=experiment_setting_changes",
     "advisor": "advise_on_result=advice_on",
-    "sweeps": "run_gpu=gpu_sweep plan_gpu=plan_gpu_sweep plan_resume=plan_sweep_resume "
-    "run_concurrency=concurrency_sweep run_flags=flag_sweep "
+    "sweeps": "run_gpu_setting_sweep=gpu_sweep list_gpu_sweep_commands=plan_gpu_sweep "
+    "list_resume_commands=plan_sweep_resume "
+    "run_concurrency_sweep=concurrency_sweep run_flag_sweep=flag_sweep "
     "resume=resume_sweep"
-    " cancel=cancel_sweep check_flags=check_swept_flags plan_tune tune_cost tune_load run_tune",
+    " cancel=cancel_sweep check_flag_values=check_swept_flags plan_tune"
+    " estimate_tune_cost=tune_cost tune_load_text=tune_load run_tune",
     "memory": "read_activity last_form store_form",
     "hosts": "known_host_names=known_hosts add=add_host",
 }

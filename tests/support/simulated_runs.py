@@ -82,7 +82,7 @@ class SimulatedRuns:
         self.noise = noise
         self.effect = effect
         self.restarts, self.shared_starts = restarts, shared_starts
-        self.started: str | None = None
+        self.started_run_id: str | None = None
         self.starts = 0
         self.results: list[BenchResult] = []
         self.spoil: Callable[[ExperimentRun, BenchSummary], BenchSummary] = lambda run, summary: (
@@ -101,26 +101,26 @@ class SimulatedRuns:
 
     async def ensure_server(self, arm: str, note_run_id: Callable[[str], Awaitable[None]]) -> str:
         keep = not self.restarts or (self.shared_starts and arm == self._arm)
-        if self.started is None or not keep:
+        if self.started_run_id is None or not keep:
             self.starts += 1
             await note_run_id(f"run-{self.starts}")
-            self.started = f"run-{self.starts}"
+            self.started_run_id = f"run-{self.starts}"
             self._start_effect = self._start_noise()
         self._arm = arm
-        return self.started
+        return self.started_run_id
 
     async def prepare_server(self, arm: str, run_id: str, tell: Callable[[str], None]) -> None:
-        assert run_id == self.started
+        assert run_id == self.started_run_id
 
     async def stop_and_revert(self) -> None:
-        self.started = None
+        self.started_run_id = None
 
-    async def wait_until_cool(
+    async def wait_then_read_temperature_c(
         self, target_c: float | None, within_c: float, tell: Callable[[str], None]
     ) -> float | None:
         return None
 
-    async def read_server_report(
+    async def read_start_s_and_settings(
         self, arm: str, run_id: str
     ) -> tuple[float | None, Mapping[str, str]]:
         return None, {}
@@ -142,8 +142,8 @@ class SimulatedRuns:
         self.results.append(result)
         return result
 
-    async def restore_host(self, experiment: Experiment) -> Sequence[str]:
-        self.started = None
+    async def restore_host_and_report(self, experiment: Experiment) -> Sequence[str]:
+        self.started_run_id = None
         return ()
 
     def speed(self, arm: str, place: int) -> float:

@@ -37,7 +37,7 @@ def test_compare_is_about_the_selected_result_until_b_is_marked(clean_environmen
             await screen.until(f"A #{first} vs B #{third}  (selected)")
             await screen.press("B")
             await screen.until("B is marked: B unmarks")
-            await session.results.follow(second)
+            await session.results.compare_result_under_cursor(second)
             assert screen.state.comparison.b == third and screen.state.mark_b == third
             assert screen_state.read_screen_state(session.host.name)["b_chosen"] is True
             await screen.press("B", "down")  # unmarked again

@@ -13,7 +13,7 @@ from support.real_screen import RealScreen, real_screen
 
 from workbench.model.setting_records import Alteration
 from workbench.session.bench.row import BenchRow, SeriesView
-from workbench.session.results.series_rows import series_of_rows
+from workbench.session.results.series_rows import series_by_result_id
 from workbench.store import paths
 from workbench.store.experiments import ExperimentsDb
 from workbench.store.sweeps import SweepStore
@@ -106,7 +106,7 @@ def test_the_runs_of_experiments_and_sweeps_are_found_with_their_verdict(
         made.bench_row(7, "run", 1.0),
         made.bench_row(6, "run", 1.0),
     ]
-    found = series_of_rows(rows)
+    found = series_by_result_id(rows)
     assert found[9].said == "B is faster by 3.2 % ± 0.9"
     assert found[8] == SeriesView("A/B", 99, "")  # its record is lost, its runs are not
     assert (found[7].kind, found[7].said) == ("sweep", "concurrency: little is gained beyond")
@@ -114,7 +114,7 @@ def test_the_runs_of_experiments_and_sweeps_are_found_with_their_verdict(
 
 
 def test_a_list_without_series_reads_no_record_of_one(clean_environment: None) -> None:
-    assert series_of_rows([made.bench_row(1, "run", 1.0)]) == {}
+    assert series_by_result_id([made.bench_row(1, "run", 1.0)]) == {}
     assert not paths.results_db().exists()
 
 

@@ -27,7 +27,9 @@ def test_a_sweep_that_k_stopped_goes_on_with_r() -> None:
             await s.serve()
             shape = {"settle_s": 0, "seconds": 1.0, "concurrency": 4, "max_tokens": 16, "pairs": 0}
             work = asyncio.create_task(
-                s.session.sweeps.run_gpu("power_limit_w", ["180", "200", "220"], **shape)
+                s.session.sweeps.run_gpu_setting_sweep(
+                    "power_limit_w", ["180", "200", "220"], **shape
+                )
             )
             await s.until(
                 lambda: s.state.sweep and s.state.sweep.count_values_done == 1, seconds=60

@@ -186,7 +186,9 @@ def test_an_estimate_counts_the_runs_that_follow_the_points() -> None:
     made = sweep()
     points = [replace(p, state="planned" if n == 0 else "done") for n, p in enumerate(made.points)]
     whole = replace(made, points=tuple(points))
-    run = SweepProgress(session.core, session.results, session.sweeps.store, whole, asyncio.Event())
+    run = SweepProgress(
+        session.core, session.results, session.sweeps.sweep_store, whole, asyncio.Event()
+    )
     run.pair_runs, run._runs_each, run.limit._began_s = 6, 2, time.monotonic() - 20.0
     run._estimate_time_left(2)
     # two runs took 20 s; two of the last point and six in pairs are left

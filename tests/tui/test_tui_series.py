@@ -339,13 +339,13 @@ def test_the_next_key_reaches_the_page_of_a_started_measurement(drive: Any) -> N
     answer = asyncio.Event()
 
     async def scenario(d: Any) -> None:
-        begin = d.session.sweeps.run_gpu
+        begin = d.session.sweeps.run_gpu_setting_sweep
 
         async def slow(*arguments: Any, **named: Any) -> Any:
             await answer.wait()
             return await begin(*arguments, **named)
 
-        d.session.sweeps.run_gpu = slow
+        d.session.sweeps.run_gpu_setting_sweep = slow
         await d.press("S", "enter")
         await d.until(lambda: "These commands" in d.text)
         await d.press("enter", "K", "n", "q")  # nothing to stop yet, q closes the page

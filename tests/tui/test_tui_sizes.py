@@ -101,8 +101,8 @@ def through_all(monkeypatch: pytest.MonkeyPatch, sizes: Sizes) -> None:
         async with real_screen() as s:
             await s.serve()
             await s.until("4 x A100", lambda: len(s.state.results) == 6)
-            s.session.results.mark(1, "A")
-            s.session.results.mark(2, "B")
+            s.session.results.toggle_comparison_mark(1, "A")
+            s.session.results.toggle_comparison_mark(2, "B")
             s.session.core.update(bench=replace(s.state.bench, last_id=6))
             e = await s.session.experiments.get(1)
             for state in ("done", "running", "stopped", "failed"):

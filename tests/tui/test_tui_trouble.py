@@ -142,7 +142,7 @@ def test_a_sweep_that_fails_says_why_on_its_page(drive: Any) -> None:
                 "the sweep could not go on", host="box", next_step="e shows the first error"
             )
 
-        d.session.sweeps.run_gpu = failing
+        d.session.sweeps.run_gpu_setting_sweep = failing
         await d.press("S", "enter")
         await d.until(lambda: "These commands" in d.text)
         await d.press("enter")

@@ -164,7 +164,7 @@ async def _run_concurrency_sweep_command(
     if run_id:
         url = None
     async with cancel_on_signals(), report_how_to_resume(session):
-        sweep = await session.sweeps.run_concurrency(
+        sweep = await session.sweeps.run_concurrency_sweep(
             levels, run_id=run_id, url=url, max_minutes=arguments.max_minutes, **load
         )
     results = [await session.results.get(i) for point in sweep.points for i in point.result_ids]

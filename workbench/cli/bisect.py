@@ -58,8 +58,12 @@ def _bisection_store() -> BisectionStore:
 async def run_bisection(arguments: argparse.Namespace) -> int:
     from workbench.bench.experiment import MAX_PAIRS
     from workbench.model.bisection import Bisection
-    from workbench.session.series.bisect import check_versions
-    from workbench.session.series.night_watch import candidate_plan, pinned_plan, trust_image
+    from workbench.session.series.bisect import validated_versions
+    from workbench.session.series.night_watch import (
+        candidate_plan,
+        pinned_plan,
+        store_trust_in_image,
+    )
 
     reject_unstorable_assignments(arguments)
     if not 2 <= arguments.pairs <= MAX_PAIRS:
@@ -67,7 +71,7 @@ async def run_bisection(arguments: argparse.Namespace) -> int:
             f"{arguments.pairs} pairs show nothing", next_step=f"give --pairs 2 to {MAX_PAIRS}"
         )
     session = create_session(arguments)
-    versions = check_versions(tuple(arguments.versions))
+    versions = validated_versions(tuple(arguments.versions))
     plan = pinned_plan(session, arguments.preset, arguments.variables)
     candidates = [candidate_plan(plan, version) for version in versions]
     found = Bisection(
@@ -84,7 +88,7 @@ async def run_bisection(arguments: argparse.Namespace) -> int:
     )
     await _confirm_bisection(arguments, found)
     for candidate in candidates:
-        trust_image(candidate)
+        store_trust_in_image(candidate)
     return await _carry_out_bisection(arguments, _bisection_store().add(found))
 
 

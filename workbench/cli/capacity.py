@@ -130,7 +130,7 @@ async def _search_user_capacity(arguments: argparse.Namespace) -> int:
         run_id = await wait_for_ready_run_id(session, arguments.run)
         plan = tuple(_plan_lines(session, levels, run_id, arguments))
         session.subscribe(make_level_reporter(arguments, plan))
-        sweep = await session.sweeps.run_users(
+        sweep = await session.sweeps.run_user_capacity_search(
             levels,
             run_id=run_id,
             url=arguments.url,
@@ -154,7 +154,7 @@ async def _search_rate_capacity(arguments: argparse.Namespace) -> int:
     ):
         run_id = await wait_for_ready_run_id(session, arguments.run)
         session.subscribe(make_level_reporter(arguments, tuple(_rate_plan_lines(rates))))
-        sweep = await session.sweeps.run_rates(
+        sweep = await session.sweeps.run_rate_capacity_search(
             rates,
             run_id=run_id,
             url=arguments.url,
@@ -179,7 +179,7 @@ def _rate_plan_lines(rates: RateRange) -> Iterator[str]:
         f"measured over {format_duration(rates.horizon_s)}, with at least {MIN_REQUESTS_TO_HOLD:,} requests"
     )
     runs = f"{TYPICAL_SHORT_RUNS} looks and {TYPICAL_FULL_RUNS} runs"
-    yield f"takes about {format_duration(rates.typical_s)} ({runs}); a number of users is found sooner"
+    yield f"takes about {format_duration(rates.typical_search_s)} ({runs}); a number of users is found sooner"
 
 
 def _plan_lines(
@@ -196,7 +196,7 @@ def _plan_lines(
         f"starts at {count_of(levels.first, 'user')}; each level is measured in {MIN_RUNS_PER_LEVEL} to "
         f"{MAX_RUNS_PER_LEVEL} runs of at least {MIN_REQUESTS_PER_USER} requests per user"
     )
-    took_s = session.sweeps.user_capacity_run_s(levels, run_id, arguments.url)
+    took_s = session.sweeps.typical_user_capacity_run_s(levels, run_id, arguments.url)
     runs = min(TYPICAL_RUNS, MAX_RUNS_PER_LEVEL * levels.most)
     if took_s is None:
         yield f"takes about {runs} runs; their duration is known after the first one"

@@ -107,14 +107,14 @@ async def run_experiment(arguments: argparse.Namespace) -> int:
         spec = session.experiments.experiment_spec(a, b, **options)
         for line in plan_lines(spec, session.experiments.estimate_duration_s(a, b, **options)):
             print_message(line)
-        for warning in session.experiments.value_warnings(a, b, bases):
+        for warning in session.experiments.doubtful_value_warnings(a, b, bases):
             print_message(warning)
-        if cost := session.experiments.quality_cost(a, b, bases, **options):
+        if cost := session.experiments.quality_cost_text(a, b, bases, **options):
             print_message(cost)
         await _confirm_start(session, spec, arguments)
         async with cancel_on_signals() as received:
             session.subscribe(make_progress_reporter())
-            ended = await session.experiments.run(a, b, bases=bases, **options)
+            ended = await session.experiments.run_experiment(a, b, bases=bases, **options)
     return _print_ended_experiment(ended, arguments.json, received)
 
 

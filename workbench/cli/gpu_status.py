@@ -228,7 +228,7 @@ async def print_journal(arguments: argparse.Namespace) -> int:
     async with connect_session(arguments) as session:
         # a reading shows whether the driver was reloaded; the boot id works without GPUs
         with suppress(HostError):
-            session.core.update(telemetry=await session.telemetry.reading())
+            session.core.update(telemetry=await session.telemetry.get_recent_reading())
         records, log = await session.gpu.alterations.read_journal()
         await session.gpu.alterations.read()
         sysfs = "/sys"

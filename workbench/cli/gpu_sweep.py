@@ -80,14 +80,16 @@ async def sweep_setting(arguments: argparse.Namespace) -> int:
         if arguments.dry_run or not arguments.yes or sys.stdin.isatty():
             if run_id is None and arguments.url is None and arguments.gpu is None:
                 run_id = await session.servers.selected_or_ready_run()
-            plan = await session.sweeps.plan_gpu(setting.key, values, arguments.gpu, run_id=run_id)
+            plan = await session.sweeps.list_gpu_sweep_commands(
+                setting.key, values, arguments.gpu, run_id=run_id
+            )
             if arguments.dry_run:
                 return await _print_plan(session, arguments, plan)
             password = await _confirm_and_read_sudo_password(
                 session, arguments, f"Set {', '.join(values)} one after the other", plan
             )
         session.subscribe(make_point_reporter(arguments))
-        sweep = await session.sweeps.run_gpu(
+        sweep = await session.sweeps.run_gpu_setting_sweep(
             setting.key,
             values,
             arguments.gpu,
@@ -118,7 +120,7 @@ async def resume_gpu_sweep(arguments: argparse.Namespace) -> int:
         cancel_on_signals(),
         report_how_to_resume(session),
     ):
-        plan = await session.sweeps.plan_resume(stored.id)
+        plan = await session.sweeps.list_resume_commands(stored.id)
         if arguments.dry_run:
             return await _print_plan(session, arguments, plan)
         password = await _confirm_and_read_sudo_password(

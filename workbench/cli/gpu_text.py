@@ -94,7 +94,7 @@ async def read_affected_gpus(
     indexes = {c.gpu_index for c in commands if c.gpu_uuid != HOST}
     if not indexes:
         return {"gpus": [], "processes": [], "processes_absent": {}}
-    reading = await session.telemetry.reading()
+    reading = await session.telemetry.get_recent_reading()
     gpus = []
     for info in reading.infos:
         if info.index in indexes:

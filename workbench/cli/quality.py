@@ -82,7 +82,7 @@ _MOST_EVAL_MINUTES = 10_080  # a week
 )
 async def measure_quality(arguments: argparse.Namespace) -> int:
     from workbench.session.quality.comparison import plan_lines
-    from workbench.session.quality.sides import resolve_result_arm, resolve_sides
+    from workbench.session.quality.sides import resolve_arms_to_servers, resolve_result_arm
 
     options = _quality_options(arguments)
     arms = _parse_arms_to_compare(arguments)
@@ -91,21 +91,21 @@ async def measure_quality(arguments: argparse.Namespace) -> int:
         await session.gpu.alterations.read()
         variables: Mapping[str, str] = parse_variables(arguments)
         if len(arms) == 1:
-            found = session.quality.lineage.find_changed_from(
+            found = session.quality.lineage.find_original_arm(
                 await resolve_result_arm(session, arms[0]), variables
             )
             a, b, variables = found.a, found.b, found.variables
             print_message(f"A is {found.words}")
         else:
             a, b = arms
-        a, b = await resolve_sides(session, a, b)
+        a, b = await resolve_arms_to_servers(session, a, b)
         comparisons = session.quality
         a, b, bases = await comparisons.targets.look_up(a, b, variables)
         if arguments.trust:
             comparisons.targets.trust_bases(bases)
         for line in plan_lines(a, b, bases, options):
             print_message(line)
-        for warning in session.experiments.value_warnings(a, b, bases):
+        for warning in session.experiments.doubtful_value_warnings(a, b, bases):
             print_message(warning)
         await _confirm_start(session, (a, b), arguments)
         async with cancel_on_signals():

@@ -303,7 +303,7 @@ def set_result_note(arguments: argparse.Namespace) -> int:
     examples=("workbench results tag 42 +baseline",),
 )
 def tag_result(arguments: argparse.Namespace) -> int:
-    from workbench.session.results.results import check_tag
+    from workbench.session.results.results import validated_tag
 
     # argparse takes options here as tags, because -TAG is one
     given = [t for t in arguments.tags if t != "--json"]
@@ -311,9 +311,9 @@ def tag_result(arguments: argparse.Namespace) -> int:
     add, remove = [], []
     for tag in given:
         if tag.startswith("-"):
-            remove.append(check_tag(tag[1:]))
+            remove.append(validated_tag(tag[1:]))
         else:
-            add.append(check_tag(tag.removeprefix("+")))
+            add.append(validated_tag(tag.removeprefix("+")))
     db = open_results_db()
     if add or remove:
         words = ["results", "tag", str(arguments.id), *given]
@@ -403,7 +403,7 @@ async def report_results(arguments: argparse.Namespace) -> int:
     reports = create_session(arguments).reports
     if arguments.proof:
         form = _proof_format(arguments, form)
-        text = await reports.proof_bytes(form, groups, experiment_id=arguments.experiment)
+        text = await reports.proof_text(form, groups, experiment_id=arguments.experiment)
     else:
         text = await reports.report_text(
             form,
@@ -474,7 +474,7 @@ def _proof_check_lines(found: VerifiedProof) -> Iterator[str]:
     else:
         yield f"THE PROOF DOES NOT HOLD: {count_of(len(found.differences), 'difference')}"
         for difference in found.differences[:_MOST_DIFFERENCES]:
-            yield f"  {difference.text}"
+            yield f"  {difference.description}"
         if len(found.differences) > _MOST_DIFFERENCES:
             yield f"  {len(found.differences) - _MOST_DIFFERENCES} more; --json lists all"
         if version != __version__:
@@ -507,7 +507,7 @@ async def import_results(arguments: argparse.Namespace) -> int:
     errors: list[WorkbenchError] = []
     for file in arguments.files:
         try:
-            stored += await session.results.import_file(file, known, tags=arguments.tags)
+            stored += await session.results.import_results(file, known, tags=arguments.tags)
         except WorkbenchError as error:
             errors.append(error)
     if errors and (len(arguments.files) == 1 or not stored):

@@ -105,7 +105,7 @@ async def sweep_flags(arguments: argparse.Namespace) -> int:
         await _confirm_server_stop(session, arguments)
         session.subscribe(make_point_reporter(arguments))
         session.subscribe(make_progress_reporter())
-        sweep = await session.sweeps.run_flags(
+        sweep = await session.sweeps.run_flag_sweep(
             flags,
             runs=arguments.runs,
             pairs=arguments.pairs,
@@ -167,7 +167,7 @@ def _plan_lines(
     }
     if not arguments.pairs:
         return
-    if cost := session.experiments.quality_cost(Arm(), changed, **options):
+    if cost := session.experiments.quality_cost_text(Arm(), changed, **options):
         yield cost
 
 

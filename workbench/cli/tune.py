@@ -116,7 +116,7 @@ async def tune_preset(arguments: argparse.Namespace) -> int:
             **read_quality_options(arguments),
             **read_load_options(arguments),
         )
-        cost = session.sweeps.tune_cost(planned)
+        cost = session.sweeps.estimate_tune_cost(planned)
         lines = list(_plan_lines(session, planned, cost))
         if arguments.plan:
             print_json_or_lines(arguments.json, _plan_json(session, planned, cost), lines)

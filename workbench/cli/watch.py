@@ -74,12 +74,12 @@ def _watch_store() -> WatchStore:
 def add_watch(arguments: argparse.Namespace) -> int:
     from workbench.cli.open_session import read_host_option
     from workbench.model.watch import Watch
-    from workbench.session.series.night_watch import check_candidate
+    from workbench.session.series.night_watch import validated_candidate
 
     reject_unstorable_assignments(arguments)
     watch = Watch(
         preset=arguments.preset,
-        candidate=check_candidate(arguments.candidate),
+        candidate=validated_candidate(arguments.candidate),
         nightly=_parse_time_of_day(arguments.nightly),
         host=read_host_option(arguments),
         simulate=arguments.simulate,
@@ -116,10 +116,14 @@ def _check_preset(arguments: argparse.Namespace, watch: Watch) -> None:
     """Trust the image of the candidate, which the user has named. Raises InputError if the preset
     does not exist or cannot start the candidate."""
     from workbench.cli.open_session import create_session
-    from workbench.session.series.night_watch import arms_of, pinned_plan, trust_image
+    from workbench.session.series.night_watch import (
+        pinned_and_candidate_arms,
+        pinned_plan,
+        store_trust_in_image,
+    )
 
     plan = pinned_plan(create_session(arguments), watch.preset, watch.variables)
-    trust_image(arms_of(plan, watch)[2]["B"])
+    store_trust_in_image(pinned_and_candidate_arms(plan, watch)[2]["B"])
 
 
 def _parse_time_of_day(text: str) -> str:
@@ -219,7 +223,7 @@ async def run_watches(arguments: argparse.Namespace) -> int:
         async with cancel_on_signals():
             night = await NightRun(
                 night, store, open_watch_session, print_message
-            ).carry_out_night()
+            ).run_night_experiments()
     _save_night(night, store, arguments)
     _print_night_report(night, store, arguments.json)
     if night.entries_with_alarm:

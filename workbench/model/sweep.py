@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeAlias
 
 from workbench.model.counts import count_of
 from workbench.model.lazy_dataclass import dataclass
@@ -22,6 +22,7 @@ class PointState(StrEnum):
     SKIPPED = "skipped"
 
 
+PointIndex: TypeAlias = int  # of a point among those of its sweep
 UNFINISHED = (PointState.PLANNED, PointState.MEASURING)
 BACK = "back to the start"  # in place of a value: the commands that restore the values before
 

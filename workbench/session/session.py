@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from workbench.session.last_screen import ScreenMemory
     from workbench.session.plans.plans import Plans
     from workbench.session.plans.presets import Presets
-    from workbench.session.quality.beside_runs import AnswersBesideRuns
+    from workbench.session.quality.beside_runs import ExperimentQualityFactory
     from workbench.session.quality.comparison import QualityComparisons
     from workbench.session.quality.restarted import AnswersOfRestart
     from workbench.session.results.advice import Advisor
@@ -219,13 +219,13 @@ class Session:
             self.gpu,
             self.results,
             self.hosts,
-            self._answers_beside_runs,
+            self._experiment_quality_factory,
         )
 
-    def _answers_beside_runs(self) -> AnswersBesideRuns:
-        from workbench.session.quality.beside_runs import AnswersBesideRuns
+    def _experiment_quality_factory(self) -> ExperimentQualityFactory:
+        from workbench.session.quality.beside_runs import ExperimentQualityFactory
 
-        return AnswersBesideRuns()
+        return ExperimentQualityFactory()
 
     @cached_property
     def quality(self) -> QualityComparisons:
@@ -294,7 +294,7 @@ class Session:
         if early:
             self.core.spawn(self._start_telemetry())
             return
-        kept.read()
+        kept.load_stored_history()
         self._own_files_read = asyncio.Event()
         self.core.spawn(self._begin_work_on_host())
         self.core.spawn(self._read_own_files())
@@ -312,7 +312,7 @@ class Session:
             await asyncio.wait_for(self._watched.wait(), _AGENT_START_WAIT_S)
         await asyncio.to_thread(self.presets.library.list)  # parses for 0.1 s
         self.presets.refresh()
-        await self.results.refresh()
+        await self.results.refresh_result_rows()
         await self.memory.resume_last_screen()
         self._own_files_read.set()
         await self._use_config()
@@ -418,7 +418,9 @@ class Session:
         await self._look_for_left_results()
         await self._own_files_read.wait()
         with suppress(WorkbenchError):
-            await self.results.look_elsewhere()  # one may have been stored since they were read
+            await (
+                self.results.refresh_if_database_changed()
+            )  # one may have been stored since they were read
         left_unix_s = self.memory.left_unix_s
         if left_unix_s is None:
             return
@@ -438,7 +440,7 @@ class Session:
     async def _show_changes_of_other_workbenches(self) -> None:
         """Show the results that other Workbenches stored, the servers that they started, and
         whether one of them is measuring."""
-        await self.results.look_elsewhere()
+        await self.results.refresh_if_database_changed()
         await self.servers.look_elsewhere()
         await self.measurement_lock.read_owner()
         await self.memory.note_screen_seen()

@@ -172,7 +172,7 @@ class MainScreen(Screen[None]):
 
     def on_results_older_wanted(self) -> None:
         self.services.run_in_background(
-            self.session.results.show_older(), exclusive_group="older results"
+            self.session.results.show_older_results(), exclusive_group="older results"
         )
 
     def on_gpu_strip_view_changed(self, event: GpuStrip.ViewChanged) -> None:

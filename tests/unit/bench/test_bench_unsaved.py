@@ -90,7 +90,7 @@ def test_a_place_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_pat
         )
         assert len(json.loads(kept.read_text())["requests"]) == 8
         paths.results_db().parent.unlink()
-        ((taken_in, new),) = await session.results.import_file(kept)
+        ((taken_in, new),) = await session.results.import_results(kept)
         assert (
             new
             and taken_in.summary.output_tokens == 32

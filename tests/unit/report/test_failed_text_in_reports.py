@@ -27,7 +27,7 @@ from workbench.model.distribution import PERCENTILES
 from workbench.report import plots
 from workbench.report.content import Layout, Report
 from workbench.report.registry import OUTPUT_FORMATS, find_output_format
-from workbench.session.series.sweep_progress import point_values
+from workbench.session.series.sweep_progress import point_fields_from_results
 from workbench.tui.widgets import sweep as sweep_widget
 
 EXCERPT = "!!!! #### !!!!"
@@ -70,7 +70,7 @@ def reports() -> dict[str, Report]:
 
 
 def failed_point() -> Any:
-    return replace(made.sweep({"c=512": 512.0}).points[0], **point_values([failed()]))
+    return replace(made.sweep({"c=512": 512.0}).points[0], **point_fields_from_results([failed()]))
 
 
 def plain(text: str, form: str) -> str:

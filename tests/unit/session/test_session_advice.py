@@ -182,7 +182,7 @@ async def test_results_of_the_first_version_are_advised_on() -> None:
 @pytest.mark.parametrize("file", ["aiperf-0.13.json", "llama-benchy-0.4.json", "vllm-0.32.json"])
 async def test_an_imported_result_names_what_is_missing(file: str) -> None:
     session = Session.of_host()
-    for result, _ in await session.results.import_file(FIXTURES / "imports" / file):
+    for result, _ in await session.results.import_results(FIXTURES / "imports" / file):
         codes = [f.code for f in (await session.advisor.advise_on_result(result.id)).findings]
         assert "facts.missing" in codes and "bench.protocol" in codes
         assert not {

@@ -26,7 +26,7 @@ from workbench.model.experiment import (
 from workbench.model.quality import QualityResult
 from workbench.session.series.conduct import SeriesStopped
 from workbench.session.series.experiment_run import (
-    AnswersBeside,
+    AnswerComparison,
     ExperimentConduct,
     StartFailedError,
 )
@@ -41,7 +41,7 @@ class Carried:
         self,
         runs: SimulatedRuns,
         experiment: Experiment | None = None,
-        answers: AnswersBeside | None = None,
+        answers: AnswerComparison | None = None,
         **options: Any,
     ) -> None:
         self.kept: list[Experiment] = []
@@ -77,7 +77,7 @@ def test_order_servers_and_seeds() -> None:
         "B is faster by 10.0 % ± 0.2 (output tok/s, 3 pairs)"
     )
     assert (one.phase, one.left_s, one.server, one.error) == ("", None, None, None)
-    assert runs.started is None
+    assert runs.started_run_id is None
 
 
 URL = ArmTarget("http://box:8000", url="http://box:8000")
@@ -231,9 +231,9 @@ class Failing(SimulatedRuns):
         self._perhaps(arm, "measure")
         return await super().run_benchmark(arm, run, seed)
 
-    async def restore_host(self, experiment: Experiment) -> Sequence[str]:
+    async def restore_host_and_report(self, experiment: Experiment) -> Sequence[str]:
         self.gave_back = True
-        return await super().restore_host(experiment)
+        return await super().restore_host_and_report(experiment)
 
 
 def test_an_arm_that_never_starts_ends_it_at_once_and_keeps_the_other() -> None:
@@ -271,7 +271,9 @@ def test_however_it_ends_everything_is_given_back_and_kept(
     runs = Failing(error, "B", 1, "measure")
     carried = Carried(runs)
     one = carried.ended()
-    assert (one.state, one.error) == (state, said) and runs.gave_back and runs.started is None
+    assert (
+        (one.state, one.error) == (state, said) and runs.gave_back and runs.started_run_id is None
+    )
     assert carried.kept[-1] == one and one.completed_pairs == 1
     assert not {r.state for r in one.runs} & {"planned", "starting", "measuring"}
     assert one.verdict.startswith("no claim")
@@ -467,7 +469,7 @@ def test_start_temperatures_are_matched_or_told() -> None:
     class Warm(SimulatedRuns):
         asked: list[tuple[float | None, float]]
 
-        async def wait_until_cool(
+        async def wait_then_read_temperature_c(
             self, target_c: float | None, within_c: float, tell: Any
         ) -> float | None:
             self.asked = [*getattr(self, "asked", []), (target_c, within_c)]
@@ -539,21 +541,21 @@ class Answers:
         self.on: list[tuple[str, str]] = []  # arm, and the server that ran then
         self.ended: bool | None = None
 
-    async def measure_after_run(
+    async def measure_missing_answers(
         self, run: ExperimentRun, tell: Callable[[str], None]
     ) -> QualityResult | None:
         if [arm for arm, _ in self.on].count(run.arm) == {"A": 2, "B": 1}[run.arm]:
             return None
-        assert self._runs.started == run.run_id, "its server still runs"
+        assert self._runs.started_run_id == run.run_id, "its server still runs"
         tell("answers: A: 1 of 2 texts scored")
         self.on.append((run.arm, run.run_id or ""))
         return self._result if len(self.on) == 3 else None
 
-    async def end(self, *, done: bool) -> QualityResult | None:
-        self.ended = done
-        return None if len(self.on) == 3 or not done else self._result
+    async def finish_comparison(self, *, experiment_done: bool) -> QualityResult | None:
+        self.ended = experiment_done
+        return None if len(self.on) == 3 or not experiment_done else self._result
 
-    def left_s(self) -> float:
+    def estimated_remaining_s(self) -> float:
         return 1000.0 * (3 - len(self.on))
 
 

@@ -65,7 +65,9 @@ def test_progress_is_in_the_state_and_it_is_stopped_and_resumed(
         session.plans.set_flag("port", str(free_port()))
         session.subscribe(look)
         work = asyncio.create_task(
-            session.experiments.run(*ARMS, pairs=3, bench=SHAPE, throw_away=False, order_seed=4)
+            session.experiments.run_experiment(
+                *ARMS, pairs=3, bench=SHAPE, throw_away=False, order_seed=4
+            )
         )
         now = await until(session, work, 1)
         assert now.phase == "pair 2, B: measuring" and "experiment" in session.state.busy
@@ -78,7 +80,7 @@ def test_progress_is_in_the_state_and_it_is_stopped_and_resumed(
             with pytest.raises(ServerError, match="an experiment is running and needs the server"):
                 await meddling()
         with pytest.raises(BenchError, match="another experiment is running"):
-            await session.experiments.run(*ARMS)
+            await session.experiments.run_experiment(*ARMS)
         await session.experiments.stop()
         stopped = await work
         assert (stopped.state, stopped.completed_pairs, session.state.experiment) == (
@@ -155,7 +157,7 @@ def test_an_experiment_keeps_the_content_of_its_prompts(
             seen.append(experiment)
             raise Seen
 
-        monkeypatch.setattr(experiments, "_conduct_experiment", conduct)
+        monkeypatch.setattr(experiments, "_carry_out_experiment", conduct)
         for bench in (SHAPE, spec.bench):
             stored = Experiment(
                 0,
@@ -218,7 +220,7 @@ def test_an_experiment_under_altered_settings_is_refused_and_names_them_as_the_s
             assert (await session.gpu.apply(GpuSettings(power_limit_w=450.0), 0)).ok
             lower = Arm(gpu=GpuSettings(power_limit_w=400.0))
             with pytest.raises(SettingsError, match=r"altered are still on \(GPU0 power limit\)"):
-                await session.experiments.run(Arm(), lower, pairs=1, bench=SHAPE)
+                await session.experiments.run_experiment(Arm(), lower, pairs=1, bench=SHAPE)
             assert await session.experiments.list() == () and session.state.experiment is None
         finally:
             await session.gpu.revert()
@@ -241,7 +243,7 @@ def test_a_setting_that_is_equal_in_both_arms_stays_on_and_does_not_block(
         session.plans.set_env("WORKBENCH_SIM_SPEEDUP", "50")
         assert (await session.gpu.apply(GpuSettings(persistence=True), 0)).ok
         arms = [Arm(gpu=GpuSettings(power_limit_w=watts)) for watts in (500.0, 400.0)]
-        ended = await session.experiments.run(*arms, pairs=1, bench=SHAPE)
+        ended = await session.experiments.run_experiment(*arms, pairs=1, bench=SHAPE)
         assert ended.state == SeriesState.DONE, ended.error
         await session.gpu.alterations.read()
         assert [a.setting for a in session.state.alterations] == ["persistence"]
@@ -257,12 +259,14 @@ def test_a_value_that_the_engine_may_not_have_is_named_before_the_first_run(
     session = Session.of_host(None, "rtx-pro-6000")
     session.plans.edit_plan(session.presets.make_plan("vllm-any"), "vllm-any")
     wrong = Arm(sets=("kv_cache_dtype=nonsense", "max-num-seqs=64"))
-    (said,) = session.experiments.value_warnings(Arm(sets=("kv-cache-dtype=fp8",)), wrong)
+    (said,) = session.experiments.doubtful_value_warnings(Arm(sets=("kv-cache-dtype=fp8",)), wrong)
     assert said.startswith("B: kv-cache-dtype is 'nonsense'") and "one of auto" in said
     plan = session.presets.make_plan("sglang-any")
     target = ArmTarget("sglang-any")
     at_target = Arm(sets=("kv-cache-dtype=nonsense",), target=target)
-    (said,) = session.experiments.value_warnings(Arm(target=target), at_target, {"B": plan})
+    (said,) = session.experiments.doubtful_value_warnings(
+        Arm(target=target), at_target, {"B": plan}
+    )
     assert said.startswith("B: kv-cache-dtype is 'nonsense', which is not one of the choices")
     known = Arm(target=ArmTarget("url", url="http://127.0.0.1:9"))
-    assert session.experiments.value_warnings(known, known, {}) == []
+    assert session.experiments.doubtful_value_warnings(known, known, {}) == []

@@ -75,16 +75,16 @@ class Server:
     def make_instrument(self, on_progress: Progress) -> Instrument:
         return Instrument(self._interface, on_progress)
 
-    async def begin_counting(self) -> None: ...
+    async def start_counting_requests(self) -> None: ...
 
-    async def foreign_requests_since(self) -> str:
+    async def describe_other_clients_requests(self) -> str:
         return ""
 
-    async def check_alone(self) -> None:
+    async def check_no_other_clients(self) -> None:
         if self.busy:
             raise InputError(self.busy)
 
-    async def foreign_requests_now(self) -> str:
+    async def describe_other_clients_now(self) -> str:
         return self.busy
 
 
@@ -150,7 +150,7 @@ async def carried(
     told: list[str] = []
     found = None
     for run in order:
-        found = await comparison.measure_after_run(run, told.append) or found
+        found = await comparison.measure_missing_answers(run, told.append) or found
     return told, found
 
 
@@ -176,7 +176,10 @@ async def test_each_step_is_measured_once_on_a_server_that_runs(
     assert found.a == "the base as it is", "the page had an empty line for A"
     assert found.answer_scores is not None and found.answer_scores.answers == 26
     assert "answers: A: 25 of 26 texts scored" in told
-    assert await comparison.end(done=True) is None and comparison.left_s() == 0
+    assert (
+        await comparison.finish_comparison(experiment_done=True) is None
+        and comparison.estimated_remaining_s() == 0
+    )
 
 
 @pytest.mark.anyio
@@ -185,7 +188,10 @@ async def test_what_was_measured_before_an_interruption_is_not_measured_again(
 ) -> None:
     first = bed.comparison(db)
     await carried(first, runs("AB")[:1])
-    assert await first.end(done=False) is None and db.newest_comparisons() == ()
+    assert (
+        await first.finish_comparison(experiment_done=False) is None
+        and db.newest_comparisons() == ()
+    )
     again = runs("ABAB")[1:]
     _, found = await carried(bed.comparison(db), again)
     assert bed.asked == ["A0", "B1", "A2", "A2"]
@@ -209,7 +215,7 @@ async def test_a_stopped_experiment_keeps_the_verdict_about_both_sides(
 ) -> None:
     comparison = bed.comparison(db)
     await carried(comparison, runs("AB"))
-    found = await comparison.end(done=False)
+    found = await comparison.finish_comparison(experiment_done=False)
     assert found is not None and found.verdict == "differs"
     assert found.answer_scores is None
     said = "A did not score the answers of B: no server of A ran any more after B had written them"
@@ -221,7 +227,7 @@ async def test_a_server_that_cannot_score_answers_any_more_is_not_asked_again(
     bed: Bed, db: QualityDb
 ) -> None:
     class Gone(Server):
-        async def begin_counting(self) -> None:
+        async def start_counting_requests(self) -> None:
             raise BenchError("it went away")
 
     comparison = bed.comparison(db)
@@ -241,7 +247,7 @@ async def test_a_server_that_cannot_be_measured_is_a_reason_and_no_error(
     comparison = bed.comparison(db)
     _, found = await carried(comparison, runs("ABAB"))
     assert found is None and bed.asked == ["A0", "B1"], "nothing more is tried"
-    ended = await comparison.end(done=True)
+    ended = await comparison.finish_comparison(experiment_done=True)
     assert ended is not None and ended.verdict == "quality not measured"
     assert ended.summary == "quality not measured: B: the engine of B1 is not known"
 
@@ -253,7 +259,7 @@ async def test_a_server_that_fails_in_the_middle_is_tried_again_by_a_resumed_exp
     bed.servers["A0"] = Server("A0", 3.0, failing=True)
     comparison = bed.comparison(db)
     await carried(comparison, runs("A"))
-    assert await comparison.end(done=False) is None
+    assert await comparison.finish_comparison(experiment_done=False) is None
     _, found = await carried(bed.comparison(db), runs("ABABA")[1:])
     assert bed.asked == ["A0", "B1", "A2", "A2", "A4"]
     assert found is not None and found.verdict == "differs"
@@ -262,7 +268,7 @@ async def test_a_server_that_fails_in_the_middle_is_tried_again_by_a_resumed_exp
 @pytest.mark.anyio
 async def test_a_lost_link_goes_on_to_the_experiment(bed: Bed, db: QualityDb) -> None:
     class Lost(Server):
-        async def begin_counting(self) -> None:
+        async def start_counting_requests(self) -> None:
             raise HostError("the link is gone")
 
     bed.servers["A0"] = Lost("A0", 3.0)
@@ -285,7 +291,7 @@ async def test_servers_that_stand_are_measured_as_they_are_and_alone(
     bed.servers["b"].busy = "http://box serves others (it has 1 request)"
     busy = bed.comparison(db)
     await carried(busy, order)
-    ended = await busy.end(done=True)
+    ended = await busy.finish_comparison(experiment_done=True)
     assert ended is not None
     assert ended.summary == f"quality not measured: B: {bed.servers['b'].busy}"
 

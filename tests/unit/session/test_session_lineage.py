@@ -55,7 +55,7 @@ def preset_plan(session: Session, **flags: Any) -> LaunchPlan:
 def of(session: Session, runs: Runs, b: Arm | None = None) -> ChangedFrom:
     servers: Any = SimpleNamespace(supervisor=runs)
     arm = b or Arm(target=ArmTarget(runs.newest[-8:]))
-    return Lineage(session.presets, servers).find_changed_from(arm, {})
+    return Lineage(session.presets, servers).find_original_arm(arm, {})
 
 
 def test_a_run_is_compared_with_the_run_that_it_replaced() -> None:
@@ -111,10 +111,10 @@ def test_a_saved_preset_is_compared_with_its_baseline() -> None:
     session.presets.library.save(own, "my-fp8")
     servers: Any = SimpleNamespace(supervisor=Runs())
     lineage = Lineage(session.presets, servers)
-    found = lineage.find_changed_from(Arm(target=ArmTarget("my-fp8")), MODEL)
+    found = lineage.find_original_arm(Arm(target=ArmTarget("my-fp8")), MODEL)
     assert found.a == Arm(target=ArmTarget("vllm-any")) and found.words == "the baseline of my-fp8"
     with pytest.raises(InputError, match="nothing is known from which preset vllm-any was changed"):
-        lineage.find_changed_from(Arm(target=ArmTarget("vllm-any")), MODEL)
+        lineage.find_original_arm(Arm(target=ArmTarget("vllm-any")), MODEL)
 
 
 def test_flags_after_a_target_are_the_change() -> None:

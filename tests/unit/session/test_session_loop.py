@@ -173,7 +173,7 @@ def test_one_benchmark_at_a_time_and_a_cancel_leaves_neither_worker_nor_result()
         with pytest.raises(BenchCancelled):
             await bench
         assert (session.state.bench.running, session.state.bench.error) == (False, "cancelled")
-        await session.results.refresh()
+        await session.results.refresh_result_rows()
         assert session.state.results == ()
         # Stopping the server ends the benchmark too: figures of a dying server are none.
         bench = asyncio.create_task(session.bench.benchmark_selected_run(**LONG))
@@ -181,7 +181,7 @@ def test_one_benchmark_at_a_time_and_a_cancel_leaves_neither_worker_nor_result()
         await session.servers.stop(run_id)
         with pytest.raises(BenchCancelled):
             await bench
-        await session.results.refresh()
+        await session.results.refresh_result_rows()
         assert session.state.results == () and workers() == []
 
     on(scenario)

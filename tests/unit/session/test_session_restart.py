@@ -100,12 +100,12 @@ def test_an_experiment_or_a_sweep_that_cannot_start_leaves_the_running_server(
         shape = {"requests": 1, "max_tokens": 4, "input_tokens": 8, "warmup": 0}
         with WAYS[way](session, monkeypatch) as message:
             with pytest.raises(WorkbenchError, match=message):
-                made = await session.experiments.run(
+                made = await session.experiments.run_experiment(
                     Arm(), Arm(sets=("max-num-seqs=7",)), bench=shape, pairs=1
                 )
                 raise WorkbenchError(made.error or "")
             if way != "disk":  # which the first value of the sweep meets
-                sweep = await session.sweeps.run_flags({"max-num-seqs": ["7", "8"]}, **shape)
+                sweep = await session.sweeps.run_flag_sweep({"max-num-seqs": ["7", "8"]}, **shape)
                 assert message in (sweep.error or ""), sweep
         assert session.servers.supervisor.status(run_id).state is ServerState.READY
 
@@ -209,7 +209,7 @@ def test_a_restart_that_would_find_too_little_memory_is_refused() -> None:
     async def scenario(session: Session) -> None:
         first = await ready(session)
         other = await ready_beside(session, first)
-        session.core.update(telemetry=await session.telemetry.reading())
+        session.core.update(telemetry=await session.telemetry.get_recent_reading())
         found = await session.servers.host_findings()  # of a third server beside these two
         assert [finding.code for finding in found] == ["host.port", "host.memory"]
         session.plans.set_flag("gpu-memory-utilization", "0.9")

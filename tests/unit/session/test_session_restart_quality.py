@@ -87,7 +87,7 @@ def test_answers_that_are_not_compared_are_not_measured_and_the_comparison_says_
 
     async def scenario(session: Session, first: str) -> None:
         session.plans.set_flag("kv-cache-dtype", "fp8")
-        monkeypatch.setattr(AnswersOfRestart, "measure_before", never)
+        monkeypatch.setattr(AnswersOfRestart, "measure_before_restart", never)
         await session.bench.restart_and_compare_results(quality=False)
         comparison = session.state.comparison
         assert comparison is not None and comparison.quality == NOT_MEASURED
@@ -121,7 +121,7 @@ def test_an_instrument_that_fails_leaves_the_speed_and_says_why(
 
     async def scenario(session: Session, first: str) -> None:
         session.plans.set_flag("kv-cache-dtype", "fp8")
-        monkeypatch.setattr(ScoredServer, "begin_counting", fails)
+        monkeypatch.setattr(ScoredServer, "start_counting_requests", fails)
         said: list[str] = []
         session.subscribe(
             lambda state, changed: said.append(state.notice.text if state.notice else "")

@@ -58,8 +58,8 @@ async def test_requests_of_others_are_counted_or_it_is_said_that_they_are_not(
     counts: tuple[int | None, ...], said: str
 ) -> None:
     measured = server(Watch(*counts))
-    await measured.begin_counting()
-    assert await measured.foreign_requests_since() == said
+    await measured.start_counting_requests()
+    assert await measured.describe_other_clients_requests() == said
 
 
 class _Page(BaseHTTPRequestHandler):

@@ -13,7 +13,11 @@ from support.made_results import result
 from workbench.model.answer_text import SetFeatures, TextFinding, TextReport
 from workbench.model.secrets import MASK
 from workbench.model.sweep import Sweep, SweepPoint, SweepSpec, sweep_to_resume
-from workbench.session.series.sweep_progress import point_values, stored_shape, why_invalid
+from workbench.session.series.sweep_progress import (
+    point_fields_from_results,
+    stored_shape,
+    why_invalid,
+)
 from workbench.store.sweeps import SweepStore
 
 SPEC = SweepSpec(
@@ -94,13 +98,15 @@ def test_a_point_of_several_runs_shows_their_mean() -> None:
             plain, summary=replace(plain.summary, **{**clean, "output_tok_s": tok_s, **more})
         )
 
-    both = point_values([of(100.0, tok_per_joule=2.0), of(200.0, tok_per_joule=4.0)])
+    both = point_fields_from_results([of(100.0, tok_per_joule=2.0), of(200.0, tok_per_joule=4.0)])
     assert (both["state"], both["tok_s"], both["tok_per_joule"]) == ("done", 150.0, 3.0)
     assert (
-        point_values([of(100.0, tok_per_joule=2.0), of(200.0, tok_per_joule=None)])["tok_per_joule"]
+        point_fields_from_results([of(100.0, tok_per_joule=2.0), of(200.0, tok_per_joule=None)])[
+            "tok_per_joule"
+        ]
         is None
     )
-    useless = point_values([of(100.0), of(200.0, refused=("the client was late",))])
+    useless = point_fields_from_results([of(100.0), of(200.0, refused=("the client was late",))])
     assert useless["state"] == "failed" and "the client was late" in useless["error"]
 
 
@@ -109,7 +115,7 @@ def test_a_point_whose_text_is_no_answer_is_no_point_of_the_curve() -> None:
     plain = result(1)
     text = TextReport(SetFeatures(), None, (garbage,))
     clean = replace(plain.summary, refused=(), requests_failed=0, errors={}, text=text)
-    point = point_values([replace(plain, summary=clean)])
+    point = point_fields_from_results([replace(plain, summary=clean)])
     assert point["state"] == "failed"
     assert point["error"].startswith('its text is not an answer: "!!!!"')
     assert why_invalid(replace(plain, summary=clean)), "it is not measured again"

@@ -42,7 +42,7 @@ class Compared:
         self.made: list[tuple[float, int]] = []  # the power limit and the seed of each run
         self.session.gpu.apply_settings_by_gpu = self._apply  # type: ignore[method-assign]
         self.session.bench.benchmark_target = self._bench  # type: ignore[method-assign]
-        store = self.session.sweeps.store
+        store = self.session.sweeps.sweep_store
         points = tuple(
             SweepPoint(f"{watts:g} W", watts, PointState.DONE, (), tok_s, thrift)
             for watts, tok_s, thrift in MEASURED
@@ -69,7 +69,7 @@ class Compared:
         )
 
     def ended(self) -> Sweep:
-        asyncio.run(self._sweep().conclude())
+        asyncio.run(self._sweep().finish_series())
         return self.progress.sweep
 
     def _sweep(self) -> GpuSweep:

@@ -22,14 +22,14 @@ from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.settings import ClockRange
 from workbench.model.sweep import PointState, Sweep, SweepPoint
 from workbench.session.plans.plan_editor import PlanEditor
-from workbench.session.series.concurrency_sweep import check_levels
-from workbench.session.series.flag_sweep import best_point, deciding_metric
+from workbench.session.series.concurrency_sweep import validated_levels
+from workbench.session.series.flag_sweep import best_point_index, deciding_metric
 from workbench.session.series.flag_sweep_plan import list_combinations
 from workbench.session.series.gpu_sweep import GpuSweep
 from workbench.session.series.gpu_sweep_plan import parse_values
 from workbench.session.series.sweep_parts import (
     UNKNOWN_VERSION_TEXT,
-    are_conditions_different,
+    are_known_conditions_different,
     check_minutes,
     check_same_conditions,
     conditions_of_plan,
@@ -63,8 +63,8 @@ def test_a_time_limit_that_no_sweep_can_have(minutes: float) -> None:
     check_minutes(0.5)
     session = Session.of_host()
     for work in (
-        session.sweeps.run_concurrency([1, 2], url="http://127.0.0.1:9", max_minutes=minutes),
-        session.sweeps.run_flags({"max-num-seqs": ["1", "2"]}, max_minutes=minutes),
+        session.sweeps.run_concurrency_sweep([1, 2], url="http://127.0.0.1:9", max_minutes=minutes),
+        session.sweeps.run_flag_sweep({"max-num-seqs": ["1", "2"]}, max_minutes=minutes),
     ):
         with pytest.raises(InputError, match="a time limit of"):
             asyncio.run(work)
@@ -90,10 +90,10 @@ def test_values_that_are_none(setting: str, texts: list[str]) -> None:
 
 
 def test_levels_rise_and_are_there_once() -> None:
-    assert check_levels([8, 1, 8, 2]) == (1, 2, 8)
+    assert validated_levels([8, 1, 8, 2]) == (1, 2, 8)
     for wrong in ([], [0, 1], [1, 1_000_000]):
         with pytest.raises(InputError):
-            check_levels(wrong)
+            validated_levels(wrong)
 
 
 # -- kept
@@ -250,7 +250,7 @@ class Levels(Session):
 
 
 def levels(session: Levels, given: list[int], **options: Any) -> Sweep:
-    return asyncio.run(session.sweeps.run_concurrency(given, **options))
+    return asyncio.run(session.sweeps.run_concurrency_sweep(given, **options))
 
 
 def states(sweep: Sweep) -> list[str]:
@@ -269,7 +269,7 @@ def test_levels_are_measured_in_order_with_requests_that_grow_and_the_knee_is_na
     ]
     assert sweep.knee == 2 and sweep.knee_text.startswith("c=16: the lowest latency")
     assert [p.result_ids for p in sweep.points] == [(1,), (2,), (3,), (4,)]
-    assert session.sweeps.store.get(sweep.id) == sweep == session.state.sweep
+    assert session.sweeps.sweep_store.get(sweep.id) == sweep == session.state.sweep
 
 
 def test_given_requests_are_kept_but_never_fewer_than_the_streams() -> None:
@@ -384,19 +384,19 @@ def test_a_cancelled_sweep_keeps_what_it_has(how: str) -> None:
         and sweep.points[0].state == "done"
         and sweep.points[2].state == "skipped"
     )
-    assert session.sweeps.store.get(sweep.id).state == "stopped"
+    assert session.sweeps.sweep_store.get(sweep.id).state == "stopped"
 
 
 def test_one_sweep_at_a_time() -> None:
     session = Levels({1: 1.0, 2: 2.0})
 
     async def go() -> None:
-        first = asyncio.create_task(session.sweeps.run_concurrency([1, 2]))
+        first = asyncio.create_task(session.sweeps.run_concurrency_sweep([1, 2]))
         await asyncio.sleep(0)
         while not session.sweeps._one.locked():
             await asyncio.sleep(0.001)
         with pytest.raises(BenchError, match="another sweep is running"):
-            await session.sweeps.run_concurrency([1])
+            await session.sweeps.run_concurrency_sweep([1])
         assert (await first).state == "done"
 
     asyncio.run(go())
@@ -408,9 +408,11 @@ def test_a_full_disk_does_not_end_a_sweep(monkeypatch: pytest.MonkeyPatch) -> No
     def full(sweep: Sweep) -> None:
         raise StoreError("no space left")
 
-    added = session.sweeps.store.add(sweep_of())
-    monkeypatch.setattr(session.sweeps.store, "add", lambda sweep: replace(sweep, id=added.id))
-    monkeypatch.setattr(session.sweeps.store, "save", full)
+    added = session.sweeps.sweep_store.add(sweep_of())
+    monkeypatch.setattr(
+        session.sweeps.sweep_store, "add", lambda sweep: replace(sweep, id=added.id)
+    )
+    monkeypatch.setattr(session.sweeps.sweep_store, "save", full)
     sweep = levels(session, [1, 2])
     assert states(sweep) == ["done", "done"] and session.state.notice is not None
     # told once
@@ -462,8 +464,8 @@ def measured(name: str, tok_s: float, goodput: float | None = None) -> SweepPoin
 def test_a_load_with_limits_ranks_the_values_of_a_flag_by_goodput() -> None:
     points = (measured("now", 900.0, 4.0), measured("a", 1200.0, 1.0), measured("b", 950.0, 6.0))
     assert deciding_metric(points) == "goodput_request_s"
-    assert best_point(points, "goodput_request_s") == 2
-    assert best_point(points, "output_tok_s") == 1
+    assert best_point_index(points, "goodput_request_s") == 2
+    assert best_point_index(points, "output_tok_s") == 1
 
 
 def test_without_a_goodput_of_every_value_the_speed_ranks_them() -> None:
@@ -472,9 +474,9 @@ def test_without_a_goodput_of_every_value_the_speed_ranks_them() -> None:
     none_kept = (measured("now", 900.0, 0.0), measured("a", 1200.0, 0.0))
     assert deciding_metric(none_kept) == "output_tok_s"
     equal = (measured("now", 900.0, 4.0), measured("a", 1200.0, 4.0))
-    assert best_point(equal, "goodput_request_s") is None  # the current value is not worse
+    assert best_point_index(equal, "goodput_request_s") is None  # the current value is not worse
     failed = replace(measured("now", 900.0), state=PointState.FAILED)
-    assert best_point((failed, measured("a", 1200.0)), "output_tok_s") is None
+    assert best_point_index((failed, measured("a", 1200.0)), "output_tok_s") is None
 
 
 @pytest.mark.parametrize(
@@ -492,7 +494,7 @@ def test_an_unknown_version_does_not_differ_from_a_known_one(
     before: str, present: str, differ: bool
 ) -> None:
     """A tune that began on a busy host, which did not tell the version in time, was never resumed."""
-    assert are_conditions_different(before, present) is differ
+    assert are_known_conditions_different(before, present) is differ
 
 
 def test_gpus_that_a_busy_host_does_not_show_are_not_called_others() -> None:
@@ -512,7 +514,7 @@ def test_a_sweep_notes_in_words_that_a_value_was_not_settled() -> None:
     """A renaming once put the name of a function into this note."""
     notes: list[str] = []
 
-    async def wait_until_settled() -> str:
+    async def name_unsteady_reading() -> str:
         return "the temperature still rises"
 
     async def measure_nothing(*_: object) -> list[BenchResult]:
@@ -529,11 +531,11 @@ def test_a_sweep_notes_in_words_that_a_value_was_not_settled() -> None:
             measure_point=measure_nothing,
             sweep=SimpleNamespace(points=points),
         ),
-        wait_until_settled=wait_until_settled,
-        measure_benchmark=None,
+        wait_and_name_unsteady_reading=name_unsteady_reading,
+        benchmark_server=None,
         settle_s=30.0,
         runs=1,
-        _check_server=accept,
+        _end_unless_server_ready=accept,
     )
     value: Any = SimpleNamespace(label="400 W")
     asyncio.run(GpuSweep._measure_value(gpu_sweep, 0, value))

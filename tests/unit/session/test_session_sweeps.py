@@ -145,7 +145,7 @@ async def until(condition: Callable[[], object], what: str) -> None:
 @pytest.mark.slow
 def test_each_value_is_measured_and_kept_and_the_limit_of_the_start_is_back() -> None:
     async def scenario(session: Scripted) -> None:
-        sweep = await session.sweeps.run_gpu("power_limit_w", ["500", "300"], **QUICK)
+        sweep = await session.sweeps.run_gpu_setting_sweep("power_limit_w", ["500", "300"], **QUICK)
         assert sweep.state == "done" and states(sweep) == ["done"] * 2 and sweep.simulated
         assert (
             limit_w() in (600.0, None) and (await journal.read_journal(session.host)).entries == ()
@@ -153,7 +153,7 @@ def test_each_value_is_measured_and_kept_and_the_limit_of_the_start_is_back() ->
         results = [await session.results.get(p.result_ids[0]) for p in sweep.points]
         assert [r.conditions.gpu_settings["gpu0.power_limit_w"] for r in results] == [500.0, 300.0]
         assert [p.in_force for p in sweep.points] == ["yes", "yes"]
-        assert session.sweeps.store.get(sweep.id) == sweep == session.state.sweep
+        assert session.sweeps.sweep_store.get(sweep.id) == sweep == session.state.sweep
         assert any("sweep" in a.command for a in session.state.activity)
         # the list of results said "running", and its last result stood beside the sweep
         said = [row.series.said for row in session.state.results if row.series is not None]
@@ -168,7 +168,7 @@ def test_back_to_an_earlier_change_of_ours_with_its_journal_entry() -> None:
     async def scenario(session: Scripted) -> None:
         assert (await session.gpu.apply(GpuSettings(power_limit_w=450.0))).ok
         before = (await journal.read_journal(session.host)).entries
-        sweep = await session.sweeps.run_gpu(
+        sweep = await session.sweeps.run_gpu_setting_sweep(
             "power_limit_w", ["600", "300"], **QUICK
         )  # 600: as it was before all of it
         assert states(sweep) == ["done", "done"], sweep
@@ -183,7 +183,9 @@ def test_back_to_an_earlier_change_of_ours_with_its_journal_entry() -> None:
 @pytest.mark.slow
 def test_back_to_no_lock_and_back_to_the_lock_that_was_on() -> None:
     async def scenario(session: Scripted) -> None:
-        first = await session.sweeps.run_gpu("gpu_clocks", ["1500", "210-2000"], **QUICK)
+        first = await session.sweeps.run_gpu_setting_sweep(
+            "gpu_clocks", ["1500", "210-2000"], **QUICK
+        )
         assert any(
             "an earlier clock lock is not known, so the default is set at the end" in n
             for n in first.notes
@@ -191,7 +193,7 @@ def test_back_to_no_lock_and_back_to_the_lock_that_was_on() -> None:
         assert driver().settings()[0].gpu_lock_mhz is None
         assert (await session.gpu.apply(GpuSettings(gpu_clocks=ClockRange(2100, 2100)))).ok
         locked = driver().settings()[0].gpu_lock_mhz
-        sweep = await session.sweeps.run_gpu("gpu_clocks", ["1500", "1800"], **QUICK)
+        sweep = await session.sweeps.run_gpu_setting_sweep("gpu_clocks", ["1500", "1800"], **QUICK)
         assert states(sweep) == ["done", "done"] and driver().settings()[0].gpu_lock_mhz == locked
         assert not any("earlier clock lock" in note for note in sweep.notes)
         await session.gpu.revert()
@@ -212,9 +214,9 @@ def test_a_value_that_cannot_be_is_told_before_anything_is_touched(
 ) -> None:
     async def scenario(session: Scripted) -> None:
         with pytest.raises(InputError):
-            await session.sweeps.run_gpu(setting, values, **QUICK)
+            await session.sweeps.run_gpu_setting_sweep(setting, values, **QUICK)
         assert (
-            session.sweeps.store.list() == ()
+            session.sweeps.sweep_store.list() == ()
             and (await journal.read_journal(session.host)).log == ()
         )
 
@@ -224,8 +226,8 @@ def test_a_value_that_cannot_be_is_told_before_anything_is_touched(
 def test_without_a_ready_server_nothing_is_touched() -> None:
     async def scenario(session: Session, run_id: str) -> None:
         with pytest.raises(ServerError, match="no server is READY"):
-            await session.sweeps.run_gpu("power_limit_w", ["300", "400"], **QUICK)
-        assert session.sweeps.store.list() == ()
+            await session.sweeps.run_gpu_setting_sweep("power_limit_w", ["300", "400"], **QUICK)
+        assert session.sweeps.sweep_store.list() == ()
 
     with_servers(scenario, start=False)
 
@@ -235,7 +237,9 @@ def test_without_a_ready_server_nothing_is_touched() -> None:
 def test_a_setter_that_changes_nothing_fails_its_points_and_the_sweep() -> None:
     async def scenario(session: Scripted) -> None:
         driver().set_faults(ignored=["limit_w"])
-        sweep = await session.sweeps.run_gpu("power_limit_w", ["500", "400", "300"], **QUICK)
+        sweep = await session.sweeps.run_gpu_setting_sweep(
+            "power_limit_w", ["500", "400", "300"], **QUICK
+        )
         driver().set_faults(ignored=None)
         assert states(sweep) == ["failed", "failed", "skipped"] and sweep.state == "failed"
         assert "600" in str(sweep.points[0].error) and "2 values in a row" in str(sweep.error)
@@ -256,7 +260,7 @@ def test_one_value_that_cannot_be_set_does_not_end_the_others(
             return await apply(wanted, **options)
 
         monkeypatch.setattr(session.gpu, "apply_settings_by_gpu", refuses_400)
-        sweep = await session.sweeps.run_gpu("power_limit_w", ["400", "300"], **QUICK)
+        sweep = await session.sweeps.run_gpu_setting_sweep("power_limit_w", ["400", "300"], **QUICK)
         assert states(sweep) == ["failed", "done"] and sweep.state == "done"
         assert sweep.points[0].error == "the driver did not like it" and limit_w() in (600.0, None)
 
@@ -277,7 +281,7 @@ def test_a_point_that_fails_ends_it_only_where_the_server_is_gone(
             raise BenchError("reset by peer")
 
         session.measured = first_fails
-        sweep = await session.sweeps.run_gpu("power_limit_w", ["500", "400"], **QUICK)
+        sweep = await session.sweeps.run_gpu_setting_sweep("power_limit_w", ["500", "400"], **QUICK)
         assert states(sweep) == ["failed", "done" if state is ServerState.READY else "skipped"]
         assert sweep.points[0].error == "reset by peer" and limit_w() in (600.0, None)
 
@@ -300,7 +304,9 @@ def test_cancelled_while_it_measures(how: str) -> None:
             raise BenchCancelled("cancelled")
 
         session.measured = long
-        work = asyncio.create_task(session.sweeps.run_gpu("power_limit_w", ["500", "300"], **QUICK))
+        work = asyncio.create_task(
+            session.sweeps.run_gpu_setting_sweep("power_limit_w", ["500", "300"], **QUICK)
+        )
         await asyncio.wait_for(measuring.wait(), 20)
         assert limit_w() == 500.0
         if how == "task":  # as Ctrl-C does it
@@ -314,7 +320,7 @@ def test_cancelled_while_it_measures(how: str) -> None:
         assert (
             limit_w() in (600.0, None) and (await journal.read_journal(session.host)).entries == ()
         )
-        (kept,) = session.sweeps.store.list()
+        (kept,) = session.sweeps.sweep_store.list()
         assert kept.state == "stopped" and states(kept) == ["skipped", "skipped"]
 
     settings_only(scenario)
@@ -343,7 +349,9 @@ def test_a_load_that_begins_after_the_cancel_is_cancelled_too() -> None:
             raise BenchCancelled("cancelled")
 
         session.measured = begins_late
-        work = asyncio.create_task(session.sweeps.run_gpu("power_limit_w", ["500", "300"], **QUICK))
+        work = asyncio.create_task(
+            session.sweeps.run_gpu_setting_sweep("power_limit_w", ["500", "300"], **QUICK)
+        )
         await asyncio.wait_for(measuring.wait(), 20)
         await asyncio.wait_for(session.sweeps.cancel(), 20)
         assert (await work).state == "stopped" and limit_w() in (600.0, None)
@@ -374,7 +382,7 @@ def test_a_link_that_is_cut_when_the_setting_is_to_be_given_back(
             return await apply(wanted, **options)
 
         monkeypatch.setattr(session.gpu, "apply_settings_by_gpu", cut_off)
-        sweep = await session.sweeps.run_gpu("power_limit_w", ["500", "300"], **QUICK)
+        sweep = await session.sweeps.run_gpu_setting_sweep("power_limit_w", ["500", "300"], **QUICK)
         assert states(sweep) == ["done", "done"]
         if back_after:
             assert (
@@ -397,7 +405,7 @@ def test_settings_that_are_given_back_behind_its_back_are_not_measured_as_set() 
             driver().change_setting(0, limit_w=600.0)
 
         session.measured = the_guard_comes
-        sweep = await session.sweeps.run_gpu("power_limit_w", ["500", "300"], **QUICK)
+        sweep = await session.sweeps.run_gpu_setting_sweep("power_limit_w", ["500", "300"], **QUICK)
         assert states(sweep) == ["failed", "skipped"] and (
             "was reverted during the measurement"
         ) in str(sweep.error)
@@ -419,7 +427,7 @@ def test_flags_are_screened_the_best_is_compared_and_nothing_is_left_running(
             asked.append((a, b, options))
             return Experiment(7, 0.0, "here", None, verdict="better by a lot")  # type: ignore[arg-type]
 
-        monkeypatch.setattr(session.experiments, "run", compared)
+        monkeypatch.setattr(session.experiments, "run_experiment", compared)
         session.plans.set_flag("max-num-seqs", "2")
         speeds = iter((50.0, 70.0))
 
@@ -452,7 +460,7 @@ def test_flags_are_screened_the_best_is_compared_and_nothing_is_left_running(
             return session.results.db.add(BenchSpec("http://x", "m"), conditions, summary)
 
         monkeypatch.setattr(session.bench, "benchmark_run", measured)
-        sweep = await session.sweeps.run_flags({"max-num-seqs": ["2", "8"]}, pairs=2, **BRIEF)
+        sweep = await session.sweeps.run_flag_sweep({"max-num-seqs": ["2", "8"]}, pairs=2, **BRIEF)
         # what is there, once
         assert [p.label for p in sweep.points] == ["start: max-num-seqs=2", "max-num-seqs=8"]
         assert states(sweep) == ["done", "done"] and [p.x for p in sweep.points] == [2.0, 8.0], (
@@ -463,7 +471,12 @@ def test_flags_are_screened_the_best_is_compared_and_nothing_is_left_running(
         ((a, b, options),) = asked
         assert a == Arm() and b.sets == ("max-num-seqs=8",)
         answers = {"quality": True, "quality_texts": ""}
-        assert options == {"pairs": 2, "bench": BRIEF, "opened": options["opened"], **answers}
+        assert options == {
+            "pairs": 2,
+            "bench": BRIEF,
+            "on_experiment_stored": options["on_experiment_stored"],
+            **answers,
+        }
         assert (
             sweep.experiment_id == 7
             and ("max-num-seqs=8 against the current values: better by a lot") in sweep.notes
@@ -479,7 +492,7 @@ def test_flags_are_screened_the_best_is_compared_and_nothing_is_left_running(
 @pytest.mark.slow
 def test_a_sweep_of_a_flag_that_changes_answers_says_that_quality_was_not_measured() -> None:
     async def scenario(session: Session, run_id: str) -> None:
-        sweep = await session.sweeps.run_flags({"kv-cache-dtype": ["fp8"]}, pairs=0, **BRIEF)
+        sweep = await session.sweeps.run_flag_sweep({"kv-cache-dtype": ["fp8"]}, pairs=0, **BRIEF)
         assert states(sweep) == ["done", "done"], sweep
         assert sweep.quality == "quality not measured"
         assert "quality not measured" in [line.strip() for line in sweep_lines(sweep)][:6]
@@ -515,7 +528,7 @@ def test_a_value_that_does_not_start_is_a_failed_point_and_what_ran_before_runs_
         plan = session.plans.editor.plan
         # 96 GB cannot hold it: the engine ends by itself. Too small a number the catalog's check
         # refuses.
-        sweep = await session.sweeps.run_flags(
+        sweep = await session.sweeps.run_flag_sweep(
             {"gpu-memory-utilization": ["0.001"]}, pairs=0, **BRIEF
         )
         assert sweep.points[1].state == "failed" and sweep.points[0].result_ids, sweep
@@ -536,7 +549,9 @@ def test_a_value_that_does_not_start_is_a_failed_point_and_what_ran_before_runs_
 def test_a_cancelled_flag_sweep_gives_the_server_back(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(session: Session, run_id: str) -> None:
         monkeypatch.setenv("WORKBENCH_SIM_START_S", "30")
-        work = asyncio.create_task(session.sweeps.run_flags({"max-num-seqs": ["8", "16"]}, **BRIEF))
+        work = asyncio.create_task(
+            session.sweeps.run_flag_sweep({"max-num-seqs": ["8", "16"]}, **BRIEF)
+        )
         await until(lambda: session.state.run_id != run_id, "the first start")
         started = session.state.run_id
         monkeypatch.setenv("WORKBENCH_SIM_START_S", "0.2")
@@ -563,7 +578,10 @@ def test_a_grid_that_cannot_be_is_told_before_anything_is_started(
 ) -> None:
     async def scenario(session: Session, run_id: str) -> None:
         with pytest.raises((InputError, PlanError)):
-            await session.sweeps.run_flags(flags, **BRIEF)
-        assert session.sweeps.store.list() == () and await session.servers.supervisor.runs() == ()
+            await session.sweeps.run_flag_sweep(flags, **BRIEF)
+        assert (
+            session.sweeps.sweep_store.list() == ()
+            and await session.servers.supervisor.runs() == ()
+        )
 
     with_servers(scenario, start=False)

@@ -34,13 +34,13 @@ from workbench.model.tune import TUNE, TuneCandidate, TuneLimits, TuneSpec, pars
 from workbench.model.tune_standings import Entry, point_label, rank_configurations
 from workbench.report.tune_blocks import race_table
 from workbench.session.plans.plan_editor import PlanEditor
-from workbench.session.series.conduct import conduct_series
+from workbench.session.series.conduct import carry_out_series
 from workbench.session.series.sweep_progress import SweepProgress
-from workbench.session.series.sweeps import minutes_left
+from workbench.session.series.sweeps import remaining_minutes
 from workbench.session.series.tune import Tune
 from workbench.session.series.tune_plan import (
     _check_goal_and_limits,
-    _is_proposal,
+    _is_proposal_for_other_change,
     combine_with_plan,
 )
 from workbench.session.session import Session
@@ -146,7 +146,7 @@ class Raced:
         points = tuple(SweepPoint(point_label(1, entry), None) for entry in entries)
         first = Sweep(0, 1.0, "here", TUNE, "tune", "", points)
         first = replace(first, spec=SweepSpec((), runs=runs, pairs=5, tune=self.spec))
-        store = self.session.sweeps.store
+        store = self.session.sweeps.sweep_store
         self.progress = SweepProgress(
             self.session.core, self.session.results, store, store.add(first), asyncio.Event()
         )
@@ -161,16 +161,16 @@ class Raced:
         parts.experiments.get = self._get  # type: ignore[method-assign]
         parts.results.list_quality_results = self._quality  # type: ignore[method-assign,assignment]
         self.limit_w = 600.0  # in force
-        parts.telemetry.reading = self._reading  # type: ignore[method-assign,assignment]
+        parts.telemetry.get_recent_reading = self._reading  # type: ignore[method-assign,assignment]
         parts.gpu.guard.begin_heartbeats = lambda: None  # type: ignore[method-assign]
         parts.gpu.alterations.read = self._nothing  # type: ignore[method-assign,assignment]
         parts.gpu.apply = self._apply  # type: ignore[method-assign,assignment]
         parts.gpu.revert = self._revert  # type: ignore[method-assign,assignment]
-        parts.experiments.run = self._compare  # type: ignore[method-assign,assignment]
+        parts.experiments.run_experiment = self._compare  # type: ignore[method-assign,assignment]
         if seconds_left:
             left = iter(seconds_left)
             limit = self.progress.limit
-            limit.leaves = lambda needs_s: next(left, 0.0) > 0  # type: ignore[method-assign]
+            limit.has_time_for = lambda needs_s: next(left, 0.0) > 0  # type: ignore[method-assign]
 
     async def _nothing(self, *_: Any) -> None:
         return None
@@ -179,7 +179,7 @@ class Raced:
         self, editor: PlanEditor, note_run_id: Callable[[str], Awaitable[None]]
     ) -> Any:
         await note_run_id(f"run-{len(self.started) + 1}")
-        self.named.append(self.session.sweeps.store.get(self.progress.sweep.id).starting)
+        self.named.append(self.session.sweeps.sweep_store.get(self.progress.sweep.id).starting)
         values = {flag.name: flag.value for flag in editor.effective_plan.flags}
         words = {f"{name}={_text(value)}" for name, value in values.items()}
         found = [entry for entry in self.servers if set(entry) <= words]
@@ -211,12 +211,12 @@ class Raced:
         return self.session.results.db.add(one.spec, one.conditions, one.summary)
 
     async def _compare(
-        self, a: Arm, b: Arm, *, opened: Any, seed: int, **options: Any
+        self, a: Arm, b: Arm, *, on_experiment_stored: Any, seed: int, **options: Any
     ) -> Experiment:
         options.pop("quality_texts", None)
         spec = ExperimentSpec(a, b, {}, seed=seed, **options)
         self.progress.change_sweep(experiment_id=None)  # the one before had other pairs
-        experiment = await self.session.experiments.run_for_sweep(
+        experiment = await self.session.experiments.run_sweep_experiment(
             spec, Bed(self, (*b.sets, *(f"gpu.{word}" for word in b.gpu.words))), self.progress
         )
         self.compared.append((b.sets, spec.pairs))
@@ -225,7 +225,12 @@ class Raced:
     async def resume(self, number: int, **_: Any) -> Experiment:
         spec = (await self.stored(number)).spec
         return await self._compare(
-            spec.a, spec.b, opened=None, seed=spec.seed, pairs=spec.pairs, metric=spec.metric
+            spec.a,
+            spec.b,
+            on_experiment_stored=None,
+            seed=spec.seed,
+            pairs=spec.pairs,
+            metric=spec.metric,
         )
 
     async def _get(self, number: int) -> Experiment:
@@ -271,7 +276,7 @@ class Raced:
         return f"tuned-{number}", "/presets/tuned.toml"
 
     def ended(self) -> Sweep:
-        ending = asyncio.run(conduct_series(self.tune()))
+        ending = asyncio.run(carry_out_series(self.tune()))
         if ending.cause is not None:
             raise ending.cause
         return self.progress.sweep
@@ -284,7 +289,7 @@ def _text(value: object) -> str:
 class Bed:
     """The servers of the final (TestBed)."""
 
-    started: str | None = None
+    started_run_id: str | None = None
 
     def __init__(self, raced: Raced, best: Entry) -> None:
         self.raced, self.entries = raced, {"A": (), "B": best}
@@ -301,12 +306,12 @@ class Bed:
     async def stop_and_revert(self) -> None:
         return
 
-    async def wait_until_cool(
+    async def wait_then_read_temperature_c(
         self, target_c: float | None, within_c: float, tell: Any
     ) -> float | None:
         return None
 
-    async def read_server_report(
+    async def read_start_s_and_settings(
         self, arm: str, run_id: str
     ) -> tuple[float | None, Mapping[str, str]]:
         return None, {}
@@ -315,7 +320,7 @@ class Bed:
         number = self.raced.measured(self.entries[arm], seed)
         return await self.raced.session.results.get(number)
 
-    async def restore_host(self, experiment: Experiment) -> Sequence[str]:
+    async def restore_host_and_report(self, experiment: Experiment) -> Sequence[str]:
         return ()
 
 
@@ -688,9 +693,11 @@ def test_a_proposal_about_another_flag_excludes_no_candidate() -> None:
     """On two Sparks, 8-bit weights were excluded because the model then fits one GPU."""
     fits = Finding(Level.WARN, "dp-before-tp", "it fits one", flag="tensor-parallel-size")
     proposal = replace(fits, expected_gain="+30 %")
-    assert _is_proposal(proposal, ("quantization=fp8",))
-    assert not _is_proposal(proposal, ("tensor-parallel-size=2",)), "it is about this change"
-    assert not _is_proposal(fits, ("quantization=fp8",))
+    assert _is_proposal_for_other_change(proposal, ("quantization=fp8",))
+    assert not _is_proposal_for_other_change(proposal, ("tensor-parallel-size=2",)), (
+        "it is about this change"
+    )
+    assert not _is_proposal_for_other_change(fits, ("quantization=fp8",))
 
 
 def test_a_start_that_was_interrupted_in_the_final_stands_beside_those_that_count() -> None:
@@ -698,9 +705,9 @@ def test_a_start_that_was_interrupted_in_the_final_stands_beside_those_that_coun
     found = raced.ended()
     assert found.experiment_id is not None
     final = asyncio.run(raced.stored(found.experiment_id))
-    assert raced.tune()._tune_cost(final).startswith("14 starts,")
+    assert raced.tune()._tune_cost_text(final).startswith("14 starts,")
     cut_off = replace(final.runs[0], state=RunState.FAILED, error="interrupted")
-    said = raced.tune()._tune_cost(replace(final, runs=(*final.runs, cut_off)))
+    said = raced.tune()._tune_cost_text(replace(final, runs=(*final.runs, cut_off)))
     assert said.startswith("14 starts (1 more start in pairs that were made again),")
 
 
@@ -718,7 +725,7 @@ def test_time_is_kept_to_compare_the_answers_in_the_final(candidate: str, second
     raced.session.sweeps._parts.results.list_quality_results = compared  # type: ignore[method-assign,assignment]
     tune = raced.tune()
     tune.quality = True
-    asyncio.run(tune._read_answers_time())
+    asyncio.run(tune._load_answers_duration())
     assert tune._final_duration_s == seconds
 
 
@@ -762,18 +769,18 @@ def test_a_resumed_tune_keeps_what_is_left_of_its_time_limit() -> None:
     asked = raced.progress.sweep
     assert asked.spec is not None
     half = replace(asked, spec=replace(asked.spec, max_minutes=30.0), worked_s=600.0)
-    assert minutes_left(half) == pytest.approx(20.0)
-    assert minutes_left(replace(half, experiment_id=7)) is None, "a final goes on to its end"
-    assert minutes_left(asked) is None
+    assert remaining_minutes(half) == pytest.approx(20.0)
+    assert remaining_minutes(replace(half, experiment_id=7)) is None, "a final goes on to its end"
+    assert remaining_minutes(asked) is None
     with pytest.raises(InputError, match="has worked for its 30 minutes"):
-        minutes_left(replace(half, worked_s=1800.0))
+        remaining_minutes(replace(half, worked_s=1800.0))
 
 
 def test_a_tune_stores_how_long_it_has_worked_and_plans_with_it_when_it_is_resumed() -> None:
     """The first start after a kill was made although the rest was needed for the final."""
     raced = Raced({(): Server(), (EIGHT,): Server(130)})
     raced.ended()
-    store = raced.session.sweeps.store
+    store = raced.session.sweeps.sweep_store
     first = store.get(raced.progress.sweep.id)
     assert first.worked_s > 0
     longer = replace(first, worked_s=4000.0)

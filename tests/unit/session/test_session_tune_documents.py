@@ -14,7 +14,7 @@ from workbench.model.bench import BenchSpec
 from workbench.model.gpu import GpuInfo
 from workbench.model.tune import TuneCandidate, parse_limits
 from workbench.session.plans.plan_editor import PlanEditor
-from workbench.session.series.tune_plan import check_candidates
+from workbench.session.series.tune_plan import select_candidates_and_left_out
 from workbench.sim import profiles
 from workbench.store.presets import PresetLibrary
 
@@ -105,6 +105,6 @@ def candidates_of(case: Baseline, goal: str) -> tuple[Situation, list[TuneCandid
     editor = PlanEditor(plan_from_preset(preset, {**needed, **model}))
     editor.surroundings = replace(editor.surroundings, gpus=gpus)
     load = BenchSpec("", "", concurrency=case.streams, input_tokens=256, max_tokens=128)
-    candidates, _ = check_candidates(editor, load, goal, parse_limits(""))
+    candidates, _ = select_candidates_and_left_out(editor, load, goal, parse_limits(""))
     here = Situation(editor.effective_plan, editor.catalog, editor.engine, gpus)
     return here, candidates

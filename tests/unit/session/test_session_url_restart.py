@@ -132,7 +132,7 @@ def test_only_a_server_of_the_host_takes_the_lock_of_the_host(url: str, locked: 
     side = ComparedSide(cast(Any, session), url=url)
 
     async def scenario() -> None:
-        async with Experiments._hold_locks(
+        async with Experiments._hold_measurement_locks(
             cast(Any, None), {"A": side, "B": side}, "an experiment"
         ):
             assert held == locked

@@ -152,7 +152,7 @@ def test_a_result_that_is_stored_while_the_screen_opens_is_told() -> None:
     async def nothing() -> None:
         return None
 
-    async def look_elsewhere() -> None:
+    async def refresh_if_database_changed() -> None:
         core.update(results=(replace(bench_row(3, "again", 420.0), unix_s=LEFT_S + 1),))
 
     async def scenario() -> None:
@@ -161,7 +161,7 @@ def test_a_result_that_is_stored_while_the_screen_opens_is_told() -> None:
             core=core,
             _look_for_left_results=nothing,
             _own_files_read=own_files_read,
-            results=SimpleNamespace(look_elsewhere=look_elsewhere),
+            results=SimpleNamespace(refresh_if_database_changed=refresh_if_database_changed),
             memory=SimpleNamespace(left_unix_s=LEFT_S),
         )
         await Session._show_changes_since_left(session)  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from workbench.model.series_state import SeriesState
 from workbench.model.server_run import ServerState
-from workbench.session.history.timeline_events import load_text, outcome_text
+from workbench.session.history.timeline_events import benchmark_outcome_text, load_text
 
 if TYPE_CHECKING:
     from workbench.model.experiment import Experiment
@@ -114,7 +114,10 @@ def _events_of_benchmark(before: SessionState, state: SessionState) -> Iterator[
         return
     spec = before.bench.spec
     what = "a server" if spec is None else load_text(spec)
-    yield "benchmark-done", f"the benchmark of {what} has ended: {outcome_text(state.bench)}"
+    yield (
+        "benchmark-done",
+        f"the benchmark of {what} has ended: {benchmark_outcome_text(state.bench)}",
+    )
 
 
 def _event_of_other_workbench(before: SessionState, state: SessionState) -> RuleAndSentence | None:

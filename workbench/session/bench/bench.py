@@ -212,7 +212,7 @@ class Bench:
         files = await self._identify_model_files(load.server)
         ended_unix_s = measured.outcome.t1_unix or None
         result_id = await self._store_result(measured, load, files, ended_unix_s=ended_unix_s)
-        await self._results.refresh()
+        await self._results.refresh_result_rows()
         return result_id
 
     def _run_queued_benchmark(self, status: ServerStatus) -> None:
@@ -278,7 +278,7 @@ class Bench:
                     "cancelled; the measured part is stored as result "
                     f"{cancelled.result_id}, marked partial"
                 )
-                await self._results.refresh()
+                await self._results.refresh_result_rows()
             raise
         except WorkbenchError as failure:
             error = failure.message
@@ -287,7 +287,7 @@ class Bench:
             bench = replace(self._core.state.bench, running=False, error=error, stored_id=stored_id)
             self._core.update(bench=bench)
         self._core.record_command(_repeat_command(load), f"result {result_id}")
-        await self._results.refresh()
+        await self._results.refresh_result_rows()
         if not (await self._results.get(result_id)).summary.refused:
             # now in `state.results`
             self._core.update(bench=replace(self._core.state.bench, last_id=result_id))
@@ -338,7 +338,7 @@ class Bench:
                 for reading in read:
                     reading.cancel()
             result_id = await self._store_result(measured, load, files)
-        await self._results.timelines.keep(result_id, measured)
+        await self._results.timelines.store_timeline(result_id, measured)
         if measured.outcome.partial and load.cancel.is_set():
             cancelled = BenchCancelled(
                 f"the benchmark was cancelled; the measured part is stored as result {result_id}"
@@ -447,7 +447,9 @@ class Bench:
             text = f"the preset was not applied whole: {', '.join(parts)}"
             summary = replace(summary, notes=(*summary.notes, text))
         samples = measured.outcome.samples
-        return await self._results.add(spec, conditions, summary, samples, unix_s=ended_unix_s)
+        return await self._results.add_result(
+            spec, conditions, summary, samples, unix_s=ended_unix_s
+        )
 
     def _settings_not_in_force(
         self, preset_id: str | None, telemetry: Telemetry | None
@@ -504,7 +506,7 @@ class Bench:
             if before is not None:
                 earlier = await self._results.get(before)
                 shape = self.fields_to_repeat_benchmark(earlier.spec)
-                answers = await self._answers().measure_before(earlier) if quality else None
+                answers = await self._answers().measure_before_restart(earlier) if quality else None
             run_id = await self._servers.start()
             status = await self._servers.wait_ready(run_id)
             if status.state is not ServerState.READY:
@@ -529,7 +531,7 @@ class Bench:
             await self._results.compare(before, after)
             if (
                 answers is not None
-                and await self._answers().measure_after(answers, run_id) is not None
+                and await self._answers().measure_after_restart(answers, run_id) is not None
             ):
                 await self._results.compare(before, after)
 

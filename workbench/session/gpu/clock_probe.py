@@ -118,7 +118,7 @@ class ClockProbe:
         self, setting: str, wanted: Mapping[int, GpuSettings]
     ) -> dict[int, PreviousValues]:
         return await previous_values_of(
-            self._core.host, await self._telemetry.reading(), setting, tuple(wanted)
+            self._core.host, await self._telemetry.get_recent_reading(), setting, tuple(wanted)
         )
 
     async def _probe_setting(

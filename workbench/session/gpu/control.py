@@ -71,7 +71,10 @@ class GpuControl:
         if not rights.by_sudoers:
             why = rights.refusal or "GPU settings can be changed here without sudo"
             raise SettingsError(f"a sudoers file would not help: {why}", host=self._core.host.name)
-        reading, cores = await self._telemetry.reading(), await read_core_settings(self._core.host)
+        reading, cores = (
+            await self._telemetry.get_recent_reading(),
+            await read_core_settings(self._core.host),
+        )
         uuids = [info.uuid for info in reading.infos if info.uuid]
         files = [core_files(key, cores.idle_states_by_core(key), cores.sysfs) for key in OF_CORES]
         return sudoers_text(rights.user, rights.nvidia_smi, rights.tee, uuids, files)
@@ -93,7 +96,7 @@ class GpuControl:
         host, cores, allotment = self._core.host, CORES_NOT_READ, NO_ALLOTMENT
         if not set(OF_CORES).isdisjoint(chain(*by_gpu.values())):
             cores = await read_core_settings(host)
-        reading = await self._telemetry.reading()
+        reading = await self._telemetry.get_recent_reading()
         rights = rights or await self.rights.get()
         if is_cluster(host):
             reading = _reading_of_head(host, reading, by_gpu)
@@ -219,7 +222,7 @@ class GpuControl:
         try:
             await self.alterations.read(after_change=True)
             self._core.update(offers=())  # the user has just seen to them
-            await self._telemetry.refresh()
+            await self._telemetry.refresh_gpu_readings()
         except Exception as error:  # the change is made, and its report must reach the user
             why = getattr(error, "message", None) or f"{type(error).__name__}: {error}"
             self._core.record_command("# the altered settings could not be read again", why)
@@ -233,7 +236,7 @@ class GpuControl:
 
         if not commands:
             return ()
-        state, reading = await self.alterations.read(), await self._telemetry.reading()
+        state, reading = await self.alterations.read(), await self._telemetry.get_recent_reading()
         settings = {command.setting for command in commands}
         now = await add_core_settings(self._core.host, reading, settings)
         return annotate_commands(commands, state, now)
@@ -252,7 +255,7 @@ class GpuControl:
         from workbench.hosts import detached_process
 
         host = self._core.host
-        reading = await self._telemetry.reading()
+        reading = await self._telemetry.get_recent_reading()
         hosts = [node.host for node in host.nodes] if is_cluster(host) else [host]
         ours: set[int] = set()
         for each in hosts:

@@ -277,7 +277,7 @@ class GpuGuard:
         if has_changed or acted or is_stale:
             await self._alterations.read()
             if not is_stale and self._telemetry.is_reading:
-                await self._telemetry.refresh()
+                await self._telemetry.refresh_gpu_readings()
         if acted and self._attended and seen.seen_action != str(view.did_unix_s):
             host = self._core.host
             self._core.notify(

@@ -95,7 +95,7 @@ class GpuProof:
             seconds, probe=probes if probe else False, password=password
         )
         if not probe and found.proofs:
-            infos = (await self._telemetry.reading()).infos
+            infos = (await self._telemetry.get_recent_reading()).infos
             self._open, _ = choose_probes(infos, unsure_proofs(found.proofs))
         return found.verdict_lines
 

@@ -28,7 +28,7 @@ _HOST_RETURN = ("lost", "connected")  # how the link changes when the host is ba
 
 class KeptHistory:
     """Writes the history of the host's readings and events to files, from the first reading on.
-    After the call of `read`, what earlier screens wrote is shown, too. `close` writes what is not
+    After the call of `load_stored_history`, what earlier screens wrote is shown, too. `close` writes what is not
     on disk yet."""
 
     def __init__(self, core: StateHolder, timeline: Timeline, telemetry: TelemetryWatch) -> None:
@@ -40,10 +40,10 @@ class KeptHistory:
         timeline.on_values.append(self._write_values)
         timeline.on_event.append(self._write_event)
         timeline.on_clear.append(self.close)
-        core.subscribe(self._follow_link)
+        core.subscribe(self._record_boot_after_reconnect)
         telemetry.on_gpus_changed.append(self._write_gpu_properties)
 
-    def read(self) -> None:
+    def load_stored_history(self) -> None:
         """Insert the readings and events that earlier screens stored into the timeline, now and
         after each later change of the host. Reading one day takes half a second of CPU, so call
         this after the screen is first drawn."""
@@ -82,7 +82,7 @@ class KeptHistory:
 
         (self._writer or self._open_writer()).write(STEPS_S[-1], format_event(event))
 
-    def _follow_link(self, state: SessionState, changed: frozenset[str]) -> None:
+    def _record_boot_after_reconnect(self, state: SessionState, changed: frozenset[str]) -> None:
         """Ask under which boot the host runs when its link is back: it may have been started again."""
         link, self._link = self._link, state.host.link
         if self._writer is not None and "host" in changed and (link, self._link) == _HOST_RETURN:
@@ -130,7 +130,7 @@ class KeptHistory:
         )
         if writer is self._writer:  # still the same host
             self._timeline.add_older_history(older.history)
-            await self._report_lost_benchmark(older.cut)
+            await self._report_interrupted_benchmark(older.cut)
             await self._report_power_off(older)
 
     async def _report_power_off(self, older: Kept) -> None:
@@ -154,17 +154,17 @@ class KeptHistory:
             begin = found.text.partition(". ")[0]
             self._core.notify(found.level, f"{begin}: H shows its last minute", found.fix)
 
-    async def _report_lost_benchmark(self, cut: Event | None) -> None:
+    async def _report_interrupted_benchmark(self, unfinished_event: Event | None) -> None:
         """Say that a benchmark was lost with its Workbench, if none has run since this screen
         opened."""
-        if cut is None or not await asyncio.to_thread(
-            _has_no_stored_result, cut, self._core.host.name
+        if unfinished_event is None or not await asyncio.to_thread(
+            _has_no_stored_result, unfinished_event, self._core.host.name
         ):
             return
         bench = self._core.state.bench
         if bench == BenchState(last_id=bench.last_id):
-            at = datetime.fromtimestamp(cut.unix_s).astimezone()
-            error = f"{cut.text} at {at:%H:%M}; nothing of it is stored"
+            at = datetime.fromtimestamp(unfinished_event.unix_s).astimezone()
+            error = f"{unfinished_event.text} at {at:%H:%M}; nothing of it is stored"
             self._core.update(bench=replace(bench, error=error))
 
     def _report_problem(self, problem: str) -> None:
@@ -176,7 +176,7 @@ class KeptHistory:
         )
 
 
-def _has_no_stored_result(cut: Event, host: str) -> bool:
+def _has_no_stored_result(unfinished_event: Event, host: str) -> bool:
     """Return whether nothing is stored of a benchmark whose Workbench ended before it did: neither a
     note, of which a part of it can still be kept, nor a result that was stored since."""
     from workbench.store import left_benchmarks, paths
@@ -188,4 +188,4 @@ def _has_no_stored_result(cut: Event, host: str) -> bool:
         newest = ResultsDb(paths.results_db()).list(1, host=host)
     except StoreError:
         return True
-    return not any(result.unix_s >= cut.unix_s for result in newest)
+    return not any(result.unix_s >= unfinished_event.unix_s for result in newest)

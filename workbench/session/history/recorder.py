@@ -34,7 +34,9 @@ class Recorder:
         self.seconds = 0  # lines with values
         self.begun = asyncio.Event()  # the first reading has come
         simulated = session.host.simulated is not None or session.state.simulated
-        self._write([recording.Header(session.host.name, simulated, 1, time.time()).line()])
+        self._write_and_count_lines(
+            [recording.Header(session.host.name, simulated, 1, time.time()).line()]
+        )
         session.timeline.on_values.append(self._write_values)
         session.timeline.on_event.append(self._write_event)
         session.telemetry.on_gpus_changed.append(self._write_gpu_properties)
@@ -42,26 +44,26 @@ class Recorder:
     def close(self) -> None:
         """Write the last seconds of the session and close the file. Raises StoreError if the
         recording is not complete."""
-        self.seconds += self._write(self._cells.end())
+        self.seconds += self._write_and_count_lines(self._cells.end())
         self._file.close()
         if self.problem is not None:
             raise self.problem
 
     def _write_values(self, seconds: range, values: Mapping[Key, float | None]) -> None:
         self.begun.set()
-        self.seconds += self._write(self._cells.add(seconds, values))
+        self.seconds += self._write_and_count_lines(self._cells.add(seconds, values))
 
     def _write_event(self, event: Event) -> None:
         # the timeline also hears of earlier runs when it meets them
         if event.unix_s >= self._began_s:
-            self._write([recording.format_event(event)])
+            self._write_and_count_lines([recording.format_event(event)])
 
     def _write_gpu_properties(self) -> None:
         telemetry = self._session.state.telemetry
         if telemetry is not None:
-            self._write([recording.format_gpu_infos(time.time(), telemetry.infos)])
+            self._write_and_count_lines([recording.format_gpu_infos(time.time(), telemetry.infos)])
 
-    def _write(self, lines: Iterable[str]) -> int:
+    def _write_and_count_lines(self, lines: Iterable[str]) -> int:
         count = 0
         if self._file.closed or self.problem is not None:
             return 0
@@ -75,7 +77,7 @@ class Recorder:
         return count
 
 
-def export_history(host: Host, path: Path, last_s: float) -> int:
+def export_history_lines(host: Host, path: Path, last_s: float) -> int:
     """Write the last `last_s` seconds of the host's stored history to a new file, and return the
     number of lines with values. Raises InputError if there is no history of this time or the file
     exists."""

@@ -55,7 +55,7 @@ class TelemetryWatch:
                 keep=False,
             )
             await self._source.start()
-            self._core.spawn(self._watch_reading_age())
+            self._core.spawn(self._update_telemetry_problem())
         return self._source
 
     async def stop(self) -> None:
@@ -70,14 +70,14 @@ class TelemetryWatch:
         if self._source is not None and self._source.interval_s != interval_s:
             await self._source.set_interval(interval_s)
 
-    async def refresh(self) -> None:
+    async def refresh_gpu_readings(self) -> None:
         """Discard the last single reading. If the GPUs are read continuously, also read the values
         that are usually read less often."""
         self._single = None
         if self._source is not None:
             await self._source.request_full_reading()
 
-    async def reading(self) -> Telemetry:
+    async def get_recent_reading(self) -> Telemetry:
         """Return the newest reading if it is recent enough, else a new one. Raises SettingsError if
         the GPUs cannot be read."""
         watched = self._core.state.telemetry
@@ -128,7 +128,7 @@ class TelemetryWatch:
             for listener in self.on_gpus_changed:
                 listener()
 
-    async def _watch_reading_age(self) -> None:
+    async def _update_telemetry_problem(self) -> None:
         keep = self._core.host.is_local and self._core.host.simulated is None
         while self._source is not None:
             telemetry = self._core.state.telemetry

@@ -43,11 +43,11 @@ class Timeline:
         self.on_event: list[Callable[[Event], None]] = []
         self.on_clear: list[Callable[[], None]] = []
         self.on_loaded: list[Callable[[], None]] = []
-        self._start()
+        self._reset_recording_state()
         telemetry.on_reading.append(self._add_reading)
-        core.subscribe(self._follow_state)
+        core.subscribe(self._record_state_changes)
 
-    def _start(self) -> None:
+    def _reset_recording_state(self) -> None:
         self._pace = Pace()
         self._progress: BenchProgress | None = None  # the last one of a benchmark
         self._events = EventSource(self._core.state)
@@ -88,7 +88,7 @@ class Timeline:
             values.update(
                 zip(_history_keys(gpu.index, fields), _values_getter(fields)(gpu), strict=True)
             )
-        values.update(_lock_limits(self._core.state))
+        values.update(_clock_lock_limits_mhz(self._core.state))
         self._add_values(values, seconds)
         for event in self._events.events_in_reading(telemetry, now):
             self._add_event(event)
@@ -98,11 +98,11 @@ class Timeline:
         for hear in self.on_values:
             hear(seconds, values)
 
-    def _follow_state(self, state: SessionState, changed: frozenset[str]) -> None:
+    def _record_state_changes(self, state: SessionState, changed: frozenset[str]) -> None:
         if self._core.host is not self._host:
             self._host = self._core.host
             self.history.clear()
-            self._start()
+            self._reset_recording_state()
             for hear in self.on_clear:
                 hear()
             return
@@ -144,7 +144,7 @@ def _values_getter(fields: tuple[str, ...]) -> attrgetter[tuple[float | None, ..
     return attrgetter(*fields)
 
 
-def _lock_limits(state: SessionState) -> Iterator[tuple[Key, float | None]]:
+def _clock_lock_limits_mhz(state: SessionState) -> Iterator[tuple[Key, float | None]]:
     """Yield pairs (key in the history, MHz) for the lowest and the highest clock of each lock on
     the SM clock. No reading of the GPUs contains these clocks."""
     for one in (*state.others, *state.alterations):

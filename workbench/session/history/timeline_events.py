@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from workbench.model.counts import count_of, gpus_text
 from workbench.model.timeline import OWN_BENCHMARK, QUIET_REASONS, Event, EventKind
@@ -26,6 +26,14 @@ _RECENT_CHANGE_S = 15.0  # between a change of a setting and its reading from th
 _RECENT_GUARD_ACT_S = 90.0  # between an act of the guard and its reading
 # absence of a throttle reason before it may begin again: at first, and if it keeps returning
 _THROTTLE_ABSENCE_RANGE_S = (30.0, 600.0)
+
+
+class _SettingEvent(NamedTuple):
+    """What happened to a setting, without the GPUs to which it happened."""
+
+    kind: EventKind
+    text: str
+    unix_s: float
 
 
 class EventSource:
@@ -118,7 +126,7 @@ class EventSource:
             yield Event(
                 now,
                 EventKind.BENCH_END,
-                f"{text} ends: {outcome_text(bench)}",
+                f"{text} ends: {benchmark_outcome_text(bench)}",
                 result_id=bench.stored_id,
             )
 
@@ -139,38 +147,38 @@ class EventSource:
     def _alteration_events(
         self, before: SessionState, state: SessionState, now: float
     ) -> Iterator[Event]:
-        old, new = _alterations_by_place(before), _alterations_by_place(state)
+        old, new = _alterations_by_gpu_setting_user(before), _alterations_by_gpu_setting_user(state)
         # the GPUs by the event, so that one event names all of them
-        gpus_by_event: dict[tuple[EventKind, str, float], list[int]] = {}
+        gpus_by_event: dict[_SettingEvent, list[int]] = {}
         for place, altered in new.items():
             if place not in old or old[place].now != altered.now:
-                change = self._setting_change(altered, state.guard, now)
+                change = self._event_of_setting_change(altered, state.guard, now)
                 gpus_by_event.setdefault(change, []).append(altered.gpu_index)
         for place, altered in old.items():
             if place not in new:
                 value = _value_text(altered, altered.before)
-                text = f"{value} again{self._guard_reason(state.guard, now)}"
-                change = (EventKind.SETTING_REVERTED, text, now)
+                text = f"{value} again{self._guard_revert_reason_text(state.guard, now)}"
+                change = _SettingEvent(EventKind.SETTING_REVERTED, text, now)
                 gpus_by_event.setdefault(change, []).append(altered.gpu_index)
         for (kind, text, at), gpus in gpus_by_event.items():
             if now - at < _OLDEST_EVENT_S:
                 yield Event(at, kind, f"{gpus_text(gpus)} {text}", _single_gpu_or_none(gpus))
 
-    def _setting_change(
+    def _event_of_setting_change(
         self, altered: Alteration, guard: GuardView | None, now: float
-    ) -> tuple[EventKind, str, float]:
-        """Return the kind, the text and the time of the event that a setting was changed."""
+    ) -> _SettingEvent:
+        """Return the event that a setting was changed."""
         text = _value_text(altered, altered.now)
         if altered.by:
             text += f" by {altered.by}"
         at = self._convert_to_local_time(altered.set_unix_s or altered.since_unix_s, now)
         if now - at >= _RECENT_CHANGE_S:
-            return EventKind.SETTING_MADE, text, at
+            return _SettingEvent(EventKind.SETTING_MADE, text, at)
         if guard is not None and guard.trial_left_s is not None:
-            return EventKind.SETTING_TRIAL, f"{text} on trial", now
-        return EventKind.SETTING_MADE, text, now
+            return _SettingEvent(EventKind.SETTING_TRIAL, f"{text} on trial", now)
+        return _SettingEvent(EventKind.SETTING_MADE, text, now)
 
-    def _guard_reason(self, guard: GuardView | None, now: float) -> str:
+    def _guard_revert_reason_text(self, guard: GuardView | None, now: float) -> str:
         """Return why the guard reverted a setting, as the end of a sentence. "" if the guard did
         not revert it, or if the reason is not known yet."""
         if guard is not None and guard.did_unix_s is not None:
@@ -243,11 +251,11 @@ _EVENT_FINDERS: dict[
 }
 
 
-def _start_text(status: ServerStatus) -> str:
+def _server_start_text(status: ServerStatus) -> str:
     return f"{status.engine} {status.model} starts"
 
 
-def _ready_text(status: ServerStatus) -> str:
+def _server_ready_text(status: ServerStatus) -> str:
     text = f"{status.engine} READY"
     if status.text is not None and status.text.problem:
         text += "?"
@@ -256,7 +264,7 @@ def _ready_text(status: ServerStatus) -> str:
     return text
 
 
-def _end_text(status: ServerStatus) -> str:
+def _server_end_text(status: ServerStatus) -> str:
     text = f"{status.engine} {status.state}"
     if status.reason and status.state != "stopped":
         text += f": {status.reason}"
@@ -264,9 +272,9 @@ def _end_text(status: ServerStatus) -> str:
 
 
 _SERVER_TIMES = (
-    ("started_unix_s", EventKind.SERVER_START, _start_text),
-    ("ready_unix_s", EventKind.SERVER_READY, _ready_text),
-    ("ended_unix_s", EventKind.SERVER_END, _end_text),
+    ("started_unix_s", EventKind.SERVER_START, _server_start_text),
+    ("ready_unix_s", EventKind.SERVER_READY, _server_ready_text),
+    ("ended_unix_s", EventKind.SERVER_END, _server_end_text),
 )
 
 
@@ -282,13 +290,13 @@ def load_text(spec: BenchSpec) -> str:
     return count_of(spec.concurrency, "stream")
 
 
-def outcome_text(bench: BenchState) -> str:
+def benchmark_outcome_text(bench: BenchState) -> str:
     if bench.error:
         return bench.error
     return "no result" if bench.stored_id is None else f"result {bench.stored_id}"
 
 
-def _alterations_by_place(state: SessionState) -> dict[tuple[int, str, str], Alteration]:
+def _alterations_by_gpu_setting_user(state: SessionState) -> dict[tuple[int, str, str], Alteration]:
     """Return the altered settings by their GPU, setting and user."""
     altered = (*state.alterations, *state.others)
     return {(each.gpu_index, each.setting, each.by): each for each in altered}

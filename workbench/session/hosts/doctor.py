@@ -127,7 +127,7 @@ async def _own_file_findings(session: Session, config: ConfigStore) -> Sequence[
     found: list[Finding] = []
     for code, read in (
         ("gpu.journal", session.gpu.alterations.read),
-        ("results", session.results.refresh),
+        ("results", session.results.refresh_result_rows),
     ):
         try:
             await read()

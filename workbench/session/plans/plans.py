@@ -600,7 +600,7 @@ class Plans:
         if self._core.state.telemetry is None and self.preset_gpu_settings():
             with suppress(WorkbenchError):
                 await alterations.read()
-                telemetry = await self._telemetry.reading()
+                telemetry = await self._telemetry.get_recent_reading()
                 changed = self._core.state.alterations
                 self._core.update(
                     unapplied=settings_not_applied(self.preset_gpu_settings(), telemetry, changed)

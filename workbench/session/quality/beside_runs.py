@@ -53,34 +53,36 @@ def load_text_set(spec: ExperimentSpec) -> TextSet:
 
 
 def make_quality_options(
-    spec: ExperimentSpec, concurrency: int | None, *, starts_a: bool
+    spec: ExperimentSpec, concurrency: int | None, *, starts_servers_of_a: bool
 ) -> QualityOptions:
     """Return how an experiment compares answers. `concurrency` is that of its benchmark, and
-    `starts_a` says whether each run of A has a server of its own."""
+    `starts_servers_of_a` says whether each run of A has a server of its own."""
     together = min(MAX_ANSWERS_TOGETHER, concurrency or ANSWERS_WRITTEN_TOGETHER)
-    again = starts_a and spec.pairs > 1
+    again = starts_servers_of_a and spec.pairs > 1
     return QualityOptions(texts=load_text_set(spec), concurrency=together, restart=again)
 
 
-class AnswersBesideRuns:
+class ExperimentQualityFactory:
     """Makes the comparisons of answers that experiments need."""
 
     def cost_text(
         self,
         spec: ExperimentSpec,
         concurrency: int,
-        why: Sequence[str],
-        names: Collection[str],
+        changed_settings: Sequence[str],
+        engine_names: Collection[str],
         *,
-        starts_a: bool,
+        starts_servers_of_a: bool,
     ) -> str:
-        """Return what the comparison of the answers adds to an experiment. `why` names the settings
-        in which A and B differ, and `names` the engines, as far as they are known."""
+        """Return what the comparison of the answers adds to an experiment. `changed_settings` names the settings
+        in which A and B differ, and `engine_names` the engines, as far as they are known."""
         return answers_cost_text(
-            why, names, make_quality_options(spec, concurrency, starts_a=starts_a)
+            changed_settings,
+            engine_names,
+            make_quality_options(spec, concurrency, starts_servers_of_a=starts_servers_of_a),
         )
 
-    async def load_comparison(
+    async def create_or_restore_comparison(
         self,
         experiment: Experiment,
         sides: Mapping[str, ComparedSide],
@@ -92,30 +94,30 @@ class AnswersBesideRuns:
         spec, side_a = experiment.spec, sides[_first_side_name(sides, "A")]
         starts_a = side_a.standing_server is None
         options = await asyncio.to_thread(
-            make_quality_options, spec, concurrency, starts_a=starts_a
+            make_quality_options, spec, concurrency, starts_servers_of_a=starts_a
         )
         parts = await asyncio.to_thread(db.parts, experiment.id)
         return ExperimentQuality(experiment.id, spec, sides, options, db, parts)
 
 
-def _first_side_name(sides: Iterable[str], arm: str) -> str:
+def _first_side_name(side_names: Iterable[str], arm_name: str) -> str:
     """Return the name of the side of an arm. On two hosts, the answers on the first one are
     compared."""
-    return next(name for name in sides if name.startswith(arm))
+    return next(name for name in side_names if name.startswith(arm_name))
 
 
 def answers_cost_text(
-    why: Sequence[str],
-    names: Collection[str],
+    changed_settings: Sequence[str],
+    engine_names: Collection[str],
     options: QualityOptions,
-    took_s: float | None = None,
+    last_took_s: float | None = None,
 ) -> str:
-    """Return what the comparison of the answers adds to an experiment. `why` names the settings in
-    which A and B differ, and `names` the engines, as far as they are known. `took_s` is how long the
+    """Return what the comparison of the answers adds to an experiment. `changed_settings` names the settings in
+    which A and B differ, and `engine_names` the engines, as far as they are known. `last_took_s` is how long the
     last comparison like it took, None if not known."""
-    interfaces = [engines.get_engine(name).score_interface for name in names]
+    interfaces = [engines.get_engine(name).score_interface for name in engine_names]
     prefill = all(one is not None and interface_class(one).prefill for one in interfaces)
-    return added_cost_text(prefill, options, why, took_s)
+    return added_cost_text(prefill, options, changed_settings, last_took_s)
 
 
 class ExperimentQuality:
@@ -143,29 +145,29 @@ class ExperimentQuality:
         self._first_s: float | None = None
         self._ended = False
 
-    async def measure_after_run(
+    async def measure_missing_answers(
         self, run: ExperimentRun, report_line: ReportLine
     ) -> QualityResult | None:
         """Measure the answers that are still missing on the server of a run that was benchmarked.
         Return the stored comparison once none is missing, before that None."""
-        step = self._next_step(run)
+        step = self._next_measurable_step(run)
         if step is None:
             return None
         self._say = report_line
         while step is not None:
-            await self._measure_step(step, run)
+            await self._measure_answers_of_step(step, run)
             await asyncio.to_thread(self._db.store_parts, self._id, self._measuring.parts)
-            step = self._next_step(run)
-        if self._measuring.parts.problems or self._missing_steps():
+            step = self._next_measurable_step(run)
+        if self._measuring.parts.problems or self._missing_measurement_steps():
             return None
         return await self._store_comparison()
 
-    async def end(self, *, done: bool) -> QualityResult | None:
+    async def finish_comparison(self, *, experiment_done: bool) -> QualityResult | None:
         """Store the comparison of what was measured, and return it. None if it is stored already,
-        or if a resumed experiment can measure what is missing (not `done`)."""
+        or if a resumed experiment can measure what is missing (not `experiment_done`)."""
         parts = self._measuring.parts
         missing = [step for step in (FIRST_STEP, CHANGED_STEP) if step not in parts.runs]
-        if self._ended or (missing and not done):
+        if self._ended or (missing and not experiment_done):
             return None
         if missing and not parts.problems:
             self._measuring.end_measuring_early(
@@ -173,31 +175,31 @@ class ExperimentQuality:
             )
         return await self._store_comparison()
 
-    def left_s(self) -> float:
+    def estimated_remaining_s(self) -> float:
         """Return the estimated seconds of the steps that are missing; 0 before the first one."""
         if self._first_s is None or self._ended:
             return 0.0
-        return self._first_s * sum(_WORK_SHARES[step] for step in self._missing_steps())
+        return self._first_s * sum(_WORK_SHARES[step] for step in self._missing_measurement_steps())
 
     # ---- steps
 
-    def _missing_steps(self) -> list[str]:
+    def _missing_measurement_steps(self) -> list[str]:
         parts = self._measuring.parts
         if parts.problems:
             return []
-        return [step for step in self._steps() if step not in parts.runs]
+        return [step for step in self._wanted_measurement_steps() if step not in parts.runs]
 
-    def _steps(self) -> list[str]:
+    def _wanted_measurement_steps(self) -> list[str]:
         steps = [FIRST_STEP]
         if self._measuring.options.restart:
             steps.append(AGAIN_STEP)
         steps.append(CHANGED_STEP)
         # Before B has written, it is not known whether A can score its answers.
-        if self._measuring.can_judge():
+        if self._measuring.can_score_answers_of_b():
             steps.append(JUDGED_STEP)
         return steps
 
-    def _next_step(self, run: ExperimentRun) -> str | None:
+    def _next_measurable_step(self, run: ExperimentRun) -> str | None:
         """Return the next missing step that can be measured on the server of a run."""
         if self._ended or run.side != _first_side_name(self._sides, run.arm):
             return None
@@ -207,10 +209,10 @@ class ExperimentQuality:
             known = self._measuring.parts.runs.get(FIRST_STEP, "")
             if run.run_id is None or run.run_id in known:  # that step needs another server
                 steps.remove(AGAIN_STEP)
-        missing = self._missing_steps()
+        missing = self._missing_measurement_steps()
         return next((step for step in steps if step in missing), None)
 
-    async def _measure_step(self, step: str, run: ExperimentRun) -> None:
+    async def _measure_answers_of_step(self, step: str, run: ExperimentRun) -> None:
         side, measuring = self._sides[run.side], self._measuring
         standing = side.standing_server is not None
         began = time.monotonic()
@@ -218,11 +220,11 @@ class ExperimentQuality:
             async with side.load(run.run_id or "") as load, open_scored_server(load) as server:
                 if standing:
                     anyway = side.session.measurement_lock.if_held is IfHeld.BESIDE
-                    await measuring.check_alone(server, anyway=anyway)
-                await measuring.measure_step(step, server, standing=standing)
+                    await measuring.check_no_other_clients(server, anyway=anyway)
+                await measuring.measure_step(step, server, may_be_shared=standing)
         except (BenchError, InputError, ServerError) as error:
             if step == JUDGED_STEP:
-                measuring.note_not_judged(error.message)
+                measuring.record_unscored_answers(error.message)
             else:
                 measuring.end_measuring_early(f"{step}: {error.message}")
         if step == FIRST_STEP:

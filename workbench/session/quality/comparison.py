@@ -67,59 +67,63 @@ class QualityComparisons:
         self.targets = ArmTargets(plans, hosts)
         self._running: asyncio.Task[Any] | None = None
 
-    async def run(self, a: Arm, b: Arm, bases: BasePlans, options: QualityOptions) -> QualityResult:
+    async def run_comparison(
+        self, a: Arm, b: Arm, bases: BasePlans, options: QualityOptions
+    ) -> QualityResult:
         """Compare as `compare` does, with the progress in the session's state. `stop` ends it."""
         with self.show_comparison(arm_text(a), arm_text(b)):
-            result = await self.compare(a, b, bases, options, self.note_step_done, self.show_step)
-            self.note_finding(result.summary)
+            result = await self.compare(
+                a, b, bases, options, self.report_finished_step, self.show_step
+            )
+            self.show_finding(result.summary)
             return result
 
     @contextmanager
     def show_comparison(
-        self, a: str, b: str, stopped: str = _STOPPED_AND_RESTORED
+        self, a: str, b: str, stopped_text: str = _STOPPED_AND_RESTORED
     ) -> Iterator[None]:
-        """Show a comparison in the session's state while the block measures it with `note_step_done` and
-        `show_step`. `stop` ends the task that runs the block, and `stopped` says what is then left."""
+        """Show a comparison in the session's state while the block measures it with `report_finished_step` and
+        `show_step`. `stop` ends the task that runs the block, and `stopped_text` says what is then left."""
         self._core.update(quality=QualityView(a, b))
         self._running = asyncio.current_task()
         ended = ""
         try:
             yield
         except asyncio.CancelledError:
-            ended = stopped
+            ended = stopped_text
             raise
         except WorkbenchError as error:
             ended = error.message
             raise
         finally:
             self._running = None
-            self._change_view(running=False, stopping=False, step="", ended=ended)
+            self._update_quality_view(running=False, stopping=False, step="", ended=ended)
 
     async def stop(self) -> None:
-        """Stop the comparison that `run` carries out. Returns when the servers are restored."""
+        """Stop the comparison that runs. Returns when the servers are restored."""
         work = self._running
         if work is not None:
             if not work.cancelling():  # a second cancellation would end the restoring
-                self._change_view(stopping=True)
+                self._update_quality_view(stopping=True)
                 work.cancel()
             await asyncio.wait([work])
 
-    def note_step_done(self, text: str) -> None:
+    def report_finished_step(self, text: str) -> None:
         """Add a line about what was done for the comparison."""
         view = self._core.state.quality
-        self._change_view(said=(*view.said, text) if view is not None else (), step="")
+        self._update_quality_view(said=(*view.said, text) if view is not None else (), step="")
 
-    def note_finding(self, text: str) -> None:
+    def show_finding(self, text: str) -> None:
         """Show what the comparison has found."""
-        self._change_view(found=text)
+        self._update_quality_view(found=text)
 
     def show_step(self, step: str, done: int, total: int) -> None:
         """Show the current step and its progress: `done` of `total`."""
-        self._change_view(step=step, done=done, total=total)
+        self._update_quality_view(step=step, done=done, total=total)
 
-    def _change_view(self, **changes: Any) -> None:
+    def _update_quality_view(self, **view_fields: Any) -> None:
         if (view := self._core.state.quality) is not None:
-            self._core.update(quality=replace(view, **changes))
+            self._core.update(quality=replace(view, **view_fields))
 
     async def compare(
         self,
@@ -139,10 +143,10 @@ class QualityComparisons:
         for line in _plan_warnings(sides):
             report_line(line)
         began = time.time()
-        async with self._reserve_servers(sides):
+        async with self._lock_hosts_and_servers(sides):
             work = _RunningComparison(spec, sides, options, report_line, on_step)
             measured = await work.carry_out_comparison(self._core.host.name)
-        result = work.add_own_measure(measured.quality_result((arm_text(a), arm_text(b))))
+        result = work.add_user_scores(measured.quality_result((arm_text(a), arm_text(b))))
         result = replace(result, unix_s=began, took_s=round(time.time() - began, 3))
         return await self.store(result)
 
@@ -151,7 +155,9 @@ class QualityComparisons:
         return await asyncio.to_thread(QualityDb(paths.results_db()).add, result)
 
     @asynccontextmanager
-    async def _reserve_servers(self, sides: Mapping[str, ComparedSide]) -> AsyncIterator[None]:
+    async def _lock_hosts_and_servers(
+        self, sides: Mapping[str, ComparedSide]
+    ) -> AsyncIterator[None]:
         """Keep everything else from the servers while the block runs, also other Workbenches."""
         sessions = {side.session.host.name: side.session for side in sides.values() if side.on_host}
         async with AsyncExitStack() as stack:
@@ -186,21 +192,21 @@ class _RunningComparison:
         parts = self._measuring.parts
         new = Experiment(0, time.time(), host, self._spec, restarts=True)
         new = replace(new, replaces=self._arms.run_to_be_stopped())
-        await self._arms.prepare(new)
+        await self._arms.prepare_hosts(new)
         try:
-            await self._measure_both()
+            await self._measure_both_sides()
         finally:
 
-            async def restore() -> None:
+            async def restore_servers() -> None:
                 # so that the server that ran before is started again, and not B goes on
-                with suppress(WorkbenchError):  # then restore_host says what still runs
+                with suppress(WorkbenchError):  # then restore_host_and_report says what still runs
                     await self._arms.stop_and_revert()
-                parts.notes += tuple(await self._arms.restore_host(new))
+                parts.notes += tuple(await self._arms.restore_host_and_report(new))
 
-            await await_uninterrupted(restore())
+            await await_uninterrupted(restore_servers())
         return self._measuring
 
-    async def _measure_both(self) -> None:
+    async def _measure_both_sides(self) -> None:
         options = self._measuring.options
         for side in self._sides.values():
             if side.standing_server is not None:
@@ -208,36 +214,36 @@ class _RunningComparison:
                     side.load(side.standing_server) as load,
                     open_scored_server(load) as server,
                 ):
-                    await self._measuring.check_alone(server, anyway=options.anyway)
-        await self._measure_step(FIRST_STEP)
-        await self._measure_later_step(CHANGED_STEP)
+                    await self._measuring.check_no_other_clients(server, anyway=options.anyway)
+        await self._measure_step_on_server(FIRST_STEP)
+        await self._measure_step_or_end_early(CHANGED_STEP)
         standing = self._sides["A"].standing_server is not None
-        if standing and self._measuring.can_judge():
-            await self._judge_answers()
+        if standing and self._measuring.can_score_answers_of_b():
+            await self._score_answers_of_b()
         elif options.restart and not standing:
-            await self._measure_later_step(AGAIN_STEP)
+            await self._measure_step_or_end_early(AGAIN_STEP)
 
-    async def _judge_answers(self) -> None:
+    async def _score_answers_of_b(self) -> None:
         """Let an A that still runs score the answers of B. If it does not answer any more, the
         comparison is what it was before."""
         if self._measuring.parts.problems:
             return
         try:
-            await self._measure_step(JUDGED_STEP)
+            await self._measure_step_on_server(JUDGED_STEP)
         except (BenchError, ServerError) as error:
-            self._measuring.note_not_judged(error.message)
+            self._measuring.record_unscored_answers(error.message)
 
-    async def _measure_later_step(self, step: str) -> None:
+    async def _measure_step_or_end_early(self, step: str) -> None:
         """Measure a step after A was measured. A server that does not start or answer ends the
         comparison, and what was measured before is kept."""
         if self._measuring.parts.problems:
             return
         try:
-            await self._measure_step(step)
+            await self._measure_step_on_server(step)
         except (BenchError, ServerError) as error:
             self._measuring.end_measuring_early(f"{step}: {error.message}")
 
-    async def _measure_step(self, step: str) -> None:
+    async def _measure_step_on_server(self, step: str) -> None:
         """Start the server of a step, or use the one that runs, and measure it."""
         name = CHANGED_STEP if step == CHANGED_STEP else FIRST_STEP
         side = self._sides[name]
@@ -250,14 +256,14 @@ class _RunningComparison:
             )
         async with side.load(run_id) as load, open_scored_server(load) as server:
             await self._measuring.measure_step(
-                step, server, standing=side.standing_server is not None
+                step, server, may_be_shared=side.standing_server is not None
             )
             if step in (FIRST_STEP, CHANGED_STEP):
-                await self._run_own_measure(step, load)
-            if step == AGAIN_STEP and self._measuring.can_judge():
-                await self._measuring.measure_step(JUDGED_STEP, server, standing=False)
+                await self._run_user_score_command(step, load)
+            if step == AGAIN_STEP and self._measuring.can_score_answers_of_b():
+                await self._measuring.measure_step(JUDGED_STEP, server, may_be_shared=False)
 
-    async def _run_own_measure(self, step: str, load: BenchmarkLoad) -> None:
+    async def _run_user_score_command(self, step: str, load: BenchmarkLoad) -> None:
         """Run the user's own measure on the server of a step. If it fails, the comparison goes on,
         and a note says why."""
         command = self._measuring.options.own
@@ -273,7 +279,7 @@ class _RunningComparison:
             self._own_problem = f"{OWN_MEASURE_FAILED} of {step}: {error.message}"
             self._report_line(self._own_problem)
 
-    def add_own_measure(self, result: QualityResult) -> QualityResult:
+    def add_user_scores(self, result: QualityResult) -> QualityResult:
         """Return the result with the user's own measure of both sides, or with the reason why there
         is none."""
         from workbench.quality.own_measure import add_user_measure_to_result, compare_own_scores
@@ -308,7 +314,7 @@ def plan_lines(
         f"A: {arm_text(a)}",
         f"B: {arm_text(b)}",
         *cost_lines(prefill, options, restarted=restarted, judged=judged),
-        *([_own_measure_line(options.own)] if options.own is not None else []),
+        *([_score_command_line(options.own)] if options.own is not None else []),
     ]
 
 
@@ -325,7 +331,7 @@ def _plan_warnings(sides: Mapping[str, ComparedSide]) -> Iterator[str]:
                 yield f"{name}: warning: {finding.text}{fix}"
 
 
-def _own_measure_line(own: OwnMeasureCommand) -> str:
+def _score_command_line(own: OwnMeasureCommand) -> str:
     return f"your measure, of A and then of B, at most {own.minutes:g} minutes each: {own.shown_command}"
 
 

@@ -49,7 +49,7 @@ class Lineage:
     def __init__(self, presets: Presets, servers: Servers) -> None:
         self._presets, self._servers = presets, servers
 
-    def find_changed_from(self, b: Arm, variables: Mapping[str, str]) -> ChangedFrom:
+    def find_original_arm(self, b: Arm, variables: Mapping[str, str]) -> ChangedFrom:
         """Return A for B. The runs of the host must have been read. Raises InputError if nothing is
         known from which B was changed, or nothing that changes the answers differs."""
         assert b.target is not None
@@ -155,7 +155,7 @@ class Lineage:
             yield from self._baselines_of_preset(plan.preset_id, variables)
 
     def _nearest_different_ancestor(
-        self, what: str, plan: LaunchPlan, ancestors: Iterator[_Ancestor]
+        self, subject: str, plan: LaunchPlan, ancestors: Iterator[_Ancestor]
     ) -> _Ancestor:
         """Return the nearest ancestor whose answers may be others. Raises InputError if there is
         none."""
@@ -166,12 +166,12 @@ class Lineage:
             names.append(ancestor.name)
         if not names:
             raise InputError(
-                f"nothing is known from which {what} was changed: it replaced no run, and has no "
+                f"nothing is known from which {subject} was changed: it replaced no run, and has no "
                 "preset or baseline",
                 next_step=_NAME_A_HINT,
             )
         raise InputError(
-            f"{what} differs from {', '.join(names)} in no setting that changes the answers",
+            f"{subject} differs from {', '.join(names)} in no setting that changes the answers",
             next_step=_NAME_A_HINT,
         )
 

@@ -85,40 +85,40 @@ class Measuring:
         """End the measurement early. `problem` is a sentence without a full stop."""
         self.parts.problems += (problem,)
 
-    async def check_alone(self, server: ScoredServer, *, anyway: bool) -> None:
+    async def check_no_other_clients(self, server: ScoredServer, *, anyway: bool) -> None:
         """Raise InputError if a server serves others. With `anyway`, the result says so instead."""
         if not anyway:
-            await server.check_alone()
+            await server.check_no_other_clients()
             return
-        serving = await server.foreign_requests_now()
+        serving = await server.describe_other_clients_now()
         if serving and serving not in self.parts.notes:
             self._report_line(serving)
             self.parts.notes += (serving,)
 
-    async def measure_step(self, step: str, server: ScoredServer, *, standing: bool) -> None:
-        """Measure one step on its server. `standing` says whether somebody else may use the server:
+    async def measure_step(self, step: str, server: ScoredServer, *, may_be_shared: bool) -> None:
+        """Measure one step on its server. `may_be_shared` says whether somebody else may use the server:
         Workbench itself asks a server that it has started whether it is well."""
         began = time.monotonic()
         side = CHANGED_STEP if step == CHANGED_STEP else FIRST_STEP
-        await server.begin_counting()
+        await server.start_counting_requests()
         parts = self.parts
         parts.simulated = parts.simulated or server.simulated
         parts.conditions.setdefault(side, server.conditions)
         instrument = self._make_instrument(server, step)
         if step == FIRST_STEP:
-            await self._measure_first(instrument)
+            await self._measure_a_twice(instrument)
         elif step == AGAIN_STEP:
-            await self._measure_again(instrument)
+            await self._score_restarted_a(instrument)
         elif step == JUDGED_STEP:
             await self._score_both_answers(instrument)
         else:
-            await self._measure_changed(instrument)
+            await self._measure_b(instrument)
         texts = {
             token: text for token, text in instrument.token_texts.items() if isinstance(token, int)
         }
         parts.pieces[side] = {**parts.pieces.get(side, {}), **texts}
         if not parts.problems:
-            others = await server.foreign_requests_since() if standing else ""
+            others = await server.describe_other_clients_requests() if may_be_shared else ""
             if others and others not in parts.notes:  # A is asked once more after B
                 parts.notes += (others,)
             parts.runs[step] = server.title
@@ -126,7 +126,7 @@ class Measuring:
 
     # ---- the steps
 
-    async def _measure_first(self, instrument: Instrument) -> None:
+    async def _measure_a_twice(self, instrument: Instrument) -> None:
         proven = await self._prove_instrument(instrument, FIRST_STEP)
         if proven:
             began = time.monotonic()
@@ -138,18 +138,18 @@ class Measuring:
         self.parts.answers_a = await self._write_answers(instrument, "A")
         self.parts.answers_again = await self._write_answers(instrument, "A, again")
 
-    async def _measure_again(self, instrument: Instrument) -> None:
+    async def _score_restarted_a(self, instrument: Instrument) -> None:
         if all(proof.usable for proof in self.parts.proofs):
             self.parts.floors += (await self._score_texts(instrument, AGAIN_STEP),)
 
-    async def _measure_changed(self, instrument: Instrument) -> None:
+    async def _measure_b(self, instrument: Instrument) -> None:
         proven = await self._prove_instrument(instrument, CHANGED_STEP)
         unusable = FIRST_STEP in self.parts.runs and not self.parts.a
         if proven and not unusable:
             self.parts.b = await self._score_texts(instrument, "B")
         self.parts.answers_b = await self._write_answers(instrument, "B")
 
-    def can_judge(self) -> bool:
+    def can_score_answers_of_b(self) -> bool:
         """Return whether A can still score the answers of B: its instrument is proven, both wrote
         after the same tokens, and it was not tried yet."""
         parts = self.parts
@@ -171,27 +171,27 @@ class Measuring:
         )
         if scored.problem:
             self._report_line(f"{JUDGED_STEP}: {scored.problem}")
-            self.note_not_judged(scored.problem)
+            self.record_unscored_answers(scored.problem)
             return
         left = iter(scored.scores)
         parts.scores_a, parts.scores_again, parts.scores_b = (
             tuple(islice(left, len(answers))) for answers in every
         )
 
-    def note_not_judged(self, why: str) -> None:
+    def record_unscored_answers(self, reason: str) -> None:
         """Say why A has not scored the answers of B, and do not try it again."""
-        self.parts.notes += (f"A did not score the answers of B: {why}",)
+        self.parts.notes += (f"A did not score the answers of B: {reason}",)
         self.parts.runs.setdefault(JUDGED_STEP, "")
 
     def _make_instrument(self, server: ScoredServer, title: str) -> Instrument:
-        def show(what: str, done: int, total: int) -> None:
+        def show_progress(what: str, done: int, total: int) -> None:
             self._on_step(f"{title}: {what}", done, total)
             if done == total:
                 self._report_line(f"{title}: {total} {what}")
             elif self._each_text:
                 self._report_line(f"{title}: {done} of {total} {what}")
 
-        return server.make_instrument(show)
+        return server.make_instrument(show_progress)
 
     async def _prove_instrument(self, instrument: Instrument, side: str) -> bool:
         proof = await instrument.prove_scores_agree(self.options.texts.texts, side)
@@ -229,8 +229,8 @@ class Measuring:
         """Return the verdict about what was measured, not stored yet. `names` are the words of A and
         of B."""
         parts, options = self.parts, self.options
-        if self.can_judge():
-            self.note_not_judged("no server of A ran any more after B had written them")
+        if self.can_score_answers_of_b():
+            self.record_unscored_answers("no server of A ran any more after B had written them")
         result = compute_quality_result(
             parts.a,
             parts.b,
@@ -249,7 +249,10 @@ class Measuring:
             text_set=(options.texts.name, options.texts.version),
             margins=options.margins,
             simulated=parts.simulated,
-            pieces=(_pieces_of_side(parts, FIRST_STEP), _pieces_of_side(parts, CHANGED_STEP)),
+            pieces=(
+                _token_texts_of_side(parts, FIRST_STEP),
+                _token_texts_of_side(parts, CHANGED_STEP),
+            ),
         )
         if parts.problems and result.verdict == NOT_MEASURED:
             result = replace(result, summary=f"{NOT_MEASURED}: {parts.problems[0]}")
@@ -261,7 +264,7 @@ class Measuring:
         )
 
 
-def _pieces_of_side(parts: QualityParts, side: str) -> TokenTexts:
+def _token_texts_of_side(parts: QualityParts, side: str) -> TokenTexts:
     found: dict[Token, str] = {}
     for token, text in parts.pieces.get(side, {}).items():
         found[token] = text
@@ -278,7 +281,7 @@ def cost_lines(
     short = sum(not text.is_long for text in texts)
     times = 3 if restarted else 2
 
-    def requests(count: Callable[..., int], each: int = 1) -> str:
+    def request_count_text(count: Callable[..., int], each: int = 1) -> str:
         if prefill is not None:
             return count_of(each * count(texts, prefill=prefill), "request")
         few, many = (each * count(texts, prefill=way) for way in (True, False))
@@ -286,7 +289,7 @@ def cost_lines(
 
     lines = [
         f"{count_of(len(texts), 'text')} of the set {options.texts.name}, version "
-        f"{options.texts.version}: {requests(count_scoring_requests)} each time, one at a time",
+        f"{options.texts.version}: {request_count_text(count_scoring_requests)} each time, one at a time",
         f"{count_of(short, 'answer')} of at most {ANSWER_TOKENS} tokens each time, "
         f"{options.concurrency} together",
         f"A is measured {times} times, B once",
@@ -295,17 +298,20 @@ def cost_lines(
         where = ", on the server that is started again" if restarted else ""
         lines.append(
             f"then A scores the answers of both{where}: at most "
-            f"{requests(count_answer_requests, _JUDGED_ANSWERS_PER_TEXT)}, one at a time"
+            f"{request_count_text(count_answer_requests, _JUDGED_ANSWERS_PER_TEXT)}, one at a time"
         )
     return lines
 
 
 def added_cost_text(
-    prefill: bool, options: QualityOptions, why: Sequence[str], took_s: float | None = None
+    prefill: bool,
+    options: QualityOptions,
+    changed_settings: Sequence[str],
+    last_took_s: float | None = None,
 ) -> str:
     """Return what an experiment adds to its runs if it compares the answers too, before it starts.
-    `why` names the settings in which A and B differ, and `options.restart` says whether A is measured
-    on a second server. `took_s` is how long the last comparison like it took, None if not known."""
+    `changed_settings` names the settings in which A and B differ, and `options.restart` says whether A is measured
+    on a second server. `last_took_s` is how long the last comparison like it took, None if not known."""
     texts = options.texts.texts
     requests, positions = (
         count(texts, prefill=prefill) for count in (count_scoring_requests, count_scored_positions)
@@ -317,12 +323,12 @@ def added_cost_text(
     if options.judged:
         judged = f", and a run of A after B scores the answers in at most {more:,} requests"
     return (
-        f"A and B differ in {', '.join(why)}, so their answers are compared too: "
+        f"A and B differ in {', '.join(changed_settings)}, so their answers are compared too: "
         f"{positions:,} positions in {requests:,} requests, A {times} and B once, beside the "
-        f"runs{judged}; {f'this {long}' if took_s is None else _took_text(took_s)}"
+        f"runs{judged}; {f'this {long}' if last_took_s is None else _last_duration_text(last_took_s)}"
     )
 
 
-def _took_text(took_s: float) -> str:
+def _last_duration_text(took_s: float) -> str:
     took = f"{took_s:.0f} s" if took_s < 90 else f"{took_s / 60:.0f} min"
     return f"the last one of this model here took {took}"

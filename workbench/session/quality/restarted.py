@@ -76,9 +76,9 @@ class AnswersOfRestart:
             return ""
         names = {self._core.state.server.engine, self._plans.editor.plan.engine}
         options = self._quality_options(None)
-        return answers_cost_text(why, names, options, self._last_took_s(options))
+        return answers_cost_text(why, names, options, self._last_comparison_duration_s(options))
 
-    def _last_took_s(self, options: QualityOptions) -> float | None:
+    def _last_comparison_duration_s(self, options: QualityOptions) -> float | None:
         """Return how long the last comparison of two runs of this host took with the texts of
         `options`, the engine and the model of the selected run; None if there is none."""
         status = self._core.state.server
@@ -93,7 +93,7 @@ class AnswersOfRestart:
                 return one.took_s
         return None
 
-    async def measure_before(self, earlier: BenchResult) -> MeasuredBefore | None:
+    async def measure_before_restart(self, earlier: BenchResult) -> MeasuredBefore | None:
         """Measure the answers of the selected run, whose benchmark was `earlier`. Return None if they
         are not compared: then the plan changes none, or a notice says why. Raises HostOccupied if
         somebody else measures on the host."""
@@ -105,23 +105,25 @@ class AnswersOfRestart:
         ):
             return None
         if earlier.conditions.run_id != status.run_id:
-            self._report_not_compared(
+            self._warn_answers_not_compared(
                 f"result {earlier.id} was not measured on run {status.run_id}"
             )
             return None
         spec = earlier.spec
         options = self._quality_options(None if spec.command else spec.concurrency)
         measuring = Measuring(
-            options, self._comparisons.note_step_done, on_step=self._comparisons.show_step
+            options, self._comparisons.report_finished_step, on_step=self._comparisons.show_step
         )
         found = MeasuredBefore(status.run_id, measuring, time.time())
         with self._comparisons.show_comparison(status.run_id, _B_TITLE, _STOPPED_BEFORE_TEXT):
             measured = await self._measure_step(found, FIRST_STEP, status.run_id)
             if measured:
-                self._comparisons.note_finding("A is measured, B follows")
+                self._comparisons.show_finding("A is measured, B follows")
         return found if measured else None
 
-    async def measure_after(self, before: MeasuredBefore, run_id: str) -> QualityResult | None:
+    async def measure_after_restart(
+        self, before: MeasuredBefore, run_id: str
+    ) -> QualityResult | None:
         """Measure the answers of the run that was started in its place. Return the stored comparison;
         None if there is none, and a notice then says why."""
         with self._comparisons.show_comparison(before.run_id, run_id, _STOPPED_AFTER_TEXT):
@@ -129,7 +131,7 @@ class AnswersOfRestart:
                 return None
             parts = before.measuring.parts
             result = before.measuring.quality_result((before.run_id, run_id))
-            self._comparisons.note_finding(result.summary)
+            self._comparisons.show_finding(result.summary)
         return await self._comparisons.store(
             replace(result, unix_s=before.unix_s, took_s=round(parts.took_s, 3))
         )
@@ -160,16 +162,16 @@ class AnswersOfRestart:
                 self._load.open_load_on_run(run_id, {}) as load,
                 open_scored_server(load) as server,
             ):
-                await server.check_alone()
-                await found.measuring.measure_step(step, server, standing=True)
+                await server.check_no_other_clients()
+                await found.measuring.measure_step(step, server, may_be_shared=True)
         except HostOccupied:
             raise  # the user decides whether to measure beside others
         except (BenchError, InputError, ServerError) as error:
             found.measuring.end_measuring_early(f"{step}: {error.message}")
         problems = found.measuring.parts.problems
         if problems:
-            self._report_not_compared(problems[0])
+            self._warn_answers_not_compared(problems[0])
         return not problems
 
-    def _report_not_compared(self, why: str) -> None:
+    def _warn_answers_not_compared(self, why: str) -> None:
         self._core.notify(Level.WARN, f"{NOT_MEASURED}: {why}")

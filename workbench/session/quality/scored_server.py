@@ -65,14 +65,14 @@ class ScoredServer:
             interface_class(name)(self._send_request, self.load.spec.model), on_progress
         )
 
-    async def check_alone(self) -> None:
+    async def check_no_other_clients(self) -> None:
         """Raise InputError if the server serves others now: their requests would change the
         answers, and the scores would take memory that their requests need."""
-        serving = await self.foreign_requests_now()
+        serving = await self.describe_other_clients_now()
         if serving:
             raise InputError(serving, next_step="wait until it is idle, or add --anyway")
 
-    async def foreign_requests_now(self) -> str:
+    async def describe_other_clients_now(self) -> str:
         """Return a sentence if the server serves others now; "" if it does not, as far as it says.
         No request of this comparison may be in flight."""
         first = await self._watch.count_requests()
@@ -84,13 +84,13 @@ class ScoredServer:
         said = f"it has {count_of(busy, 'request')}" if busy else "its counters move"
         return f"{self.title} serves others ({said}), and its answers depend on their requests"
 
-    async def begin_counting(self) -> None:
+    async def start_counting_requests(self) -> None:
         """Begin to count the requests of others."""
         self._before = (await self._watch.read_counters()).requests_finished
 
-    async def foreign_requests_since(self) -> str:
-        """Return a sentence about the requests of others that ended since `begin_counting`, or why they are
-        not known; "" if there were none."""
+    async def describe_other_clients_requests(self) -> str:
+        """Return a sentence about the requests of others that ended since
+        `start_counting_requests`, or why they are not known; "" if there were none."""
         read = await self._watch.read_counters()
         after = read.requests_finished
         if after is None or self._before is None:

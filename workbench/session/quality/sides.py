@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _NEXT_STEP_HINT = "give a preset, a run or a URL"
 
 
-async def resolve_sides(session: Session, a: Arm, b: Arm) -> tuple[Arm, Arm]:
+async def resolve_arms_to_servers(session: Session, a: Arm, b: Arm) -> tuple[Arm, Arm]:
     """Return the sides with the servers that were measured in place of the numbers of results. Runs
     that must be started anew get their own port. Raises InputError if the server of a result is not
     known."""

@@ -121,7 +121,7 @@ class Advisor:
         facts = Facts(log=status.findings, expected_tok_s=expected_tok_s)
         gpus: list[GpuFacts] = []
         with suppress(WorkbenchError):  # a host without a GPU
-            telemetry = await self._telemetry.reading()
+            telemetry = await self._telemetry.get_recent_reading()
             facts = replace(facts, memory_available_bytes=telemetry.host.memory_available_bytes)
             gpus = _facts_of_gpus(plan, telemetry.infos)
         with suppress(WorkbenchError):  # a server that has ended has no counters
@@ -203,8 +203,8 @@ def arms_of_finding(
             f"the plan under edit is not that of result #{result.id} ({made.engine}, {made.model})",
             next_step=f"press p and load {where}, then test the finding again",
         )
-    sets, unsets = _assignments_to_reach({f.name: f.value for f in plan.flags}, made.flags)
-    envs, _ = _assignments_to_reach({e.name: str(e.value) for e in plan.env}, made.env)
+    sets, unsets = _sets_and_unsets_to_reach({f.name: f.value for f in plan.flags}, made.flags)
+    envs, _ = _sets_and_unsets_to_reach({e.name: str(e.value) for e in plan.env}, made.env)
     a = Arm(sets, unsets, envs)
     b = a
     for change in finding.changes:
@@ -215,7 +215,7 @@ def arms_of_finding(
     return a, replace(b, gpu=GpuSettings(gpu))
 
 
-def _assignments_to_reach(
+def _sets_and_unsets_to_reach(
     now: Mapping[str, Any], wanted: Mapping[str, Any]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return (assignments NAME=VALUE, names to unset) that turn the flags or environment variables

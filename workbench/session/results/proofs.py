@@ -1,7 +1,7 @@
 """Shareable proofs: an experiment, or two groups of results, with everything that its verdict follows
 from, and the check of such a proof by another person's Workbench.
 
-`make_proof` and `verify_proof` use one function, `_claims_from_results`: it computes all figures
+`make_proof` and `verify_proof` use one function, `_figures_from_results`: it computes all figures
 from the results, as the comparison of an experiment does. What a proof says is right if it is what
 its results give.
 """
@@ -76,7 +76,7 @@ class ProofDifference:
     recomputed: str = ""
 
     @property
-    def text(self) -> str:
+    def description(self) -> str:
         if not self.recomputed:
             return f"{self.place}: {self.says}"
         return f"{self.place}: the proof says {self.says}, recomputed {self.recomputed}"
@@ -105,7 +105,7 @@ def make_proof(report: Report) -> dict[str, Any]:
     masked = report.masked()
     experiment = masked.experiment
     if experiment is not None:
-        _check_experiment(experiment, masked.results)
+        _require_provable_experiment(experiment, masked.results)
     elif masked.comparison is None:
         raise InputError(
             "a proof needs something that was compared",
@@ -116,14 +116,14 @@ def make_proof(report: Report) -> dict[str, Any]:
         used = {run.result_id for run in chain(*design.complete_pairs(experiment))}
         kept = tuple(result for result in kept if result.id in used)
     for result in kept:
-        _check_result(result)
+        _require_provable_result(result)
     document: dict[str, Any] = {
         "workbench_proof": proof_document.FORMAT,
         "workbench_report": 1,
         "workbench_version": __version__,
         "simulated": masked.simulated,
         "results": [*map(_result_json, kept)],
-        "texts": {str(result.id): _text_digests(result) for result in kept},
+        "texts": {str(result.id): _sent_text_and_answer_digest(result) for result in kept},
     }
     if experiment is not None:
         document["experiment"] = to_json(experiment)
@@ -132,7 +132,7 @@ def make_proof(report: Report) -> dict[str, Any]:
     if masked.quality is not None:
         document["quality"] = to_json(masked.quality)
     plain: dict[str, Any] = json.loads(json.dumps(replace_non_finite(document)))
-    claims = _claims_from_results(read_proof(plain))
+    claims = _figures_from_results(read_proof(plain))
     if experiment is not None:
         plain["experiment"] |= claims
     else:
@@ -162,7 +162,7 @@ def _result_json(result: BenchResult) -> dict[str, Any]:
     return {**to_json(result), "simulated": result.conditions.simulated}
 
 
-def _check_experiment(experiment: Experiment, results: Sequence[BenchResult]) -> None:
+def _require_provable_experiment(experiment: Experiment, results: Sequence[BenchResult]) -> None:
     which = f"experiment {experiment.id}"
     if experiment.state != SeriesState.DONE:
         raise InputError(
@@ -179,7 +179,7 @@ def _check_experiment(experiment: Experiment, results: Sequence[BenchResult]) ->
         )
 
 
-def _check_result(result: BenchResult) -> None:
+def _require_provable_result(result: BenchResult) -> None:
     """Raise InputError if a result cannot be part of a proof."""
     which, summary = f"result #{result.id}", result.summary
     if result.conditions.imported:
@@ -210,7 +210,7 @@ def _text_was_checked(result: BenchResult) -> bool:
     return text.load.looked_at > 0
 
 
-def _text_digests(result: BenchResult) -> dict[str, str]:
+def _sent_text_and_answer_digest(result: BenchResult) -> dict[str, str]:
     """Return what identifies the texts of a result: what was sent, and a hash of what is stored of
     the answers."""
     sent = result.spec.prompts_name or result.spec.trace_name or result.spec.content
@@ -283,7 +283,7 @@ def _parse_experiment(data: Any) -> Experiment:
 # ---- compute again
 
 
-def _claims_from_results(proven: ProvenContent) -> dict[str, Any]:
+def _figures_from_results(proven: ProvenContent) -> dict[str, Any]:
     """Return what follows from the results of a proof, as JSON: the comparison with all means,
     intervals and verdicts and, of an experiment, its verdict as a sentence."""
     quality = (proven.quality,) if proven.quality is not None else ()
@@ -310,11 +310,11 @@ def verify_proof(path: Path) -> VerifiedProof:
     document, page = proof_document.read_proof_data_and_page(path)
     try:
         proven = read_proof(document)
-        again = _claims_from_results(proven)
+        again = _figures_from_results(proven)
         differences = tuple(_proof_differences(document, page, proven, again))
         title, verdict = (
             proven.title,
-            again.get("verdict") or _first_metric_change(again["comparison"]),
+            again.get("verdict") or _first_metric_change_text(again["comparison"]),
         )
     except InputError as error:
         raise _unusable_proof_error(path, error.message) from None
@@ -326,7 +326,7 @@ def verify_proof(path: Path) -> VerifiedProof:
         title=title,
         verdict=verdict,
         differences=differences,
-        checked=_check_proof(proven, again, shows_page=bool(page) and _can_render(document)),
+        checked=_checked_part_texts(proven, again, shows_page=bool(page) and _can_render(document)),
         simulated=proven.simulated,
         workbench_version=clean_text(
             str(document.get("workbench_version", "")), _MAX_SHOWN_CHARACTERS
@@ -346,10 +346,10 @@ def _can_render(document: Mapping[str, Any]) -> bool:
     return document.get("workbench_version") == __version__
 
 
-def _check_proof(
-    proven: ProvenContent, again: Mapping[str, Any], *, shows_page: bool
+def _checked_part_texts(
+    proven: ProvenContent, recomputed: Mapping[str, Any], *, shows_page: bool
 ) -> tuple[str, ...]:
-    metrics = again["comparison"]["metrics"]
+    metrics = recomputed["comparison"]["metrics"]
     counts = [
         count_of(len(proven.results), "result"),
         f"{count_of(len(metrics), 'metric')} with means, intervals and verdicts",
@@ -363,7 +363,7 @@ def _check_proof(
     return tuple(counts)
 
 
-def _first_metric_change(comparison: Mapping[str, Any]) -> str:
+def _first_metric_change_text(comparison: Mapping[str, Any]) -> str:
     first = comparison["metrics"][0]
     if first["change_pct"] is None or first["interval_pct"] is None:
         return f"{first['metric']}: {first['verdict']}"
@@ -372,7 +372,7 @@ def _first_metric_change(comparison: Mapping[str, Any]) -> str:
 
 
 def _proof_differences(
-    document: Mapping[str, Any], page: str, proven: ProvenContent, again: Mapping[str, Any]
+    document: Mapping[str, Any], page: str, proven: ProvenContent, recomputed: Mapping[str, Any]
 ) -> Iterator[ProofDifference]:
     if document.get("sha256") != proof_document.digest_of(document):
         yield ProofDifference("checksum", "the data were changed after they were written")
@@ -388,8 +388,8 @@ def _proof_differences(
     place = "experiment" if proven.experiment is not None else ""
     said = document.get(place) if place else document
     assert isinstance(said, Mapping)
-    for name in again:
-        yield from _compare_values(f"{place}.{name}".strip("."), said.get(name), again[name])
+    for name in recomputed:
+        yield from _compare_values(f"{place}.{name}".strip("."), said.get(name), recomputed[name])
 
 
 def _page_differences(
@@ -404,13 +404,13 @@ def _page_differences(
     for number, (line, expected) in enumerate(zip(theirs, ours, strict=False), start=1):
         if line != expected:
             place = f"page, line {number}"
-            yield ProofDifference(place, *_texts_around_difference(line, expected))
+            yield ProofDifference(place, *_stated_and_expected_excerpts(line, expected))
             return
     if len(ours) != len(theirs):
         yield ProofDifference("page", f"{len(theirs)} lines", f"{len(ours)} from its data")
 
 
-def _texts_around_difference(line: str, expected: str) -> tuple[str, str]:
+def _stated_and_expected_excerpts(line: str, expected: str) -> tuple[str, str]:
     """Return both lines from a little before the first character in which they differ."""
     at = next(
         (i for i, (x, y) in enumerate(zip(line, expected, strict=False)) if x != y),
@@ -473,20 +473,22 @@ def _text_differences(
         if not _text_was_checked(result):
             yield ProofDifference(f"text of #{number}", "a proof", "nobody checked this text")
         yield from _compare_values(
-            f"text of #{number}", said.get(str(number)), _text_digests(result)
+            f"text of #{number}", said.get(str(number)), _sent_text_and_answer_digest(result)
         )
 
 
-def _compare_values(place: str, said: Any, again: Any) -> Iterator[ProofDifference]:
-    """Yield where what a proof says (`said`) is not what was computed again."""
-    if isinstance(again, Mapping) and isinstance(said, Mapping):
-        for name in dict.fromkeys([*again, *said]):
-            yield from _compare_values(f"{place}.{name}", said.get(name), again.get(name))
-    elif isinstance(again, list) and isinstance(said, list) and len(again) == len(said):
-        for number, (x, y) in enumerate(zip(said, again, strict=True), start=1):
-            yield from _compare_values(f"{place}[{number}]", x, y)
-    elif type(said) is not type(again) or said != again:
-        yield ProofDifference(place, _value_text(said), _value_text(again))
+def _compare_values(path: str, stated: Any, recomputed: Any) -> Iterator[ProofDifference]:
+    """Yield where what a proof says (`stated`) is not what was computed again."""
+    if isinstance(recomputed, Mapping) and isinstance(stated, Mapping):
+        for name in dict.fromkeys([*recomputed, *stated]):
+            yield from _compare_values(f"{path}.{name}", stated.get(name), recomputed.get(name))
+    elif (
+        isinstance(recomputed, list) and isinstance(stated, list) and len(recomputed) == len(stated)
+    ):
+        for number, (x, y) in enumerate(zip(stated, recomputed, strict=True), start=1):
+            yield from _compare_values(f"{path}[{number}]", x, y)
+    elif type(stated) is not type(recomputed) or stated != recomputed:
+        yield ProofDifference(path, _value_text(stated), _value_text(recomputed))
 
 
 def _value_text(value: Any) -> str:

@@ -24,24 +24,24 @@ class Reports:
 
     async def report_text(
         self,
-        form: str,
-        groups: Sequence[Sequence[int]] = (),
+        output_format: str,
+        result_groups: Sequence[Sequence[int]] = (),
         *,
         experiment_id: int | None = None,
         sweep_id: int | None = None,
         requests: bool = False,
     ) -> str:
-        """Return a report, in the format `form`, on groups of results, on an experiment or on a
+        """Return a report, in the format `output_format`, on groups of results, on an experiment or on a
         sweep. Two groups are compared, the first as A. With `requests`, the report lists every
         request. Raises InputError unless exactly one of the three is given."""
-        chosen = find_output_format(form)
-        report = await self._report_on_groups(groups, experiment_id, sweep_id, requests)
+        chosen = find_output_format(output_format)
+        report = await self._report_on_groups(result_groups, experiment_id, sweep_id, requests)
         return await asyncio.to_thread(chosen.render, report)
 
-    async def proof_bytes(
+    async def proof_text(
         self,
-        form: str,
-        groups: Sequence[Sequence[int]] = (),
+        output_format: str,
+        result_groups: Sequence[Sequence[int]] = (),
         *,
         experiment_id: int | None = None,
     ) -> str:
@@ -50,9 +50,11 @@ class Reports:
         from workbench.report.proof_document import json_text
         from workbench.session.results import proofs
 
-        report = await self._report_on_groups(groups, experiment_id, None, False)
+        report = await self._report_on_groups(result_groups, experiment_id, None, False)
         document = await asyncio.to_thread(proofs.make_proof, report)
-        return await asyncio.to_thread(proofs.proof_page if form == "html" else json_text, document)
+        return await asyncio.to_thread(
+            proofs.proof_page if output_format == "html" else json_text, document
+        )
 
     async def _report_on_groups(
         self,
@@ -73,7 +75,7 @@ class Reports:
             await self._experiments.get(experiment_id) if experiment_id is not None else None
         )
         sweep = (
-            await asyncio.to_thread(self._sweeps.store.get, sweep_id)
+            await asyncio.to_thread(self._sweeps.sweep_store.get, sweep_id)
             if sweep_id is not None
             else None
         )

@@ -8,16 +8,16 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from workbench.model.errors import InputError, StoreError
 from workbench.model.findings import Level
 from workbench.session.bench.result_rows import rows_of_results
-from workbench.session.results.series_rows import series_of_rows
+from workbench.session.results.series_rows import series_by_result_id
 from workbench.store import paths
 
 if TYPE_CHECKING:
-    from workbench.model.bench import BenchResult, Comparison
+    from workbench.model.bench import BenchResult, Comparison, ResultId
     from workbench.model.findings import Finding
     from workbench.model.quality import QualityResult
     from workbench.report.imports import ImportOptions
@@ -33,7 +33,7 @@ MAX_KEPT_SAMPLES = 2000  # as in config_schema.py
 MAX_SHOWN_RESULTS = 100  # newest results in the state, until older ones are asked for
 
 
-def _samples_to_keep() -> int:
+def _max_results_with_requests() -> int:
     """Return how many results keep their requests. Without a config.toml its schema is not loaded,
     which takes 0.1 s."""
     if not paths.config_file().exists():
@@ -43,7 +43,7 @@ def _samples_to_keep() -> int:
     return int(ConfigStore().config.results.keep_samples)
 
 
-def _may_follow_mark(state: SessionState, row: BenchRow) -> bool:
+def _can_be_compared_with_a(state: SessionState, row: BenchRow) -> bool:
     """Return whether the result under the cursor becomes B of the comparison with A."""
     if state.mark_a is None or state.b_chosen or row.id == state.mark_a:
         return False
@@ -51,6 +51,13 @@ def _may_follow_mark(state: SessionState, row: BenchRow) -> bool:
         return False
     shown = state.comparison
     return shown is None or (shown.a, shown.b) != (state.mark_a, row.id)
+
+
+class ImportedResult(NamedTuple):
+    """A result of another tool. `is_new` is False if the result was stored before."""
+
+    result: BenchResult
+    is_new: bool
 
 
 class Results:
@@ -72,7 +79,7 @@ class Results:
         return ResultsDb(paths.results_db())
 
     @property
-    def _comparisons(self) -> QualityDb:
+    def _quality_db(self) -> QualityDb:
         """The stored comparisons of answers."""
         from workbench.store.quality_db import QualityDb
 
@@ -86,12 +93,12 @@ class Results:
 
         return ResultTimelines(self._core, self._timeline, self.db)
 
-    async def refresh(self) -> None:
+    async def refresh_result_rows(self) -> None:
         """Read the newest results that match the search into the session's state: results of this
         host, and imported ones."""
         search = self._core.state.results_search
         # first: results that are stored meanwhile are seen at the next look
-        self._seen = self._database_stamp()
+        self._seen = self._database_version()
         shown = self._shown
         # one more, to know whether there are older
         found = await asyncio.to_thread(self._newest_results, search, shown + 1)
@@ -101,7 +108,7 @@ class Results:
             if not result.summary.refused and not result.conditions.imported:
                 rows = await self._add_advice(rows, result)
                 break
-        series = await asyncio.to_thread(series_of_rows, rows)
+        series = await asyncio.to_thread(series_by_result_id, rows)
         if series:
             rows = tuple(replace(row, series=series.get(row.id)) for row in rows)
         self._core.update(results=rows, results_read=True)
@@ -121,19 +128,19 @@ class Results:
             return ()
         return self.db.list(limit, search, host=self._core.host.name)
 
-    async def show_older(self) -> None:
+    async def show_older_results(self) -> None:
         """Show twice as many results in the session's state, if there are older ones."""
         if self.has_older:
             self._shown = 2 * len(self._core.state.results)
-            await self.refresh()
+            await self.refresh_result_rows()
 
-    async def look_elsewhere(self) -> None:
+    async def refresh_if_database_changed(self) -> None:
         """Refresh the results in the session's state if another Workbench has changed the database,
         or the sweeps to which results belong."""
-        if self._database_stamp() != self._seen:
-            await self.refresh()
+        if self._database_version() != self._seen:
+            await self.refresh_result_rows()
 
-    def _database_stamp(self) -> object:
+    def _database_version(self) -> object:
         """Return a value that changes with every write to the database, and with every stored sweep."""
         sweeps: int | None = None
         with suppress(OSError):
@@ -141,12 +148,12 @@ class Results:
         stored = self.db.stamp() if paths.has_results() else None
         return stored, sweeps
 
-    async def find(self, search: str) -> None:
+    async def show_matching_results(self, search: str) -> None:
         """Show only those results in the session's state that contain every word of `search`; ""
         shows all."""
         self._core.update(results_search=" ".join(search.split()))
         self._shown = MAX_SHOWN_RESULTS
-        await self.refresh()
+        await self.refresh_result_rows()
 
     async def get(self, result_id: int) -> BenchResult:
         return await asyncio.to_thread(self.db.get, result_id)
@@ -169,34 +176,34 @@ class Results:
         if state.comparison is not None and result_id in (state.comparison.a, state.comparison.b):
             gone["comparison"] = None
         self._core.update(**gone)
-        await self.refresh()
+        await self.refresh_result_rows()
 
-    async def add(self, *parts: Any, unix_s: float | None = None) -> int:
+    async def add_result(self, *parts: Any, unix_s: float | None = None) -> ResultId:
         """Store a result and return its id; the arguments are those of `ResultsDb.add`. Then
         delete the requests of the oldest results beyond the setting `keep_samples`."""
         result_id = await asyncio.to_thread(self.db.add, *parts, unix_s=unix_s)
         with suppress(StoreError):  # this result is stored; the next one prunes again
-            await asyncio.to_thread(lambda: self.db.prune_samples(_samples_to_keep()))
+            await asyncio.to_thread(lambda: self.db.prune_samples(_max_results_with_requests()))
         return result_id
 
-    async def note(self, result_id: int, note: str) -> None:
+    async def set_result_note(self, result_id: int, note: str) -> None:
         """Replace the note of a result."""
         await asyncio.to_thread(self.db.set_note, result_id, note)
-        await self.refresh()
+        await self.refresh_result_rows()
 
-    async def tag(self, result_id: int, tags: Sequence[str]) -> None:
+    async def set_result_tags(self, result_id: int, tags: Sequence[str]) -> None:
         """Replace the tags of a result. Raises InputError for an invalid tag."""
-        await asyncio.to_thread(self.db.set_tags, result_id, [check_tag(tag) for tag in tags])
-        await self.refresh()
+        await asyncio.to_thread(self.db.set_tags, result_id, [validated_tag(tag) for tag in tags])
+        await self.refresh_result_rows()
 
-    def mark(self, result_id: int, which: str) -> None:
-        """Mark a result as `which`, "A" or "B", of the next comparison. A result that has the mark
+    def toggle_comparison_mark(self, result_id: int, mark: str) -> None:
+        """Mark a result as `mark`, "A" or "B", of the next comparison. A result that has the mark
         already loses it; B then follows the cursor of the list again. Raises InputError for another
         mark."""
-        name = {"A": "mark_a", "B": "mark_b"}.get(which.upper())
+        name = {"A": "mark_a", "B": "mark_b"}.get(mark.upper())
         if name is None:
             raise InputError(
-                f"{which!r} is not a mark for results", next_step="give the mark A or B"
+                f"{mark!r} is not a mark for results", next_step="give the mark A or B"
             )
         state = self._core.state
         marked = getattr(state, name) == result_id
@@ -208,12 +215,12 @@ class Results:
         else:
             self._core.update(mark_b=result_id, b_chosen=True)
 
-    async def follow(self, result_id: int) -> None:
+    async def compare_result_under_cursor(self, result_id: int) -> None:
         """Let B be the result under the cursor of the list, and compare A with it, unless the user
         has marked B. A rejected result, an imported one and a run of a series are not compared."""
         state = self._core.state
         row = next((row for row in state.results if row.id == result_id), None)
-        if row is None or not _may_follow_mark(state, row):
+        if row is None or not _can_be_compared_with_a(state, row):
             return
         a = state.mark_a
         comparison = await self._compare_stored(a or 0, result_id)
@@ -225,7 +232,9 @@ class Results:
         """Compare two results, show the comparison in the session's state, and return it. A missing
         id is that of the marked result, or else that of one of the newest results; A is then the
         older."""
-        first, second = self.pair(a or self._core.state.mark_a, b or self._core.state.mark_b)
+        first, second = self.resolve_result_pair(
+            a or self._core.state.mark_a, b or self._core.state.mark_b
+        )
         comparison = await self._compare_stored(first, second)
         self._core.update(comparison=comparison)
         return comparison
@@ -239,9 +248,9 @@ class Results:
 
     async def list_quality_results(self) -> tuple[QualityResult, ...]:
         """Return the newest comparisons of answers, newest first."""
-        return await asyncio.to_thread(self._comparisons.newest_comparisons)
+        return await asyncio.to_thread(self._quality_db.newest_comparisons)
 
-    async def quality_of(self, a: int, b: int) -> QualityResult | None:
+    async def find_comparison_of_answers(self, a: int, b: int) -> QualityResult | None:
         """Return the newest comparison of the answers of the servers behind two results; None if
         there is none."""
         from workbench.engines.answer_settings import (
@@ -257,7 +266,7 @@ class Results:
             simulated=x.simulated,
         )
 
-    def pair(self, a: int | None, b: int | None) -> tuple[int, int]:
+    def resolve_result_pair(self, a: int | None, b: int | None) -> tuple[ResultId, ResultId]:
         """Return the ids of the two results to compare. An id that is None is replaced by the
         newest valid result other than the given one. Raises InputError if there are too few
         results."""
@@ -277,13 +286,13 @@ class Results:
             a = next(newest)
         return a, b
 
-    async def export(self, result_id: int, form: str) -> str:
+    async def export_result(self, result_id: int, output_format: str) -> str:
         """Write a result as workbench-result-ID.FORM into the current directory. Return the path.
         Raises InputError if the file exists or cannot be written."""
         from workbench.report.content import Report
         from workbench.report.registry import find_output_format
 
-        chosen = find_output_format(form)
+        chosen = find_output_format(output_format)
         result, known = await self.get(result_id), await self.list_quality_results()
         samples: Sequence[Mapping[str, Any]] = ()
         if chosen.with_requests:
@@ -300,14 +309,13 @@ class Results:
             ) from None
         return str(path)
 
-    async def import_file(
+    async def import_results(
         self, path: str | Path, options: ImportOptions | None = None, *, tags: Sequence[str] = ()
-    ) -> Sequence[tuple[BenchResult, bool]]:
-        """Store the results in a file of another tool, all of them or none. Return each result with
-        True if it is new or False if it was stored before."""
+    ) -> Sequence[ImportedResult]:
+        """Store the results in a file of another tool, all of them or none, and return them."""
         from workbench.report.imports import read_results  # needed for nothing else
 
-        checked = [check_tag(tag) for tag in tags]
+        checked = [validated_tag(tag) for tag in tags]
         stored = []
         for one in await asyncio.to_thread(read_results, Path(path).expanduser(), options):
             result_id = known = await asyncio.to_thread(self.db.id_of_uid, one.uid)
@@ -324,9 +332,9 @@ class Results:
                     tags=(*one.tags, *checked),
                 )
             for compared in one.quality:
-                await asyncio.to_thread(self._comparisons.add_new, compared)
-            stored.append((await self.get(result_id), known is None))
-        await self.refresh()
+                await asyncio.to_thread(self._quality_db.add_new, compared)
+            stored.append(ImportedResult(await self.get(result_id), is_new=known is None))
+        await self.refresh_result_rows()
         return stored
 
 
@@ -338,7 +346,7 @@ def _advise_on_stored_result(result: BenchResult) -> tuple[Finding, ...]:
     return tuple(f for f in found if f.level is not Level.INFO) or found
 
 
-def check_tag(tag: str) -> str:
+def validated_tag(tag: str) -> str:
     """Return `tag`. Raises InputError unless `tag` is one word of at most 40 characters that does
     not begin with + or -."""
     if not tag or tag != "".join(tag.split()) or tag[0] in "+-" or len(tag) > 40:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from workbench.session.bench.row import BenchRow
 
 
-def series_of_rows(rows: Sequence[BenchRow]) -> Mapping[int, SeriesView]:
+def series_by_result_id(rows: Sequence[BenchRow]) -> Mapping[int, SeriesView]:
     """Return {result id: its experiment or sweep} for those of `rows` that belong to one."""
     arms = {row.id: experiment_arm(row.tags) for row in rows}
     found: dict[int, SeriesView] = dict(_sweep_views({row.id for row in rows}))

@@ -43,7 +43,7 @@ class ResultTimelines:
         """Return the path of the timeline of a result. The file may not exist."""
         return result_timelines.timeline_path(self._db.path.parent, self._db.uid(result_id))
 
-    async def keep(self, result_id: int, measured: MeasuredLoad) -> None:
+    async def store_timeline(self, result_id: int, measured: MeasuredLoad) -> None:
         """Store the timeline of a result that has just been measured. While a screen reads the
         GPUs, the seconds after the benchmark are added in the background. A timeline that cannot be
         written is left out, with a message."""

@@ -22,10 +22,10 @@ from workbench.model.series_state import SeriesState
 from workbench.session.series.night_watch import (
     arms_of_plans,
     candidate_plan,
-    check_candidate,
-    finish_experiment,
+    load_or_resume_experiment,
     pinned_plan,
     require_finished,
+    validated_candidate,
 )
 
 if TYPE_CHECKING:
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 _MAX_VERSIONS = 1_000
 
 
-def check_versions(versions: tuple[str, ...]) -> tuple[str, ...]:
+def validated_versions(versions: tuple[str, ...]) -> tuple[str, ...]:
     """Return the versions. Raises InputError unless they are several different ones of one kind."""
     for version in versions:
-        check_candidate(version)
+        validated_candidate(version)
     kinds = {version.partition(":")[0] for version in versions}
     if not 2 <= len(versions) <= _MAX_VERSIONS or len(set(versions)) < len(versions):
         raise InputError(
@@ -72,26 +72,26 @@ class Bisector:
         """Compare versions until the first bad one is known. Return the bisection as done. Raises
         the error that ended it early, after the bisection was stored as failed or, if the task was
         cancelled, as stopped."""
-        self._change_bisection(state=SeriesState.RUNNING, error=None)
+        self._store_changed_bisection(state=SeriesState.RUNNING, error=None)
         try:
             while (version := next_version_to_test(self.found)) is not None:
                 await self._compare_version(version)
         except asyncio.CancelledError:
-            self._change_bisection(state=SeriesState.STOPPED, error="interrupted")
+            self._store_changed_bisection(state=SeriesState.STOPPED, error="interrupted")
             raise
         except WorkbenchError as error:
-            self._change_bisection(state=SeriesState.FAILED, error=error.message)
+            self._store_changed_bisection(state=SeriesState.FAILED, error=error.message)
             raise
-        self._change_bisection(state=SeriesState.DONE, verdict=self._verdict_text())
+        self._store_changed_bisection(state=SeriesState.DONE, verdict=self._verdict_text())
         return self.found
 
-    def _change_bisection(self, **changes: Any) -> None:
-        self.found = replace(self.found, **changes)
+    def _store_changed_bisection(self, **bisection_fields: Any) -> None:
+        self.found = replace(self.found, **bisection_fields)
         self._store.save(self.found)
 
-    def _put_step(self, step: BisectStep) -> None:
+    def _add_or_replace_step(self, step: BisectStep) -> None:
         others = tuple(one for one in self.found.steps if one.version != step.version)
-        self._change_bisection(steps=(*others, step))
+        self._store_changed_bisection(steps=(*others, step))
 
     async def _compare_version(self, version: int) -> None:
         found = self.found
@@ -99,20 +99,26 @@ class Bisector:
         self._report_line(f"{found.versions[0]} against {found.versions[version]}")
         experiment = await self._run_experiment(known)
         step = next(one for one in self.found.steps if one.version == version)
-        self._put_step(self._judge_step(step, experiment))
+        self._add_or_replace_step(self._step_with_loss(step, experiment))
 
     async def _run_experiment(self, step: BisectStep) -> Experiment:
         if step.experiment_id is not None:
-            return await finish_experiment(self._session, step.experiment_id)
+            return await load_or_resume_experiment(self._session, step.experiment_id)
         found = self.found
         a, b, bases = await asyncio.to_thread(self._arms_for_version, step.version)
         bench = {} if found.requests is None else {"requests": found.requests}
 
-        async def note_id(number: int) -> None:
-            self._put_step(replace(step, experiment_id=number))
+        async def record_experiment_id(number: int) -> None:
+            self._add_or_replace_step(replace(step, experiment_id=number))
 
-        ended = await self._session.experiments.run(
-            a, b, bases=bases, opened=note_id, pairs=found.pairs, bench=bench, quality=False
+        ended = await self._session.experiments.run_experiment(
+            a,
+            b,
+            bases=bases,
+            on_experiment_stored=record_experiment_id,
+            pairs=found.pairs,
+            bench=bench,
+            quality=False,
         )
         return require_finished(ended)
 
@@ -124,7 +130,7 @@ class Bisector:
         plans = (candidate_plan(plan, good), candidate_plan(plan, other))
         return arms_of_plans(names, plans, found.sets)
 
-    def _judge_step(self, step: BisectStep, experiment: Experiment) -> BisectStep:
+    def _step_with_loss(self, step: BisectStep, experiment: Experiment) -> BisectStep:
         """Return the step with its loss. The last version is bad if a loss is shown; a version
         between is bad if it has at least half of that loss."""
         change = experiment.deciding_change
@@ -150,7 +156,9 @@ class Bisector:
         good, bad = last_good_and_first_bad(found)
         between = f"{found.versions[bad]} is the first bad version, {found.versions[good]} the last good one"
         sizes = {one.version: _step_size_text(one) for one in found.steps}
-        doubts = [one for one in found.steps if one.version != last and self._is_step_doubtful(one)]
+        doubts = [
+            one for one in found.steps if one.version != last and self._is_step_uncertain(one)
+        ]
         said = f"{between}: {sizes[bad]} against {found.versions[0]}"
         said += f"; {count_of(len(found.steps), 'experiment')}"
         if doubts:
@@ -158,7 +166,7 @@ class Bisector:
             said += f"; not certain about {names}: more --pairs decide"
         return said
 
-    def _is_step_doubtful(self, step: BisectStep) -> bool:
+    def _is_step_uncertain(self, step: BisectStep) -> bool:
         """Return whether the interval of a version reaches to the other side of half of the loss."""
         whole = self.found.total_loss_pct or 0.0
         if step.loss_pct is None or step.interval_pct is None:

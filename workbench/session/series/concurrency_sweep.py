@@ -49,7 +49,7 @@ async def plan_concurrency_sweep(
     """Check a sweep that measures a server at rising `levels` of concurrency, and return it. The
     server is the run `run_id` or the one at `url`, and `bench` has fields of BenchSpec. Raises
     InputError or BenchError for a sweep that cannot be carried out."""
-    rising = check_levels(levels)
+    rising = validated_levels(levels)
     check_minutes(max_minutes)
     parts.load.make_spec(None, dict(bench))
     target = await sweep_target_of(parts, run_id, url)
@@ -79,15 +79,15 @@ def _planned_sweep(
     levels = tuple(map(int, spec.values))
     points = [(f"c={level}", float(level)) for level in levels]
 
-    def design(progress: SweepProgress) -> ConcurrencySweep:
+    def make_design(progress: SweepProgress) -> ConcurrencySweep:
         return ConcurrencySweep(parts, progress, levels, target, bench)
 
     return PlannedSweep(
-        CONCURRENCY, "concurrency", "", points, spec, design, find_knee_of_concurrency
+        CONCURRENCY, "concurrency", "", points, spec, make_design, find_knee_of_concurrency
     )
 
 
-def check_levels(levels: Sequence[int]) -> tuple[int, ...]:
+def validated_levels(levels: Sequence[int]) -> tuple[int, ...]:
     """Return the levels, which are numbers of concurrent requests, in rising order and each once.
     Raises InputError for an empty list or a level that is too low or too high."""
     found = tuple(sorted(set(levels)))
@@ -112,12 +112,12 @@ class ConcurrencySweep(SweepDesign):
     target: SweepTarget
     bench: Mapping[str, Any]
 
-    async def make(self, run: int) -> None:
+    async def carry_out_run(self, run: int) -> None:
         bench = partial(
             self.parts.bench.benchmark_target,
             self.target.run_id,
             self.target.url,
-            **self.fields(self.levels[run]),
+            **self.bench_fields_at_level(self.levels[run]),
         )
         results = await self.progress.measure_point(run, bench)
         await self.progress.save()
@@ -127,7 +127,7 @@ class ConcurrencySweep(SweepDesign):
         if failed := results[0].summary.requests_failed:
             self.progress.add_note(f"{point.label}: {count_of(failed, 'request')} failed")
 
-    def fields(self, level: int) -> dict[str, Any]:
+    def bench_fields_at_level(self, level: int) -> dict[str, Any]:
         """Return the fields of BenchSpec that the sweep sets at one level, a number of concurrent
         requests."""
         given = self.bench
@@ -144,7 +144,9 @@ class ConcurrencySweep(SweepDesign):
 
     def estimated_run_s(self, run: int) -> float:
         """Return the time of a level at the highest tok/s that was measured so far."""
-        spec: BenchSpec = self.parts.load.make_spec(None, self.fields(self.levels[run]))
+        spec: BenchSpec = self.parts.load.make_spec(
+            None, self.bench_fields_at_level(self.levels[run])
+        )
         best_tok_s = max((point.tok_s or 0.0 for point in self.progress.sweep.points), default=0.0)
         if not best_tok_s:
             return 0.0

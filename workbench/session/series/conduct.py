@@ -28,7 +28,7 @@ class SeriesStopped(WorkbenchError):
 class Design(ABC, Generic[Run]):
     """What one kind of series decides and does. `Run` is what tells its runs apart."""
 
-    async def prepare(self) -> None:
+    async def prepare_series(self) -> None:
         """Do what comes before the first run. By default nothing."""
 
     @abstractmethod
@@ -41,10 +41,10 @@ class Design(ABC, Generic[Run]):
         leaves no room for `run`."""
 
     @abstractmethod
-    async def make(self, run: Run) -> object:
+    async def carry_out_run(self, run: Run) -> object:
         """Make a run, and keep what it shows. An error ends the series."""
 
-    async def conclude(self) -> None:
+    async def finish_series(self) -> None:
         """Do what follows the last run. By default nothing."""
 
     async def restore_host(self) -> None:
@@ -66,16 +66,16 @@ class SeriesEnding:
         return None if isinstance(self.cause, expected) else self.cause
 
 
-async def conduct_series(design: Design[Run]) -> SeriesEnding:
+async def carry_out_series(design: Design[Run]) -> SeriesEnding:
     """Carry out a series, and return how it ended. Raises nothing, so that the caller can
     store the series whatever happened (SeriesEnding.unexpected_error)."""
     try:
         try:
-            await design.prepare()
+            await design.prepare_series()
             while (run := design.next_run()) is not None:
                 design.raise_if_stopped(run)
-                await design.make(run)
-            await design.conclude()
+                await design.carry_out_run(run)
+            await design.finish_series()
         finally:
             await design.restore_host()
     except SeriesEndedEarly as early:
@@ -101,10 +101,10 @@ class TimeLimit:
         return time.monotonic() - self._began_s
 
     @property
-    def left_s(self) -> float | None:
+    def remaining_s(self) -> float | None:
         return None if self.minutes is None else 60 * self.minutes - self.elapsed_s
 
-    def leaves(self, needs_s: float) -> bool:
+    def has_time_for(self, needs_s: float) -> bool:
         """Return whether work that needs `needs_s` seconds ends within the limit."""
-        left_s = self.left_s
+        left_s = self.remaining_s
         return left_s is None or (left_s > 0 and needs_s <= left_s)

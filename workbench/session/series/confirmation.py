@@ -20,14 +20,17 @@ if TYPE_CHECKING:
 _SPEED_METRIC = "output_tok_s"
 
 
-async def confirm_value(
-    progress: SweepProgress, label: str, against: str, comparison: Awaitable[Experiment]
+async def confirm_value_in_pairs(
+    progress: SweepProgress,
+    label: str,
+    baseline_text: str,
+    pending_experiment: Awaitable[Experiment],
 ) -> None:
-    """Carry out the experiment `comparison` of the value with this label, and note its outcome.
-    `against` says in words what the value is compared with. Raises SeriesStopped or BenchCancelled if the
+    """Carry out the experiment `pending_experiment` of the value with this label, and note its outcome.
+    `baseline_text` says in words what the value is compared with. Raises SeriesStopped or BenchCancelled if the
     experiment did not come to its end, so that the sweep can be resumed."""
     try:
-        experiment = await comparison
+        experiment = await pending_experiment
     except (BenchCancelled, SeriesStopped):
         raise
     except WorkbenchError as error:
@@ -44,18 +47,18 @@ async def confirm_value(
     check_experiment_ended(progress, label, experiment)
     outcome = experiment.verdict or experiment.state
     return progress.add_note(
-        f"{label} against {against}: {outcome}{_speed_change_text(experiment)}"
+        f"{label} against {baseline_text}: {outcome}{_speed_change_text(experiment)}"
     )
 
 
 def check_experiment_ended(progress: SweepProgress, label: str, experiment: Experiment) -> None:
     """Raise what ended an experiment of a sweep before its end: CancelledError, BenchCancelled, or
-    Stopped."""
+    SeriesStopped."""
     task = asyncio.current_task()
     # a cancelled experiment ends in order, and returns
     if task is not None and task.cancelling():
         raise asyncio.CancelledError
-    progress.check_stop()
+    progress.raise_if_cancelled()
     if experiment.state == SeriesState.STOPPED:
         raise SeriesStopped(f"the comparison of {label} in pairs was stopped: {experiment.error}")
 

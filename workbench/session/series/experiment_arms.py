@@ -58,7 +58,7 @@ class ExperimentArms:
         self._arm = next(iter(sides))  # the side that is on now, or was last
         self._run: str | None = None  # the server that is on and may be stopped
         self._run_side: ComparedSide | None = None  # its host
-        self.started: str | None = None  # the server that is on if the experiment started it
+        self.started_run_id: str | None = None  # the server that is on if the experiment started it
         self._keep_on = False  # a server ran before, so the last one stays on
         self._before: tuple[Session, str] | None = None  # its host and run, once it was stopped
         # by run: the seconds that its start took, and what its engine says that it uses
@@ -77,13 +77,13 @@ class ExperimentArms:
         to_stop = filter(None, map(self._selected_server_to_stop, self._sessions))
         return next((status.run_id for status in to_stop), None)
 
-    async def prepare(self, experiment: Experiment) -> None:
+    async def prepare_hosts(self, experiment: Experiment) -> None:
         """Stop the server and revert the settings that this experiment left behind if it crashed
         before. Then find the servers that run now. Raises SettingsError if other GPU settings are
         altered."""
         for session in self._sessions:
             statuses = await session.servers.supervisor.runs()
-            await self._end_leftover(session, statuses, experiment)
+            await self._stop_leftover_server(session, statuses, experiment)
             selected = session.state.server
             # a resumed one measures the same server
             if selected is None and experiment.runs and not self._restarts:
@@ -94,14 +94,14 @@ class ExperimentArms:
                 self._keep_on = True
                 if not self._restarts and self._serves_arm_a(session, selected):
                     self._run, self._run_side = selected.run_id, self._sides["A"]
-        await self._check_starts()
+        await self._check_servers_can_start()
         if design.changes_gpu_settings(self._spec):
             for session in self._sessions:
                 # the guard reverts the settings of an experiment that is killed
                 session.gpu.guard.begin_heartbeats()
             await self.check_settings(revert=experiment.settings_on)
 
-    async def _end_leftover(
+    async def _stop_leftover_server(
         self, session: Session, statuses: Sequence[ServerStatus], experiment: Experiment
     ) -> None:
         """Stop the server that a killed experiment left behind, and select the one that ran before
@@ -121,7 +121,7 @@ class ExperimentArms:
                 return status
         return None
 
-    async def _check_starts(self) -> None:
+    async def _check_servers_can_start(self) -> None:
         """Raise ServerError, while the servers that run still do, if the server of a side could not
         be started on its host."""
         for name, side in self._sides.items():
@@ -129,13 +129,13 @@ class ExperimentArms:
                 continue
             try:
                 await side.session.servers.check_on_host(
-                    side.editor, self._servers_stopped_for(side)
+                    side.editor, self._server_stopped_before_start(side)
                 )
             except ServerError as error:
                 error.message = f"{name}: {error.message}"
                 raise
 
-    def _servers_stopped_for(self, side: ComparedSide) -> ServerStatus | None:
+    def _server_stopped_before_start(self, side: ComparedSide) -> ServerStatus | None:
         """Return the server that is stopped before the first start on the host of `side`."""
         if self._run is None or self._run_side is None or self._run_side.session != side.session:
             return self._selected_server_to_stop(side.session)
@@ -211,7 +211,7 @@ class ExperimentArms:
         if replaced is not None:
             self._before = (session, replaced.run_id)
         status = await session.servers.launch(editor, replaced, note_run_id)
-        self._run = self.started = status.run_id
+        self._run = self.started_run_id = status.run_id
 
     def _selected_server_to_stop(self, session: Session) -> ServerStatus | None:
         """Return the selected server of a host if the experiment must stop it before a start."""
@@ -239,7 +239,7 @@ class ExperimentArms:
         self, side: ComparedSide, url: str, report_line: ReportLine
     ) -> None:
         """Wait until the server at `url` answers: whoever runs it may have restarted it. Raises
-        StartFailed if it does not answer within RESTART_TIMEOUT_S seconds."""
+        StartFailedError if it does not answer within RESTART_TIMEOUT_S seconds."""
         began = time.monotonic()
         while True:
             try:
@@ -266,9 +266,9 @@ class ExperimentArms:
         run_id, self._run = self._run, None
         if run_id is not None and self._run_side is not None:
             await self._run_side.session.servers.end(run_id)
-            self.started = None
+            self.started_run_id = None
 
-    async def wait_until_cool(
+    async def wait_then_read_temperature_c(
         self, target_c: float | None, within_c: float, report_line: ReportLine
     ) -> float | None:
         """Wait until the GPUs have cooled to at most `within_c` °C above `target_c`, at most
@@ -287,7 +287,7 @@ class ExperimentArms:
 
     async def _hottest_gpu_c(self) -> float | None:
         side = self._sides[self._arm]
-        telemetry = await side.session.telemetry.reading()
+        telemetry = await side.session.telemetry.get_recent_reading()
         gpus = gpus_of_plan(side.plan, telemetry.infos)
         samples = [sample for sample in telemetry.gpus if sample.index in gpus]
         known_c = [s.temperature_c for s in samples if s.temperature_c is not None]
@@ -311,7 +311,7 @@ class ExperimentArms:
         self._fit = self._fit or result.spec.prompt_fit
         return result
 
-    async def read_server_report(
+    async def read_start_s_and_settings(
         self, arm: str, run_id: str
     ) -> tuple[float | None, Mapping[str, str]]:
         side = self._sides[arm]
@@ -325,12 +325,12 @@ class ExperimentArms:
                     if row.kind == "engine" and row.in_force is not None:
                         chosen[row.name] = row.in_force
             ready_after_s = None
-            if side.standing_server is None and run_id == self.started:
+            if side.standing_server is None and run_id == self.started_run_id:
                 ready_after_s = supervisor.status(run_id).ready_after_s
             self._reported[run_id] = ready_after_s, chosen
         return self._reported[run_id]
 
-    async def restore_host(self, experiment: Experiment) -> Sequence[str]:
+    async def restore_host_and_report(self, experiment: Experiment) -> Sequence[str]:
         notes = []
         if self._settings_arm is not None:
             try:
@@ -339,39 +339,39 @@ class ExperimentArms:
                 notes.append(
                     f"GPU settings were not reverted: {error.message} (run `workbench gpu revert`)"
                 )
-        notes.append(await self._restore_server(experiment))
+        notes.append(await self._restore_server_and_report(experiment))
         return list(filter(None, notes))
 
-    async def _restore_server(self, experiment: Experiment) -> str:
+    async def _restore_server_and_report(self, experiment: Experiment) -> str:
         """Leave a server on if one ran before the experiment, otherwise stop the last one. Return a
         note about it; "" if there is nothing to report."""
-        if self._keep_on and (note := await self._start_earlier_again()):
+        if self._keep_on and (note := await self._restart_previous_server_and_report()):
             return note
-        if self.started is None:
+        if self.started_run_id is None:
             return ""
         if self._keep_on:
             arm = experiment.runs[-1].side if experiment.runs else "A"
             return (
-                f"a server ran before the experiment, so {self.started} with {arm}'s "
+                f"a server ran before the experiment, so {self.started_run_id} with {arm}'s "
                 "configuration keeps running"
             )
         try:
             await self.stop_and_revert()
         except WorkbenchError as error:
             return (
-                f"run {self.started} was not stopped: {error.message} (run `workbench stop "
-                f"{self.started}`)"
+                f"run {self.started_run_id} was not stopped: {error.message} (run `workbench stop "
+                f"{self.started_run_id}`)"
             )
         return ""
 
-    async def _start_earlier_again(self) -> str:
+    async def _restart_previous_server_and_report(self) -> str:
         """If the experiment has stopped the server that ran before, and none of its own runs now,
         start the earlier one again. Return a note about it; "" if there was nothing to do."""
         if self._before is None:
             return ""
         session, run_id = self._before
         supervisor = session.servers.supervisor
-        if self.started is not None and supervisor.status(self.started).may_live:
+        if self.started_run_id is not None and supervisor.status(self.started_run_id).may_live:
             return ""
         try:
             status = await session.servers.launch(session.servers.editor_of_run(run_id))

@@ -29,7 +29,7 @@ from workbench.session.series.conduct import (
     SeriesEnding,
     SeriesStopped,
     TimeLimit,
-    conduct_series,
+    carry_out_series,
 )
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class TestBed(Protocol):
     Every method may raise WorkbenchError."""
 
     @property
-    def started(self) -> str | None:
+    def started_run_id(self) -> str | None:
         """The run id of the server that the experiment has started last and not stopped, or None. It
         may have failed meanwhile."""
         ...
@@ -96,10 +96,10 @@ class TestBed(Protocol):
         experiment uses."""
         ...
 
-    async def wait_until_cool(
+    async def wait_then_read_temperature_c(
         self, target_c: float | None, within_c: float, report_line: ReportLine
     ) -> float | None:
-        """Wait, for a limited time, until the GPUs are at most `within_c` °C away from `target_c`.
+        """Wait, for a limited time, until the GPUs have cooled to `within_c` °C above `target_c`.
         `report_line` is called with texts on the progress. Return the last temperature in °C, or None if
         it is not known."""
         ...
@@ -109,7 +109,7 @@ class TestBed(Protocol):
         stored result."""
         ...
 
-    async def read_server_report(
+    async def read_start_s_and_settings(
         self, arm: str, run_id: str
     ) -> tuple[float | None, Mapping[str, str]]:
         """Return what the arm's server says about itself: the seconds that its start took, if the
@@ -117,62 +117,62 @@ class TestBed(Protocol):
         an error."""
         ...
 
-    async def restore_host(self, experiment: Experiment) -> Sequence[str]:
+    async def restore_host_and_report(self, experiment: Experiment) -> Sequence[str]:
         """Revert the GPU settings, and stop the experiment's server unless a server ran before the
         experiment. Return notes for the user on what failed and on what keeps running."""
         ...
 
 
-class AnswersBeside(Protocol):
+class AnswerComparison(Protocol):
     """The comparison of the answers of A and B, made while the servers of an experiment run anyway.
     Nothing that fails in it ends the experiment, except a lost link."""
 
-    async def measure_after_run(
+    async def measure_missing_answers(
         self, run: ExperimentRun, report_line: ReportLine
     ) -> QualityResult | None:
         """Measure the answers that are still missing on the server of a run that was benchmarked.
         Return the stored comparison once none is missing, before that None."""
         ...
 
-    async def end(self, *, done: bool) -> QualityResult | None:
+    async def finish_comparison(self, *, experiment_done: bool) -> QualityResult | None:
         """Return the stored comparison of what was measured, when the experiment has ended. None if
-        there is nothing new, or if a resumed experiment can measure the rest (not `done`)."""
+        there is nothing new, or if a resumed experiment can measure the rest (not `experiment_done`)."""
         ...
 
-    def left_s(self) -> float:
+    def estimated_remaining_s(self) -> float:
         """Return the estimated seconds of what is missing; 0 if nothing is known about it."""
         ...
 
 
-class AnswersMaker(Protocol):
+class AnswerComparisonFactory(Protocol):
     """Makes the comparisons of answers of experiments."""
 
     def cost_text(
         self,
         spec: ExperimentSpec,
         concurrency: int,
-        why: Sequence[str],
-        names: Collection[str],
+        changed_settings: Sequence[str],
+        engine_names: Collection[str],
         *,
-        starts_a: bool,
+        starts_servers_of_a: bool,
     ) -> str:
-        """Return what the comparison of the answers adds to an experiment. `why` names the settings
-        in which A and B differ, and `names` the engines, as far as they are known."""
+        """Return what the comparison of the answers adds to an experiment. `changed_settings` names the settings
+        in which A and B differ, and `engine_names` the engines, as far as they are known."""
         ...
 
-    async def load_comparison(
+    async def create_or_restore_comparison(
         self,
         experiment: Experiment,
         sides: Mapping[str, ComparedSide],
         concurrency: int,
         db: QualityDb,
-    ) -> AnswersBeside:
+    ) -> AnswerComparison:
         """Return the comparison of the answers of an experiment, with what it has measured so far."""
         ...
 
 
 class ExperimentConduct(Design[ExperimentRun]):
-    """Carries out one experiment. `report_line` is called with the changed experiment after each change,
+    """Carries out one experiment. `show_experiment` is called with it after each change,
     and `save` writes it to disk. `results` are the earlier results if the experiment is resumed,
     and `left_s` is the estimated duration in seconds, None if unknown. `quality` has the
     measured comparisons of answers, the newest first, and `answers` makes the experiment's own;
@@ -188,7 +188,7 @@ class ExperimentConduct(Design[ExperimentRun]):
         results: Sequence[BenchResult] = (),
         left_s: float | None = None,
         quality: Sequence[QualityResult] = (),
-        answers: AnswersBeside | None = None,
+        answers: AnswerComparison | None = None,
     ) -> None:
         self.experiment = experiment
         self._answers = answers
@@ -206,17 +206,21 @@ class ExperimentConduct(Design[ExperimentRun]):
         lost link or a failed server is not raised: the experiment's `error` has the reason. Raises
         StoreError if the experiment cannot be stored. An error that is a defect of Workbench is
         raised too, after the experiment was stored."""
-        ending = await conduct_series(self)
+        ending = await carry_out_series(self)
         if self._answers is not None:
-            self._use_answers(await self._answers.end(done=ending.state == SeriesState.DONE))
-        self._note_ending(ending)
+            self._add_quality_result(
+                await self._answers.finish_comparison(
+                    experiment_done=ending.state == SeriesState.DONE
+                )
+            )
+        self._record_ending(ending)
         await self._save(self.experiment)
         unexpected = ending.unexpected_error
         if unexpected is not None and not isinstance(unexpected, asyncio.CancelledError):
             raise unexpected
         return self.experiment
 
-    def _note_ending(self, ending: SeriesEnding) -> None:
+    def _record_ending(self, ending: SeriesEnding) -> None:
         state, error = ending.state, _end_reason(ending.cause)
         why = error if state == SeriesState.FAILED and error is not None else INTERRUPTED
         runs = tuple(design.fail_unfinished_run(run, why) for run in self.experiment.runs)
@@ -230,12 +234,12 @@ class ExperimentConduct(Design[ExperimentRun]):
             settings_on=False,
         )
         self.experiment = ended
-        self._note_restarts(*self._end_notes)
-        self._judge_experiment()
+        self._add_note_lines(*self._end_notes)
+        self._update_verdict()
         self._estimate_time_left()
         self._show_experiment(self.experiment)
 
-    async def prepare(self) -> None:
+    async def prepare_series(self) -> None:
         if design.why_enough_pairs(self.experiment) is None:
             await self._make_warm_up_runs()
 
@@ -245,12 +249,12 @@ class ExperimentConduct(Design[ExperimentRun]):
         return design.next_run(self.experiment)
 
     def raise_if_stopped(self, run: ExperimentRun) -> None:
-        """Raise Stopped if the time limit leaves no room for another pair of runs. A pair that has
+        """Raise SeriesStopped if the time limit leaves no room for another pair of runs. A pair that has
         begun is completed."""
         done = self.experiment.completed_pairs
         took = [r.took_s for r in self.experiment.runs if r.took_s is not None]
         in_pair = any(r.pair == done and r.state == RunState.DONE for r in self.experiment.runs)
-        if not took or in_pair or self._limit.leaves(2 * average(took)):
+        if not took or in_pair or self._limit.has_time_for(2 * average(took)):
             return
         raise SeriesStopped(
             f"the limit of {self._limit.minutes:g} min was reached after {done} of "
@@ -258,13 +262,13 @@ class ExperimentConduct(Design[ExperimentRun]):
             next_step="resume the experiment with more --max-minutes; finished pairs are kept",
         )
 
-    async def conclude(self) -> None:
+    async def finish_series(self) -> None:
         why = design.why_enough_pairs(self.experiment)
         if why is not None and self.experiment.spec.until_pct is not None:
-            self._note_restarts(why)
+            self._add_note_lines(why)
 
     async def restore_host(self) -> None:
-        self._end_notes = await self._bench.restore_host(self.experiment)
+        self._end_notes = await self._bench.restore_host_and_report(self.experiment)
 
     # ---- one run
 
@@ -288,19 +292,19 @@ class ExperimentConduct(Design[ExperimentRun]):
                 chosen = compiling or arms[:1]
             for arm in chosen:
                 while (
-                    await self.make(design.create_warm_up_run(self.experiment, arm, host))
+                    await self.carry_out_run(design.create_warm_up_run(self.experiment, arm, host))
                 ).state == RunState.FAILED:
                     pass
 
     async def _start_or_find_server(self, arm: str, report_line: ReportLine) -> str:
         """Start the arm's server if needed, wait until it is READY, apply the arm's GPU settings,
         and return the run id."""
-        run_id = await self._bench.ensure_server(arm, self._name_server)
-        await self._name_server(self._bench.started)
+        run_id = await self._bench.ensure_server(arm, self._record_server_run_id)
+        await self._record_server_run_id(self._bench.started_run_id)
         await self._bench.prepare_server(arm, run_id, report_line)
         return run_id
 
-    async def _name_server(self, run_id: str | None) -> None:
+    async def _record_server_run_id(self, run_id: str | None) -> None:
         """Store which server the experiment starts, so that it can stop that server when it is
         resumed after a crash."""
         settings = design.changes_gpu_settings(self.experiment.spec)
@@ -309,19 +313,21 @@ class ExperimentConduct(Design[ExperimentRun]):
             self.experiment = now
             await self._save_experiment()
 
-    async def make(self, run: ExperimentRun) -> ExperimentRun:
+    async def carry_out_run(self, run: ExperimentRun) -> ExperimentRun:
         """Carry out one run of the experiment. Return it with the state "done", "discarded" or
         "failed". A failed run may be repeated."""
         began = time.monotonic()
         title = f"{_run_text(run)}, {run.side}"
 
-        def say(text: str) -> None:
+        def show_run_phase(text: str) -> None:
             self._show_phase(f"{title}: {text}")
 
         run = await self._store_run(replace(run, state=RunState.STARTING), f"{title}: starting")
         try:
-            run = replace(run, run_id=await self._start_or_find_server(run.side, say))
-            run = replace(run, start_temperature_c=await self._wait_until_gpus_cool(run, title))
+            run = replace(run, run_id=await self._start_or_find_server(run.side, show_run_phase))
+            run = replace(
+                run, start_temperature_c=await self._wait_then_read_temperature_c(run, title)
+            )
             run = await self._store_run(
                 replace(run, state=RunState.MEASURING), f"{title}: measuring"
             )
@@ -342,7 +348,7 @@ class ExperimentConduct(Design[ExperimentRun]):
                 return await self._store_failed_run(
                     run, garbage, NoAnswerError(garbage, next_step=step)
                 )
-            if self._was_server_away(run, result):
+            if self._was_server_unreachable(run, result):
                 return await self._store_failed_run(run, why, BenchError(why))
             if not result.summary.requests_ok:
                 logs = "look for the cause in the server's log"
@@ -362,14 +368,16 @@ class ExperimentConduct(Design[ExperimentRun]):
             if run.pair != WARM_UP:
                 return await self._store_failed_run(run, why, BenchError(why))
         run = replace(run, value=find_metric(metric).value_in(result.summary))
-        ready_after_s, chosen = await self._bench.read_server_report(run.side, run.run_id or "")
+        ready_after_s, chosen = await self._bench.read_start_s_and_settings(
+            run.side, run.run_id or ""
+        )
         run = replace(run, ready_after_s=ready_after_s, chosen=chosen)
         if run.pair == WARM_UP:
             run = await self._store_run(replace(run, state=RunState.DISCARDED, error=why))
         else:
             self._results[result.id] = result
             run = await self._store_run(replace(run, state=RunState.DONE))
-        await self._compare_answers(run, say)
+        await self._compare_answers(run, show_run_phase)
         return run
 
     async def _compare_answers(self, run: ExperimentRun, report_line: ReportLine) -> None:
@@ -377,19 +385,19 @@ class ExperimentConduct(Design[ExperimentRun]):
         which they cannot disturb any more, and before the server of the next run starts."""
         if self._answers is None:
             return
-        found = await self._answers.measure_after_run(run, report_line)
+        found = await self._answers.measure_missing_answers(run, report_line)
         self._show_phase("")
         if found is not None:
-            self._use_answers(found)
-            self._judge_experiment()
+            self._add_quality_result(found)
+            self._update_verdict()
             await self._save_experiment()
 
-    def _use_answers(self, found: QualityResult | None) -> None:
+    def _add_quality_result(self, found: QualityResult | None) -> None:
         if found is not None:
             self._quality = (found, *self._quality)
             self.experiment = replace(self.experiment, quality_id=found.id)
 
-    def _was_server_away(self, run: ExperimentRun, result: BenchResult) -> bool:
+    def _was_server_unreachable(self, run: ExperimentRun, result: BenchResult) -> bool:
         """Return whether no request succeeded because the server at a URL was away, for example
         because its owner restarts it. The next run waits for it (TestBed.prepare_server)."""
         none_served = not result.summary.requests_ok
@@ -403,7 +411,7 @@ class ExperimentConduct(Design[ExperimentRun]):
         target = design.arm_of(self.experiment.spec, run.arm).target
         return target is not None and target.url is not None
 
-    async def _wait_until_gpus_cool(self, run: ExperimentRun, title: str) -> float | None:
+    async def _wait_then_read_temperature_c(self, run: ExperimentRun, title: str) -> float | None:
         within = self.experiment.spec.match_temperature_c
         if within is None:
             return None
@@ -415,12 +423,12 @@ class ExperimentConduct(Design[ExperimentRun]):
             ),
             None,
         )
-        temperature = await self._bench.wait_until_cool(
+        temperature = await self._bench.wait_then_read_temperature_c(
             first, within, lambda text: self._show_phase(f"{title}: {text}")
         )
         if first is not None and temperature is not None and abs(temperature - first) > within:
             began = f"run {run.place + 1} ({run.arm}) began at {temperature:.0f} °C"
-            self._note_restarts(f"{began}, the first run at {first:.0f} °C")
+            self._add_note_lines(f"{began}, the first run at {first:.0f} °C")
         return temperature
 
     async def _store_failed_run(
@@ -449,7 +457,7 @@ class ExperimentConduct(Design[ExperimentRun]):
     async def _store_run(self, run: ExperimentRun, phase: str = "") -> ExperimentRun:
         self.experiment = replace(design.add_or_replace_run(self.experiment, run), phase=phase)
         if run.state == RunState.DONE and self.experiment.completed_pairs > run.pair:
-            self._judge_experiment()
+            self._update_verdict()
         self._estimate_time_left()
         if run.state in (RunState.DONE, RunState.DISCARDED, RunState.FAILED):
             await self._save_experiment()
@@ -457,7 +465,7 @@ class ExperimentConduct(Design[ExperimentRun]):
             self._show_experiment(self.experiment)
         return run
 
-    def _judge_experiment(self) -> None:
+    def _update_verdict(self) -> None:
         self.experiment = design.evaluate_experiment(self.experiment, self._results, self._quality)
 
     def _estimate_time_left(self) -> None:
@@ -467,7 +475,7 @@ class ExperimentConduct(Design[ExperimentRun]):
             if left is None and self._first_estimate_s is not None:
                 left = max(0.0, self._first_estimate_s - self._limit.elapsed_s)
             if left is not None and self._answers is not None:
-                left += self._answers.left_s()
+                left += self._answers.estimated_remaining_s()
         self.experiment = replace(self.experiment, left_s=left)
 
     async def _save_experiment(self) -> None:
@@ -478,7 +486,7 @@ class ExperimentConduct(Design[ExperimentRun]):
         self.experiment = replace(self.experiment, phase=text)
         self._show_experiment(self.experiment)
 
-    def _note_restarts(self, *lines: str) -> None:
+    def _add_note_lines(self, *lines: str) -> None:
         known = self.experiment.note.splitlines()
         self.experiment = replace(self.experiment, note="\n".join(dict.fromkeys([*known, *lines])))
 

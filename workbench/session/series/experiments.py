@@ -48,7 +48,11 @@ if TYPE_CHECKING:
     from workbench.session.plans.plans import Plans
     from workbench.session.plans.presets import Presets
     from workbench.session.results.results import Results
-    from workbench.session.series.experiment_run import AnswersBeside, AnswersMaker, TestBed
+    from workbench.session.series.experiment_run import (
+        AnswerComparison,
+        AnswerComparisonFactory,
+        TestBed,
+    )
     from workbench.session.series.sweep_progress import SweepProgress
     from workbench.session.servers.arm_targets import BasePlans, ComparedSide
     from workbench.session.servers.servers import Servers
@@ -84,7 +88,7 @@ class Experiments:
         gpu: GpuControl,
         results: Results,
         hosts: OtherHosts,
-        answers: Callable[[], AnswersMaker],
+        answers: Callable[[], AnswerComparisonFactory],
     ) -> None:
         self._core, self._presets, self._plans, self._servers = core, presets, plans, servers
         self._load, self._gpu, self._results = load, gpu, results
@@ -196,7 +200,7 @@ class Experiments:
         """Return the estimated duration of an experiment in seconds, from earlier starts and
         benchmarks of the same kind. None if there are none. `restarts` says whether each run starts
         a server."""
-        start_s, bench_s = self._start_estimate_s(spec), self._bench_estimate_s(spec)
+        start_s, bench_s = self._estimated_start_s(spec), self._estimated_bench_s(spec)
         if bench_s is None or start_s is None:
             return None
         pairs = spec.pairs if spec.until_pct is None else design.MIN_PAIRS_UNTIL_SURE
@@ -205,7 +209,7 @@ class Experiments:
         starts = runs * started / 2 if restarts else min(1, started)
         return starts * start_s + runs * (bench_s + _BESIDE_BENCHMARK_S)
 
-    def _start_estimate_s(self, spec: ExperimentSpec) -> float | None:
+    def _estimated_start_s(self, spec: ExperimentSpec) -> float | None:
         longest = []
         for plan in _plans_to_start(spec):
             known = []
@@ -218,8 +222,8 @@ class Experiments:
             longest.append(max(known[:4]))
         return max(longest, default=0.0)
 
-    def _bench_estimate_s(self, spec: ExperimentSpec) -> float | None:
-        shape = self._load_shape(spec)
+    def _estimated_bench_s(self, spec: ExperimentSpec) -> float | None:
+        shape = self._bench_spec_of_experiment(spec)
         limits_s = [limit_s for limit_s in (shape.seconds, shape.trace_s) if limit_s is not None]
         if limits_s and not shape.command:
             return min(limits_s)
@@ -232,7 +236,7 @@ class Experiments:
                 return took_s * (1 + shape.warmup / max(1, shape.requests))
         return None
 
-    async def setting_changes(
+    async def preview_setting_changes(
         self, a: Arm, b: Arm, twins: Sequence[str] = ()
     ) -> Sequence[SettingOutcome]:
         """Return what `run` would do to GPU settings, as the outcomes of a dry run."""
@@ -241,20 +245,22 @@ class Experiments:
             bases = dict.fromkeys("AB", self._plans.editor.plan)
         return await self.targets.setting_changes({"A": a, "B": b}, bases, twins)
 
-    async def setting_changes_of(self, experiment: Experiment) -> Sequence[SettingOutcome]:
+    async def preview_resumed_setting_changes(
+        self, experiment: Experiment
+    ) -> Sequence[SettingOutcome]:
         """Return what `resume` would do to GPU settings, as the outcomes of a dry run."""
         a, b, bases = spec_with_secrets(self._presets, experiment.spec)
         twins = experiment.spec.twins
         return await self.targets.setting_changes({"A": a, "B": b}, bases, twins)
 
-    def quality_cost(
+    def quality_cost_text(
         self, a: Arm, b: Arm, bases: BasePlans = MappingProxyType({}), **options: Any
     ) -> str:
         """Return in a sentence what comparing the answers will add to an experiment. "" if A and B
         differ in nothing that changes the answers, or if the answers are not compared. `bases` and
         `options` are those of `run`."""
         spec = self.experiment_spec(a, b, **options)
-        shape = self._load_shape(spec)
+        shape = self._bench_spec_of_experiment(spec)
         if not spec.quality or shape.endpoint == "embeddings":
             return ""
         plan_a, plan_b = self._plan_of_arm("A", a, bases), self._plan_of_arm("B", b, bases)
@@ -263,9 +269,11 @@ class Experiments:
             return ""
         names = {plan.engine for plan in filter(None, (plan_a, plan_b))}
         starts_a = a.target is None or a.target.plan is not None
-        return self._answers().cost_text(spec, shape.concurrency, why, names, starts_a=starts_a)
+        return self._answers().cost_text(
+            spec, shape.concurrency, why, names, starts_servers_of_a=starts_a
+        )
 
-    def value_warnings(
+    def doubtful_value_warnings(
         self, a: Arm, b: Arm, bases: BasePlans = MappingProxyType({})
     ) -> Sequence[str]:
         """Return a sentence for each changed flag of A and B whose value the engine may not have.
@@ -274,7 +282,7 @@ class Experiments:
         for name, arm in (("A", a), ("B", b)):
             if not arm.sets:
                 continue
-            editor = self._changed_editor(name, arm, bases)
+            editor = self._editor_with_arm_changes(name, arm, bases)
             if editor is not None:
                 for finding in editor.list_doubtful_values(arm.sets):
                     fix = f": {finding.fix}" if finding.fix else ""
@@ -287,10 +295,10 @@ class Experiments:
         target = arm.target
         if target is not None and target.run_id is not None and target.host is None:
             return self._servers.supervisor.record(target.run_id).plan
-        editor = self._changed_editor(name, arm, bases)
+        editor = self._editor_with_arm_changes(name, arm, bases)
         return editor.plan if editor is not None else None
 
-    def _changed_editor(self, name: str, arm: Arm, bases: BasePlans) -> PlanEditor | None:
+    def _editor_with_arm_changes(self, name: str, arm: Arm, bases: BasePlans) -> PlanEditor | None:
         """Return the changed plan of an arm whose server is started, None for one that runs."""
         if arm.target is None:
             editor = PlanEditor(self._plans.editor.plan)
@@ -308,21 +316,21 @@ class Experiments:
 
     # ---- carried out
 
-    async def run(
+    async def run_experiment(
         self,
         a: Arm,
         b: Arm,
         *,
         bases: BasePlans | None = None,
-        opened: Callable[[int], Awaitable[None]] | None = None,
+        on_experiment_stored: Callable[[int], Awaitable[None]] | None = None,
         advice: AdvisedChange | None = None,
         **options: Any,
     ) -> Experiment:
         """Carry out a new experiment and return it as done, failed or stopped. `options` are fields
         of ExperimentSpec, and `bases` the plans of the arms if `targets` has looked them up
         already. `advice` is the finding that the experiment tests; it is stored with the
-        experiment. `opened` is called with the experiment's id before anything is started."""
-        async with self._hold_alone():
+        experiment. `on_experiment_stored` is called with the experiment's id before anything is started."""
+        async with self._exclude_other_experiments():
             if not bases:
                 a, b, bases = await self.targets.look_up(a, b)
             spec = self.experiment_spec(a, b, **options)
@@ -343,31 +351,33 @@ class Experiments:
                 left_s=left_s,
                 advice=advice,
             )
-            async with self._hold_locks(sides, "an experiment"):
+            async with self._hold_measurement_locks(sides, "an experiment"):
                 # a refused experiment is not stored
-                await ExperimentArms(spec, sides, restarts=restarts).prepare(new)
+                await ExperimentArms(spec, sides, restarts=restarts).prepare_hosts(new)
                 experiment = await asyncio.to_thread(self.db.add, new)
-                if opened is not None:
-                    await opened(experiment.id)
-                return await self._carry_out_work(self._conduct_experiment(experiment, sides))
+                if on_experiment_stored is not None:
+                    await on_experiment_stored(experiment.id)
+                return await self._carry_out_in_task(self._carry_out_experiment(experiment, sides))
 
-    async def run_for_sweep(
-        self, spec: ExperimentSpec, bed: TestBed, progress: SweepProgress
+    async def run_sweep_experiment(
+        self, spec: ExperimentSpec, test_bed: TestBed, progress: SweepProgress
     ) -> Experiment:
-        """Carry out the experiment of a sweep on `bed`, while the sweep holds the locks. If the
+        """Carry out the experiment of a sweep on `test_bed`, while the sweep holds the locks. If the
         sweep had begun this experiment before, go on with it. Only the sweep can resume it, because
         only the sweep knows the values that the GPUs get."""
-        async with self._hold_alone():
-            experiment = await self._begun_experiment(spec, progress)
+        async with self._exclude_other_experiments():
+            experiment = await self._stored_experiment_of_sweep(spec, progress)
             if experiment is None:
                 experiment = await self._add_experiment_of_sweep(spec, progress)
             elif experiment.state == SeriesState.DONE:
                 return experiment
             else:
                 experiment = design.resume_experiment(experiment)
-            return await self._carry_out_work(self._conduct_for_sweep(experiment, bed))
+            return await self._carry_out_in_task(
+                self._carry_out_sweep_experiment(experiment, test_bed)
+            )
 
-    async def _begun_experiment(
+    async def _stored_experiment_of_sweep(
         self, spec: ExperimentSpec, progress: SweepProgress
     ) -> Experiment | None:
         """Return the stored experiment of a sweep, if it compares the same arms."""
@@ -389,7 +399,7 @@ class Experiments:
             sweep_id=progress.sweep.id,
         )
         experiment = await asyncio.to_thread(self.db.add, new)
-        await progress.note_experiment(experiment.id)
+        await progress.store_experiment_id(experiment.id)
         return experiment
 
     async def resume(
@@ -398,7 +408,7 @@ class Experiments:
         """Continue a stored experiment. `pairs` changes the planned number of pairs of runs.
         `max_minutes` limits the time from now on; with None there is no limit. Raises InputError if
         the experiment cannot be resumed."""
-        async with self._hold_alone():
+        async with self._exclude_other_experiments():
             stored = await self.get(experiment_id)
             spec = replace(
                 stored.spec,
@@ -410,7 +420,7 @@ class Experiments:
                 spec = replace(spec, pairs=pairs)
             experiment = replace(stored, spec=design.check_spec(spec))
             self._check_resumable(experiment)
-            await self._check_files(experiment)
+            await self._check_files_unchanged(experiment)
             has_judged_pairs = experiment.completed_pairs >= 2
             is_extended = has_judged_pairs and spec.pairs != stored.spec.pairs
             if is_extended or experiment.state == SeriesState.DONE:
@@ -420,12 +430,12 @@ class Experiments:
                 self._plans.edit_plan(bases["A"], f"experiment {experiment_id}")
                 await self._find_engine()
             sides = await self.targets.sides(experiment.spec, {"A": a, "B": b}, bases)
-            async with self._hold_locks(sides, f"experiment {experiment_id}"):
-                return await self._carry_out_work(
-                    self._conduct_experiment(design.resume_experiment(experiment), sides)
+            async with self._hold_measurement_locks(sides, f"experiment {experiment_id}"):
+                return await self._carry_out_in_task(
+                    self._carry_out_experiment(design.resume_experiment(experiment), sides)
                 )
 
-    async def _check_files(self, experiment: Experiment) -> None:
+    async def _check_files_unchanged(self, experiment: Experiment) -> None:
         """Raise InputError if the trace or the prompts file of an experiment is another one than that
         of its runs."""
         bench = experiment.spec.bench
@@ -477,7 +487,7 @@ class Experiments:
         await asyncio.wait([work])
 
     @asynccontextmanager
-    async def _hold_alone(self) -> AsyncIterator[None]:
+    async def _exclude_other_experiments(self) -> AsyncIterator[None]:
         """Run the block while no other experiment of this session runs. If an earlier experiment is
         being stored, wait for that. Raises BenchError if another experiment is running."""
         if self._one.locked() and not self._ending:
@@ -499,19 +509,21 @@ class Experiments:
         await self._plans.locate_unknown_engine(self._plans.editor)
 
     @asynccontextmanager
-    async def _hold_locks(
-        self, sides: Mapping[str, ComparedSide], what: str
+    async def _hold_measurement_locks(
+        self, sides: Mapping[str, ComparedSide], lock_text: str
     ) -> AsyncIterator[None]:
         """Hold the measurement lock of each host of the experiment, so that no other Workbench
-        measures there. `what` tells other Workbenches who holds the lock. A server on a machine
+        measures there. `lock_text` tells other Workbenches who holds the lock. A server on a machine
         that is none of these hosts needs no lock: only the load comes from here."""
         sessions = {side.session.host.name: side.session for side in sides.values() if side.on_host}
         async with AsyncExitStack() as stack:
             for name in sorted(sessions):
-                await stack.enter_async_context(sessions[name].measurement_lock.hold_lock(what))
+                await stack.enter_async_context(
+                    sessions[name].measurement_lock.hold_lock(lock_text)
+                )
             yield
 
-    async def _carry_out_work(self, work: Awaitable[Experiment]) -> Experiment:
+    async def _carry_out_in_task(self, work: Awaitable[Experiment]) -> Experiment:
         """Carry out an experiment in a task of its own. A cancelled experiment restores servers and
         settings, and is returned as stopped."""
         self._conducting = asyncio.ensure_future(work)
@@ -521,7 +533,7 @@ class Experiments:
         finally:
             self._conducting = None
 
-    async def _conduct_experiment(
+    async def _carry_out_experiment(
         self, experiment: Experiment, sides: Mapping[str, ComparedSide]
     ) -> Experiment:
         self._gpu.guard.begin_heartbeats()  # the guard reverts the settings of an experiment that is killed
@@ -536,7 +548,7 @@ class Experiments:
             await self._save_experiment(experiment)
             self._show_experiment(experiment)
             try:
-                await arms.prepare(experiment)
+                await arms.prepare_hosts(experiment)
             except WorkbenchError as error:
                 failed = replace(
                     experiment, state=SeriesState.FAILED, error=error.message, left_s=None
@@ -544,23 +556,27 @@ class Experiments:
                 await self._save_experiment(failed)
                 self._show_experiment(failed)
                 raise
-            answers = await self._answers_beside(experiment, sides)
-            return await self._conduct_on_bed(arms, experiment, results, answers)
+            answers = await self._answer_comparison(experiment, sides)
+            return await self._carry_out_on_test_bed(arms, experiment, results, answers)
 
-    async def _conduct_for_sweep(self, experiment: Experiment, bed: TestBed) -> Experiment:
+    async def _carry_out_sweep_experiment(
+        self, experiment: Experiment, test_bed: TestBed
+    ) -> Experiment:
         with self.db.hold_lock(experiment.id):
-            return await self._conduct_on_bed(bed, experiment, await self._read_results(experiment))
+            return await self._carry_out_on_test_bed(
+                test_bed, experiment, await self._read_results(experiment)
+            )
 
-    async def _conduct_on_bed(
+    async def _carry_out_on_test_bed(
         self,
-        bed: TestBed,
+        test_bed: TestBed,
         experiment: Experiment,
         results: Sequence[BenchResult],
-        answers: AnswersBeside | None = None,
+        answers: AnswerComparison | None = None,
     ) -> Experiment:
         conduct = ExperimentConduct(
             replace(experiment, server=None, settings_on=False),
-            bed,
+            test_bed,
             save=self._save_experiment,
             show_experiment=self._show_experiment,
             results=results,
@@ -573,12 +589,12 @@ class Experiments:
         self._core.record_command(
             f"workbench experiment show {ended.id}", ended.verdict or ended.state
         )
-        await self._results.refresh()
+        await self._results.refresh_result_rows()
         return ended
 
-    async def _answers_beside(
+    async def _answer_comparison(
         self, experiment: Experiment, sides: Mapping[str, ComparedSide]
-    ) -> AnswersBeside | None:
+    ) -> AnswerComparison | None:
         """Return the comparison of answers that is made beside the runs. None if A and B differ in
         nothing that changes the answers, if the user wants none, or if it was made before."""
         spec = experiment.spec
@@ -589,14 +605,14 @@ class Experiments:
             plans.setdefault(name[0], side.plan_started_with)
         if not _answer_changing_settings(plans["A"], plans["B"]):
             return None
-        shape = self._load_shape(spec)
+        shape = self._bench_spec_of_experiment(spec)
         if shape.endpoint == "embeddings":
             return None
-        return await self._answers().load_comparison(
+        return await self._answers().create_or_restore_comparison(
             experiment, sides, shape.concurrency, self._quality_db
         )
 
-    def _load_shape(self, spec: ExperimentSpec) -> BenchSpec:
+    def _bench_spec_of_experiment(self, spec: ExperimentSpec) -> BenchSpec:
         return self._load.make_spec(spec.preset_id, dict(spec.bench))
 
     def _show_experiment(self, experiment: Experiment) -> None:

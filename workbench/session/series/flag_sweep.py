@@ -19,15 +19,15 @@ from workbench.model.secrets import mask_argv
 from workbench.model.series_state import SeriesState
 from workbench.model.server_run import ServerState
 from workbench.model.sweep import PointState
-from workbench.session.series.confirmation import confirm_value
+from workbench.session.series.confirmation import confirm_value_in_pairs
 from workbench.session.series.sweep_progress import SweepDesign, SweepProgress
 from workbench.session.uninterrupted import await_uninterrupted
 
 if TYPE_CHECKING:
-    from workbench.model.bench import BenchResult
+    from workbench.model.bench import BenchResult, ResultId
     from workbench.model.experiment import Experiment
     from workbench.model.server_run import ServerStatus
-    from workbench.model.sweep import SweepPoint
+    from workbench.model.sweep import PointIndex, SweepPoint
     from workbench.session.plans.plan_editor import PlanEditor
     from workbench.session.series.sweep_parts import SweepParts
 
@@ -75,15 +75,15 @@ class FlagSweep(SweepDesign):
     _server: str | None = field(default=None, init=False)
     _begun: bool = field(default=False, init=False)
 
-    async def prepare(self) -> None:
-        await self._check_first_start()
+    async def prepare_series(self) -> None:
+        await self._check_server_can_start()
         self._begun = True
         self.progress.pair_runs = 2 * self.pairs
-        if self._changes_answers():
+        if self._can_values_change_answers():
             self.progress.change_sweep(quality=NOT_MEASURED)
         await self._stop_selected_server()
 
-    async def conclude(self) -> None:
+    async def finish_series(self) -> None:
         if all(point.state != PointState.DONE for point in self.progress.sweep.points[1:]):
             raise BenchError("none of the values could be measured")
         runs = "one run each" if self.runs == 1 else f"{self.runs} runs each"
@@ -94,11 +94,11 @@ class FlagSweep(SweepDesign):
         if self._begun:
             await await_uninterrupted(self._restart_earlier_server())
 
-    def _changes_answers(self) -> bool:
+    def _can_values_change_answers(self) -> bool:
         engine = self.combinations[0].editor.plan.engine
-        return any(changes_answers(engine, one.sets) for one in self.combinations)
+        return any(can_change_answers(engine, one.sets) for one in self.combinations)
 
-    async def _check_first_start(self) -> None:
+    async def _check_server_can_start(self) -> None:
         """Raise ServerError, while the selected server still runs, if no server of this plan can be
         started on the host."""
         server = self.parts.core.state.server
@@ -134,45 +134,47 @@ class FlagSweep(SweepDesign):
     def estimated_run_s(self, run: int) -> float:
         return self.progress.seconds_per_value
 
-    async def make(self, run: int) -> None:
+    async def carry_out_run(self, run: int) -> None:
         combination = self.combinations[run]
         self.progress.change_point(run, state=PointState.MEASURING)
         try:
             self.parts.servers.check_startable(
                 combination.editor.effective_plan, combination.editor
             )
-            run_id = await self._start_server(combination.editor)
+            run_id = await self._start_server_until_ready(combination.editor)
             await self.set_up_server(run)
         except (BenchCancelled, HostError):  # the combination is not to blame
             raise
         except WorkbenchError as error:
             await self.progress.mark_point_failed(run, f"not started: {error.message}")
         else:
-            await self.measure_server(run_id, run)
+            await self.measure_point_on_server(run_id, run)
             await self.progress.save()
         finally:
-            await self._end_server()
+            await self._stop_started_server()
 
-    async def measure_server(self, run_id: str, run: int) -> Sequence[BenchResult]:
+    async def measure_point_on_server(self, run_id: str, run: int) -> Sequence[BenchResult]:
         """Measure a point on its server, and return the results; () if a run raised an error."""
         return await self.progress.measure_point(
-            run, lambda: self.measure_run(run_id, run), self.runs
+            run, lambda: self.benchmark_point(run_id, run), self.runs
         )
 
-    async def measure_run(self, run_id: str, run: int) -> int:
+    async def benchmark_point(self, run_id: str, run: PointIndex) -> ResultId:
         """Benchmark the server of a point, and return the id of the result."""
         return await self.parts.bench.benchmark_run(run_id, **self.load_of_run(run))
 
     async def set_up_server(self, run: int) -> None:
         """Do what comes between the start of a server and its measurement. By default nothing."""
 
-    async def _start_server(self, editor: PlanEditor) -> str:
+    async def _start_server_until_ready(self, editor: PlanEditor) -> str:
         """Start a server, and return its run id once the server is READY. Raises WorkbenchError
         with the reason if the server does not become READY."""
 
         async def launch() -> None:
             try:
-                status = await self.parts.servers.launch(editor, note_run_id=self._name_server)
+                status = await self.parts.servers.launch(
+                    editor, note_run_id=self._record_starting_run_id
+                )
             finally:
                 self.progress.change_sweep(starting=None)
             self._server = status.run_id
@@ -187,7 +189,7 @@ class FlagSweep(SweepDesign):
             raise WorkbenchError(_failure_reason(status))
         return run_id
 
-    async def _name_server(self, run_id: str) -> None:
+    async def _record_starting_run_id(self, run_id: str) -> None:
         """Store which server the sweep starts now, so that it ends that server if it is killed and
         resumed."""
         self.progress.change_sweep(starting=run_id)
@@ -200,13 +202,13 @@ class FlagSweep(SweepDesign):
         stop = asyncio.ensure_future(self.progress.stop.wait())
         try:
             await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
-            self.progress.check_stop()
+            self.progress.raise_if_cancelled()
             return await task
         finally:
             for one in (task, stop):
                 one.cancel()
 
-    async def _end_server(self) -> None:
+    async def _stop_started_server(self) -> None:
         run_id, self._server = self._server, None
         if run_id is not None:
             await await_uninterrupted(self._stop_server(run_id))
@@ -220,7 +222,7 @@ class FlagSweep(SweepDesign):
     async def _confirm_best_value(self) -> None:
         points = self.progress.sweep.points
         metric = deciding_metric(points)
-        best = best_point(points, metric)
+        best = best_point_index(points, metric)
         if self.pairs < 1:
             return self.progress.add_note("no value was compared in pairs: --pairs 0")
         if best is None:
@@ -231,17 +233,17 @@ class FlagSweep(SweepDesign):
             )
             return self.progress.add_note(f"no value was compared in pairs: {why}")
         label = points[best].label
-        self.progress.check_time(0.0)
-        self.progress.check_stop()
+        self.progress.raise_if_no_time_for(0.0)
+        self.progress.raise_if_cancelled()
         experiment = self.run_experiment(Arm(sets=self.combinations[best].sets))
-        return await confirm_value(self.progress, label, "the current values", experiment)
+        return await confirm_value_in_pairs(self.progress, label, "the current values", experiment)
 
-    async def run_experiment(self, b: Arm, **changed: Any) -> Experiment:
+    async def run_experiment(self, b: Arm, **spec_fields: Any) -> Experiment:
         """Compare the plan with the changes `b` against the plan as it is, in an experiment, and
-        return the experiment. `changed` has fields of ExperimentSpec. If a resumed sweep had begun
+        return the experiment. `spec_fields` has fields of ExperimentSpec. If a resumed sweep had begun
         this experiment already, continue the experiment."""
-        options = {**self.experiment_options(), **changed}
-        left_s = self.progress.limit.left_s
+        options = {**self.experiment_options(), **spec_fields}
+        left_s = self.progress.limit.remaining_s
         minutes = None if left_s is None else left_s / 60
         begun = self.progress.sweep.experiment_id
         if begun is not None:
@@ -253,12 +255,12 @@ class FlagSweep(SweepDesign):
                 return await self.parts.experiments.resume(begun, max_minutes=minutes)
         if minutes is not None:
             options["max_minutes"] = minutes
-        return await self.parts.experiments.run(
-            Arm(), b, opened=self.progress.note_experiment, **options
+        return await self.parts.experiments.run_experiment(
+            Arm(), b, on_experiment_stored=self.progress.store_experiment_id, **options
         )
 
     async def _restart_earlier_server(self) -> None:
-        await self._end_server()
+        await self._stop_started_server()
         if self.before is None:
             return
         before = f"the server that ran before the {self.progress.sweep.what}"
@@ -271,7 +273,7 @@ class FlagSweep(SweepDesign):
         self.progress.add_note(f"{before} was started again as {status.run_id}")
 
 
-def changes_answers(engine: str, sets: Sequence[str]) -> bool:
+def can_change_answers(engine: str, sets: Sequence[str]) -> bool:
     """Return whether one of the assignments can change what the model answers."""
     return any(meaning_of_answer_flag(engine, word.partition("=")[0]) for word in sets)
 
@@ -284,7 +286,7 @@ def deciding_metric(points: Sequence[SweepPoint]) -> str:
     return GOODPUT_METRIC if any(known) and None not in known else SPEED_METRIC
 
 
-def best_point(points: Sequence[SweepPoint], metric: str) -> int | None:
+def best_point_index(points: Sequence[SweepPoint], metric: str) -> PointIndex | None:
     """Return the index of the best of a sweep's measured values by this metric, one of _POINT_FIELD_OF_METRIC.
     None if no value is better than the first, which is the plan's current one, or if that one was
     not measured."""

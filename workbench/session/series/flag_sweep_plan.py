@@ -23,9 +23,9 @@ from workbench.session.series.sweep_parts import (
     PlannedSweep,
     SweepParts,
     check_minutes,
-    check_runs,
     check_same_conditions,
     conditions_of_plan,
+    validated_runs,
 )
 from workbench.session.series.sweep_progress import stored_shape
 from workbench.session.servers.arm_targets import spec_with_secrets
@@ -71,7 +71,7 @@ class FlagSweepPlanner:
         spec = SweepSpec(
             mask_argv([f"{name}={value}" for name, values in flags.items() for value in values]),
             stored_shape(bench),
-            check_runs(runs),
+            validated_runs(runs),
             pairs,
             await conditions_of_plan(self.parts, editor, bench),
             plan=asdict(mask_plan(plan)),
@@ -83,7 +83,7 @@ class FlagSweepPlanner:
         )
         return self._planned_sweep(spec, combinations, bench, before)
 
-    async def plan_resumed(self, sweep: Sweep, spec: SweepSpec) -> PlannedSweep:
+    async def plan_resumed_sweep(self, sweep: Sweep, spec: SweepSpec) -> PlannedSweep:
         """Check that a stored sweep can be resumed, and return the sweep of the values that are not
         measured yet. The sweep's plan becomes the plan under edit. Raises WorkbenchError if the
         sweep cannot be resumed."""
@@ -103,7 +103,7 @@ class FlagSweepPlanner:
             )
         now = await conditions_of_plan(self.parts, self.parts.plans.editor, spec.bench)
         check_same_conditions(self.parts, sweep, spec, now)
-        await self._end_leftovers(sweep)
+        await self._stop_leftover_servers(sweep)
         return self._planned_sweep(
             spec, combinations, spec.bench, self._editor_to_restore(sweep.before)
         )
@@ -126,7 +126,7 @@ class FlagSweepPlanner:
         bench: Mapping[str, Any],
         before: PlanEditor | None,
     ) -> PlannedSweep:
-        def design(progress: SweepProgress) -> FlagSweep:
+        def make_design(progress: SweepProgress) -> FlagSweep:
             return FlagSweep(
                 self.parts,
                 progress,
@@ -141,7 +141,7 @@ class FlagSweepPlanner:
 
         names = list(dict.fromkeys(word.partition("=")[0] for c in combinations for word in c.sets))
         points = [(c.label, c.x) for c in combinations]
-        return PlannedSweep(FLAGS, " x ".join(names), "", points, spec, design)
+        return PlannedSweep(FLAGS, " x ".join(names), "", points, spec, make_design)
 
     async def _combinations(self, flags: Mapping[str, Sequence[str]]) -> Sequence[FlagCombination]:
         plans = self.parts.plans
@@ -167,7 +167,7 @@ class FlagSweepPlanner:
             editor.surroundings = current.surroundings
             return editor
         if plan is not None and not plan_differences(mask_plan(current.plan), plan):
-            return with_assignments(current, ())
+            return editor_with_assignments(current, ())
         raise PlanError(
             f"run {run_id} was started with a secret. Workbench stores no secrets and cannot start "
             "it again",
@@ -192,7 +192,7 @@ class FlagSweepPlanner:
                 "sweep",
             )
 
-    async def _end_leftovers(self, sweep: Sweep) -> None:
+    async def _stop_leftover_servers(self, sweep: Sweep) -> None:
         left = {sweep.server, sweep.starting}
         if sweep.experiment_id is not None:
             left.add((await self.parts.experiments.get(sweep.experiment_id)).server)
@@ -217,10 +217,10 @@ def list_combinations(
     found = [_current_assignments(editor, names)]
     for one in itertools.product(*values):
         sets = tuple(f"{name}={value}" for name, value in zip(names, one, strict=True))
-        changed = with_assignments(editor, sets)
+        changed = editor_with_assignments(editor, sets)
         if plan_differences(editor.plan, changed.plan):
             found.append(
-                FlagCombination(" ".join(sets), _number_of_combinations(one), sets, changed)
+                FlagCombination(" ".join(sets), _single_value_as_number(one), sets, changed)
             )
     if len(found) < 2:
         current = found[0].label.removeprefix("start: ")
@@ -267,13 +267,13 @@ def _current_assignments(editor: PlanEditor, names: Sequence[str]) -> FlagCombin
     words = (f"{n}={'default' if v is None else v}" for n, v in zip(names, values, strict=True))
     return FlagCombination(
         f"start: {' '.join(words)}",
-        _number_of_combinations(values),
+        _single_value_as_number(values),
         (),
-        with_assignments(editor, ()),
+        editor_with_assignments(editor, ()),
     )
 
 
-def with_assignments(base: PlanEditor, sets: Sequence[str]) -> PlanEditor:
+def editor_with_assignments(base: PlanEditor, sets: Sequence[str]) -> PlanEditor:
     """Return an editor of the plan of `base` with the assignments `sets`, on the same host."""
     editor = PlanEditor(base.plan, base.title)
     editor.surroundings = base.surroundings
@@ -282,7 +282,7 @@ def with_assignments(base: PlanEditor, sets: Sequence[str]) -> PlanEditor:
     return editor
 
 
-def _number_of_combinations(values: Sequence[str | None]) -> float | None:
+def _single_value_as_number(values: Sequence[str | None]) -> float | None:
     with suppress(ValueError, TypeError):
         return float(values[0]) if len(values) == 1 and values[0] is not None else None
     return None

@@ -28,12 +28,12 @@ from workbench.session.bench.gpu_meter import Meter
 from workbench.session.bench.sustained_load import drive_load
 from workbench.session.gpu.previous_settings import PreviousValues, restore_gpu
 from workbench.session.series.conduct import SeriesEndedEarly, SeriesStopped
-from workbench.session.series.confirmation import confirm_value
+from workbench.session.series.confirmation import confirm_value_in_pairs
 from workbench.session.series.sweep_progress import SweepDesign, SweepProgress, stored_shape
 from workbench.session.uninterrupted import await_uninterrupted
 
 if TYPE_CHECKING:
-    from workbench.model.bench import BenchResult
+    from workbench.model.bench import BenchResult, ResultId
     from workbench.model.setting_records import SettingsReport
     from workbench.model.settings import SettingValue
     from workbench.session.series.experiment_run import NoteRunId, ReportLine
@@ -93,7 +93,7 @@ class GpuSweep(SweepDesign):
     def gpus(self) -> tuple[int, ...]:
         return tuple(self.previous)
 
-    async def prepare(self) -> None:
+    async def prepare_series(self) -> None:
         self.progress.add_note(
             RUNS_PER_VALUE_NOTE.format("one run" if self.runs == 1 else f"{self.runs} runs")
         )
@@ -107,11 +107,11 @@ class GpuSweep(SweepDesign):
                 "at the end"
             )
         self.progress.pair_runs = 2 * self.pairs
-        await self._write_start()
+        await self._store_previous_values()
 
-    async def make(self, run: int) -> None:
+    async def carry_out_run(self, run: int) -> None:
         value = self.values[run]
-        why = await self._set_value(value)
+        why = await self._set_value_or_return_problem(value)
         if why is None:
             self._failed_in_a_row = 0
             return await self._measure_value(run, value)
@@ -123,18 +123,21 @@ class GpuSweep(SweepDesign):
             )
         return None
 
-    async def conclude(self) -> None:
+    async def finish_series(self) -> None:
         await self._compare_clocks()
-        await self._confirm_value()
+        await self._confirm_best_value()
 
     async def restore_host(self) -> None:
         if self._touched:
             await await_uninterrupted(self._restore_setting())
 
-    async def _write_start(self) -> None:
+    async def _store_previous_values(self) -> None:
         """Write the previous values to disk before the first change, so that a killed sweep can
         restore them when it is resumed."""
-        uuids = {info.index: info.uuid for info in (await self.parts.telemetry.reading()).infos}
+        uuids = {
+            info.index: info.uuid
+            for info in (await self.parts.telemetry.get_recent_reading()).infos
+        }
         owners = [*(self.progress.sweep.start or {}).get("owners", ()), identity_of_this_process()]
         gpus = {uuids[gpu]: asdict(start) for gpu, start in self.previous.items()}
         self.progress.change_sweep(start={"owners": owners, "gpus": gpus})
@@ -142,7 +145,7 @@ class GpuSweep(SweepDesign):
 
     # ---- one value
 
-    async def _set_value(self, value: GpuValue) -> str | None:
+    async def _set_value_or_return_problem(self, value: GpuValue) -> str | None:
         """Set a value of the sweep on every GPU. Return None, or the reason if that failed. After a
         failure the sweep goes on with the next value."""
         self._touched = True
@@ -161,26 +164,28 @@ class GpuSweep(SweepDesign):
         by_gpu = {str(gpu): settings for gpu, settings in wanted.items()}
         return await self.parts.gpu.apply_settings_by_gpu(by_gpu, password=self.password)
 
-    async def _measure_value(self, index: int, value: GpuValue) -> None:
-        self.progress.change_point(index, state=PointState.MEASURING)
+    async def _measure_value(self, point_index: int, value: GpuValue) -> None:
+        self.progress.change_point(point_index, state=PointState.MEASURING)
         try:
-            moving = await self.wait_until_settled()
+            moving = await self.wait_and_name_unsteady_reading()
         except BenchCancelled:
             raise
         except BenchError as error:
-            await self.progress.mark_point_failed(index, error.message)
-            return await self._check_server(error.message)
+            await self.progress.mark_point_failed(point_index, error.message)
+            return await self._end_unless_server_ready(error.message)
         if moving:
             self.progress.add_note(
                 f"{value.label}: not settled after {self.settle_s:.0f} s ({moving})"
             )
-        results = await self.progress.measure_point(index, self.measure_benchmark, self.runs)
+        results = await self.progress.measure_point(point_index, self.benchmark_server, self.runs)
         if not results:
-            return await self._check_server(self.progress.sweep.points[index].error or "")
+            return await self._end_unless_server_ready(
+                self.progress.sweep.points[point_index].error or ""
+            )
         bound = [self._was_power_limit_binding(result, value) for result in results]
         self.progress.change_point(
-            index,
-            in_force=self._in_force_verdict(results),
+            point_index,
+            in_force=self._worst_in_force_verdict(results),
             bound=None if None in bound else any(bound),
         )
         for result in results:
@@ -189,17 +194,17 @@ class GpuSweep(SweepDesign):
                     f"{value.label}: no tok/J "
                     f"({result.summary.absent.get('tok_per_joule', 'not measured')})"
                 )
-        await self._check_value_still_set(index, value)
+        await self._check_value_still_set(point_index, value)
         await self.progress.save()
         return None
 
-    async def measure_benchmark(self, **more: Any) -> int:
-        """Benchmark the server, with the fields `more` of BenchSpec. Return the result's id."""
+    async def benchmark_server(self, **bench_fields: Any) -> ResultId:
+        """Benchmark the server, with the fields `bench_fields` of BenchSpec. Return the result's id."""
         return await self.parts.bench.benchmark_target(
-            self.target.run_id, self.target.url, **{**self.bench, **more}
+            self.target.run_id, self.target.url, **{**self.bench, **bench_fields}
         )
 
-    async def wait_until_settled(self) -> str | None:
+    async def wait_and_name_unsteady_reading(self) -> str | None:
         """Load the server until the GPUs' readings are steady. Return None, or a text that names
         what still changes after `settle_s` seconds."""
         if self.settle_s <= 0:
@@ -212,7 +217,7 @@ class GpuSweep(SweepDesign):
             Meter(self.parts.core.host) as meter,
         ):
 
-            def is_settled(loaded_s: float) -> bool:
+            def should_stop_loading(loaded_s: float) -> bool:
                 nonlocal unsteady
                 now = time.monotonic()
                 if loaded_s >= 2 * WINDOW_S:
@@ -221,7 +226,7 @@ class GpuSweep(SweepDesign):
                     )
                 return loaded_s >= self.settle_s or unsteady is None
 
-            await drive_load(load.spec, load.env, load.cancel, is_settled)
+            await drive_load(load.spec, load.env, load.cancel, should_stop_loading)
         return unsteady
 
     def _was_power_limit_binding(self, result: BenchResult, value: GpuValue) -> bool | None:
@@ -244,7 +249,7 @@ class GpuSweep(SweepDesign):
 
     # ---- the named value against the previous one
 
-    async def _confirm_value(self) -> None:
+    async def _confirm_best_value(self) -> None:
         best = sweep_knee.find_knee_of_gpu_setting(self.progress.sweep.points).index
         if self.pairs < 1:
             return self.progress.add_note("no value was compared in pairs")
@@ -264,10 +269,12 @@ class GpuSweep(SweepDesign):
             throw_away=False,
             quality=False,
         )
-        experiment = self.parts.experiments.run_for_sweep(
+        experiment = self.parts.experiments.run_sweep_experiment(
             spec, ValuePairs(self, self.values[best]), self.progress
         )
-        return await confirm_value(self.progress, point.label, "the previous value", experiment)
+        return await confirm_value_in_pairs(
+            self.progress, point.label, "the previous value", experiment
+        )
 
     async def _compare_clocks(self) -> None:
         """Judge again whether the clock locks were in force. The clocks measured at one value of
@@ -275,7 +282,7 @@ class GpuSweep(SweepDesign):
         if not is_lock(self.setting):
             return
         known = await self.parts.gpu.evidence.known_clocks("")
-        infos = (await self.parts.telemetry.reading()).infos
+        infos = (await self.parts.telemetry.get_recent_reading()).infos
         uuids = {info.uuid for info in infos if info.index in self.gpus}
         mine = [c for c in known.clocks if c.setting == self.setting and c.gpu_uuid in uuids]
         for index, point in enumerate(self.progress.sweep.points):
@@ -287,7 +294,7 @@ class GpuSweep(SweepDesign):
             if len(contrasts) == len(uuids) and None not in contrasts:
                 self.progress.change_point(index, in_force=str(InForce.YES))
 
-    def _in_force_verdict(self, results: Sequence[BenchResult]) -> str | None:
+    def _worst_in_force_verdict(self, results: Sequence[BenchResult]) -> str | None:
         """Return as text how sure it is that the value was in force in these runs: the worst case
         of all runs and GPUs. If no load has shown it, the text says what reading the value back
         from the driver showed. None if neither says anything."""
@@ -301,16 +308,16 @@ class GpuSweep(SweepDesign):
                 return verdict
         return None
 
-    async def _check_server(self, why: str) -> None:
+    async def _end_unless_server_ready(self, measuring_error: str) -> None:
         run_id = self.target.run_id
         if run_id is None:
             return
         state = self.parts.servers.supervisor.status(run_id).state
         if state is not ServerState.READY:
-            raise SeriesEndedEarly(f"the server is {state}: {why}")
+            raise SeriesEndedEarly(f"the server is {state}: {measuring_error}")
 
-    async def _check_value_still_set(self, index: int, value: GpuValue) -> None:
-        """Mark the point with this index as failed and raise EndedEarly if a GPU no longer has the
+    async def _check_value_still_set(self, point_index: int, value: GpuValue) -> None:
+        """Mark the point with this index as failed and raise SeriesEndedEarly if a GPU no longer has the
         value that the sweep had set, because then the benchmark measured something else."""
         await self.parts.gpu.alterations.read()
         for gpu in self.gpus:
@@ -319,7 +326,7 @@ class GpuSweep(SweepDesign):
                     f"GPU{gpu}: the setting was reverted during the measurement, by the guard "
                     "or by someone else"
                 )
-                self.progress.change_point(index, state=PointState.FAILED, error=why)
+                self.progress.change_point(point_index, state=PointState.FAILED, error=why)
                 raise SeriesEndedEarly(why)
 
     async def _is_value_set(self, gpu: int, wanted: SettingValue) -> bool:
@@ -328,7 +335,7 @@ class GpuSweep(SweepDesign):
             altered = self.parts.core.state.alterations
             locks = {lock.gpu_index: lock.now for lock in altered if lock.setting == self.setting}
             return locks.get(gpu) == wanted
-        telemetry = await self.parts.telemetry.reading()
+        telemetry = await self.parts.telemetry.get_recent_reading()
         info = telemetry.info(gpu)
         if info is None:
             return True
@@ -387,7 +394,7 @@ class ValuePairs:
 
     sweep: GpuSweep
     value: GpuValue
-    started: str | None = None
+    started_run_id: str | None = None
     _fit: dict[str, Any] = field(default_factory=dict)  # of the prompts: the same in all runs
 
     async def must_compile_first(self, arm: str) -> bool:
@@ -407,31 +414,31 @@ class ValuePairs:
             raise SettingsError(f"{failed.command.target_text}: {failed.message}")
         report_line("under load until the readings are steady")
         try:
-            await self.sweep.wait_until_settled()
+            await self.sweep.wait_and_name_unsteady_reading()
         except BenchCancelled:
             raise SeriesStopped("cancelled") from None
 
     async def stop_and_revert(self) -> None:
         return
 
-    async def wait_until_cool(
+    async def wait_then_read_temperature_c(
         self, target_c: float | None, within_c: float, report_line: ReportLine
     ) -> float | None:
         return None
 
     async def run_benchmark(self, arm: str, run: ExperimentRun, seed: int) -> BenchResult:
         try:
-            result_id = await self.sweep.measure_benchmark(seed=seed, **self._fit)
+            result_id = await self.sweep.benchmark_server(seed=seed, **self._fit)
         except BenchCancelled:
             raise SeriesStopped("cancelled") from None
         result = await self.sweep.parts.results.get(result_id)
         self._fit = self._fit or result.spec.prompt_fit
         return result
 
-    async def read_server_report(
+    async def read_start_s_and_settings(
         self, arm: str, run_id: str
     ) -> tuple[float | None, Mapping[str, str]]:
         return None, {}  # one server makes all runs
 
-    async def restore_host(self, experiment: Experiment) -> Sequence[str]:
+    async def restore_host_and_report(self, experiment: Experiment) -> Sequence[str]:
         return ()

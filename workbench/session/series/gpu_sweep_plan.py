@@ -29,10 +29,10 @@ from workbench.session.series.sweep_parts import (
     PlannedSweep,
     SweepParts,
     SweepTarget,
-    check_runs,
     check_same_conditions,
     conditions_of_target,
     sweep_target_of,
+    validated_runs,
 )
 from workbench.session.series.sweep_progress import stored_shape
 
@@ -75,17 +75,19 @@ class GpuSweepPlanner:
         target = await sweep_target_of(parts, run_id, url)
         gpus = await self._gpus_of_sweep(gpu, target.run_id)
         previous = await self._previous_values(setting, gpus)
-        await self._commands_for_values(wanted, previous, password, allowed=True)
+        await self._commands_for_values(wanted, previous, password, require_rights=True)
         spec = SweepSpec(
             tuple(values),
             stored_shape(shape),
-            check_runs(runs),
+            validated_runs(runs),
             DEFAULT_PAIRS if pairs is None else pairs,
             await conditions_of_target(parts, gpus, target, shape),
             run_id=target.run_id,
             url=target.url,
             gpus=tuple(
-                info.uuid for info in (await parts.telemetry.reading()).infos if info.index in gpus
+                info.uuid
+                for info in (await parts.telemetry.get_recent_reading()).infos
+                if info.index in gpus
             ),
             settle_s=DEFAULT_SETTLE_S if settle_s is None else settle_s,
         )
@@ -96,8 +98,8 @@ class GpuSweepPlanner:
     ) -> PlannedSweep:
         """Check that a stored sweep can be resumed, and return the sweep of the values that are not
         measured yet. Raises WorkbenchError if the sweep cannot be resumed."""
-        wanted, previous = await self._present_values(sweep, spec)
-        await self._commands_for_values(wanted, previous, password, allowed=True)
+        wanted, previous = await self._sweep_values_and_previous_values(sweep, spec)
+        await self._commands_for_values(wanted, previous, password, require_rights=True)
         return await self._planned_sweep(sweep.kind, spec, wanted, previous, spec.bench, password)
 
     async def commands_of_sweep(
@@ -111,13 +113,13 @@ class GpuSweepPlanner:
             wanted, await self._previous_values(setting, gpus), None
         )
 
-    async def resumed_commands(
+    async def commands_of_resumed_sweep(
         self, sweep: Sweep, spec: SweepSpec
     ) -> Mapping[str, Sequence[SettingCommand]]:
         """Return the commands that a resumed sweep would run, by value: the key "350 W" has those
         that set that value, if it is not measured yet, and the key BACK those that restore the
         previous values."""
-        wanted, previous = await self._present_values(sweep, spec)
+        wanted, previous = await self._sweep_values_and_previous_values(sweep, spec)
         missing = [
             v
             for v, point in zip(wanted, sweep.points, strict=True)
@@ -134,10 +136,10 @@ class GpuSweepPlanner:
         shape: Mapping[str, Any],
         password: str | None,
     ) -> PlannedSweep:
-        infos = (await self.parts.telemetry.reading()).infos
+        infos = (await self.parts.telemetry.get_recent_reading()).infos
         swept = [info.name for info in infos if info.index in previous]
 
-        def design(progress: SweepProgress) -> GpuSweep:
+        def make_design(progress: SweepProgress) -> GpuSweep:
             return GpuSweep(
                 self.parts,
                 progress,
@@ -160,12 +162,12 @@ class GpuSweepPlanner:
             entry.unit,
             [(v.label, v.x) for v in wanted],
             spec,
-            design,
+            make_design,
             find_knee_of_gpu_setting,
         )
 
     async def _gpus_of_sweep(self, gpu: int | str | None, run_id: str | None) -> tuple[int, ...]:
-        telemetry = await self.parts.telemetry.reading()
+        telemetry = await self.parts.telemetry.get_recent_reading()
         if gpu is not None:
             return tuple(info.index for info in select_gpus(str(gpu), telemetry))
         plan = self.parts.servers.supervisor.record(run_id).plan if run_id else None
@@ -180,7 +182,7 @@ class GpuSweepPlanner:
         self, setting: str, gpus: Sequence[int]
     ) -> dict[int, PreviousValues]:
         return await previous_values_of(
-            self.parts.core.host, await self.parts.telemetry.reading(), setting, gpus
+            self.parts.core.host, await self.parts.telemetry.get_recent_reading(), setting, gpus
         )
 
     async def _commands_for_values(
@@ -189,11 +191,11 @@ class GpuSweepPlanner:
         previous: Mapping[int, PreviousValues],
         password: str | None,
         *,
-        allowed: bool = False,
+        require_rights: bool = False,
     ) -> dict[str, Sequence[SettingCommand]]:
         """Return the commands of a sweep, by value: the key "350 W" has those that set that value
         on the GPUs of `previous`, and the key BACK those that restore the previous values. With
-        `allowed`, raise SettingsError if this user may not run one of the commands."""
+        `require_rights`, raise SettingsError if this user may not run one of the commands."""
         gpu = self.parts.gpu
         rights = await gpu.rights.with_password(password)
         by_value = {v.label: {str(index): v.wanted for index in previous} for v in wanted}
@@ -203,7 +205,7 @@ class GpuSweepPlanner:
             for label, settings in by_value.items()
         }
         forbidden = next((c for commands in found.values() for c in commands if c.right), None)
-        if allowed and forbidden is not None:
+        if require_rights and forbidden is not None:
             raise SettingsError(
                 f"{forbidden.target_text}: {forbidden.right}", host=self.parts.core.host.name
             )
@@ -211,14 +213,17 @@ class GpuSweepPlanner:
 
     # ---- resumed
 
-    async def _present_values(
+    async def _sweep_values_and_previous_values(
         self, sweep: Sweep, spec: SweepSpec
     ) -> tuple[Sequence[GpuValue], Mapping[int, PreviousValues]]:
         """Return the values of a stored sweep that is to be resumed, and by GPU index the value
         that is restored at the end. Raises WorkbenchError if the sweep cannot be resumed now."""
         if spec.run_id is not None:
-            await self._check_server(sweep, spec.run_id)
-        by_uuid = {info.uuid: info.index for info in (await self.parts.telemetry.reading()).infos}
+            await self._check_server_measurable(sweep, spec.run_id)
+        by_uuid = {
+            info.uuid: info.index
+            for info in (await self.parts.telemetry.get_recent_reading()).infos
+        }
         gone = [uuid for uuid in spec.gpus if uuid not in by_uuid]
         if gone:
             raise SettingsError(
@@ -236,7 +241,7 @@ class GpuSweepPlanner:
             **_values_before_killed_sweep(sweep, previous),
         }
 
-    async def _check_server(self, sweep: Sweep, run_id: str) -> None:
+    async def _check_server_measurable(self, sweep: Sweep, run_id: str) -> None:
         try:
             await self.parts.servers.supervisor.runs()
             await self.parts.servers.ready_run(run_id)

@@ -18,13 +18,13 @@ from workbench.model.slo import LATENCIES, Limit, parse_slo
 from workbench.model.sweep import PointState, SweepPoint
 from workbench.session.series.conduct import Design
 from workbench.session.series.sweep_parts import SweepParts, SweepTarget
-from workbench.session.series.sweep_progress import SweepProgress, point_values
+from workbench.session.series.sweep_progress import SweepProgress, point_fields_from_results
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from workbench.bench.user_capacity import LevelVerdict
-    from workbench.model.bench import BenchResult, BenchSpec
+    from workbench.model.bench import BenchResult, BenchSpec, ResultId
 
 _MAX_TRIES_PER_RUN = 3  # of a run whose latencies were not timed well enough
 
@@ -42,19 +42,19 @@ class LoadSearch(Design[float]):
     _took_s: list[float] = field(default_factory=list)
 
     @property
-    def limits(self) -> tuple[Limit, ...]:
+    def slo_limits(self) -> tuple[Limit, ...]:
         return parse_slo(self.bench["slo"])
 
     @abstractmethod
-    def judged_level(self, level: float) -> LevelVerdict | None:
+    def verdict_on_level(self, level: float) -> LevelVerdict | None:
         """Return the verdict on a level; None if it was not measured."""
 
     @abstractmethod
-    def level_that_holds(self) -> float | None:
+    def highest_level_within_slo(self) -> float | None:
         """Return the highest level that holds, None if none does."""
 
     @abstractmethod
-    def answer_text(self, *, ended: bool) -> str:
+    def search_result_text(self, *, ended: bool) -> str:
         """Return the answer so far. `ended` says whether the search came to its end."""
 
     @abstractmethod
@@ -62,29 +62,29 @@ class LoadSearch(Design[float]):
         """Return the name of a level, such as "8 users"."""
 
     @abstractmethod
-    def fields(self, level: float) -> dict[str, Any]:
+    def bench_fields_at_level(self, level: float) -> dict[str, Any]:
         """Return the fields of BenchSpec of the next run at a level."""
 
     @abstractmethod
-    def estimated_left_s(self) -> float:
+    def estimated_remaining_s(self) -> float:
         """Return how many seconds the rest of the search takes, about."""
 
-    def refusal_of_result(self, result: BenchResult) -> str | None:
+    def why_result_unusable(self, result: BenchResult) -> str | None:
         """Return why an invalid result says nothing about its level; None if it can be judged."""
         return next(iter(result.summary.refused), None)
 
-    async def prepare(self) -> None:
-        await self._read_results()
-        self._show_answer(ended=False)
+    async def prepare_series(self) -> None:
+        await self._load_stored_results()
+        self._show_search_result(ended=False)
 
     def raise_if_stopped(self, level: float) -> None:
-        self.progress.check_stop()
-        self.progress.check_time(0.0)
+        self.progress.raise_if_cancelled()
+        self.progress.raise_if_no_time_for(0.0)
 
-    async def conclude(self) -> None:
-        self._show_answer(ended=True)
+    async def finish_series(self) -> None:
+        self._show_search_result(ended=True)
 
-    async def _read_results(self) -> None:
+    async def _load_stored_results(self) -> None:
         """Read the results of the levels that a search measured before it was stopped. A result
         that was deleted meanwhile is measured again."""
         for point in self.progress.sweep.points:
@@ -94,12 +94,12 @@ class LoadSearch(Design[float]):
                     result = await self.parts.results.get(result_id)
                 except WorkbenchError:
                     continue
-                if not self.why_unjudged(result):
+                if not self.why_no_verdict(result):
                     found.append(result)
             if found and point.x is not None:
                 self.results[point.x] = found
 
-    async def make(self, level: float) -> None:
+    async def carry_out_run(self, level: float) -> None:
         index = self._index_of_level(level)
         self.progress.change_point(index, state=PointState.MEASURING)
         runs = self.results.get(level, [])
@@ -107,49 +107,55 @@ class LoadSearch(Design[float]):
             self.parts.bench.benchmark_target,
             self.target.run_id,
             self.target.url,
-            **self.fields(level),
+            **self.bench_fields_at_level(level),
         )
         began_s = self.progress.elapsed_s
         try:
-            result = await self._make_judgeable_run(index, bench)
+            result = await self._repeat_until_usable_result(index, bench)
         except WorkbenchError as error:
-            await self._restore_level(index, level, error)
+            await self._reset_level_after_failure(index, level, error)
             raise
-        why = self.why_unjudged(result)
+        why = self.why_no_verdict(result)
         if why:
             unusable = BenchError(
                 f"{self.level_label(level)}: {why}",
                 host=self.parts.core.host.name,
                 next_step="`workbench capacity resume` goes on with the levels that were measured",
             )
-            await self._restore_level(index, level, unusable)
+            await self._reset_level_after_failure(index, level, unusable)
             raise unusable
         self.results[level] = [*runs, result]
         self._took_s.append(self.progress.elapsed_s - began_s)
         self._show_level(index, level)
         await self.progress.save()
 
-    async def _restore_level(self, index: int, level: float, error: WorkbenchError) -> None:
+    async def _reset_level_after_failure(
+        self, point_index: int, level: float, error: WorkbenchError
+    ) -> None:
         """Show a level whose run could not be made as it was before that run."""
         if self.results.get(level):
-            self.progress.change_point(index, state=PointState.DONE)
+            self.progress.change_point(point_index, state=PointState.DONE)
             await self.progress.save()
         elif not isinstance(error, BenchCancelled):
-            await self.progress.mark_point_failed(index, error.message)
+            await self.progress.mark_point_failed(point_index, error.message)
 
-    async def _make_judgeable_run(
-        self, index: int, bench: Callable[[], Awaitable[int]]
+    async def _repeat_until_usable_result(
+        self, point_index: int, run_benchmark: Callable[[], Awaitable[ResultId]]
     ) -> BenchResult:
         """Return a result that says something about its level, or the last one of _MAX_TRIES_PER_RUN."""
-        result = await self.progress.run_once(index, bench, self.refusal_of_result)
+        result = await self.progress.run_with_one_repeat(
+            point_index, run_benchmark, self.why_result_unusable
+        )
         for _ in range(_MAX_TRIES_PER_RUN - 1):
-            why = self.why_unjudged(result)
+            why = self.why_no_verdict(result)
             if why is None or not result.summary.requests_ok:
                 break
             self.progress.add_note(
-                f"{self.progress.sweep.points[index].label}: measured again ({why})"
+                f"{self.progress.sweep.points[point_index].label}: measured again ({why})"
             )
-            result = await self.progress.run_once(index, bench, self.refusal_of_result)
+            result = await self.progress.run_with_one_repeat(
+                point_index, run_benchmark, self.why_result_unusable
+            )
         return result
 
     def _index_of_level(self, level: float) -> int:
@@ -163,15 +169,15 @@ class LoadSearch(Design[float]):
         return next(n for n, point in enumerate(ordered) if point.x == level)
 
     def _show_level(self, index: int, level: float) -> None:
-        judged = self.judged_level(level)
+        judged = self.verdict_on_level(level)
         assert judged is not None
-        shown = self.shown_level(level)
+        shown = self.results_shown_for_level(level)
         kept = [result.summary.slo_pct for result in shown]
         known = [each for each in kept if each is not None]
         self.progress.change_point(
             index,
             **{
-                **point_values(shown),
+                **point_fields_from_results(shown),
                 "result_ids": tuple(result.id for result in self.results[level]),
                 "state": PointState.DONE,
                 "error": None,
@@ -179,28 +185,28 @@ class LoadSearch(Design[float]):
                 "slo_pct": fmean(known) if known else None,
             },
         )
-        self._show_answer(ended=False)
-        self.progress.change_sweep(left_s=self.estimated_left_s())
+        self._show_search_result(ended=False)
+        self.progress.change_sweep(left_s=self.estimated_remaining_s())
 
-    def _show_answer(self, *, ended: bool) -> None:
+    def _show_search_result(self, *, ended: bool) -> None:
         if not self.results:
             return
-        holds = self.level_that_holds()
+        holds = self.highest_level_within_slo()
         points = self.progress.sweep.points
         index = next((n for n, point in enumerate(points) if point.x == holds), None)
-        self.progress.change_sweep(knee=index, knee_text=self.answer_text(ended=ended))
+        self.progress.change_sweep(knee=index, knee_text=self.search_result_text(ended=ended))
         if ended and holds is not None:
             self.progress.add_note(
-                f"at {self.level_label(holds)}: {', '.join(self.yield_values(holds))}"
+                f"at {self.level_label(holds)}: {', '.join(self.performance_texts_at_level(holds))}"
             )
 
-    def shown_level(self, level: float) -> Sequence[BenchResult]:
+    def results_shown_for_level(self, level: float) -> Sequence[BenchResult]:
         """Return those results of a level whose means are shown."""
         return self.results[level]
 
-    def yield_values(self, level: float) -> list[str]:
+    def performance_texts_at_level(self, level: float) -> list[str]:
         """Return what the server gives at a level, in words."""
-        results = self.shown_level(level)
+        results = self.results_shown_for_level(level)
         tok_s = fmean(result.summary.output_tok_s or 0.0 for result in results)
         gpus = results[-1].summary.gpu
         count = len(gpus.gpus) if gpus is not None else 0
@@ -209,7 +215,7 @@ class LoadSearch(Design[float]):
         known = [value for value in thrift if value is not None]
         return [*parts, f"{fmean(known):.3g} tok/J"] if known else parts
 
-    def why_unjudged(self, result: BenchResult) -> str | None:
+    def why_no_verdict(self, result: BenchResult) -> str | None:
         """Return why a result says nothing about its level; None if it can be judged. Requests that
         failed keep no limit, so they can be judged unless all failed."""
         summary = result.summary
@@ -222,38 +228,41 @@ class LoadSearch(Design[float]):
                 return f"{limit} cannot be judged: {limit.latency} is {why}"
         if not summary.slo:
             return "the result has no SLO"
-        invalid = None if summary.requests_failed else self.refusal_of_result(result)
+        invalid = None if summary.requests_failed else self.why_result_unusable(result)
         return f"the result is invalid: {invalid}" if invalid else None
 
 
-def check_limits(slo: str, what: str, most_percent: float) -> None:
-    """Raise InputError unless an SLO has limits that `what`, a search, can show."""
+def check_slo_limits(slo: str, search_name: str, max_percent: float) -> None:
+    """Raise InputError unless an SLO has limits that `search_name`, a search, can show."""
     if not slo:
         raise InputError(
-            f"{what} needs limits, and there are none",
+            f"{search_name} needs limits, and there are none",
             next_step="give them, for example --slo 'ttft<=500@p95, tpot<=40@p95'",
         )
     for limit in parse_slo(slo):
-        if limit.percent > most_percent:
+        if limit.percent > max_percent:
             raise InputError(
                 f"{limit}: no number of requests can show that all of them keep a limit",
-                next_step=f"limit at most {most_percent:g} % of the requests, for example @p99",
+                next_step=f"limit at most {max_percent:g} % of the requests, for example @p99",
             )
 
 
-def check_own_fields(
-    bench: Mapping[str, Any], own: Mapping[str, str], what: str, instead: str
+def check_searched_fields_unset(
+    bench: Mapping[str, Any],
+    option_by_field: Mapping[str, str],
+    searched_text: str,
+    limiting_options: str,
 ) -> None:
     """Raise InputError if `bench` has a field that a search sets itself.
 
-    `own` has the option of each such field, `what` says what the search sets, and `instead` which
-    options limit it.
+    `option_by_field` has the option of each such field, `searched_text` says what the search sets,
+    and `limiting_options` which options limit it.
     """
-    given = [option for name, option in own.items() if bench.get(name) is not None]
+    given = [option for name, option in option_by_field.items() if bench.get(name) is not None]
     if given:
         raise InputError(
-            f"{', '.join(given)} cannot be given: the search sets {what}",
-            next_step=f"leave it out; {instead}",
+            f"{', '.join(given)} cannot be given: the search sets {searched_text}",
+            next_step=f"leave it out; {limiting_options}",
         )
 
 

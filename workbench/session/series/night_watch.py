@@ -54,7 +54,7 @@ _WORSE_ANSWER_VERDICTS = (DIFFERS, BROKEN)
 _IMAGE_FIELD, _VENV_FIELD = "image:", "venv:"
 
 
-def check_candidate(candidate: str) -> str:
+def validated_candidate(candidate: str) -> str:
     """Return `candidate`. Raises InputError unless it is "image:NAME" or "venv:/PATH"."""
     kind = next((one for one in (_IMAGE_FIELD, _VENV_FIELD) if candidate.startswith(one)), None)
     word = candidate.removeprefix(kind or "")
@@ -71,7 +71,7 @@ def check_candidate(candidate: str) -> str:
 def candidate_plan(plan: LaunchPlan, candidate: str) -> LaunchPlan:
     """Return the plan of a preset with the candidate in place of the pinned version. Raises
     InputError if the preset cannot start this kind of candidate."""
-    check_candidate(candidate)
+    validated_candidate(candidate)
     if candidate.startswith(_VENV_FIELD):
         engine = find_engine(plan.engine)
         words = list(plan.executable or (engine.launch if engine is not None else ()))
@@ -101,13 +101,13 @@ def pinned_plan(session: Session, preset: str, variables: Sequence[str]) -> Laun
     return session.presets.make_plan(preset, dict(word.split("=", 1) for word in variables))
 
 
-def trust_image(candidate: LaunchPlan) -> None:
+def store_trust_in_image(candidate: LaunchPlan) -> None:
     """Trust the image of a candidate, which a person has named on the command line. The trust is
     stored, so it holds at night too. What the preset itself runs besides its engine stays untrusted."""
     trust(part.digest for part in find_foreign_image(candidate))
 
 
-def arms_of(plan: LaunchPlan, watch: Watch) -> tuple[Arm, Arm, BasePlans]:
+def pinned_and_candidate_arms(plan: LaunchPlan, watch: Watch) -> tuple[Arm, Arm, BasePlans]:
     """Return the pinned arm, the arm of the candidate, and the plans that they start."""
     other = candidate_plan(plan, watch.candidate)
     names = (watch.preset, f"{watch.preset} with {watch.candidate}")
@@ -141,7 +141,7 @@ class NightRun:
         self._pairs: dict[int, tuple[_LossesByMeasure, _LossesByMeasure]] = {}
         self._began = time.monotonic() - night.took_s
 
-    async def carry_out_night(self) -> Night:
+    async def run_night_experiments(self) -> Night:
         """Measure what the night still lacks, judge it, and return it. A watch that fails is named,
         and the others go on."""
         for place, entry in enumerate(self.night.entries):
@@ -149,82 +149,88 @@ class NightRun:
                 continue
             try:
                 async with self._opened(entry.watch) as session:
-                    await self._measure_watch(place, session)
+                    await self._run_experiments_of_watch(place, session)
             except WorkbenchError as error:
                 why = error.message
                 if error.next_step:
                     why += f" ({error.next_step})"
                 self._report_line(f"{entry.watch.watch_name}: {why}")
-                self._change_entry(place, state=FAILED, error=why)
-        self._judge_night()
+                self._store_changed_entry(place, state=FAILED, error=why)
+        self._assess_losses()
         self.night = replace(self.night, done=True)
         return self._save_night()
 
-    def _change_entry(self, place: int, **changes: Any) -> NightEntry:
+    def _store_changed_entry(self, entry_index: int, **entry_fields: Any) -> NightEntry:
         entries = list(self.night.entries)
-        entries[place] = replace(entries[place], **changes)
+        entries[entry_index] = replace(entries[entry_index], **entry_fields)
         self.night = replace(self.night, entries=tuple(entries))
         self._save_night()
-        return entries[place]
+        return entries[entry_index]
 
     def _save_night(self) -> Night:
         self.night = replace(self.night, took_s=time.monotonic() - self._began)
         return self._store.save(self.night)
 
-    async def _measure_watch(self, place: int, session: Session) -> None:
-        watch = self.night.entries[place].watch
+    async def _run_experiments_of_watch(self, entry_index: int, session: Session) -> None:
+        watch = self.night.entries[entry_index].watch
         self._report_line(
             f"{watch.watch_name}: pinned against candidate, {watch_rule.FIRST_PAIRS} pairs"
         )
-        first = await self._run_experiment(place, session, "first_id", watch_rule.FIRST_PAIRS)
-        losses = compute_pair_losses(first)
+        first = await self._run_experiment(entry_index, session, "first_id", watch_rule.FIRST_PAIRS)
+        losses = compute_log_losses_by_measure(first)
         has_room = first.completed_pairs < watch_rule.MOST_FIRST_PAIRS
         if has_room and watch_rule.needs_more_pairs(losses):
             self._report_line(
                 f"{watch.watch_name}: not decided, {watch_rule.MOST_FIRST_PAIRS} pairs"
             )
-            first = await self._make_more_pairs(session, first)
-            losses = compute_pair_losses(first)
+            first = await self._extend_experiment(session, first)
+            losses = compute_log_losses_by_measure(first)
         second, again = None, dict[str, Sequence[float]]()
         if watch_rule.needs_second_experiment(losses) or _are_answers_worse(first):
             self._report_line(
                 f"{watch.watch_name}: a loss is likely, {watch_rule.SECOND_PAIRS} fresh pairs"
             )
             second = await self._run_experiment(
-                place, session, "second_id", watch_rule.SECOND_PAIRS
+                entry_index, session, "second_id", watch_rule.SECOND_PAIRS
             )
-            again = compute_pair_losses(second)
-        self._pairs[place] = losses, again
-        self._change_entry(place, **_facts_of_experiments(first, second))
+            again = compute_log_losses_by_measure(second)
+        self._pairs[entry_index] = losses, again
+        self._store_changed_entry(entry_index, **_entry_fields_from_experiments(first, second))
 
     async def _run_experiment(
-        self, place: int, session: Session, field: str, pairs: int
+        self, entry_index: int, session: Session, field: str, pairs: int
     ) -> Experiment:
         """Return the finished experiment of a watch. If this night has begun it, go on with it."""
-        entry = self.night.entries[place]
+        entry = self.night.entries[entry_index]
         begun: int | None = getattr(entry, field)
         if begun is not None:
-            return await finish_experiment(session, begun)
+            return await load_or_resume_experiment(session, begun)
         watch = entry.watch
         plan = await asyncio.to_thread(pinned_plan, session, watch.preset, watch.variables)
-        a, b, bases = arms_of(plan, watch)
+        a, b, bases = pinned_and_candidate_arms(plan, watch)
         bench = {}
         if watch.requests is not None:
             bench["requests"] = watch.requests
 
-        async def note_id(number: int) -> None:
-            self._change_entry(place, **{field: number})
+        async def record_experiment_id(number: int) -> None:
+            self._store_changed_entry(entry_index, **{field: number})
 
-        ended = await session.experiments.run(
-            a, b, bases=bases, opened=note_id, pairs=pairs, bench=bench, quality=watch.quality
+        ended = await session.experiments.run_experiment(
+            a,
+            b,
+            bases=bases,
+            on_experiment_stored=record_experiment_id,
+            pairs=pairs,
+            bench=bench,
+            quality=watch.quality,
         )
         return require_finished(ended)
 
-    async def _make_more_pairs(self, session: Session, first: Experiment) -> Experiment:
+    async def _extend_experiment(self, session: Session, first: Experiment) -> Experiment:
         more = watch_rule.MOST_FIRST_PAIRS
         return require_finished(await session.experiments.resume(first.id, pairs=more))
 
-    def _judge_night(self) -> None:
+    def _assess_losses(self) -> None:
         places = sorted(self._pairs)
         judged = watch_rule.detect_losses_of_night([self._pairs[place] for place in places])
         for place, losses in zip(places, judged, strict=True):
@@ -233,13 +239,13 @@ class NightRun:
             of_answers = [loss for loss in entry.losses if loss.measure == ANSWERS]
             found = (*losses, *of_answers)
             state = ALARM if of_answers or any(loss.alarm for loss in losses) else QUIET
-            self._change_entry(place, losses=found, state=state)
+            self._store_changed_entry(place, losses=found, state=state)
 
 
 _LossesByMeasure = Mapping[str, Sequence[float]]
 
 
-def compute_pair_losses(experiment: Experiment) -> dict[str, Sequence[float]]:
+def compute_log_losses_by_measure(experiment: Experiment) -> dict[str, Sequence[float]]:
     """Return for each measure by how much B is worse than A in each pair, as logarithms. A measure
     that a run lacks is left out."""
     pairs = design.complete_pairs(experiment)
@@ -255,7 +261,7 @@ def compute_pair_losses(experiment: Experiment) -> dict[str, Sequence[float]]:
     return found
 
 
-def _kv_tokens(run: ExperimentRun) -> float | None:
+def _kv_cache_capacity_tokens(run: ExperimentRun) -> float | None:
     """Return the size of the KV cache in tokens, if the engine reports it as a whole number."""
     for name in _KV_TOKENS_SETTINGS:
         if name in run.chosen:
@@ -268,11 +274,11 @@ def _kv_tokens(run: ExperimentRun) -> float | None:
 _MEASURES: tuple[tuple[str, Callable[[ExperimentRun], float | None], int], ...] = (
     (SPEED, attrgetter("value"), -1),
     (START, attrgetter("ready_after_s"), 1),
-    (MEMORY, _kv_tokens, -1),
+    (MEMORY, _kv_cache_capacity_tokens, -1),
 )
 
 
-async def finish_experiment(session: Session, number: int) -> Experiment:
+async def load_or_resume_experiment(session: Session, number: int) -> Experiment:
     """Return a stored experiment as done. Resume it if it is not. Raises as `require_finished` does."""
     stored = await session.experiments.get(number)
     if stored.state == SeriesState.DONE:
@@ -298,7 +304,7 @@ def _are_answers_worse(experiment: Experiment) -> bool:
     return compared is not None and compared.quality_verdict in _WORSE_ANSWER_VERDICTS
 
 
-def _facts_of_experiments(first: Experiment, second: Experiment | None) -> dict[str, Any]:
+def _entry_fields_from_experiments(first: Experiment, second: Experiment | None) -> dict[str, Any]:
     """Return the fields of an entry that do not depend on the other watches of the night."""
     facts: dict[str, Any] = {
         "state": UNFINISHED,
@@ -308,7 +314,7 @@ def _facts_of_experiments(first: Experiment, second: Experiment | None) -> dict[
         "version": _reported_version(first, "B"),
         "pinned_speed": None,
         "speed": None,
-        "chosen": settings_chosen_differently(first),
+        "chosen": changed_setting_names_and_values(first),
         "losses": (),
         "simulated": first.simulated,
     }
@@ -331,7 +337,7 @@ def _reported_version(experiment: Experiment, arm: str) -> str:
     return ""
 
 
-def settings_chosen_differently(experiment: Experiment) -> tuple[tuple[str, str, str], ...]:
+def changed_setting_names_and_values(experiment: Experiment) -> tuple[tuple[str, str, str], ...]:
     """Return what the engine of the candidate uses otherwise than the pinned one, in every run, as
     (name, pinned, candidate)."""
     pairs = design.complete_pairs(experiment)

@@ -31,8 +31,8 @@ from workbench.model.sweep import RATES, SweepSpec
 from workbench.session.bench.spec import OPEN_LOOP_MAX_STREAMS
 from workbench.session.series.load_search import (
     LoadSearch,
-    check_limits,
-    check_own_fields,
+    check_searched_fields_unset,
+    check_slo_limits,
     load_for_target,
 )
 from workbench.session.series.sweep_parts import (
@@ -106,7 +106,7 @@ class RateRange:
         return min(max(FIRST_RATE, lowest_measurable_rate(self.horizon_s)), self.most)
 
     @property
-    def typical_s(self) -> float:
+    def typical_search_s(self) -> float:
         """How long a search takes, about."""
         looks_s = TYPICAL_SHORT_RUNS * short_run_duration_s(self.first_rate, self.horizon_s)
         return looks_s + TYPICAL_FULL_RUNS * self.horizon_s
@@ -123,7 +123,7 @@ async def plan_rate_capacity(
     """Check a search for a rate of requests, and return it as a sweep. The server is the run `run_id`
     or the one at `url`. `bench` has fields of BenchSpec with the SLO, unless the preset of the run
     has one. Raises InputError or BenchError for a search that cannot be carried out."""
-    check_own_fields(
+    check_searched_fields_unset(
         bench,
         _OPTIONS_OF_SEARCH_FIELDS,
         "the rates and their requests",
@@ -131,7 +131,7 @@ async def plan_rate_capacity(
     )
     target = await sweep_target_of(parts, run_id, url)
     load = load_for_target(parts, target, {**bench, "rate": rates.first_rate})
-    check_limits(load.slo, "the search for a rate", MAX_LIMIT_PERCENT)
+    check_slo_limits(load.slo, "the search for a rate", MAX_LIMIT_PERCENT)
     shape = {**bench, "slo": load.slo}
     spec = SweepSpec(
         values=(f"{rates.first_rate:g}", f"{rates.most:g}", f"{rates.horizon_s:g}"),
@@ -158,10 +158,10 @@ def _planned_search(
     check_minutes(spec.max_minutes)
     rates = RateRange(*map(float, spec.values))
 
-    def design(progress: SweepProgress) -> CapacityOfRates:
+    def make_design(progress: SweepProgress) -> CapacityOfRates:
         return CapacityOfRates(parts, progress, target, shape, rates=rates)
 
-    return PlannedSweep(RATES, "rate", "requests/s", (), spec, design)
+    return PlannedSweep(RATES, "rate", "requests/s", (), spec, make_design)
 
 
 @dataclass
@@ -174,10 +174,10 @@ class CapacityOfRates(LoadSearch):
     def search(self) -> RateSearch:
         horizon_s = self.rates.horizon_s
         runs = {
-            rate: [_run_of_result(result, horizon_s) for result in found]
+            rate: [_rate_run_from_result(result, horizon_s) for result in found]
             for rate, found in self.results.items()
         }
-        return RateSearch(self.limits, runs, horizon_s, self.rates.first_rate, self.rates.most)
+        return RateSearch(self.slo_limits, runs, horizon_s, self.rates.first_rate, self.rates.most)
 
     def next_run(self) -> float | None:
         wanted = self.search.next_rate_and_duration_s()
@@ -186,22 +186,22 @@ class CapacityOfRates(LoadSearch):
     def raise_if_stopped(self, level: float) -> None:
         wanted = self.search.next_rate_and_duration_s()
         assert wanted is not None
-        self.progress.check_stop()
-        self.progress.check_time(wanted[1], self.level_label(level))
+        self.progress.raise_if_cancelled()
+        self.progress.raise_if_no_time_for(wanted[1], self.level_label(level))
 
-    def judged_level(self, level: float) -> LevelVerdict | None:
+    def verdict_on_level(self, level: float) -> LevelVerdict | None:
         return self.search.verdict_at(level)
 
-    def level_that_holds(self) -> float | None:
+    def highest_level_within_slo(self) -> float | None:
         return self.search.highest_rate_that_holds
 
-    def answer_text(self, *, ended: bool) -> str:
+    def search_result_text(self, *, ended: bool) -> str:
         return rate_capacity_sentence(self.search, ended=ended)
 
     def level_label(self, level: float) -> str:
         return rate_text(level)
 
-    def estimated_left_s(self) -> float:
+    def estimated_remaining_s(self) -> float:
         runs = [run for found in self.search.levels.values() for run in found]
         whole = sum(run.whole for run in runs)
         whole_left_s = max(1, TYPICAL_FULL_RUNS - whole) * self.rates.horizon_s
@@ -210,13 +210,13 @@ class CapacityOfRates(LoadSearch):
             self.rates.first_rate, self.rates.horizon_s
         )
 
-    def refusal_of_result(self, result: BenchResult) -> str | None:
+    def why_result_unusable(self, result: BenchResult) -> str | None:
         """Return why the result says nothing about its rate and is measured again; None if it
         counts. A server that falls behind is no such reason: its rate has failed."""
         refused = result.summary.refused
         return next((why for why in refused if not why.startswith(_SERVER_REFUSAL_PREFIXES)), None)
 
-    def fields(self, level: float) -> dict[str, Any]:
+    def bench_fields_at_level(self, level: float) -> dict[str, Any]:
         """Return the fields of BenchSpec of one run. Each run has a seed of its own, so that no
         prompt is sent twice."""
         wanted = self.search.next_rate_and_duration_s()
@@ -232,11 +232,11 @@ class CapacityOfRates(LoadSearch):
             "seed": (self.bench.get("seed") or 0) + 10 * round(1000 * level) + earlier_runs,
         }
 
-    def shown_level(self, level: float) -> Sequence[BenchResult]:
+    def results_shown_for_level(self, level: float) -> Sequence[BenchResult]:
         return self.results[level][-1:]
 
 
-def _run_of_result(result: BenchResult, horizon_s: float) -> RateRun:
+def _rate_run_from_result(result: BenchResult, horizon_s: float) -> RateRun:
     summary, spec = result.summary, result.spec
     requests = summary.requests_ok + summary.requests_failed
     return RateRun(

@@ -60,15 +60,15 @@ class SweepTarget:
 @dataclass(frozen=True, slots=True)
 class PlannedSweep:
     """A checked sweep that is ready to start. `points` has a pair (label, number or None) for each
-    value, and `design` returns what measures them. `knee` finds the best of the measured points,
-    unless the design does it itself."""
+    value, and `make_design` returns what measures them. `knee` finds the best of the measured points,
+    unless that design does it itself."""
 
     kind: SweepKind
     name: str
     unit: str
     points: Sequence[tuple[str, float | None]]
     spec: SweepSpec
-    design: Callable[[SweepProgress], Design[Any]]
+    make_design: Callable[[SweepProgress], Design[Any]]
     knee: Callable[[Sequence[SweepPoint]], Knee] | None = None
 
 
@@ -78,7 +78,7 @@ async def sweep_target_of(parts: SweepParts, run_id: str | None, url: str | None
     return SweepTarget(url=url) if url else SweepTarget(await parts.servers.ready_run(run_id))
 
 
-def check_runs(runs: int) -> int:
+def validated_runs(runs: int) -> int:
     """Return `runs`, the number of runs of each value. Raises InputError unless it is from 1 to
     MAX_RUNS_PER_VALUE."""
     if not 1 <= runs <= MAX_RUNS_PER_VALUE:
@@ -127,7 +127,7 @@ async def conditions_of_plan(
     engine = f"{editor.engine.name} {editor.surroundings.installed_version or UNKNOWN_VERSION_TEXT}"
     found = {"engine": engine, **_files_of_load(parts, shape)}
     with suppress(SettingsError, HostError):  # no GPU can be read
-        infos = (await parts.telemetry.reading()).infos
+        infos = (await parts.telemetry.get_recent_reading()).infos
         found |= await _hardware_conditions(parts, gpus_of_plan(editor.plan, infos))
     return found
 
@@ -142,7 +142,7 @@ def _files_of_load(parts: SweepParts, shape: Mapping[str, Any]) -> dict[str, str
 
 
 async def _hardware_conditions(parts: SweepParts, gpus: Sequence[int]) -> dict[str, str]:
-    telemetry = await parts.telemetry.reading()
+    telemetry = await parts.telemetry.get_recent_reading()
     found = {f"GPU {info.uuid}": info.name for info in telemetry.infos if info.index in gpus}
     return {**found, "driver": telemetry.driver.driver_version or UNKNOWN_VERSION_TEXT}
 
@@ -156,14 +156,16 @@ async def check_same_target(parts: SweepParts, sweep: Sweep, spec: SweepSpec) ->
     return target
 
 
-def are_conditions_different(before: str, present: str) -> bool:
+def are_known_conditions_different(stored_condition: str, current_condition: str) -> bool:
     """Return whether two conditions, such as "vllm 0.33.0", are known to differ. A busy host may not
     tell the version in time, and one that is unknown does not differ from any."""
-    unknown = [one for one in (before, present) if one.endswith(UNKNOWN_VERSION_TEXT)]
+    unknown = [
+        one for one in (stored_condition, current_condition) if one.endswith(UNKNOWN_VERSION_TEXT)
+    ]
     if not unknown:
-        return before != present
+        return stored_condition != current_condition
     what = unknown[0].removesuffix(UNKNOWN_VERSION_TEXT)
-    return not (before.startswith(what) and present.startswith(what))
+    return not (stored_condition.startswith(what) and current_condition.startswith(what))
 
 
 def check_same_conditions(
@@ -181,7 +183,7 @@ def check_same_conditions(
         )
     for name, before in spec.measured.items():
         present = now.get(name)
-        if present is None or are_conditions_different(before, present):
+        if present is None or are_known_conditions_different(before, present):
             change = f"{name} is {present} now" if present else f"{name} is not known now"
             raise InputError(
                 f"sweep {sweep.id} cannot be resumed: it was measured with {name} {before}, and "

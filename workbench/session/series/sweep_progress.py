@@ -23,8 +23,8 @@ from workbench.session.bench.spec import TEXT_CONTENT, make_paths_absolute, set_
 from workbench.session.series.conduct import Design, SeriesStopped, TimeLimit
 
 if TYPE_CHECKING:
-    from workbench.model.bench import BenchResult, BenchSummary
-    from workbench.model.sweep import Sweep, SweepPoint
+    from workbench.model.bench import BenchResult, BenchSummary, ResultId
+    from workbench.model.sweep import PointIndex, Sweep, SweepPoint
     from workbench.session.results.results import Results
     from workbench.session.state_holder import StateHolder
     from workbench.store.sweeps import SweepStore
@@ -68,30 +68,30 @@ class SweepProgress:
         return self.elapsed_s / ended if ended else 0.0
 
     @property
-    def next_value(self) -> int | None:
+    def next_planned_index(self) -> PointIndex | None:
         """The index of the first value of the sweep that was not tried yet. None if all were."""
         planned = (n for n, p in enumerate(self.sweep.points) if p.state == PointState.PLANNED)
         return next(planned, None)
 
-    def check_stop(self) -> None:
+    def raise_if_cancelled(self) -> None:
         """Raise BenchCancelled if the user has cancelled the sweep."""
         if self.stop.is_set():
             raise BenchCancelled(
                 "the sweep was cancelled", next_step="the measured points of the sweep are kept"
             )
 
-    def check_time(self, needs_s: float, what: str = "") -> None:
-        """Raise Stopped if the time limit of the sweep does not leave the `needs_s` seconds that
-        `what` would take."""
-        if self.limit.leaves(needs_s):
+    def raise_if_no_time_for(self, needs_s: float, work_text: str = "") -> None:
+        """Raise SeriesStopped if the time limit of the sweep does not leave the `needs_s` seconds that
+        `work_text` would take."""
+        if self.limit.has_time_for(needs_s):
             return
-        left_s = max(0.0, self.limit.left_s or 0.0)
+        left_s = max(0.0, self.limit.remaining_s or 0.0)
         text = (
             f"the time limit of {self.limit.minutes:g} min leaves too little time to go on: "
             f"{left_s:.0f} s are left"
         )
-        if what and left_s:
-            text += f"; {what} would take about {needs_s:.0f} s"
+        if work_text and left_s:
+            text += f"; {work_text} would take about {needs_s:.0f} s"
         raise SeriesStopped(text)
 
     def change_sweep(self, **fields: Any) -> None:
@@ -99,10 +99,10 @@ class SweepProgress:
         self.sweep = replace(self.sweep, **fields)
         self._core.update(sweep=self.sweep)
 
-    def change_point(self, index: int, **fields: Any) -> None:
+    def change_point(self, point_index: int, **fields: Any) -> None:
         """Replace the given fields of the point (a measured value) with this index."""
         points = list(self.sweep.points)
-        points[index] = replace(points[index], **fields)
+        points[point_index] = replace(points[point_index], **fields)
         self.change_sweep(points=tuple(points))
 
     def add_points(self, points: Sequence[SweepPoint]) -> None:
@@ -115,14 +115,14 @@ class SweepProgress:
         if text not in self.sweep.notes:
             self.change_sweep(notes=(*self.sweep.notes, text))
 
-    def skip_rest(self, why: str) -> None:
+    def skip_unmeasured_points(self, why: str) -> None:
         """Mark every point (value of the sweep) that is not measured as skipped, with the reason
         `why`."""
         for index, point in enumerate(self.sweep.points):
             if point.state in UNFINISHED:
                 self.change_point(index, state=PointState.SKIPPED, error=why)
 
-    async def note_experiment(self, experiment_id: int) -> None:
+    async def store_experiment_id(self, experiment_id: int) -> None:
         """Keep the id of the experiment that compares the best value, so that a killed sweep can go
         on with it."""
         self.change_sweep(experiment_id=experiment_id)
@@ -151,56 +151,56 @@ class SweepProgress:
                 )
             self._unsaved = True
 
-    async def mark_point_failed(self, index: int, why: str) -> None:
+    async def mark_point_failed(self, point_index: int, why: str) -> None:
         """Mark the point with this index as failed for the reason `why`, and write the sweep to
         disk."""
-        self.change_point(index, state=PointState.FAILED, error=why)
+        self.change_point(point_index, state=PointState.FAILED, error=why)
         await self.save()
 
     async def measure_point(
-        self, index: int, bench: Callable[[], Awaitable[int]], runs: int = 1
+        self, point_index: int, run_benchmark: Callable[[], Awaitable[ResultId]], runs: int = 1
     ) -> Sequence[BenchResult]:
-        """Measure the point with this index in `runs` runs of `bench`, which returns the id of a
+        """Measure the point with this index in `runs` runs of `run_benchmark`, which returns the id of a
         result. A run with an invalid result is repeated once. Return the results, () if a run
         raised an error; raises BenchCancelled if the user cancels, and HostUnreachable if the link
         is lost."""
-        self.change_point(index, state=PointState.MEASURING)
+        self.change_point(point_index, state=PointState.MEASURING)
         found: list[BenchResult] = []
         try:
-            while len(found) < runs and not (found and _why_useless(found[-1])):
-                found.append(await self.run_once(index, bench))
+            while len(found) < runs and not (found and _why_unusable(found[-1])):
+                found.append(await self.run_with_one_repeat(point_index, run_benchmark))
         except (BenchCancelled, HostUnreachable):  # the value itself is not to blame
             raise
         except WorkbenchError as error:
-            await self.mark_point_failed(index, error.message)
+            await self.mark_point_failed(point_index, error.message)
             return ()
-        self.change_point(index, **point_values(found))
+        self.change_point(point_index, **point_fields_from_results(found))
         text = format_nearest_reference(found[-1])
         # one is enough for a sweep
         if text and not any(" reference: " in note for note in self.sweep.notes):
-            self.add_note(f"{self.sweep.points[index].label} reference: {text}")
+            self.add_note(f"{self.sweep.points[point_index].label} reference: {text}")
         self._runs_each = len(found)
         self._estimate_time_left(len(found))
         return found
 
-    async def run_once(
+    async def run_with_one_repeat(
         self,
-        index: int,
-        bench: Callable[[], Awaitable[int]],
-        refusal: Callable[[BenchResult], str | None] = lambda result: next(
+        point_index: int,
+        run_benchmark: Callable[[], Awaitable[ResultId]],
+        why_unusable: Callable[[BenchResult], str | None] = lambda result: next(
             iter(result.summary.refused), None
         ),
     ) -> BenchResult:
-        """Run `bench`, which returns the id of a result, for the point with this index. A run with
-        an invalid result, of which `refusal` returns the reason, is repeated once. Return the
-        result. Raises what `bench` raises, and BenchCancelled if the user cancels."""
-        self.check_stop()
-        result = await self._results.get(await bench())
-        why = refusal(result)
+        """Run `run_benchmark`, which returns the id of a result, for the point with this index. A run with
+        an invalid result, of which `why_unusable` returns the reason, is repeated once. Return the
+        result. Raises what `run_benchmark` raises, and BenchCancelled if the user cancels."""
+        self.raise_if_cancelled()
+        result = await self._results.get(await run_benchmark())
+        why = why_unusable(result)
         if why and not why_invalid(result):
-            self.add_note(f"{self.sweep.points[index].label}: measured again ({why})")
-            self.check_stop()
-            result = await self._results.get(await bench())
+            self.add_note(f"{self.sweep.points[point_index].label}: measured again ({why})")
+            self.raise_if_cancelled()
+            result = await self._results.get(await run_benchmark())
         if result.conditions.simulated and not self.sweep.simulated:
             self.change_sweep(simulated=True)  # a server at a URL may be simulated on any host
         return result
@@ -211,17 +211,17 @@ class SweepDesign(Design[int]):
 
     progress: SweepProgress
 
-    def next_run(self) -> int | None:
-        return self.progress.next_value
+    def next_run(self) -> PointIndex | None:
+        return self.progress.next_planned_index
 
     def estimated_run_s(self, run: int) -> float:
         """Return the estimated time of a run in seconds; 0 if it is not known."""
         return 0.0
 
     def raise_if_stopped(self, run: int) -> None:
-        self.progress.check_stop()
+        self.progress.raise_if_cancelled()
         label = self.progress.sweep.points[run].label
-        self.progress.check_time(self.estimated_run_s(run), label)
+        self.progress.raise_if_no_time_for(self.estimated_run_s(run), label)
 
 
 def why_invalid(result: BenchResult) -> str | None:
@@ -239,18 +239,18 @@ def why_invalid(result: BenchResult) -> str | None:
     return None
 
 
-def _why_useless(result: BenchResult) -> str | None:
+def _why_unusable(result: BenchResult) -> str | None:
     """Return why a result cannot be used for a point of a sweep; None if the result can be used."""
     invalid = result.summary.refused
     return why_invalid(result) or (f"the result is invalid: {invalid[0]}" if invalid else None)
 
 
-def point_values(results: Sequence[BenchResult]) -> dict[str, Any]:
+def point_fields_from_results(results: Sequence[BenchResult]) -> dict[str, Any]:
     """Return the fields of one point of a sweep by name: its state, and the means of the metrics of
     its `results`. The point is failed if one of the results cannot be used."""
-    error = next(filter(None, map(_why_useless, results)), None)
+    error = next(filter(None, map(_why_unusable, results)), None)
     each = [
-        {**_values_of_summary(result.summary), "limit_pct": pct_of_speed_limit(result)}
+        {**_point_fields_from_summary(result.summary), "limit_pct": pct_of_speed_limit(result)}
         for result in results
     ]
     return {
@@ -268,7 +268,7 @@ def _gpu_count(results: Sequence[BenchResult]) -> int | None:
     return next(iter(counts)) or None if len(counts) == 1 else None
 
 
-def _values_of_summary(summary: BenchSummary) -> dict[str, float | None]:
+def _point_fields_from_summary(summary: BenchSummary) -> dict[str, float | None]:
     gpu = summary.gpu
     return {
         "tok_s": summary.output_tok_s,

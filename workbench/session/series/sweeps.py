@@ -32,7 +32,7 @@ from workbench.session.series.concurrency_sweep import (
     plan_concurrency_sweep,
     plan_resumed_concurrency_sweep,
 )
-from workbench.session.series.conduct import SeriesEndedEarly, SeriesEnding, conduct_series
+from workbench.session.series.conduct import SeriesEndedEarly, SeriesEnding, carry_out_series
 from workbench.session.series.flag_sweep_plan import FlagSweepPlanner
 from workbench.session.series.gpu_sweep_plan import GpuSweepPlanner
 from workbench.session.series.rate_capacity import (
@@ -70,20 +70,20 @@ class Sweeps:
         self._tunes = TunePlanner(parts)
         # by kind; any other kind is the key of a GPU setting
         self._resumed_by: Mapping[str, Callable[[Sweep, SweepSpec], Awaitable[PlannedSweep]]] = {
-            FLAGS.name: self._flags.plan_resumed,
+            FLAGS.name: self._flags.plan_resumed_sweep,
             CONCURRENCY.name: partial(plan_resumed_concurrency_sweep, parts),
             USERS.name: partial(plan_resumed_user_capacity, parts),
             RATES.name: partial(plan_resumed_rate_capacity, parts),
-            TUNES.name: self._tunes.plan_resumed,
+            TUNES.name: self._tunes.plan_resumed_tune,
         }
         self._one = asyncio.Lock()
         self._stop: asyncio.Event | None = None  # of the sweep under way
 
     @cached_property
-    def store(self) -> SweepStore:
+    def sweep_store(self) -> SweepStore:
         return SweepStore(paths.sweeps_dir())
 
-    async def run_gpu(
+    async def run_gpu_setting_sweep(
         self,
         setting: str,
         values: Sequence[str],
@@ -115,7 +115,7 @@ class Sweeps:
         )
         return await self._start_sweep(planned)
 
-    async def plan_gpu(
+    async def list_gpu_sweep_commands(
         self,
         setting: str,
         values: Sequence[str],
@@ -123,11 +123,11 @@ class Sweeps:
         *,
         run_id: str | None = None,
     ) -> Mapping[str, Sequence[SettingCommand]]:
-        """Return the commands that `run_gpu` would run, by value: the key "350 W" has those that
+        """Return the commands that `run_gpu_setting_sweep` would run, by value: the key "350 W" has those that
         set that value, and the key BACK those that restore the previous values."""
         return await self._gpu.commands_of_sweep(setting, values, gpu, run_id)
 
-    async def run_concurrency(
+    async def run_concurrency_sweep(
         self,
         levels: Sequence[int],
         *,
@@ -143,7 +143,7 @@ class Sweeps:
             await plan_concurrency_sweep(self._parts, levels, run_id, url, max_minutes, bench)
         )
 
-    async def run_users(
+    async def run_user_capacity_search(
         self,
         levels: UserLevels,
         *,
@@ -159,7 +159,7 @@ class Sweeps:
             await plan_user_capacity(self._parts, levels, run_id, url, max_minutes, bench)
         )
 
-    async def run_rates(
+    async def run_rate_capacity_search(
         self,
         rates: RateRange,
         *,
@@ -175,20 +175,20 @@ class Sweeps:
             await plan_rate_capacity(self._parts, rates, run_id, url, max_minutes, bench)
         )
 
-    def user_capacity_run_s(
+    def typical_user_capacity_run_s(
         self, levels: UserLevels, run_id: str | None, url: str | None
     ) -> float | None:
         """Return how long one run of a search for users takes, from the newest valid result of the
         same server. None if there is none."""
         return typical_run_s(self._parts, levels, run_id, url)
 
-    def check_flags(self, flags: Mapping[str, Sequence[str]]) -> None:
+    def check_flag_values(self, flags: Mapping[str, Sequence[str]]) -> None:
         """Raise InputError if the flags of the plan under edit cannot be swept over these values."""
         from workbench.session.series.flag_sweep_plan import list_combinations
 
         list_combinations(self._parts.plans.editor, flags)
 
-    async def run_flags(
+    async def run_flag_sweep(
         self,
         flags: Mapping[str, Sequence[str]],
         *,
@@ -238,19 +238,19 @@ class Sweeps:
             bench=bench,
         )
 
-    def tune_load(self, shape: Mapping[str, Any]) -> str:
+    def tune_load_text(self, shape: Mapping[str, Any]) -> str:
         """Return in words the load of each run of a tune of the plan. `shape` has fields of
         BenchSpec."""
         plan = self._parts.plans.editor.effective_plan
         return load_text(self._parts.load.make_spec(plan.preset_id, dict(shape)))
 
-    def tune_cost(self, planned: PlannedSweep) -> TuneCost:
+    def estimate_tune_cost(self, planned: PlannedSweep) -> TuneCost:
         """Return what a planned tune takes: starts, time and energy."""
         return self._tunes.cost_of_tune(planned)
 
-    async def tune_setting_changes(self, spec: SweepSpec) -> Sequence[SettingOutcome]:
+    async def preview_tune_setting_changes(self, spec: SweepSpec) -> Sequence[SettingOutcome]:
         """Return what a tune would do to GPU settings, as the outcomes of dry runs."""
-        return await self._tunes.setting_changes(spec)
+        return await self._tunes.preview_setting_changes(spec)
 
     async def run_tune(self, planned: PlannedSweep) -> Sweep:
         """Carry out a planned tune, and return it when it has ended. A live selected run is stopped
@@ -263,9 +263,9 @@ class Sweeps:
         """Continue a stored sweep, and return it when it has ended. `max_minutes` limits its time
         from now on. None sets no limit, but for a tune what is left of its own. Raises InputError if
         the sweep cannot be resumed."""
-        async with self._hold_alone(f"sweep {sweep_id}") as stop:
-            with self.store.lock_and_read(sweep_id) as sweep:
-                left = minutes_left(sweep) if max_minutes is None else max_minutes
+        async with self._hold_lock_with_stop_event(f"sweep {sweep_id}") as stop:
+            with self.sweep_store.lock_and_read(sweep_id) as sweep:
+                left = remaining_minutes(sweep) if max_minutes is None else max_minutes
                 spec = replace(self._resumable_spec(sweep), max_minutes=left)
                 await self._parts.servers.supervisor.runs()
                 planner = self._resumed_by.get(sweep.kind)
@@ -275,12 +275,12 @@ class Sweeps:
                     planned = await self._gpu.plan_resumed_sweep(sweep, spec, password)
                 return await self._carry_out_sweep(sweep_to_resume(sweep), planned, stop)
 
-    async def plan_resume(self, sweep_id: int) -> Mapping[str, Sequence[SettingCommand]]:
+    async def list_resume_commands(self, sweep_id: int) -> Mapping[str, Sequence[SettingCommand]]:
         """Return the commands that resuming a sweep of a GPU setting would run, by value: the key
         "350 W" has those that set that value, and the key BACK those that restore the previous
         values."""
-        sweep = await asyncio.to_thread(self.store.get, sweep_id)
-        return await self._gpu.resumed_commands(sweep, self._resumable_spec(sweep))
+        sweep = await asyncio.to_thread(self.sweep_store.get, sweep_id)
+        return await self._gpu.commands_of_resumed_sweep(sweep, self._resumable_spec(sweep))
 
     async def cancel(self) -> None:
         """Cancel the running sweep, if there is one. Returns when the sweep has ended and restored
@@ -316,15 +316,15 @@ class Sweeps:
             simulated=core.state.simulated,
             spec=planned.spec,
         )
-        async with self._hold_alone(f"a {first.description}") as stop:
-            sweep = await asyncio.to_thread(self.store.add, first)
-            with self.store.hold_lock(sweep.id):
+        async with self._hold_lock_with_stop_event(f"a {first.description}") as stop:
+            sweep = await asyncio.to_thread(self.sweep_store.add, first)
+            with self.sweep_store.hold_lock(sweep.id):
                 return await self._carry_out_sweep(sweep, planned, stop)
 
     @asynccontextmanager
-    async def _hold_alone(self, what: str) -> AsyncIterator[asyncio.Event]:
+    async def _hold_lock_with_stop_event(self, lock_text: str) -> AsyncIterator[asyncio.Event]:
         """Hold the measurement lock of the host while the block runs, and yield the event that
-        stops the sweep. `what` is the text that other Workbenches show about the lock. Raises
+        stops the sweep. `lock_text` is the text that other Workbenches show about the lock. Raises
         BenchError if this session runs a sweep already, or if another Workbench measures on the
         host."""
         if self._one.locked():
@@ -334,7 +334,7 @@ class Sweeps:
                 host=host,
                 next_step="wait until that sweep has ended, or cancel it",
             )
-        async with self._one, self._lock.hold_lock(what):
+        async with self._one, self._lock.hold_lock(lock_text):
             self._stop = asyncio.Event()
             try:
                 yield self._stop
@@ -349,15 +349,15 @@ class Sweeps:
         cancelled, the sweep is stored as stopped before CancelledError is raised."""
         core, servers = self._parts.core, self._parts.servers
         minutes = planned.spec.max_minutes
-        progress = SweepProgress(core, self._parts.results, self.store, sweep, stop, minutes)
+        progress = SweepProgress(core, self._parts.results, self.sweep_store, sweep, stop, minutes)
         progress.change_sweep()
         await progress.save()
         what = sweep.description
         with core.show_busy(what), servers.reserve(f"a {what}"):
-            ending = await conduct_series(planned.design(progress))
+            ending = await carry_out_series(planned.make_design(progress))
         self._end_sweep(progress, ending, planned)
         await progress.save()
-        await self._parts.results.refresh()  # their rows say what the sweep has found
+        await self._parts.results.refresh_result_rows()  # their rows say what the sweep has found
         if ending.unexpected_error is not None:
             raise ending.unexpected_error
         return progress.sweep
@@ -368,7 +368,7 @@ class Sweeps:
         """Set the final state of a sweep, with the reason if it ended early, and its best value.
         Record the outcome in the activity log."""
         state, why = ending.state, _reason_of_cause(ending.cause)
-        progress.skip_rest(why or "not reached")
+        progress.skip_unmeasured_points(why or "not reached")
         measured = any(p.state == PointState.DONE for p in progress.sweep.points)
         if isinstance(ending.cause, SeriesEndedEarly) and not measured:
             state = SeriesState.FAILED
@@ -412,7 +412,7 @@ class Sweeps:
         return replace(sweep.spec, bench=set_prompt_content(sweep.spec.bench, WORDS_CONTENT))
 
 
-def minutes_left(sweep: Sweep) -> float | None:
+def remaining_minutes(sweep: Sweep) -> float | None:
     """Return what is left of the time limit of a tune, which is that of all its work. None if there is
     no limit: the one of another sweep is that of one command, and a final goes on to its end. Raises
     InputError if nothing is left."""

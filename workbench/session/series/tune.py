@@ -44,15 +44,16 @@ from workbench.session.bench.find_users import measure_user_capacity
 from workbench.session.conditions import gpus_of_plan
 from workbench.session.gpu.setting_texts import alterations_text, failure_text
 from workbench.session.series.conduct import SeriesStopped
-from workbench.session.series.confirmation import check_experiment_ended, confirm_value
-from workbench.session.series.flag_sweep import FlagCombination, FlagSweep, changes_answers
-from workbench.session.series.sweep_progress import point_values
+from workbench.session.series.confirmation import check_experiment_ended, confirm_value_in_pairs
+from workbench.session.series.flag_sweep import FlagCombination, FlagSweep, can_change_answers
+from workbench.session.series.sweep_progress import point_fields_from_results
 from workbench.session.uninterrupted import await_uninterrupted
 
 if TYPE_CHECKING:
     from workbench.bench.tune_race import RaceSize
-    from workbench.model.bench import BenchResult, BenchSummary, MetricChange
+    from workbench.model.bench import BenchResult, BenchSummary, MetricChange, ResultId
     from workbench.model.experiment import Experiment
+    from workbench.model.sweep import PointIndex
     from workbench.model.tune import Goal, TuneLimits, TuneSpec
 
 _NOT_TRIED_TEXT = "not tried"
@@ -81,11 +82,11 @@ class Tune(FlagSweep):
     _run_noise_pct: float | None = field(default=None, init=False)
     _answers_s: float = field(default=0.0, init=False)  # of comparing answers in the final
 
-    async def prepare(self) -> None:
+    async def prepare_series(self) -> None:
         await self._check_settings()
-        await super().prepare()
-        await self._read_noise()
-        await self._read_answers_time()
+        await super().prepare_series()
+        await self._estimate_run_noise()
+        await self._load_answers_duration()
         # answers are compared in the final, if the best one changes them
         self.progress.change_sweep(quality="")
 
@@ -100,7 +101,7 @@ class Tune(FlagSweep):
         return frozenset(chain.from_iterable(each))
 
     async def _gpus(self) -> Sequence[int]:
-        infos = (await self.parts.telemetry.reading()).infos
+        infos = (await self.parts.telemetry.get_recent_reading()).infos
         return gpus_of_plan(self.combinations[0].editor.plan, infos)
 
     async def _check_settings(self) -> None:
@@ -155,8 +156,8 @@ class Tune(FlagSweep):
 
     # ---- the race
 
-    def next_run(self) -> int | None:
-        while (run := self.progress.next_value) is not None:
+    def next_run(self) -> PointIndex | None:
+        while (run := self.progress.next_planned_index) is not None:
             if self._is_out_of_time(run):
                 self._skip_planned_points()
                 break
@@ -165,38 +166,38 @@ class Tune(FlagSweep):
             self.progress.change_point(run, state=PointState.FAILED, error=why)
         if self._current_block_number > 1 or self._is_time_up:
             return None
-        self._begin_second_block()
-        return self.progress.next_value
+        self._add_second_block()
+        return self.progress.next_planned_index
 
     def raise_if_stopped(self, run: int) -> None:
-        self.progress.check_stop()
+        self.progress.raise_if_cancelled()
 
-    async def make(self, run: int) -> None:
+    async def carry_out_run(self, run: int) -> None:
         began_s = time.monotonic()
         try:
-            await super().make(run)
+            await super().carry_out_run(run)
         finally:
             if gpu_settings_from_assignments(self.combinations[run].sets):
                 await await_uninterrupted(self._revert_settings())
         if self.progress.sweep.points[run].state == PointState.DONE:
-            await self._judge_point(run)
+            await self._store_point_problem(run)
         self._took_s.append(time.monotonic() - began_s)
-        await self._read_noise()
+        await self._estimate_run_noise()
         await self.progress.save()
         self._note_excluded_point(run)
         await self.progress.save()
 
-    async def _judge_point(self, run: int) -> None:
+    async def _store_point_problem(self, run: int) -> None:
         """Store in a measured point which limit it breaks, or why it has no value."""
         results = await self.parts.results.get_all(self.progress.sweep.points[run].result_ids)
-        if (broken := self._broken_limit(results)) is not None:
+        if (broken := self._first_broken_limit_text(results)) is not None:
             self.progress.change_point(run, error=limit_error(broken))
         point = self.progress.sweep.points[run]
         if log_value(point, self._tune_goal) is None:
-            why = self._why_unmeasured(point, results)
+            why = self._why_goal_unmeasured(point, results)
             self.progress.change_point(run, state=PointState.FAILED, error=why)
 
-    def _why_unmeasured(self, point: SweepPoint, results: Sequence[BenchResult]) -> str:
+    def _why_goal_unmeasured(self, point: SweepPoint, results: Sequence[BenchResult]) -> str:
         goal = self._tune_goal
         if getattr(point, goal.field) == 0:
             return f"{goal.title} is 0: no request kept the limits"
@@ -235,14 +236,14 @@ class Tune(FlagSweep):
     def load_of_run(self, run: int) -> Mapping[str, Any]:
         """Return the load of a point. All servers of a block get the same."""
         block, _ = parse_point_label(self.progress.sweep.points[run].label)
-        return {**self._load_of_tune, "seed": self._first_seed + block}
+        return {**self._bench_fields_of_tune, "seed": self._first_seed + block}
 
     @property
     def _first_seed(self) -> int:
         return int(self.bench.get("seed") or 0)
 
     @property
-    def _load_of_tune(self) -> Mapping[str, Any]:
+    def _bench_fields_of_tune(self) -> Mapping[str, Any]:
         """The load of the tune. A search for users begins with the number that the start preset has
         served, if that is known."""
         served = self.progress.sweep.points[0].users
@@ -250,11 +251,11 @@ class Tune(FlagSweep):
             return self.bench
         return {**self.bench, "concurrency": max(1, round(served))}
 
-    async def measure_server(self, run_id: str, run: int) -> Sequence[BenchResult]:
+    async def measure_point_on_server(self, run_id: str, run: int) -> Sequence[BenchResult]:
         """Measure a point on its server. If its runs differ by more than chance explains, a further
         run shows which of them was cold or disturbed, and that one does not count: a candidate never
         leaves the race for it."""
-        found = await super().measure_server(run_id, run)
+        found = await super().measure_point_on_server(run_id, run)
         runs = self._log_values_of_runs(found)
         point = self.progress.sweep.points[run]
         if self._spec.goal == tune.USERS and self._run_noise_pct is None:
@@ -269,7 +270,9 @@ class Tune(FlagSweep):
             f"{block}: {changes_text(entry)}: its runs differ by {apart_pct:.0f} %, so one more decides"
         )
         try:
-            one_more = await self.progress.run_once(run, lambda: self.measure_run(run_id, run))
+            one_more = await self.progress.run_with_one_repeat(
+                run, lambda: self.benchmark_point(run_id, run)
+            )
         except (BenchCancelled, HostError):
             raise
         except WorkbenchError as error:
@@ -280,12 +283,12 @@ class Tune(FlagSweep):
         if len(runs) == len(found):
             left_out = found.pop(tune_race.index_of_outlier(runs))
             self.progress.add_note(f"{block}: {changes_text(entry)}: #{left_out.id} does not count")
-        self.progress.change_point(run, **point_values(found))
+        self.progress.change_point(run, **point_fields_from_results(found))
         return found
 
-    async def measure_run(self, run_id: str, run: int) -> int:
+    async def benchmark_point(self, run_id: str, run: PointIndex) -> ResultId:
         if self._spec.goal != tune.USERS:
-            return await super().measure_run(run_id, run)
+            return await super().benchmark_point(run_id, run)
         bench = partial(self.parts.bench.benchmark_run, run_id)
         return await measure_user_capacity(bench, self.parts.results, self.load_of_run(run))
 
@@ -319,7 +322,7 @@ class Tune(FlagSweep):
                 return f"{_NOT_TRIED_TEXT}: {changes_text(failed)} did not start, and this needs more memory"
         return None
 
-    def _begin_second_block(self) -> None:
+    def _add_second_block(self) -> None:
         gains = gains_of_survivors(self.progress.sweep)
         if not gains:
             return
@@ -327,7 +330,7 @@ class Tune(FlagSweep):
         chosen = tune_race.select_second_block_entries(
             gains,
             self._race_size.kept,
-            self._can_combine,
+            self._can_server_combine_changes,
             self._race_noise,
             start_keeps_limits=start_keeps_limits,
         )
@@ -361,7 +364,7 @@ class Tune(FlagSweep):
             raise WorkbenchError(found)
         return found
 
-    def _can_combine(self, entry: Entry) -> bool:
+    def _can_server_combine_changes(self, entry: Entry) -> bool:
         """Return whether a server can have all of these changes: no flag twice, and no new error."""
         names = [word.partition("=")[0] for word in entry]
         if len(set(names)) < len(names):
@@ -371,7 +374,7 @@ class Tune(FlagSweep):
 
     # ---- limits and time
 
-    def _broken_limit(self, results: Sequence[BenchResult]) -> str | None:
+    def _first_broken_limit_text(self, results: Sequence[BenchResult]) -> str | None:
         """Return the first limit that one of the results does not keep; None if all do."""
         limits = self._spec.limits
         has_latency_limits = limits.slo and self._spec.goal not in tune.OF_LATENCIES
@@ -395,14 +398,16 @@ class Tune(FlagSweep):
         ended = sum(point.state == PointState.DONE for point in self.progress.sweep.points)
         return self.progress.worked_before_s / ended if ended else 0.0
 
-    async def _read_answers_time(self) -> None:
+    async def _load_answers_duration(self) -> None:
         """Read how long the newest comparison of the answers of this model took, if the final may
         compare answers. It stays 0 before the first comparison."""
         engine, plan = self.combinations[0].editor.engine.name, self.combinations[0].editor.plan
         self._answers_s = 0.0
         if not self.quality:
             return
-        if not any(changes_answers(engine, candidate.sets) for candidate in self._spec.candidates):
+        if not any(
+            can_change_answers(engine, candidate.sets) for candidate in self._spec.candidates
+        ):
             return
         for result in await self.parts.results.list_quality_results():
             if result.took_s is not None and result.conditions_a.get("model") == plan.model:
@@ -414,12 +419,12 @@ class Tune(FlagSweep):
         The start preset and one candidate are always measured."""
         if run < 2:
             return False
-        return not self.progress.limit.leaves(self._start_duration_s + self._final_duration_s)
+        return not self.progress.limit.has_time_for(self._start_duration_s + self._final_duration_s)
 
     @property
     def _is_time_up(self) -> bool:
         block = (1 + self._race_size.kept) * self._start_duration_s
-        return not self.progress.limit.leaves(block + self._final_duration_s)
+        return not self.progress.limit.has_time_for(block + self._final_duration_s)
 
     def _skip_planned_points(self) -> None:
         why = "the time that is left is needed for the final"
@@ -437,13 +442,13 @@ class Tune(FlagSweep):
         # the race has warmed the machine up, and compiled both servers
         return {
             **options,
-            "bench": dict(self._load_of_tune),
+            "bench": dict(self._bench_fields_of_tune),
             "metric": self._tune_goal.metric,
             "seed": self._first_seed + _FIRST_SEED_OF_FINAL,
             "throw_away": False,
         }
 
-    async def conclude(self) -> None:
+    async def finish_series(self) -> None:
         best = await self._find_leader()
         gains = gains_of_survivors(self.progress.sweep)
         if not gains:
@@ -469,15 +474,17 @@ class Tune(FlagSweep):
             "and meets the start preset in the final"
         )
         await self.progress.save()
-        self.progress.check_time(0.0)
-        self.progress.check_stop()
-        await confirm_value(
+        self.progress.raise_if_no_time_for(0.0)
+        self.progress.raise_if_cancelled()
+        await confirm_value_in_pairs(
             self.progress, name, "the start preset", self.run_experiment(_arm_of_entry(best))
         )
         number = self.progress.sweep.experiment_id
         if number is None:
-            raise _unjudged_error(f"{name} could not be compared in pairs")
-        return await self._judge_final(name, best, await self.parts.experiments.get(number))
+            raise _no_verdict_error(f"{name} could not be compared in pairs")
+        return await self._record_final_verdict(
+            name, best, await self.parts.experiments.get(number)
+        )
 
     async def _find_leader(self) -> Entry | None:
         """Return what meets the start preset in the final. A leader whose answers break the limit on
@@ -487,29 +494,31 @@ class Tune(FlagSweep):
             best = tune_race.select_final_entry(
                 gains_of_survivors(sweep), start_keeps_limits=not limit_broken_by_start(sweep)
             )
-            if best is None or not self._needs_check(best):
+            if best is None or not self._needs_answer_check(best):
                 return best
-            if (broken := await self._check_answers(best)) is None:
+            if (broken := await self._limit_broken_by_answers(best)) is None:
                 self.progress.add_note(f"{changes_text(best)}: {_ANSWERS_KEEP_LIMIT_TEXT}")
                 await self.progress.save()
                 return best
             self._exclude_entry(best, limit_error(broken))
             await self.progress.save()
 
-    def _needs_check(self, entry: Entry) -> bool:
+    def _needs_answer_check(self, entry: Entry) -> bool:
         """Return whether the answers of an entry are compared before the final: if they can break the
         limit, were not compared yet, and leave starts and time for the final."""
         limit = self.progress.limit
         engine = self.combinations[0].editor.plan.engine
-        if self._spec.limits.kld is None or not changes_answers(engine, entry):
+        if self._spec.limits.kld is None or not can_change_answers(engine, entry):
             return False
         if f"{changes_text(entry)}: {_ANSWERS_KEEP_LIMIT_TEXT}" in self.progress.sweep.notes:
             return False
-        starts = self._starts_made + tune_race.ANSWER_CHECK_STARTS + 2 * self._race_size.pairs
+        starts = (
+            self._server_starts_so_far + tune_race.ANSWER_CHECK_STARTS + 2 * self._race_size.pairs
+        )
         check_s = tune_race.ANSWER_CHECK_STARTS * self._start_duration_s
-        return starts <= self._spec.starts and limit.leaves(check_s + self._final_duration_s)
+        return starts <= self._spec.starts and limit.has_time_for(check_s + self._final_duration_s)
 
-    async def _check_answers(self, entry: Entry) -> str | None:
+    async def _limit_broken_by_answers(self, entry: Entry) -> str | None:
         """Compare the answers of an entry with those of the start preset, in an experiment of one
         pair. Return the limit that they break; None if they keep it."""
         self.progress.add_note(
@@ -523,7 +532,7 @@ class Tune(FlagSweep):
         except WorkbenchError as error:
             return f"the KLD {UNMEASURED} ({error.message})"
         self._checks += 1
-        await self._read_answers_time()
+        await self._load_answers_duration()
         check_experiment_ended(self.progress, changes_text(entry), experiment)
         if experiment.state == SeriesState.FAILED:
             return f"the KLD {UNMEASURED} ({experiment.error})"
@@ -557,7 +566,7 @@ class Tune(FlagSweep):
         self.progress.add_note(f"{changes_text(entry)}: out, {why}")
 
     @property
-    def _starts_made(self) -> int:
+    def _server_starts_so_far(self) -> int:
         """The number of servers that were started so far, but for those of the final."""
         starts = tune_race.ANSWER_CHECK_STARTS * self._checks
         for point in self.progress.sweep.points:
@@ -566,10 +575,10 @@ class Tune(FlagSweep):
                 starts += 1
         return starts
 
-    async def _judge_final(self, name: str, best: Entry, experiment: Experiment) -> None:
+    async def _record_final_verdict(self, name: str, best: Entry, experiment: Experiment) -> None:
         comparison = experiment.comparison
         if experiment.state != SeriesState.DONE or comparison is None:
-            raise _unjudged_error(f"the final of {name} failed: {experiment.error}")
+            raise _no_verdict_error(f"the final of {name} failed: {experiment.error}")
         change = comparison.metrics[0]
         broken = await self._limit_broken_in_final(experiment, "B")
         broken = broken or await self._broken_kld_limit(experiment)
@@ -586,37 +595,37 @@ class Tune(FlagSweep):
             if limit_broken_by_start(self.progress.sweep):
                 why += ", in which the start preset kept the limits"
             return self._record_no_improvement(why, change)
-        text = self._gain_text(change, name) if is_better else self._feasible_text(change, name)
+        text = self._gain_text(change, name) if is_better else self._limits_kept_text(change, name)
         if breaks is not None:
             text += f"; the start preset breaks a limit ({breaks}), and this keeps all"
             self.progress.change_sweep(confirmed=True)
         if comparison.quality:
             text += f"; {comparison.quality}"
-        text += f"; {self._tune_cost(experiment)}"
+        text += f"; {self._tune_cost_text(experiment)}"
         self.progress.change_sweep(knee_text=text)
         return await self._write_preset(best, text, experiment)
 
     async def _limit_broken_in_final(self, experiment: Experiment, arm: str) -> str | None:
         """Return the first limit that the runs of an arm do not keep; None if they keep all."""
         results = await self.parts.results.get_all(experiment.finished_results(arm))
-        return self._broken_limit(results)
+        return self._first_broken_limit_text(results)
 
-    def _gain_text(self, change: MetricChange, name: str) -> str:
+    def _gain_text(self, change: MetricChange, entry_text: str) -> str:
         assert change.change_pct is not None and change.interval_pct is not None
         sign = self._tune_goal.sign
         size = abs(change.change_pct)
         least = size - change.interval_pct
         return (
             f"{_signed_percent_text(sign * size)} % "
-            f"(at least {_signed_percent_text(sign * least)} %) {self._tune_goal.title} with {name}"
+            f"(at least {_signed_percent_text(sign * least)} %) {self._tune_goal.title} with {entry_text}"
         )
 
-    def _feasible_text(self, change: MetricChange, name: str) -> str:
+    def _limits_kept_text(self, change: MetricChange, entry_text: str) -> str:
         if change.change_pct is None or change.interval_pct is None:
-            return f"{name} keeps the limits"
+            return f"{entry_text} keeps the limits"
         width = format_half_width(change.interval_pct)
         gain = _signed_percent_text(change.change_pct)
-        return f"{name} keeps the limits with {gain} % ± {width} {self._tune_goal.title}"
+        return f"{entry_text} keeps the limits with {gain} % ± {width} {self._tune_goal.title}"
 
     def _record_no_improvement(self, why: str, final: MetricChange | None = None) -> None:
         """Say that nothing better was found, and what would have been. `final` has the pairs of the
@@ -624,10 +633,10 @@ class Tune(FlagSweep):
         text = f"nothing better found: {why}"
         size = self._measured_race_size()
         if size is not None:
-            text += f"; {self._resolution_text(size, final)}"
+            text += f"; {self._detectable_gain_and_noise_text(size, final)}"
         self.progress.change_sweep(knee_text=text, confirmed=self.progress.sweep.confirmed)
 
-    def _resolution_text(self, size: RaceSize, final: MetricChange | None) -> str:
+    def _detectable_gain_and_noise_text(self, size: RaceSize, final: MetricChange | None) -> str:
         """Return which improvement the race would have found, and how much servers differ here."""
         pairs = final.pairs if final is not None else ()
         ratios = [math.log(b / a) for a, b in pairs if a and b]
@@ -639,7 +648,7 @@ class Tune(FlagSweep):
             differ += f" and runs by {runs}"
         else:
             differ += ", with the noise of their runs"
-        return f"{_findable_text(tune_race.findable_gain_pct(size, noise))}: {differ}"
+        return f"{_detectable_gain_text(tune_race.findable_gain_pct(size, noise))}: {differ}"
 
     @property
     def _noise_of_runs(self) -> Noise:
@@ -648,7 +657,7 @@ class Tune(FlagSweep):
             return Noise()
         return Noise(run_pct=self._run_noise_pct)
 
-    async def _read_noise(self) -> None:
+    async def _estimate_run_noise(self) -> None:
         """Read how the runs of one server differed, from the results of the race."""
         servers = []
         for point in self.progress.sweep.points:
@@ -681,9 +690,9 @@ class Tune(FlagSweep):
             kept=min(self._race_size.kept, tune_race.count_second_block_candidates(count)),
         )
 
-    def _tune_cost(self, experiment: Experiment) -> str:
+    def _tune_cost_text(self, experiment: Experiment) -> str:
         done = sum(run.state == RunState.DONE for run in experiment.runs)
-        text = count_of(self._starts_made + done, "start")
+        text = count_of(self._server_starts_so_far + done, "start")
         if again := len(experiment.runs) - done:
             text += f" ({count_of(again, 'more start')} in pairs that were made again)"
         if not self.began_anew:
@@ -748,7 +757,7 @@ def _broken_gpu_limit(summary: BenchSummary, limits: TuneLimits) -> str:
     return ""
 
 
-def _unjudged_error(why: str) -> BenchError:
+def _no_verdict_error(why: str) -> BenchError:
     """Return the error of a tune whose final came to no verdict. Such a tune can be resumed."""
     return BenchError(why, next_step="`workbench tune resume` carries the final out again")
 
@@ -757,7 +766,7 @@ def _percent_of_log_ratio(log_ratio: float) -> str:
     return f"{100 * math.expm1(log_ratio):+.1f} %"
 
 
-def _findable_text(findable_pct: float | None) -> str:
+def _detectable_gain_text(findable_pct: float | None) -> str:
     share_pct = 100 * tune_race.FOUND_TUNES_SHARE
     result = f"would have been found in {share_pct:.0f} % of such tunes"
     if findable_pct is None:
@@ -773,16 +782,16 @@ def _noise_text(percent: float, measured: bool) -> str:
 
 
 def _advancement_text(
-    entry: Entry, gains: Mapping[Entry, float], chosen: Sequence[Entry], kept: int
+    entry: Entry, log_gains: Mapping[Entry, float], advancing: Sequence[Entry], max_advancing: int
 ) -> str:
     """Return in words whether an entry of the first block reaches the second, and why not."""
-    if entry in chosen:
-        if gains[entry] > 0:
+    if entry in advancing:
+        if log_gains[entry] > 0:
             return "goes on"
         return "behind, but by no more than chance explains: it is started once more"
-    if len(chosen) < kept:
+    if len(advancing) < max_advancing:
         return "out, too far behind for chance"
-    alone = len(gains.keys() & chosen)
+    alone = len(log_gains.keys() & advancing)
     return "out, only the best one goes on" if alone == 1 else f"out, not among the best {alone}"
 
 

@@ -40,9 +40,9 @@ from workbench.model.tune import (
 from workbench.model.tune_standings import parse_point_label, point_label
 from workbench.server.preflight import uses_host_files
 from workbench.session.conditions import gpus_of_plan
-from workbench.session.series.flag_sweep import FlagCombination, changes_answers
-from workbench.session.series.flag_sweep_plan import FlagSweepPlanner, with_assignments
-from workbench.session.series.load_search import check_limits
+from workbench.session.series.flag_sweep import FlagCombination, can_change_answers
+from workbench.session.series.flag_sweep_plan import FlagSweepPlanner, editor_with_assignments
+from workbench.session.series.load_search import check_slo_limits
 from workbench.session.series.sweep_parts import (
     PlannedSweep,
     check_minutes,
@@ -97,7 +97,7 @@ class TunePlanner(FlagSweepPlanner):
         _check_goal_and_limits(goal, kept, load)
         if goal == tune.USERS:
             shape["concurrency"] = load.concurrency
-        candidates, left_out = check_candidates(editor, load, goal, kept)
+        candidates, left_out = select_candidates_and_left_out(editor, load, goal, kept)
         if not candidates:
             why = "; ".join(f"{excluded.words}: {excluded.reason}" for excluded in left_out[:3])
             raise InputError(
@@ -133,9 +133,9 @@ class TunePlanner(FlagSweepPlanner):
         )
         labels = [point_label(1, tune_race.START)]
         labels += [point_label(1, candidate.sets) for candidate in racing]
-        return self._planned_tune(spec, labels, self._editor_to_restore(), anew=True)
+        return self._planned_tune(spec, labels, self._editor_to_restore(), is_new=True)
 
-    async def plan_resumed(self, sweep: Sweep, spec: SweepSpec) -> PlannedSweep:
+    async def plan_resumed_tune(self, sweep: Sweep, spec: SweepSpec) -> PlannedSweep:
         """Check that a stored tune can be resumed, and return it. The tune's plan becomes the plan
         under edit. Raises WorkbenchError if it cannot be resumed."""
         check_minutes(spec.max_minutes)
@@ -145,9 +145,9 @@ class TunePlanner(FlagSweepPlanner):
         editor = self.parts.plans.editor
         now = await conditions_of_plan(self.parts, editor, spec.bench)
         check_same_conditions(self.parts, sweep, spec, now)
-        await self._end_leftovers(sweep)
+        await self._stop_leftover_servers(sweep)
         labels = [point.label for point in sweep.points]
-        return self._planned_tune(spec, labels, self._editor_to_restore(sweep.before), anew=False)
+        return self._planned_tune(spec, labels, self._editor_to_restore(sweep.before), is_new=False)
 
     async def _locate_engine(self) -> None:
         plans = self.parts.plans
@@ -155,7 +155,12 @@ class TunePlanner(FlagSweepPlanner):
         self.parts.servers.check_startable(plans.editor.effective_plan, plans.editor)
 
     def _planned_tune(
-        self, spec: SweepSpec, labels: Sequence[str], before: PlanEditor | None, *, anew: bool
+        self,
+        spec: SweepSpec,
+        labels: Sequence[str],
+        editor_to_restore: PlanEditor | None,
+        *,
+        is_new: bool,
     ) -> PlannedSweep:
         assert spec.tune is not None
         base = self.parts.plans.editor
@@ -168,13 +173,13 @@ class TunePlanner(FlagSweepPlanner):
             combinations.append(found)
         count = len(spec.tune.candidates)
 
-        def design(progress: SweepProgress) -> Tune:
+        def make_design(progress: SweepProgress) -> Tune:
             return Tune(
                 self.parts,
                 progress,
                 combinations,
                 spec.bench,
-                before,
+                editor_to_restore,
                 runs=spec.runs,
                 pairs=spec.pairs,
                 quality=spec.quality,
@@ -182,18 +187,18 @@ class TunePlanner(FlagSweepPlanner):
                 spec=spec.tune,
                 size=RaceSize(count, tune_race.count_second_block_candidates(count), spec.pairs),
                 combine=combine,
-                save_preset=self._save_preset,
-                began_anew=anew,
+                save_preset=self._save_preset_id_and_path,
+                began_anew=is_new,
             )
 
         title = tune.find_goal(spec.tune.goal).title
         points = [(label, None) for label in labels]
-        return PlannedSweep(TUNES, f"tune of {title}", "", points, spec, design)
+        return PlannedSweep(TUNES, f"tune of {title}", "", points, spec, make_design)
 
-    async def setting_changes(self, spec: SweepSpec) -> Sequence[SettingOutcome]:
+    async def preview_setting_changes(self, spec: SweepSpec) -> Sequence[SettingOutcome]:
         """Return what the candidates of a tune do to GPU settings, as the outcomes of dry runs."""
         assert spec.tune is not None and spec.plan is not None
-        infos = (await self.parts.telemetry.reading()).infos
+        infos = (await self.parts.telemetry.get_recent_reading()).infos
         gpus = gpus_of_plan(from_json(LaunchPlan, spec.plan), infos)
         found: list[SettingOutcome] = []
         for candidate in spec.tune.candidates:
@@ -222,7 +227,7 @@ class TunePlanner(FlagSweepPlanner):
         return TuneCost(
             starts=starts,
             pairs=spec.pairs,
-            load=_search_text(load) if spec.tune.goal == tune.USERS else load_text(load),
+            load=_user_search_text(load) if spec.tune.goal == tune.USERS else load_text(load),
             took_s=took_s,
             energy_kwh=self._energy_kwh(took_s),
             checks=checks,
@@ -253,7 +258,7 @@ class TunePlanner(FlagSweepPlanner):
                 limits_w.append(sample.limit_w)
         return sum(limits_w) * took_s / 3.6e6 if limits_w else None
 
-    async def _save_preset(
+    async def _save_preset_id_and_path(
         self, found: FlagCombination, number: str, evidence: Sequence[str]
     ) -> tuple[str, str]:
         plan = found.editor.plan
@@ -266,7 +271,7 @@ class TunePlanner(FlagSweepPlanner):
         )
 
 
-def check_candidates(
+def select_candidates_and_left_out(
     editor: PlanEditor, load: BenchSpec, goal: str, limits: TuneLimits
 ) -> tuple[list[TuneCandidate], list[LeftOut]]:
     """Return the candidates that can be started as far as is known, and what is left out. A
@@ -281,7 +286,7 @@ def check_candidates(
         editor.allotment,
         cores=_usable_cores(editor),
     )
-    work = _work_of_load(load, goal)
+    work = _work_from_load(load, goal)
     candidates: dict[tuple[str, ...], TuneCandidate] = {}
     left_out: list[LeftOut] = []
     proposals = [
@@ -313,7 +318,7 @@ def _usable_cores(editor: PlanEditor) -> HostCores | None:
     return found.cores
 
 
-def _work_of_load(load: BenchSpec, goal: str) -> TuneLoad:
+def _work_from_load(load: BenchSpec, goal: str) -> TuneLoad:
     """Return what the load asks of the server. A search for users goes on above the load's number of
     requests at a time."""
     streams = None if goal == tune.USERS else load.concurrency
@@ -339,7 +344,7 @@ def _check_goal_and_limits(goal: str, limits: TuneLimits, load: BenchSpec) -> No
             "users send synthetic prompts or those of a file, each when the one before has ended",
             next_step="leave out the trace, the rate or the command, or use --goal goodput",
         )
-    check_limits(limits.slo, "the goal users", MAX_LIMIT_PERCENT)
+    check_slo_limits(limits.slo, "the goal users", MAX_LIMIT_PERCENT)
 
 
 def _check_answers_are_compared(load: BenchSpec, quality: bool) -> None:
@@ -354,7 +359,7 @@ def _check_answers_are_compared(load: BenchSpec, quality: bool) -> None:
 
 
 def _may_change_answers(engine: str, candidates: Sequence[TuneCandidate]) -> bool:
-    return any(changes_answers(engine, candidate.sets) for candidate in candidates)
+    return any(can_change_answers(engine, candidate.sets) for candidate in candidates)
 
 
 def _count_check_starts(
@@ -366,7 +371,7 @@ def _count_check_starts(
     return tune_race.ANSWER_CHECK_STARTS
 
 
-def _search_text(load: BenchSpec) -> str:
+def _user_search_text(load: BenchSpec) -> str:
     tokens = f"{load.input_tokens} prompt and {load.max_tokens} output tokens"
     first = count_of(load.concurrency, "user")
     return f"a search for users that begins with {first}, a run for each number, of {tokens}"
@@ -389,28 +394,34 @@ def combine_with_plan(base: PlanEditor, sets: Sequence[str]) -> FlagCombination 
     """Return the plan of `base` with these assignments, or why no server can or should be started
     with it: an invalid value, a problem that the plan of `base` has not, or too little memory."""
     try:
-        changed = with_assignments(base, plan_assignments_among(sets))
+        changed = editor_with_assignments(base, plan_assignments_among(sets))
     except WorkbenchError as error:
         return error.message
     if sets:
-        problem = _new_problem(base, changed, sets) or _why_it_does_not_fit(base, changed)
+        problem = _first_new_problem_text(base, changed, sets) or _why_it_does_not_fit(
+            base, changed
+        )
         if problem is not None:
             return problem
     return FlagCombination(shlex.join(sets) or tune.START, None, tuple(sets), changed)
 
 
-def _new_problem(base: PlanEditor, changed: PlanEditor, sets: Sequence[str]) -> str | None:
+def _first_new_problem_text(
+    base: PlanEditor, changed: PlanEditor, sets: Sequence[str]
+) -> str | None:
     """Return the first problem of the changed plan that the plan before has not."""
     known = set(map(_CODE_AND_FLAG, base.findings()))
     for finding in changed.findings():
         if finding.level not in _EXCLUDING_LEVELS or finding.code in _ALLOWED_WARNINGS:
             continue
-        if _CODE_AND_FLAG(finding) not in known and not _is_proposal(finding, sets):
+        if _CODE_AND_FLAG(finding) not in known and not _is_proposal_for_other_change(
+            finding, sets
+        ):
             return finding.text
     return None
 
 
-def _is_proposal(finding: Finding, sets: Sequence[str]) -> bool:
+def _is_proposal_for_other_change(finding: Finding, sets: Sequence[str]) -> bool:
     """Return whether a finding does not speak against these assignments, but proposes another change
     that would gain more with them."""
     if finding.expected_gain is None or finding.flag is None:

@@ -27,8 +27,8 @@ from workbench.model.slo import parse_slo
 from workbench.model.sweep import USERS, SweepSpec
 from workbench.session.series.load_search import (
     LoadSearch,
-    check_limits,
-    check_own_fields,
+    check_searched_fields_unset,
+    check_slo_limits,
     load_for_target,
 )
 from workbench.session.series.sweep_parts import (
@@ -83,7 +83,7 @@ async def plan_user_capacity(
     """Check a search for the number of users, and return it as a sweep. The server is the run
     `run_id` or the one at `url`. `bench` has fields of BenchSpec with the SLO, unless the preset of
     the run has one. Raises InputError or BenchError for a search that cannot be carried out."""
-    check_own_fields(
+    check_searched_fields_unset(
         bench,
         _OPTIONS_OF_SEARCH_FIELDS,
         "the number of users itself",
@@ -91,7 +91,7 @@ async def plan_user_capacity(
     )
     target = await sweep_target_of(parts, run_id, url)
     load = load_for_target(parts, target, dict(bench))
-    check_limits(load.slo, "the search for users", MAX_LIMIT_PERCENT)
+    check_slo_limits(load.slo, "the search for users", MAX_LIMIT_PERCENT)
     levels = _levels_of_trace(levels, load)
     shape = {**bench, "slo": load.slo}
     spec = SweepSpec(
@@ -119,10 +119,10 @@ def _planned_search(
     check_minutes(spec.max_minutes)
     first, most = map(int, spec.values)
 
-    def design(progress: SweepProgress) -> UserSearch:
+    def make_design(progress: SweepProgress) -> UserSearch:
         return UserSearch(parts, progress, target, shape, levels=UserLevels(first, most))
 
-    return PlannedSweep(USERS, "users", "", (), spec, design)
+    return PlannedSweep(USERS, "users", "", (), spec, make_design)
 
 
 def _levels_of_trace(levels: UserLevels, load: BenchSpec) -> UserLevels:
@@ -157,35 +157,36 @@ class UserSearch(LoadSearch):
     @property
     def search(self) -> CapacitySearch:
         runs = {
-            int(users): list(map(_run_of_result, found)) for users, found in self.results.items()
+            int(users): list(map(_level_run_from_result, found))
+            for users, found in self.results.items()
         }
-        return CapacitySearch(self.limits, runs, self.levels.first, self.levels.most)
+        return CapacitySearch(self.slo_limits, runs, self.levels.first, self.levels.most)
 
     def next_run(self) -> int | None:
         return self.search.next_level()
 
-    def judged_level(self, level: float) -> LevelVerdict | None:
+    def verdict_on_level(self, level: float) -> LevelVerdict | None:
         return self.search.verdict_at(int(level))
 
-    def level_that_holds(self) -> int | None:
+    def highest_level_within_slo(self) -> int | None:
         return self.search.highest_level_that_holds
 
-    def answer_text(self, *, ended: bool) -> str:
+    def search_result_text(self, *, ended: bool) -> str:
         return user_capacity_sentence(self.search, ended=ended)
 
     def level_label(self, level: float) -> str:
         return count_of(int(level), "user")
 
-    def estimated_left_s(self) -> float:
+    def estimated_remaining_s(self) -> float:
         runs_left = max(1, TYPICAL_RUNS - sum(map(len, self.results.values())))
         return runs_left * fmean(self._took_s)
 
-    def fields(self, level: float) -> dict[str, Any]:
+    def bench_fields_at_level(self, level: float) -> dict[str, Any]:
         """Return the fields of BenchSpec of one run. Each run has a seed of its own, so that no
         prompt is sent twice."""
         users, earlier_runs = int(level), len(self.results.get(level, ()))
         warmup = self.bench.get("warmup")
-        wanted = max(requests_per_run(users, self.limits), self.bench.get("requests") or 0)
+        wanted = max(requests_per_run(users, self.slo_limits), self.bench.get("requests") or 0)
         requests = {} if self.bench.get("trace_file") else {"requests": wanted}
         return {
             **self.bench,
@@ -195,11 +196,11 @@ class UserSearch(LoadSearch):
             "seed": (self.bench.get("seed") or 0) + 1000 * users + earlier_runs,
         }
 
-    def yield_values(self, level: float) -> list[str]:
+    def performance_texts_at_level(self, level: float) -> list[str]:
         speeds = [result.summary.output_tok_s or 0.0 for result in self.results[level]]
         return [
             f"{four_digits(fmean(speeds) / level)} tok/s per user",
-            *super().yield_values(level),
+            *super().performance_texts_at_level(level),
         ]
 
 
@@ -218,7 +219,7 @@ def typical_run_s(
     return None
 
 
-def _run_of_result(result: BenchResult) -> LevelRun:
+def _level_run_from_result(result: BenchResult) -> LevelRun:
     summary = result.summary
     requests = summary.requests_ok + summary.requests_failed
     return LevelRun(requests, summary.slo, number=result.id)

@@ -84,7 +84,7 @@ class ComparedSide:
 
     async def gpus(self) -> tuple[tuple[int, ...], bool]:
         """Return the indices of the server's GPUs, and whether those are all GPUs of the host."""
-        infos = (await self.session.telemetry.reading()).infos
+        infos = (await self.session.telemetry.get_recent_reading()).infos
         gpus = gpus_of_plan(self.plan, infos)
         return gpus, len(gpus) == len(infos)
 
@@ -241,7 +241,7 @@ class ArmTargets:
         if current is not None and arm.target is None and twin is None:
             editor.surroundings = current.surroundings
         else:
-            infos = (await session.telemetry.reading()).infos
+            infos = (await session.telemetry.get_recent_reading()).infos
             editor.surroundings = replace(editor.surroundings, gpus=infos, trusted=trusted())
             await session.plans.survey_host(editor)
         try:
@@ -350,7 +350,7 @@ def _find_named_run(statuses: Sequence[ServerStatus], name: str) -> ServerStatus
 
 async def _twin_facts(arm: str, side: ComparedSide) -> Mapping[str, str]:
     """Return what must be equal on twins: GPUs, driver and engine."""
-    telemetry = await side.session.telemetry.reading()
+    telemetry = await side.session.telemetry.get_recent_reading()
     gpus, _ = await side.gpus()
     models = [_gpu_model_text(info) for info in telemetry.infos if info.index in gpus]
     installed = side.editor.surroundings.installed if side.editor is not None else None

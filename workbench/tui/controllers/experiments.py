@@ -74,7 +74,9 @@ class ExperimentController(SeriesController[Experiment]):
         experiments, gpu = self.session.experiments, self.controllers.gpu
 
         async def look_up_setting_changes() -> PlannedChange:
-            return await gpu.planned_change_from_outcomes(await experiments.setting_changes_of(e))
+            return await gpu.planned_change_from_outcomes(
+                await experiments.preview_resumed_setting_changes(e)
+            )
 
         changes: ChangeLookup | None = None
         if _sets_gpu_settings(e.spec.a, e.spec.b):
@@ -92,7 +94,7 @@ class ExperimentController(SeriesController[Experiment]):
         commands first, and start it if the user agrees."""
 
         async def look_up_setting_changes() -> PlannedChange:
-            planned = await self.session.experiments.setting_changes(a, b, twin_hosts)
+            planned = await self.session.experiments.preview_setting_changes(a, b, twin_hosts)
             before = {(o.gpu_index, o.setting): o.before for o in self.state.alterations}
             shown = []
             for outcome in planned:
@@ -158,7 +160,9 @@ class ExperimentController(SeriesController[Experiment]):
         that B tests."""
 
         def make_run_for_answer(answer: Mapping[str, Any]) -> RunMeasurement[Experiment]:
-            return lambda: self.session.experiments.run(a, b, advice=advice, **options, **answer)
+            return lambda: self.session.experiments.run_experiment(
+                a, b, advice=advice, **options, **answer
+            )
 
         def open_full_form() -> None:
             self._open_suggested_form(a, b, sentences[0], advice, options)
@@ -230,8 +234,8 @@ class ExperimentController(SeriesController[Experiment]):
         adds; "" for nothing, or if the start will show why the experiment cannot be made."""
         experiments = self.session.experiments
         try:
-            warnings = experiments.value_warnings(a, b)
-            cost = experiments.quality_cost(a, b, **options)
+            warnings = experiments.doubtful_value_warnings(a, b)
+            cost = experiments.quality_cost_text(a, b, **options)
         except WorkbenchError:
             return ""
         return ". ".join(filter(None, (*warnings, cost)))
@@ -246,7 +250,7 @@ class ExperimentController(SeriesController[Experiment]):
                 text = "the GPU settings could not be reverted, so A cannot be measured"
                 step = "press r to try again and see which GPU settings are still altered"
                 raise SettingsError(text, host=self.state.host.name, next_step=step)
-        return await self.session.experiments.run(a, b, **options)
+        return await self.session.experiments.run_experiment(a, b, **options)
 
     # a new one
     async def open_measurement_form(self) -> None:
@@ -326,7 +330,7 @@ class ExperimentController(SeriesController[Experiment]):
                     options["advice"] = advice
                 self._start_experiment(
                     *arms,
-                    lambda: self.session.experiments.run(*arms, bench=shape, **options),
+                    lambda: self.session.experiments.run_experiment(*arms, bench=shape, **options),
                     options.get("twins", ()),
                 )
 

@@ -58,10 +58,14 @@ class QualityController(Controller):
         last two."""
         known = await self.session.results.list_quality_results()
         try:
-            pair = self.session.results.pair(*self.controllers.results.marked_or_compared_ids())
+            pair = self.session.results.resolve_result_pair(
+                *self.controllers.results.marked_or_compared_ids()
+            )
         except InputError:
             return ShownComparison(next(iter(known), None), earlier=len(known))
-        return ShownComparison(await self.session.results.quality_of(*pair), pair, len(known))
+        return ShownComparison(
+            await self.session.results.find_comparison_of_answers(*pair), pair, len(known)
+        )
 
     def _pick_stored_comparison(
         self, page: QualityPage, comparisons: Sequence[QualityResult]
@@ -86,10 +90,10 @@ class QualityController(Controller):
         await import_in_thread("workbench.session.quality.comparison")
         from workbench.quality import texts
         from workbench.session.quality.measuring import QualityOptions
-        from workbench.session.quality.sides import resolve_sides
+        from workbench.session.quality.sides import resolve_arms_to_servers
 
         arms = [Arm(target=ArmTarget(f"#{number}")) for number in (a_id, b_id)]
-        of_a, of_b = await resolve_sides(self.session, *arms)
+        of_a, of_b = await resolve_arms_to_servers(self.session, *arms)
         of_a, of_b, bases = await self.session.quality.targets.look_up(of_a, of_b)
         return of_a, of_b, bases, QualityOptions(texts=texts.shipped_text_set())
 
@@ -120,7 +124,7 @@ class QualityController(Controller):
 
         def measure_if_confirmed(yes: bool | None) -> None:
             if yes:
-                work = partial(self.session.quality.run, a, b, bases, options)
+                work = partial(self.session.quality.run_comparison, a, b, bases, options)
                 self.run_measurement(work, partial(self._show_comparison_result, page))
 
         ask = Confirm(

@@ -43,12 +43,16 @@ class ResultController(Controller):
 
     def mark_result(self, letter: str) -> None:
         if (row := self.selected_row) is not None:
-            self.run_or_show_error(lambda: self.session.results.mark(row.id, letter))
+            self.run_or_show_error(
+                lambda: self.session.results.toggle_comparison_mark(row.id, letter)
+            )
 
     def compare_with_selected_result(self) -> None:
         """Compare A with the result under the cursor, unless the user has marked B."""
         if (row := self.selected_row) is not None:
-            self.run_in_background(self.session.results.follow(row.id), exclusive_group="follow")
+            self.run_in_background(
+                self.session.results.compare_result_under_cursor(row.id), exclusive_group="follow"
+            )
 
     def open_result(self) -> None:
         """Open the page of the result under the cursor, with its timeline. On an experiment or a
@@ -183,7 +187,7 @@ class ResultController(Controller):
         def export_in_format(form: str | None) -> None:
             if form:
                 self.run_in_background(
-                    self.session.results.export(row.id, form),
+                    self.session.results.export_result(row.id, form),
                     lambda path: self.show_message(f"written: {path}"),
                 )
 
@@ -202,9 +206,9 @@ class ResultController(Controller):
 
         async def store_note_and_tags(note: str, tags: list[str]) -> None:
             if note != result.note:
-                await self.session.results.note(result.id, note)
+                await self.session.results.set_result_note(result.id, note)
             if tags != list(result.tags):
-                await self.session.results.tag(result.id, tags)
+                await self.session.results.set_result_tags(result.id, tags)
 
         def store_form_values(values: Values | None) -> None:
             if values is not None:

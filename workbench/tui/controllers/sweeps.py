@@ -51,7 +51,7 @@ class SweepController(SeriesController[Sweep]):
         return resume_of_sweep(self.session, sweep, changes, takes_password=sweep.facts.sets_gpu)
 
     async def _look_up_resumed_changes(self, sweep: Sweep) -> PlannedChange:
-        by_value = await self.session.sweeps.plan_resume(sweep.id)
+        by_value = await self.session.sweeps.list_resume_commands(sweep.id)
         return await self.controllers.gpu.planned_change_from_commands(by_value)
 
     def end_text_and_next_step(self, measured: Sweep) -> tuple[str, str]:
@@ -90,7 +90,7 @@ class SweepController(SeriesController[Sweep]):
         agrees."""
 
         async def look_up_setting_changes() -> PlannedChange:
-            by_value = await self.session.sweeps.plan_gpu(
+            by_value = await self.session.sweeps.list_gpu_sweep_commands(
                 wanted.kind, wanted.values, wanted.gpu, run_id=run_id
             )
             return await self.controllers.gpu.planned_change_from_commands(by_value)
@@ -106,7 +106,7 @@ class SweepController(SeriesController[Sweep]):
 
     def _check_flags(self, flags: Mapping[str, Sequence[str]]) -> None:
         if flags:
-            self.session.sweeps.check_flags(flags)
+            self.session.sweeps.check_flag_values(flags)
 
     async def _run_sweep(self, wanted: RequestedSweep, **extra_options: Any) -> Sweep:
         load = {**self.session.bench.default_fields(), **extra_options}
@@ -114,20 +114,20 @@ class SweepController(SeriesController[Sweep]):
 
 
 async def _sweep_flags(session: Session, wanted: RequestedSweep, load: Load) -> Sweep:
-    return await session.sweeps.run_flags(wanted.flags, **load)
+    return await session.sweeps.run_flag_sweep(wanted.flags, **load)
 
 
 async def _sweep_concurrency(session: Session, wanted: RequestedSweep, load: Load) -> Sweep:
     levels = [int(value) for value in wanted.values]
     # the level decides the numbers of requests
-    return await session.sweeps.run_concurrency(
+    return await session.sweeps.run_concurrency_sweep(
         levels, **_drop_load_fields(load, "requests", "warmup", "concurrency")
     )
 
 
 async def _sweep_gpu_setting(session: Session, wanted: RequestedSweep, load: Load) -> Sweep:
     # each value is given the same time
-    return await session.sweeps.run_gpu(
+    return await session.sweeps.run_gpu_setting_sweep(
         wanted.kind, wanted.values, wanted.gpu, **_drop_load_fields(load, "requests", "warmup")
     )
 
@@ -135,14 +135,16 @@ async def _sweep_gpu_setting(session: Session, wanted: RequestedSweep, load: Loa
 async def _search_user_capacity(session: Session, wanted: RequestedSweep, load: Load) -> Sweep:
     from workbench.session.series.user_capacity import UserLevels
 
-    return await session.sweeps.run_users(UserLevels(), **make_search_load(load, wanted))
+    return await session.sweeps.run_user_capacity_search(
+        UserLevels(), **make_search_load(load, wanted)
+    )
 
 
 async def _search_rate_capacity(session: Session, wanted: RequestedSweep, load: Load) -> Sweep:
     from workbench.session.series.rate_capacity import RateRange
 
     rates = RateRange(horizon_s=wanted.horizon_s)
-    return await session.sweeps.run_rates(rates, **make_search_load(load, wanted))
+    return await session.sweeps.run_rate_capacity_search(rates, **make_search_load(load, wanted))
 
 
 def _drop_load_fields(load: Load, *names: str) -> dict[str, Any]:

@@ -50,7 +50,7 @@ class TuneController(SeriesController[Sweep]):
             return None
 
         async def look_up_setting_changes() -> PlannedChange:
-            planned = await self.session.sweeps.tune_setting_changes(spec)
+            planned = await self.session.sweeps.preview_tune_setting_changes(spec)
             return await self.controllers.gpu.planned_change_from_outcomes(planned)
 
         return look_up_setting_changes
@@ -88,7 +88,7 @@ class TuneController(SeriesController[Sweep]):
                 self.session.memory.store_form("tune", values)
                 self._confirm_tune(found[0])
 
-        load = self.session.sweeps.tune_load(self.session.bench.default_fields())
+        load = self.session.sweeps.tune_load_text(self.session.bench.default_fields())
         last = self.session.memory.last_form("tune")
         await self.app.push_screen(tune_form(load, last, plan_from_form), confirm_planned_tune)
 
@@ -97,7 +97,7 @@ class TuneController(SeriesController[Sweep]):
         agrees."""
         spec, stops = planned.spec.tune, self.state.living_server
         assert spec is not None
-        cost = self.session.sweeps.tune_cost(planned)
+        cost = self.session.sweeps.estimate_tune_cost(planned)
         blocks = plan_blocks(spec, cost, simulated=self.state.simulated)
 
         def make_question_rows(width: int) -> list[Row]:

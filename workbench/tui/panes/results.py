@@ -304,7 +304,7 @@ class Results(Pane, PickList):
     def _filter_results(self, text: str, controllers: Controllers) -> None:
         if text != self.filter_text:
             controllers.services.run_in_background(
-                lambda: self.session.results.find(text), exclusive_group="search"
+                lambda: self.session.results.show_matching_results(text), exclusive_group="search"
             )
 
     def show(self, state: SessionState) -> None:

@@ -266,21 +266,21 @@ SCREEN_KEYS: tuple[Key, ...] = (
         "X",
         "A/B",
         "measure the changed plan or GPU setting against the running server; show the experiment",
-        lambda c: c.experiments.open_page_or_form(),
+        lambda c: c.experiments.open_measurement_page_or_form(),
         13,
     ),
     Key(
         "S",
         "Sweep",
         "benchmark at several values of a GPU setting, concurrency or flag",
-        lambda c: c.sweeps.open_page_or_form(),
+        lambda c: c.sweeps.open_measurement_page_or_form(),
         14,
     ),
     Key(
         "N",
         "Tune",
         "search a configuration that serves better than the plan, and prove it: shows the plan first",
-        lambda c: c.tunes.open_page_or_form(),
+        lambda c: c.tunes.open_measurement_page_or_form(),
     ),
     Key(
         "K",
@@ -353,7 +353,7 @@ SCREEN_KEYS: tuple[Key, ...] = (
         "R",
         "Retry",
         "connect again to a host that could not be reached",
-        lambda c: c.hosts.connect_again(),
+        lambda c: c.hosts.reconnect_host(),
     ),
     *REPLAY_KEYS,
     Key(

@@ -13,10 +13,11 @@ class Countdown:
 
     def remaining_s_now(self, report: object, reported_s: float | None) -> float | None:
         """Return the seconds left now; None if `reported_s` is None. `reported_s` is the number of
-        seconds that were left when the object `report` reported it. The first call with a `report`
-        counts as the time of the report."""
+        seconds that were left when `report` was made. The first call with a `report` counts as the
+        time of the report."""
         if report is not self._source:
             self._source, self._at_s = report, time.monotonic()
-        return (
-            None if reported_s is None else max(0.0, reported_s - (time.monotonic() - self._at_s))
-        )
+        if reported_s is None:
+            return None
+        passed_s = time.monotonic() - self._at_s
+        return max(0.0, reported_s - passed_s)

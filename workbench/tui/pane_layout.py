@@ -68,7 +68,7 @@ class PaneLayout:
         return bool(self.frames[pane.NAME].display)
 
     @property
-    def current(self) -> Pane:
+    def current_pane(self) -> Pane:
         return self.frames[self.active].body
 
     def compose(self) -> ComposeResult:
@@ -84,13 +84,13 @@ class PaneLayout:
         if nothing would change."""
         width, height = self.screen.app.size
         self.single = width < NARROW_COLUMNS or height < LOW_ROWS
-        alone = self.single or self.zoomed or not self.current.AREA
+        alone = self.single or self.zoomed or not self.current_pane.AREA
         reading = self.pages.visible_page is not None
         strip_rows = self.strip.wanted_height(width, height)
         bottom_rows = self._bottom_pane_rows(height - strip_rows - FIXED_ROWS)
         shown: list[Pane] = []
         if alone:
-            shown = [self.current]
+            shown = [self.current_pane]
             bottom_height: str | int = "1fr"
         else:
             shown = [pane for pane in self.panes if pane.AREA]
@@ -130,8 +130,8 @@ class PaneLayout:
         self.active = name
         self.pages.close_all()
         self.arrange_panes()
-        self.current.show_session_state()
-        self.screen.set_focus(self.current)
+        self.current_pane.show_session_state()
+        self.screen.set_focus(self.current_pane)
         self.refresh_titles()
 
     def activate_next_pane(self, step: int) -> None:
@@ -145,7 +145,7 @@ class PaneLayout:
             for pane in self.panes:
                 if self.is_pane_shown(pane):
                     pane.show_session_state()
-        self.screen.set_focus(self.pages.visible_page or self.current)
+        self.screen.set_focus(self.pages.visible_page or self.current_pane)
         self.refresh_titles()
 
     def activate_focused_pane(self, widget: Widget) -> None:
@@ -160,7 +160,7 @@ class PaneLayout:
     def refresh_titles(self) -> None:
         """Set the title of each pane, and the key hints of the active pane. On a small terminal,
         also set the texts in the tabs, such as the number of results."""
-        hints = {self.active: self.current.key_hints}
+        hints = {self.active: self.current_pane.key_hints}
         if self.single:
             hints = {}
         for name, frame in self.frames.items():
@@ -168,7 +168,7 @@ class PaneLayout:
         if not self.single:
             self.pages.footer.show_pane_keys(())
             return
-        self.pages.footer.show_pane_keys(self.current.footer_keys)
+        self.pages.footer.show_pane_keys(self.current_pane.footer_keys)
         active = self.frames[self.active].number
         if self.pages.visible_page is not None:
             active = 0

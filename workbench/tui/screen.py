@@ -102,7 +102,7 @@ class MainScreen(Screen[None]):
             self.panes.active = "gpu"  # the other panes are about what can be run
             self._update_footer_keys()
         self.panes.arrange_panes()
-        self.set_focus(self.panes.current)
+        self.set_focus(self.panes.current_pane)
         self.draw_changes(self.session.state, frozenset(SessionState.__dataclass_fields__))
         self.bridge.start()
         self.services.run_in_background(self.session.open())
@@ -267,7 +267,7 @@ class MainScreen(Screen[None]):
             return
         self._host_message = message
         if state.host.unknown_key:
-            self.call_later(self.controllers.hosts.ask_host_key)
+            self.call_later(self.controllers.hosts.ask_about_host_key)
         else:
             self.services.show_message(
                 f"{state.host.name}: {message}",

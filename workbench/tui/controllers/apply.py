@@ -88,7 +88,7 @@ class ApplyController(Controller):
                 self.services.clear_message()
                 self.run_in_background(
                     preset.apply_preset(
-                        whole, password=given.get("password"), on_step=self._report_step
+                        whole, password=given.get("password"), on_step=self._report_preset_step
                     ),
                     self._show_apply_outcome,
                 )
@@ -106,7 +106,7 @@ class ApplyController(Controller):
         )
         self.app.push_screen(box, apply_if_confirmed)
 
-    def _report_step(self, step: str) -> None:
+    def _report_preset_step(self, step: str) -> None:
         self.show_message(f"applying the preset: {step}")
 
     def _show_apply_outcome(self, applied: AppliedPreset) -> None:

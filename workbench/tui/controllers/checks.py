@@ -38,11 +38,12 @@ class CheckController(Controller):
         self._page: Page | None = None
         self._began_s = 0.0
 
-    def open_check_page(self, name: str) -> None:
-        """Open the page with the check of the host or cluster `name`, and start this check."""
-        self.name = name
-        self._page = Page(f"Check of {name}", self._make_check_rows, kind="check")
-        of_cluster = name.startswith(CLUSTER_PREFIX)
+    def open_check_page(self, target_name: str) -> None:
+        """Open the page with the check of the host or cluster `target_name`, and start this
+        check."""
+        self.name = target_name
+        self._page = Page(f"Check of {target_name}", self._make_check_rows, kind="check")
+        of_cluster = target_name.startswith(CLUSTER_PREFIX)
         keys = [key for key in CHECK_KEYS if of_cluster or key.key not in ("s", "x")]
         self._page.replace_keys(keys, self.controllers)
         self.services.pages.open(self._page)

@@ -112,7 +112,7 @@ class ExperimentController(SeriesController[Experiment]):
         return f"experiment {measured.id}: {said}", "press X to see the experiment"
 
     # a quick one
-    async def open_page_or_form(self) -> None:
+    async def open_measurement_page_or_form(self) -> None:
         """Open the page of the running experiment. If no experiment is running and the plan differs
         from the running server, or GPU settings are altered, ask how precisely to measure the
         effect of this change, and measure it. Otherwise open the last experiment, or the form of a
@@ -121,7 +121,7 @@ class ExperimentController(SeriesController[Experiment]):
         if self.state.plan is not None and self.latest_measurement not in self.state.running_series:
             found = self._arms_of_current_change()
         if found is None:
-            await super().open_page_or_form()
+            await super().open_measurement_page_or_form()
         elif self.can_measure():
             await self._ask_precision_of_change(*found)
 
@@ -210,7 +210,7 @@ class ExperimentController(SeriesController[Experiment]):
             except WorkbenchError:  # the start shows the error
                 return None
 
-        async def act_on_answer(answer: str | None) -> None:
+        async def start_or_open_as_answered(answer: str | None) -> None:
             if answer == FORM:
                 shown = open_full_form()
                 if shown is not None:
@@ -226,7 +226,8 @@ class ExperimentController(SeriesController[Experiment]):
         if self.latest_measurement is not None:
             earlier = self.latest_measurement.id
         await self.app.push_screen(
-            experiment_precision_question(a, b, sentences, estimate_s, earlier), act_on_answer
+            experiment_precision_question(a, b, sentences, estimate_s, earlier),
+            start_or_open_as_answered,
         )
 
     def _warnings_and_cost_text(self, a: Arm, b: Arm, options: Mapping[str, Any]) -> str:
@@ -321,7 +322,7 @@ class ExperimentController(SeriesController[Experiment]):
                 wanted.a, wanted.b, {"bench": shape, **self._experiment_run_options(wanted)}
             )
 
-        def start_from_form(values: Values | None) -> None:
+        def start_experiment_from_form(values: Values | None) -> None:
             if values is not None:
                 wanted = parse_experiment_form(values)
                 self.session.memory.store_form("experiment", values)
@@ -344,7 +345,7 @@ class ExperimentController(SeriesController[Experiment]):
             experiment_form(
                 a, b, source_sentence, load, estimate_experiment_s, answers_cost_text, last
             ),
-            start_from_form,
+            start_experiment_from_form,
         )
 
     def _experiment_run_options(self, wanted: RequestedExperiment) -> dict[str, Any]:

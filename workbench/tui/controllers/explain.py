@@ -36,25 +36,25 @@ class ExplainController(Controller):
         flag = (
             self.pane(Launch).current_item if page is None and panes.active == Launch.NAME else None
         )
-        here: Painted = page if page is not None else panes.current
+        here: Painted = page if page is not None else panes.current_pane
         words = glossary.terms_in_text(here.drawn_text)
         around = glossary.terms_in_text(
             "\n".join(one.drawn_text for one in (panes.strip, self.services.status_bar))
         )
         further = [term for term in around if term not in words]
-        here_title = f"Words of {page.title if page is not None else panes.current.TITLE}"
+        here_title = f"Words of {page.title if page is not None else panes.current_pane.TITLE}"
 
         def make_term_rows(width: int) -> list[Row]:
             made: list[Row] = [(("? again, or F1, lists every key.", "dim"),)]
             if flag is not None:
-                made += [(), ((flag.name, "title"),), *self._flag_rows(flag, width)]
+                made += [(), ((flag.name, "title"),), *self._flag_explanation_rows(flag, width)]
             for title, terms in ((here_title, words), ("Above", further)):
                 made += [(), ((title, "title"),), *term_rows(terms, width)] if terms else []
             return made
 
         self.services.pages.open(Page(IN_SIGHT, make_term_rows))
 
-    def _flag_rows(self, flag: FlagRow, width: int) -> list[Row]:
+    def _flag_explanation_rows(self, flag: FlagRow, width: int) -> list[Row]:
         plans = self.session.plans
         notes = plans.notes_about(flag.name) if not flag.is_env else ()
         estimate = (self.state.plan and self.state.plan.memory) or ""

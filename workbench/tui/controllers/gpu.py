@@ -90,7 +90,7 @@ class GpuController(Controller):
 
         def confirm_commands(values: Values | None) -> None:
             if values and found:
-                self._confirm_settings(*found[-1])
+                self._confirm_requested_settings(*found[-1])
             self.services.is_busy = False
 
         await self.app.push_screen(
@@ -175,7 +175,7 @@ class GpuController(Controller):
         )
         self.app.push_screen(box, pass_password_on)
 
-    def _confirm_settings(self, wanted: RequestedSettings, change: PlannedChange) -> None:
+    def _confirm_requested_settings(self, wanted: RequestedSettings, change: PlannedChange) -> None:
         after = "The previous values are written to disk first; press r to restore them."
         if wanted.trial_s is not None:
             after += (
@@ -191,9 +191,9 @@ class GpuController(Controller):
                 lambda report: self.show_settings_report("GPU settings", report),
             )
 
-        self._confirm_change(change, after, "run them", apply_settings)
+        self._confirm_setting_change(change, after, "run them", apply_settings)
 
-    def _confirm_change(
+    def _confirm_setting_change(
         self,
         change: PlannedChange,
         closing_text: str,
@@ -263,7 +263,7 @@ class GpuController(Controller):
             self.services.is_busy = False
             self.services.clear_message()
             if self.state.host.name == host:
-                self._confirm_change(
+                self._confirm_setting_change(
                     change, _OF_A_SERIES, RUN_AND_MEASURE, on_consent, takes_password=takes_password
                 )
 
@@ -346,7 +346,7 @@ class GpuController(Controller):
         outcomes = list(filter(_was_changed_by_others, report.outcomes))
         texts = [f"{o.command.target_text} {setting_name(o.command.setting)}" for o in outcomes]
 
-        def act_on_choice(choice: str | None) -> None:
+        def revert_as_chosen(choice: str | None) -> None:
             if choice is None:
                 self.show_message(
                     "the GPU settings that someone else has changed were not reverted",
@@ -355,7 +355,7 @@ class GpuController(Controller):
             else:
                 self._run_revert(texts, password, choice)
 
-        self.app.push_screen(externally_changed_settings_question(outcomes), act_on_choice)
+        self.app.push_screen(externally_changed_settings_question(outcomes), revert_as_chosen)
 
     # reports
     def show_settings_report(

@@ -112,7 +112,7 @@ class HostController(Controller):
 
         listed = HostList(make_list_items(), cursor_host or now)
 
-        async def act_on_choice(name: str | None) -> None:
+        async def run_key_or_switch_host(name: str | None) -> None:
             if listed.pressed is not None:
                 self.under_cursor, self.from_list = name or "", True
                 running = listed.pressed.run(self.controllers)
@@ -131,7 +131,7 @@ class HostController(Controller):
             if listed.is_current:
                 listed.update_host_texts(make_list_items())
 
-        await self.app.push_screen(listed.add_class("-wide"), act_on_choice)
+        await self.app.push_screen(listed.add_class("-wide"), run_key_or_switch_host)
         for host in known:
             if host.name.startswith(CLUSTER_PREFIX) and host.name != now:
                 self.run_in_background(
@@ -188,9 +188,9 @@ class HostController(Controller):
             await self.switch_host(f"sim:{DEMO_PROFILE}")
 
     async def switch_host(
-        self, name: str, on_connecting: Callable[[], None] = lambda: None
+        self, host_name: str, on_connecting: Callable[[], None] = lambda: None
     ) -> None:
-        """Switch Workbench to the host `name`, and call `on_connecting` once the connection is
+        """Switch Workbench to the host `host_name`, and call `on_connecting` once the connection is
         being opened. Ask for consent first if the switch ends a measurement or a copy of a model,
         or reverts GPU settings of the present host."""
         now = self.state.host.name
@@ -208,11 +208,13 @@ class HostController(Controller):
         def switch_if_confirmed(yes: bool | None) -> None:
             if yes:
                 self.show_message(f"leaving {now} …")
-                self.run_in_background(self.session.switch_host(name), lambda _: on_connecting())
+                self.run_in_background(
+                    self.session.switch_host(host_name), lambda _: on_connecting()
+                )
 
         if make_question_rows(80):
             await self.app.push_screen(
-                Confirm(f"Leave {now}", make_question_rows, yes=f"work on {name}", no="stay"),
+                Confirm(f"Leave {now}", make_question_rows, yes=f"work on {host_name}", no="stay"),
                 switch_if_confirmed,
             )
         else:
@@ -286,10 +288,10 @@ class HostController(Controller):
         """Open a page with the published traps of serving, and what of Workbench sees each."""
         self.services.pages.open(Page("Known traps of serving", known_trap_rows))
 
-    def connect_again(self) -> None:
+    def reconnect_host(self) -> None:
         self.run_in_background(self.session.try_again())
 
-    async def ask_host_key(self) -> None:
+    async def ask_about_host_key(self) -> None:
         """Show the fingerprint of an unknown host key, and connect if the user confirms that it is
         right."""
         host = self.state.host

@@ -157,7 +157,13 @@ class ModelController(Controller):
             target, directory = values["target"], values["directory"]
             replaces = values["replace"] == "are replaced"
             command = ["workbench", "models", "copy", copy.reference]
-            command += ["--from", copy.host, "--to", target, *_option_words("--to-dir", directory)]
+            command += [
+                "--from",
+                copy.host,
+                "--to",
+                target,
+                *_command_option_words("--to-dir", directory),
+            ]
             if replaces:
                 command.append("--replace")
             self._start_model_work(
@@ -214,7 +220,7 @@ class ModelController(Controller):
             )
             return [*paragraph_rows(text, width, "dim"), ()]
 
-        def check_model_id(values: Values) -> None:
+        def require_model_id(values: Values) -> None:
             if not values["model"].strip():
                 raise InputError("enter the id of a model, as ORGANIZATION/NAME")
 
@@ -223,8 +229,8 @@ class ModelController(Controller):
                 return
             model = values["model"].strip()
             command = ["workbench", "--host", name, "models", "download", model]
-            command += _option_words("--revision", values["revision"])
-            command += _option_words("--to-dir", values["directory"])
+            command += _command_option_words("--revision", values["revision"])
+            command += _command_option_words("--to-dir", values["directory"])
             self._start_model_work(
                 f"downloading {model}",
                 lambda report: self.session.models.download(
@@ -241,7 +247,7 @@ class ModelController(Controller):
             f"Download to {name}",
             fields,
             intro=make_intro_rows,
-            check=check_model_id,
+            check=require_model_id,
             accept="download",
             label_cells=17,
             wide=True,
@@ -270,7 +276,7 @@ class ModelController(Controller):
             self.search_models()
 
 
-def _option_words(name: str, value: str) -> tuple[str, ...]:
+def _command_option_words(name: str, value: str) -> tuple[str, ...]:
     """Return the words of an option for a command; () without a value."""
     if not value:
         return ()

@@ -116,7 +116,7 @@ class PlanController(Controller):
             path = await self.session.plans.save_preset(values["id"], values["title"])
             self.show_message(f"saved: {path}")
 
-        def check_id_and_title(values: Values) -> None:
+        def require_id_and_title(values: Values) -> None:
             if not values["id"] or not values["title"]:
                 raise InputError("a preset needs an id and a title")
 
@@ -124,7 +124,7 @@ class PlanController(Controller):
         form = Form(
             "Save the plan as a preset",
             fields,
-            check=check_id_and_title,
+            check=require_id_and_title,
             accept="save",
             submit=store_preset,
             doing="saving",
@@ -249,9 +249,9 @@ class PlanController(Controller):
         )
         await self.app.push_screen(picker, ask_scope_of_choice)
 
-    def _show_edited_row(self, is_env: bool, name: str) -> None:
+    def _show_edited_row(self, is_env: bool, row_name: str) -> None:
         self.go_to_pane("launch")
-        self.pane(Launch).select_item((is_env, name))
+        self.pane(Launch).select_item((is_env, row_name))
 
     async def add_variable(self) -> None:
         if self._plan_or_message() is None:

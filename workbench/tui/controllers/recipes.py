@@ -74,7 +74,7 @@ class RecipeController(Controller):
         ]
         found: list[ImportedRecipe] = []
 
-        def check_source(values: Values) -> None:
+        def require_recipe_source(values: Values) -> None:
             if not values["source"].strip():
                 raise InputError("enter the path of a recipe, or its text")
 
@@ -100,7 +100,7 @@ class RecipeController(Controller):
             "Import a recipe",
             fields,
             intro=lambda width: [*paragraph_rows(intro, width, "dim"), ()],
-            check=check_source,
+            check=require_recipe_source,
             accept="read",
             submit=read_recipe,
             doing="reading",

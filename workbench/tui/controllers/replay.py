@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 class ReplayController(Controller):
     def toggle_pause(self) -> None:
-        self.run_or_show_error(lambda: self._replay().toggle_pause())
+        self.run_or_show_error(lambda: self._replay_session_or_error().toggle_pause())
 
     def change_speed(self, steps: int) -> None:
-        self.run_or_show_error(lambda: self._replay().change_speed(steps))
+        self.run_or_show_error(lambda: self._replay_session_or_error().change_speed(steps))
 
-    def _replay(self) -> Replay:
+    def _replay_session_or_error(self) -> Replay:
         """Return the session if it plays a recording. Raise InputError if it works on a host."""
         from workbench.session.replay import Replay
 

@@ -20,11 +20,11 @@ class SearchController(Controller):
     async def search_results(self) -> None:
         await self.open_search_input("results")
 
-    async def open_search_input(self, name: str) -> None:
-        """Show and focus the search input above the pane `name`. Close the search input of any
+    async def open_search_input(self, pane_name: str) -> None:
+        """Show and focus the search input above the pane `pane_name`. Close the search input of any
         other pane."""
-        self.go_to_pane(name)
-        pane = self.services.panes.current
+        self.go_to_pane(pane_name)
+        pane = self.services.panes.current_pane
         for old in self.services.screen.query(Search):
             if old.pane is pane:
                 self.services.screen.set_focus(old.entry)
@@ -36,7 +36,7 @@ class SearchController(Controller):
             submit_text=self._submit_search_text,
             end_search=self.close_search_input,
         )
-        await self.services.panes.frames[name].mount(search, before=pane)
+        await self.services.panes.frames[pane_name].mount(search, before=pane)
         self.services.screen.set_focus(search.entry)
 
     async def close_search_input(self) -> None:

@@ -50,7 +50,7 @@ def resume_of_sweep(
 class SeriesController(Controller, Generic[M]):
     STARTING = "starting: everything is checked before anything is changed"
 
-    async def open_page_or_form(self) -> None:
+    async def open_measurement_page_or_form(self) -> None:
         """Open the page of the measurement that is running or ran last. If there is none, open the
         form for a new measurement."""
         if self.latest_measurement is not None:

@@ -112,11 +112,11 @@ class ServerController(Controller):
             if panes.active == before:
                 self.go_to_pane("log")
 
-        def start_in_background(_: StartPlan) -> None:
+        def start_server_in_background(_: StartPlan) -> None:
             # A start that is rejected leaves the user at the pane where the plan can be corrected.
-            self.run_in_background(self._start_plan(), show_log_if_same_pane)
+            self.run_in_background(self._start_planned_server(), show_log_if_same_pane)
 
-        await self.show_start_plan(state.plan, start_in_background, self.start_server)
+        await self.show_start_plan(state.plan, start_server_in_background, self.start_server)
 
     async def show_start_plan(
         self,
@@ -188,7 +188,7 @@ class ServerController(Controller):
         self.show_message(f"starting again what ran before: the plan of run {back}")
         self.run_in_background(self.session.servers.go_back(), lambda _: self.go_to_pane("log"))
 
-    async def _start_plan(self) -> None:
+    async def _start_planned_server(self) -> None:
         self.rejected = None
         try:
             await self.session.servers.start()
@@ -306,7 +306,8 @@ class ServerController(Controller):
         def uninstall_if_confirmed(yes: bool | None) -> None:
             if yes:
                 self.run_in_background(
-                    adoption.stop_and_uninstall(self.session, server.run_id), self._report_removal
+                    adoption.stop_and_uninstall(self.session, server.run_id),
+                    self._report_unit_removal,
                 )
 
         await self.app.push_screen(
@@ -314,7 +315,7 @@ class ServerController(Controller):
             uninstall_if_confirmed,
         )
 
-    def _report_removal(self, paths: Sequence[str]) -> None:
+    def _report_unit_removal(self, paths: Sequence[str]) -> None:
         self.show_message(
             enclose_text("removed ", ", ".join(paths)) or "the unit was removed already"
         )

@@ -69,7 +69,7 @@ class SweepController(SeriesController[Sweep]):
             return
         count = len(state.gpus)
 
-        def start_from_form(values: Values | None) -> None:
+        def start_sweep_from_form(values: Values | None) -> None:
             if values is None:
                 return
             wanted = parse_sweep_form(values, count)
@@ -81,8 +81,8 @@ class SweepController(SeriesController[Sweep]):
 
         last, spec = self.session.memory.last_form("sweep"), self.session.bench.default_spec()
         await self.app.push_screen(
-            sweep_form(state, self.pane(Launch).current_item, spec, last, self._check_flags),
-            start_from_form,
+            sweep_form(state, self.pane(Launch).current_item, spec, last, self._check_swept_flags),
+            start_sweep_from_form,
         )
 
     def _confirm_gpu_sweep(self, wanted: RequestedSweep, run_id: str) -> None:
@@ -104,7 +104,7 @@ class SweepController(SeriesController[Sweep]):
             look_up_setting_changes, start_sweep, takes_password=True
         )
 
-    def _check_flags(self, flags: Mapping[str, Sequence[str]]) -> None:
+    def _check_swept_flags(self, flags: Mapping[str, Sequence[str]]) -> None:
         if flags:
             self.session.sweeps.check_flag_values(flags)
 

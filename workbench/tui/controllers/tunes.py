@@ -71,7 +71,7 @@ class TuneController(SeriesController[Sweep]):
             return
         found: list[PlannedSweep] = []
 
-        async def plan_from_form(values: Values) -> None:
+        async def plan_tune_from_form(values: Values) -> None:
             wanted = parse_tune_form(values)
             found[:] = [
                 await self.session.sweeps.plan_tune(
@@ -90,7 +90,7 @@ class TuneController(SeriesController[Sweep]):
 
         load = self.session.sweeps.tune_load_text(self.session.bench.default_fields())
         last = self.session.memory.last_form("tune")
-        await self.app.push_screen(tune_form(load, last, plan_from_form), confirm_planned_tune)
+        await self.app.push_screen(tune_form(load, last, plan_tune_from_form), confirm_planned_tune)
 
     def _confirm_tune(self, planned: PlannedSweep) -> None:
         """Show what the tune tries, what it leaves out and what it takes. Start it if the user

@@ -49,7 +49,7 @@ class ViewController(Controller):
             panes.strip.move_to_now()
         elif panes.zoomed:
             self.toggle_pane_zoom()
-        elif not panes.current.AREA and not panes.single:
+        elif not panes.current_pane.AREA and not panes.single:
             panes.activate_pane("launch")
 
     # pages

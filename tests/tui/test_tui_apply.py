@@ -109,7 +109,7 @@ def test_one_key_and_one_confirmation_apply_the_preset(size: tuple[int, int]) ->
             text += s.text
         assert "performance -> powersave" in text and "-pl 200" in text
         await s.press("enter")
-        await s.until("whole: 6 parts applied, and checked")
+        await s.until("whole: 6 parts applied, and checked", seconds=60.0)
         await s.until(lambda: s.state.unapplied == ())
         assert s.state.server.preset_id == "whole"
         assert {a.setting for a in s.state.alterations} == {"power_limit_w", "governor", "c_states"}

@@ -32,7 +32,7 @@ def asked(body: bytes, path: str = CHAT) -> bytes:
 class Port:
     """A port in a thread, and another thread that reads what it tells."""
 
-    def __init__(self, places: list[pass_through.Place], reads: bool = True) -> None:
+    def __init__(self, places: list[pass_through.FamilyAndAddress], reads: bool = True) -> None:
         listener = socket.create_server(("127.0.0.1", 0))
         self.number = listener.getsockname()[1]
         self.frames, told = os.pipe()

@@ -22,7 +22,11 @@ from workbench.model.setting_records import (
 )
 from workbench.model.settings import DEFAULT, ClockRange, GpuSettings
 from workbench.session.state import APPLYING_SETTINGS, QualityView
-from workbench.tui.modals.gpu_confirm import report_rows, setting_command_rows, setting_note_rows
+from workbench.tui.modals.gpu_confirm import (
+    setting_command_rows,
+    setting_note_rows,
+    settings_report_rows,
+)
 from workbench.tui.modals.gpu_settings import parse_settings_form, suggestion_from_entries
 
 EMPTY = {
@@ -248,7 +252,7 @@ def test_a_page_lists_failed_reverted_and_unchecked_settings(drive: Any) -> None
 
 def test_a_page_says_what_was_kept_of_a_damaged_journal() -> None:
     recovery = Recovery("the journal was damaged (x)", ("GPU1 kept",), "there.damaged", True)
-    rows = report_rows(SettingsReport(recovery=recovery), 60)
+    rows = settings_report_rows(SettingsReport(recovery=recovery), 60)
     text = " ".join(part[0].strip() for row in rows for part in row)
     assert "which has 1 setting (GPU1 kept); the damaged file is there.damaged" in text
 

@@ -19,7 +19,7 @@ from workbench.store.experiments import ExperimentsDb
 from workbench.store.sweeps import SweepStore
 from workbench.tui.formats import alteration_text, altered_setting_texts
 from workbench.tui.panes.result_groups import SeriesRow, group_results
-from workbench.tui.panes.results import _cut_label
+from workbench.tui.panes.results import _shorten_label
 from workbench.tui.widgets.comparison import verdict_and_role
 
 NOT_MEASURED = "no verdict: the speed was not measured on both sides"
@@ -165,14 +165,14 @@ def test_the_verdict_is_a_sentence_that_claims_no_more_than_was_measured(
 def test_a_label_of_several_changes_says_so_where_it_is_cut(cells: int, said: str) -> None:
     changes = ("enforce-eager=off", "power limit 170 W")
     row = replace(made.bench_row(2, " ".join(changes), 1.0), changes=changes)
-    assert _cut_label(row, row.label, cells) == said
-    assert _cut_label(replace(row, changes=()), row.label, cells) == row.label
+    assert _shorten_label(row, row.label, cells) == said
+    assert _shorten_label(replace(row, changes=()), row.label, cells) == row.label
 
 
 def test_the_value_of_a_change_stays_where_its_name_is_cut() -> None:
     name = "max-running-requests=4"
     row = replace(made.bench_row(2, name, 1.0), changes=(name,))
-    assert _cut_label(row, name, 18).endswith("=4")
+    assert _shorten_label(row, name, 18).endswith("=4")
 
 
 def test_the_verdict_names_chance_and_several_changes() -> None:

@@ -22,7 +22,7 @@ from workbench.session.state import QualityView
 from workbench.store import paths
 from workbench.store.quality_db import QualityDb
 from workbench.store.results_db import ResultsDb
-from workbench.tui.pages.quality import quality_rows, running_comparison_rows
+from workbench.tui.pages.quality import quality_comparison_rows, running_comparison_rows
 
 FORKS = ForkCount(12, 1, 1000, 32, Interval(12.0, 6.2, 21.0), 8)
 WHOLE = replace(
@@ -52,7 +52,7 @@ WHOLE = replace(
 
 @pytest.mark.parametrize("width", [76, 78, 116, 118])
 def test_the_verdict_comes_first_and_no_word_is_cut(width: int) -> None:
-    lines = ["".join(text for text, _ in row) for row in quality_rows(WHOLE, width)]
+    lines = ["".join(text for text, _ in row) for row in quality_comparison_rows(WHOLE, width)]
     assert lines[0] == "its answers differ: KLD >= 0.035 ± 0.003"
     assert "SIMULATED" in lines[2]
     assert max(map(len, lines)) <= width

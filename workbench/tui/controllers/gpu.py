@@ -39,10 +39,10 @@ from workbench.tui.modals.gpu_confirm import (
     check_finding_rows,
     consent_rows,
     has_more_details,
-    report_rows,
     running_measurement_name,
     running_measurement_warning_rows,
     setting_command_rows,
+    settings_report_rows,
 )
 from workbench.tui.modals.gpu_settings import (
     RequestedSettings,
@@ -385,7 +385,7 @@ class GpuController(Controller):
             verify = {"V": ("Check under load", self.check_settings_under_load)}
         on_trial = trial_s is not None
         self._open_settings_page(
-            title, lambda w: report_rows(report, w), verify, is_on_trial=on_trial
+            title, lambda w: settings_report_rows(report, w), verify, is_on_trial=on_trial
         )
 
     def _open_settings_page(

@@ -147,7 +147,7 @@ class PlanController(Controller):
         if self._plan_or_message() is None:
             return
         pane = self.pane(Launch)
-        items = [(name, name, "text") for name in pane.groups]
+        items = [(name, name, "text") for name in pane.group_names]
         picker = PickModal("Groups of flags", items, filter=True, free=False)
 
         def go_to_chosen_group(name: str | None) -> None:

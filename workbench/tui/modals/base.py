@@ -55,7 +55,7 @@ class Modal(ModalScreen[T], Generic[T]):
     def make_widgets(self) -> Sequence[Widget]:
         return ()
 
-    def show_keys(self, text: str) -> None:
+    def show_key_hints(self, text: str) -> None:
         """Show `text` in the bottom border of the box, in place of the key hints."""
         self.query_one(".box").border_subtitle = border_text(text)
 
@@ -63,7 +63,7 @@ class Modal(ModalScreen[T], Generic[T]):
         """Copy `text` to the clipboard, and show the outcome in place of the key hints."""
 
         async def copy_and_show_outcome() -> None:
-            self.show_keys(await copy_and_describe_outcome(self.app, text))
+            self.show_key_hints(await copy_and_describe_outcome(self.app, text))
 
         self.run_worker(copy_and_show_outcome(), group="copy", exclusive=True, exit_on_error=False)
 

@@ -39,7 +39,7 @@ def bench_fields_from_values(values: Values) -> dict[str, Any]:
         if not option.argument:
             option.check(made[option.dest])
     if made["trace_file"]:
-        return _trace_fields(made)
+        return _bench_fields_for_trace(made)
     del made["trace_file"]
     for option in ONLY_OF_A_TRACE:
         del made[option.dest]
@@ -52,7 +52,7 @@ def bench_fields_from_values(values: Values) -> dict[str, Any]:
     return made
 
 
-def _trace_fields(made: Mapping[str, Any]) -> dict[str, Any]:
+def _bench_fields_for_trace(made: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that have an effect beside a trace. Its streams are those of a trace: the
     form's number is that of a load without one. Raise InputError for a second source of prompts."""
     if made["prompts_file"]:

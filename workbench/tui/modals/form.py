@@ -318,7 +318,7 @@ class Form(Modal[Values]):
             self.dismiss(values)
         elif not self.is_busy:
             self.is_busy = True
-            self.show_keys(self.doing)
+            self.show_key_hints(self.doing)
             self.run_worker(self._run_submit(self.submit, values), exit_on_error=False)
 
     async def _run_submit(self, submit: Submit, values: Values) -> None:
@@ -334,7 +334,7 @@ class Form(Modal[Values]):
         self.is_busy = False
         if not self.is_current:  # the user has left with escape meanwhile
             return
-        self.show_keys(self.keys)
+        self.show_key_hints(self.keys)
         if problem:
             self.show_problem(problem)
         else:

@@ -391,7 +391,7 @@ class ConfirmSettings(TextThenChoices[dict[str, str]]):
         self.dismiss(given)
 
 
-def report_rows(report: SettingsReport, width: int) -> list[Row]:
+def settings_report_rows(report: SettingsReport, width: int) -> list[Row]:
     """Return a table of the settings: the value before, requested and read back, and whether the
     setting is in force.
 

@@ -224,7 +224,7 @@ class StartPlan(Modal[bool]):
     def _redraw(self) -> None:
         """Show keys and text again."""
         self.keys = self._key_hints()
-        self.show_keys(self.keys)
+        self.show_key_hints(self.keys)
         for body in self.query(TextBody):
             body.rebuild_rows()
 

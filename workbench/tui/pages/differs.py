@@ -77,7 +77,10 @@ def _titled_differences(
     yield "Host", _mapping_differences(dict(condition_texts(x)), dict(condition_texts(y)), _HOST)
     loads = (d for d in compare(a, b).differences if d["kind"] == "workload")
     yield "Load", _differing_values((d["name"], d["a"], d["b"]) for d in loads)
-    yield "Answers", _differing_values([("hash of the text", _model_digest(a), _model_digest(b))])
+    yield (
+        "Answers",
+        _differing_values([("hash of the text", _answers_digest(a), _answers_digest(b))]),
+    )
 
 
 def _software_versions(conditions: Conditions) -> Mapping[str, Any]:
@@ -114,7 +117,7 @@ def _setting_differences(
     return found
 
 
-def _model_digest(result: BenchResult) -> str | None:
+def _answers_digest(result: BenchResult) -> str | None:
     text = result.summary.text
     if text is None:
         return None

@@ -85,7 +85,7 @@ class QualityPage(Page):
         if view is not None and view.ended:
             rows = [*paragraph_rows(f"{G.alert} {view.ended}", width, "warn", "  "), ()]
         if self.shown.result is not None:
-            return [*rows, *quality_rows(self.shown.result, width)]
+            return [*rows, *quality_comparison_rows(self.shown.result, width)]
         return [*rows, *self._no_result_rows(width)]
 
     def _no_result_rows(self, width: int) -> list[Row]:
@@ -130,7 +130,7 @@ def _compared_side_rows(a: str, b: str, width: int) -> list[Row]:
     ]
 
 
-def quality_rows(result: QualityResult, width: int) -> list[Row]:
+def quality_comparison_rows(result: QualityResult, width: int) -> list[Row]:
     """Return the rows of a comparison of answers: the verdict first, then the blocks of the reports.
     A table that is wider than the page is shown as one paragraph a row."""
     from workbench.report.blocks import SIMULATED

@@ -27,12 +27,15 @@ from workbench.tui.panes.results import Results
 PANES: tuple[type[Pane], ...] = (Presets, Launch, LogPane, Results, Compare, GpuPane)
 
 
-def _number_key(number: int, pane: type[Pane]) -> Key:
+def _make_number_key(number: int, pane: type[Pane]) -> Key:
     text = pane.HELP or f"go to {pane.TITLE}"
     return Key(str(number), pane.TITLE, text, lambda c: c.services.panes.activate_pane(pane.NAME))
 
 
-SCREEN: tuple[Key, ...] = (*SCREEN_KEYS, *(_number_key(n, pane) for n, pane in enumerate(PANES, 1)))
+SCREEN: tuple[Key, ...] = (
+    *SCREEN_KEYS,
+    *(_make_number_key(n, pane) for n, pane in enumerate(PANES, 1)),
+)
 MAIN_KEYS: tuple[Key, ...] = (*SCREEN, *(key for pane in PANES for key in pane.KEYS))
 KEYS: dict[str, Key] = {key.id: key for key in MAIN_KEYS}
 ALL_KEYS: tuple[ScreenKey[Any], ...] = (*MAIN_KEYS, *PAGE_KEYS, *FLEET_KEYS)

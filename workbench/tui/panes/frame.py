@@ -48,7 +48,7 @@ class PaneFrame(Vertical):
         return super().refresh(*sides, *ends) if top else self
 
     def show_title(self, detail: str = "", key_hints: str = "") -> None:
-        """Draw the pane's title in the border, followed by `title_detail`, and the key hints
+        """Draw the pane's title in the border, followed by `detail`, and the key hints
         `key_hints`. Do nothing for unchanged texts, because setting them would repaint the
         border."""
         texts = (f"{self.number} {self.body.TITLE}" + (f"  {detail}" if detail else ""), key_hints)

@@ -188,7 +188,7 @@ class Launch(Pane, PickList):
 
     # groups
     @property
-    def groups(self) -> tuple[str, ...]:
+    def group_names(self) -> tuple[str, ...]:
         """Return the names of the groups of all flags, in the order of the list."""
         return tuple(dict.fromkeys(row.heading for row in self.session.plans.flag_rows("all")))
 
@@ -203,7 +203,7 @@ class Launch(Pane, PickList):
         before (`direction` -1). With -1, a cursor inside a group first moves to the first flag of
         that group."""
         if not self.all or self.query_text:
-            self.move_to_group(self.groups[0])
+            self.move_to_group(self.group_names[0])
             return
         heads = [n for n, item in enumerate(self.items) if self.is_heading(item)]
         found = bisect_right(heads, self.cursor)

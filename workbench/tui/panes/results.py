@@ -139,7 +139,7 @@ COLUMNS = (
 )
 
 
-def _newest_id(state: SessionState) -> int:
+def _newest_result_id(state: SessionState) -> int:
     return max((row.id for row in state.results), default=0)
 
 
@@ -308,7 +308,7 @@ class Results(Pane, PickList):
             )
 
     def show(self, state: SessionState) -> None:
-        new = _newest_id(state) > _newest_id(self.state)
+        new = _newest_result_id(state) > _newest_result_id(self.state)
         self.state = state
         self._record_comparisons(state)
         self.set_items(self._list_items(state), keep_cursor=not new)
@@ -344,7 +344,7 @@ class Results(Pane, PickList):
         absent = [row for row in state.results if value(row) is None]
         return [*sorted(known, key=lambda row: (value(row), row.id), reverse=highest), *absent]
 
-    def sort_by(self, column: str) -> None:
+    def sort_by_column(self, column: str) -> None:
         """Sort the results by a column. A second call with the same column reverses the order."""
         before, highest = self.order
         if column == before:
@@ -356,7 +356,7 @@ class Results(Pane, PickList):
 
     def sort_by_next_column(self) -> None:
         columns = list(ORDERS)
-        self.sort_by(columns[(columns.index(self.order[0]) + 1) % len(columns)])
+        self.sort_by_column(columns[(columns.index(self.order[0]) + 1) % len(columns)])
 
     def handle_head_click(self, cell: int) -> None:
         """Sort by the column whose title the user clicked at the cell `cell` of the row. Titles are
@@ -364,14 +364,14 @@ class Results(Pane, PickList):
         text = self.drawn_text.splitlines()[self._head - 1]
         starts = {word: text.find(word) for word in ORDERS if word in text}
         if "change" in starts and starts["change"] <= cell < starts.get("tok/s", cell + 1) - 3:
-            self.sort_by("change")
+            self.sort_by_column("change")
             return
         words = sorted(starts, key=starts.__getitem__)
         ends = [*(starts[word] for word in words[1:]), len(text)]
         for word, end in zip(words, ends, strict=True):
             title = _TITLE.match(text, starts[word], end)
             if title is not None and cell < title.end():
-                self.sort_by(word)
+                self.sort_by_column(word)
                 return
 
     def action_move(self, by: int) -> None:
@@ -470,7 +470,7 @@ class Results(Pane, PickList):
         shape = self._row_layout(width)
         if item.requests_failed and not mark:
             role = "bad"
-        named = pad_text(_cut_label(item, label, shape.label_cells), shape.label_cells)
+        named = pad_text(_shorten_label(item, label, shape.label_cells), shape.label_cells)
         runs = [(head + named, role)]
         for at, column in enumerate(shape.columns):
             text, own_role = self._value_and_role(item, column)
@@ -609,7 +609,7 @@ class Results(Pane, PickList):
         return f"No results yet. {key}"
 
 
-def _cut_label(item: BenchRow, label: str, max_cells: int) -> str:
+def _shorten_label(item: BenchRow, label: str, max_cells: int) -> str:
     """Return the label for `max_cells` cells. If it has no room, a change is cut in its middle, and
     of several changes it names the first one and how many more there are: "enforce-eager… +1"."""
     if width_of(label) < max_cells or not item.changes:

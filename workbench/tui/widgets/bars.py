@@ -143,21 +143,21 @@ class CommandBar(Painted):
         command = plan.real_command
         if command is None:
             why = ("the plan gives no command: press v to see why", "bad")
-            return [(("x ", "bad"), why), self._checks_row(plan, width)]
+            return [(("x ", "bad"), why), self._plan_checks_row(plan, width)]
         sign = self._running_server_sign()
         if sign is None or width < SIGNED_COLUMNS:
-            return [self._command_row(command, width), self._checks_row(plan, width)]
+            return [self._command_row(command, width), self._plan_checks_row(plan, width)]
         flags = self.session.servers.changed_flags_of_running_server()
         if self.session.servers.changes_against_running():
             unlike: Run = (f" {G.off} not running", "warn")
             first: Row = (*self._command_row(command, width - width_of(unlike[0])), unlike)
             if not flags or _problem_texts(plan):
-                return [first, self._checks_row(plan, width)]
+                return [first, self._plan_checks_row(plan, width)]
             runs: Run = (f"{sign[0].strip()} with", sign[1])
             return [first, running_flags_row(runs, flags, _flag_row_end_variants(plan), width)]
         if not flags or _problem_texts(plan):
             first = (*self._command_row(command, width - width_of(sign[0])), sign)
-            return [first, self._checks_row(plan, width)]
+            return [first, self._plan_checks_row(plan, width)]
         line = replace(command, env={}).shell()  # the variables stand among the flags
         running = self.session.servers.running_plan()
         assert running is not None  # its sign says so
@@ -190,7 +190,7 @@ class CommandBar(Painted):
         )
 
     @staticmethod
-    def _checks_row(plan: PlanView, width: int) -> Row:
+    def _plan_checks_row(plan: PlanView, width: int) -> Row:
         """Return a row with the number of errors and warnings, the memory estimate, the first error
         and, at the right, key hints. If the row is longer than `width`, first the key hints and
         then the estimate are shortened."""

@@ -199,7 +199,7 @@ class _Bed:
     async def prepare_server(self, arm: str, run_id: str, tell: Any) -> None:
         return None
 
-    async def stop_and_revert(self) -> None:
+    async def stop_server_and_revert_settings(self) -> None:
         return None
 
     async def wait_then_read_temperature_c(

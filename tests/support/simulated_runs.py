@@ -112,7 +112,7 @@ class SimulatedRuns:
     async def prepare_server(self, arm: str, run_id: str, tell: Callable[[str], None]) -> None:
         assert run_id == self.started_run_id
 
-    async def stop_and_revert(self) -> None:
+    async def stop_server_and_revert_settings(self) -> None:
         self.started_run_id = None
 
     async def wait_then_read_temperature_c(

@@ -223,9 +223,9 @@ async def _confirm_start(
     session: Session, arms: tuple[Arm, Arm], arguments: argparse.Namespace
 ) -> None:
     """Ask the user before running servers are stopped."""
-    from workbench.session.quality.sides import runs_to_stop
+    from workbench.session.quality.sides import run_ids_to_stop
 
-    stopped = runs_to_stop(session, *arms)
+    stopped = run_ids_to_stop(session, *arms)
     if not stopped:
         return
     text = f"the comparison stops run {', '.join(stopped)}"

@@ -14,8 +14,8 @@ from workbench.model.answer_text import SetFeatures, TextFinding, TextReport
 from workbench.model.secrets import MASK
 from workbench.model.sweep import Sweep, SweepPoint, SweepSpec, sweep_to_resume
 from workbench.session.series.sweep_progress import (
+    bench_fields_to_store,
     point_fields_from_results,
-    stored_shape,
     why_invalid,
 )
 from workbench.store.sweeps import SweepStore
@@ -48,7 +48,7 @@ def test_a_shape_is_kept_without_secrets_and_names_its_file_from_anywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    shape = stored_shape(
+    shape = bench_fields_to_store(
         {"requests": 4, "prompts_file": "p.jsonl", "extra_body": {"api_key": "sesame"}}
     )
     assert shape == {
@@ -56,7 +56,7 @@ def test_a_shape_is_kept_without_secrets_and_names_its_file_from_anywhere(
         "prompts_file": str(tmp_path / "p.jsonl"),
         "extra_body": {"api_key": MASK},
     }
-    assert stored_shape({"requests": 4}) == {"requests": 4, "content": "text"}
+    assert bench_fields_to_store({"requests": 4}) == {"requests": 4, "content": "text"}
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def test_a_server_a_benchmark_and_a_setting_become_events_beside_the_readings(
 
         while not await kept():  # the seconds after the benchmark come later
             await asyncio.sleep(0.2)
-        path = session.results.timelines.path(result_id)
+        path = session.results.timelines.path_of_timeline(result_id)
         path.write_bytes(path.read_bytes()[:-20])
         with pytest.raises(StoreError, match="could not be read"):
             await session.results.timelines.get(result_id)
@@ -155,7 +155,7 @@ def test_a_result_of_the_command_line_has_a_timeline_too_and_an_imported_one_has
             and timeline.history.value_at((0, "gpu_util_pct"), timeline.end_s - 1) is not None
         )
         assert CLIENT_TOK_S in timeline.history
-        session.results.timelines.path(result_id).unlink()
+        session.results.timelines.path_of_timeline(result_id).unlink()
         assert await session.results.timelines.get(result_id) is None
 
     on(scenario)

@@ -303,7 +303,7 @@ class Bed:
     async def prepare_server(self, arm: str, run_id: str, tell: Any) -> None:
         return
 
-    async def stop_and_revert(self) -> None:
+    async def stop_server_and_revert_settings(self) -> None:
         return
 
     async def wait_then_read_temperature_c(
@@ -661,16 +661,16 @@ def test_what_a_killed_final_left_set_does_not_end_the_tune() -> None:
     on = Alteration(0, "GPU-0", "power_limit_w", 600.0, 400.0, 0.0, owner_state="dead")
     raced.session.core.update(alterations=(on,))
     raced.progress.change_sweep(experiment_id=1)
-    asyncio.run(raced.tune()._check_settings())
+    asyncio.run(raced.tune()._check_no_altered_settings())
 
 
 def test_what_a_killed_tune_left_set_is_reverted_and_what_a_person_set_is_not() -> None:
     raced = Raced({(): Server(), (CAPPED,): Server(98, power_w=200)}, goal="tok_j")
     raced.limit_w = 400.0
-    asyncio.run(raced.tune()._check_settings())
+    asyncio.run(raced.tune()._check_no_altered_settings())
     assert raced.limit_w == 400.0, "the tune did not set it"
     raced.progress.change_sweep(start={"settings": ["power_limit_w"]})
-    asyncio.run(raced.tune()._check_settings())
+    asyncio.run(raced.tune()._check_no_altered_settings())
     assert raced.limit_w == 600.0 and raced.progress.sweep.start is None
 
 

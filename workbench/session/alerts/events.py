@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from workbench.model.series_state import SeriesState
 from workbench.model.server_run import ServerState
-from workbench.session.history.timeline_events import benchmark_outcome_text, load_text
+from workbench.session.history.timeline_events import benchmark_load_text, benchmark_outcome_text
 
 if TYPE_CHECKING:
     from workbench.model.experiment import Experiment
@@ -113,7 +113,7 @@ def _events_of_benchmark(before: SessionState, state: SessionState) -> Iterator[
     if any(one is not None and one.state is SeriesState.RUNNING for one in series):
         return
     spec = before.bench.spec
-    what = "a server" if spec is None else load_text(spec)
+    what = "a server" if spec is None else benchmark_load_text(spec)
     yield (
         "benchmark-done",
         f"the benchmark of {what} has ended: {benchmark_outcome_text(state.bench)}",

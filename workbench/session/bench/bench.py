@@ -482,7 +482,11 @@ class Bench:
     def answer_comparison_cost_text(self) -> str:
         """Return in a sentence what comparing the answers adds to `restart_and_compare_results`; "" if they
         are not compared."""
-        return "" if self.default_spec().endpoint == "embeddings" else self._answers().cost_text()
+        return (
+            ""
+            if self.default_spec().endpoint == "embeddings"
+            else self._answers().comparison_cost_text()
+        )
 
     async def restart_and_compare_results(self, *, quality: bool = True) -> None:
         """Restart the server with the plan under edit, repeat the last benchmark, and compare the

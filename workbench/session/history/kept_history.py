@@ -86,9 +86,9 @@ class KeptHistory:
         """Ask under which boot the host runs when its link is back: it may have been started again."""
         link, self._link = self._link, state.host.link
         if self._writer is not None and "host" in changed and (link, self._link) == _HOST_RETURN:
-            self._core.spawn(self._record_boot(self._writer))
+            self._core.spawn(self._record_boot_id(self._writer))
 
-    async def _record_boot(self, writer: HistoryWriter) -> None:
+    async def _record_boot_id(self, writer: HistoryWriter) -> None:
         from workbench.hosts.boot import boot_id
 
         boot = await boot_id(self._core.host)
@@ -110,7 +110,7 @@ class KeptHistory:
         self._writer = writer = HistoryWriter(
             folder, header, report_problem, durable=self._core.host.is_local
         )
-        self._core.spawn(self._record_boot(writer))
+        self._core.spawn(self._record_boot_id(writer))
         self._cells = tuple(CellWriter(step_s) for step_s in STEPS_S)
         if self._reads:
             self._core.spawn(self._load_older_history(writer))

@@ -73,7 +73,7 @@ class Recorder:
                 count += 1
             self._file.flush()
         except OSError as error:
-            self.problem = _write_error(self._path, error)
+            self.problem = _make_write_error(self._path, error)
         return count
 
 
@@ -105,7 +105,7 @@ def export_history_lines(host: Host, path: Path, last_s: float) -> int:
         with _create_file(path) as file:
             file.writelines(lines)
     except OSError as error:
-        raise _write_error(path, error) from None
+        raise _make_write_error(path, error) from None
     return len(cells)
 
 
@@ -118,10 +118,10 @@ def _create_file(path: Path) -> TextIO:
             f"{path} exists", next_step="give another file name, or move the existing file away"
         ) from None
     except OSError as error:
-        raise _write_error(path, error) from None
+        raise _make_write_error(path, error) from None
 
 
-def _write_error(path: Path, error: OSError) -> StoreError:
+def _make_write_error(path: Path, error: OSError) -> StoreError:
     text = f"the recording could not be written to {path}: {error.strerror or error}"
     return StoreError(
         text, next_step="check that the directory is writable and the disk is not full"

@@ -123,7 +123,7 @@ class TelemetryWatch:
             telemetry_monotonic_s=time.monotonic(),
             telemetry_interval_s=self.interval_s or DEFAULT_INTERVAL_S,
         )
-        self._core.update_host(telemetry_problem=self._problem_of_reading(telemetry))
+        self._core.update_host(telemetry_problem=self._telemetry_problem_text(telemetry))
         if not known and (telemetry.infos or before is None):
             for listener in self.on_gpus_changed:
                 listener()
@@ -135,10 +135,10 @@ class TelemetryWatch:
             if telemetry is not None and keep:
                 keep = False
                 await asyncio.to_thread(remote_programs.cache_pynvml_for_agent)
-            self._core.update_host(telemetry_problem=self._problem_of_reading(telemetry))
+            self._core.update_host(telemetry_problem=self._telemetry_problem_text(telemetry))
             await asyncio.sleep(self._core.beat.seconds_to_next_beat(_AGE_CHECK_INTERVAL_S))
 
-    def _problem_of_reading(self, telemetry: Telemetry | None) -> str | None:
+    def _telemetry_problem_text(self, telemetry: Telemetry | None) -> str | None:
         """Return why no recent reading has arrived, or why `telemetry` lacks GPUs of the host. None
         if nothing is wrong."""
         late = self._source.problem if self._source is not None else None

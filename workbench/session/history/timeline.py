@@ -107,11 +107,11 @@ class Timeline:
                 hear()
             return
         if "bench" in changed and state.bench.progress is not None:
-            self._add_progress(state.bench.progress)
+            self._add_client_throughput(state.bench.progress)
         for event in self._events.events_in_state(state, changed, time.time()):
             self._add_event(event)
 
-    def _add_progress(self, progress: BenchProgress) -> None:
+    def _add_client_throughput(self, progress: BenchProgress) -> None:
         """Add the load client's output tokens per second since its last report to the history. The
         client reports several times a second."""
         before, self._progress = self._progress, progress

@@ -118,7 +118,7 @@ class EventSource:
         if bench.running:
             progress = bench.progress
             if text is None and progress and progress.phase != PREPARING_PHASE:
-                load = load_text(bench.spec) if bench.spec else "a server"
+                load = benchmark_load_text(bench.spec) if bench.spec else "a server"
                 self._benchmark = OWN_BENCHMARK + load
                 yield Event(now, EventKind.BENCH_BEGIN, f"{self._benchmark} begins")
         elif text is not None:
@@ -278,7 +278,7 @@ _SERVER_TIMES = (
 )
 
 
-def load_text(spec: BenchSpec) -> str:
+def benchmark_load_text(spec: BenchSpec) -> str:
     """Return a benchmark's load as text: "a command", its trace, its rate, or its number of
     streams."""
     if spec.command:

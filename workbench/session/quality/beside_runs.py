@@ -65,7 +65,7 @@ def make_quality_options(
 class ExperimentQualityFactory:
     """Makes the comparisons of answers that experiments need."""
 
-    def cost_text(
+    def comparison_cost_text(
         self,
         spec: ExperimentSpec,
         concurrency: int,

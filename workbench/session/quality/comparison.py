@@ -23,7 +23,7 @@ from workbench.session.quality.measuring import (
     FIRST_STEP,
     JUDGED_STEP,
     Measuring,
-    cost_lines,
+    comparison_cost_lines,
 )
 from workbench.session.quality.scored_server import open_scored_server
 from workbench.session.series.experiment_arms import ExperimentArms
@@ -191,7 +191,7 @@ class _RunningComparison:
         """Measure A and B, and restore the servers that ran before."""
         parts = self._measuring.parts
         new = Experiment(0, time.time(), host, self._spec, restarts=True)
-        new = replace(new, replaces=self._arms.run_to_be_stopped())
+        new = replace(new, replaces=self._arms.run_id_to_stop())
         await self._arms.prepare_hosts(new)
         try:
             await self._measure_both_sides()
@@ -200,7 +200,7 @@ class _RunningComparison:
             async def restore_servers() -> None:
                 # so that the server that ran before is started again, and not B goes on
                 with suppress(WorkbenchError):  # then restore_host_and_report says what still runs
-                    await self._arms.stop_and_revert()
+                    await self._arms.stop_server_and_revert_settings()
                 parts.notes += tuple(await self._arms.restore_host_and_report(new))
 
             await await_uninterrupted(restore_servers())
@@ -313,7 +313,7 @@ def plan_lines(
     return [
         f"A: {arm_text(a)}",
         f"B: {arm_text(b)}",
-        *cost_lines(prefill, options, restarted=restarted, judged=judged),
+        *comparison_cost_lines(prefill, options, restarted=restarted, judged=judged),
         *([_score_command_line(options.own)] if options.own is not None else []),
     ]
 

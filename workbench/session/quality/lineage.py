@@ -61,12 +61,12 @@ class Lineage:
                 f"Workbench did not start {name}, so it does not know what it was changed from",
                 next_step=_NAME_A_HINT,
             )
-        run = self._run_with_name(name)
+        run = self._find_run_by_name(name)
         if run is None:
-            return self._change_from_preset(b, name, variables)
-        return self._change_from_run(b.target, run, variables)
+            return self._find_original_of_preset(b, name, variables)
+        return self._find_original_of_run(b.target, run, variables)
 
-    def _run_with_name(self, name: str) -> ServerStatus | None:
+    def _find_run_by_name(self, name: str) -> ServerStatus | None:
         statuses = self._servers.supervisor.statuses()
         exact = [status for status in statuses if status.run_id == name]
         near = [
@@ -83,7 +83,9 @@ class Lineage:
 
     # ---- presets
 
-    def _change_from_preset(self, b: Arm, name: str, variables: Mapping[str, str]) -> ChangedFrom:
+    def _find_original_of_preset(
+        self, b: Arm, name: str, variables: Mapping[str, str]
+    ) -> ChangedFrom:
         plan = self._presets.make_plan(name, variables)
         found = self._nearest_different_ancestor(
             f"preset {name}", plan, self._baselines_of_preset(name, variables)
@@ -108,7 +110,7 @@ class Lineage:
 
     # ---- runs
 
-    def _change_from_run(
+    def _find_original_of_run(
         self, target: ArmTarget, run: ServerStatus, variables: Mapping[str, str]
     ) -> ChangedFrom:
         plan = self._servers.supervisor.record(run.run_id).plan
@@ -118,10 +120,10 @@ class Lineage:
         )
         anew = replace(target, name=run.run_id)
         if found.run is None:
-            a = Arm(target=ArmTarget(found.name), sets=_port_change(run, plan))
+            a = Arm(target=ArmTarget(found.name), sets=_port_assignment(run, plan))
             return ChangedFrom(
                 a,
-                Arm(_port_change(run, plan), target=anew),
+                Arm(_port_assignment(run, plan), target=anew),
                 f"the preset of {run.run_id}",
                 variables,
             )
@@ -131,8 +133,8 @@ class Lineage:
                 Arm(target=ArmTarget(found.name)), Arm(target=anew), words, variables
             )
         # both need the GPUs and the port, so each is started anew
-        a = Arm(_port_change(run, plan), target=ArmTarget(found.name))
-        return ChangedFrom(a, Arm(_port_change(run, plan), target=anew), words, variables)
+        a = Arm(_port_assignment(run, plan), target=ArmTarget(found.name))
+        return ChangedFrom(a, Arm(_port_assignment(run, plan), target=anew), words, variables)
 
     def _ancestors_of_run(
         self, run_id: str, plan: LaunchPlan, variables: Mapping[str, str]
@@ -176,7 +178,7 @@ class Lineage:
         )
 
 
-def _port_change(run: ServerStatus, plan: LaunchPlan) -> tuple[str, ...]:
+def _port_assignment(run: ServerStatus, plan: LaunchPlan) -> tuple[str, ...]:
     """Return the change of a plan that starts its server anew on the port of a run."""
     port = run.port or plan.flag("port")
     if port is None:

@@ -271,7 +271,7 @@ def _token_texts_of_side(parts: QualityParts, side: str) -> TokenTexts:
     return found
 
 
-def cost_lines(
+def comparison_cost_lines(
     prefill: bool | None, options: QualityOptions, *, restarted: bool, judged: bool
 ) -> Sequence[str]:
     """Return what a comparison will do, before it starts. `prefill` says whether the engine of A

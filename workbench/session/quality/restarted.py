@@ -68,7 +68,7 @@ class AnswersOfRestart:
         self._core, self._plans, self._servers = core, plans, servers
         self._load, self._comparisons = load, comparisons
 
-    def cost_text(self) -> str:
+    def comparison_cost_text(self) -> str:
         """Return in a sentence what comparing the answers adds to a restart. "" if no server runs, or
         if the plan changes nothing on which the answers depend."""
         why = self._settings_that_change_answers()

@@ -81,7 +81,7 @@ async def resolve_result_arm(session: Session, arm: Arm) -> Arm:
     return replace(arm, target=replace(arm.target, name=server))
 
 
-def runs_to_stop(session: Session, a: Arm, b: Arm) -> list[str]:
+def run_ids_to_stop(session: Session, a: Arm, b: Arm) -> list[str]:
     """Return the READY runs that a comparison stops, because it starts a server."""
     targets = list(filter(None, (a.target, b.target)))
     if all(target.plan is None for target in targets):

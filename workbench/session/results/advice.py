@@ -83,11 +83,12 @@ class Advisor:
             self._advise_with_experiments, result_id, Facts(expected_tok_s=expected_tok_s)
         )
 
-    def _advise_with_experiments(self, result_id: int, beside: Facts) -> AdvisedResult:
+    def _advise_with_experiments(self, result_id: int, extra_facts: Facts) -> AdvisedResult:
         result = self._results.db.get(result_id)
         names = self._presets.gpu_names(result.conditions.preset_id)
         facts = facts_from_result(
-            result, replace(beside, before=self._find_earlier_result(result), preset_gpus=names)
+            result,
+            replace(extra_facts, before=self._find_earlier_result(result), preset_gpus=names),
         )
         known = QualityDb(self._results.db.path).newest_comparisons()
         found = drop_changes_with_worse_answers(

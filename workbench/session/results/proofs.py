@@ -235,7 +235,7 @@ def read_proof(document: Mapping[str, Any]) -> ProvenContent:
         raise ValueError(why)
     cleaned = clean_data(document, proof_document.MOST_BYTES, lines=True)
     results: dict[int, BenchResult] = {}
-    for each in _list_field(cleaned, "results"):
+    for each in _required_list_field(cleaned, "results"):
         result = from_json(BenchResult, each)
         if result.id in results:
             raise ValueError(f"results: #{result.id} is in it twice")
@@ -249,7 +249,7 @@ def read_proof(document: Mapping[str, Any]) -> ProvenContent:
     if "experiment" in cleaned:
         return ProvenContent(results, _parse_experiment(cleaned["experiment"]), quality=quality)
     groups = []
-    for group in _list_field(cleaned, "groups"):
+    for group in _required_list_field(cleaned, "groups"):
         if isinstance(group, list):
             groups.append(tuple(number for number in group if isinstance(number, int)))
     are_two = len(groups) == 2 and all(groups)
@@ -258,7 +258,7 @@ def read_proof(document: Mapping[str, Any]) -> ProvenContent:
     return ProvenContent(results, groups=tuple(groups), quality=quality)
 
 
-def _list_field(document: Mapping[str, Any], name: str) -> list[Any]:
+def _required_list_field(document: Mapping[str, Any], name: str) -> list[Any]:
     found = document.get(name)
     if not isinstance(found, list) or not found or len(found) > _MAX_RUNS:
         raise ValueError(f"{name}: not a list of 1 to {_MAX_RUNS} parts")

@@ -35,7 +35,7 @@ class Reports:
         sweep. Two groups are compared, the first as A. With `requests`, the report lists every
         request. Raises InputError unless exactly one of the three is given."""
         chosen = find_output_format(output_format)
-        report = await self._report_on_groups(result_groups, experiment_id, sweep_id, requests)
+        report = await self._collect_report(result_groups, experiment_id, sweep_id, requests)
         return await asyncio.to_thread(chosen.render, report)
 
     async def proof_text(
@@ -50,13 +50,13 @@ class Reports:
         from workbench.report.proof_document import json_text
         from workbench.session.results import proofs
 
-        report = await self._report_on_groups(result_groups, experiment_id, None, False)
+        report = await self._collect_report(result_groups, experiment_id, None, False)
         document = await asyncio.to_thread(proofs.make_proof, report)
         return await asyncio.to_thread(
             proofs.proof_page if output_format == "html" else json_text, document
         )
 
-    async def _report_on_groups(
+    async def _collect_report(
         self,
         groups: Sequence[Sequence[int]],
         experiment_id: int | None,

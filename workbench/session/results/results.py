@@ -164,7 +164,7 @@ class Results:
     async def delete(self, result_id: int) -> None:
         """Delete a stored result with its timeline. Its marks and a comparison with it are removed
         from the screen."""
-        timeline = self.timelines.path(result_id)
+        timeline = self.timelines.path_of_timeline(result_id)
         await asyncio.to_thread(self.db.delete, result_id)
         timeline.unlink(missing_ok=True)
         state = self._core.state

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def series_by_result_id(rows: Sequence[BenchRow]) -> Mapping[int, SeriesView]:
     """Return {result id: its experiment or sweep} for those of `rows` that belong to one."""
     arms = {row.id: experiment_arm(row.tags) for row in rows}
-    found: dict[int, SeriesView] = dict(_sweep_views({row.id for row in rows}))
+    found: dict[int, SeriesView] = dict(_sweep_views_by_result_id({row.id for row in rows}))
     numbers = {arm[0] for arm in arms.values() if arm is not None}
     if not numbers:
         return found
@@ -40,8 +40,8 @@ def experiment_verdict(experiment: Experiment) -> str:
     return experiment.verdict or experiment.error or str(experiment.state)
 
 
-def _sweep_views(shown: set[int]) -> Mapping[int, SeriesView]:
-    if not shown or not paths.sweeps_dir().is_dir():
+def _sweep_views_by_result_id(shown_ids: set[int]) -> Mapping[int, SeriesView]:
+    if not shown_ids or not paths.sweeps_dir().is_dir():
         return {}
     from workbench.store.sweeps import SweepStore
 
@@ -49,7 +49,7 @@ def _sweep_views(shown: set[int]) -> Mapping[int, SeriesView]:
     for sweep in SweepStore(paths.sweeps_dir()).list():
         view = SeriesView("sweep", sweep.id, sweep_result_text(sweep))
         ids = (number for point in sweep.points for number in point.result_ids)
-        found.update({number: view for number in ids if number in shown})
+        found.update({number: view for number in ids if number in shown_ids})
     return found
 
 

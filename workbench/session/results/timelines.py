@@ -37,9 +37,11 @@ class ResultTimelines:
     async def get(self, result_id: int) -> ResultTimeline | None:
         """Return the timeline of a result; None if the result was imported, or was stored by a
         version without timelines. Raises StoreError if the timeline is damaged."""
-        return await asyncio.to_thread(lambda: result_timelines.read_timeline(self.path(result_id)))
+        return await asyncio.to_thread(
+            lambda: result_timelines.read_timeline(self.path_of_timeline(result_id))
+        )
 
-    def path(self, result_id: int) -> Path:
+    def path_of_timeline(self, result_id: int) -> Path:
         """Return the path of the timeline of a result. The file may not exist."""
         return result_timelines.timeline_path(self._db.path.parent, self._db.uid(result_id))
 
@@ -49,9 +51,11 @@ class ResultTimelines:
         written is left out, with a message."""
         await self._write_timeline(result_id, measured)
         if self._timeline.reads_continuously:
-            self._core.spawn(self._rewrite_after_last_reading(result_id, measured))
+            self._core.spawn(self._rewrite_timeline_after_last_reading(result_id, measured))
 
-    async def _rewrite_after_last_reading(self, result_id: int, measured: MeasuredLoad) -> None:
+    async def _rewrite_timeline_after_last_reading(
+        self, result_id: int, measured: MeasuredLoad
+    ) -> None:
         await asyncio.sleep(max(0.0, measured.outcome.t1_unix + KEPT_AFTER_RUN_S + 2 - time.time()))
         await self._write_timeline(result_id, measured)
 
@@ -79,7 +83,7 @@ class ResultTimelines:
             lines.insert(0, recording.format_gpu_infos(begin_s, measured.telemetry.infos))
         header = recording.Header(self._core.host.name, self._core.state.simulated, step_s, begin_s)
         try:
-            path = self.path(result_id)
+            path = self.path_of_timeline(result_id)
             await asyncio.to_thread(result_timelines.write_timeline, path, header, lines)
         except StoreError as error:
             self._core.notify_error(error)

@@ -19,14 +19,14 @@ from workbench.session.series.sweep_parts import (
     SweepParts,
     SweepTarget,
     check_minutes,
-    check_same_target,
     conditions_of_target,
+    require_same_target,
     sweep_target_of,
 )
 from workbench.session.series.sweep_progress import (
     SweepDesign,
     SweepProgress,
-    stored_shape,
+    bench_fields_to_store,
     why_invalid,
 )
 
@@ -55,7 +55,7 @@ async def plan_concurrency_sweep(
     target = await sweep_target_of(parts, run_id, url)
     spec = SweepSpec(
         values=tuple(map(str, rising)),
-        bench=stored_shape(bench),
+        bench=bench_fields_to_store(bench),
         measured=await conditions_of_target(parts, (), target, bench),
         run_id=target.run_id,
         url=target.url,
@@ -70,7 +70,7 @@ async def plan_resumed_concurrency_sweep(
     """Return the sweep that measures the levels that are missing in a stored one. Raises InputError
     if the server or its conditions are not those of the first part."""
     check_minutes(spec.max_minutes)
-    return _planned_sweep(parts, spec, await check_same_target(parts, sweep, spec), spec.bench)
+    return _planned_sweep(parts, spec, await require_same_target(parts, sweep, spec), spec.bench)
 
 
 def _planned_sweep(

@@ -71,7 +71,7 @@ class ExperimentArms:
     def _sessions(self) -> Sequence[Session]:
         return list({id(side.session): side.session for side in self._sides.values()}.values())
 
-    def run_to_be_stopped(self) -> str | None:
+    def run_id_to_stop(self) -> str | None:
         """Return the id of the selected run if the experiment must stop that run before it starts a
         server of its own. None if no run is selected, or if the selected run can stay."""
         to_stop = filter(None, map(self._selected_server_to_stop, self._sessions))
@@ -99,7 +99,7 @@ class ExperimentArms:
             for session in self._sessions:
                 # the guard reverts the settings of an experiment that is killed
                 session.gpu.guard.begin_heartbeats()
-            await self.check_settings(revert=experiment.settings_on)
+            await self.check_no_altered_settings(revert=experiment.settings_on)
 
     async def _stop_leftover_server(
         self, session: Session, statuses: Sequence[ServerStatus], experiment: Experiment
@@ -160,14 +160,14 @@ class ExperimentArms:
         plan = session.servers.supervisor.record(status.run_id).plan
         return _have_same_configuration(plan, mask_plan(side.editor.effective_plan))
 
-    async def check_settings(self, *, revert: bool = False) -> None:
+    async def check_no_altered_settings(self, *, revert: bool = False) -> None:
         """Raise SettingsError if a GPU setting that the arms change is altered already. With
         `revert`, try to revert it first. Any other altered setting is equal in all runs."""
         for arm, side in self._sides.items():
             await side.session.gpu.alterations.read()
             on = await self._altered_settings(side)
             if on and revert:
-                await self._revert_settings_of(arm)
+                await self._revert_gpu_settings_of_arm(arm)
                 on = await self._altered_settings(side)
             if on:
                 raise SettingsError(
@@ -195,7 +195,7 @@ class ExperimentArms:
     async def ensure_server(self, arm: str, note_run_id: NoteRunId | None = None) -> str:
         self._arm, side = arm, self._sides[arm]
         if self._run is not None and self._restarts:
-            await self.stop_and_revert()
+            await self.stop_server_and_revert_settings()
         if side.standing_server is not None or side.editor is None:
             return side.standing_server or ""
         if self._run is None:
@@ -233,7 +233,7 @@ class ExperimentArms:
                 raise SeriesStopped(f"run {run_id} was stopped")
             if status.state is not ServerState.READY:
                 raise _start_failed_error(status)
-        await self._apply_settings_of(arm)
+        await self._apply_gpu_settings_of_arm(arm)
 
     async def _wait_until_answers(
         self, side: ComparedSide, url: str, report_line: ReportLine
@@ -260,9 +260,9 @@ class ExperimentArms:
                 )
             await asyncio.sleep(_POLL_INTERVAL_S)
 
-    async def stop_and_revert(self) -> None:
+    async def stop_server_and_revert_settings(self) -> None:
         if self._settings_arm is not None:
-            await self._revert_settings_of(self._settings_arm)
+            await self._revert_gpu_settings_of_arm(self._settings_arm)
         run_id, self._run = self._run, None
         if run_id is not None and self._run_side is not None:
             await self._run_side.session.servers.end(run_id)
@@ -334,7 +334,7 @@ class ExperimentArms:
         notes = []
         if self._settings_arm is not None:
             try:
-                await self._revert_settings_of(self._settings_arm)
+                await self._revert_gpu_settings_of_arm(self._settings_arm)
             except WorkbenchError as error:
                 notes.append(
                     f"GPU settings were not reverted: {error.message} (run `workbench gpu revert`)"
@@ -356,7 +356,7 @@ class ExperimentArms:
                 "configuration keeps running"
             )
         try:
-            await self.stop_and_revert()
+            await self.stop_server_and_revert_settings()
         except WorkbenchError as error:
             return (
                 f"run {self.started_run_id} was not stopped: {error.message} (run `workbench stop "
@@ -384,12 +384,12 @@ class ExperimentArms:
 
     # ---- GPU settings
 
-    async def _apply_settings_of(self, arm: str) -> None:
+    async def _apply_gpu_settings_of_arm(self, arm: str) -> None:
         wanted, side = design.arm_of(self._spec, arm).gpu, self._sides[arm]
         if self._settings_arm is not None:
             if await self._have_same_settings(self._settings_arm, arm):
                 return
-            await self._revert_settings_of(self._settings_arm)
+            await self._revert_gpu_settings_of_arm(self._settings_arm)
         if not wanted:
             return
         self._settings_arm = arm
@@ -408,7 +408,7 @@ class ExperimentArms:
             return False
         return side_a.session is side_b.session and await side_a.gpus() == await side_b.gpus()
 
-    async def _revert_settings_of(self, arm: str) -> None:
+    async def _revert_gpu_settings_of_arm(self, arm: str) -> None:
         side = self._sides[arm]
         for gpu in await side.gpu_selectors():
             report = await side.session.gpu.revert(gpu, settings=self._changed_setting_keys)

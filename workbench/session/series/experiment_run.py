@@ -91,7 +91,7 @@ class TestBed(Protocol):
         if the server does not become READY."""
         ...
 
-    async def stop_and_revert(self) -> None:
+    async def stop_server_and_revert_settings(self) -> None:
         """Revert the GPU settings that the experiment has applied, then stop the server that the
         experiment uses."""
         ...
@@ -147,7 +147,7 @@ class AnswerComparison(Protocol):
 class AnswerComparisonFactory(Protocol):
     """Makes the comparisons of answers of experiments."""
 
-    def cost_text(
+    def comparison_cost_text(
         self,
         spec: ExperimentSpec,
         concurrency: int,

@@ -135,17 +135,17 @@ class Experiments:
     async def _read_results(self, experiment: Experiment) -> Sequence[BenchResult]:
         """Return the stored results of the finished runs."""
 
-        def read() -> Sequence[BenchResult]:
+        def read_stored_results() -> Sequence[BenchResult]:
             found = []
             for result_id in experiment.finished_results():
                 with suppress(InputError):  # deleted
                     found.append(self._results.db.get(result_id))
             return found
 
-        return await asyncio.to_thread(read)
+        return await asyncio.to_thread(read_stored_results)
 
     async def _save_experiment(self, experiment: Experiment) -> None:
-        def save() -> None:
+        def save_and_tag_results() -> None:
             self.db.save(experiment)
             for run in experiment.runs[-1:]:
                 if run.result_id is not None:
@@ -154,7 +154,7 @@ class Experiments:
                         run.result_id, add=[f"experiment {experiment.id} {arm}"]
                     )
 
-        await asyncio.to_thread(save)
+        await asyncio.to_thread(save_and_tag_results)
 
     # ---- designed
 
@@ -269,7 +269,7 @@ class Experiments:
             return ""
         names = {plan.engine for plan in filter(None, (plan_a, plan_b))}
         starts_a = a.target is None or a.target.plan is not None
-        return self._answers().cost_text(
+        return self._answers().comparison_cost_text(
             spec, shape.concurrency, why, names, starts_servers_of_a=starts_a
         )
 
@@ -542,9 +542,7 @@ class Experiments:
             arms = ExperimentArms(
                 experiment.spec, sides, restarts=experiment.restarts, earlier=results
             )
-            experiment = replace(
-                experiment, replaces=experiment.replaces or arms.run_to_be_stopped()
-            )
+            experiment = replace(experiment, replaces=experiment.replaces or arms.run_id_to_stop())
             await self._save_experiment(experiment)
             self._show_experiment(experiment)
             try:

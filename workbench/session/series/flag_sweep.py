@@ -114,7 +114,7 @@ class FlagSweep(SweepDesign):
             await self.progress.save()
             await self.parts.servers.end(server.run_id)
 
-    def load_of_run(self, run: int) -> Mapping[str, Any]:
+    def bench_fields_of_run(self, run: int) -> Mapping[str, Any]:
         """Return the fields of BenchSpec for the run of the point with this index."""
         return self.bench
 
@@ -161,7 +161,7 @@ class FlagSweep(SweepDesign):
 
     async def benchmark_point(self, run_id: str, run: PointIndex) -> ResultId:
         """Benchmark the server of a point, and return the id of the result."""
-        return await self.parts.bench.benchmark_run(run_id, **self.load_of_run(run))
+        return await self.parts.bench.benchmark_run(run_id, **self.bench_fields_of_run(run))
 
     async def set_up_server(self, run: int) -> None:
         """Do what comes between the start of a server and its measurement. By default nothing."""

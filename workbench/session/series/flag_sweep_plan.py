@@ -27,7 +27,7 @@ from workbench.session.series.sweep_parts import (
     conditions_of_plan,
     validated_runs,
 )
-from workbench.session.series.sweep_progress import stored_shape
+from workbench.session.series.sweep_progress import bench_fields_to_store
 from workbench.session.servers.arm_targets import spec_with_secrets
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class FlagSweepPlanner:
         before = self._editor_to_restore()
         spec = SweepSpec(
             mask_argv([f"{name}={value}" for name, values in flags.items() for value in values]),
-            stored_shape(bench),
+            bench_fields_to_store(bench),
             validated_runs(runs),
             pairs,
             await conditions_of_plan(self.parts, editor, bench),

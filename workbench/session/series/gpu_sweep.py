@@ -29,7 +29,11 @@ from workbench.session.bench.sustained_load import drive_load
 from workbench.session.gpu.previous_settings import PreviousValues, restore_gpu
 from workbench.session.series.conduct import SeriesEndedEarly, SeriesStopped
 from workbench.session.series.confirmation import confirm_value_in_pairs
-from workbench.session.series.sweep_progress import SweepDesign, SweepProgress, stored_shape
+from workbench.session.series.sweep_progress import (
+    SweepDesign,
+    SweepProgress,
+    bench_fields_to_store,
+)
 from workbench.session.uninterrupted import await_uninterrupted
 
 if TYPE_CHECKING:
@@ -124,7 +128,7 @@ class GpuSweep(SweepDesign):
         return None
 
     async def finish_series(self) -> None:
-        await self._compare_clocks()
+        await self._recheck_clock_locks()
         await self._confirm_best_value()
 
     async def restore_host(self) -> None:
@@ -263,7 +267,7 @@ class GpuSweep(SweepDesign):
             Arm(target=on),
             Arm(target=on, gpu=self.values[best].wanted),
             plan={},
-            bench=stored_shape(self.bench),
+            bench=bench_fields_to_store(self.bench),
             pairs=self.pairs,
             metric="output_tok_s" if point.tok_per_joule is None else "tok_per_joule",
             throw_away=False,
@@ -276,7 +280,7 @@ class GpuSweep(SweepDesign):
             self.progress, point.label, "the previous value", experiment
         )
 
-    async def _compare_clocks(self) -> None:
+    async def _recheck_clock_locks(self) -> None:
         """Judge again whether the clock locks were in force. The clocks measured at one value of
         the sweep may prove that the lock of another value worked."""
         if not is_lock(self.setting):
@@ -418,7 +422,7 @@ class ValuePairs:
         except BenchCancelled:
             raise SeriesStopped("cancelled") from None
 
-    async def stop_and_revert(self) -> None:
+    async def stop_server_and_revert_settings(self) -> None:
         return
 
     async def wait_then_read_temperature_c(

@@ -34,7 +34,7 @@ from workbench.session.series.sweep_parts import (
     sweep_target_of,
     validated_runs,
 )
-from workbench.session.series.sweep_progress import stored_shape
+from workbench.session.series.sweep_progress import bench_fields_to_store
 
 if TYPE_CHECKING:
     from workbench.model.setting_records import SettingCommand
@@ -65,7 +65,7 @@ class GpuSweepPlanner:
         every GPU that the server is known to use. The server is a run or a URL. Raises InputError
         or SettingsError for a sweep that cannot be carried out."""
         parts = self.parts
-        wanted, shape = parse_values(setting, values), load_shape_of(bench)
+        wanted, shape = parse_values(setting, values), bench_fields_per_value(bench)
         if pairs is not None and pairs != 0 and not 2 <= pairs <= MAX_PAIRS:
             raise InputError(
                 f"a sweep with {pairs} pairs is not possible",
@@ -73,12 +73,12 @@ class GpuSweepPlanner:
             )
         parts.load.make_spec(None, shape)
         target = await sweep_target_of(parts, run_id, url)
-        gpus = await self._gpus_of_sweep(gpu, target.run_id)
+        gpus = await self._gpu_indices_of_sweep(gpu, target.run_id)
         previous = await self._previous_values(setting, gpus)
         await self._commands_for_values(wanted, previous, password, require_rights=True)
         spec = SweepSpec(
             tuple(values),
-            stored_shape(shape),
+            bench_fields_to_store(shape),
             validated_runs(runs),
             DEFAULT_PAIRS if pairs is None else pairs,
             await conditions_of_target(parts, gpus, target, shape),
@@ -108,7 +108,7 @@ class GpuSweepPlanner:
         """Return the commands that a sweep would run, by value: the key "350 W" has those that set
         that value, and the key BACK those that restore the previous values."""
         wanted = parse_values(setting, values)
-        gpus = await self._gpus_of_sweep(gpu, run_id)
+        gpus = await self._gpu_indices_of_sweep(gpu, run_id)
         return await self._commands_for_values(
             wanted, await self._previous_values(setting, gpus), None
         )
@@ -166,7 +166,9 @@ class GpuSweepPlanner:
             find_knee_of_gpu_setting,
         )
 
-    async def _gpus_of_sweep(self, gpu: int | str | None, run_id: str | None) -> tuple[int, ...]:
+    async def _gpu_indices_of_sweep(
+        self, gpu: int | str | None, run_id: str | None
+    ) -> tuple[int, ...]:
         telemetry = await self.parts.telemetry.get_recent_reading()
         if gpu is not None:
             return tuple(info.index for info in select_gpus(str(gpu), telemetry))
@@ -312,7 +314,7 @@ def _parse_value(setting: Setting, text: str) -> GpuValue:
     return GpuValue(setting.format(value), float(number), GpuSettings({setting.key: value}))
 
 
-def load_shape_of(bench: Mapping[str, Any]) -> dict[str, Any]:
+def bench_fields_per_value(bench: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of BenchSpec for the benchmark at each value of a sweep. Unless the user
     gave a number of requests or a command, the benchmark is limited by time, so that slow values
     take no longer than fast ones."""

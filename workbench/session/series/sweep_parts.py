@@ -107,7 +107,7 @@ async def conditions_of_target(
     found: dict[str, str] = {}
     with suppress(SettingsError, HostError):  # no GPU can be read
         found = await _hardware_conditions(parts, gpus)
-    found |= _files_of_load(parts, shape)
+    found |= _file_names_of_load(parts, shape)
     if target.run_id is not None:
         supervisor = parts.servers.supervisor
         status = supervisor.status(target.run_id)
@@ -125,14 +125,14 @@ async def conditions_of_plan(
     engine, the files that the load sends, GPUs and driver. GPUs and driver are missing if no GPU
     can be read. `shape` has fields of BenchSpec."""
     engine = f"{editor.engine.name} {editor.surroundings.installed_version or UNKNOWN_VERSION_TEXT}"
-    found = {"engine": engine, **_files_of_load(parts, shape)}
+    found = {"engine": engine, **_file_names_of_load(parts, shape)}
     with suppress(SettingsError, HostError):  # no GPU can be read
         infos = (await parts.telemetry.get_recent_reading()).infos
         found |= await _hardware_conditions(parts, gpus_of_plan(editor.plan, infos))
     return found
 
 
-def _files_of_load(parts: SweepParts, shape: Mapping[str, Any]) -> dict[str, str]:
+def _file_names_of_load(parts: SweepParts, shape: Mapping[str, Any]) -> dict[str, str]:
     """Return the names of the trace and of the prompts that a load sends from a file. Such a name
     has the digest of the file."""
     of_files = ("trace_file", "first", "speed", "prompts_file")
@@ -147,7 +147,7 @@ async def _hardware_conditions(parts: SweepParts, gpus: Sequence[int]) -> dict[s
     return {**found, "driver": telemetry.driver.driver_version or UNKNOWN_VERSION_TEXT}
 
 
-async def check_same_target(parts: SweepParts, sweep: Sweep, spec: SweepSpec) -> SweepTarget:
+async def require_same_target(parts: SweepParts, sweep: Sweep, spec: SweepSpec) -> SweepTarget:
     """Return the server of a stored sweep that is to be resumed. Raises BenchError if it is not
     READY, and InputError if its conditions have changed."""
     target = await sweep_target_of(parts, spec.run_id, spec.url)

@@ -50,7 +50,7 @@ class SweepProgress:
         self._runs, self._runs_each = 0, 1  # made so far, and of one point
         self.limit = TimeLimit(max_minutes)
         self.worked_before_s = sweep.worked_s
-        self._first_missing = self._missing_points  # when the sweep began or was resumed
+        self._first_missing = self._missing_point_count  # when the sweep began or was resumed
         self._unsaved = False
 
     @property
@@ -58,13 +58,13 @@ class SweepProgress:
         return self.limit.elapsed_s
 
     @property
-    def _missing_points(self) -> int:
+    def _missing_point_count(self) -> int:
         return sum(point.state == PointState.PLANNED for point in self.sweep.points)
 
     @property
     def seconds_per_value(self) -> float:
         """The mean time that a value of the sweep has taken so far; 0 before the first has ended."""
-        ended = self._first_missing - self._missing_points
+        ended = self._first_missing - self._missing_point_count
         return self.elapsed_s / ended if ended else 0.0
 
     @property
@@ -132,7 +132,7 @@ class SweepProgress:
         """Add `runs` to the number of finished runs, and estimate the time left from the mean time
         of a run."""
         self._runs += runs
-        left = self._runs_each * self._missing_points + self.pair_runs
+        left = self._runs_each * self._missing_point_count + self.pair_runs
         self.change_sweep(left_s=left * self.elapsed_s / self._runs)
 
     async def save(self) -> None:
@@ -290,7 +290,7 @@ def _mean_of_known(values: Sequence[float | None]) -> float | None:
     return fmean(known) if known and len(known) == len(values) else None
 
 
-def stored_shape(bench: Mapping[str, Any]) -> dict[str, Any]:
+def bench_fields_to_store(bench: Mapping[str, Any]) -> dict[str, Any]:
     """Return fields of BenchSpec as a sweep stores them: secrets are masked, paths of prompts and
     traces are absolute, and the content of the prompts is named."""
     masked: dict[str, Any] = mask_data(bench)

@@ -41,7 +41,7 @@ from workbench.session.series.rate_capacity import (
     plan_resumed_rate_capacity,
 )
 from workbench.session.series.sweep_progress import SweepProgress
-from workbench.session.series.tune_plan import TunePlanner, load_text
+from workbench.session.series.tune_plan import TunePlanner, run_load_text
 from workbench.session.series.user_capacity import (
     UserLevels,
     plan_resumed_user_capacity,
@@ -242,7 +242,7 @@ class Sweeps:
         """Return in words the load of each run of a tune of the plan. `shape` has fields of
         BenchSpec."""
         plan = self._parts.plans.editor.effective_plan
-        return load_text(self._parts.load.make_spec(plan.preset_id, dict(shape)))
+        return run_load_text(self._parts.load.make_spec(plan.preset_id, dict(shape)))
 
     def estimate_tune_cost(self, planned: PlannedSweep) -> TuneCost:
         """Return what a planned tune takes: starts, time and energy."""
@@ -266,7 +266,7 @@ class Sweeps:
         async with self._hold_lock_with_stop_event(f"sweep {sweep_id}") as stop:
             with self.sweep_store.lock_and_read(sweep_id) as sweep:
                 left = remaining_minutes(sweep) if max_minutes is None else max_minutes
-                spec = replace(self._resumable_spec(sweep), max_minutes=left)
+                spec = replace(self._require_resumable_spec(sweep), max_minutes=left)
                 await self._parts.servers.supervisor.runs()
                 planner = self._resumed_by.get(sweep.kind)
                 if planner is not None:
@@ -280,7 +280,7 @@ class Sweeps:
         "350 W" has those that set that value, and the key BACK those that restore the previous
         values."""
         sweep = await asyncio.to_thread(self.sweep_store.get, sweep_id)
-        return await self._gpu.commands_of_resumed_sweep(sweep, self._resumable_spec(sweep))
+        return await self._gpu.commands_of_resumed_sweep(sweep, self._require_resumable_spec(sweep))
 
     async def cancel(self) -> None:
         """Cancel the running sweep, if there is one. Returns when the sweep has ended and restored
@@ -355,14 +355,14 @@ class Sweeps:
         what = sweep.description
         with core.show_busy(what), servers.reserve(f"a {what}"):
             ending = await carry_out_series(planned.make_design(progress))
-        self._end_sweep(progress, ending, planned)
+        self._set_final_state(progress, ending, planned)
         await progress.save()
         await self._parts.results.refresh_result_rows()  # their rows say what the sweep has found
         if ending.unexpected_error is not None:
             raise ending.unexpected_error
         return progress.sweep
 
-    def _end_sweep(
+    def _set_final_state(
         self, progress: SweepProgress, ending: SeriesEnding, planned: PlannedSweep
     ) -> None:
         """Set the final state of a sweep, with the reason if it ended early, and its best value.
@@ -386,7 +386,7 @@ class Sweeps:
         outcome = progress.sweep.knee_text or error or state
         self._parts.core.record_command(f"# sweep {sweep.id} of {sweep.name}", outcome)
 
-    def _resumable_spec(self, sweep: Sweep) -> SweepSpec:
+    def _require_resumable_spec(self, sweep: Sweep) -> SweepSpec:
         which, host = f"sweep {sweep.id}", self._parts.core.host.name
         check_same_host(which, sweep.host, host)
         if sweep.state == SeriesState.RUNNING:

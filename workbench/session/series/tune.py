@@ -83,7 +83,7 @@ class Tune(FlagSweep):
     _answers_s: float = field(default=0.0, init=False)  # of comparing answers in the final
 
     async def prepare_series(self) -> None:
-        await self._check_settings()
+        await self._check_no_altered_settings()
         await super().prepare_series()
         await self._estimate_run_noise()
         await self._load_answers_duration()
@@ -100,11 +100,11 @@ class Tune(FlagSweep):
         )
         return frozenset(chain.from_iterable(each))
 
-    async def _gpus(self) -> Sequence[int]:
+    async def _gpu_indices(self) -> Sequence[int]:
         infos = (await self.parts.telemetry.get_recent_reading()).infos
         return gpus_of_plan(self.combinations[0].editor.plan, infos)
 
-    async def _check_settings(self) -> None:
+    async def _check_no_altered_settings(self) -> None:
         """Raise SettingsError if a GPU setting that the candidates change is altered already. What a
         killed tune has left behind is reverted first. The guard does that too, but later."""
         if not self._gpu_settings:
@@ -115,7 +115,7 @@ class Tune(FlagSweep):
         if self.progress.sweep.experiment_id is not None:
             return  # the race is over; the final reverts what it left on, and checks the others
         await self.parts.gpu.alterations.read()
-        gpus, changed = await self._gpus(), self._gpu_settings
+        gpus, changed = await self._gpu_indices(), self._gpu_settings
         on = [
             alteration
             for alteration in self.parts.core.state.alterations
@@ -135,7 +135,7 @@ class Tune(FlagSweep):
             return
         self.progress.change_sweep(start={"settings": sorted(settings)})
         await self.progress.save()
-        for gpu in await self._gpus():
+        for gpu in await self._gpu_indices():
             report = await self.parts.gpu.apply(settings, gpu)
             failed = report.first_failure
             if failed is not None:
@@ -143,7 +143,7 @@ class Tune(FlagSweep):
 
     async def _revert_settings(self) -> None:
         """Restore the GPU settings that a candidate changed. Raises SettingsError if that fails."""
-        for gpu in await self._gpus():
+        for gpu in await self._gpu_indices():
             report = await self.parts.gpu.revert(gpu, settings=self._gpu_settings)
             failed = report.first_failure
             if failed is not None:
@@ -158,13 +158,13 @@ class Tune(FlagSweep):
 
     def next_run(self) -> PointIndex | None:
         while (run := self.progress.next_planned_index) is not None:
-            if self._is_out_of_time(run):
+            if self._has_no_time_for_start(run):
                 self._skip_planned_points()
                 break
             if (why := self._why_known_to_fail(run)) is None:
                 return run
             self.progress.change_point(run, state=PointState.FAILED, error=why)
-        if self._current_block_number > 1 or self._is_time_up:
+        if self._current_block_number > 1 or self._has_no_time_for_second_block:
             return None
         self._add_second_block()
         return self.progress.next_planned_index
@@ -233,7 +233,7 @@ class Tune(FlagSweep):
             )
         self.progress.add_note(note)
 
-    def load_of_run(self, run: int) -> Mapping[str, Any]:
+    def bench_fields_of_run(self, run: int) -> Mapping[str, Any]:
         """Return the load of a point. All servers of a block get the same."""
         block, _ = parse_point_label(self.progress.sweep.points[run].label)
         return {**self._bench_fields_of_tune, "seed": self._first_seed + block}
@@ -290,7 +290,7 @@ class Tune(FlagSweep):
         if self._spec.goal != tune.USERS:
             return await super().benchmark_point(run_id, run)
         bench = partial(self.parts.bench.benchmark_run, run_id)
-        return await measure_user_capacity(bench, self.parts.results, self.load_of_run(run))
+        return await measure_user_capacity(bench, self.parts.results, self.bench_fields_of_run(run))
 
     @property
     def _tune_goal(self) -> Goal:
@@ -337,7 +337,7 @@ class Tune(FlagSweep):
         for rank, entry in enumerate(sorted(gains, key=gains.__getitem__, reverse=True), 1):
             self.progress.add_note(
                 f"1: {changes_text(entry)}: place {rank} with {_percent_of_log_ratio(gains[entry])} against the "
-                f"start preset in one start; {_advancement_text(entry, gains, chosen, self._race_size.kept)}"
+                f"start preset in one start; {_second_block_text(entry, gains, chosen, self._race_size.kept)}"
             )
         for entry in chosen:
             if entry not in gains:
@@ -347,7 +347,7 @@ class Tune(FlagSweep):
         if not chosen:
             return
         entries = (START, *chosen)
-        self.combinations = [*self.combinations, *map(self._combination, entries)]
+        self.combinations = [*self.combinations, *map(self._combination_of_entry, entries)]
         self.progress.add_points([SweepPoint(point_label(2, entry), None) for entry in entries])
 
     @property
@@ -357,7 +357,7 @@ class Tune(FlagSweep):
         factor = max(1.0, (self._run_noise_pct or 0.0) / assumed.run_pct)
         return Noise(assumed.server_pct * factor, assumed.run_pct * factor)
 
-    def _combination(self, entry: Entry) -> FlagCombination:
+    def _combination_of_entry(self, entry: Entry) -> FlagCombination:
         assert self.combine is not None
         found = self.combine(entry)
         if isinstance(found, str):
@@ -414,7 +414,7 @@ class Tune(FlagSweep):
                 self._answers_s = result.took_s
                 return
 
-    def _is_out_of_time(self, run: int) -> bool:
+    def _has_no_time_for_start(self, run: int) -> bool:
         """Return whether the time limit has no room for another start of the race before the final.
         The start preset and one candidate are always measured."""
         if run < 2:
@@ -422,7 +422,7 @@ class Tune(FlagSweep):
         return not self.progress.limit.has_time_for(self._start_duration_s + self._final_duration_s)
 
     @property
-    def _is_time_up(self) -> bool:
+    def _has_no_time_for_second_block(self) -> bool:
         block = (1 + self._race_size.kept) * self._start_duration_s
         return not self.progress.limit.has_time_for(block + self._final_duration_s)
 
@@ -715,7 +715,9 @@ class Tune(FlagSweep):
         )
         assert self.save_preset is not None
         try:
-            name, path = await self.save_preset(self._combination(best), str(number), evidence)
+            name, path = await self.save_preset(
+                self._combination_of_entry(best), str(number), evidence
+            )
         except (PresetError, OSError) as error:
             problem = error.message if isinstance(error, PresetError) else str(error)
             self.progress.add_note(f"the preset could not be written: {problem}")
@@ -781,7 +783,7 @@ def _noise_text(percent: float, measured: bool) -> str:
     return f"{percent:.2g} % ({'measured in this tune' if measured else 'assumed'})"
 
 
-def _advancement_text(
+def _second_block_text(
     entry: Entry, log_gains: Mapping[Entry, float], advancing: Sequence[Entry], max_advancing: int
 ) -> str:
     """Return in words whether an entry of the first block reaches the second, and why not."""

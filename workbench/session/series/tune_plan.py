@@ -49,7 +49,7 @@ from workbench.session.series.sweep_parts import (
     check_same_conditions,
     conditions_of_plan,
 )
-from workbench.session.series.sweep_progress import stored_shape
+from workbench.session.series.sweep_progress import bench_fields_to_store
 from workbench.session.series.tune import Tune
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class TunePlanner(FlagSweepPlanner):
         left_out += [LeftOut(shlex.join(candidate.sets), no_room) for candidate in rest]
         spec = SweepSpec(
             values=(),
-            bench=stored_shape(shape),
+            bench=bench_fields_to_store(shape),
             runs=1 if goal == tune.USERS else tune_race.RUNS_PER_RACE_START,
             pairs=size.pairs,
             measured=await conditions_of_plan(self.parts, editor, shape),
@@ -227,7 +227,7 @@ class TunePlanner(FlagSweepPlanner):
         return TuneCost(
             starts=starts,
             pairs=spec.pairs,
-            load=_user_search_text(load) if spec.tune.goal == tune.USERS else load_text(load),
+            load=_user_search_text(load) if spec.tune.goal == tune.USERS else run_load_text(load),
             took_s=took_s,
             energy_kwh=self._energy_kwh(took_s),
             checks=checks,
@@ -377,7 +377,7 @@ def _user_search_text(load: BenchSpec) -> str:
     return f"a search for users that begins with {first}, a run for each number, of {tokens}"
 
 
-def load_text(load: BenchSpec) -> str:
+def run_load_text(load: BenchSpec) -> str:
     """Return the load of a run in words."""
     if load.command:
         return "your own command"

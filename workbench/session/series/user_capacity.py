@@ -36,11 +36,11 @@ from workbench.session.series.sweep_parts import (
     SweepParts,
     SweepTarget,
     check_minutes,
-    check_same_target,
     conditions_of_target,
+    require_same_target,
     sweep_target_of,
 )
-from workbench.session.series.sweep_progress import SweepProgress, stored_shape
+from workbench.session.series.sweep_progress import SweepProgress, bench_fields_to_store
 
 if TYPE_CHECKING:
     from workbench.bench.user_capacity import LevelVerdict
@@ -96,7 +96,7 @@ async def plan_user_capacity(
     shape = {**bench, "slo": load.slo}
     spec = SweepSpec(
         values=(str(levels.first), str(levels.most)),
-        bench=stored_shape(shape),
+        bench=bench_fields_to_store(shape),
         measured=await conditions_of_target(parts, (), target, shape),
         run_id=target.run_id,
         url=target.url,
@@ -110,7 +110,7 @@ async def plan_resumed_user_capacity(
 ) -> PlannedSweep:
     """Return the search that continues a stored one. Raises InputError if the server or its
     conditions are not those of the first part."""
-    return _planned_search(parts, spec, await check_same_target(parts, sweep, spec), spec.bench)
+    return _planned_search(parts, spec, await require_same_target(parts, sweep, spec), spec.bench)
 
 
 def _planned_search(

@@ -100,10 +100,10 @@ class QualityController(Controller):
     def _confirm_comparison(self, page: QualityPage, planned: Planned) -> None:
         """Show what a comparison does and what it takes, and start it if the user agrees."""
         from workbench.session.quality.comparison import plan_lines
-        from workbench.session.quality.sides import runs_to_stop
+        from workbench.session.quality.sides import run_ids_to_stop
 
         a, b, bases, options = planned
-        stopped = runs_to_stop(self.session, a, b)
+        stopped = run_ids_to_stop(self.session, a, b)
         rows_by_id = {row.id: row for row in self.state.results}
         lines, engines = [], {"A": ""}
         for side, number in zip("AB", page.shown.pair or (), strict=False):

@@ -100,6 +100,6 @@ def errors(summary: Any, records: list[dict[str, Any]]) -> dict[str, float]:
         "true tok/s": 1e9 * tokens_of(records) / (last - first),
     }
     for (name, part), value in true.items():
-        said = summary.latency(name, part)
+        said = summary.latency_ms(name, part)
         found[f"{name[:-3].upper()} {part} off"] = float("nan") if said is None else said - value
     return found

@@ -591,7 +591,7 @@ _FLEET_SERVERS = (
 async def _play_fleet(folder: Path) -> list[Path]:
     """Take pictures of a fleet of simulated hosts: two with servers under load, and one with
     altered GPU settings. Return their paths."""
-    from workbench.model.settings import GpuSettings, parse_word
+    from workbench.model.settings import GpuSettings, parse_setting_argument
     from workbench.session.session import Session
 
     sessions = [Session.of_host(name) for name, _, _ in _FLEET_SERVERS]
@@ -603,7 +603,7 @@ async def _play_fleet(folder: Path) -> list[Path]:
             session.plans.set_flag("port", port)
             await session.servers.wait_ready(await session.servers.start())
         await altered.link.connect()
-        await altered.gpu.apply(GpuSettings(parse_word("power-limit=150")))
+        await altered.gpu.apply(GpuSettings(parse_setting_argument("power-limit=150")))
         loads = [
             asyncio.create_task(s.bench.benchmark_target(s.state.run_id, None, seconds=60.0))
             for s in sessions

@@ -37,7 +37,7 @@ def worked(*rows: BenchRow) -> FakeSession:
     now = NOW + session.ticks
 
     def happened(ago_s: float, kind: EventKind, text: str = "", result: int | None = None) -> None:
-        session.timeline.history.add_event(Event(now - ago_s, kind, text, None, result))
+        session.timeline.history.add_event_if_new(Event(now - ago_s, kind, text, None, result))
 
     for number, ago_s in ((1, 110), (2, 65), (3, 20)):
         happened(ago_s, EventKind.BENCH_BEGIN, f"benchmark {number}")
@@ -78,7 +78,9 @@ def test_a_rejected_result_has_no_speed_on_the_axis(drive: Any) -> None:
 def test_a_running_benchmark_says_so(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         now = NOW + d.session.ticks
-        d.session.timeline.history.add_event(Event(now - 10, EventKind.BENCH_BEGIN, "begins"))
+        d.session.timeline.history.add_event_if_new(
+            Event(now - 10, EventKind.BENCH_BEGIN, "begins")
+        )
         d.session.push(bench=BenchState(running=True))
         d.session.tick()
         await d.until(lambda: "measuring" in strip_rows(d)[-2])
@@ -91,7 +93,7 @@ def test_a_row_for_labels_comes_with_the_first_thing_that_happened(drive: Any) -
         height = d.app.main.strip.size.height
         text = "GPU0-3 power limit 170 W by the guard"
         event = Event(NOW + d.session.ticks - 20, EventKind.SETTING_REVERTED, text)
-        d.session.timeline.history.add_event(event)
+        d.session.timeline.history.add_event_if_new(event)
         d.session.tick()
         await d.until(lambda: d.app.main.strip.size.height == height + 1)
         assert "power limit 170 W" in strip_rows(d)[-2]
@@ -127,7 +129,7 @@ def test_a_reverted_setting_near_the_right_end_says_its_value(drive: Any) -> Non
     async def scenario(d: Any) -> None:
         text = "GPU0-3 power limit 250 W again"
         event = Event(NOW + d.session.ticks - 2, EventKind.SETTING_REVERTED, text)
-        d.session.timeline.history.add_event(event)
+        d.session.timeline.history.add_event_if_new(event)
         d.session.tick()
         await d.until(lambda: strip_rows(d)[-2].strip() in ("250 W", "limit 250 W", text[7:]))
 
@@ -185,7 +187,9 @@ def test_the_label_of_a_benchmark_without_its_begin_stands_at_its_end() -> None:
 
 def happened_at(d: Any, *events: tuple[float, EventKind, str]) -> None:
     for ago_s, kind, said in events:
-        d.session.timeline.history.add_event(Event(NOW + d.session.ticks - ago_s, kind, said))
+        d.session.timeline.history.add_event_if_new(
+            Event(NOW + d.session.ticks - ago_s, kind, said)
+        )
     d.session.tick()
 
 

@@ -74,7 +74,7 @@ async def nothing_left() -> None:
     session = Session.of_host("cluster:sparks")
     await session.link.connect()
     for status in await session.servers.supervisor.runs():
-        if status.may_live:
+        if status.may_still_be_running:
             await session.servers.supervisor.stop(status.run_id, grace_s=1)
     await session.close()
 

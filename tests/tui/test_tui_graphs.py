@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.fake_session import FakeSession
 
 from workbench.model.engine_live import EngineView
-from workbench.model.timeline import ENGINE, Event, EventKind, History, Key, Pace
+from workbench.model.timeline import ENGINE, Event, EventKind, History, Key, ReadingIntervals
 from workbench.server.engine_rates import MAX_READING_GAP_S
 from workbench.tui.cells import Row, merge_runs, row_width
 from workbench.tui.widgets.gpu_strip import GpuStrip
@@ -376,7 +376,7 @@ def test_a_kept_axis_is_the_one_that_would_be_drawn_again() -> None:
     }
     for second in range(100):
         if second in happened:
-            history.add_event(Event(NOW + second - 0.5, happened[second], f"{second}"))
+            history.add_event_if_new(Event(NOW + second - 0.5, happened[second], f"{second}"))
         shown, measuring = view.window(NOW + second, 40), 5 <= second < 20
         assert kept.row(shown, measuring) == axis_row(shown, history.events, measuring)
 
@@ -444,7 +444,7 @@ def test_a_strip_with_kept_cells_equals_one_that_is_drawn_whole(
     """Readings with gaps, limits that change, counters that come late, a clock that is set back."""
     luck = random.Random(seed)
     session = FakeSession(gpus)
-    history, pace = History(), Pace()
+    history, pace = History(), ReadingIntervals()
     strip = GpuStrip(history)
     telemetry = session.telemetry()
     state = replace(
@@ -479,7 +479,7 @@ def test_a_strip_with_kept_cells_equals_one_that_is_drawn_whole(
             values[gpu, "limit_w"] = limit_w
             values[gpu, "sm_lock_max_mhz"] = luck.choice([500.0, 2000.0])
         if luck.random() < 0.9:
-            history.add_all(values, pace.seconds_of_reading(now_s, interval_s))
+            history.add_all(values, pace.seconds_covered_by_reading(now_s, interval_s))
         late = [second for second in late if second > now_s - MAX_READING_GAP_S] + [int(now_s) - 1]
         if luck.random() < 0.5:  # otherwise the engine answers later, for all these seconds
             for second in late:

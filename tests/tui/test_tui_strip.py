@@ -42,7 +42,7 @@ def after_a_benchmark(gpus: int) -> FakeSession:
         session.remember(tick)
     kinds = (EventKind.BENCH_BEGIN, EventKind.BENCH_END)
     for kind, ago_s in zip(kinds, AGO_S, strict=True):
-        history.add_event(Event(NOW + now - ago_s, kind, f"{kind} of 8 streams"))
+        history.add_event_if_new(Event(NOW + now - ago_s, kind, f"{kind} of 8 streams"))
     return session
 
 

@@ -226,7 +226,7 @@ def report_binding_slo(facts: Facts) -> Iterator[Advice]:
         verb = "binds and is held"
         if (tightest.margin_pct or 0.0) < 0:
             level, verb = Level.WARN, "is not held"
-        said = f"the limit {tightest.limit} {verb}: {tightest.kept_text} of the requests kept it"
+        said = f"the limit {tightest.limit} {verb}: {tightest.attained_share_text} of the requests kept it"
     rates = (summary.goodput_request_s, summary.request_s)
     goodput = "" if None in rates else "goodput {:.4g} of {:.4g} requests/s".format(*rates)
     limits = f"'{spec.slo}'" if spec.slo else "LIMITS"

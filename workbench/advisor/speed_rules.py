@@ -10,7 +10,7 @@ from workbench.advisor.advice import Advice, Gain, Rule, format_percent, make_ad
 from workbench.advisor.facts import MEMORY_BOUND, NODES_OF_ONE_GPU, Facts
 from workbench.engines.roofline import Load, compute_speed_limits
 from workbench.engines.tuning_rules import FITS_WELL
-from workbench.model.counts import four_digits
+from workbench.model.counts import format_four_digits
 from workbench.model.findings import Level, PlanChange
 
 _ARITHMETIC = "arithmetic: each token of a stream reads all active weights once"
@@ -55,7 +55,7 @@ def report_decoding_near_ceiling(facts: Facts) -> Iterator[Advice]:
         f"decoding is memory-bound: it reaches {format_percent(speed / limit)} of what the memory "
         "bandwidth allows"
     )
-    evidence = f"{four_digits(speed)} of {four_digits(limit)} tok/s per stream"
+    evidence = f"{format_four_digits(speed)} of {format_four_digits(limit)} tok/s per stream"
     if facts.sizes and facts.sizes.bytes_per_token:
         gb = facts.sizes.bytes_per_token / 1e9
         ranks = facts.tp  # each rank reads its part; pipeline stages read one after another
@@ -116,7 +116,7 @@ def report_decoding_above_ceiling(facts: Facts) -> Iterator[Advice]:
         "check the checkpoint, its quantization and the flags: the weights that were read are "
         "smaller than assumed"
     )
-    evidence = f"{four_digits(speed)} of {four_digits(limit)} tok/s per stream"
+    evidence = f"{format_four_digits(speed)} of {format_four_digits(limit)} tok/s per stream"
     yield make_advice(
         Level.WARN, "roofline.above-ceiling", text, fix=fix, evidence=evidence, source=_ARITHMETIC
     )
@@ -130,7 +130,7 @@ def report_feasibility_of_expected_speed(facts: Facts) -> Iterator[Advice]:
         return
     if limit is None:
         text = (
-            f"{four_digits(wanted)} tok/s cannot be checked: the limit by memory bandwidth is "
+            f"{format_four_digits(wanted)} tok/s cannot be checked: the limit by memory bandwidth is "
             "unknown"
         )
         yield make_advice(
@@ -148,10 +148,10 @@ def report_feasibility_of_expected_speed(facts: Facts) -> Iterator[Advice]:
             "raise the total"
         )
     text = (
-        f"{four_digits(wanted)} tok/s are {word} for one stream: {format_percent(wanted / limit)} of "
+        f"{format_four_digits(wanted)} tok/s are {word} for one stream: {format_percent(wanted / limit)} of "
         "the limit"
     )
-    evidence = f"limit {four_digits(limit)} tok/s per stream"
+    evidence = f"limit {format_four_digits(limit)} tok/s per stream"
     yield make_advice(level, code, text, fix=fix, evidence=evidence, source=_ARITHMETIC)
 
 
@@ -229,7 +229,7 @@ def report_single_stream(facts: Facts) -> Iterator[Advice]:
     listed = []
     for n in counts:
         if gain := _compute_speedup_with_streams(facts, n):
-            listed.append(f"{n} streams {four_digits(gain * limit)}")
+            listed.append(f"{n} streams {format_four_digits(gain * limit)}")
     evidence = ""
     if listed:
         evidence = f"limits of the total: {', '.join(listed)} tok/s"
@@ -321,8 +321,8 @@ def _format_step_times(facts: Facts) -> str:
         return ""
     of = ""
     if limit:
-        of = f" of {four_digits(limit)}"
-    return f"{four_digits(speed)}{of} tok/s per stream, {1000 / speed:.1f} ms per token"
+        of = f" of {format_four_digits(limit)}"
+    return f"{format_four_digits(speed)}{of} tok/s per stream, {1000 / speed:.1f} ms per token"
 
 
 def report_useful_replicas(facts: Facts) -> Iterator[Advice]:
@@ -423,9 +423,7 @@ def report_communication_share(facts: Facts) -> Iterator[Advice]:
         )
     elif facts.nodes > 1:
         text += ": the link between the machines is not the limit"
-    evidence = (
-        f"{layers} layers, tensor-parallel size {facts.tp}, {four_digits(speed)} tok/s per stream"
-    )
+    evidence = f"{layers} layers, tensor-parallel size {facts.tp}, {format_four_digits(speed)} tok/s per stream"
     yield make_advice(level, "comm.latency", text, fix=fix, evidence=evidence, source=source)
 
 

@@ -12,15 +12,15 @@ from statistics import median
 from typing import Any
 
 from workbench.model.answer_probe import Place
-from workbench.model.answer_text import SetFeatures, fault_clause
+from workbench.model.answer_text import SetFeatures, describe_text_fault
 from workbench.model.answer_verdict import (
     LEAST_COMPARED,
     OTHER_SHARE,
-    count_differences,
+    differing_kinds_with_counts,
     is_more_repetitive,
 )
 from workbench.model.bench import ArmText, BenchResult, BenchSpec, BenchSummary
-from workbench.model.counts import four_digits
+from workbench.model.counts import format_four_digits
 from workbench.model.known_values import known_values, mean_or_none, round_or_none
 
 _COUNTED_FEATURES = (
@@ -61,11 +61,11 @@ def describe_broken_text(summary: BenchSummary) -> str | None:
     broken = summary.broken_text
     if broken is None:
         return None
-    what = fault_clause(broken.code, "its {}", broken.excerpt)
+    what = describe_text_fault(broken.code, "its {}", broken.excerpt)
     why = f"{what} ({broken.text})"
     if summary.output_tok_s is None:
         return why
-    return f"{why}; {four_digits(summary.output_tok_s)} tok/s of it say nothing"
+    return f"{why}; {format_four_digits(summary.output_tok_s)} tok/s of it say nothing"
 
 
 def summarize_text_of_arm(runs: Sequence[BenchResult]) -> ArmText | None:
@@ -91,7 +91,7 @@ def text_warnings(a: ArmText | None, b: ArmText | None, own_tokenizers: bool) ->
     differ in length."""
     for side, text in (("A", a), ("B", b)):
         if text is not None and text.problem:
-            what = fault_clause(text.code, f"the {{}} of {side}", text.excerpt)
+            what = describe_text_fault(text.code, f"the {{}} of {side}", text.excerpt)
             yield f"{what} ({text.problem})"
     if own_tokenizers or a is None or b is None:
         return
@@ -99,8 +99,8 @@ def text_warnings(a: ArmText | None, b: ArmText | None, own_tokenizers: bool) ->
     if x and y and max(x, y) >= USAGE_FACTOR * min(x, y):
         side = "A" if x < y else "B"
         yield (
-            f"the usage of {side} is suspect: {four_digits(x)} characters per token in A and "
-            f"{four_digits(y)} in B, so {side} may count tokens that it does not send"
+            f"the usage of {side} is suspect: {format_four_digits(x)} characters per token in A and "
+            f"{format_four_digits(y)} in B, so {side} may count tokens that it does not send"
         )
 
 
@@ -117,7 +117,7 @@ def warn_of_different_texts(a: Sequence[BenchResult], b: Sequence[BenchResult]) 
         return
     yield from _warn_of_suspect_token_usage(a, b)
     x, y = _sum_of_features(a), _sum_of_features(b)
-    for kind, one, other in count_differences(x, y):
+    for kind, one, other in differing_kinds_with_counts(x, y):
         yield (
             f"the texts differ: {one} of {x.looked_at} answers of A and {other} of {y.looked_at} of"
             f" B {kind}"
@@ -171,7 +171,7 @@ def _characters_per_token(runs: Sequence[BenchResult]) -> list[float]:
 
 
 def _sum_of_features(runs: Sequence[BenchResult]) -> SetFeatures:
-    """Return the sum of the features of several loads that `count_differences` compares."""
+    """Return the sum of the features of several loads that `differing_kinds_with_counts` compares."""
     loads = _load_text_features(runs)
     sums: dict[str, Any] = {name: sum(map(attrgetter(name), loads)) for name in _COUNTED_FEATURES}
     compressed = sorted(filter(None, (load.compressed for load in loads)))

@@ -66,7 +66,7 @@ from workbench.model.experiment import (
     ExperimentRun,
     ExperimentSpec,
     RunState,
-    side_of,
+    side_label,
 )
 from workbench.model.known_values import known_values
 from workbench.model.quality import BROKEN, DIFFERS, QualityResult
@@ -292,7 +292,7 @@ def arm_and_host_by_side(spec: ExperimentSpec) -> Mapping[str, tuple[str, str | 
     with the host None. In an experiment on two hosts, they are A and B on each host, such as "B on
     gpu-box-2"."""
     hosts: Sequence[str | None] = spec.twins or (None,)
-    return {side_of(arm, host): (arm, host) for arm in "AB" for host in hosts}
+    return {side_label(arm, host): (arm, host) for arm in "AB" for host in hosts}
 
 
 def add_or_replace_run(experiment: Experiment, run: ExperimentRun) -> Experiment:
@@ -360,7 +360,9 @@ def why_metric_is_unmeasured(summary: BenchSummary, metric: str) -> str | None:
     found = getattr(summary, name)
     percentile = PERCENTILES.get(part)
     if percentile is not None and found is not None:
-        return f"{metric} was not measured: {found.count} values, and {percentile.need}"
+        return (
+            f"{metric} was not measured: {found.count} values, and {percentile.least_values_text}"
+        )
     why = summary.absent.get(name, "the result has no value")
     return f"{metric} was not measured: {why}"
 

@@ -16,7 +16,7 @@ from statistics import fmean, median
 
 from workbench.bench import twins
 from workbench.engines import registry
-from workbench.model.counts import four_digits
+from workbench.model.counts import format_four_digits
 from workbench.model.experiment import ExperimentRun
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.student_t import t_cdf, t_quantile
@@ -160,7 +160,7 @@ def _threshold_for_run_count(thresholds: Mapping[int, float], run_count: int) ->
 
 
 def _speed_text(runs: Runs) -> str:
-    return four_digits(math.exp(_mean_log_metric(runs)))
+    return format_four_digits(math.exp(_mean_log_metric(runs)))
 
 
 def _split_by_speed(arm: Runs) -> tuple[Runs, Runs]:

@@ -17,7 +17,7 @@ from operator import sub
 
 from workbench.bench import twins
 from workbench.model.bench import BenchResult, BenchSummary, MetricChange
-from workbench.model.distribution import highest_compared
+from workbench.model.distribution import highest_shared_percentile
 from workbench.model.errors import InputError
 from workbench.model.known_values import known_values, mean_or_none
 from workbench.model.lazy_dataclass import dataclass
@@ -122,7 +122,7 @@ def shown_metrics(
         latencies = known_values(getattr(run.summary, latency) for run in runs)
         if METRICS[latency].optional and not latencies:
             continue
-        tail = highest_compared(latencies).name
+        tail = highest_shared_percentile(latencies).name
         names += (f"{latency}.mean", f"{latency}.p50", f"{latency}.{tail}")
     if len({run.spec.slo for run in runs}) == 1:
         names += (name for name in OF_AN_SLO if any(value_of(r.summary, name) for r in runs))

@@ -21,7 +21,7 @@ from workbench.bench.user_capacity import (
     clopper_pearson_lower,
     nearest_limit_text,
 )
-from workbench.model.counts import four_digits
+from workbench.model.counts import format_four_digits
 from workbench.model.known_values import known_values
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.slo import Limit, LimitAttained, share_text
@@ -278,4 +278,4 @@ def _binding_limit_sentences(search: RateSearch) -> list[str]:
     reached_ms = judged.ratio * limit.most_ms
     if fails is None:
         return [nearest_limit_text(limit, reached_ms)]
-    return [f"{limit} binds: {four_digits(reached_ms)} ms at {rate_text(at)}"]
+    return [f"{limit} binds: {format_four_digits(reached_ms)} ms at {rate_text(at)}"]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from workbench.model.counts import four_digits, is_or_are
+from workbench.model.counts import format_four_digits, is_or_are
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.sweep import SweepPoint
 
@@ -86,8 +86,8 @@ def _knee_of_curve(known: Sequence[PlacedPoint]) -> Knee:
     text = (
         f"{knee.label}: the most tok/J ({_tok_per_joule_or_zero(knee):.3g}) of the values that lose at most "
         f"{_percent_text(MAX_SETTING_LOSS_SHARE)} of"
-        f" the best tok/s ({four_digits(_tok_s_or_zero(best[1]))} at {best[1].label}; here "
-        f"{four_digits(_tok_s_or_zero(knee))},"
+        f" the best tok/s ({format_four_digits(_tok_s_or_zero(best[1]))} at {best[1].label}; here "
+        f"{format_four_digits(_tok_s_or_zero(knee))},"
         f" {_change_text(knee, best[1])})"
     )
     if placed == first:
@@ -116,13 +116,13 @@ def find_knee_of_concurrency(points: Sequence[SweepPoint]) -> Knee:
         return Knee(None, f"{text} measured: the knee is above it")
     index, knee = min(kept, key=lambda p: (_ms_per_token_and_stream(p[1]), _setting_value(p)))
     share = _tok_s_or_zero(knee) / _tok_s_or_zero(best)
-    best_text = four_digits(_tok_s_or_zero(best))
+    best_text = format_four_digits(_tok_s_or_zero(best))
     text = (
         f"{knee.label}: the lowest latency ({_ms_per_token_and_stream(knee):.3g} ms per token and stream) of "
         "the levels that keep "
         f"{_percent_text(1 - MAX_CONCURRENCY_LOSS_SHARE)} of the best throughput ({best_text} "
         f"tok/s at {best.label};"
-        f" here {four_digits(_tok_s_or_zero(knee))}, {_percent_text(share)})"
+        f" here {format_four_digits(_tok_s_or_zero(knee))}, {_percent_text(share)})"
     )
     return Knee(index, text)
 

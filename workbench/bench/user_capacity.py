@@ -25,7 +25,7 @@ from enum import StrEnum
 from functools import lru_cache
 from statistics import fmean, stdev
 
-from workbench.model.counts import count_of, four_digits
+from workbench.model.counts import count_of, format_four_digits
 from workbench.model.known_values import known_values
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.slo import Limit, LimitAttained, share_text
@@ -345,7 +345,7 @@ def _binding_limit_sentences(
         return [nearest_limit_text(limit, reached_ms)]
     if judged.ratio >= math.exp(_LOG_RATIO_OF_FAILED_RUN):
         return [f"{limit} binds: too many requests failed at {_users_text(at)}"]
-    said = [f"{limit} binds: {four_digits(reached_ms)} ms at {_users_text(at)}"]
+    said = [f"{limit} binds: {format_four_digits(reached_ms)} ms at {_users_text(at)}"]
     if holds is not None and judged.ratio >= _CLIFF_FACTOR:
         said.append(f"a cliff: {judged.ratio:.1f} times the limit")
     return said
@@ -354,7 +354,7 @@ def _binding_limit_sentences(
 def nearest_limit_text(limit: Limit, reached_ms: float) -> str:
     """Return which limit is the nearest one while no level of load has broken a limit."""
     return (
-        f"no limit binds yet: {limit.latency} is nearest ({four_digits(reached_ms)} of "
+        f"no limit binds yet: {limit.latency} is nearest ({format_four_digits(reached_ms)} of "
         f"{limit.most_ms:g} ms)"
     )
 

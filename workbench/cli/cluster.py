@@ -71,7 +71,7 @@ async def stop_cluster_server(arguments: argparse.Namespace) -> int:
         print_json(servers.status_json(status))
     else:
         _print_server(status)
-    return 1 if status.may_live else 0
+    return 1 if status.may_still_be_running else 0
 
 
 @command(
@@ -134,7 +134,9 @@ async def _find_only_or_named_run(session: Session, run: str | None) -> ServerSt
     if run is not None:
         return await servers.find_run(session, run)
     partly = warn_of_unreached_nodes(session)
-    living = [status for status in await session.servers.supervisor.runs() if status.may_live]
+    living = [
+        status for status in await session.servers.supervisor.runs() if status.may_still_be_running
+    ]
     if len(living) == 1:
         return living[0]
     listed = ", ".join(status.run_id for status in living)

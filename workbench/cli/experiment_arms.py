@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from workbench.cli.registry import Option, option, repeatable_option
 from workbench.model.errors import InputError
-from workbench.model.settings import GpuSettings, parse_word
+from workbench.model.settings import GpuSettings, parse_setting_argument
 
 if TYPE_CHECKING:
     from workbench.model.experiment import Arm, ArmTarget
@@ -99,7 +99,7 @@ def parse_gpu_settings(words: Sequence[str], arm: str) -> GpuSettings:
     found = GpuSettings()
     for word in words:
         try:
-            found = GpuSettings({**found, **parse_word(word)})
+            found = GpuSettings({**found, **parse_setting_argument(word)})
         except InputError as error:
             raise InputError(
                 f"--gpu-{arm} {word!r}: {error.message}", next_step=error.next_step

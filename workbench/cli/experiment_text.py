@@ -98,7 +98,7 @@ def make_progress_reporter(known_runs: int = 0) -> Callable[[SessionState, froze
 
 def _format_run(run: ExperimentRun) -> str:
     value = f"{run.value:,.2f}" if run.value is not None else f"{run.state}: {run.error}"
-    line = f"  {run.place_in_pairs} {run.side}  {value}"
+    line = f"  {run.pair_label} {run.side_label}  {value}"
     if run.took_s is not None:
         line += f"  {run.took_s:.0f} s"
     return line

@@ -34,13 +34,13 @@ from workbench.cli.output import (
     simulated_suffix,
 )
 from workbench.cli.registry import command
-from workbench.model.begun_changes import split_begun_changes
+from workbench.model.begun_changes import split_altered_and_begun_changes
 from workbench.model.counts import count_of
 from workbench.model.errors import HostError, SettingsError
 from workbench.model.gpu import DriverStatus, GpuState, absent_texts, clocks_text
 from workbench.model.gpu_readings import READINGS
 from workbench.model.setting_commands import PENDING, user_with_setting
-from workbench.model.settings import HOST, label_of, setting_place, stored_text
+from workbench.model.settings import HOST, label_of, setting_target_text, stored_text
 
 if TYPE_CHECKING:
     from workbench.gpu.settings.journal import Record
@@ -75,7 +75,7 @@ async def print_gpu_status(arguments: argparse.Namespace) -> int:
         state = session.state
         full = state.host.journal_disk_full
         drift = find_drifts(state.alterations, state.others, telemetry, full)
-        altered, begun = split_begun_changes(state.alterations, telemetry)
+        altered, begun = split_altered_and_begun_changes(state.alterations, telemetry)
     driver_ok = telemetry.driver.status is DriverStatus.OK
     document = {
         "host": {"name": session.host.name, **asdict(telemetry.host)},
@@ -92,7 +92,7 @@ async def print_gpu_status(arguments: argparse.Namespace) -> int:
         "journal_disk_full": full,
         "journal_problem": journal_problem.message if journal_problem else None,
         "simulated": telemetry.simulated,
-        "slow": telemetry.slow_text,
+        "slow": telemetry.slow_reading_text,
         "error": None if driver_ok else telemetry.driver.message,
     }
     if arguments.json:
@@ -155,14 +155,14 @@ def _status_lines(document: Mapping[str, Any], telemetry: Telemetry) -> Iterator
         kept = kept_setting_suffix(state)
         if user_with_setting({"state": state}):
             kept = f", {state}"
-        where = setting_place(one["gpu_uuid"], one["gpu_index"])
+        where = setting_target_text(one["gpu_uuid"], one["gpu_index"])
         change = format_change(one["setting"], one["before"], one["now"])
         yield f"altered: {where} {change}{kept} (workbench gpu revert)"
         for drift in document["drift"]:
             if (drift["gpu_uuid"], drift["setting"]) == (one["gpu_uuid"], one["setting"]):
                 yield f"  {drift['text']}"
     for one in document["begun"]:
-        where = setting_place(one["gpu_uuid"], one["gpu_index"])
+        where = setting_target_text(one["gpu_uuid"], one["gpu_index"])
         change = format_change(one["setting"], one["before"], one["now"])
         yield f"{one['outcome']}: {where} {change} (workbench gpu revert clears it)"
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from workbench.model.begun_changes import split_begun_changes
+from workbench.model.begun_changes import split_altered_and_begun_changes
 from workbench.model.setting_records import SettingCommand
-from workbench.model.settings import HOST, label_of, setting_place, stored_text
+from workbench.model.settings import HOST, label_of, setting_target_text, stored_text
 
 if TYPE_CHECKING:
     from workbench.model.setting_records import GuardView, SettingOutcome, SettingsReport
@@ -60,7 +60,7 @@ def guard_json(view: GuardView | None) -> dict[str, Any] | None:
 def list_changes_by_other_processes(state: SessionState) -> Iterator[str]:
     """Yield one line for each change of a setting that another Workbench process on the host has
     made."""
-    _, begun = split_begun_changes(state.others, state.telemetry)
+    _, begun = split_altered_and_begun_changes(state.others, state.telemetry)
     outcomes = {(change.by, change.key): outcome for change, outcome in begun}
     counts: Counter[tuple[str, str]] = Counter()
     for one in state.others:
@@ -70,7 +70,7 @@ def list_changes_by_other_processes(state: SessionState) -> Iterator[str]:
             continue
         kept = kept_setting_suffix(one.state)
         change = (
-            f"{setting_place(one.gpu_uuid, one.gpu_index)} "
+            f"{setting_target_text(one.gpu_uuid, one.gpu_index)} "
             f"{format_change(one.setting, one.before, one.now)}"
         )
         said = outcomes.get((one.by, one.key), "altered")

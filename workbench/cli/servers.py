@@ -374,7 +374,7 @@ async def restart_run(arguments: argparse.Namespace) -> int:
             shown = await adoption.restart_command(session, status.run_id)
         else:
             shown = session.servers.supervisor.record(status.run_id).command.shell()
-        if status.may_live:
+        if status.may_still_be_running:
             await _confirm_restart(session, arguments, status, shown)
         run_id = status.run_id
         async with cancel_on_signals(_interrupted_restart_message(run_id)):

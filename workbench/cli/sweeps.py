@@ -209,7 +209,7 @@ async def resume_sweep(arguments: argparse.Namespace) -> int:
         report_how_to_resume(session),
     ):
         await session.servers.adopt()
-        if stored.facts.starts_servers:
+        if stored.kind_details.starts_servers:
             await _confirm_server_stop(
                 session, arguments, sweep_run_id=stored.starting or stored.server
             )

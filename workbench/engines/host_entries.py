@@ -11,7 +11,7 @@ from workbench.model.findings import Finding, Level
 from workbench.model.flags import FlagSetting, Origin
 from workbench.model.host_entry import HostEntry
 from workbench.model.plan import LaunchPlan
-from workbench.model.run_options import PROCESS, option_of
+from workbench.model.run_options import PROCESS, launcher_option
 from workbench.model.secrets import MASK, is_secret_name
 
 FILE = "hosts.toml"
@@ -47,7 +47,7 @@ def _parse_run_options(entry: HostEntry) -> dict[str, str]:
     word = entry.run_as or PROCESS
     options = {}
     for name, text in entry.run_options.items():
-        parse = option_of(word, name).parse
+        parse = launcher_option(word, name).parse
         options[name] = "\n".join(map(parse, text.splitlines()))
     return options
 

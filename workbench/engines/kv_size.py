@@ -44,7 +44,7 @@ class KvRule:
 def kv_bytes_per_token(kv: Sequence[KvLayers]) -> float | None:
     """Return the bytes that each token adds to a 16-bit KV cache, summed over all GPUs. None if the
     size is unknown, or if some layer does not store every token, as with a sliding window."""
-    if not kv or any(one.window or one.is_state for one in kv):
+    if not kv or any(one.window or one.is_state_layer for one in kv):
         return None
     return float(sum(one.count * one.heads * one.values * 2 for one in kv))
 
@@ -57,7 +57,7 @@ def kv_bytes_read_per_token(
     return sum(
         one.count
         * (one.heads * one.values * min(context_tokens, one.window or context_tokens) * bits / 8)
-        + one.count * one.state_size()
+        + one.count * one.state_size_bytes()
         for one in kv
     )
 
@@ -76,7 +76,7 @@ def kv_bytes_of_sequence(
     rule = rule or KvRule()
     token = [max(1, -(-one.heads // tp)) * one.values * bits / 8 for one in kv]  # of one layer
     layers = [-(-one.count // pp) for one in kv]
-    states = [one.state_size(rule.state_bits) / tp for one in kv]
+    states = [one.state_size_bytes(rule.state_bits) / tp for one in kv]
     if rule.kind != "blocks":
         total = 0.0
         for one, count, bytes_per_token, state in zip(kv, layers, token, states, strict=True):
@@ -103,7 +103,7 @@ def _count_blocks_of_sequence(
 ) -> int:
     """Return the number of blocks that one layer needs for a sequence of `length` tokens.
     `per_block` is the bytes of a block, and `token` the bytes of one token in this layer."""
-    if one.is_state:
+    if one.is_state_layer:
         # the state, that of the last whole block, and with Mamba-2 one of a prefill under way
         if not rule.keeps_prefixes:
             return 1

@@ -146,7 +146,7 @@ class _Need:
         """Return why the memory of a sequence is unknown although the sizes of the model's weights
         are known; "" if there is no such reason."""
         shape = self.here.model_shape
-        if any(one.is_state for one in shape.kv):
+        if any(one.is_state_layer for one in shape.kv):
             return self.here.engine.kv_rule(self.here).no_states
         return shape.kv_missing
 

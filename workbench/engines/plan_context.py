@@ -11,7 +11,7 @@ from workbench.engines.flag_values import parse_human_int
 from workbench.model.findings import PlanChange
 from workbench.model.flags import FlagCatalog, FlagValue
 from workbench.model.gpu import GpuInfo
-from workbench.model.gpu_allotment import NO_ALLOTMENT, Allotment, find_named_gpus
+from workbench.model.gpu_allotment import NO_ALLOTMENT, Allotment, visible_gpus_and_unknown_word
 from workbench.model.host_cores import HostCores
 from workbench.model.job_request import VISIBLE_TO_CUDA
 from workbench.model.lazy_dataclass import dataclass
@@ -161,4 +161,8 @@ class Situation:
     def gpus_visible(self) -> int:
         """The number of the host's GPUs that CUDA_VISIBLE_DEVICES leaves visible."""
         listed = self.environment_value(VISIBLE_TO_CUDA)
-        return len(self.gpus) if listed is None else len(find_named_gpus(listed, self.gpus)[0])
+        return (
+            len(self.gpus)
+            if listed is None
+            else len(visible_gpus_and_unknown_word(listed, self.gpus)[0])
+        )

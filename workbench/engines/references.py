@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.engines import registry
 from workbench.engines.gpu_table import GpuType, find_gpu_type, load_gpu_types, load_table_rows
 from workbench.engines.weight_bits import BITS, normalize_quantization
-from workbench.model.counts import count_of, four_digits
+from workbench.model.counts import count_of, format_four_digits
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import PARALLEL_SIZES
 
@@ -203,9 +203,9 @@ def format_nearest_reference(result: BenchResult) -> str | None:
     else:
         low, high = one.tok_s
         of, measured = "per stream", summary.per_stream_tok_s
-    speed = four_digits(low)
+    speed = format_four_digits(low)
     if low != high:
-        speed += f" to {four_digits(high)}"
+        speed += f" to {format_four_digits(high)}"
     text = f"{speed} tok/s {of}: {one.setup_text} ({one.kind}, {one.source})"
     if same and measured is not None and high:
         return f"{text}; {_compare_with_range(measured, low, high)}"
@@ -219,7 +219,7 @@ def _compare_with_range(measured: float, low: float, high: float) -> str:
     as "this result, 52.1, is 9 % slower". All speeds are in tok/s."""
     nearer = min(max(measured, low), high)
     change_pct = 100 * (measured / nearer - 1)
-    result = f"this result, {four_digits(measured)}, is"
+    result = f"this result, {format_four_digits(measured)}, is"
     if abs(change_pct) <= _NORMAL_PCT:
         return f"{result} within {_NORMAL_PCT:.0f} % of that"
     return f"{result} {abs(change_pct):.0f} % {'faster' if change_pct > 0 else 'slower'}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from workbench.engines.model_facts import estimate_weight_parts
 from workbench.engines.references import format_nearest_reference
-from workbench.model.counts import four_digits
+from workbench.model.counts import format_four_digits
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult
@@ -85,8 +85,8 @@ def _format_fraction_of_limit(
     measured: float | None, limit: float, what: str, routed: bool = False
 ) -> str:
     if measured is None:
-        return f"{four_digits(limit)} {what}"
-    text = f"{100 * measured / limit:.0f} % of {four_digits(limit)} {what}"
+        return f"{format_four_digits(limit)} {what}"
+    text = f"{100 * measured / limit:.0f} % of {format_four_digits(limit)} {what}"
     if measured <= _ABOVE * limit:
         return text
     if routed:

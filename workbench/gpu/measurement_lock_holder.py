@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 from workbench.gpu.process_facts import start_ticks_of_process, uids_of
 from workbench.gpu.settings import register
-from workbench.model.untrusted_numbers import integer_or_none, number_for_field, strict_json
+from workbench.model.untrusted_numbers import integer_or_none, number_for_field, parse_strict_json
 
 LOCK = "workbench-measuring.lock"
 PREFIX = "workbench-measuring."
@@ -283,7 +283,7 @@ def _read_holder_file(path: str) -> _HolderFile | None:
             if found.st_uid == os.geteuid():
                 os.unlink(path)
             return None
-        said = strict_json(os.read(handle, MOST_BYTES).decode())
+        said = parse_strict_json(os.read(handle, MOST_BYTES).decode())
     finally:
         os.close(handle)
     pid = integer_or_none(said["pid"], 1, MOST_PID)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from workbench.model.counts import four_digits
+from workbench.model.counts import format_four_digits
 from workbench.model.lazy_dataclass import dataclass
 
 ALL = "all"  # stands for every rule in a list of rules
@@ -62,7 +62,7 @@ class AlertRule:
             return f"{self.prefix} {value:.0f}"
         if value is None or not self.unit:
             return ""
-        number = f"{value:.0f}" if abs(value) >= 10 else four_digits(round(value, 1))
+        number = f"{value:.0f}" if abs(value) >= 10 else format_four_digits(round(value, 1))
         return f"{number} {self.unit}"
 
 

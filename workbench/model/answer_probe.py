@@ -8,10 +8,10 @@ So an answer shows four things without knowledge of the model: whether it is lan
 text, and, if the code word stands in front of a long text, whether the whole prompt was read.
 
 `make_short_asks` and `make_long_ask` make the prompts, `request_body` the body of a request that is not
-streamed, `read_answer` reads the reply, and `judge_probe` compares the answers. A caller sends the
+streamed, `read_answer` reads the reply, and `assess_probe` compares the answers. A caller sends the
 requests: alone, several at once, and at the length of its own prompts.
 
-What a random or tiny model must not be blamed for, `judge_probe` cannot know: the caller passes
+What a random or tiny model must not be blamed for, `assess_probe` cannot know: the caller passes
 `nonsense_expected`.
 """
 
@@ -34,7 +34,11 @@ from workbench.model.answer_text import (
     find_equal_answers,
     text_features,
 )
-from workbench.model.answer_usage import Counted, reported_tokens_per_token, usage_may_be_true
+from workbench.model.answer_usage import (
+    Counted,
+    is_reported_usage_plausible,
+    usage_overcount_factor,
+)
 from workbench.model.answer_words import (
     are_nearly_equal,
     find_template_mark,
@@ -284,7 +288,7 @@ class Probed:
         return answer.is_empty and answer.finish_reason == "length" and bool(answer.output_tokens)
 
     @property
-    def has_enough_tokens(self) -> bool:
+    def has_enough_tokens_for_usage(self) -> bool:
         """Whether the usage of the answer can be judged."""
         return (self.answer.output_tokens or 0) >= _USAGE_LEAST
 
@@ -305,12 +309,12 @@ class Probed:
     @property
     def repeats_instruction(self) -> bool:
         """Whether the answer repeats the instruction of its prompt."""
-        return _plain_words(_ECHO) in _plain_words(self.answer.text)
+        return _normalize_words(_ECHO) in _normalize_words(self.answer.text)
 
     @property
     def is_echo(self) -> bool:
         """Whether the answer is hardly more than its own prompt, once or several times."""
-        said, asked = _plain_words(self.answer.text), _plain_words(self.ask.prompt)
+        said, asked = _normalize_words(self.answer.text), _normalize_words(self.ask.prompt)
         if len(said) < _ECHOED:
             return False
         if asked[:_ECHOED] == said[:_ECHOED]:
@@ -320,7 +324,7 @@ class Probed:
         return len(rest) - last <= _BESIDE_ECHO * len(said)
 
 
-def _plain_words(text: str) -> str:
+def _normalize_words(text: str) -> str:
     return " ".join(text.lower().split())
 
 
@@ -345,16 +349,16 @@ def summarize_probe(probed: Sequence[Probed], skipped: str = "") -> ProbeOutcome
     for place in Place:
         here = [one for one in probed if one.ask.place is place]
         if here:
-            places[place.value] = _outcome_of_place(here)
+            places[place.value] = _outcome_of_prompt_kind(here)
     return ProbeOutcome(places, characters_per_token([one.answer for one in probed]), skipped)
 
 
-def _outcome_of_place(here: Sequence[Probed]) -> PlaceOutcome:
-    broken = [one for one in here if one.defect]
-    shown = broken[0] if broken else here[0]
-    remembered = sum(one.repeats_code_word for one in here)
+def _outcome_of_prompt_kind(probed: Sequence[Probed]) -> PlaceOutcome:
+    broken = [one for one in probed if one.defect]
+    shown = broken[0] if broken else probed[0]
+    remembered = sum(one.repeats_code_word for one in probed)
     return PlaceOutcome(
-        len(here), len(broken), remembered, shown.defect, answer_excerpt(shown.answer)
+        len(probed), len(broken), remembered, shown.defect, answer_excerpt(shown.answer)
     )
 
 
@@ -374,11 +378,11 @@ class _Answers:
         return len(self.each)
 
     @property
-    def to_short_prompts(self) -> list[Probed]:
+    def answers_to_short_prompts(self) -> list[Probed]:
         return [one for one in self.each if one.ask.place is not Place.LONG]
 
     @property
-    def to_long_prompts(self) -> list[Probed]:
+    def answers_to_long_prompts(self) -> list[Probed]:
         return [one for one in self.each if one.ask.place is Place.LONG]
 
     @property
@@ -402,35 +406,35 @@ class _Answers:
         return groups
 
     @property
-    def expectation(self) -> str:
+    def nonsense_expectation_clause(self) -> str:
         """The end of a message about a text without sense; "" if such a text is not expected."""
         if not self.nonsense_expected:
             return ""
         return f"; this is expected, because {self.nonsense_expected}"
 
 
-def judge_probe(
+def assess_probe(
     probed: Sequence[Probed],
     *,
     model: str = "",
-    together: int = 0,
+    asks_sent_at_once: int = 0,
     long_tokens: int = 0,
     nonsense_expected: str = "",
-    short: Sequence[Probed] = (),
+    short_answers: Sequence[Probed] = (),
 ) -> tuple[Finding, ...]:
     """Return the findings about the answers of a probe. A finding with Level.ERROR means that the
     server's text is not the model's text; Level.WARN that it may not be.
 
-    `model` is the name that was asked for; "" if any name is right. `together` is the number of
+    `model` is the name that was asked for; "" if any name is right. `asks_sent_at_once` is the number of
     asks that were sent at once, and `long_tokens` the length of the long prompts.
     `nonsense_expected` is a reason why the text of this model cannot be expected to be language,
     such as "the weights are random"; "" if it can. Text without sense is then a note of Level.INFO.
-    Usage and prompt length are judged all the same. `short` are answers of SHORT_TOKENS tokens at
+    Usage and prompt length are judged all the same. `short_answers` are answers of SHORT_TOKENS tokens at
     most, whose usage is compared with that of the others.
     """
     if not probed:
         return ()
-    answers = _Answers(probed, together, long_tokens, nonsense_expected)
+    answers = _Answers(probed, asks_sent_at_once, long_tokens, nonsense_expected)
     found: list[Finding] = next(filter(None, (find(answers) for find in _TEXT_CHECKS)), [])
     cut = _find_cut_prompts(probed)
     if not found and not cut:
@@ -438,7 +442,7 @@ def judge_probe(
     return (
         *found,
         *cut,
-        *_find_wrong_usage(answers, short),
+        *_find_wrong_usage(answers, short_answers),
         *_find_template_marks(probed),
         *_find_filtered_answers(probed),
         *_find_disordered_words(answers),
@@ -455,7 +459,7 @@ def _find_empty_answers(answers: _Answers) -> list[Finding]:
         text = f"only tool calls: {tools} of {len(answers)} answers, although no tool was offered"
         return [Finding(Level.ERROR, EMPTY, text, evidence=excerpt)]
     if answers.nonsense_expected and all(one.answer.all_characters for one in empty):
-        text = f"only spaces and line breaks{answers.expectation}"
+        text = f"only spaces and line breaks{answers.nonsense_expectation_clause}"
         return [Finding(Level.INFO, EMPTY, text, evidence=excerpt)]
     text = f"no content: {len(empty)} of {len(answers)} answers have no text"
     if tokens := max(one.answer.output_tokens or 0 for one in empty):
@@ -466,7 +470,7 @@ def _find_empty_answers(answers: _Answers) -> list[Finding]:
 def _find_degenerate_answers(answers: _Answers) -> list[Finding]:
     level = Level.INFO if answers.nonsense_expected else Level.ERROR
     groups = answers.groups
-    failed = {group: here for group, here in groups.items() if _outcome_of_place(here).failed}
+    failed = {group: here for group, here in groups.items() if _outcome_of_prompt_kind(here).failed}
     broken = [one for here in failed.values() for one in here if one.defect]
     everywhere = answers.broken
     if not failed and len(everywhere) >= max(_LEAST_SPREAD, _SPREAD_SHARE * len(answers)):
@@ -476,13 +480,13 @@ def _find_degenerate_answers(answers: _Answers) -> list[Finding]:
         asked = sum(map(len, failed.values()))
         text = (
             f"degenerate output{where}: {len(broken)} of {asked} answers are broken; one "
-            f"{broken[0].defect}{answers.expectation}"
+            f"{broken[0].defect}{answers.nonsense_expectation_clause}"
         )
         return [Finding(level, DEGENERATE, text, evidence=answer_excerpt(broken[0].answer))]
     equal = find_equal_answers(answers.texts)
     if len(equal) >= max(_LEAST_ANSWERS, _MOST * len(answers)):
         text = f"degenerate output: {len(equal)} answers to different prompts are equal"
-        text += answers.expectation
+        text += answers.nonsense_expectation_clause
         return [Finding(level, DEGENERATE, text, evidence=answer_excerpt(equal[0]))]
     return []
 
@@ -553,7 +557,7 @@ def _find_unrelated_answers(answers: _Answers) -> list[Finding]:
 
 def _find_echoed_instructions(answers: _Answers) -> list[Finding]:
     """Return a finding if most answers repeat the instruction instead of following it."""
-    short = answers.to_short_prompts
+    short = answers.answers_to_short_prompts
     echoing = [one for one in short if one.repeats_instruction]
     if len(echoing) < max(_LEAST_ANSWERS, _MOST * len(short)):
         return []
@@ -615,7 +619,7 @@ def _find_unfollowed_instructions(answers: _Answers) -> list[Finding]:
     if answers.nonsense_expected:
         return []
     # A model that was still reasoning may repeat the code word later.
-    short = [one for one in answers.to_short_prompts if not one.answer.is_only_reasoning]
+    short = [one for one in answers.answers_to_short_prompts if not one.answer.is_only_reasoning]
     if len(short) < _LEAST_ANSWERS or any(one.repeats_code_word for one in short):
         return []
     text = (
@@ -631,7 +635,7 @@ def _find_forgotten_beginning(answers: _Answers) -> list[Finding]:
     not read."""
     if answers.nonsense_expected:
         return []
-    short, long = answers.to_short_prompts, answers.to_long_prompts
+    short, long = answers.answers_to_short_prompts, answers.answers_to_long_prompts
     lost = answers.without_code_word
     if lost != long or min(len(short), len(long)) < _LEAST_ANSWERS:
         return []
@@ -676,7 +680,7 @@ def prompt_was_cut(words: int, prompt_tokens: float) -> bool:
 
 
 def _find_wrong_usage(answers: _Answers, short: Sequence[Probed]) -> list[Finding]:
-    counted = [one for one in answers.each if one.has_enough_tokens and not one.defect]
+    counted = [one for one in answers.each if one.has_enough_tokens_for_usage and not one.defect]
     if answers.nonsense_expected or not counted:
         return []
     text = _why_usage_is_wrong(counted, short, (*answers.each, *short))
@@ -690,9 +694,9 @@ def _why_usage_is_wrong(
 ) -> str:
     """Return a sentence if the usage of the answers `counted` is wrong; else ""."""
     hides_reasoning = any(one.hides_reasoning for one in every)
-    text = _why_recount_differs(counted, hides_reasoning)
+    text = _why_usage_differs_from_recount(counted, hides_reasoning)
     if not text and not hides_reasoning:
-        text = _why_counted_too_much(counted, short)
+        text = _why_usage_counts_too_much(counted, short)
     if text:
         return text
     texts = [one.answer for one in counted]
@@ -709,7 +713,7 @@ def _why_usage_is_wrong(
     )
 
 
-def _why_counted_too_much(long: Sequence[Probed], short: Sequence[Probed]) -> str:
+def _why_usage_counts_too_much(long: Sequence[Probed], short: Sequence[Probed]) -> str:
     """Return a sentence if usage counts more tokens than the answers have, by answers of two
     lengths; else "". Answers with and without reasoning have different marks around them."""
     groups: dict[tuple[bool, bool], list[Counted]] = {}
@@ -721,7 +725,7 @@ def _why_counted_too_much(long: Sequence[Probed], short: Sequence[Probed]) -> st
         shape = bool(answer.reasoning.strip()), bool(answer.text.strip())
         groups.setdefault(shape, []).append(Counted(said, real))
     for counted in groups.values():
-        factor = reported_tokens_per_token(counted)
+        factor = usage_overcount_factor(counted)
         if factor is not None:
             return (
                 f"usage not credible: by {len(counted)} answers of different lengths, it counts"
@@ -730,7 +734,7 @@ def _why_counted_too_much(long: Sequence[Probed], short: Sequence[Probed]) -> st
     return ""
 
 
-def _why_recount_differs(counted: Sequence[Probed], hides_reasoning: bool) -> str:
+def _why_usage_differs_from_recount(counted: Sequence[Probed], hides_reasoning: bool) -> str:
     """Return a sentence if the usage of most answers is not the number of tokens that their texts
     have, else "". If the engine hides the reasoning, usage counts more than the text."""
     known, wrong, said_of_wrong, real_of_wrong = 0, 0, 0, 0
@@ -740,7 +744,7 @@ def _why_recount_differs(counted: Sequence[Probed], hides_reasoning: bool) -> st
             continue
         known += 1
         is_hidden = hides_reasoning and said > real
-        if not is_hidden and not usage_may_be_true(said, real):
+        if not is_hidden and not is_reported_usage_plausible(said, real):
             wrong += 1
             said_of_wrong += said
             real_of_wrong += real
@@ -773,10 +777,10 @@ def may_be_same_model(asked: str, reported: str) -> bool:
     Directories, file endings, letter case and punctuation do not count. So a path, a file, an alias
     with a date, or an organisation in front is no difference.
     """
-    shorter, longer = sorted(map(_plain_name, (asked, reported)), key=len)
+    shorter, longer = sorted(map(_normalize_model_name, (asked, reported)), key=len)
     return shorter == longer or (len(shorter) >= _TELLING_NAME and shorter in longer)
 
 
-def _plain_name(name: str) -> str:
+def _normalize_model_name(name: str) -> str:
     last = name.rstrip("/").rsplit("/", 1)[-1].lower().removesuffix(".gguf")
     return "".join(filter(str.isalnum, last))

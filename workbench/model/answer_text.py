@@ -120,12 +120,12 @@ class Answer:
         return self.reasoning + self.text
 
     @property
-    def identity(self) -> tuple[str, str, int]:
+    def equality_key(self) -> tuple[str, str, int]:
         """What two equal answers have in common."""
         return self.all_text, self.end, self.all_characters
 
     @property
-    def without_numbers(self) -> tuple[str, str]:
+    def texts_without_numbers(self) -> tuple[str, str]:
         """The text without its numbers: an engine that always says the same may count. A text of
         numbers alone, such as a list of results, keeps them."""
         if not any(map(str.isalpha, self.all_text)):
@@ -134,12 +134,14 @@ class Answer:
 
     @property
     def all_characters(self) -> int:
-        return self.text_characters + _known_length(self.reasoning, self.reasoning_characters)
+        return self.text_characters + _stored_or_counted_length(
+            self.reasoning, self.reasoning_characters
+        )
 
     @property
     def text_characters(self) -> int:
         """The full length of the text without the reasoning."""
-        return _known_length(self.text, self.characters)
+        return _stored_or_counted_length(self.text, self.characters)
 
     @property
     def is_empty(self) -> bool:
@@ -153,8 +155,8 @@ class Answer:
         return bool(self.reasoning) and not self.text.strip()
 
 
-def _known_length(text: str, known: int) -> int:
-    return len(text) if known < 0 else known
+def _stored_or_counted_length(text: str, stored_length: int) -> int:
+    return len(text) if stored_length < 0 else stored_length
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,14 +277,14 @@ def text_features(text: str) -> Features:
     size = len(text)
     if not size:
         return Features(0)
-    loop, covered = _find_loop(text)
+    loop, covered = _loop_and_covered_length(text)
     spoken, words = _Letters(text), text.split()
     return Features(
         size,
         loop=loop,
         loop_share=round(covered / size, 4),
         tail=_repeated_tail(text),
-        few_words=_distinct_words_of_few(words),
+        few_words=_count_distinct_words_if_few(words),
         common_share=round(_common_word_share(text, words), 4),
         odd_share=round(max(0, spoken.kinds["odd"] - _count_incomplete_characters(text)) / size, 4),
         symbol_share=round(spoken.kinds["symbol"] / size, 4),
@@ -303,7 +305,7 @@ def _count_incomplete_characters(text: str) -> int:
     return sum(size - (end < len(text)) for end, size in runs)
 
 
-def _find_loop(text: str) -> tuple[str, int]:
+def _loop_and_covered_length(text: str) -> tuple[str, int]:
     """Return (unit, covered): the shortest unit that is repeated up to the end of the text, and the
     number of characters that the repetitions cover. ("", 0) if nothing is repeated often enough."""
     size = len(text)
@@ -335,7 +337,7 @@ def _repeated_tail(text: str) -> str:
     return ""
 
 
-def _distinct_words_of_few(words: Sequence[str]) -> int:
+def _count_distinct_words_if_few(words: Sequence[str]) -> int:
     """Return the number of different words; 0 if they are not few, or if there is only one."""
     different = len(set(words))
     if 1 < different <= min(_FEW_WORDS, _FEW_WORDS_SHARE * len(words)):
@@ -391,7 +393,7 @@ def is_jumbled(word: str) -> bool:
 
 
 @lru_cache(maxsize=4096)  # most answers of a run use the same characters
-def _classify_character(character: str) -> tuple[str, str, bool]:
+def _character_kind_script_and_is_vowel(character: str) -> tuple[str, str, bool]:
     """Return (kind, script, whether it is a vowel) of a character. The kind is letter, space, mark,
     joint, odd or symbol; what is no letter has no script."""
     import unicodedata  # takes a millisecond to import; only a run's end needs it
@@ -420,7 +422,7 @@ class _Letters:
         self.scripts: Counter[str] = Counter()
         self._vowels, self._size = 0, len(text)
         for character, count in Counter(text).items():
-            kind, script, is_vowel = _classify_character(character)
+            kind, script, is_vowel = _character_kind_script_and_is_vowel(character)
             self.kinds[kind] += count
             if script:
                 self.scripts[script] += count
@@ -555,15 +557,15 @@ class TextFinding:
     excerpt: str = ""
 
 
-def fault_clause(code: str, whose: str, excerpt: str = "") -> str:
+def describe_text_fault(code: str, subject_template: str, excerpt: str = "") -> str:
     """Return a clause that says what is wrong with a load, by the code of its finding; "" for a
-    finding about its text. `whose` has {} in place of the thing: "the {} of B" makes "the text of B
+    finding about its text. `subject_template` has {} in place of the thing: "the {} of B" makes "the text of B
     is not an answer: EXCERPT". The excerpt is left out if the text itself is sound."""
     if code == USAGE:
-        return f"{whose.format('usage')} is not credible"
+        return f"{subject_template.format('usage')} is not credible"
     if code == PROMPT_CUT:
-        return f"{whose.format('prompts')} were cut"
-    clause = f"{whose.format('text')} is not an answer"
+        return f"{subject_template.format('prompts')} were cut"
+    clause = f"{subject_template.format('text')} is not an answer"
     if excerpt:
         clause += f": {excerpt}"
     return clause
@@ -633,7 +635,7 @@ def features_of_answers(
         empty=sum(answer.is_empty for answer in answers),
         collapsed=sum(one.is_one_repeated_token for one in each),
         looping=sum(one.is_one_repeated_phrase for one in each),
-        ending_in_loop=sum(bool(_find_loop(end)[0]) for end in ends),
+        ending_in_loop=sum(bool(_loop_and_covered_length(end)[0]) for end in ends),
         odd=sum(one.has_odd_characters for one in each),
         salad=sum(one.mixes_scripts for one in each),
         repeated=clean_text(repeated, EXCERPT_CHARACTERS),
@@ -658,7 +660,7 @@ def features_of_answers(
 def find_equal_answers(answers: Sequence[Answer]) -> list[Answer]:
     """Return the answers whose text a different prompt got too, apart from its numbers. Answers
     without text do not count."""
-    texts = [answer.without_numbers for answer in answers]
+    texts = [answer.texts_without_numbers for answer in answers]
     prompts: dict[tuple[str, str], set[str]] = {}
     for text, answer in zip(texts, answers, strict=True):
         prompts.setdefault(text, set()).add(answer.prompt)
@@ -687,7 +689,9 @@ def digest_of_answers(answers: Iterable[Answer]) -> str:
     import hashlib  # only a run's end needs it
 
     whole = hashlib.sha256()
-    for prompt, (text, end, size) in sorted((answer.prompt, answer.identity) for answer in answers):
+    for prompt, (text, end, size) in sorted(
+        (answer.prompt, answer.equality_key) for answer in answers
+    ):
         whole.update(f"{prompt}\0{text}\0{end}\0{size}\0".encode("utf-8", "replace"))
     return whole.hexdigest()[:16]
 

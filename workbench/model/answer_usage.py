@@ -31,14 +31,18 @@ class Counted:
     real: int
 
 
-def usage_may_be_true(said: int, recounted: int) -> bool:
-    """Return whether the usage of an answer can be true if its text has `recounted` tokens. The
+def is_reported_usage_plausible(reported_tokens: int, recounted_tokens: int) -> bool:
+    """Return whether the usage of an answer can be true if its text has `recounted_tokens` tokens. The
     text lacks the end mark and the marks of reasoning, and a text may be split into tokens in
     several ways."""
-    return (recounted - _SLACK) / _FACTOR <= said <= recounted * _FACTOR + _SLACK
+    return (
+        (recounted_tokens - _SLACK) / _FACTOR
+        <= reported_tokens
+        <= recounted_tokens * _FACTOR + _SLACK
+    )
 
 
-def reported_tokens_per_token(counted: Sequence[Counted]) -> float | None:
+def usage_overcount_factor(counted: Sequence[Counted]) -> float | None:
     """Return how many tokens usage counts for each token of the text, if that is certainly more
     than one; otherwise None. It is the slope of a line through answers of two lengths. None too if
     the answers do not lie on a line, as with reasoning that an engine hides."""

@@ -80,7 +80,7 @@ def findings_about_load(
     earlier: Earlier | None = None,
 ) -> tuple[Finding, ...]:
     """Return the findings about the answers of a load. `probe` is the outcome of the probe; None if
-    there was none. `nonsense_expected` is as in `answer_probe.judge_probe`."""
+    there was none. `nonsense_expected` is as in `answer_probe.assess_probe`."""
     broken = _find_broken_answers(load, asked, probe or ProbeOutcome(), nonsense_expected)
     levels = {one.level for one in broken}
     changed: list[Finding] = []
@@ -114,7 +114,7 @@ def _find_broken_answers(
 ) -> list[Finding]:
     if not load.looked_at:
         return []
-    text, level = _classify_broken_answers(load, asked, probe)
+    text, level = _broken_answers_text_and_level(load, asked, probe)
     if not text:
         return []
     if nonsense_expected:
@@ -122,7 +122,7 @@ def _find_broken_answers(
     return [Finding(level, DEGENERATE, text, evidence=_excerpt_of_load(load))]
 
 
-def _classify_broken_answers(
+def _broken_answers_text_and_level(
     load: SetFeatures, asked: Asked, probe: ProbeOutcome
 ) -> tuple[str, Level]:
     """Return (what is wrong with the answers of the load, how severe it is); the text is "" if
@@ -144,14 +144,14 @@ def _classify_broken_answers(
             return f"{text}; without an end mark (ignore_eos) healthy models do that", Level.INFO
         return text, Level.WARN
     if fraction(load.empty) >= _MOST:
-        return _classify_empty_answers(load, asked, probe)
+        return _empty_answers_text_and_level(load, asked, probe)
     if fraction(load.equal) >= _NEARLY_ALL and load.equal_characters >= _EQUAL_CHARACTERS:
         level = _level_of_equal_answers(load, asked, probe)
         return f"{load.equal} {of} to different prompts are equal", level
     if asked.ends and fraction(load.looping) >= _MOST:
         return f"{load.looping} {of} repeat a phrase", Level.WARN
     if fraction(load.ended_in_answers) >= _MOST:
-        return _classify_broken_ends(load, asked)
+        return _broken_ends_text_and_level(load, asked)
     return "", Level.INFO
 
 
@@ -171,7 +171,7 @@ def _level_of_repeated_answers(load: SetFeatures, probe: ProbeOutcome) -> Level 
     return None
 
 
-def _classify_empty_answers(
+def _empty_answers_text_and_level(
     load: SetFeatures, asked: Asked, probe: ProbeOutcome
 ) -> tuple[str, Level]:
     """Return (what is wrong with a load most of whose answers are empty, how severe it is)."""
@@ -184,7 +184,7 @@ def _classify_empty_answers(
     return f"no content: {empty} have no text", error_if(asked.ends)
 
 
-def _classify_broken_ends(load: SetFeatures, asked: Asked) -> tuple[str, Level]:
+def _broken_ends_text_and_level(load: SetFeatures, asked: Asked) -> tuple[str, Level]:
     """Return (what is wrong with answers of a load that end in one short unit again and again, how
     severe it is). The probe does not see it: its answers are shorter."""
     text = f'{load.ended_in_answers} of {load.looked_at} answers end in "{load.ended_in}" again and again'
@@ -202,7 +202,7 @@ def _level_of_equal_answers(load: SetFeatures, asked: Asked, probe: ProbeOutcome
     return error_if(probe.is_sound and long and load.looked_at >= _SURELY_EQUAL)
 
 
-def count_differences(a: SetFeatures, b: SetFeatures) -> list[tuple[str, int, int]]:
+def differing_kinds_with_counts(a: SetFeatures, b: SetFeatures) -> list[tuple[str, int, int]]:
     """Return (what answers do, how many of `a`, how many of `b`) for each kind of text that is
     common in one load and not in the other."""
     if min(a.looked_at, b.looked_at) < LEAST_COMPARED:
@@ -235,7 +235,7 @@ def _find_changed_answers(load: SetFeatures, earlier: Earlier | None) -> list[Fi
     end mark, a healthy model repeats itself, but it then does so each time."""
     if earlier is None or not earlier.same_lengths:
         return []
-    for kind, now, before in count_differences(load, earlier.load):
+    for kind, now, before in differing_kinds_with_counts(load, earlier.load):
         if now > before:
             text = (
                 f"the text has changed: {now} of {load.looked_at} answers {kind}, and {before} of"

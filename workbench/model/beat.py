@@ -19,8 +19,8 @@ class Beat:
     def __init__(self) -> None:
         self._heard_s = time.monotonic() - time.time() % _PERIOD_S + _AFTER_S + _AHEAD_S
 
-    def note_reading(self) -> None:
-        """Note that a reading has come now. Of several in a second, the first one counts."""
+    def record_reading_time(self) -> None:
+        """Record that a reading of the GPUs has come now. Of several in a second, the first one counts."""
         now = time.monotonic()
         if now - self._heard_s >= 0.9 * _PERIOD_S:
             self._heard_s = now

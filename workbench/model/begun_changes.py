@@ -22,32 +22,32 @@ NOT_APPLIED = "begun, not applied"
 NOT_KNOWN = "begun, not known whether applied"  # nobody can read a clock lock
 
 
-class Begun(NamedTuple):
+class BegunChange(NamedTuple):
     """A change that was begun. `outcome` says in words what the host's value tells about it."""
 
     change: Alteration
     outcome: str
 
 
-def split_begun_changes(
+def split_altered_and_begun_changes(
     changes: Iterable[Alteration], telemetry: Telemetry | None
-) -> tuple[tuple[Alteration, ...], tuple[Begun, ...]]:
+) -> tuple[tuple[Alteration, ...], tuple[BegunChange, ...]]:
     """Return (the settings that are altered, the changes that were begun) of `changes`. If a begun
     change was to replace an earlier one, that one is still altered."""
     altered: list[Alteration] = []
-    begun: list[Begun] = []
+    begun: list[BegunChange] = []
     for one in changes:
-        outcome = _outcome_of_begun(one, telemetry)
+        outcome = _outcome_of_begun_change(one, telemetry)
         if outcome is None:
             altered.append(one)
             continue
-        begun.append(Begun(one, outcome))
+        begun.append(BegunChange(one, outcome))
         if one.earlier_now is not None:
             altered.append(replace(one, now=one.earlier_now, state=APPLIED, earlier_now=None))
     return tuple(altered), tuple(begun)
 
 
-def _outcome_of_begun(one: Alteration, telemetry: Telemetry | None) -> str | None:
+def _outcome_of_begun_change(one: Alteration, telemetry: Telemetry | None) -> str | None:
     """Return what the host's value tells about a begun change. None if the change is made, if it has
     ended, or if somebody else has set a third value."""
     if one.state != PENDING:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 from typing import Any, TypeAlias
 
-from workbench.model.answer_text import TextFinding, TextReport, fault_clause
+from workbench.model.answer_text import TextFinding, TextReport, describe_text_fault
 from workbench.model.distribution import PERCENTILES
 from workbench.model.distribution import Distribution as Distribution
 from workbench.model.lazy_dataclass import dataclass
@@ -188,7 +188,7 @@ class BenchSummary:
         reason = self.absent.get(name, "")
         return reason.removeprefix(WITHHELD) if reason.startswith(WITHHELD) else ""
 
-    def latency(self, name: str, part: str) -> float | None:
+    def latency_ms(self, name: str, part: str) -> float | None:
         """Return one statistic of a latency in milliseconds, for example `latency("ttft_ms",
         "p50")`; None if it is unknown. `name` is a field with a Distribution, `part` a field of
         Distribution such as "mean" or "p99"."""
@@ -387,7 +387,7 @@ class Comparison:
     quality_id: int | None = None  # of the stored comparison of answers
 
     @property
-    def texts(self) -> tuple[tuple[str, ArmText | None], ...]:
+    def sides_and_texts(self) -> tuple[tuple[str, ArmText | None], ...]:
         """The text of each side, as pairs (name of the side, text)."""
         return ("A", self.text_a), ("B", self.text_b)
 
@@ -395,7 +395,9 @@ class Comparison:
     def broken_answer_clause(self) -> str:
         """A clause that says whose text is no answer: "the text of B is not an answer: "!!!!"".
         "" if both are answers, or if that is unknown."""
-        for side, text in self.texts:
+        for side, text in self.sides_and_texts:
             if text is not None and text.problem:
-                return fault_clause(text.code, f"the {{}} of {side}", text.excerpt or text.problem)
+                return describe_text_fault(
+                    text.code, f"the {{}} of {side}", text.excerpt or text.problem
+                )
         return ""

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 ON, OFF = "on", "off"
 
 
-def join_core_values(by_core: Mapping[int, str]) -> str | None:
+def format_core_values(by_core: Mapping[int, str]) -> str | None:
     """Return the values of the cores as one text: "powersave" if all cores have it,
     "performance=0-3 powersave=4-7" if they differ. None without cores."""
     cores: dict[str, list[int]] = {}
@@ -24,7 +24,7 @@ def join_core_values(by_core: Mapping[int, str]) -> str | None:
     return " ".join(f"{value}={ranges_text(cores[value])}" for value in sorted(cores))
 
 
-def split_core_values(text: str) -> dict[str, tuple[int, ...]]:
+def parse_core_values(text: str) -> dict[str, tuple[int, ...]]:
     """Parse a text such as "performance=0-3 powersave=4-7" into {value: cores}. A value without
     cores has (), which means all cores. Raises ValueError if `text` is not such a text."""
     found: dict[str, tuple[int, ...]] = {}
@@ -43,7 +43,7 @@ def split_core_values(text: str) -> dict[str, tuple[int, ...]]:
 def core_values_equal(found: str, value: str) -> bool:
     """Return whether every core in the text `found` has the value that the text `value` gives it.
     Cores that `found` does not mention are not compared."""
-    now, wanted = split_core_values(found), split_core_values(value)
+    now, wanted = parse_core_values(found), parse_core_values(value)
     if len(now) == 1:
         return list(now) == list(wanted)  # all cores have it
     if not all(wanted.values()):
@@ -66,7 +66,7 @@ def c_states_of_core(disable: Sequence[str]) -> str | None:
     return f"{OFF}:{ranges_text(off)}"
 
 
-def is_off(value: str, state: int) -> bool:
+def is_idle_state_off(value: str, state: int) -> bool:
     """Return whether the idle state number `state` is off in one core's value of the C-states."""
     _, colon, some = value.partition(":")
     if not colon:

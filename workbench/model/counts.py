@@ -18,7 +18,7 @@ def is_or_are(number: int) -> str:
     return "is" if number == 1 else "are"
 
 
-def four_digits(value: float) -> str:
+def format_four_digits(value: float) -> str:
     """Return a value rounded to four significant digits, and from 1,000 on to a whole number:
     "0.5", "27.96", "1,808" or "14,468"."""
     if abs(value) >= 1000:

@@ -35,7 +35,7 @@ class Percentile:
         return f"p{self.percent:g}"
 
     @property
-    def need(self) -> str:
+    def least_values_text(self) -> str:
         """How many values it needs, such as "p99 needs 1,000 values"."""
         return f"{self.title} needs {self.least_values:,} values"
 
@@ -98,13 +98,13 @@ def part_title(part: str) -> str:
     return PERCENTILES[part].title
 
 
-def highest_compared(found: Sequence[Distribution]) -> Percentile:
-    """Return the highest percentile of COMPARED_PERCENTILES that all distributions `found` have: the
+def highest_shared_percentile(distributions: Sequence[Distribution]) -> Percentile:
+    """Return the highest percentile of COMPARED_PERCENTILES that all of `distributions` have: the
     others have too few values for it, or were stored before it was declared. Without distributions,
     it is the highest that needs no number of values."""
     for percentile in reversed(COMPARED_PERCENTILES):
-        values = [getattr(one, percentile.name) for one in found]
-        if None not in values and (found or not percentile.least_values):
+        values = [getattr(one, percentile.name) for one in distributions]
+        if None not in values and (distributions or not percentile.least_values):
             return percentile
     raise AssertionError("a percentile that needs no number of values is always known")
 

@@ -48,7 +48,7 @@ class ArmTarget:
         return bool(self.url or self.run_id or self.plan)
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """What one side of an experiment is measured on, as text: the preset, run or URL, then its
         executable and host if they are given."""
         words = self.name
@@ -81,7 +81,7 @@ class Arm:
     def words(self) -> tuple[str, ...]:
         """What one side of an experiment is measured on and what it changes, as short texts such as
         "max-num-seqs=64", "without enforce-eager" or "K=V"."""
-        target = [self.target.words] if self.target else []
+        target = [self.target.description] if self.target else []
         removed = (f"without {name}" for name in self.unsets)
         return (*target, *self.sets, *removed, *self.envs, *self.gpu.words)
 
@@ -212,7 +212,7 @@ OPTIONS = options_of(ExperimentSpec)
 WARM_UP = -1
 
 
-def side_of(arm: str, host: str | None) -> str:
+def side_label(arm: str, host: str | None) -> str:
     """Return the name of one side of an experiment: "A", or for example "A on gpu-box-2" if the
     experiment runs on two equal hosts. `host` is None if it runs on one host."""
     return arm if host is None else f"{arm} on {host}"
@@ -257,15 +257,15 @@ class ExperimentRun:
     chosen: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def place_in_pairs(self) -> str:
+    def pair_label(self) -> str:
         """The pair to which this run belongs, as text: "pair 2", or "discarded"."""
         return "discarded" if self.pair == WARM_UP else f"pair {self.pair + 1}"
 
     @property
-    def side(self) -> str:
+    def side_label(self) -> str:
         """The side of the experiment to which this run belongs: "A" or "B", or for example "B on
         gpu-box-2" if the experiment runs on two equal hosts."""
-        return side_of(self.arm, self.host)
+        return side_label(self.arm, self.host)
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,7 +331,7 @@ class Experiment:
     def discarded_runs(self) -> tuple[ExperimentRun, ...]:
         return tuple(r for r in self.runs if r.state == RunState.DISCARDED)
 
-    def finished_results(self, arm: str = "") -> list[int]:
+    def finished_result_ids(self, arm: str = "") -> list[int]:
         """Return the ids of the results of all finished runs, or of those of one arm."""
         found = []
         for run in self.runs:

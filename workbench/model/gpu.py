@@ -54,16 +54,16 @@ def clocks_text(clocks: Sequence[int]) -> str:
             runs.append([])
         runs[-1].append(mhz)
     return (
-        f"{', '.join(map(_run_text, runs[:MOST_RUNS]))}{', …' if runs[MOST_RUNS:] else ''} "
+        f"{', '.join(map(_clock_sequence_text, runs[:MOST_RUNS]))}{', …' if runs[MOST_RUNS:] else ''} "
         f"({len(found)} clocks)"
     )
 
 
-def _run_text(run: Sequence[int]) -> str:
-    steps = sorted({b - a for a, b in itertools.pairwise(run)})
-    if len(run) < 3:
-        return f"{', '.join(map(str, run))} MHz"
-    return f"{run[0]}-{run[-1]} MHz in steps of {' or '.join(map(str, steps))}"
+def _clock_sequence_text(clocks_mhz: Sequence[int]) -> str:
+    steps = sorted({b - a for a, b in itertools.pairwise(clocks_mhz)})
+    if len(clocks_mhz) < 3:
+        return f"{', '.join(map(str, clocks_mhz))} MHz"
+    return f"{clocks_mhz[0]}-{clocks_mhz[-1]} MHz in steps of {' or '.join(map(str, steps))}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +270,7 @@ class DriverInfo:
     source: str = "nvml"  # "nvml" or "nvidia-smi" (the fallback)
 
     @property
-    def ok(self) -> bool:
+    def is_ok(self) -> bool:
         return self.status is DriverStatus.OK
 
 
@@ -290,7 +290,7 @@ class Telemetry:
     slowest: str = ""  # the driver's slowest call in it, with its time
 
     @property
-    def slow_text(self) -> str:
+    def slow_reading_text(self) -> str:
         """A text about a reading that took long; "" about a quick one."""
         if self.took_s is None:
             return ""

@@ -35,7 +35,7 @@ def parse_allotment(job: str, visible: str) -> Allotment:
     return Allotment(clean_text(job, NAME_CHARS) or None, devices)
 
 
-def find_named_gpus(
+def visible_gpus_and_unknown_word(
     devices: str, gpus: Sequence[GpuInfo]
 ) -> tuple[tuple[GpuInfo, ...], str | None]:
     """Return the GPUs that `devices`, a value of CUDA_VISIBLE_DEVICES, makes visible, and the first

@@ -20,13 +20,13 @@ class HostCores:
 def parse_cores(cpus: str, cores: str, nodes: str) -> HostCores | None:
     """Return the cores for the values of the lines that the script count_cores.sh prints. None if the
     host does not tell how many CPUs a program may use. Without a topology, each CPU counts as a core."""
-    usable, physical = _count_in(cpus), _count_in(cores)
+    usable, physical = _parse_count(cpus), _parse_count(cores)
     if not usable:
         return None
-    return HostCores(usable, min(usable, physical or usable), max(1, _count_in(nodes)))
+    return HostCores(usable, min(usable, physical or usable), max(1, _parse_count(nodes)))
 
 
-def _count_in(text: str) -> int:
+def _parse_count(text: str) -> int:
     text = text.strip()
     if not (text.isascii() and text.isdecimal()):
         return 0

@@ -39,7 +39,7 @@ def _add_lazy_methods(cls: Any, *, frozen: bool = False, eq: bool = True, **opti
     """Return the class, made by the standard library without methods, with its methods."""
     if cls.__doc__ is None:
         cls.__doc__ = cls.__name__  # the standard library would inspect the signature
-    said = _hide_plain_types(vars(cls).get("__annotations__", {}))
+    said = _replace_plain_annotations(vars(cls).get("__annotations__", {}))
     made = dataclasses.dataclass(init=False, repr=False, eq=False, **options)(cls)
     vars(made).get("__annotations__", {}).update(said)
     for name, annotation in said.items():
@@ -57,7 +57,7 @@ def _add_lazy_methods(cls: Any, *, frozen: bool = False, eq: bool = True, **opti
     return made
 
 
-def _hide_plain_types(annotations: dict[str, Any]) -> dict[str, str]:
+def _replace_plain_annotations(annotations: dict[str, Any]) -> dict[str, str]:
     """Put a type in the place of each annotation that is an ordinary text, and return these texts.
     The standard library would search each text three times for special types, which takes a third
     of the time to make a class."""

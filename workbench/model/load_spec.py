@@ -539,7 +539,7 @@ class BenchSpec:
         return self.content == "text" and not self.prompts and not self.prompts_name
 
     @property
-    def prompt_fit(self) -> dict[str, Any]:
+    def prompt_fit_fields(self) -> dict[str, Any]:
         """The fields that say how synthetic prompts were fitted to the tokenizer of a server, {} if
         they were not. Runs with equal ones get equal text."""
         if self.prompt_words is None:

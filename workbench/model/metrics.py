@@ -193,7 +193,7 @@ def value_of(summary: BenchSummary, name: str) -> float | None:
     """Return a metric's value by its name, "output_tok_s" or, for a part of a latency,
     "ttft_ms.p50". None if it was not measured."""
     base, _, part = name.partition(".")
-    value: float | None = summary.latency(base, part) if part else getattr(summary, base)
+    value: float | None = summary.latency_ms(base, part) if part else getattr(summary, base)
     return value
 
 

@@ -104,7 +104,7 @@ class ModelCopy:
         return not self.problems
 
     @property
-    def small_digest(self) -> str | None:
+    def digest_without_weights(self) -> str | None:
         """A digest of all hashed files of a model copy that are not weights, such as the
         config.json. None if no such file was hashed."""
         hashed = [file for file in self.files if file.sha256 and not file.is_weights]
@@ -123,8 +123,8 @@ class ModelCopy:
             parts[-1] = f"PARTIAL: {'; '.join(self.problems)}"
         if self.revision:
             parts.append(f"commit {self.revision[:12]}")
-        if self.small_digest:
-            parts.append(f"index and small files {self.small_digest}")
+        if self.digest_without_weights:
+            parts.append(f"index and small files {self.digest_without_weights}")
         return "  ".join((*parts, self.path))
 
     def as_json(self) -> dict[str, Any]:
@@ -133,7 +133,7 @@ class ModelCopy:
         more = {
             "complete": self.is_complete,
             "size_bytes": self.size_bytes,
-            "small_digest": self.small_digest,
+            "small_digest": self.digest_without_weights,
         }
         return {**own, **more, "files": files}
 

@@ -27,11 +27,11 @@ class KvLayers:
     mamba2: bool = False
 
     @property
-    def is_state(self) -> bool:
+    def is_state_layer(self) -> bool:
         """Whether the layer keeps a state instead of the keys and values of each token."""
         return bool(self.state_bytes or self.state_values)
 
-    def state_size(self, bits: int | None = None) -> float:
+    def state_size_bytes(self, bits: int | None = None) -> float:
         """Return the bytes of one state. `bits` is the size of a number in the matrix that the
         engine is told to use; None means that of the model, else 16."""
         return self.state_bytes + self.state_values * (bits or self.state_bits or 16) / 8

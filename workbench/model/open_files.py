@@ -9,14 +9,14 @@ _RAISE = """if [ "$(ulimit -Sn)" != unlimited ] && [ "$(ulimit -Sn)" -lt {files}
 fi"""
 
 
-def open_files_lines(files: int) -> str:
+def open_files_shell_lines(files: int) -> str:
     """Return shell lines that raise the soft limit to `files`, or to the hard limit if that is
     lower. A higher soft limit stays."""
     return _RAISE.format(files=files)
 
 
-def open_files_prefix(files: int) -> str:
-    """Return the beginning of a line to paste into a shell, which does what `open_files_lines` does."""
+def open_files_shell_prefix(files: int) -> str:
+    """Return the beginning of a line to paste into a shell, which does what `open_files_shell_lines` does."""
     return f'ulimit -Sn {files} || ulimit -Sn "$(ulimit -Hn)"; '
 
 

@@ -38,7 +38,7 @@ def operating_map_from_sweep(sweep: Sweep) -> OperatingMap | None:
     done = [p for p in sweep.points if p.state == PointState.DONE and p.tok_s and p.x]
     counts = {p.gpus for p in done}
     gpus = next(iter(counts), None)
-    if not sweep.facts.counts or len(counts) != 1 or not gpus:
+    if not sweep.kind_details.counts or len(counts) != 1 or not gpus:
         return None
     by_label = {}
     for p in done:

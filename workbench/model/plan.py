@@ -11,7 +11,7 @@ from typing import Any
 from workbench.model.flags import FlagSetting, FlagValue, Origin
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.model_shape import ModelShape
-from workbench.model.open_files import open_files_prefix
+from workbench.model.open_files import open_files_shell_prefix
 
 PARALLEL_SIZES = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
 
@@ -202,7 +202,7 @@ class Command:
         if self.workdir:
             line = f"cd {shlex.quote(self.workdir)} && {line}"
         if self.open_files:
-            line = f"{open_files_prefix(self.open_files)}{line}"
+            line = f"{open_files_shell_prefix(self.open_files)}{line}"
         return line
 
 

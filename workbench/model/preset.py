@@ -379,7 +379,7 @@ class Preset(_Strict):
 
     @field_validator("nodes")
     @classmethod
-    def _ranks(cls, value: list[NodeEntry]) -> list[NodeEntry]:
+    def _check_ranks(cls, value: list[NodeEntry]) -> list[NodeEntry]:
         if sorted(n.rank for n in value) != list(range(len(value))):
             raise ValueError("the ranks of the nodes must be 0, 1, 2, …, each used once")
         return value

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from workbench.model.quality import (
     BROKEN,
@@ -72,13 +72,17 @@ _DIFFERING = (DIFFERS, BROKEN)
 _LISTS = {"notes": MOST_NOTES, "texts": MOST_TEXTS, "items": MOST_ITEMS}
 
 
-def why_impossible_quality(result: QualityResult) -> tuple[str, str]:
+# a field such as "own.p", and why its value cannot be
+FieldProblem: TypeAlias = tuple[str, str]
+
+
+def impossible_field_and_reason(result: QualityResult) -> FieldProblem:
     """Return the field of a comparison of answers that cannot be, such as "own.p", and why. ("", "")
     if there is none."""
-    return next(_find_impossible_values(result), ("", ""))
+    return next(_impossible_fields_and_reasons(result), ("", ""))
 
 
-def _find_impossible_values(result: QualityResult) -> Iterator[tuple[str, str]]:
+def _impossible_fields_and_reasons(result: QualityResult) -> Iterator[FieldProblem]:
     yield from _problems_of_fields(result, "")
     if any(one.verdict == DIFFERS for one in result.measures) and result.verdict not in _DIFFERING:
         yield "verdict", f"it is {result.verdict}, and one of its measures {DIFFERS}"
@@ -87,7 +91,7 @@ def _find_impossible_values(result: QualityResult) -> Iterator[tuple[str, str]]:
     for name in ("forks", "forks_floor"):
         count = getattr(result, name)
         if count is not None:
-            yield from _problems_of_forks(count, name)
+            yield from _problems_of_fork_count(count, name)
     if result.answer_scores is not None:
         for name in ("a", "b"):
             why = why_impossible(getattr(result.answer_scores, name), -EXACT, 0)
@@ -100,7 +104,7 @@ def _find_impossible_values(result: QualityResult) -> Iterator[tuple[str, str]]:
             yield name, f"it is longer than {_MOST_CONDITIONS_CHARS:,} characters"
 
 
-def _problems_of_fields(record: Any, place: str) -> Iterator[tuple[str, str]]:
+def _problems_of_fields(record: Any, place: str) -> Iterator[FieldProblem]:
     """Yield the numbers, texts and lists of a record that cannot be, each with its place."""
     for one in fields(record):
         at = f"{place}.{one.name}" if place else one.name
@@ -115,7 +119,7 @@ def _problems_of_fields(record: Any, place: str) -> Iterator[tuple[str, str]]:
             yield from _problems_of_value(one.name, value, at)
 
 
-def _problems_of_value(name: str, value: Any, at: str) -> Iterator[tuple[str, str]]:
+def _problems_of_value(name: str, value: Any, at: str) -> Iterator[FieldProblem]:
     if is_dataclass(value):
         yield from _problems_of_fields(value, at)
     elif isinstance(value, str):
@@ -128,7 +132,7 @@ def _problems_of_value(name: str, value: Any, at: str) -> Iterator[tuple[str, st
             yield at, f"it is {why}"
 
 
-def _problems_of_measure(measure: QualityMeasure, at: str) -> Iterator[tuple[str, str]]:
+def _problems_of_measure(measure: QualityMeasure, at: str) -> Iterator[FieldProblem]:
     if measure.verdict not in ("", SAME, DIFFERS, NOT_DECIDED):
         yield f"{at}.verdict", f"it is none of {SAME}, {DIFFERS}, {NOT_DECIDED}"
     for name in ("value", "floor"):
@@ -142,7 +146,7 @@ def _problems_of_measure(measure: QualityMeasure, at: str) -> Iterator[tuple[str
         yield from _problems_of_interval(measure.excess, f"{at}.excess")
 
 
-def _problems_of_interval(interval: Interval, at: str) -> Iterator[tuple[str, str]]:
+def _problems_of_interval(interval: Interval, at: str) -> Iterator[FieldProblem]:
     low, high = interval.low, interval.high
     if (low is None) != (high is None):
         yield at, "its interval has one end only"
@@ -150,7 +154,7 @@ def _problems_of_interval(interval: Interval, at: str) -> Iterator[tuple[str, st
         yield at, "its value lies outside of its interval"
 
 
-def _problems_of_forks(count: ForkCount, at: str) -> Iterator[tuple[str, str]]:
+def _problems_of_fork_count(count: ForkCount, at: str) -> Iterator[FieldProblem]:
     if count.forks + count.ties > count.answers:
         yield at, "more answers part than there are"
     if count.per_1000.value < 0:
@@ -158,7 +162,7 @@ def _problems_of_forks(count: ForkCount, at: str) -> Iterator[tuple[str, str]]:
     yield from _problems_of_interval(count.per_1000, f"{at}.per_1000")
 
 
-def _problems_of_own_measure(own: OwnMeasure, at: str) -> Iterator[tuple[str, str]]:
+def _problems_of_own_measure(own: OwnMeasure, at: str) -> Iterator[FieldProblem]:
     if own.verdict not in (DIFFERS, NOT_DECIDED):
         yield f"{at}.verdict", f"it is none of {DIFFERS}, {NOT_DECIDED}"
     if own.lost + own.gained > own.pairs:

@@ -159,7 +159,7 @@ class ServerStatus:
         return self.text.problem
 
     @property
-    def may_live(self) -> bool:
+    def may_still_be_running(self) -> bool:
         """Whether processes of the server may still be running on the host."""
         return self.alive or bool(self.outlived) or not self.state.has_ended
 
@@ -167,7 +167,9 @@ class ServerStatus:
 def living_servers_text(servers: Iterable[ServerStatus]) -> str:
     """Return a short list of the servers that may still have processes: "ready vllm :8000", or "no
     server"."""
-    living = [f"{one.state} {one.engine} :{one.port}" for one in servers if one.may_live]
+    living = [
+        f"{one.state} {one.engine} :{one.port}" for one in servers if one.may_still_be_running
+    ]
     return ", ".join(living) or "no server"
 
 

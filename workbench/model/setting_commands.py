@@ -119,9 +119,9 @@ class RemoteSetting:
     def format(self, value: Any) -> str:
         return str(value)
 
-    def makes_hotter(self, now: Any, back: Any, highest_mhz: float) -> bool:
-        """Return whether the value `now` of this setting can make a GPU hotter than the value
-        `back` does. `highest_mhz` is the GPU's highest clock."""
+    def allows_more_heat(self, value: Any, other_value: Any, highest_mhz: float) -> bool:
+        """Return whether `value` of this setting can make a GPU hotter than `other_value`
+        does. `highest_mhz` is the GPU's highest clock."""
         return False
 
 
@@ -159,8 +159,8 @@ class _ClockLock(RemoteSetting):
             return str(value)
         return f"{low} MHz" if low == high else f"{low}-{high} MHz"
 
-    def makes_hotter(self, now: Any, back: Any, highest_mhz: float) -> bool:
-        return self._bounds(back, highest_mhz) < self._bounds(now, highest_mhz)
+    def allows_more_heat(self, value: Any, other_value: Any, highest_mhz: float) -> bool:
+        return self._bounds(other_value, highest_mhz) < self._bounds(value, highest_mhz)
 
     def _bounds(self, lock: Any, highest_mhz: float) -> tuple[float, float]:
         low, comma, high = str(lock).partition(",")
@@ -196,8 +196,8 @@ class _PowerLimit(RemoteSetting):
             return str(value)
         return f"{value:g} W"
 
-    def makes_hotter(self, now: Any, back: Any, highest_mhz: float) -> bool:
-        return bool(now - back > WATTS_EQUAL)
+    def allows_more_heat(self, value: Any, other_value: Any, highest_mhz: float) -> bool:
+        return bool(value - other_value > WATTS_EQUAL)
 
 
 class _Persistence(RemoteSetting):
@@ -222,6 +222,15 @@ class _Persistence(RemoteSetting):
         if isinstance(value, bool):
             return "on" if value else "off"
         return str(value)
+
+
+class CoreWrite(NamedTuple):
+    """A command that writes `text` to `files` in sysfs. `value` is the part of the setting's value that
+    it sets, such as "powersave=0-3"."""
+
+    value: str
+    text: str
+    files: list[str]
 
 
 class _CoreSetting(RemoteSetting):
@@ -249,15 +258,11 @@ class _CoreSetting(RemoteSetting):
         """Return all files of sysfs that hold the setting."""
         raise KeyError(self.label)
 
-    def write_steps(
-        self, value: str, cores: Mapping[int, int], sysfs: str
-    ) -> Iterator[tuple[str, str, list[str]]]:
-        """Yield (value, text, files) for each command that is needed to set the CPU cores to
-        `value`. The command writes `text` to these files in sysfs. The first element is the part of
-        `value` that this command sets, such as "powersave=0-3"."""
+    def core_writes(self, value: str, cores: Mapping[int, int], sysfs: str) -> Iterator[CoreWrite]:
+        """Yield the write of each command that is needed to set the CPU cores to `value`."""
         raise KeyError(self.label)
 
-    def manual_steps(
+    def manual_texts_and_files(
         self, value: str, cores: Sequence[object], root: str
     ) -> Iterator[tuple[str, str]]:
         """Yield (text, files) for each shell command that the user can enter to set `value` on
@@ -277,14 +282,12 @@ class _Governor(_CoreSetting):
     def files(self, cores: Mapping[int, int], sysfs: str) -> list[str]:
         return [GOVERNOR_FILES.format(root=sysfs, cpu=cpu) for cpu in cores]
 
-    def write_steps(
-        self, value: str, cores: Mapping[int, int], sysfs: str
-    ) -> Iterator[tuple[str, str, list[str]]]:
-        for name, named in core_values.split_core_values(value).items():
+    def core_writes(self, value: str, cores: Mapping[int, int], sysfs: str) -> Iterator[CoreWrite]:
+        for name, named in core_values.parse_core_values(value).items():
             part = f"{name}={core_values.ranges_text(named)}" if named else name
-            yield part, name, self.files(dict.fromkeys(named, 0) or cores, sysfs)
+            yield CoreWrite(part, name, self.files(dict.fromkeys(named, 0) or cores, sysfs))
 
-    def manual_steps(
+    def manual_texts_and_files(
         self, value: str, cores: Sequence[object], root: str
     ) -> Iterator[tuple[str, str]]:
         yield value, " ".join(GOVERNOR_FILES.format(root=root, cpu=cpu) for cpu in cores)
@@ -302,23 +305,24 @@ class _CStates(_CoreSetting):
             for state in range(count)
         ]
 
-    def write_steps(
-        self, value: str, cores: Mapping[int, int], sysfs: str
-    ) -> Iterator[tuple[str, str, list[str]]]:
+    def core_writes(self, value: str, cores: Mapping[int, int], sysfs: str) -> Iterator[CoreWrite]:
         by_text: dict[str, list[str]] = {"0": [], "1": []}
-        for name, named in core_values.split_core_values(value).items():
+        for name, named in core_values.parse_core_values(value).items():
             for cpu in named or cores:
                 for state, file in enumerate(self.files({cpu: cores.get(cpu, 0)}, sysfs)):
-                    by_text[self._state_text(core_values.is_off(name, state))].append(file)
-        written = [(value, text, files) for text, files in by_text.items() if files]
-        yield from written or [(value, self._state_text(value == core_values.OFF), [])]
+                    by_text[self._state_text(core_values.is_idle_state_off(name, state))].append(
+                        file
+                    )
+        written = [CoreWrite(value, text, files) for text, files in by_text.items() if files]
+        nothing = CoreWrite(value, self._state_text(value == core_values.OFF), [])
+        yield from written or [nothing]
 
     @staticmethod
     def _state_text(is_off: bool) -> str:
         """Return what the file of an idle state contains."""
         return "1" if is_off else "0"
 
-    def manual_steps(
+    def manual_texts_and_files(
         self, value: str, cores: Sequence[object], root: str
     ) -> Iterator[tuple[str, str]]:
         states: Sequence[object] = "*"
@@ -339,8 +343,11 @@ class _CStates(_CoreSetting):
 
     def is_between(self, found: str, one: str, other: str) -> bool:
         for state in range(_MOST_STATES):
-            ends = core_values.is_off(one, state), core_values.is_off(other, state)
-            if core_values.is_off(found, state) not in ends:
+            ends = (
+                core_values.is_idle_state_off(one, state),
+                core_values.is_idle_state_off(other, state),
+            )
+            if core_values.is_idle_state_off(found, state) not in ends:
                 return False
         return True
 
@@ -408,7 +415,7 @@ def setting_steps(
     setting = SETTINGS[key]
     if not isinstance(setting, _CoreSetting):
         return (SettingStep((nvidia_smi, "-i", uuid, *setting.argv(value)), value),)
-    written = setting.write_steps(str(value), cores or {}, sysfs)
+    written = setting.core_writes(str(value), cores or {}, sysfs)
     return tuple(SettingStep((tee, *files), part, text + "\n") for part, text, files in written)
 
 
@@ -441,7 +448,9 @@ def why_command_failed(returncode: int, said: str, program: str = "nvidia-smi") 
     return None
 
 
-def outcome_of_restoring(key: str, before: Any, found: Any, failed: str | None) -> tuple[bool, str]:
+def is_restored_and_message(
+    key: str, before: Any, found: Any, failed: str | None
+) -> tuple[bool, str]:
     """Return (whether a revert has restored a setting, message for the user). `before` is the value
     to restore, and `found` the host's value after the revert; `found` is None for a clock lock and
     if the host did not answer. `failed` is the error of the command; None if it succeeded."""
@@ -484,25 +493,27 @@ def manual_command(uuid: str, key: str, value: Any, sysfs: str = SYSFS) -> str:
         steps = setting_steps(uuid, key, value)
         return " && ".join(shlex.join(("sudo", *step.argv)) for step in steps)
     root, typed = shlex.quote(sysfs), []
-    for one, cores in core_values.split_core_values(str(value)).items():
-        for text, files in setting.manual_steps(one, cores or "*", root):
+    for one, cores in core_values.parse_core_values(str(value)).items():
+        for text, files in setting.manual_texts_and_files(one, cores or "*", root):
             typed.append(f"echo {shlex.quote(text)} | sudo tee {files}")
     return " && ".join(typed)
 
 
-def value_heats_gpu(key: str, now: Any, back: Any, highest_mhz: float | None) -> bool:
-    """Return whether the value `now` of a setting can make a GPU hotter than the value `back` does.
-    If so, a change from `now` to `back` cools the GPU.
+def value_allows_more_heat(
+    key: str, value: Any, other_value: Any, highest_mhz: float | None
+) -> bool:
+    """Return whether `value` of a setting can make a GPU hotter than `other_value` does. If so, a
+    change from `value` to `other_value` cools the GPU.
 
     `highest_mhz` is the highest SM clock for a lock of the SM clock, and the highest memory clock
     for a lock of that clock. If it is None, the driver's default counts as higher than any lock.
     """
     if highest_mhz is None:
         highest_mhz = math.inf
-    return SETTINGS[key].makes_hotter(now, value_to_restore(back), highest_mhz)
+    return SETTINGS[key].allows_more_heat(value, value_to_restore(other_value), highest_mhz)
 
 
-def why_lost(
+def why_setting_was_lost(
     entry: Mapping[str, Any],
     boot_id: str,
     energy_j: float | None = None,
@@ -610,21 +621,23 @@ def is_number(value: Any) -> bool:
     return abs(value) <= sys.float_info.max
 
 
-def numbers_are_plain(data: Any) -> bool:
+def has_only_bounded_numbers(data: Any) -> bool:
     """Return whether every number in the guard's state file is below 1e12. Times, process ids and
     measured values are, but other programs of the user could write larger numbers to the file. The
     field `journal` is not checked, because it is only compared."""
     if isinstance(data, dict):
-        return all(numbers_are_plain(value) for name, value in data.items() if name != "journal")
+        return all(
+            has_only_bounded_numbers(value) for name, value in data.items() if name != "journal"
+        )
     if isinstance(data, list):
-        return all(map(numbers_are_plain, data))
+        return all(map(has_only_bounded_numbers, data))
     return not isinstance(data, (int, float)) or abs(data) < 1e12
 
 
 # ---- the CPU cores
 
 
-def was_interrupted(key: str, found: Any, now: Any, before: Any) -> bool:
+def was_core_change_interrupted(key: str, found: Any, now: Any, before: Any) -> bool:
     """Return whether a change of a CPU-core setting from `before` to `now`, or its revert, stopped
     before it reached all cores. `found` is the setting's present value. The result is False for a
     setting of a GPU, and if a core has a value that such a change cannot leave behind."""
@@ -633,18 +646,18 @@ def was_interrupted(key: str, found: Any, now: Any, before: Any) -> bool:
         return False
     by_core = {}  # the last value of a core that is named twice: it is also written last
     try:
-        for value, cores in core_values.split_core_values(str(found)).items():
+        for value, cores in core_values.parse_core_values(str(found)).items():
             by_core.update(dict.fromkeys(cores, value))
     except ValueError:
         return False
-    ends = [core_values.split_core_values(str(value)) for value in (now, before)]
+    ends = [core_values.parse_core_values(str(value)) for value in (now, before)]
     for cpu, value in by_core.items():
-        if not _is_between_ends(setting, cpu, value, ends):
+        if not _is_between_core_values(setting, cpu, value, ends):
             return False
     return bool(by_core)
 
 
-def _is_between_ends(
+def _is_between_core_values(
     setting: _CoreSetting, cpu: int, value: str, ends: Sequence[Mapping[str, Sequence[int]]]
 ) -> bool:
     """Return whether the core can have this value in the middle of a change between the `ends`."""

@@ -444,7 +444,7 @@ def setting_of(key: str) -> Setting:
     return _BY_KEY[key]
 
 
-def parse_word(word: str) -> GpuSettings:
+def parse_setting_argument(word: str) -> GpuSettings:
     """Parse one argument such as "power-limit=400", "gpu-clocks=210-2400" or "reset-gpu-clocks" to
     a GpuSettings with one setting. Raises InputError if the argument is invalid."""
     name, _, text = word.strip().lstrip("-").partition("=")
@@ -513,7 +513,7 @@ def stored_setting_text(key: str, value: Any) -> str:
     return stored_text(split_setting_key(key)[1], value)
 
 
-def setting_place(gpu_uuid: str, gpu_index: int) -> str:
+def setting_target_text(gpu_uuid: str, gpu_index: int) -> str:
     """Return where a setting applies: "host", or for example "GPU0"."""
     return HOST if gpu_uuid == HOST else f"GPU{gpu_index}"
 

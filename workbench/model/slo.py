@@ -41,10 +41,10 @@ class Limit:
     percent: float
 
     def __str__(self) -> str:
-        return f"{self.latency}<={_plain_number(self.most_ms)}@p{_plain_number(self.percent)}"
+        return f"{self.latency}<={_format_without_exponent(self.most_ms)}@p{_format_without_exponent(self.percent)}"
 
 
-def _plain_number(number: float) -> str:
+def _format_without_exponent(number: float) -> str:
     """Return a number without an exponent, so that the text of a limit can be read again."""
     return f"{number:.6f}".rstrip("0").rstrip(".")
 
@@ -73,7 +73,7 @@ class LimitAttained:
         return self.kept_pct - self.wanted_pct
 
     @property
-    def kept_text(self) -> str:
+    def attained_share_text(self) -> str:
         """How many of the requests kept the limit, as text."""
         if self.kept_pct is None:
             return "n/a"
@@ -167,4 +167,4 @@ def _verdict_of_limit(attained: LimitAttained) -> str:
     if attained.margin_pct is None:
         return "n/a: this latency has no value"
     verdict = "held" if attained.margin_pct >= 0 else "NOT HELD"
-    return f"{verdict}: {attained.kept_text} of the requests kept it"
+    return f"{verdict}: {attained.attained_share_text} of the requests kept it"

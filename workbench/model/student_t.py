@@ -72,15 +72,15 @@ def t_power(shift: float, df: float, alpha: float) -> float:
     log_front = math.log(2) + 0.5 * df * math.log(df / 2) - math.lgamma(df / 2)
 
     # u = v * v: close points where the spread is small, which is where T is large
-    def part(v: float) -> float:
+    def integrand(v: float) -> float:
         if v == 0.0:
             return 0.0
         u = v * v
         density = math.exp(log_front + (df - 1) * math.log(u) - 0.5 * df * u * u) * 2 * v
         return density * (_normal_cdf(shift - limit * u) + _normal_cdf(-shift - limit * u))
 
-    inner = math.fsum((4 if i % 2 else 2) * part(end * i / steps) for i in range(1, steps))
-    return (part(0.0) + inner + part(end)) * end / steps / 3
+    inner = math.fsum((4 if i % 2 else 2) * integrand(end * i / steps) for i in range(1, steps))
+    return (integrand(0.0) + inner + integrand(end)) * end / steps / 3
 
 
 def _normal_cdf(z: float) -> float:

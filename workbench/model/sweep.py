@@ -175,7 +175,7 @@ class Sweep:
     def what_it_finds(self) -> str:
         """What the sweep looks for among its values: "knee", or "capacity" of a search for users
         or for a rate."""
-        return self.facts.finds
+        return self.kind_details.finds
 
     @property
     def description(self) -> str:
@@ -190,15 +190,15 @@ class Sweep:
     @property
     def command(self) -> str:
         """The command that started the sweep and resumes it, such as "gpu sweep"."""
-        return self.facts.command
+        return self.kind_details.command
 
     @property
-    def facts(self) -> SweepKind:
+    def kind_details(self) -> SweepKind:
         """What the sweeps of this kind have in common."""
         return self.kind_facts or _BEFORE.get(self.kind) or sweep_kind_of_gpu_setting(self.kind)
 
     @property
-    def what(self) -> str:
+    def kind_noun(self) -> str:
         """What the user calls it: "tune" or "sweep"."""
         return "tune" if self.kind == TUNE else "sweep"
 

@@ -244,7 +244,7 @@ class Series:
         return None
 
 
-class Pace:
+class ReadingIntervals:
     """The intervals between readings of a host, used to store a reading for each second. Readings
     can come a little more than a second apart. A reading then also counts for the second before it,
     so that the history has no gap."""
@@ -252,7 +252,7 @@ class Pace:
     def __init__(self) -> None:
         self._last_s: float | None = None
 
-    def seconds_of_reading(self, unix_s: float, interval_s: float) -> range:
+    def seconds_covered_by_reading(self, unix_s: float, interval_s: float) -> range:
         """Return the Unix seconds for which a new reading counts: its own second, and the seconds
         since the previous reading. If the previous reading is older than 1.75 times `interval_s`,
         only the reading's own second counts."""
@@ -315,9 +315,9 @@ class History:
                 older._series[key] = series
         self._series = older._series
         for event in older.events:
-            self.add_event(event)
+            self.add_event_if_new(event)
 
-    def add_event(self, event: Event) -> bool:
+    def add_event_if_new(self, event: Event) -> bool:
         """Insert an event in time order, and drop the oldest event if there are more than 2,000.
         Return False if the event is already in the history."""
         near = bisect_left(self.events, event.unix_s - SAME_EVENT_S, key=_time_of_event)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from workbench.model.errors import InputError
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.settings import GpuSettings, SettingValue, parse_word
+from workbench.model.settings import GpuSettings, SettingValue, parse_setting_argument
 
 TUNE = "tune"  # the kind of a sweep that is a tune
 OF_GPUS = "gpu."  # begins the assignment of a GPU setting
@@ -58,7 +58,7 @@ def gpu_settings_from_assignments(sets: Sequence[str]) -> GpuSettings:
     found: dict[str, SettingValue] = {}
     for word in sets:
         if word.startswith(OF_GPUS):
-            found |= parse_word(word.removeprefix(OF_GPUS))
+            found |= parse_setting_argument(word.removeprefix(OF_GPUS))
     return GpuSettings(found)
 
 

@@ -128,7 +128,7 @@ def _points_by_entry(sweep: Sweep) -> dict[Entry, list[SweepPoint]]:
     return points
 
 
-def _is_out(point: SweepPoint) -> bool:
+def _is_eliminated(point: SweepPoint) -> bool:
     """Return whether a server could not be measured, or broke a limit."""
     if point.state == PointState.DONE:
         return bool(point.error)
@@ -144,7 +144,7 @@ def mean_gains_of_newest_block(blocks: Sequence[Block]) -> dict[Entry, float]:
     return _gains_of_entries(usable[-1], usable)
 
 
-def gains_of_survivors(sweep: Sweep) -> dict[Entry, float]:
+def gains_of_remaining_entries(sweep: Sweep) -> dict[Entry, float]:
     """Return the gains of the entries that are still in the race of a stored tune: those of the
     newest block, or of the block before if all of these are out. An entry whose second start there
     was no time for keeps what its first start has shown."""
@@ -153,7 +153,7 @@ def gains_of_survivors(sweep: Sweep) -> dict[Entry, float]:
     survivors: dict[int, list[Entry]] = {}
     for entry, points in _points_by_entry(sweep).items():
         newest = points[-1]
-        if entry in measured and not _is_out(newest):
+        if entry in measured and not _is_eliminated(newest):
             survivors.setdefault(_block_of(newest), []).append(entry)
     for block in sorted(survivors, reverse=True):
         if found := _gains_of_entries(survivors[block], usable):
@@ -200,9 +200,9 @@ def rank_configurations(sweep: Sweep) -> list[Standing]:
                 values[_block_of(point) - 1] = getattr(point, goal.field)
         found.append(Standing(entry, tuple(values), gains.get(entry), tuple(points)))
 
-    def rank(one: Standing) -> tuple[bool, bool, int, float]:
-        is_out = one.gain is None or _is_out(one.newest_point)
+    def ranking_key(one: Standing) -> tuple[bool, bool, int, float]:
+        is_out = one.gain is None or _is_eliminated(one.newest_point)
         newest = _block_of(one.newest_point)
         return (one.entry != START_ENTRY, is_out, -newest, -(one.gain or 0.0))
 
-    return sorted(found, key=rank)
+    return sorted(found, key=ranking_key)

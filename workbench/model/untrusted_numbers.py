@@ -144,7 +144,7 @@ def replace_non_finite(data: Any) -> Any:
     return data
 
 
-def strict_json(text: str | bytes) -> Any:
+def parse_strict_json(text: str | bytes) -> Any:
     """Parse a JSON document. Raises ValueError if it is not valid JSON, or if it contains NaN, an
     infinite number or an integer of more than MOST_DIGITS + 2 digits. A reader of many files of
     other users uses it: one such number would make the joined answer of all files unreadable."""

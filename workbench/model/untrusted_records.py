@@ -21,19 +21,19 @@ _NUMBERS = (float, int)
 Reader: TypeAlias = Callable[[str, Any], Any]  # field, value -> value; ValueError says why not
 
 
-def read_fields(
-    kind: Any, said: Any, readers: Mapping[str, Reader] | None = None
+def read_fields_and_reasons(
+    kind: Any, json_object: Any, readers: Mapping[str, Reader] | None = None
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return (values, reasons): the fields of the dataclass `kind` that the JSON object `said` has,
+    """Return (values, reasons): the fields of the dataclass `kind` that `json_object` has,
     and for each impossible value the reason why it is left out. `readers` has the readers of fields
-    with other types than numbers, texts and lists of these. Raises ValueError if `said` is not an
+    with other types than numbers, texts and lists of these. Raises ValueError if `json_object` is no
     object."""
-    if not isinstance(said, Mapping):
+    if not isinstance(json_object, Mapping):
         raise ValueError(f"{kind.__name__} is not an object")
     values: dict[str, Any] = {}
     reasons: dict[str, str] = {}
     known, own = _readers_of(kind), readers or {}
-    for field, value in said.items():
+    for field, value in json_object.items():
         if value is None or field not in known:
             continue
         reader = own.get(field, known[field])
@@ -49,14 +49,14 @@ def read_fields(
 def read_record(
     kind: type[Record], said: Any, readers: Mapping[str, Reader] | None = None
 ) -> Record:
-    """Return an instance of the dataclass `kind` from a JSON object, as `read_fields` reads it. If the
+    """Return an instance of the dataclass `kind` from a JSON object, as `read_fields_and_reasons` reads it. If the
     dataclass has a field `absent`, it gets the reasons of the impossible values. Raises ValueError
     if a field without a default has no usable value."""
-    return build_record(kind, *read_fields(kind, said, readers))
+    return build_record(kind, *read_fields_and_reasons(kind, said, readers))
 
 
 def build_record(kind: type[Record], values: dict[str, Any], reasons: Mapping[str, str]) -> Record:
-    """Return an instance of the dataclass `kind` from what `read_fields` has returned. Raises
+    """Return an instance of the dataclass `kind` from what `read_fields_and_reasons` has returned. Raises
     ValueError, as `read_record` does, if a required field has no usable value."""
     of: Any = kind
     for name in _required_fields(of):

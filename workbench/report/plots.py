@@ -202,7 +202,7 @@ def _operating_map_plots(swept: Sweep) -> list[PlotBlock]:
     found = operating_map_from_sweep(swept)
     if found is None or len(found.points) < 2:
         return []
-    who = swept.facts.counts
+    who = swept.kind_details.counts
     most = max(point.user_tok_s for point in found.points)
     axis = svg.SvgAxis(f"tok/s per {who}", 0.0, most * 1.05)
     marks = []

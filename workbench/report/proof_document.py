@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.model.errors import InputError
-from workbench.model.untrusted_numbers import strict_json
+from workbench.model.untrusted_numbers import parse_strict_json
 
 FORMAT = 1
 MOST_BYTES = 64 << 20  # 64 pairs with all their conditions have 3 MB
@@ -80,7 +80,7 @@ def read_proof_data_and_page(path: Path) -> tuple[dict[str, Any], str]:
             f"{path}: the page has no proof in it, or was cut off", next_step=_NEXT_STEP
         )
     try:
-        document = strict_json(data)
+        document = parse_strict_json(data)
     except RecursionError:
         raise InputError(f"{path}: its data are nested too deeply", next_step=_NEXT_STEP) from None
     except json.JSONDecodeError as error:

@@ -81,7 +81,7 @@ DEFINITIONS = (
     "Goodput: requests, and their output tokens, per second in the steady window that kept all limits "
     "of the SLO. A failed request keeps no limit.",
     "Tokens are the server's own usage. Percentiles interpolate linearly. "
-    + " ".join(f"{each.need}, and is n/a with fewer." for each in _NEED_MANY),
+    + " ".join(f"{each.least_values_text}, and is n/a with fewer." for each in _NEED_MANY),
 )
 _SPEC_FIELDS_NOT_LISTED = {
     "url",
@@ -200,7 +200,7 @@ def key_metrics(summary: BenchSummary) -> KeyMetrics:
     # At a rate a user's wait begins when the request is due, not when a stream is free for it.
     first = "ttft_ms" if summary.ttft_from_schedule_ms is None else "ttft_from_schedule_ms"
     for name in (first, "itl_ms"):
-        median = summary.latency(name, "p50")
+        median = summary.latency_ms(name, "p50")
         tail = _highest_percentile(summary, name)
         if median is not None:
             items.append((f"{METRICS[name].title} p50", number_text(median, "ms"), tail))
@@ -231,7 +231,7 @@ def _highest_percentile(summary: BenchSummary, name: str) -> str:
     as "p99 120 ms"."""
     _, lowest, *higher = COMPARED_PERCENTILES
     for percentile in (*reversed(higher), lowest):
-        value = summary.latency(name, percentile.name)
+        value = summary.latency_ms(name, percentile.name)
         if value is not None:
             return f"{percentile.title} {number_text(value, 'ms')}"
     return f"{lowest.title} {NA}"
@@ -247,11 +247,11 @@ def latency_blocks(summary: BenchSummary) -> list[Block]:
     """Return the table of latencies, and what a reader must know to understand its values."""
     blocks: list[Block] = [Heading("Latency"), _latency_table(summary)]
     names = [metric.name for metric in metrics_of_group(LATENCY)]
-    measured = [name for name in names if summary.latency(name, "p50") is not None]
+    measured = [name for name in names if summary.latency_ms(name, "p50") is not None]
     needs = []
     for percentile in _NEED_MANY:
-        if None in [summary.latency(name, percentile.name) for name in measured]:
-            needs.append(f"{percentile.need}.")
+        if None in [summary.latency_ms(name, percentile.name) for name in measured]:
+            needs.append(f"{percentile.least_values_text}.")
     if needs:
         blocks.append(TextBlock(" ".join(needs)))
     chunk = summary.tokens_per_chunk
@@ -263,7 +263,7 @@ def latency_blocks(summary: BenchSummary) -> list[Block]:
 def _latency_table(summary: BenchSummary) -> Table:
     rows = []
     for metric in metrics_of_group(LATENCY):
-        values = [summary.latency(metric.name, part) for part in PARTS]
+        values = [summary.latency_ms(metric.name, part) for part in PARTS]
         if set(values) != {None}:
             rows.append((metric.title, *map(number_text, values)))
         elif not metric.optional:

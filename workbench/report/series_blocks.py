@@ -135,7 +135,9 @@ def like_for_like_blocks(comparison: Comparison) -> list[Block]:
 
 def answer_text_blocks(comparison: Comparison) -> list[Block]:
     """Return the blocks with what A and B answered; [] if nobody looked."""
-    rows = tuple((side, text.excerpt or NA) for side, text in comparison.texts if text is not None)
+    rows = tuple(
+        (side, text.excerpt or NA) for side, text in comparison.sides_and_texts if text is not None
+    )
     if not rows:
         return []
     return [Heading("What A and B answered"), Facts(rows)]
@@ -221,7 +223,7 @@ def unfinished_block(experiment: Experiment) -> list[Block]:
 def failed_runs_block(experiment: Experiment) -> list[Block]:
     """Return the block that says why runs failed or were dropped; [] if none were."""
     lines = [
-        f"run {run.place + 1}, {run.place_in_pairs} {run.side}: {run.state}: {run.error}"
+        f"run {run.place + 1}, {run.pair_label} {run.side_label}: {run.state}: {run.error}"
         for run in experiment.runs
         if run.error
     ]
@@ -327,7 +329,7 @@ def _design_rows(experiment: Experiment) -> tuple[tuple[str, str], ...]:
     if spec.order_seed is not None:
         rows.append(("seed of the order", str(spec.order_seed)))
     if experiment.discarded_runs:
-        sides = ", ".join(run.side for run in experiment.discarded_runs)
+        sides = ", ".join(run.side_label for run in experiment.discarded_runs)
         rows.append(("first runs discarded", sides))
     if experiment.extensions:
         times = count_of(experiment.extensions, "time")
@@ -370,7 +372,7 @@ def _runs_table(experiment: Experiment) -> Table:
             took = f"{run.took_s:.0f} s"
         state = ": ".join(filter(None, (run.state, run.error)))
         value = metric_number(metric, run.value)
-        rows.append((str(run.place + 1), pair, run.side, state, result, value, took))
+        rows.append((str(run.place + 1), pair, run.side_label, state, result, value, took))
     head = ("order", "pair", "arm", "state", "result", metric_title(metric), "took")
     return Table(head, tuple(rows), frozenset({0, 1, 5, 6}))
 
@@ -422,7 +424,7 @@ def sweep_note_blocks(sweep: Sweep) -> list[Block]:
     blocks = bulleted_list(sweep.notes)
     if sweep.experiment_id is not None or sweep.confirmed is not None:
         blocks.append(TextBlock(_confirmation_sentence(sweep)))
-    elif sweep.facts.starts_servers:
+    elif sweep.kind_details.starts_servers:
         text = "One screening run each: differences between points are not confirmed."
         blocks.append(TextBlock(text))
     return blocks
@@ -488,7 +490,7 @@ def _point_columns(sweep: Sweep) -> dict[str, str]:
         is_measured = any(getattr(point, name) is not None for point in done)
         if is_measured or name == "tok_s":
             shown.append(name)
-    if sweep.facts.varies_load:
+    if sweep.kind_details.varies_load:
         shown.sort(key=(*_OF_LOAD, *shown).index)
     return {name: _POINT_METRICS[name] for name in shown}
 

@@ -464,7 +464,7 @@ class ClusterSupervisor(Supervisor):
     def _has_started_ray(self, run_id: str) -> bool:
         """Return whether a live run has started Ray itself, so that its stop ends Ray, too."""
         nodes = self.record(run_id).plan.nodes
-        return self.status(run_id).may_live and any(node.role for node in nodes)
+        return self.status(run_id).may_still_be_running and any(node.role for node in nodes)
 
     async def _omit_running_ray(
         self, plan: LaunchPlan, commands: Sequence[tuple[Node, Command]]

@@ -70,7 +70,7 @@ def _make_refusal(host: Host, command: Command, message: str, next_step: str) ->
 
 def list_freed_ports(replaced: ServerStatus | None) -> tuple[int, ...]:
     """Return the port that becomes free when the server `replaced` is stopped; () if there is none."""
-    if replaced is None or not replaced.may_live or replaced.port is None:
+    if replaced is None or not replaced.may_still_be_running or replaced.port is None:
         return ()
     return (replaced.port,)
 

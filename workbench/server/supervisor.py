@@ -583,8 +583,8 @@ class Supervisor:
         gets a signal, so that its end does not count as a failure."""
         await run.close()
         await self._read_status(run)
-        may_live = run.facts.alive or launched_runs.has_lost_keeper(run)
-        if may_live and not run.facts.stop_requested:
+        may_still_be_running = run.facts.alive or launched_runs.has_lost_keeper(run)
+        if may_still_be_running and not run.facts.stop_requested:
             asked = run.facts.now_unix_s
             # a full disk must not prevent a stop; only the mark is lost
             with contextlib.suppress(FileError):

@@ -251,10 +251,10 @@ class _Asker:
         vectors = [one for one in self._answers if isinstance(one, Vector)]
         if vectors:
             return _vector_findings(vectors)
-        return answer_probe.judge_probe(
+        return answer_probe.assess_probe(
             self._probed,
             model=self._model,
-            together=PROMPTS_TOGETHER,
+            asks_sent_at_once=PROMPTS_TOGETHER,
             nonsense_expected=nonsense_expected,
         )
 

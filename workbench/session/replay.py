@@ -186,7 +186,7 @@ class Replay(Session):
             self._next = next(self._items, None)
 
     def _show_event(self, event: Event) -> None:
-        self.timeline.history.add_event(event)
+        self.timeline.history.add_event_if_new(event)
         self.core.notify(Level.INFO, event.text)
         if event.kind in (EventKind.BENCH_BEGIN, EventKind.BENCH_END):
             self.core.update(bench=BenchState(running=event.kind is EventKind.BENCH_BEGIN))

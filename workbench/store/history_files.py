@@ -339,7 +339,7 @@ def load_history(folder: Path, host: str, now: float, without: str = "") -> Kept
         if writer.begun is not None and not writer.alive:
             text = f"{writer.begun.text.removesuffix(' begins')} ends: {_CUT}"
             cut = Event(max(writer.last_s, writer.begun.unix_s), EventKind.BENCH_END, text)
-            kept.history.add_event(cut)
+            kept.history.add_event_if_new(cut)
             kept.cut = max(filter(None, (kept.cut, cut)), key=lambda event: event.unix_s)
     marks = [event for event in kept.history.events if event.kind in _OF_BENCH]
     if kept.cut is not None and marks[-1] != kept.cut:
@@ -370,7 +370,7 @@ def _load_file(kept: Kept, path: Path, host: str, now: float, writer: _Writer) -
                 for key, value in item.values.items():
                     kept.history.load(key, item.unix_s, value, header.step_s)
             elif isinstance(item, Event):
-                kept.history.add_event(item)
+                kept.history.add_event_if_new(item)
                 if item.text.startswith(OWN_BENCHMARK):
                     writer.begun = item if item.kind is EventKind.BENCH_BEGIN else None
             elif isinstance(item, recording.Infos):

@@ -21,7 +21,7 @@ from workbench.hosts.container_kinds import KINDS
 from workbench.model.errors import InputError
 from workbench.model.host_entry import ClusterEntry, ClusterNode, HostEntry, HostsFile
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.run_options import OPTIONS, PROCESS, option_of
+from workbench.model.run_options import OPTIONS, PROCESS, launcher_option
 from workbench.model.untrusted_text import NAME_CHARS, UNSAFE, VARIABLE_NAME, clean_text
 from workbench.store.toml_schema import (
     UNUSABLE,
@@ -294,7 +294,7 @@ def _check_entry(section: str, name: str, value: Any, problems: list[Problem]) -
 def _check_run_options(entry: HostEntry, problems: list[Problem]) -> None:
     for name, text in entry.run_options.items():
         try:
-            option = option_of(entry.run_as or PROCESS, name)
+            option = launcher_option(entry.run_as or PROCESS, name)
             for line in text.splitlines():
                 option.parse(line)
         except InputError as error:

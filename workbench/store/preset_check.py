@@ -19,7 +19,7 @@ from workbench.model.errors import InputError
 from workbench.model.findings import Finding, Level
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.preset import Preset
-from workbench.model.run_options import OPTIONS, PROCESS, option_of
+from workbench.model.run_options import OPTIONS, PROCESS, launcher_option
 from workbench.model.run_options.option import RunOption
 from workbench.model.settings import MEMORY_CLOCKS
 from workbench.model.untrusted_text import as_list, as_table, clean_text
@@ -338,7 +338,7 @@ def _run_findings(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Find
         return
     for name, value in options.items():
         try:
-            _check_run_option(option_of(word, name), value)
+            _check_run_option(launcher_option(word, name), value)
         except InputError as error:
             yield (
                 ("launch", "run_options", name),

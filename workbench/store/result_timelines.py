@@ -70,7 +70,7 @@ def read_timeline(path: Path) -> ResultTimeline | None:
                     for key, value in item.values.items():
                         history.add(key, item.unix_s, value)
                 elif isinstance(item, Event):
-                    history.add_event(item)
+                    history.add_event_if_new(item)
                     if item.kind in (_BEGIN, _END) and item.result_id is not None:
                         marks[item.kind] = item
     except FileNotFoundError:

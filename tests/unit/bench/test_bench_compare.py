@@ -24,7 +24,7 @@ from workbench.model.bench import (
     MetricChange,
     format_half_width,
 )
-from workbench.model.distribution import PERCENTILES, highest_compared
+from workbench.model.distribution import PERCENTILES, highest_shared_percentile
 from workbench.model.student_t import incomplete_beta, t_cdf, t_quantile
 
 
@@ -543,7 +543,7 @@ def test_results_from_before_a_percentile_are_compared_by_one_that_all_have(
     """The comparison had only the new percentile, which stored results lack, and so no tail."""
     old, new = spread(100.0, 100), replace(spread(100.0, 100), p95=150.0)
     monkeypatch.setattr(distribution, "COMPARED_PERCENTILES", tuple(PERCENTILES.values()))
-    assert highest_compared([new, new]).name == "p95"
-    assert highest_compared([new, old]).name == "p90"
-    assert highest_compared([spread(100.0)]).name == "p99"
-    assert highest_compared([]).name == "p95", "of those that need no number of values"
+    assert highest_shared_percentile([new, new]).name == "p95"
+    assert highest_shared_percentile([new, old]).name == "p90"
+    assert highest_shared_percentile([spread(100.0)]).name == "p99"
+    assert highest_shared_percentile([]).name == "p95", "of those that need no number of values"

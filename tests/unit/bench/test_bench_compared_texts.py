@@ -84,7 +84,7 @@ def test_the_faster_side_is_better_if_both_sides_answer() -> None:
     one = _experiment(GOOD, GOOD)
     assert one.verdict.startswith("B is faster by ")
     assert _comparison(one).metrics[0].verdict == BETTER
-    assert [text and text.excerpt for _, text in _comparison(one).texts] == (
+    assert [text and text.excerpt for _, text in _comparison(one).sides_and_texts] == (
         ['"Rivers shape valleys."'] * 2
     )
 

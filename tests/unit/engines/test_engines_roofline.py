@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from workbench.engines import gpu_table
 from workbench.engines.roofline import Load, compute_speed_limits, find_memory_bandwidth_or_reason
-from workbench.model.counts import four_digits
+from workbench.model.counts import format_four_digits
 from workbench.model.gpu import GpuInfo
 from workbench.model.plan import ModelFacts
 
@@ -141,4 +141,4 @@ def test_tensor_parallel_is_never_below_pipeline_parallel(names: list[str]) -> N
     ("value", "text"), [(27.964, "27.96"), (213.5, "213.5"), (1808.2, "1,808"), (14468.0, "14,468")]
 )
 def test_a_rate_has_no_exponent(value: float, text: str) -> None:
-    assert four_digits(value) == text
+    assert format_four_digits(value) == text

@@ -231,8 +231,8 @@ def test_linear_attention_has_a_state_instead_of_a_cache() -> None:
     linear, full = sorted(parse_model_shape(qwen_next).kv, key=lambda one: one.values)
     assert (linear.count, full.count, full.heads, full.values) == (36, 12, 2, 512)
     inputs = (2 * 16 * 128 + 32 * 128) * 3 * 2
-    assert linear.state_size() == 32 * 128 * 128 * 2 + inputs
-    assert linear.state_size(bits=32) == 32 * 128 * 128 * 4 + inputs
+    assert linear.state_size_bytes() == 32 * 128 * 128 * 2 + inputs
+    assert linear.state_size_bytes(bits=32) == 32 * 128 * 128 * 4 + inputs
     short, long = (kv_bytes_of_sequence((full, linear), n) for n in (1, 100_001))
     assert long - short == 12 * 2 * 512 * 2 * 100_000
 

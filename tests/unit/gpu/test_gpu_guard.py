@@ -228,9 +228,9 @@ def test_a_change_whose_link_is_lost_in_its_middle_goes_back_to_the_value_before
     ],
 )
 def test_what_lets_a_gpu_run_hotter(setting: str, now: object, back: object, heats: bool) -> None:
-    assert setting_commands.value_heats_gpu(setting, now, back, 3090.0) is heats
+    assert setting_commands.value_allows_more_heat(setting, now, back, 3090.0) is heats
     if back in ("default", "unknown"):
-        assert not setting_commands.value_heats_gpu(setting, now, back, None), (
+        assert not setting_commands.value_allows_more_heat(setting, now, back, None), (
             "where the highest clock is not known, no lock is lifted"
         )
 

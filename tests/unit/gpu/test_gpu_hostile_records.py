@@ -20,7 +20,7 @@ from workbench.gpu.settings import claims, journal, proof_files, register
 from workbench.gpu.settings.alterations import alteration_of_claim, alteration_of_record
 from workbench.gpu.settings.rights import Rights
 from workbench.model.errors import WorkbenchError
-from workbench.model.untrusted_numbers import replace_non_finite, strict_json
+from workbench.model.untrusted_numbers import parse_strict_json, replace_non_finite
 
 ODD = (*ODD_NUMBERS, None, "x", EVIL, {"a": 1}, [[]])
 ENTRY: dict[str, Any] = {
@@ -154,8 +154,8 @@ def test_no_number_of_a_neighbour_makes_the_whole_register_unreadable(number: st
     """Also not one in a field that this version does not know: the answer of the host's program has
     the files of all users, and a host with Python 3.8 reads integers of any length."""
     with pytest.raises(ValueError, match="impossible number"):
-        strict_json(f'{{"more": [{number}]}}')
-    assert strict_json('{"more": [1e18, 1.5, -3]}') == {"more": [1e18, 1.5, -3]}
+        parse_strict_json(f'{{"more": [{number}]}}')
+    assert parse_strict_json('{"more": [1e18, 1.5, -3]}') == {"more": [1e18, 1.5, -3]}
 
 
 def test_a_register_file_is_fit_as_a_whole() -> None:

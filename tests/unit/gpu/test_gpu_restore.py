@@ -77,12 +77,12 @@ def test_by_hand_the_cores_that_differed_differ_again(tmp_path: Path) -> None:
         subprocess.run(["sh", "-c", line], check=True, stdout=subprocess.DEVNULL, timeout=30)
         files = sorted((tmp_path / "a b").rglob("scaling_governor"))
         now = {int(f.parent.parent.name[3:]): f.read_text().strip() for f in files}
-        assert core_values.join_core_values(now) == before and len(now) == 3
+        assert core_values.format_core_values(now) == before and len(now) == 3
 
 
 @given(st.dictionaries(st.integers(0, 300), NAMES, min_size=1, max_size=40))
 def test_governors_as_a_value_and_back(by_core: dict[int, str]) -> None:
-    value = core_values.join_core_values(by_core)
+    value = core_values.format_core_values(by_core)
     assert value is not None and setting_commands.value_equals("governor", value, value)
     made = setting_commands.setting_steps(
         "host", "governor", value, cores=dict.fromkeys(by_core, 0)
@@ -97,7 +97,7 @@ def test_governors_as_a_value_and_back(by_core: dict[int, str]) -> None:
     assert written == by_core
     changed = {**by_core, min(by_core): "userspace"}
     assert not setting_commands.value_equals(
-        "governor", core_values.join_core_values(changed), value
+        "governor", core_values.format_core_values(changed), value
     )
 
 
@@ -172,7 +172,7 @@ def test_what_says_that_it_failed(code: int, said: str, program: str, why: str |
 def test_when_a_setting_is_back(
     setting: str, before: object, told: object, failed: str | None, ok: bool, words: str
 ) -> None:
-    done, message = setting_commands.outcome_of_restoring(setting, before, told, failed)
+    done, message = setting_commands.is_restored_and_message(setting, before, told, failed)
     assert done is ok and words in message
 
 
@@ -198,12 +198,15 @@ def test_the_order_of_giving_back() -> None:
 def test_settings_that_a_restart_took_away() -> None:
     entry = {"boot_id": "b1", "energy_j": 500.0}
     assert (
-        setting_commands.why_lost(entry, "b1", 600.0) is None
-        and setting_commands.why_lost(entry, "b1") is None
+        setting_commands.why_setting_was_lost(entry, "b1", 600.0) is None
+        and setting_commands.why_setting_was_lost(entry, "b1") is None
     )
-    assert setting_commands.why_lost(entry, "b2", 600.0) == "the host was restarted"
-    assert setting_commands.why_lost(entry, "b1", 3.0) == "the driver was reloaded"
-    assert setting_commands.why_lost({"boot_id": "b1", "energy_j": None}, "b1", 3.0) is None
+    assert setting_commands.why_setting_was_lost(entry, "b2", 600.0) == "the host was restarted"
+    assert setting_commands.why_setting_was_lost(entry, "b1", 3.0) == "the driver was reloaded"
+    assert (
+        setting_commands.why_setting_was_lost({"boot_id": "b1", "energy_j": None}, "b1", 3.0)
+        is None
+    )
 
 
 def test_words_for_a_shell_stay_words() -> None:
@@ -232,7 +235,7 @@ def test_c_states_as_a_value_and_back(by_core: dict[int, tuple[str, int]]) -> No
         cpu: core_values.c_states_of_core([f"{off:d}\n" for off in states])
         for cpu, states in held.items()
     }
-    value = core_values.join_core_values({cpu: states or "" for cpu, states in read.items()})
+    value = core_values.format_core_values({cpu: states or "" for cpu, states in read.items()})
     assert value is not None and setting_commands.SETTINGS["c_states"].is_valid(value)
     written: dict[str, str] = {}
     for step in setting_commands.setting_steps(
@@ -260,14 +263,20 @@ def test_c_states_as_a_value_and_back(by_core: dict[int, tuple[str, int]]) -> No
     ],
 )
 def test_when_a_change_of_c_states_was_interrupted(found: str, cut: bool) -> None:
-    assert setting_commands.was_interrupted("c_states", found, "off", "on") is cut
+    assert setting_commands.was_core_change_interrupted("c_states", found, "off", "on") is cut
     # these are off in both
-    assert not setting_commands.was_interrupted("c_states", "off=0 on=1", "off", "off:1-3")
+    assert not setting_commands.was_core_change_interrupted(
+        "c_states", "off=0 on=1", "off", "off:1-3"
+    )
 
 
 def test_the_last_value_of_a_core_that_is_named_twice_counts() -> None:
-    assert setting_commands.was_interrupted("c_states", "on=0 off=0-1", "off", "off:1-3")
-    assert not setting_commands.was_interrupted("c_states", "off=0-1 on=0", "off", "off:1-3")
+    assert setting_commands.was_core_change_interrupted(
+        "c_states", "on=0 off=0-1", "off", "off:1-3"
+    )
+    assert not setting_commands.was_core_change_interrupted(
+        "c_states", "off=0-1 on=0", "off", "off:1-3"
+    )
 
 
 def test_c_states_by_hand(tmp_path: Path) -> None:

@@ -34,8 +34,8 @@ from workbench.model.settings import (
     ClockRange,
     GpuSettings,
     Setting,
+    parse_setting_argument,
     parse_stored_value,
-    parse_word,
     setting_of,
     value_to_store,
 )
@@ -101,7 +101,7 @@ def test_one_name_for_the_option_the_word_the_form_and_the_key(setting: Setting)
     assert (
         getattr(parse_command_line(["gpu", "set", f"--{setting.name}", text]), setting.key) == text
     )
-    assert parse_word(f"{setting.name}={text}") == GpuSettings({setting.key: value})
+    assert parse_setting_argument(f"{setting.name}={text}") == GpuSettings({setting.key: value})
     form = parse_form({setting.name: text}, 1)
     assert not isinstance(form, str) and form.settings == GpuSettings({setting.key: value})
     data = {

@@ -14,7 +14,7 @@ from workbench.model.answer_probe import (
     Ask,
     Place,
     Probed,
-    judge_probe,
+    assess_probe,
     make_long_ask,
     make_short_asks,
     summarize_probe,
@@ -120,11 +120,11 @@ def probed(made: Callable[[random.Random, Ask], str]) -> list[Probed]:
 @pytest.mark.parametrize("kind", GARBAGE)
 def test_garbage_that_is_close_to_language_is_found(kind: str) -> None:
     why, made = GARBAGE[kind]
-    (one, *_) = judge_probe(probed(made))
+    (one, *_) = assess_probe(probed(made))
     assert (one.code, one.level) == (DEGENERATE, Level.ERROR)
     assert why in one.text
     assert not [
-        f for f in judge_probe(probed(made), nonsense_expected="x") if f.level is Level.ERROR
+        f for f in assess_probe(probed(made), nonsense_expected="x") if f.level is Level.ERROR
     ]
 
 
@@ -139,7 +139,7 @@ def test_ready_finds_random_words_of_a_large_vocabulary() -> None:
         Probed(ask, Answer(words_of(draw, large, 45 if ask.place is Place.LONGER else 12)))
         for ask in asks
     ]
-    (one, *_) = judge_probe(answers)
+    (one, *_) = assess_probe(answers)
     assert (one.code, one.level) == (DEGENERATE, Level.ERROR)
     assert "unrelated words" in one.text
 
@@ -149,7 +149,7 @@ def test_a_mark_of_a_template_in_the_longer_answers_is_enough() -> None:
         end = f"<|im_end|>\n{PROSE[number:]}" if number >= 9 else PROSE[number : number + 30]
         return Answer(f"The code word is {ASKS[number].word}. {end}")
 
-    findings = judge_probe([Probed(ask, made(n)) for n, ask in enumerate(ASKS[:13])])
+    findings = assess_probe([Probed(ask, made(n)) for n, ask in enumerate(ASKS[:13])])
     assert [(one.code, one.level) for one in findings] == [(TEMPLATE, Level.WARN)]
 
 
@@ -161,12 +161,12 @@ def test_a_mark_of_a_template_in_the_longer_answers_is_enough() -> None:
 def test_a_prompt_between_marks_of_a_chat_is_an_echo(
     said: str, changed: Callable[[str], str]
 ) -> None:
-    (one, *_) = judge_probe(probed(lambda draw, ask: changed(said.format(ask.prompt))[:250]))
+    (one, *_) = assess_probe(probed(lambda draw, ask: changed(said.format(ask.prompt))[:250]))
     assert (one.code, one.level) == (ECHO, Level.ERROR)
 
 
 def test_an_answer_that_first_quotes_its_prompt_is_marked_only() -> None:
-    findings = judge_probe(
+    findings = assess_probe(
         probed(lambda draw, ask: f'You asked: "{ask.prompt}" {PROSE[draw.randrange(60) :]}')
     )
     assert [(one.code, one.level) for one in findings] == [(ECHO, Level.WARN)]
@@ -204,7 +204,7 @@ def test_a_tokenizer_that_makes_a_token_of_each_byte_counts_rightly() -> None:
         return Probed(ask, answer, recounted=tokens)
 
     answers = [made(9 * n, ask) for n, ask in enumerate(ASKS[:2])]
-    assert not [one for one in judge_probe(answers) if one.level is Level.ERROR]
+    assert not [one for one in assess_probe(answers) if one.level is Level.ERROR]
     load = features_of_answers([one.answer for one in answers])
     assert load.characters_per_token is not None and load.characters_per_token < 0.4
     assert findings_about_load(load, Asked("m", ends=True), summarize_probe(answers)) == ()

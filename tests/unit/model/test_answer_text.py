@@ -19,7 +19,7 @@ from workbench.model.answer_probe import (
     Ask,
     Place,
     Probed,
-    judge_probe,
+    assess_probe,
     make_long_ask,
     make_short_asks,
     may_be_same_model,
@@ -155,23 +155,25 @@ def _asks() -> list[Ask]:
 
 
 def _codes(probed: list[Probed], **more: object) -> list[str]:
-    return [one.code for one in judge_probe(probed, **more)]  # type: ignore[arg-type]
+    return [one.code for one in assess_probe(probed, **more)]  # type: ignore[arg-type]
 
 
 def test_healthy_answers_have_no_finding() -> None:
-    assert judge_probe([_probed(ask, _said(ask), recounted=28) for ask in _asks()], model="m") == ()
+    assert (
+        assess_probe([_probed(ask, _said(ask), recounted=28) for ask in _asks()], model="m") == ()
+    )
 
 
 @pytest.mark.parametrize("kind", GARBAGE)
 def test_a_server_that_answers_garbage_is_found(kind: str) -> None:
-    (found,) = judge_probe([_probed(ask, GARBAGE[kind]) for ask in _asks()])
+    (found,) = assess_probe([_probed(ask, GARBAGE[kind]) for ask in _asks()])
     assert found.code == DEGENERATE and found.level is Level.ERROR
     assert "8 of 8 answers are broken" in found.text and found.evidence
 
 
 def test_garbage_of_a_model_without_sense_is_a_note() -> None:
     probed = [_probed(ask, "!" * 60) for ask in _asks()]
-    (found,) = judge_probe(probed, nonsense_expected="its weights are random")
+    (found,) = assess_probe(probed, nonsense_expected="its weights are random")
     assert found.level is Level.INFO and "because its weights are random" in found.text
 
 
@@ -184,7 +186,7 @@ def test_garbage_of_a_model_without_sense_is_a_note() -> None:
 )
 def test_garbage_in_one_place_is_named(place: Place, where: str) -> None:
     probed = [_probed(ask, "!" * 60 if ask.place is place else _said(ask)) for ask in _asks()]
-    (found,) = judge_probe(probed, together=4, long_tokens=500)
+    (found,) = assess_probe(probed, asks_sent_at_once=4, long_tokens=500)
     assert found.text.startswith(where)
     assert (
         summarize_probe(probed).places[place.value].broken
@@ -195,7 +197,7 @@ def test_garbage_in_one_place_is_named(place: Place, where: str) -> None:
 def test_garbage_after_the_load_is_named() -> None:
     before = [_probed(ask, _said(ask)) for ask in _asks()]
     after = [_probed(ask, "!" * 60, after=True) for ask in _asks()]
-    (found,) = judge_probe([*before, *after])
+    (found,) = assess_probe([*before, *after])
     assert found.text.startswith("degenerate output after the load: 8 of 8")
 
 
@@ -217,7 +219,7 @@ def test_equal_answers_to_different_prompts_are_found() -> None:
 
 
 def test_answers_without_text_are_found_with_their_usage() -> None:
-    (found,) = judge_probe([_probed(ask, "", tokens=40) for ask in _asks()])
+    (found,) = assess_probe([_probed(ask, "", tokens=40) for ask in _asks()])
     assert found.code == EMPTY and "although usage says up to 40 tokens" in found.text
 
 
@@ -231,7 +233,7 @@ def test_answers_to_the_prompts_of_others_are_found() -> None:
 def test_a_model_that_does_not_follow_is_marked_only() -> None:
     words = "rivers carry sand and stones and wear away the ground below them until they rest"
     turned = [" ".join(words.split()[i:] + words.split()[:i]) for i in range(8)]
-    (found,) = judge_probe([_probed(ask, turned[i]) for i, ask in enumerate(_asks())])
+    (found,) = assess_probe([_probed(ask, turned[i]) for i, ask in enumerate(_asks())])
     assert found.code == NOT_FOLLOWED and found.level is Level.WARN
 
 
@@ -251,7 +253,7 @@ def test_a_prompt_whose_beginning_is_not_known_was_cut(tokens: int, level: Level
         _probed(ask, forgot.format(i) if ask.place is Place.LONG else _said(ask))
         for i, ask in enumerate(_asks())
     ]
-    (found,) = judge_probe(probed, long_tokens=tokens)
+    (found,) = assess_probe(probed, long_tokens=tokens)
     assert (found.code, found.level) == (PROMPT_CUT, level)
 
 
@@ -271,7 +273,7 @@ def test_usage_without_a_second_count_must_be_plausible() -> None:
 
 
 def test_another_model_is_named() -> None:
-    (found,) = judge_probe([_probed(ask, _said(ask)) for ask in _asks()], model="llama-70b")
+    (found,) = assess_probe([_probed(ask, _said(ask)) for ask in _asks()], model="llama-70b")
     assert found.code == OTHER_MODEL and "m instead of llama-70b" in found.text
 
 

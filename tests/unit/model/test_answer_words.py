@@ -22,7 +22,7 @@ from workbench.model.answer_probe import (
     Ask,
     Place,
     Probed,
-    judge_probe,
+    assess_probe,
     make_long_ask,
     make_short_asks,
 )
@@ -54,7 +54,7 @@ def said(ask: Ask, text: str, **more: object) -> Probed:
 
 
 def found(answers: list[Probed], **more: object) -> dict[str, Finding]:
-    return {one.code: one for one in judge_probe(answers, **more)}  # type: ignore[arg-type]
+    return {one.code: one for one in assess_probe(answers, **more)}  # type: ignore[arg-type]
 
 
 def random_words(seed: int, count: int) -> str:
@@ -310,7 +310,8 @@ def counted(factor: float, hidden: int, scatter: int = 0, **more: object) -> lis
 def usage_of(made: list[Probed], short: list[Probed] | None = None) -> str:
     given = made[1::2], made[::2] if short is None else short
     return next(
-        (one.text for one in judge_probe(given[0], short=given[1]) if one.code == USAGE), ""
+        (one.text for one in assess_probe(given[0], short_answers=given[1]) if one.code == USAGE),
+        "",
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from support.healthy_texts import SENTENCES, HealthyRun, babble, text
 
-from workbench.model.answer_probe import NOT_FOLLOWED, judge_probe, summarize_probe
+from workbench.model.answer_probe import NOT_FOLLOWED, assess_probe, summarize_probe
 from workbench.model.answer_text import features_of_answers, text_features
 from workbench.model.answer_verdict import Asked, findings_about_load
 from workbench.model.findings import Finding, Level
@@ -20,7 +20,7 @@ def found(run: HealthyRun, *, short: bool = False) -> list[Finding]:
     asked = Asked("m", prompt_tokens=150.0, ends=short or not run.ignore_eos)
     probe = summarize_probe(probed)
     return [
-        *judge_probe(probed, model="m", together=16, long_tokens=run.long_tokens),
+        *assess_probe(probed, model="m", asks_sent_at_once=16, long_tokens=run.long_tokens),
         *findings_about_load(features_of_answers(answers), asked, probe),
     ]
 

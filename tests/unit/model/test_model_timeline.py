@@ -10,7 +10,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from workbench.model.timeline import FINE_S, RINGS, Event, EventKind, History, Pace, Series, _Ring
+from workbench.model.timeline import (
+    FINE_S,
+    RINGS,
+    Event,
+    EventKind,
+    History,
+    ReadingIntervals,
+    Series,
+    _Ring,
+)
 
 T0 = 1_764_000_000
 
@@ -63,17 +72,17 @@ def test_a_value_at_the_edge_of_a_ring_is_too_old_for_it() -> None:
 def test_events_are_in_the_order_of_their_times() -> None:
     history = History()
     for second in (5, 1, 3):
-        history.add_event(Event(T0 + second, EventKind.THROTTLE, str(second)))
+        history.add_event_if_new(Event(T0 + second, EventKind.THROTTLE, str(second)))
     assert [event.text for event in history.events] == ["1", "3", "5"]
 
 
 def test_an_event_that_two_tell_is_one() -> None:
     history = History()
-    assert history.add_event(Event(T0, EventKind.SERVER_READY, "vllm READY (run 1)"))
-    assert not history.add_event(Event(T0 + 3, EventKind.SERVER_READY, "vllm READY (run 1)"))
-    assert not history.add_event(Event(T0 - 3, EventKind.SERVER_READY, "vllm READY (run 1)"))
-    assert history.add_event(Event(T0, EventKind.SERVER_READY, "vllm READY (run 2)"))
-    assert history.add_event(Event(T0 + 30, EventKind.SERVER_READY, "vllm READY (run 1)"))
+    assert history.add_event_if_new(Event(T0, EventKind.SERVER_READY, "vllm READY (run 1)"))
+    assert not history.add_event_if_new(Event(T0 + 3, EventKind.SERVER_READY, "vllm READY (run 1)"))
+    assert not history.add_event_if_new(Event(T0 - 3, EventKind.SERVER_READY, "vllm READY (run 1)"))
+    assert history.add_event_if_new(Event(T0, EventKind.SERVER_READY, "vllm READY (run 2)"))
+    assert history.add_event_if_new(Event(T0 + 30, EventKind.SERVER_READY, "vllm READY (run 1)"))
 
 
 @given(
@@ -100,12 +109,14 @@ def test_cells_are_the_means_of_what_was_added_in_any_order(
 
 
 def test_readings_a_little_more_than_a_second_apart_leave_no_gap() -> None:
-    pace = Pace()
-    assert list(pace.seconds_of_reading(T0 + 0.99, 1.0)) == [T0]
-    assert list(pace.seconds_of_reading(T0 + 2.01, 1.0)) == [T0 + 1, T0 + 2]
-    assert list(pace.seconds_of_reading(T0 + 2.5, 0.5)) == [T0 + 2]
-    assert list(pace.seconds_of_reading(T0 + 5.2, 1.0)) == [T0 + 5], "a missing reading is a gap"
-    assert list(pace.seconds_of_reading(T0 + 10.2, 5.0)) == list(range(T0 + 6, T0 + 11))
+    pace = ReadingIntervals()
+    assert list(pace.seconds_covered_by_reading(T0 + 0.99, 1.0)) == [T0]
+    assert list(pace.seconds_covered_by_reading(T0 + 2.01, 1.0)) == [T0 + 1, T0 + 2]
+    assert list(pace.seconds_covered_by_reading(T0 + 2.5, 0.5)) == [T0 + 2]
+    assert list(pace.seconds_covered_by_reading(T0 + 5.2, 1.0)) == [T0 + 5], (
+        "a missing reading is a gap"
+    )
+    assert list(pace.seconds_covered_by_reading(T0 + 10.2, 5.0)) == list(range(T0 + 6, T0 + 11))
 
 
 def test_a_day_of_eight_metrics_of_four_gpus_takes_about_one_and_a_half_megabytes() -> None:

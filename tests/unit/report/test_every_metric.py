@@ -97,7 +97,7 @@ def rows_titled(title: str, text: str) -> list[list[str]]:
 
 def numbers_of(metric: SummaryMetric, result: BenchResult) -> list[str]:
     if metric.group == LATENCY:
-        return [number_text(result.summary.latency(metric.name, part)) for part in PARTS]
+        return [number_text(result.summary.latency_ms(metric.name, part)) for part in PARTS]
     return [number_text(getattr(result.summary, metric.name), metric.unit)]
 
 
@@ -169,7 +169,7 @@ def test_the_page_keeps_every_percentile_at_every_width(width: int) -> None:
     for metric in METRICS.values():
         if metric.group == LATENCY:
             values = [
-                number_text(result.summary.latency(metric.name, part)) for part in PERCENTILES
+                number_text(result.summary.latency_ms(metric.name, part)) for part in PERCENTILES
             ]
             assert any(" ".join(values) in " ".join(row.split()) for row in rows), metric.title
 

@@ -210,7 +210,7 @@ def test_another_tools_form_has_the_same_numbers(tmp_path: Path, form: str, ttft
         assert getattr(s, name) == getattr(result.summary, name), name
     assert s.window == result.summary.window == "steady"
     assert s.whole_run_tok_s == (result.summary.whole_run_tok_s if form == "aiperf" else None)
-    assert s.latency("ttft_ms", "p50") == ttft_ms  # GuideLLM's from the invented requests
+    assert s.latency_ms("ttft_ms", "p50") == ttft_ms  # GuideLLM's from the invented requests
     assert (s.slo_pct, s.goodput_request_s) == (pytest.approx(90.0), 9.72)
     assert back.spec.model == result.spec.model and back.spec.concurrency == result.spec.concurrency
     assert "sesame" not in export(replace(RESULT, summary=result.summary), form, samples)

@@ -70,7 +70,9 @@ def test_vllm_with_every_request() -> None:
     ):
         for part, name in (("mean", "mean"), ("p50", "median"), ("p90", "p90")):
             # Samples are whole microseconds; the percentiles are computed of them.
-            assert s.latency(ours, part) == pytest.approx(data[f"{name}_{theirs}_ms"], abs=0.002), (
+            assert s.latency_ms(ours, part) == pytest.approx(
+                data[f"{name}_{theirs}_ms"], abs=0.002
+            ), (
                 ours,
                 part,
             )
@@ -107,7 +109,7 @@ def test_vllm_without_requests_has_only_some_percentiles() -> None:
         "p50": data["median_ttft_ms"],
         "p99": data["p99_ttft_ms"],
     }
-    assert s.latency("ttft_ms", "p90") is None and s.latency("ttft_ms", "p99") is None
+    assert s.latency_ms("ttft_ms", "p90") is None and s.latency_ms("ttft_ms", "p99") is None
     assert (
         s.e2e_ms is None
         and "e2e_ms" not in s.partial
@@ -845,8 +847,8 @@ def test_sglang_results_are_lines_of_a_file(tmp_path: Path) -> None:
     s = one.summary
     assert (s.output_tok_s, s.request_s, s.requests_ok, s.duration_s) == (320.0, 5.0, 40, 8.0)
     assert (s.prompt_tokens, s.output_tokens) == (4000, 2560)
-    assert s.latency("e2e_ms", "p50") == 800.0 and s.latency("tpot_ms", "mean") == 11.0
-    assert s.latency("ttft_ms", "p99") is None, "40 requests"
+    assert s.latency_ms("e2e_ms", "p50") == 800.0 and s.latency_ms("tpot_ms", "mean") == 11.0
+    assert s.latency_ms("ttft_ms", "p99") is None, "40 requests"
     assert (one.spec.model, one.spec.endpoint, one.spec.concurrency) == (
         "Qwen/Qwen3-0.6B",
         "chat",

@@ -11,7 +11,7 @@ from workbench.model.sweep import PointState
 from workbench.model.tune import TuneCost
 from workbench.model.tune_standings import (
     changes_text,
-    gains_of_survivors,
+    gains_of_remaining_entries,
     limit_broken_by_start,
     rank_configurations,
 )
@@ -67,7 +67,9 @@ def test_a_start_preset_that_breaks_a_limit_says_so_in_the_race() -> None:
     tune = replace(tune, points=(broken, *tune.points[1:]))
     assert limit_broken_by_start(tune) == "power 450 W, above 400 W"
     assert race_table(tune).rows[0][-1] == "breaks a limit: power 450 W, above 400 W"
-    assert gains_of_survivors(tune) == {("max-num-seqs=64",): rank_configurations(tune)[1].gain}
+    assert gains_of_remaining_entries(tune) == {
+        ("max-num-seqs=64",): rank_configurations(tune)[1].gain
+    }
 
 
 def test_the_reason_of_a_failed_tune_stands_once_not_with_each_candidate() -> None:

@@ -58,7 +58,10 @@ def test_models_are_found_in_the_hub_and_in_directories(tmp_path: Path) -> None:
     assert all(copy.is_complete for copy in copies.values())
     hubs = copies[str(snapshot)]
     assert (hubs.revision, hubs.refs, len(hubs.files)) == (COMMIT, ("main",), 5)
-    assert hubs.size_bytes == sum(map(len, model_files().values())) and hubs.small_digest is None
+    assert (
+        hubs.size_bytes == sum(map(len, model_files().values()))
+        and hubs.digest_without_weights is None
+    )
     assert not (tmp_path / "x").exists() and not Path("x").exists()
 
 
@@ -75,7 +78,7 @@ def test_one_model_is_found_by_id_path_or_last_part(tmp_path: Path, name: str) -
         COMMIT: {str(snapshot), str(snapshot).replace("tiny", "other")},
     }
     assert set(copies) == paths.get(name, {str(here)})
-    assert all(copy.small_digest for copy in copies.values())
+    assert all(copy.digest_without_weights for copy in copies.values())
 
 
 def problems(copy: ModelCopy) -> str:

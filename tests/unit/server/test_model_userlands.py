@@ -26,7 +26,9 @@ def test_copies_sizes_and_hashes(userland: UserlandHost, tmp_path: Path) -> None
         assert len(await model_inventory.find_copies(userland, places)) == 2
         for name in ("org/tiny", "x $(y) ünï"):
             (copy,) = await model_inventory.find_copies(userland, places, name)
-            assert copy.is_complete and copy.small_digest and copy.expected_bytes == 600_000
+            assert (
+                copy.is_complete and copy.digest_without_weights and copy.expected_bytes == 600_000
+            )
             whole = await model_inventory.add_whole_sizes(userland, copy)
             assert [f.whole_bytes for f in whole.files if f.whole_bytes] == [300_078, 300_078]
             for _ in range(2):  # computed, then from the file of hashes

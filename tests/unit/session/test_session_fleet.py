@@ -19,7 +19,7 @@ from workbench.hosts.local import LocalHost
 from workbench.model.alerts import alert_limits
 from workbench.model.errors import InputError
 from workbench.model.gpu import DriverInfo, GpuSample, GpuState, HostSample, Telemetry
-from workbench.model.settings import GpuSettings, parse_word
+from workbench.model.settings import GpuSettings, parse_setting_argument
 from workbench.session.fleet.fleet import Fleet
 from workbench.session.fleet.member import FleetMember
 from workbench.session.fleet.state import FleetHost, FleetState, fleet_totals
@@ -189,7 +189,7 @@ def test_altered_settings_are_seen() -> None:
         session = Session.of_host(TWO[0])
         await session.link.connect()
         try:
-            await session.gpu.apply(GpuSettings(parse_word("power-limit=150")), 0)
+            await session.gpu.apply(GpuSettings(parse_setting_argument("power-limit=150")), 0)
             await eventually(lambda: bool(host(fleet, TWO[0]).altered), 30.0, "the altered setting")
             assert [a.gpu_index for a in host(fleet, TWO[0]).altered] == [0]
             await session.gpu.revert()

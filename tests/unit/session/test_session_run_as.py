@@ -17,7 +17,11 @@ from workbench.model.findings import PlanChange
 from workbench.model.flags import FlagSetting
 from workbench.model.plan import LaunchPlan, plan_differences
 from workbench.model.preset import Preset
-from workbench.model.run_options import value_of, values_of, with_assignments
+from workbench.model.run_options import (
+    launcher_option_value,
+    launcher_option_values,
+    with_assignments,
+)
 from workbench.model.secrets import MASK
 from workbench.session.plans.plan_editor import PlanEditor
 from workbench.store.preset_check import check_text
@@ -61,8 +65,11 @@ def test_options_are_assigned_checked_and_kept() -> None:
     given = ["property=Nice=-5", "scope=SYSTEM", "property=MemoryMax=1 G"]
     made = with_assignments(plan(), "systemd", given)
     assert made.run_options == {"property": "Nice=-5\nMemoryMax=1 G", "scope": "system"}
-    assert values_of("systemd", made.run_options, "property") == ("Nice=-5", "MemoryMax=1 G")
-    assert value_of("systemd", made.run_options, "restart") == "no"
+    assert launcher_option_values("systemd", made.run_options, "property") == (
+        "Nice=-5",
+        "MemoryMax=1 G",
+    )
+    assert launcher_option_value("systemd", made.run_options, "restart") == "no"
     assert with_assignments(made, "process", ()).run_options == {}
 
 

@@ -9,7 +9,7 @@ import pytest
 from workbench.model.answer_probe import (
     DEGENERATE,
     Probed,
-    judge_probe,
+    assess_probe,
     make_long_ask,
     make_short_asks,
 )
@@ -26,7 +26,7 @@ def _answer(prompt: str, tokens: int, *, garbage: bool = False) -> Answer:
 def test_the_probe_finds_nothing_in_simulated_answers(tokens: int) -> None:
     asks = [*make_short_asks(9), make_long_ask(512), make_long_ask(512, 1)]
     probed = [Probed(ask, _answer(ask.prompt, tokens)) for ask in asks]
-    assert judge_probe(probed, together=8, long_tokens=512) == ()
+    assert assess_probe(probed, asks_sent_at_once=8, long_tokens=512) == ()
 
 
 def test_the_answers_of_a_benchmark_differ_and_look_like_language() -> None:
@@ -43,7 +43,7 @@ def test_a_text_in_parts_is_the_text() -> None:
 
 def test_garbage_is_what_the_probe_calls_garbage() -> None:
     asks = make_short_asks(9)
-    (found,) = judge_probe([Probed(ask, _answer(ask.prompt, 24, garbage=True)) for ask in asks])
+    (found,) = assess_probe([Probed(ask, _answer(ask.prompt, 24, garbage=True)) for ask in asks])
     assert found.code == DEGENERATE
     assert found.evidence is not None and "!!!!" in found.evidence
 

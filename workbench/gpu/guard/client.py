@@ -35,7 +35,12 @@ from workbench.model.errors import HostError, SettingsError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.setting_records import GuardView
 from workbench.model.settings import HOST, value_to_store
-from workbench.model.untrusted_numbers import number_for_field, parse_decimal, range_of, strict_json
+from workbench.model.untrusted_numbers import (
+    number_for_field,
+    parse_decimal,
+    parse_strict_json,
+    range_of,
+)
 from workbench.model.untrusted_text import clean_text
 
 START_S = 30.0
@@ -156,7 +161,7 @@ async def start_guard(
     if done.returncode in (TOO_OLD, 126, 127):
         return GuardView(False, problem=NO_PYTHON)
     try:
-        answer = dict(strict_json(done.out.splitlines()[-1]))
+        answer = dict(parse_strict_json(done.out.splitlines()[-1]))
     except (ValueError, IndexError, TypeError, RecursionError):
         said = done.err.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
         return GuardView(False, problem=f"the guard could not be started: {said[0]}", log=log)
@@ -225,7 +230,7 @@ async def read_guard_status(host: Host, heartbeat_file: str = "") -> GuardStatus
         )
     try:
         stored_state = json.loads(state)
-        if not setting_commands.numbers_are_plain(stored_state):
+        if not setting_commands.has_only_bounded_numbers(stored_state):
             raise ValueError(
                 "the guard's state contains a number that Workbench cannot have written"
             )

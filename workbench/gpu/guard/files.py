@@ -190,7 +190,7 @@ class GuardFiles(JournalFile):
             found = json.loads(read_regular_file("state.json", self.home).decode())
         except (OSError, ValueError, RecursionError):
             return {}
-        if not isinstance(found, dict) or not setting_commands.numbers_are_plain(found):
+        if not isinstance(found, dict) or not setting_commands.has_only_bounded_numbers(found):
             return {}
         return found
 

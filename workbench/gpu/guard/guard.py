@@ -344,7 +344,7 @@ class Guard:
         """Return whether the setting of this journal entry makes its GPU hotter, so that a revert
         cools the GPU."""
         highest_mhz = self.temperatures.highest_mhz.get((entry["gpu_uuid"], entry["setting"]))
-        return setting_commands.value_heats_gpu(
+        return setting_commands.value_allows_more_heat(
             entry["setting"], entry["now"], value_to_set(DueRevert(entry, "", False)), highest_mhz
         )
 
@@ -484,7 +484,7 @@ class Guard:
         """Set the previous value, unless a restart has reset the setting or it belongs to somebody
         else now."""
         programs, uuid, setting = self.programs, due.entry["gpu_uuid"], due.entry["setting"]
-        gone = setting_commands.why_lost(
+        gone = setting_commands.why_setting_was_lost(
             due.entry, self.files.boot_id, driver_start=driver_module_instance(programs.sysfs)
         )
         if gone is not None:
@@ -496,7 +496,7 @@ class Guard:
             return RevertResult(due, True, way.why, way.do, way.by)
         failed = self.set_value_and_explain_failure(uuid, setting, way.value)
         now = programs.current_value(uuid, setting)
-        outcome = setting_commands.outcome_of_restoring(setting, way.value, now, failed)
+        outcome = setting_commands.is_restored_and_message(setting, way.value, now, failed)
         return RevertResult(due, *outcome)
 
     def set_value_and_explain_failure(self, uuid: str, setting: str, value: Any) -> str | None:

@@ -178,7 +178,7 @@ class Programs:
         """Return the current value of a setting. None if the host does not report it, which is
         always so for a clock lock."""
         if setting in setting_commands.OF_CORES:
-            return core_values.join_core_values(
+            return core_values.format_core_values(
                 {core.cpu: core.value for core in self.read_core_values(setting)}
             )
         query = setting_commands.SETTINGS[setting].query

@@ -19,7 +19,7 @@ from workbench.hosts.base import Host
 from workbench.model.gpu import Telemetry
 from workbench.model.setting_commands import HOST, is_lock, value_equals
 from workbench.model.setting_records import Alteration, Drift
-from workbench.model.settings import label_of, setting_of, setting_place
+from workbench.model.settings import label_of, setting_of, setting_target_text
 
 # -- from the journal ------------------------------------------------------------------------------
 
@@ -204,7 +204,7 @@ def warnings_without_guard(
     settings whose value has changed already, and settings that are easily lost because persistence
     mode is off."""
     found = [
-        f"{setting_place(d.gpu_uuid, d.gpu_index)} {label_of(d.setting)}: {d.text}"
+        f"{setting_target_text(d.gpu_uuid, d.gpu_index)} {label_of(d.setting)}: {d.text}"
         for d in find_drifts(alterations, others, telemetry)
     ]
     for sample in telemetry.gpus:

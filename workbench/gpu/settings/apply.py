@@ -54,7 +54,7 @@ from workbench.model.settings import (
     SettingValue,
     label_of,
     setting_of,
-    setting_place,
+    setting_target_text,
 )
 
 RETRY_DELAYS_S = (0.1, 0.4)
@@ -270,7 +270,7 @@ def _simultaneous_change_error(rival: SettingClaim | None, host: str) -> Setting
             host=host,
             next_step="`workbench gpu status` shows their changes; try again later",
         )
-    where = setting_place(rival.gpu_uuid, rival.gpu_index)
+    where = setting_target_text(rival.gpu_uuid, rival.gpu_index)
     return SettingsError(
         f"{rival.by} is changing {where} {label_of(rival.setting)} in another Workbench; "
         "nothing was changed",

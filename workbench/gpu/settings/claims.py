@@ -28,7 +28,7 @@ from workbench.model.setting_commands import (
     value_equals,
     value_text,
     value_to_restore,
-    was_interrupted,
+    was_core_change_interrupted,
 )
 
 TYPE_CHECKING = False  # typing is not imported on a host: it takes half a MiB
@@ -230,7 +230,7 @@ def decide_revert(
     by = claim_behind_present_value(claims, (entry["gpu_uuid"], setting), live, entry)
     if by is not None:
         return _revert_decision_for_claim(entry, by)
-    cut = was_interrupted(setting, live, entry["now"], entry["before"])
+    cut = was_core_change_interrupted(setting, live, entry["now"], entry["before"])
     if (
         live is None
         or cut
@@ -297,7 +297,7 @@ def was_changed_outside_workbench(entry: Entry, live: Any, claims: Sequence[Sett
         return False
     if any(value_equals(setting, live, entry[name]) for name in ("now", "before")):
         return False
-    if was_interrupted(setting, live, entry["now"], entry["before"]):
+    if was_core_change_interrupted(setting, live, entry["now"], entry["before"]):
         return False
     return claim_behind_present_value(claims, (entry["gpu_uuid"], setting), live, entry) is None
 
@@ -344,7 +344,7 @@ def drift_message(
         whose = f"set by {by.by} with Workbench at {clock_time_text(by.set_unix_s)}"
     elif is_as_before:
         whose = UNWRITTEN if disk_full else RESET
-    elif was_interrupted(setting, live, now, entry["before"]):
+    elif was_core_change_interrupted(setting, live, now, entry["before"]):
         whose = "a change or a revert was interrupted"
     return f"{ours}, now {value_text(setting, live)}: {whose}"
 

@@ -48,7 +48,7 @@ class Cores:
     def common_value(self, key: str) -> str | None:
         """Return the value of a setting on all cores: "powersave" if all have the same value, or
         "performance=0-3 powersave=4-7" if they differ. None if no core has the setting."""
-        return core_values.join_core_values(self._values_by_core(key))
+        return core_values.format_core_values(self._values_by_core(key))
 
     def _values_by_core(self, key: str) -> Mapping[int, str]:
         return self.governors if key == GOVERNOR.key else self.c_states

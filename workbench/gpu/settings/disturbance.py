@@ -15,7 +15,7 @@ from workbench.model.settings import (
     Setting,
     SettingValue,
     label_of,
-    setting_place,
+    setting_target_text,
     value_text_of,
 )
 
@@ -115,7 +115,7 @@ def add_names_of_setters(
     """Return the `reasons` why a result is invalid. The one that settings changed names the users
     who did it: `claimed` are the settings that other users have set during the run."""
     setters = [
-        f"{setting_place(one.gpu_uuid, one.gpu_index)} {label_of(one.setting)} set by {one.by}"
+        f"{setting_target_text(one.gpu_uuid, one.gpu_index)} {label_of(one.setting)} set by {one.by}"
         for one in claimed
         if one.gpu_uuid == HOST or one.gpu_index in gpus
     ]

@@ -46,7 +46,7 @@ from workbench.model.settings import (
     SettingValue,
     label_of,
     parse_stored_value,
-    setting_place,
+    setting_target_text,
     value_text_of,
     value_to_store,
 )
@@ -115,7 +115,7 @@ class JournalEntry:
 
     @property
     def target_text(self) -> str:
-        return setting_place(self.gpu_uuid, self.gpu_index)
+        return setting_target_text(self.gpu_uuid, self.gpu_index)
 
     @property
     def change_text(self) -> str:
@@ -258,7 +258,9 @@ class Journal:
         restarted. None if it may still apply. `energy_j` is the present value of the GPU's energy
         counter in joules, which starts again when the driver is reloaded."""
         then = {name: getattr(entry, name) for name in ("boot_id", "energy_j", "driver_start")}
-        return setting_commands.why_lost(then, self.boot_id, energy_j, self.driver_start)
+        return setting_commands.why_setting_was_lost(
+            then, self.boot_id, energy_j, self.driver_start
+        )
 
     def records(self, energy_j: Mapping[str, float] | None = None) -> tuple[Record, ...]:
         """Return each entry of the journal with the state of the process that made it. `energy_j`

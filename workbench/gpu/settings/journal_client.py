@@ -20,7 +20,7 @@ from workbench.hosts.python_programs import TOO_OLD, can_start_python
 from workbench.hosts.script_files import read_script
 from workbench.hosts.shell_scripts import shell_argv
 from workbench.model.errors import HostError
-from workbench.model.untrusted_numbers import parse_whole_number, strict_json
+from workbench.model.untrusted_numbers import parse_strict_json, parse_whole_number
 
 ANSWER_TIMEOUT_S = 30.0
 _NO_PYTHON_STATUSES = frozenset({TOO_OLD, 126, 127})
@@ -49,7 +49,7 @@ async def request_journal_operation(
     if done.returncode in _NO_PYTHON_STATUSES:
         return await ShellJournal(host, root).run_operation(operation, arguments)
     try:
-        answer = strict_json(done.out.splitlines()[-1])
+        answer = parse_strict_json(done.out.splitlines()[-1])
     except (ValueError, IndexError, RecursionError):
         answer = None
     if isinstance(answer, dict) and answer.pop("answered", None) == operation:

@@ -136,7 +136,7 @@ def outcome_of_restoring(
     host is out of reach."""
     found = _value_after(one, after)
     before = UNKNOWN if entry.before == UNKNOWN else one.value
-    ok, message = setting_commands.outcome_of_restoring(one.setting, before, found, ran.failure)
+    ok, message = setting_commands.is_restored_and_message(one.setting, before, found, ran.failure)
     if not ok:
         sysfs = setting_commands.SYSFS if after is None else after.cores.sysfs
         hand = setting_commands.manual_command(entry.gpu_uuid, entry.setting, entry.before, sysfs)

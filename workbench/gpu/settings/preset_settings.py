@@ -18,7 +18,7 @@ from workbench.model.settings import (
     GpuSettings,
     Setting,
     SettingValue,
-    setting_place,
+    setting_target_text,
 )
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def settings_not_applied(
             for uuid, index in [(HOST, HOST_INDEX)] if setting.of_host else places:
                 now = _present_value(setting, uuid, telemetry, alterations)
                 if now is not None and not value_equals(setting.key, now, settings[setting.key]):
-                    where = "" if setting.of_host else f"{setting_place(uuid, index)} "
+                    where = "" if setting.of_host else f"{setting_target_text(uuid, index)} "
                     found.append(
                         f"{where}{setting.label} {_change_text(setting, settings[setting.key], now)}"
                     )

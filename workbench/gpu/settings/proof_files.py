@@ -16,7 +16,7 @@ from workbench.gpu.settings.clock_contrasts import MAX_KEPT_CLOCKS, Clock, Contr
 from workbench.hosts.base import FileError, Host
 from workbench.model.setting_records import Alteration
 from workbench.model.settings import ClockRange, setting_of, value_to_store
-from workbench.model.untrusted_numbers import number_for_field, strict_json
+from workbench.model.untrusted_numbers import number_for_field, parse_strict_json
 
 CLOCKS_FILE = "gpu/clocks.json"
 # {GPU UUID: {"of": the altered settings then, "short": [words]}}
@@ -36,7 +36,7 @@ async def read_measured_clocks(host: Host) -> ContrastEvidence:
     """Return the clocks that GPUs showed under load during the last day. The ContrastEvidence is
     empty if the file is missing or invalid."""
     try:
-        kept = strict_json(await host.read_file(f"{await host.state_dir()}/{CLOCKS_FILE}"))
+        kept = parse_strict_json(await host.read_file(f"{await host.state_dir()}/{CLOCKS_FILE}"))
         rows, shown, refuted = kept["clocks"], kept["shown"], kept.get("refuted", [])
         now = time.time()
         clocks = tuple(

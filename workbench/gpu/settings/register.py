@@ -32,7 +32,7 @@ from workbench.model.untrusted_numbers import (
     MOST_GPUS,
     integer_or_none,
     number_for_field,
-    strict_json,
+    parse_strict_json,
 )
 
 TYPE_CHECKING = False  # typing is not imported on a host: it takes half a MiB
@@ -177,7 +177,7 @@ def _load_register_file(path: str, uid: int) -> dict[str, Any] | None:
             text = os.read(handle, MOST_BYTES + 1)
         finally:
             os.close(handle)
-        said = strict_json(text.decode())
+        said = parse_strict_json(text.decode())
         if not document_is_valid(said):
             return None
     except (OSError, ValueError, RecursionError):

@@ -14,7 +14,7 @@ from workbench.gpu.settings.claims import SettingClaim
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.setting_commands import is_lock
 from workbench.model.settings import parse_stored_value
-from workbench.model.untrusted_numbers import number_for_field, strict_json
+from workbench.model.untrusted_numbers import number_for_field, parse_strict_json
 from workbench.model.untrusted_text import clean_text
 
 UNREAD_REGISTER_TEXT = "changes by other users cannot be read"
@@ -51,7 +51,7 @@ def parse_register(text: object) -> Register:
     register.publish_entries_and_read_register returned. An answer that cannot be used gives a
     register with a `problem`."""
     try:
-        answer = strict_json(str(text))
+        answer = parse_strict_json(str(text))
     except (ValueError, RecursionError):
         answer = None
     if isinstance(answer, dict) and "problem" in answer:

@@ -20,7 +20,12 @@ from workbench.model.gpu import (
 )
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_numbers import MOST_GPUS, integer_or_none, number_for_field
-from workbench.model.untrusted_records import MOST_ITEMS, build_record, read_fields, read_record
+from workbench.model.untrusted_records import (
+    MOST_ITEMS,
+    build_record,
+    read_fields_and_reasons,
+    read_record,
+)
 from workbench.model.untrusted_text import NAME_CHARS, clean_text
 
 T = TypeVar("T")
@@ -104,14 +109,14 @@ class AgentMessageDecoder:
         return found
 
     def _decode_gpu(self, said: Any) -> GpuSample:
-        values, reasons = read_fields(GpuSample, said, SAMPLE_READERS)
+        values, reasons = read_fields_and_reasons(GpuSample, said, SAMPLE_READERS)
         index: Any = values.get("index")
         if "state" in said:
             sample = build_record(GpuSample, values, reasons)
             self._slow.pop(index, None)
             return replace(sample, state=_decode_gpu_state("state", said["state"]))
         if "slow" in said:
-            self._slow[index] = read_fields(GpuSample, said["slow"], SLOW_READERS)
+            self._slow[index] = read_fields_and_reasons(GpuSample, said["slow"], SLOW_READERS)
         if index in self._slow:
             slow, why = self._slow[index]
             added = {name: value for name, value in slow.items() if name not in said}

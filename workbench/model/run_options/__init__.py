@@ -49,10 +49,10 @@ def runs_image(word: str) -> bool:
     return any(option.name == "image" for option in OPTIONS.get(word, ()))
 
 
-def option_of(word: str, name: str) -> RunOption:
-    """Return the option `name` of the launcher called `word`. Raises InputError if this launcher
+def launcher_option(launcher: str, name: str) -> RunOption:
+    """Return the option `name` of the launcher called `launcher`. Raises InputError if this launcher
     has no such option, or if there is no such launcher."""
-    options = {option.name: option for option in OPTIONS[check_launcher_name(word)]}
+    options = {option.name: option for option in OPTIONS[check_launcher_name(launcher)]}
     if name in options:
         return options[name]
     from difflib import get_close_matches
@@ -60,20 +60,20 @@ def option_of(word: str, name: str) -> RunOption:
     near = next(iter(get_close_matches(name, options, n=1, cutoff=0.6)), None)
     known = ", ".join(options) or "none; choose a launcher with --as first"
     raise InputError(
-        f"the launcher {word!r} has no run option {name!r}",
+        f"the launcher {launcher!r} has no run option {name!r}",
         next_step=did_you_mean(near, f"its options: {known}"),
     )
 
 
-def value_of(word: str, options: Mapping[str, str], name: str) -> str:
-    """Return the value of the option `name` of the launcher called `word`: the value in `options`,
+def launcher_option_value(launcher: str, options: Mapping[str, str], name: str) -> str:
+    """Return the value of the option `name` of the launcher called `launcher`: the value in `options`,
     otherwise the option's default."""
-    return options.get(name, option_of(word, name).default)
+    return options.get(name, launcher_option(launcher, name).default)
 
 
-def values_of(word: str, options: Mapping[str, str], name: str) -> tuple[str, ...]:
-    """Return all values of the repeatable option `name` of the launcher called `word`, in order."""
-    return tuple(value_of(word, options, name).splitlines())
+def launcher_option_values(launcher: str, options: Mapping[str, str], name: str) -> tuple[str, ...]:
+    """Return all values of the repeatable option `name` of the launcher called `launcher`, in order."""
+    return tuple(launcher_option_value(launcher, options, name).splitlines())
 
 
 def set_launcher(plan: LaunchPlan, word: str) -> LaunchPlan:
@@ -88,7 +88,7 @@ def set_launcher(plan: LaunchPlan, word: str) -> LaunchPlan:
 def set_run_option(plan: LaunchPlan, name: str, values: Sequence[str]) -> LaunchPlan:
     """Return the plan with the option `name` of its launcher set to `values`; with no values, the
     option has its default. Raises InputError for an unknown option or an invalid value."""
-    option = option_of(plan.run_as, name)
+    option = launcher_option(plan.run_as, name)
     kept = [option.parse(value) for value in values]
     if len(kept) > 1 and not option.repeatable:
         raise InputError(

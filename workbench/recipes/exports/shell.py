@@ -15,7 +15,7 @@ from workbench.model.job_request import (
     slurm_words,
 )
 from workbench.model.loopback import is_loopback
-from workbench.model.open_files import open_files_lines
+from workbench.model.open_files import open_files_shell_lines
 from workbench.recipes.launch import RAY_ORDER, Launch, Secret, Word
 from workbench.recipes.recipe import Notes, shorten_value
 
@@ -106,7 +106,7 @@ def start_lines(launch: Launch, *, without: Iterable[str] = ()) -> list[str]:
         if name not in without
     ]
     if launch.open_files:
-        lines.append(open_files_lines(launch.open_files))
+        lines.append(open_files_shell_lines(launch.open_files))
     if launch.files:
         lines.append("run_dir=$PWD")
     if launch.workdir:

@@ -14,7 +14,7 @@ from workbench.model.errors import InputError
 from workbench.model.json_records import from_json
 from workbench.model.load_spec import OPTIONS
 from workbench.model.quality import VERDICTS, QualityResult
-from workbench.model.quality_limits import MOST_COMPARISONS, why_impossible_quality
+from workbench.model.quality_limits import MOST_COMPARISONS, impossible_field_and_reason
 from workbench.model.untrusted_numbers import find_impossible_number
 from workbench.report.imports.checked_fields import MOST_CHARS, Fields, Imported, ImportOptions
 
@@ -131,7 +131,7 @@ def _parse_quality_result(fields: Fields, made: Conditions) -> QualityResult:
         raise fields.inner_value_error(found, f"not a comparison of answers ({said})") from None
     if read.verdict not in VERDICTS:
         raise fields.field_error("verdict", f"the field must be one of {', '.join(VERDICTS)}")
-    place, problem = why_impossible_quality(read)
+    place, problem = impossible_field_and_reason(read)
     if problem:
         raise fields.inner_value_error(place, problem)
     return replace(

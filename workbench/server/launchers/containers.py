@@ -32,7 +32,7 @@ from workbench.model.errors import HostError, ServerError
 from workbench.model.findings import Finding, Level
 from workbench.model.open_files import open_files_option
 from workbench.model.plan import Command
-from workbench.model.run_options import value_of, values_of
+from workbench.model.run_options import launcher_option_value, launcher_option_values
 from workbench.model.run_options.containers import is_on
 from workbench.model.secrets import is_secret_name, mask_argv
 from workbench.model.untrusted_numbers import parse_whole_number
@@ -313,10 +313,10 @@ class Containers:
     # ---- the words of the container
 
     def _option_value(self, launch: Launch, name: str) -> str:
-        return value_of(self.name, launch.plan.run_options, name)
+        return launcher_option_value(self.name, launch.plan.run_options, name)
 
     def _option_values(self, launch: Launch, name: str) -> tuple[str, ...]:
-        return values_of(self.name, launch.plan.run_options, name)
+        return launcher_option_values(self.name, launch.plan.run_options, name)
 
     def _image_name(self, launch: Launch) -> str:
         return choose_image(launch.plan, _engine_of_launch(launch))

@@ -364,7 +364,7 @@ def _server_file(launch: Launch) -> str:
         if name != VISIBLE_TO_CUDA:
             lines.append(f"export {name}={shlex.quote(value)}")
     if launch.open_files:
-        lines.append(open_files.open_files_lines(launch.open_files))
+        lines.append(open_files.open_files_shell_lines(launch.open_files))
     lines.append(f"cd -- {shlex.quote(launch.workdir)} || exit 1" if launch.workdir else "cd")
     lines.append(f"set -- {shlex.join(launch.argv)}")
     if any("\0" in line for line in lines):

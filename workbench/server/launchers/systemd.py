@@ -19,7 +19,7 @@ from workbench.hosts.shell_scripts import shell_argv
 from workbench.model.errors import HostError, ServerError
 from workbench.model.findings import Finding, Level
 from workbench.model.plan import Command
-from workbench.model.run_options import value_of, values_of
+from workbench.model.run_options import launcher_option_value, launcher_option_values
 from workbench.model.systemd_text import double_dollars, quote_argument
 from workbench.model.untrusted_numbers import parse_whole_number
 from workbench.server.launchers import systemd_scripts as script
@@ -299,7 +299,7 @@ def _unit_command_line(launch: Launch, home: str) -> tuple[str, ...]:
 def _installation_kind(launch: Launch) -> str:
     """Return how the unit is installed, from the user's option `installed`: "yes", "boot" (also
     started at boot), or "" for a transient unit."""
-    kind = value_of(LAUNCHER_NAME, launch.plan.run_options, "installed")
+    kind = launcher_option_value(LAUNCHER_NAME, launch.plan.run_options, "installed")
     return "" if kind == "no" else kind
 
 
@@ -308,7 +308,7 @@ def _name_of_started_unit(launch: Launch) -> str:
     if not _installation_kind(launch):
         return transient_unit_name(launch.run_id)
     name = (
-        value_of(LAUNCHER_NAME, launch.plan.run_options, "unit")
+        launcher_option_value(LAUNCHER_NAME, launch.plan.run_options, "unit")
         or f"workbench-{launch.plan.preset_id or launch.plan.engine}"
     )
     return f"{name.removesuffix('.service')}.service"
@@ -331,7 +331,7 @@ def _unit_name(launch: Launch, launched: LaunchedServer) -> str:
 
 
 def _scope_option(options: Mapping[str, str]) -> str:
-    return value_of(LAUNCHER_NAME, options, "scope")
+    return launcher_option_value(LAUNCHER_NAME, options, "scope")
 
 
 def _manager_argument(options: Mapping[str, str], may_sudo: bool) -> str:
@@ -349,7 +349,7 @@ def _property_options(launch: Launch) -> list[str]:
 def _property_settings(launch: Launch) -> list[str]:
     """Return the properties of the unit, each as NAME=VALUE."""
     options = launch.plan.run_options
-    restart = value_of(LAUNCHER_NAME, options, "restart")
+    restart = launcher_option_value(LAUNCHER_NAME, options, "restart")
     given = [f"TimeoutStopSec={STOP_GRACE_S}"]
     if restart != "no":
         given.append(f"Restart={restart}")
@@ -358,7 +358,7 @@ def _property_settings(launch: Launch) -> list[str]:
         given.append("RemainAfterExit=yes")
     if launch.open_files:
         given.append(f"LimitNOFILE={launch.open_files}")
-    return [*given, *values_of(LAUNCHER_NAME, options, "property")]
+    return [*given, *launcher_option_values(LAUNCHER_NAME, options, "property")]
 
 
 def _find_unit_problems(scope: str, unit: str, seen: Mapping[str, str]) -> list[Finding]:

@@ -16,7 +16,7 @@ from workbench.bench.user_capacity import (
     verdict_on_level,
 )
 from workbench.bench.user_estimate import UserEstimate
-from workbench.model.counts import four_digits
+from workbench.model.counts import format_four_digits
 from workbench.model.errors import BenchError
 from workbench.model.slo import parse_slo
 
@@ -66,7 +66,7 @@ async def measure_user_capacity(
         raise BenchError(f"one user breaks a limit of {slo}", next_step="loosen the limits")
     best, value = measured[estimate.highest_users_within_limits], estimate.estimated_users()
     numbers = ", ".join(f"#{one.id}" for one in measured.values())
-    note = f"{four_digits(value)} users keep {slo}, by {numbers}; the rest is of #{best.id}"
+    note = f"{format_four_digits(value)} users keep {slo}, by {numbers}; the rest is of #{best.id}"
     first = measured[estimate.first]
     summary = replace(best.summary, users=value, notes=(*best.summary.notes, note))
     samples = await asyncio.to_thread(results.db.samples, best.id)

@@ -24,7 +24,7 @@ from workbench.model.answer_probe import (
     Ask,
     Place,
     Probed,
-    judge_probe,
+    assess_probe,
     make_long_ask,
     make_short_asks,
     read_answer,
@@ -301,13 +301,13 @@ class TextProbe:
         )
         findings = answer_verdict.findings_to_store(
             (
-                *judge_probe(
+                *assess_probe(
                     self._probed,
                     model=self._spec.model,
-                    together=min(_MAX_ASKS_TOGETHER, self._spec.concurrency),
+                    asks_sent_at_once=min(_MAX_ASKS_TOGETHER, self._spec.concurrency),
                     long_tokens=self._long_tokens,
                     nonsense_expected=self._nonsense,
-                    short=self._short,
+                    short_answers=self._short,
                 ),
                 *answer_verdict.findings_about_load(
                     summary.text.load,

@@ -21,7 +21,7 @@ from workbench.hosts.allotment import read_gpu_allotment
 from workbench.hosts.base import is_cluster
 from workbench.model.errors import SettingsError, WorkbenchError
 from workbench.model.findings import Level
-from workbench.model.gpu_allotment import NO_ALLOTMENT, Allotment, find_named_gpus
+from workbench.model.gpu_allotment import NO_ALLOTMENT, Allotment, visible_gpus_and_unknown_word
 from workbench.model.setting_commands import OF_CORES, core_files
 from workbench.model.settings import HOST, SETTINGS, label_of
 from workbench.session.gpu.alterations import GpuAlterations
@@ -309,7 +309,7 @@ def _changes_gpu_settings(wanted: Mapping[str, object]) -> bool:
 def _reading_of_job(reading: Telemetry, allotment: Allotment) -> Telemetry:
     """Return the part of a reading that concerns the GPUs of the scheduler's job in which the
     host's commands run. Raises SettingsError if these GPUs are not known."""
-    found, unknown = find_named_gpus(allotment.visible or "", reading.infos)
+    found, unknown = visible_gpus_and_unknown_word(allotment.visible or "", reading.infos)
     if unknown is not None or not found:
         raise SettingsError(
             f"{allotment.job} has the GPUs {allotment.visible!r}, which are not all GPUs of this "

@@ -115,7 +115,7 @@ class TelemetryWatch:
                 self._core.notify_defect(error)
 
     def _show_reading(self, telemetry: Telemetry) -> None:
-        self._core.beat.note_reading()
+        self._core.beat.record_reading_time()
         before = self._core.state.telemetry
         known = before is not None and before.infos == telemetry.infos
         self._core.update(

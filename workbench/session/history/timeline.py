@@ -10,7 +10,14 @@ from functools import cache
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from workbench.model.timeline import CLIENT_TOK_S, ENGINE, Event, EventKind, History, Pace
+from workbench.model.timeline import (
+    CLIENT_TOK_S,
+    ENGINE,
+    Event,
+    EventKind,
+    History,
+    ReadingIntervals,
+)
 from workbench.session.history.timeline_events import EventSource
 
 if TYPE_CHECKING:
@@ -48,7 +55,7 @@ class Timeline:
         core.subscribe(self._record_state_changes)
 
     def _reset_recording_state(self) -> None:
-        self._pace = Pace()
+        self._pace = ReadingIntervals()
         self._progress: BenchProgress | None = None  # the last one of a benchmark
         self._events = EventSource(self._core.state)
 
@@ -81,7 +88,7 @@ class Timeline:
         from workbench.model.gpu_readings import READINGS  # not for the first frame
 
         now = time.time()
-        seconds = self._pace.seconds_of_reading(now, self._telemetry.interval_s or 1.0)
+        seconds = self._pace.seconds_covered_by_reading(now, self._telemetry.interval_s or 1.0)
         fields = (*READINGS, *MORE_GPU_FIELDS)
         values: dict[Key, float | None] = {}
         for gpu in telemetry.gpus:
@@ -129,7 +136,7 @@ class Timeline:
         from workbench.model.secrets import mask_text, seen_secrets
 
         event = replace(event, text=mask_text(event.text, seen_secrets()))
-        if self.history.add_event(event):
+        if self.history.add_event_if_new(event):
             for hear in self.on_event:
                 hear(event)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from workbench.model.begun_changes import split_begun_changes
+from workbench.model.begun_changes import split_altered_and_begun_changes
 from workbench.model.counts import count_of
 from workbench.model.errors import WorkbenchError
 from workbench.model.findings import Finding, Level, by_severity
@@ -109,7 +109,9 @@ async def examine_host(session: Session) -> HostReport:
         *_rights_findings(rights),
         *_leftover_findings(runs),
     ]
-    altered, begun = split_begun_changes(session.state.alterations, session.state.telemetry)
+    altered, begun = split_altered_and_begun_changes(
+        session.state.alterations, session.state.telemetry
+    )
     if altered:
         text = f"{len(altered)} GPU settings changed by Workbench are still in force"
         found.append(Finding(Level.WARN, "gpu.altered", text, fix="workbench gpu revert"))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.engines.fit_table import CONTEXTS, FitRow, GpuGroup, group_equal_gpus, make_fit_rows
 from workbench.engines.memory_estimate import GIB
-from workbench.model.counts import four_digits, gpus_text
+from workbench.model.counts import format_four_digits, gpus_text
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import ModelFacts
 from workbench.report.blocks import SIMULATED, Alert, Block, Heading, Table, TextBlock
@@ -156,7 +156,7 @@ def _fit_cells(row: FitRow, contexts: Sequence[int]) -> tuple[str, ...]:
         return (*size, *("-" for _ in contexts), "", "")
     sequences = (_sequences_text(row.sequences.get(length)) for length in contexts)
     limits = (
-        _narrow_text(one, four_digits(one)) if one else "?"
+        _narrow_text(one, format_four_digits(one)) if one else "?"
         for one in (row.limit_tok_s, row.prefill_tok_s)
     )
     return (*size, *sequences, *limits)

@@ -201,7 +201,7 @@ class ExperimentQuality:
 
     def _next_measurable_step(self, run: ExperimentRun) -> str | None:
         """Return the next missing step that can be measured on the server of a run."""
-        if self._ended or run.side != _first_side_name(self._sides, run.arm):
+        if self._ended or run.side_label != _first_side_name(self._sides, run.arm):
             return None
         steps = [CHANGED_STEP]
         if run.arm == "A":

@@ -23,7 +23,7 @@ from workbench.model.experiment import AdvisedChange, Arm
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.load_spec import REPEATED
 from workbench.model.secrets import MASK
-from workbench.model.settings import GpuSettings, parse_word
+from workbench.model.settings import GpuSettings, parse_setting_argument
 from workbench.session.bench.spec import WORDS_CONTENT
 from workbench.session.conditions import gpus_of_plan
 from workbench.store.quality_db import QualityDb
@@ -212,7 +212,7 @@ def arms_of_finding(
         b = _arm_with_change(b, change, plan)
     gpu: dict[str, Any] = {}
     for word in finding.settings:
-        gpu |= parse_word(word)
+        gpu |= parse_setting_argument(word)
     return a, replace(b, gpu=GpuSettings(gpu))
 
 

@@ -27,7 +27,7 @@ from workbench.model.experiment import WARM_UP, Experiment, RunState
 from workbench.model.json_records import from_json, to_json, tuples_from_lists
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.quality import QualityResult
-from workbench.model.quality_limits import why_impossible_quality
+from workbench.model.quality_limits import impossible_field_and_reason
 from workbench.model.secrets import mask_data
 from workbench.model.series_state import SeriesState
 from workbench.model.untrusted_numbers import find_impossible_number, replace_non_finite
@@ -243,7 +243,7 @@ def read_proof(document: Mapping[str, Any]) -> ProvenContent:
     quality = None
     if cleaned.get("quality") is not None:
         quality = from_json(QualityResult, cleaned["quality"])
-        place, problem = why_impossible_quality(quality)
+        place, problem = impossible_field_and_reason(quality)
         if problem:
             raise ValueError(f"quality.{place}: {problem}")
     if "experiment" in cleaned:
@@ -427,7 +427,7 @@ def _run_differences(
     used: set[int] = set()
     for pair in design.complete_pairs(experiment):
         for run in pair:
-            place = f"run {run.place + 1}, {run.place_in_pairs} {run.arm}"
+            place = f"run {run.place + 1}, {run.pair_label} {run.arm}"
             result = results.get(run.result_id or 0)
             if result is None:
                 yield ProofDifference(

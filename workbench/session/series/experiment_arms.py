@@ -65,7 +65,7 @@ class ExperimentArms:
         self._reported: dict[str, tuple[float | None, Mapping[str, str]]] = {}
         self._settings_arm: str | None = None  # the arm whose GPU settings are on
         # of the synthetic prompts, the same in all runs
-        self._fit = next((r.spec.prompt_fit for r in earlier), {})
+        self._fit = next((r.spec.prompt_fit_fields for r in earlier), {})
 
     @property
     def _sessions(self) -> Sequence[Session]:
@@ -308,7 +308,7 @@ class ExperimentArms:
         except BenchCancelled:
             raise SeriesStopped("the benchmark was cancelled") from None
         result = await session.results.get(result_id)
-        self._fit = self._fit or result.spec.prompt_fit
+        self._fit = self._fit or result.spec.prompt_fit_fields
         return result
 
     async def read_start_s_and_settings(
@@ -350,7 +350,7 @@ class ExperimentArms:
         if self.started_run_id is None:
             return ""
         if self._keep_on:
-            arm = experiment.runs[-1].side if experiment.runs else "A"
+            arm = experiment.runs[-1].side_label if experiment.runs else "A"
             return (
                 f"a server ran before the experiment, so {self.started_run_id} with {arm}'s "
                 "configuration keeps running"
@@ -371,7 +371,10 @@ class ExperimentArms:
             return ""
         session, run_id = self._before
         supervisor = session.servers.supervisor
-        if self.started_run_id is not None and supervisor.status(self.started_run_id).may_live:
+        if (
+            self.started_run_id is not None
+            and supervisor.status(self.started_run_id).may_still_be_running
+        ):
             return ""
         try:
             status = await session.servers.launch(session.servers.editor_of_run(run_id))

@@ -21,7 +21,7 @@ from workbench.model.experiment import (
     Experiment,
     ExperimentRun,
     RunState,
-    side_of,
+    side_label,
 )
 from workbench.model.series_state import SeriesState
 from workbench.session.series.conduct import (
@@ -287,7 +287,7 @@ class ExperimentConduct(Design[ExperimentRun]):
                 compiling = [
                     a
                     for a in arms
-                    if again and await self._bench.must_compile_first(side_of(a, host))
+                    if again and await self._bench.must_compile_first(side_label(a, host))
                 ]
                 chosen = compiling or arms[:1]
             for arm in chosen:
@@ -317,7 +317,7 @@ class ExperimentConduct(Design[ExperimentRun]):
         """Carry out one run of the experiment. Return it with the state "done", "discarded" or
         "failed". A failed run may be repeated."""
         began = time.monotonic()
-        title = f"{_run_text(run)}, {run.side}"
+        title = f"{_run_text(run)}, {run.side_label}"
 
         def show_run_phase(text: str) -> None:
             self._show_phase(f"{title}: {text}")
@@ -332,7 +332,7 @@ class ExperimentConduct(Design[ExperimentRun]):
                 replace(run, state=RunState.MEASURING), f"{title}: measuring"
             )
             result = await self._bench.run_benchmark(
-                run.side, run, design.seed_of(self.experiment.spec, max(0, run.pair))
+                run.side_label, run, design.seed_of(self.experiment.spec, max(0, run.pair))
             )
         except HostError:
             raise

@@ -137,7 +137,7 @@ class Experiments:
 
         def read_stored_results() -> Sequence[BenchResult]:
             found = []
-            for result_id in experiment.finished_results():
+            for result_id in experiment.finished_result_ids():
                 with suppress(InputError):  # deleted
                     found.append(self._results.db.get(result_id))
             return found

@@ -263,7 +263,7 @@ class FlagSweep(SweepDesign):
         await self._stop_started_server()
         if self.before is None:
             return
-        before = f"the server that ran before the {self.progress.sweep.what}"
+        before = f"the server that ran before the {self.progress.sweep.kind_noun}"
         try:
             status = await self.parts.servers.launch(self.before)
         except WorkbenchError as error:

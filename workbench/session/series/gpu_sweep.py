@@ -436,7 +436,7 @@ class ValuePairs:
         except BenchCancelled:
             raise SeriesStopped("cancelled") from None
         result = await self.sweep.parts.results.get(result_id)
-        self._fit = self._fit or result.spec.prompt_fit
+        self._fit = self._fit or result.spec.prompt_fit_fields
         return result
 
     async def read_start_s_and_settings(

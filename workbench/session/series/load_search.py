@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from workbench.bench.runner import BenchCancelled
-from workbench.model.counts import four_digits
+from workbench.model.counts import format_four_digits
 from workbench.model.errors import BenchError, InputError, WorkbenchError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.slo import LATENCIES, Limit, parse_slo
@@ -210,7 +210,7 @@ class LoadSearch(Design[float]):
         tok_s = fmean(result.summary.output_tok_s or 0.0 for result in results)
         gpus = results[-1].summary.gpu
         count = len(gpus.gpus) if gpus is not None else 0
-        parts = [f"{four_digits(tok_s / count)} tok/s per GPU"] if count else []
+        parts = [f"{format_four_digits(tok_s / count)} tok/s per GPU"] if count else []
         thrift = [r.summary.tok_per_joule for r in results]
         known = [value for value in thrift if value is not None]
         return [*parts, f"{fmean(known):.3g} tok/J"] if known else parts

@@ -33,7 +33,7 @@ from workbench.model.tune_standings import (
     Entry,
     broken_limit,
     changes_text,
-    gains_of_survivors,
+    gains_of_remaining_entries,
     limit_broken_by_start,
     limit_error,
     log_value,
@@ -323,7 +323,7 @@ class Tune(FlagSweep):
         return None
 
     def _add_second_block(self) -> None:
-        gains = gains_of_survivors(self.progress.sweep)
+        gains = gains_of_remaining_entries(self.progress.sweep)
         if not gains:
             return
         start_keeps_limits = not limit_broken_by_start(self.progress.sweep)
@@ -450,7 +450,7 @@ class Tune(FlagSweep):
 
     async def finish_series(self) -> None:
         best = await self._find_leader()
-        gains = gains_of_survivors(self.progress.sweep)
+        gains = gains_of_remaining_entries(self.progress.sweep)
         if not gains:
             return self._record_no_improvement("no candidate could be measured within the limits")
         if best is None:
@@ -492,7 +492,8 @@ class Tune(FlagSweep):
         while True:
             sweep = self.progress.sweep
             best = tune_race.select_final_entry(
-                gains_of_survivors(sweep), start_keeps_limits=not limit_broken_by_start(sweep)
+                gains_of_remaining_entries(sweep),
+                start_keeps_limits=not limit_broken_by_start(sweep),
             )
             if best is None or not self._needs_answer_check(best):
                 return best
@@ -607,7 +608,7 @@ class Tune(FlagSweep):
 
     async def _limit_broken_in_final(self, experiment: Experiment, arm: str) -> str | None:
         """Return the first limit that the runs of an arm do not keep; None if they keep all."""
-        results = await self.parts.results.get_all(experiment.finished_results(arm))
+        results = await self.parts.results.get_all(experiment.finished_result_ids(arm))
         return self._first_broken_limit_text(results)
 
     def _gain_text(self, change: MetricChange, entry_text: str) -> str:
@@ -705,7 +706,7 @@ class Tune(FlagSweep):
         )
 
     async def _write_preset(self, best: Entry, text: str, experiment: Experiment) -> None:
-        listed = experiment.finished_results()[:_MAX_LISTED_RESULTS]
+        listed = experiment.finished_result_ids()[:_MAX_LISTED_RESULTS]
         simulated = "SIMULATED: " if self.progress.sweep.simulated else ""
         number = self.progress.sweep.id
         evidence = (
@@ -737,7 +738,7 @@ def _broken_latency_limit(summary: BenchSummary) -> str:
         if limit.margin_pct is None:
             return f"{limit.limit} {UNMEASURED}"
         if limit.margin_pct < 0:
-            return f"{limit.limit}: {limit.kept_text} of the requests kept it"
+            return f"{limit.limit}: {limit.attained_share_text} of the requests kept it"
     return ""
 
 

@@ -20,7 +20,7 @@ from workbench.bench.user_capacity import (
     requests_per_run,
     user_capacity_sentence,
 )
-from workbench.model.counts import count_of, four_digits
+from workbench.model.counts import count_of, format_four_digits
 from workbench.model.errors import InputError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.slo import parse_slo
@@ -199,7 +199,7 @@ class UserSearch(LoadSearch):
     def performance_texts_at_level(self, level: float) -> list[str]:
         speeds = [result.summary.output_tok_s or 0.0 for result in self.results[level]]
         return [
-            f"{four_digits(fmean(speeds) / level)} tok/s per user",
+            f"{format_four_digits(fmean(speeds) / level)} tok/s per user",
             *super().performance_texts_at_level(level),
         ]
 

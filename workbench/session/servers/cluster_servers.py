@@ -51,12 +51,12 @@ async def survey_cluster(session: Session, editor: PlanEditor | None) -> Cluster
         read_cluster_servers(session),
     )
     lines = [(node.name, cluster_check.node_text(node)) for node in report.nodes]
-    shown = [status for status in servers if status.may_live] or servers[:1]
+    shown = [status for status in servers if status.may_still_be_running] or servers[:1]
     for status in shown:
         lines += [("server", server_text(status)), *rank_lines(status)]
         if status.alive and (text := await transport_line(session, status)):
             lines.append(("transport", text))
-    living = [status for status in servers if status.may_live]
+    living = [status for status in servers if status.may_still_be_running]
     said = [f for status in living for f in status.findings if f.level in (Level.ERROR, Level.WARN)]
     return ClusterLook(
         session.host.name,

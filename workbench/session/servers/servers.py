@@ -221,7 +221,7 @@ class Servers:
         if run_id not in known:
             return None
         selected = known[run_id]
-        if run_id == self._not_replaced and not selected.may_live:
+        if run_id == self._not_replaced and not selected.may_still_be_running:
             return run_id
         failed = selected.state in (ServerState.FAILED, ServerState.CRASHED)
         if not failed or selected.ready_unix_s is not None:
@@ -729,7 +729,7 @@ class Servers:
 
         if self._on_cluster:
             return None
-        living = [status for status in self.supervisor.statuses() if status.may_live]
+        living = [status for status in self.supervisor.statuses() if status.may_still_be_running]
         telemetry = self._core.state.telemetry
         if replaced is None:
             return find_too_little_memory(editor, telemetry, living, None)

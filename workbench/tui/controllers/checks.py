@@ -218,7 +218,7 @@ class CheckController(Controller):
         return session.servers.supervisor.status(run_id)
 
     def _report_stop_outcome(self, status: ServerStatus) -> None:
-        if status.may_live:
+        if status.may_still_be_running:
             text = (
                 f"{status.run_id} is {status.state}: "
                 f"{status.reason or 'processes of it still live'}"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from workbench.model.begun_changes import split_begun_changes
+from workbench.model.begun_changes import split_altered_and_begun_changes
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
@@ -291,7 +291,7 @@ class GpuController(Controller):
             if not self._warn_if_change_runs("r", "nothing is reverted yet"):
                 self.show_message("no GPU setting is altered")
             return
-        altered, begun = split_begun_changes(state.alterations, state.telemetry)
+        altered, begun = split_altered_and_begun_changes(state.alterations, state.telemetry)
         texts = []
         for gpus, now, before in alteration_gpus_now_and_before(altered):
             texts.append(f"{gpus}: {now} back to {restored_value_text(before)}")

@@ -225,7 +225,7 @@ class ServerController(Controller):
 
     async def stop_server(self) -> None:
         server, measured_by = self.state.server, self.state.host.measured_by
-        if server is None or not server.may_live:
+        if server is None or not server.may_still_be_running:
             self.show_message("no server that Workbench started is running on this host")
             return
         if self.state.host.link != "connected":

@@ -46,9 +46,11 @@ class SweepController(SeriesController[Sweep]):
         if sweep is None:
             return None
         changes: ChangeLookup | None = None
-        if sweep.facts.sets_gpu:
+        if sweep.kind_details.sets_gpu:
             changes = partial(self._look_up_resumed_changes, sweep)
-        return resume_of_sweep(self.session, sweep, changes, takes_password=sweep.facts.sets_gpu)
+        return resume_of_sweep(
+            self.session, sweep, changes, takes_password=sweep.kind_details.sets_gpu
+        )
 
     async def _look_up_resumed_changes(self, sweep: Sweep) -> PlannedChange:
         by_value = await self.session.sweeps.list_resume_commands(sweep.id)

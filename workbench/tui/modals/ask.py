@@ -10,7 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.geometry import Size
 from textual.widget import Widget
 
-from workbench.model.begun_changes import split_begun_changes
+from workbench.model.begun_changes import split_altered_and_begun_changes
 from workbench.session.state import SessionState
 from workbench.tui.cells import Row, RowMaker, pad_text, paragraph_rows
 from workbench.tui.formats import alteration_gpus_now_and_before, setting_name
@@ -225,7 +225,9 @@ class Quit(Modal[dict[str, bool]]):
 
     def _warning_rows(self, width: int) -> list[Row]:
         rows: list[Row] = []
-        altered, begun = split_begun_changes(self.state.alterations, self.state.telemetry)
+        altered, begun = split_altered_and_begun_changes(
+            self.state.alterations, self.state.telemetry
+        )
         for gpus, now, before in alteration_gpus_now_and_before(altered):
             rows += paragraph_rows(f"{G.alert} {gpus}: {now}, was {before}", width, "warn")
         for change, outcome in begun:

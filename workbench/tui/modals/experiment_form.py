@@ -14,7 +14,7 @@ from workbench.model.errors import InputError
 from workbench.model.experiment import OPTIONS, SHOWS_PCT, Arm, ArmTarget
 from workbench.model.metrics import metric_title, names_of_deciding_metrics, short_title
 from workbench.model.plan import PlanDifference
-from workbench.model.settings import GpuSettings, parse_word
+from workbench.model.settings import GpuSettings, parse_setting_argument
 from workbench.tui.cells import Row, paragraph_rows
 from workbench.tui.formats import duration_text, value_text
 from workbench.tui.modals.declared_fields import field_from_option, parse_option
@@ -108,7 +108,10 @@ def parse_arm(text: str) -> Arm:
         elif name.startswith("gpu."):
             try:
                 arm = replace(
-                    arm, gpu=GpuSettings({**arm.gpu, **parse_word(word.removeprefix("gpu."))})
+                    arm,
+                    gpu=GpuSettings(
+                        {**arm.gpu, **parse_setting_argument(word.removeprefix("gpu."))}
+                    ),
                 )
             except InputError as error:
                 raise InputError(f"{name}: {error.message}") from None

@@ -92,7 +92,7 @@ def running_measurement_name(state: SessionState) -> str:
     if state.experiment in state.running_series:
         return "experiment"
     if state.sweep is not None and state.running_series:
-        return state.sweep.what
+        return state.sweep.kind_noun
     if state.bench.running:
         return "benchmark"
     return "comparison of answers" if state.running_quality is not None else ""

@@ -261,7 +261,7 @@ class SweepPage(MeasurementPage):
     def _server_rates(self, s: Sweep) -> ServerRates | None:
         """Return where the server of a search for users is now, as tokens per second of a user and
         of a GPU. Both have two digits, so that they seldom change: plotting takes long."""
-        if s.facts.counts != "user" or (found := operating_map_from_sweep(s)) is None:
+        if s.kind_details.counts != "user" or (found := operating_map_from_sweep(s)) is None:
             return None
         now = live_point(s, self.state.engine, found.gpus)
         if now is None:

@@ -146,8 +146,10 @@ def model_copy_rows(model_copy: ModelCopy, width: int) -> list[Row]:
         facts.append(("commit", " ".join(names), "text"))
     if model_copy.problems:
         facts.append(("problem", "; ".join(model_copy.problems), "warn"))
-    if model_copy.small_digest:
-        facts.append(("digest", f"{model_copy.small_digest} of its index and small files", "dim"))
+    if model_copy.digest_without_weights:
+        facts.append(
+            ("digest", f"{model_copy.digest_without_weights} of its index and small files", "dim")
+        )
     rows: list[Row] = []
     for label, text, role in facts:
         rows += labelled_paragraph(pad_text(label, 9), text, width, role)

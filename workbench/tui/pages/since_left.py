@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from workbench.model.counts import count_of, four_digits
+from workbench.model.counts import count_of, format_four_digits
 from workbench.session.since_left import last_change_unix_s
 from workbench.tui.cells import Row, pad_text, paragraph_rows, rows_beside_label
 from workbench.tui.formats import (
@@ -94,7 +94,7 @@ def _result_text(row: BenchRow) -> str:
         return f"result {row.id} is rejected: {row.refused[0]}"
     text = f"result {row.id}: {row.label}"
     if row.output_tok_s is not None:
-        text += f", {four_digits(row.output_tok_s)} tok/s"
+        text += f", {format_four_digits(row.output_tok_s)} tok/s"
     return text
 
 

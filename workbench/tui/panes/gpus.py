@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from workbench.model.begun_changes import split_begun_changes
+from workbench.model.begun_changes import split_altered_and_begun_changes
 from workbench.session.state import SessionState
 from workbench.tui.bindings import Key, change_gpu_settings, limit_keys_to_view, textual_bindings
 from workbench.tui.cells import Row, pad_text, paragraph_rows
@@ -90,7 +90,7 @@ class GpuPane(Pane, Scrolled):
         rows.append(((versions, "text"),))
         if driver.message:
             rows += paragraph_rows(f"! {driver.message}", width, "warn")
-        if slow := telemetry.slow_text:
+        if slow := telemetry.slow_reading_text:
             rows += paragraph_rows(f"! {slow}", width, "warn")
         load = _text_if_known("{:.1f}", host.load_1m)
         rows += paragraph_rows(
@@ -296,7 +296,7 @@ def _altered_setting_rows(state: SessionState, gpu_index: int, width: int) -> li
     -1. First come the settings that this Workbench changed, each with a note if another program has
     changed it since. The settings that other users changed follow."""
     rows: list[Row] = []
-    altered, begun = split_begun_changes(state.alterations, state.telemetry)
+    altered, begun = split_altered_and_begun_changes(state.alterations, state.telemetry)
     begun_keys = {one.change.key for one in begun}
     for alteration in altered:
         if alteration.gpu_index == gpu_index:
@@ -307,7 +307,7 @@ def _altered_setting_rows(state: SessionState, gpu_index: int, width: int) -> li
     for change, outcome in begun:
         if change.gpu_index == gpu_index:
             rows += _begun_change_rows(change, outcome, width)
-    _, of_others = split_begun_changes(state.others, state.telemetry)
+    _, of_others = split_altered_and_begun_changes(state.others, state.telemetry)
     outcomes = {(change.by, change.key): outcome for change, outcome in of_others}
     for other in state.others:
         if other.gpu_index == gpu_index:

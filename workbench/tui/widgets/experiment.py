@@ -87,9 +87,9 @@ def format_arm_as_words(arm: Arm) -> list[str]:
     (unset), "$NAME=value" and "gpu.SETTING=value"."""
     words = [*arm.sets]
     if arm.target and "://" in arm.target.name:
-        words.insert(0, arm.target.words)
+        words.insert(0, arm.target.description)
     elif arm.target:
-        words.insert(0, f"@{arm.target.words}")
+        words.insert(0, f"@{arm.target.description}")
     words += [f"-{name}" for name in arm.unsets]
     words += [f"${variable}" for variable in arm.envs]
     return [*words, *format_gpu_settings_as_words(arm.gpu)]
@@ -171,11 +171,11 @@ def current_run_text(e: Experiment, bench_progress: str) -> str:
     if bench_progress and now.state == "measuring":
         said = bench_progress
     if now.pair < 0:
-        return f"discarded run, {now.side}: {said}"
+        return f"discarded run, {now.side_label}: {said}"
     pairs = f"{e.spec.pairs}"
     if e.spec.until_pct is not None:
         pairs = f"at most {pairs}"
-    return f"pair {now.pair + 1} of {pairs}, {now.side}: {said}"
+    return f"pair {now.pair + 1} of {pairs}, {now.side_label}: {said}"
 
 
 def _state_row(e: Experiment, width: int, remaining_s: float | None, bench_progress: str) -> Row:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from textual import events
 from textual.message import Message
 
-from workbench.model.begun_changes import split_begun_changes
+from workbench.model.begun_changes import split_altered_and_begun_changes
 from workbench.model.counts import count_of, gpus_text
 from workbench.model.timeline import QUIET_REASONS, History
 from workbench.session.state import SessionState
@@ -353,7 +353,7 @@ class GpuStrip(Painted):
         if self.state is None:
             return [(("GPUs: waiting for the first reading", "dim"),), ()]
         telemetry, host = self.state.telemetry, self.state.host
-        if telemetry is not None and not telemetry.driver.ok:
+        if telemetry is not None and not telemetry.driver.is_ok:
             driver = telemetry.driver
             head = (f"x GPUs: {driver.status}", "bad")
             return [(head,), *short_paragraph(driver.message or "", width, 3)]
@@ -510,7 +510,7 @@ class GpuStrip(Painted):
         drift = [d for d in state.drift if d.gpu_index == index]
         if drift:
             first = drift[0]
-            _, begun = split_begun_changes(state.alterations, state.telemetry)
+            _, begun = split_altered_and_begun_changes(state.alterations, state.telemetry)
             key = "r asks"
             if any(one.change.key == (first.gpu_uuid, first.setting) for one in begun):
                 key = "r clears it"
@@ -703,7 +703,7 @@ class GpuStrip(Painted):
         if not metric.setting or self.state is None:
             return self._text_role
         indexes = {sample.index for sample in samples}
-        altered, _ = split_begun_changes(self.state.alterations, self.state.telemetry)
+        altered, _ = split_altered_and_begun_changes(self.state.alterations, self.state.telemetry)
         if any(a.setting.startswith(metric.setting) and a.gpu_index in indexes for a in altered):
             return "warn"
         return self._text_role

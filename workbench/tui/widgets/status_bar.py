@@ -7,7 +7,12 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from workbench.model.begun_changes import NOT_APPLIED, NOT_KNOWN, Begun, split_begun_changes
+from workbench.model.begun_changes import (
+    NOT_APPLIED,
+    NOT_KNOWN,
+    BegunChange,
+    split_altered_and_begun_changes,
+)
 from workbench.model.run_options import PROCESS
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.setting_commands import PENDING
@@ -222,7 +227,7 @@ class StatusBar(Painted):
         """Return the warning about altered GPU settings, with their values before and now. This is
         the only place on the main screen that has them: it is there at every size and on every
         page."""
-        altered, begun = split_begun_changes(state.alterations, state.telemetry)
+        altered, begun = split_altered_and_begun_changes(state.alterations, state.telemetry)
         not_applied = {one.change.key for one in begun if one.outcome == NOT_APPLIED}
         if any((one.gpu_uuid, one.setting) not in not_applied for one in state.drift):
             what = f"{G.alert} GPU {_drift_text(state)}"
@@ -317,7 +322,7 @@ def _guard_problem_texts(guard: GuardView, *, short: bool) -> Row:
     return ((what, role),)
 
 
-def _outcome_of_all(begun: Sequence[Begun]) -> str:
+def _outcome_of_all(begun: Sequence[BegunChange]) -> str:
     """Return the outcome of the begun changes; the least certain one if they differ."""
     if {one.outcome for one in begun} == {NOT_APPLIED}:
         return NOT_APPLIED

@@ -228,7 +228,7 @@ C_STATES = st.sampled_from(["on", "off", "off:0", "off:1-2", "off:0,2-3"])
 def test_c_states_as_a_value_and_back(by_core: dict[int, tuple[str, int]]) -> None:
     """The commands of a revert write into each file what it held, whatever the cores had."""
     held = {
-        cpu: [core_values.is_off(value, n) for n in range(states)]
+        cpu: [core_values.is_idle_state_off(value, n) for n in range(states)]
         for cpu, (value, states) in by_core.items()
     }
     read = {

@@ -43,5 +43,5 @@ def test_it_is_what_the_module_typing_makes() -> None:
 
 def test_a_claim_of_the_register_has_its_defaults_and_methods() -> None:
     claim = SettingClaim("ada", "GPU-1", 0, "power_limit_w", 600.0, 450.0, 0.0)
-    assert claim.key == ("GPU-1", "power_limit_w") and claim.state == "applied"
-    assert claim.text.startswith("450 W, set by ada with Workbench at ")
+    assert claim.gpu_and_setting == ("GPU-1", "power_limit_w") and claim.state == "applied"
+    assert claim.value_and_origin_text.startswith("450 W, set by ada with Workbench at ")

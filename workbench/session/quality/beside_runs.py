@@ -213,7 +213,7 @@ class ExperimentQuality:
         return next((step for step in steps if step in missing), None)
 
     async def _measure_answers_of_step(self, step: str, run: ExperimentRun) -> None:
-        side, measuring = self._sides[run.side], self._measuring
+        side, measuring = self._sides[run.side_label], self._measuring
         standing = side.standing_server is not None
         began = time.monotonic()
         try:

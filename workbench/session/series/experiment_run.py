@@ -324,7 +324,7 @@ class ExperimentConduct(Design[ExperimentRun]):
 
         run = await self._store_run(replace(run, state=RunState.STARTING), f"{title}: starting")
         try:
-            run = replace(run, run_id=await self._start_or_find_server(run.side, show_run_phase))
+            run = replace(run, run_id=await self._start_or_find_server(run.side_label, show_run_phase))
             run = replace(
                 run, start_temperature_c=await self._wait_then_read_temperature_c(run, title)
             )
@@ -369,7 +369,7 @@ class ExperimentConduct(Design[ExperimentRun]):
                 return await self._store_failed_run(run, why, BenchError(why))
         run = replace(run, value=find_metric(metric).value_in(result.summary))
         ready_after_s, chosen = await self._bench.read_start_s_and_settings(
-            run.side, run.run_id or ""
+            run.side_label, run.run_id or ""
         )
         run = replace(run, ready_after_s=ready_after_s, chosen=chosen)
         if run.pair == WARM_UP:

@@ -324,7 +324,9 @@ class ExperimentConduct(Design[ExperimentRun]):
 
         run = await self._store_run(replace(run, state=RunState.STARTING), f"{title}: starting")
         try:
-            run = replace(run, run_id=await self._start_or_find_server(run.side_label, show_run_phase))
+            run = replace(
+                run, run_id=await self._start_or_find_server(run.side_label, show_run_phase)
+            )
             run = replace(
                 run, start_temperature_c=await self._wait_then_read_temperature_c(run, title)
             )

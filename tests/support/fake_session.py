@@ -32,7 +32,7 @@ from workbench.model.gpu import DriverInfo, GpuInfo, GpuSample, HostSample, Tele
 from workbench.model.gpu_readings import READINGS
 from workbench.model.plan import Command, LaunchPlan, PlanDifference, plan_differences
 from workbench.model.quality import QualityResult
-from workbench.model.secrets import mask_command, mask_plan, mask_row
+from workbench.model.secrets import mask_command, mask_row, mask_secrets_of_plan
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.settings import GpuSettings
 from workbench.model.timeline import History
@@ -686,7 +686,7 @@ class FakeSession(FakeMeasuring):
         if running is None:
             return ()
         catalog = engines.get_engine(running.engine).catalog()
-        return engines.list_changed_flags(mask_plan(running), catalog)
+        return engines.list_changed_flags(mask_secrets_of_plan(running), catalog)
 
     async def save_preset(self, preset_id: str, title: str) -> str:
         self._called("save_preset", preset_id, title)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.made_results import result
 
-from workbench.model.conditions_table import condition_texts
+from workbench.model.conditions_table import condition_labels_and_texts
 from workbench.report.blocks import Facts
 from workbench.report.result_blocks import condition_blocks
 from workbench.store.paths import shipped_presets_dir
@@ -43,7 +43,7 @@ def test_the_page_of_a_preset_shows_every_line_of_its_text(
 
 def test_the_page_and_the_report_of_a_result_show_every_condition() -> None:
     made = result()
-    texts = condition_texts(made.conditions)
+    texts = condition_labels_and_texts(made.conditions)
     shown = lines(result_rows(made, WIDTH))
     reported = [
         row for block in condition_blocks(made) if isinstance(block, Facts) for row in block.rows

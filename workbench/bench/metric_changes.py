@@ -21,7 +21,7 @@ from workbench.model.distribution import highest_shared_percentile
 from workbench.model.errors import InputError
 from workbench.model.known_values import known_values, mean_or_none
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.metrics import COMPARED_PARTS, LATENCY, METRICS, metrics_of_group, value_of
+from workbench.model.metrics import COMPARED_PARTS, LATENCY, METRICS, metric_value, metrics_of_group
 from workbench.model.multiple_tests import holm_rejections
 from workbench.model.slo import OF_AN_SLO
 from workbench.model.student_t import t_cdf, t_quantile
@@ -65,7 +65,7 @@ class ResultMetric:
 
     def value_in(self, summary: BenchSummary) -> float | None:
         """Return this metric's value in `summary`, or None if it was not measured."""
-        return value_of(summary, self.name)
+        return metric_value(summary, self.name)
 
     def values_in(self, runs: Iterable[BenchResult]) -> list[float | None]:
         """Return this metric's value in each run."""
@@ -125,7 +125,7 @@ def shown_metrics(
         tail = highest_shared_percentile(latencies).name
         names += (f"{latency}.mean", f"{latency}.p50", f"{latency}.{tail}")
     if len({run.spec.slo for run in runs}) == 1:
-        names += (name for name in OF_AN_SLO if any(value_of(r.summary, name) for r in runs))
+        names += (name for name in OF_AN_SLO if any(metric_value(r.summary, name) for r in runs))
     names += ["per_stream_tok_s", "request_s", "power_w"]
     if chosen:
         names.insert(0, chosen)

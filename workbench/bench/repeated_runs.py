@@ -8,7 +8,7 @@ from statistics import geometric_mean, mean, stdev
 from workbench.model.bench import BenchSummary
 from workbench.model.known_values import known_values
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.metrics import METRICS, spread_metric_names, value_of
+from workbench.model.metrics import METRICS, metric_value, spread_metric_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ def spread_of_metrics(summaries: Sequence[BenchSummary]) -> tuple[Spread, ...]:
     found = []
     for metric in spread_metric_names():
         name, _, part = metric.partition(".")
-        known = known_values(value_of(summary, metric) for summary in usable)
+        known = known_values(metric_value(summary, metric) for summary in usable)
         values = tuple(value for value in known if value > 0)
         if values:
             spread = Spread(

@@ -154,9 +154,9 @@ def parse_variables(arguments: argparse.Namespace) -> dict[str, str]:
 def variables_json(plan: LaunchPlan) -> dict[str, Any]:
     """Return {variable: {"value", "from", "run_id"}} for each variable of the plan's preset. "from"
     is the kind of source of the value. Secrets are masked."""
-    from workbench.model.secrets import mask_plan
+    from workbench.model.secrets import mask_secrets_of_plan
 
-    plan = mask_plan(plan)
+    plan = mask_secrets_of_plan(plan)
     return {
         n: {"value": plan.variables[n], "from": s.kind, "run_id": s.run_id}
         for n, s in plan.sources.items()

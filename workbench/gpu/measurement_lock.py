@@ -84,7 +84,7 @@ class OtherMeasurements:
         self._recorded.append(OtherMeasurement(who, _user_and_pid_of(owner)))
         return who
 
-    def record_end(self, owner: MeasurementOwner) -> None:
+    def record_end_of_measurement(self, owner: MeasurementOwner) -> None:
         for one in self._recorded:
             if one.identity == _user_and_pid_of(owner) and one.ended_s is None:
                 one.ended_s = time.monotonic()
@@ -106,7 +106,7 @@ class HostOccupied(BenchError):
 
 @asynccontextmanager
 async def locked_for_measurement(
-    host: Host, what: str, *, if_held: IfHeld = IfHeld.REFUSE, report: Callable[[str], None]
+    host: Host, measurement: str, *, if_held: IfHeld = IfHeld.REFUSE, report: Callable[[str], None]
 ) -> AsyncIterator[OtherMeasurements]:
     """Hold the host's measurement lock while the block runs, and yield who else measures meanwhile.
     If somebody else has the lock, `if_held` decides: raise HostOccupied, report it through `report`
@@ -115,7 +115,7 @@ async def locked_for_measurement(
     lock. If the lock is lost meanwhile, report that through `report`, note it in what is yielded, and
     take the lock again."""
     lock_request = {
-        "what": what,
+        "what": measurement,
         "machine": os.uname().nodename,
         "wait": if_held is IfHeld.WAIT,
         "beside": if_held is IfHeld.BESIDE,
@@ -233,7 +233,7 @@ async def _report_others(
             who = others.record_start_and_describe_owner(joined)
             report(f"{host} is measured by somebody else at the same time: {who}")
         if left is not None:
-            others.record_end(left)
+            others.record_end_of_measurement(left)
 
 
 async def read_lock_holder(host: Host, directory: str) -> MeasurementOwner | None:

@@ -68,7 +68,7 @@ CONDITIONS: tuple[Condition, ...] = (
 )
 
 
-def condition_texts(conditions: Conditions) -> list[tuple[str, str]]:
+def condition_labels_and_texts(conditions: Conditions) -> list[tuple[str, str]]:
     """Return (label, value) of each condition that has a value in `conditions`."""
     texts = ((one.label, one.text(conditions)) for one in CONDITIONS)
     return [(label, text) for label, text in texts if text]

@@ -189,7 +189,7 @@ def names_of_deciding_metrics() -> list[str]:
     return [*names.values()]
 
 
-def value_of(summary: BenchSummary, name: str) -> float | None:
+def metric_value(summary: BenchSummary, name: str) -> float | None:
     """Return a metric's value by its name, "output_tok_s" or, for a part of a latency,
     "ttft_ms.p50". None if it was not measured."""
     base, _, part = name.partition(".")

@@ -222,7 +222,7 @@ def mask_data(data: Any, name: str = "") -> Any:
     return data
 
 
-def mask_plan(plan: LaunchPlan) -> LaunchPlan:
+def mask_secrets_of_plan(plan: LaunchPlan) -> LaunchPlan:
     """Return a copy of the plan with its secrets masked, to show or to store. The user must enter a
     masked key again before the plan can start."""
 
@@ -242,7 +242,7 @@ def mask_row(row: FlagRow) -> FlagRow:
     return replace(row, value=_mask_setting(row.name, row.value))
 
 
-def mask_difference(difference: PlanDifference) -> PlanDifference:
+def mask_secrets_of_difference(difference: PlanDifference) -> PlanDifference:
     """Return a copy of a difference between two plans with its secrets masked."""
     name = difference.name
     return replace(

@@ -473,7 +473,7 @@ def label_of(key: str) -> str:
     return _BY_KEY[key].label
 
 
-def split_setting_key(key: str) -> tuple[str, str]:
+def parse_target_and_setting(key: str) -> tuple[str, str]:
     """Split a setting's key in a result into (GPU or "host", key without it): "gpu0.power_limit_w"
     gives ("GPU0", "power_limit_w"). For a key without a GPU, the first element is ""."""
     place, dot, setting = key.partition(".")
@@ -504,13 +504,13 @@ def stored_text(key: str, value: Any) -> str:
 def label_with_gpu(key: str) -> str:
     """Return the label of a setting: "GPU clocks" for "gpu_clocks", "GPU0 GPU clocks" for
     "gpu0.gpu_clocks"."""
-    place, setting = split_setting_key(key)
+    place, setting = parse_target_and_setting(key)
     return f"{place} {label_of(setting)}".strip()
 
 
 def stored_setting_text(key: str, value: Any) -> str:
     """Return a stored value of a setting as text; `key` may have a GPU, as "gpu0.gpu_clocks"."""
-    return stored_text(split_setting_key(key)[1], value)
+    return stored_text(parse_target_and_setting(key)[1], value)
 
 
 def setting_target_text(gpu_uuid: str, gpu_index: int) -> str:

@@ -19,7 +19,7 @@ from workbench.model.findings import Level
 from workbench.model.flags import FlagSetting
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import LaunchPlan, Node
-from workbench.model.secrets import is_secret_name, mask_plan
+from workbench.model.secrets import is_secret_name, mask_secrets_of_plan
 from workbench.recipes.recipe import Notes
 
 _MARK = "\ue001"  # around the name of a variable, in place of its secret value
@@ -140,7 +140,7 @@ def _replace_secrets(
     """Return (the plan with a placeholder for each secret, the names of the environment variables
     that must contain the secrets)."""
     secrets: list[str] = []
-    masked = mask_plan(plan)
+    masked = mask_secrets_of_plan(plan)
     flags: list[FlagSetting] = []
     for flag, shown in zip(plan.flags, masked.flags, strict=True):
         if not is_secret_name(flag.name):

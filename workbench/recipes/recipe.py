@@ -20,7 +20,7 @@ from workbench.model.gpu import GpuInfo
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import LaunchPlan
 from workbench.model.preset import IMAGE
-from workbench.model.secrets import mask_plan, mask_text
+from workbench.model.secrets import mask_secrets_of_plan, mask_text
 
 COMPUTED = "\ue000"  # stands in a word for a part that only a shell could compute
 # A word that a template leaves for somebody to replace: VLLM_MODEL_PLACEHOLDER, <model>, {{ model
@@ -121,7 +121,7 @@ def drop_unusable_values(recipe: Recipe, notes: Notes) -> Recipe:
     only a shell could compute. There is a finding for each removed value that the plan needs."""
     plan = recipe.plan
     if plan is not None:
-        masked = mask_plan(plan)
+        masked = mask_secrets_of_plan(plan)
         flags = _usable_settings(plan.flags, masked.flags, notes, "--")
         env = _usable_settings(plan.env, masked.env, notes, "")
         executable = plan.executable

@@ -20,7 +20,7 @@ from workbench.model.bench import (
     PcieDuring,
 )
 from workbench.model.bench_cli_options import bench_cli_options
-from workbench.model.conditions_table import condition_texts
+from workbench.model.conditions_table import condition_labels_and_texts
 from workbench.model.counts import count_of
 from workbench.model.distribution import COMPARED_PERCENTILES, PERCENTILES, part_title
 from workbench.model.loopback import is_loopback
@@ -33,10 +33,10 @@ from workbench.model.metrics import (
     PARTS,
     RUN,
     SummaryMetric,
+    metric_value,
     metrics_of_group,
     narrow_table_metrics,
     short_title,
-    value_of,
 )
 from workbench.model.secrets import SERVER_KEY_VARIABLE
 from workbench.model.slo import slo_rows
@@ -377,7 +377,7 @@ def condition_blocks(result: BenchResult) -> list[Block]:
     """Return the blocks that describe the conditions of a result, including the command that
     started the server."""
     conditions = result.conditions
-    rows = condition_texts(conditions)
+    rows = condition_labels_and_texts(conditions)
     rows += list_titled_speed_comparisons(result)
     for name, value in conditions.gpu_settings.items():
         text, state = setting_text(value), conditions.in_force.get(name)
@@ -478,7 +478,7 @@ def overview_table(results: Sequence[BenchResult]) -> Table:
             state = "rejected"
         elif summary.requests_failed:
             state = f"{summary.requests_failed} failed"
-        values = [metric_number(name, value_of(summary, name)) for name in metrics]
+        values = [metric_number(name, metric_value(summary, name)) for name in metrics]
         rows.append((number, result.conditions.model, streams, *values, state))
     head = ("result", "model", "streams", *map(short_title, metrics), "state")
     return Table(

@@ -32,7 +32,7 @@ from workbench.model.beat import Beat
 from workbench.model.errors import HostError, InputError, ServerError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import Command, LaunchPlan
-from workbench.model.secrets import mask_command, mask_plan
+from workbench.model.secrets import mask_command, mask_secrets_of_plan
 from workbench.model.server_run import (
     EngineMetrics,
     LogBatch,
@@ -234,7 +234,7 @@ class Supervisor:
         record = RunRecord(
             run_id,
             self.host.name,
-            mask_plan(replace(plan, engine=engine.name)),
+            mask_secrets_of_plan(replace(plan, engine=engine.name)),
             mask_command(command),
             time.time(),
             ready_timeout_s,

@@ -24,9 +24,9 @@ from workbench.model.metrics import (
     PARTS,
     SummaryMetric,
     metric_title,
+    metric_value,
     narrow_table_metrics,
     short_title,
-    value_of,
 )
 from workbench.report.content import Report
 from workbench.report.format_values import metric_number, number_text
@@ -197,7 +197,9 @@ def test_several_results_are_listed_with_the_metrics_of_narrow_tables(render: st
     result = with_every_metric()
     table = overview_table([result])
     assert table.head[3:-1] == tuple(map(short_title, narrow_table_metrics()))
-    cells = [metric_number(name, value_of(result.summary, name)) for name in narrow_table_metrics()]
+    cells = [
+        metric_number(name, metric_value(result.summary, name)) for name in narrow_table_metrics()
+    ]
     assert list(table.rows[0][3:-1]) == cells
     report = replace(Report.from_result(result), results=(result, result))
     text = find_output_format(render).render(report)

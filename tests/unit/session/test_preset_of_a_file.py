@@ -11,7 +11,7 @@ import pytest
 from workbench.model.errors import PresetError
 from workbench.model.json_records import from_json, to_json
 from workbench.model.plan import LaunchPlan
-from workbench.model.secrets import mask_plan
+from workbench.model.secrets import mask_secrets_of_plan
 from workbench.model.sweep import SweepSpec
 from workbench.session.session import Session
 
@@ -77,7 +77,7 @@ def test_a_resumed_tune_takes_its_load_and_its_parent_from_the_file(tmp_path: Pa
     plan = first.presets.make_plan(str(file))
     path = first.presets.path_of_preset(plan.preset_id)
     assert path == str(file) and first.presets.path_of_preset("vllm-any") is None
-    stored = asdict(mask_plan(plan))
+    stored = asdict(mask_secrets_of_plan(plan))
     spec = SweepSpec((), plan=stored, preset_id=plan.preset_id, preset_file=path)
     later = Session.of_host()
     resumed = later.sweeps._tunes._stored_plan(spec)

@@ -108,7 +108,7 @@ class GuardFiles(JournalFile):
             if stat.S_IFMT(os.stat(name, dir_fd=at, follow_symlinks=False).st_mode) != kind:
                 os.rename(name, f"{name}.bad", src_dir_fd=at, dst_dir_fd=at)
 
-    def take_guard_lock(self) -> bool:
+    def try_to_acquire_guard_lock(self) -> bool:
         """Lock the file that lets only one guard run on the host, and return whether that worked.
         It fails if another guard has the lock. Processes that this one forks keep the lock."""
         if self.held is not None:
@@ -149,14 +149,14 @@ class GuardFiles(JournalFile):
             os.close(self.held)
             self.held = None
 
-    def hand_lock_over(self, requesting_pid: int) -> bool:
+    def try_to_hand_lock_over(self, requesting_pid: int) -> bool:
         """Release the guard's lock for the process `requesting_pid`, and return whether that process took
         the lock. If it did not, this process takes the lock again and stays the guard."""
         until = time.monotonic() + TAKE_OVER_S
         while time.monotonic() < until:
             self.release_guard_lock()
             time.sleep(TAKE_OVER_S / 20)
-            if not self.take_guard_lock() and self.lock_holder_pid() == requesting_pid:
+            if not self.try_to_acquire_guard_lock() and self.lock_holder_pid() == requesting_pid:
                 return True
         return False
 

@@ -185,10 +185,10 @@ class Guard:
         Return False if the guard must end, because nothing is left to watch, another guard took
         over, or all reverts after a SIGTERM are done."""
         # take the lock again if another program took the place that was offered
-        self.files.take_guard_lock()
+        self.files.try_to_acquire_guard_lock()
         asking = self.files.pid_that_requests_end()
         if asking is not None:
-            if self.programs.may_replace_guard(asking) and self.files.hand_lock_over(asking):
+            if self.programs.may_replace_guard(asking) and self.files.try_to_hand_lock_over(asking):
                 self.files.append_to_log("ending: another guard takes over")
                 return False
             self.files.withdraw_guard_end_request()
@@ -429,7 +429,7 @@ class Guard:
             self.others = claims.credible_claims(
                 self.files.read_foreign_claims(), keys, self.programs.may_set
             )
-            self.record_results(self.restore_all(due))
+            self.record_revert_results(self.revert_settings_in_parallel(due))
         finally:
             self.files.release_lock()
 
@@ -446,20 +446,20 @@ class Guard:
                 return False
             return True  # a broken journal does not prevent the revert
 
-    def restore_all(self, due: Sequence[DueRevert]) -> list[RevertResult]:
+    def revert_settings_in_parallel(self, due: Sequence[DueRevert]) -> list[RevertResult]:
         """Revert the settings in `due`: all GPUs in parallel, the settings of one GPU one after the
         other. Each GPU has a thread, because nvidia-smi can take seconds and can hang for one GPU.
         """
         self.tried = {one.gpu_and_setting for one in due}
         found: dict[tuple[str, str], RevertResult] = {}
 
-        def restore_gpu(uuid: str) -> None:
+        def revert_gpu(uuid: str) -> None:
             for one in due:
                 if one.entry["gpu_uuid"] == uuid:
-                    found[one.gpu_and_setting] = self.restore(one)
+                    found[one.gpu_and_setting] = self.revert_setting(one)
 
         uuids = sorted({one.entry["gpu_uuid"] for one in due})
-        threads = [threading.Thread(target=restore_gpu, args=(uuid,)) for uuid in uuids]
+        threads = [threading.Thread(target=revert_gpu, args=(uuid,)) for uuid in uuids]
         with self.programs.as_root():
             for thread in threads:
                 thread.start()
@@ -467,7 +467,7 @@ class Guard:
                 thread.join()
         return [found[one.gpu_and_setting] for one in due]
 
-    def restore(self, due: DueRevert) -> RevertResult:
+    def revert_setting(self, due: DueRevert) -> RevertResult:
         """Set the host's previous value of a setting whose revert is due, and return the result.
         The value of another user or a later change is left. Never raises: a defect becomes a failed
         result."""
@@ -476,11 +476,11 @@ class Guard:
         if untold is not None and untold.due.entry == due.entry:
             return untold
         try:
-            return self.restore_unless_superseded(due)
+            return self.revert_unless_superseded(due)
         except Exception as error:
             return RevertResult(due, False, f"a defect in the guard: {error!r}")
 
-    def restore_unless_superseded(self, due: DueRevert) -> RevertResult:
+    def revert_unless_superseded(self, due: DueRevert) -> RevertResult:
         """Set the previous value, unless a restart has reset the setting or it belongs to somebody
         else now."""
         programs, uuid, setting = self.programs, due.entry["gpu_uuid"], due.entry["setting"]
@@ -521,7 +521,7 @@ class Guard:
             failed = setting_commands.why_command_failed(code, said, program) or failed
         return failed
 
-    def record_results(self, results: Sequence[RevertResult]) -> None:
+    def record_revert_results(self, results: Sequence[RevertResult]) -> None:
         """Write the results of the reverts to the journal, to the guard's log and to its state
         file. An entry whose setting could not be reverted stays in the journal."""
         done = [r.due for r in results if r.ok]

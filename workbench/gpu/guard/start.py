@@ -97,7 +97,7 @@ def start_or_find_guard(
     files.create_guard_files()
     until = time.monotonic() + READY_S
     while time.monotonic() < until:
-        if files.take_guard_lock():
+        if files.try_to_acquire_guard_lock():
             files.withdraw_guard_end_request()
             return start_guard_daemon(Guard(files, programs, **options))
         state = files.read_state()

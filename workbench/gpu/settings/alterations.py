@@ -187,7 +187,7 @@ def select_alterations_in_force(
     return tuple(found)
 
 
-def drift_of_lock(one: Alteration, others: Sequence[Alteration]) -> str | None:
+def lock_drift_message(one: Alteration, others: Sequence[Alteration]) -> str | None:
     """Return a message if another Workbench has replaced the clock lock `one` by its own, otherwise
     None."""
     if not is_lock(one.setting):

@@ -143,7 +143,7 @@ async def _carry_out_commands(
         now, was, before = await _write_and_publish_entries(held, commands, watch, seen)
         watching = await _start_guard(held, was, guard)
         ran = await command_runner.run_all(host, commands, rights, stop, standstill)
-        after = await read_values_again(host, _settings_of(commands))
+        after = await read_values_again(host, _setting_keys_of(commands))
         outcomes = judged.keep_one_persistence_warning(
             [judged.outcome_of_change(c, before[c], ran.get(c), after, now) for c in commands]
         )
@@ -166,7 +166,7 @@ async def _carry_out_commands(
         )
 
 
-def _settings_of(commands: Sequence[SettingCommand]) -> set[str]:
+def _setting_keys_of(commands: Sequence[SettingCommand]) -> set[str]:
     return {command.setting for command in commands}
 
 
@@ -194,7 +194,7 @@ def _add_notes_to_messages(
 async def _planned_outcomes(
     host: Host, commands: Sequence[SettingCommand], rights: Rights, dry_run: bool
 ) -> list[SettingOutcome]:
-    now = await read_values(host, _settings_of(commands))
+    now = await read_values(host, _setting_keys_of(commands))
     state = await journals.read_journal(host)
     stays_loaded = {c.gpu_uuid for c in commands if c.setting == PERSISTENCE.key and c.value}
     found = []
@@ -223,7 +223,7 @@ async def _write_and_publish_entries(
     try again, so that two Workbenches never change one setting at once. Raises SettingsError if
     that takes longer than WAIT_S seconds, or if a value of somebody else is not among those `seen`.
     """
-    host, settings = held.host, _settings_of(commands)
+    host, settings = held.host, _setting_keys_of(commands)
     keys = {(c.gpu_uuid, c.setting) for c in commands}
     until = time.monotonic() + journals.WAIT_S
     while True:
@@ -522,7 +522,7 @@ async def _withdraw_reverted_entries(
     had lost the journal's lock: it was stopped or starved for so long that the guard has taken its
     change for one that was cut off."""
     commands = [outcome.command for outcome in outcomes]
-    values = await read_values_again(host, _settings_of(commands))
+    values = await read_values_again(host, _setting_keys_of(commands))
     if values is None:
         return list(outcomes)
     reverted = {

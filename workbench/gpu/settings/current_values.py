@@ -160,10 +160,10 @@ class CurrentValues:
 async def read_values(host: Host, settings: Collection[str]) -> CurrentValues:
     """Read the current values of the settings with these keys. Raises HostError if the host is out
     of reach."""
-    return await add_core_settings(host, await read_once(host), settings)
+    return await current_values_with_core_settings(host, await read_once(host), settings)
 
 
-async def add_core_settings(
+async def current_values_with_core_settings(
     host: Host, telemetry: Telemetry, settings: Collection[str]
 ) -> CurrentValues:
     """Return the current values from a reading of the host's GPUs, with those of its CPU cores if

@@ -12,7 +12,7 @@ from typing import Any
 
 from workbench.engines import memory_locks
 from workbench.engines.gpu_table import find_gpu_type
-from workbench.gpu.settings.alterations import drift_of_lock, select_locks_in_force
+from workbench.gpu.settings.alterations import lock_drift_message, select_locks_in_force
 from workbench.gpu.settings.clock_contrasts import (
     BINDING_LIMITER_SHARE,
     CLOCK_TOLERANCE_MHZ,
@@ -130,7 +130,7 @@ def assess_effects_of_settings(
 
 
 def _proof_of_replaced_setting(one: Alteration, others: Sequence[Alteration]) -> Proof | None:
-    said = drift_of_lock(one, others)
+    said = lock_drift_message(one, others)
     if said is None:
         return None
     what = _lock_name(one.setting)

@@ -180,7 +180,7 @@ class GpuReader:
             self.bad = code
         self.absent[field] = nvml_error_text(code)
 
-    def call_for_field(self, field: str, name: str, *args: Any) -> Any:
+    def call_nvml_or_record_absence(self, field: str, name: str, *args: Any) -> Any:
         """Call the NVML function `name` and return its value. If it fails, put the reason into
         `absent` under `field`, and return None. A call that the driver will never accept is not
         repeated."""
@@ -202,16 +202,16 @@ class GpuReader:
         arguments…). `field` is the name under which the reason of a missing value is stored."""
         mark = "newer " + field
         if mark not in self.refused:
-            value = self.call_for_field(mark, *newer_call)
+            value = self.call_nvml_or_record_absence(mark, *newer_call)
             why = self.absent.pop(mark, None)
             if mark not in self.refused:
                 if why is not None:
                     self.absent[field] = why
                 return value
-        return self.call_for_field(field, *older_call)
+        return self.call_nvml_or_record_absence(field, *older_call)
 
     def read_number(self, field: str, name: str, *args: Any, scale: float = 0) -> None:
-        value = self.call_for_field(field, name, *args)
+        value = self.call_nvml_or_record_absence(field, name, *args)
         if value in NOT_AVAILABLE:
             self.absent[field] = "not available"
         elif value is not None:
@@ -269,7 +269,9 @@ class GpuReader:
         """Read power, energy, PCIe traffic and memory temperature in one NVML call, in which each
         value has a return code of its own. Raises GpuDownError if the GPU is lost."""
         values: dict[int, tuple[Any, int]] = {}
-        slots = self.call_for_field("fields", "nvmlDeviceGetFieldValues", FAST_FIELDS_OF_GPU)
+        slots = self.call_nvml_or_record_absence(
+            "fields", "nvmlDeviceGetFieldValues", FAST_FIELDS_OF_GPU
+        )
         why = dict.fromkeys(FAST_FIELDS, self.absent.pop("fields", ""))
         for place, slot in enumerate(slots or ()):
             field, code = FAST_FIELDS[place], GET_FIELD_CODE(slot)
@@ -307,7 +309,9 @@ class GpuReader:
         if ENERGY in values:
             energy_mj = values[ENERGY][0]
         else:
-            energy_mj = self.call_for_field("energy_j", "nvmlDeviceGetTotalEnergyConsumption")
+            energy_mj = self.call_nvml_or_record_absence(
+                "energy_j", "nvmlDeviceGetTotalEnergyConsumption"
+            )
         if energy_mj in NOT_AVAILABLE:
             self.absent["energy_j"] = "not available"
         elif energy_mj is not None:
@@ -345,7 +349,7 @@ class GpuReader:
 
     def read_utilization(self) -> None:
         field = "gpu_util_pct"
-        rates = self.call_for_field(field, "nvmlDeviceGetUtilizationRates")
+        rates = self.call_nvml_or_record_absence(field, "nvmlDeviceGetUtilizationRates")
         if rates is None:
             if self.instances:
                 self.absent[field] = "not reported while MIG is on"
@@ -411,7 +415,7 @@ class GpuReader:
     def read_pcie_replays(self) -> None:
         """Store how many damaged packets the PCIe link has sent again: all, and per minute."""
         field = "pcie_replays_per_min"
-        count = self.call_for_field(field, "nvmlDeviceGetPcieReplayCounter")
+        count = self.call_nvml_or_record_absence(field, "nvmlDeviceGetPcieReplayCounter")
         if count is None:
             self.absent["pcie_replay_count"] = self.absent[field]
             return
@@ -513,7 +517,7 @@ class GpuReader:
         if self.clocks is None:
             self.clocks = self.read_supported_clocks()
         self.out.update(self.clocks)
-        limits_mw = self.call_for_field(
+        limits_mw = self.call_nvml_or_record_absence(
             "power_max_w", "nvmlDeviceGetPowerManagementLimitConstraints"
         )
         if limits_mw is None:
@@ -577,18 +581,20 @@ class GpuReader:
             )
 
     def read_identity(self) -> None:
-        pci = self.call_for_field("pci_bus_id", "nvmlDeviceGetPciInfo_v3")
+        pci = self.call_nvml_or_record_absence("pci_bus_id", "nvmlDeviceGetPciInfo_v3")
         if pci is not None:
             self.out["pci_bus_id"] = pci.busId
-        capability = self.call_for_field("compute_capability", "nvmlDeviceGetCudaComputeCapability")
+        capability = self.call_nvml_or_record_absence(
+            "compute_capability", "nvmlDeviceGetCudaComputeCapability"
+        )
         if capability is not None:
             self.out["compute_capability"] = "{}.{}".format(*capability)
-        mode = self.call_for_field("virtualization", "nvmlDeviceGetVirtualizationMode")
+        mode = self.call_nvml_or_record_absence("virtualization", "nvmlDeviceGetVirtualizationMode")
         if mode is not None:
             self.out["virtualization"] = (
                 VIRTUALIZATION[mode] if mode < len(VIRTUALIZATION) else f"mode {mode}"
             )
-        ecc = self.call_for_field("ecc", "nvmlDeviceGetEccMode")
+        ecc = self.call_nvml_or_record_absence("ecc", "nvmlDeviceGetEccMode")
         if ecc is not None:
             self.out["ecc"] = bool(ecc[0])
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from workbench.gpu.settings.alterations import warnings_without_guard
 from workbench.gpu.settings.current_values import (
     CORES_NOT_READ,
-    add_core_settings,
+    current_values_with_core_settings,
     read_core_settings,
 )
 from workbench.gpu.telemetry.source_of_host import read_once
@@ -238,7 +238,7 @@ class GpuControl:
             return ()
         state, reading = await self.alterations.read(), await self._telemetry.get_recent_reading()
         settings = {command.setting for command in commands}
-        now = await add_core_settings(self._core.host, reading, settings)
+        now = await current_values_with_core_settings(self._core.host, reading, settings)
         return annotate_commands(commands, state, now)
 
     async def warnings_without_guard(self) -> Sequence[str]:

@@ -30,9 +30,9 @@ from workbench.model.secrets import (
     MASK,
     is_secret_name,
     mask_command,
-    mask_difference,
-    mask_plan,
     mask_row,
+    mask_secrets_of_difference,
+    mask_secrets_of_plan,
     mask_text,
     secret_values,
 )
@@ -488,7 +488,7 @@ class PlanEditor:
             command, secrets = mask_command(launch_command), secret_values(launch_command)
         estimate = self.estimate()
         return PlanView(
-            plan=mask_plan(self.effective_plan),
+            plan=mask_secrets_of_plan(self.effective_plan),
             rows=tuple(map(mask_row, self._rows_with_findings(findings, "changed"))),
             findings=tuple(_mask_finding(finding, secrets) for finding in findings),
             command=command,
@@ -500,7 +500,7 @@ class PlanEditor:
             installed_problem=self.surroundings.installed_problem,
             executables=self.surroundings.executables,
             memory=None if isinstance(estimate, str) else estimate.text,
-            changes=tuple(map(mask_difference, plan_differences(self.base, self.plan))),
+            changes=tuple(map(mask_secrets_of_difference, plan_differences(self.base, self.plan))),
             can_undo=self.can_undo,
             can_redo=bool(self._redo),
             title=self.title,

@@ -17,7 +17,7 @@ from workbench.model.api_key import api_key
 from workbench.model.bench import Conditions
 from workbench.model.counts import count_of
 from workbench.model.errors import BenchError, InputError
-from workbench.model.secrets import mask_plan
+from workbench.model.secrets import mask_secrets_of_plan
 from workbench.quality.instrument import Instrument, Progress
 from workbench.quality.lanes import interface_class
 from workbench.server.kept_connection import open_kept_connection
@@ -113,7 +113,7 @@ class ScoredServer:
             address=self.load.server.address,
         )
         if record is not None:
-            plan = mask_plan(record.plan)
+            plan = mask_secrets_of_plan(record.plan)
             known = replace(
                 known,
                 engine_version=record.engine_version,

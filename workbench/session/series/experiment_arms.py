@@ -15,7 +15,7 @@ from workbench.bench.runner import BenchCancelled
 from workbench.model.errors import BenchError, ServerError, SettingsError, WorkbenchError
 from workbench.model.experiment import Experiment, ExperimentRun, ExperimentSpec
 from workbench.model.plan import plan_differences
-from workbench.model.secrets import mask_plan
+from workbench.model.secrets import mask_secrets_of_plan
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.tune import USERS
 from workbench.session.bench.find_users import measure_user_capacity
@@ -158,7 +158,7 @@ class ExperimentArms:
         if status.state is not ServerState.READY:
             return False
         plan = session.servers.supervisor.record(status.run_id).plan
-        return _have_same_configuration(plan, mask_plan(side.editor.effective_plan))
+        return _have_same_configuration(plan, mask_secrets_of_plan(side.editor.effective_plan))
 
     async def check_no_altered_settings(self, *, revert: bool = False) -> None:
         """Raise SettingsError if a GPU setting that the arms change is altered already. With
@@ -183,7 +183,7 @@ class ExperimentArms:
         editor = self._sides[arm].editor
         if editor is None or not editor.engine.compiles_at_first_start:
             return False
-        plan = mask_plan(editor.effective_plan)
+        plan = mask_secrets_of_plan(editor.effective_plan)
         supervisor = self._sides[arm].session.servers.supervisor
         for status in await supervisor.runs():
             if status.ready_unix_s is None or status.engine != editor.engine.name:

@@ -19,7 +19,7 @@ from workbench.bench import twins
 from workbench.engines.answer_settings import list_changed_plan_settings
 from workbench.model.errors import BenchError, InputError, StoreError, WorkbenchError
 from workbench.model.experiment import Experiment, ExperimentSpec
-from workbench.model.secrets import mask_argv, mask_plan
+from workbench.model.secrets import mask_argv, mask_secrets_of_plan
 from workbench.model.series_state import SeriesState
 from workbench.session.bench.spec import (
     TEXT_CONTENT,
@@ -177,7 +177,7 @@ class Experiments:
             preset_id = targets[0].preset_id
         else:
             plan = self._plans.editor.effective_plan
-            preset_id, common_plan = plan.preset_id, asdict(mask_plan(plan))
+            preset_id, common_plan = plan.preset_id, asdict(mask_secrets_of_plan(plan))
         options["bench"] = set_prompt_content(
             make_paths_absolute(options.get("bench", {})), TEXT_CONTENT
         )

@@ -15,7 +15,7 @@ from workbench.model.experiment import Arm, ExperimentSpec
 from workbench.model.findings import Level
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import plan_differences
-from workbench.model.secrets import MASK, is_secret_name, mask_argv, mask_plan
+from workbench.model.secrets import MASK, is_secret_name, mask_argv, mask_secrets_of_plan
 from workbench.model.sweep import FLAGS, Sweep, SweepSpec
 from workbench.session.plans.plan_editor import PlanEditor
 from workbench.session.series.flag_sweep import FlagCombination, FlagSweep
@@ -74,7 +74,7 @@ class FlagSweepPlanner:
             validated_runs(runs),
             pairs,
             await conditions_of_plan(self.parts, editor, bench),
-            plan=asdict(mask_plan(plan)),
+            plan=asdict(mask_secrets_of_plan(plan)),
             preset_id=plan.preset_id,
             preset_file=self.parts.presets.path_of_preset(plan.preset_id),
             max_minutes=max_minutes,
@@ -166,7 +166,7 @@ class FlagSweepPlanner:
             editor = PlanEditor(plan, f"run {run_id}")
             editor.surroundings = current.surroundings
             return editor
-        if plan is not None and not plan_differences(mask_plan(current.plan), plan):
+        if plan is not None and not plan_differences(mask_secrets_of_plan(current.plan), plan):
             return editor_with_assignments(current, ())
         raise PlanError(
             f"run {run_id} was started with a secret. Workbench stores no secrets and cannot start "

@@ -22,7 +22,7 @@ from workbench.model.errors import InputError, WorkbenchError
 from workbench.model.experiment import INTERRUPTED, Arm, ArmTarget, Experiment
 from workbench.model.quality import BROKEN, DIFFERS
 from workbench.model.run_options import OPTIONS, runs_image
-from workbench.model.secrets import mask_plan
+from workbench.model.secrets import mask_secrets_of_plan
 from workbench.model.series_state import SeriesState
 from workbench.model.watch import (
     ALARM,
@@ -120,7 +120,7 @@ def arms_of_plans(
     """Return an arm for each of two plans, and the plans. `sets` are launch flags of both arms."""
     arms = []
     for name, plan in zip(names, plans, strict=True):
-        target = ArmTarget(name, plan=asdict(mask_plan(plan)), preset_id=plan.preset_id)
+        target = ArmTarget(name, plan=asdict(mask_secrets_of_plan(plan)), preset_id=plan.preset_id)
         arms.append(Arm(sets=sets, target=target))
     return arms[0], arms[1], {"A": plans[0], "B": plans[1]}
 

@@ -26,7 +26,7 @@ from workbench.model.host_cores import HostCores
 from workbench.model.json_records import from_json
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import LaunchPlan, plan_differences
-from workbench.model.secrets import mask_plan
+from workbench.model.secrets import mask_secrets_of_plan
 from workbench.model.sweep import TUNES, Sweep, SweepSpec
 from workbench.model.tune import (
     LeftOut,
@@ -117,7 +117,7 @@ class TunePlanner(FlagSweepPlanner):
             runs=1 if goal == tune.USERS else tune_race.RUNS_PER_RACE_START,
             pairs=size.pairs,
             measured=await conditions_of_plan(self.parts, editor, shape),
-            plan=asdict(mask_plan(plan)),
+            plan=asdict(mask_secrets_of_plan(plan)),
             preset_id=plan.preset_id,
             preset_file=self.parts.presets.path_of_preset(plan.preset_id),
             max_minutes=max_minutes,

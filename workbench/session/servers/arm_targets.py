@@ -18,7 +18,7 @@ from workbench.model.experiment import Arm, ArmTarget, ExperimentSpec
 from workbench.model.json_records import from_json
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import LaunchPlan
-from workbench.model.secrets import MASK, mask_plan
+from workbench.model.secrets import MASK, mask_secrets_of_plan
 from workbench.model.server_run import ServerState
 from workbench.session.conditions import gpus_of_plan
 from workbench.session.plans.plan_editor import PlanEditor
@@ -123,7 +123,9 @@ class ArmTargets:
                 target, plan = await self._find_target(arm, arm.target, variables)
             if plan is not None:
                 bases[name] = plan
-                target = replace(target, plan=asdict(mask_plan(plan)), preset_id=plan.preset_id)
+                target = replace(
+                    target, plan=asdict(mask_secrets_of_plan(plan)), preset_id=plan.preset_id
+                )
             found.append(replace(arm, target=target))
         return found[0], found[1], bases
 

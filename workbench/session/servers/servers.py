@@ -17,7 +17,7 @@ from workbench.model.errors import BenchError, NotTrusted, PlanError, ServerErro
 from workbench.model.findings import Finding, Level
 from workbench.model.plan import plan_differences
 from workbench.model.run_options import PROCESS
-from workbench.model.secrets import MASK, mask_command, mask_plan
+from workbench.model.secrets import MASK, mask_command, mask_secrets_of_plan
 from workbench.model.server_run import EngineMetrics, LogBatch, ServerState, ServerStatus
 
 if TYPE_CHECKING:
@@ -369,7 +369,7 @@ class Servers:
         running, editor = self.running_plan(), self._plans.current
         if running is None or editor is None:
             return ()
-        return plan_differences(running, mask_plan(editor.plan))
+        return plan_differences(running, mask_secrets_of_plan(editor.plan))
 
     def running_plan(self) -> LaunchPlan | None:
         """Return the plan of the selected live run, with its secrets masked. None if there is no such run,

@@ -8,7 +8,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from workbench.bench.compare import compare
-from workbench.model.conditions_table import condition_texts
+from workbench.model.conditions_table import condition_labels_and_texts
 from workbench.model.secrets import mask_argv, mask_env
 from workbench.tui.cells import (
     Row,
@@ -74,7 +74,12 @@ def _titled_differences(
             dict(setting_labels_and_verdicts(y.in_force)),
         ),
     )
-    yield "Host", _mapping_differences(dict(condition_texts(x)), dict(condition_texts(y)), _HOST)
+    yield (
+        "Host",
+        _mapping_differences(
+            dict(condition_labels_and_texts(x)), dict(condition_labels_and_texts(y)), _HOST
+        ),
+    )
     loads = (d for d in compare(a, b).differences if d["kind"] == "workload")
     yield "Load", _differing_values((d["name"], d["a"], d["b"]) for d in loads)
     yield (

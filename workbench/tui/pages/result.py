@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from workbench.engines.result_limits import list_titled_speed_comparisons
 from workbench.model.bench import BenchResult
-from workbench.model.conditions_table import condition_texts
+from workbench.model.conditions_table import condition_labels_and_texts
 from workbench.model.counts import count_of
 from workbench.model.load_spec import option_texts
 from workbench.model.plan import Command
@@ -95,7 +95,7 @@ def _condition_rows(result: BenchResult, width: int) -> list[Row]:
     c = result.conditions
     facts = [
         ("load", result_load_text(result)),
-        *condition_texts(c),
+        *condition_labels_and_texts(c),
         ("settings", ", ".join(settings_texts(c.gpu_settings)) or "unchanged"),
     ]
     if c.in_force:

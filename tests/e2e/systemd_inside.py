@@ -195,7 +195,7 @@ def test_a_unit_is_stopped_and_restarted_from_outside(tmp_path: Path) -> None:
         again = await until(supervisor, status.run_id, ServerState.READY)
         assert again.pid != status.pid
         assert [f.code for f in again.findings] == ["run.restarted"]
-        shown = await supervisor.restart(status.run_id)
+        shown = await supervisor.restart_and_return_command(status.run_id)
         assert shown == f"systemctl --{SCOPE} restart -- {status.handle}"
         await supervisor.wait(status.run_id, lambda s: s.restarts == 2, READY_S)
         await until(supervisor, status.run_id, ServerState.READY)
@@ -405,7 +405,7 @@ def test_a_service_of_others_is_found_followed_restarted_and_left(tmp_path: Path
             while not found:
                 found = await external_servers.find_external_servers(session.host)
             assert (found[0].unit, found[0].scope, found[0].port) == ("vllm.service", SCOPE, port)
-            assert found[0].adopt == (
+            assert found[0].adopt_command == (
                 f"workbench adopt systemd:vllm.service --run-option scope={SCOPE}"
             )
             run_id = await adoption.adopt_server(session, "systemd", "vllm", OPTIONS)
@@ -492,7 +492,7 @@ def test_a_found_service_of_sglang_is_benchmarked_as_an_adopted_run(tmp_path: Pa
                     if one.port == port
                 ]
             assert (found[0].engine, found[0].unit) == ("sglang", "sglang.service")
-            _, _, named, *_ = (found[0].adopt or "").split()
+            _, _, named, *_ = (found[0].adopt_command or "").split()
             run_id = await adoption.adopt_server(session, *named.split(":"), found[0].run_options)
             status = await session.servers.wait_ready(run_id, READY_S)
             assert (status.state, status.engine, status.others) == (
@@ -547,19 +547,22 @@ def test_an_installed_unit_stays_and_starts_again(tmp_path: Path) -> None:
                 os.environ["XDG_STATE_HOME"], "workbench", "units", "workbench-test.service"
             )
             assert (home / "environment").exists()
-            assert list(await supervisor.uninstall(status.run_id)) == [str(file), str(home)]
+            assert list(await supervisor.uninstall_and_list_removed(status.run_id)) == [
+                str(file),
+                str(home),
+            ]
             assert (
                 not file.exists()
                 and not home.exists()
                 and "workbench-test" not in systemctl("list-unit-files")
             )
-            assert list(await supervisor.uninstall(status.run_id)) == []
+            assert list(await supervisor.uninstall_and_list_removed(status.run_id)) == []
             file.write_text("[Service]\nExecStart=/bin/true\n")
             failed = await supervisor.start(plan, command, VLLM)
             failed = await until(supervisor, failed.run_id, ServerState.FAILED)
             assert "Workbench did not write it" in (failed.reason or "")
             with pytest.raises(ServerError, match="Workbench did not write"):
-                await supervisor.uninstall(failed.run_id)
+                await supervisor.uninstall_and_list_removed(failed.run_id)
             assert "ExecStart=/bin/true" in file.read_text()
             file.write_text(
                 f"{WRITTEN_BY_LINE}\n[Unit]\n\n[Service]\nUser=mallory\nExecStart=/bin/true\n"
@@ -568,7 +571,7 @@ def test_an_installed_unit_stays_and_starts_again(tmp_path: Path) -> None:
             failed = await until(supervisor, failed.run_id, ServerState.FAILED)
             assert "it is the unit of mallory" in (failed.reason or "")
             with pytest.raises(ServerError, match="is the unit of mallory"):
-                await supervisor.uninstall(failed.run_id)
+                await supervisor.uninstall_and_list_removed(failed.run_id)
             assert "ExecStart=/bin/true" in file.read_text()
         finally:
             systemctl("disable", "--now", "workbench-test", check=False)

@@ -231,7 +231,7 @@ def test_a_container_of_others_is_found_followed_and_left_running(
                         if one.port == port
                     ]
             container = engine("inspect", "--format", "{{.Id}}", name)
-            assert found[0].adopt == f"workbench adopt podman:{container[:12]}"
+            assert found[0].adopt_command == f"workbench adopt podman:{container[:12]}"
 
             plan, command, its_engine, handle = await plan_of_server(
                 supervisor.host, word, container[:12], ()

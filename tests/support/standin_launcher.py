@@ -33,7 +33,7 @@ from workbench.server.launchers.launcher import (
     Keeper,
     Launch,
     LaunchedServer,
-    ServerFate,
+    ServerExitState,
 )
 
 WORD = "standin"
@@ -92,7 +92,7 @@ exit "$code"
 
 class Standin:
     name = WORD
-    start_program = "standin"
+    start_program_name = "standin"
     stop_s = 10.0
     looks_at = frozenset({"files", "port"})
 
@@ -107,7 +107,7 @@ class Standin:
     async def check(self, host: Host, launch: Launch) -> Sequence[Finding]:
         return self.against
 
-    async def fetch(self, host: Host, launch: Launch) -> None:
+    async def fetch_image(self, host: Host, launch: Launch) -> None:
         pass
 
     def command(self, launch: Launch) -> Command:
@@ -117,10 +117,10 @@ class Standin:
             {"job.sh": " ".join(launch.argv)},
         )
 
-    def keeper(self, launch: Launch) -> Keeper:
+    def make_keeper(self, launch: Launch) -> Keeper:
         return self._keeper("start", launch, launch.run_id, launch.argv, launch.env)
 
-    def adopting_keeper(self, launch: Launch, handle: str) -> Keeper:
+    def make_adopting_keeper(self, launch: Launch, handle: str) -> Keeper:
         return self._keeper("follow", launch, handle)
 
     def _keeper(
@@ -136,15 +136,17 @@ class Standin:
             env or {},
         )
 
-    async def read_fate(self, host: Host, launch: Launch, launched: LaunchedServer) -> ServerFate:
+    async def read_exit_state(
+        self, host: Host, launch: Launch, launched: LaunchedServer
+    ) -> ServerExitState:
         name = launched.handle or launch.run_id
         pid, code = self.pid(name), self._read(f"{name}.code")
         if code is None and pid is not None:
-            return ServerFate(True, name)
+            return ServerExitState(True, name)
         return (
-            ServerFate(False, name, f"standin: {name} has ended", code)
+            ServerExitState(False, name, f"standin: {name} has ended", code)
             if code is not None
-            else ServerFate(False)
+            else ServerExitState(False)
         )
 
     async def stop(self, host: Host, launch: Launch, launched: LaunchedServer) -> None:
@@ -174,7 +176,7 @@ class Standin:
     def installed_unit(self, launch: Launch) -> str | None:
         return "standin.service" if self.unit is not None else None
 
-    async def uninstall(
+    async def uninstall_and_list_removed(
         self, host: Host, launch: Launch, launched: LaunchedServer
     ) -> Sequence[str]:
         if self.unit is None or not self.unit.exists():

@@ -40,8 +40,8 @@ async def explain_log(arguments: argparse.Namespace) -> int:
         assembler = LineAssembler()
         for data in _read_log_pieces(arguments.log):
             if data is None:
-                explained.add_lines([*assembler.skip(), _GAP])
-                explained.note_gap(_UNREAD)
+                explained.add_lines([*assembler.flush_before_gap(), _GAP])
+                explained.record_unread_part(_UNREAD)
             else:
                 explained.add_lines(assembler.feed(data))
         explained.add_lines(assembler.flush())

@@ -23,7 +23,7 @@ async def print_settings_in_force(arguments: argparse.Namespace) -> int:
 
     async with connect_session(arguments) as session:
         status = await find_run(session, arguments.run)
-        report = await session.servers.supervisor.read_in_force(status.run_id)
+        report = await session.servers.supervisor.read_settings_in_force(status.run_id)
     document = {**report.as_json(), "simulated": status.simulated}
     return print_json_or_lines(
         arguments.json, document, block_lines(settings_in_force_blocks(report))

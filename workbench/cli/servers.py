@@ -260,9 +260,13 @@ def _print_external_server(other: FoundServer) -> None:
         f"pid {other.pid}, not started by Workbench: {other.engine or 'a server'} {models}  "
         f"{other.url}"
     )
-    print_line(f"  {clean_text(other.command, COMMAND_CHARS)}\n  to benchmark it: {other.bench}")
-    if other.adopt:
-        print_line(f"  unit {other.unit_text}; to let Workbench follow this server: {other.adopt}")
+    print_line(
+        f"  {clean_text(other.command, COMMAND_CHARS)}\n  to benchmark it: {other.bench_command}"
+    )
+    if other.adopt_command:
+        print_line(
+            f"  unit {other.unit_text}; to let Workbench follow this server: {other.adopt_command}"
+        )
 
 
 @command(
@@ -476,7 +480,7 @@ async def _refuse_external_server(session: Session, number: int) -> None:
             f"process {other.pid} at {other.url} was not started by Workbench; {log}",
             host=session.host.name,
             command=other.command,
-            next_step=f"`{other.bench}` benchmarks it",
+            next_step=f"`{other.bench_command}` benchmarks it",
         )
 
 

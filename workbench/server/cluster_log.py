@@ -7,6 +7,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from heapq import merge as merge_sorted
+from typing import NamedTuple
 
 from workbench.hosts.task_cancellation import cancel_all
 from workbench.model.server_run import LogBatch
@@ -15,6 +16,15 @@ _CLOCK_TIME = re.compile(r"\b(\d\d):(\d\d):(\d\d)\b")
 _TIME_WITHIN_CHARACTERS = 80  # characters from the start of a line
 _SECONDS_PER_DAY = 86400
 _MAX_QUEUED_BATCHES = 100  # batches of all logs together that wait for their reader
+
+
+class _TimedLine(NamedTuple):
+    """A line of a log, which is sorted by its time, then by its log and its number there."""
+
+    time_s: float
+    log_index: int
+    number: int
+    text: str
 
 
 def label_line(label: str, line: str) -> str:
@@ -28,9 +38,7 @@ def merge_logs(logs: Mapping[str, Iterable[str]]) -> list[str]:
     without a time follows the line that precedes it in its own log. Differences between the clocks
     of the hosts are not corrected."""
 
-    def parse_times(
-        place: int, label: str, lines: Iterable[str]
-    ) -> list[tuple[float, int, int, str]]:
+    def list_timed_lines(log_index: int, label: str, lines: Iterable[str]) -> list[_TimedLine]:
         at, rows = 0.0, []
         for number, line in enumerate(lines):
             if found := _CLOCK_TIME.search(line[:_TIME_WITHIN_CHARACTERS]):
@@ -44,11 +52,11 @@ def merge_logs(logs: Mapping[str, Iterable[str]]) -> list[str]:
                 at = (
                     now + _SECONDS_PER_DAY if now < at - _SECONDS_PER_DAY / 2 else max(now, at)
                 )  # past midnight
-            rows.append((at, place, number, label_line(label, line)))
+            rows.append(_TimedLine(at, log_index, number, label_line(label, line)))
         return rows
 
-    every = [parse_times(place, label, lines) for place, (label, lines) in enumerate(logs.items())]
-    return [line for _, _, _, line in merge_sorted(*every)]
+    every = [list_timed_lines(at, *log) for at, log in enumerate(logs.items())]
+    return [one.text for one in merge_sorted(*every)]
 
 
 async def read_merged_logs(

@@ -55,7 +55,7 @@ class RankState:
         return self.status.state
 
     @property
-    def is_missing(self) -> bool:
+    def is_run_missing(self) -> bool:
         """Whether the rank's run was not found on its host."""
         return self.status is None
 
@@ -134,7 +134,7 @@ def find_never_started_ranks(ranks: Sequence[RankState], age_s: float) -> tuple[
     be starting then."""
     if age_s <= NEVER_STARTED_AFTER_S:
         return ()
-    return tuple(rank for rank in ranks if rank.is_missing and not rank.unreachable)
+    return tuple(rank for rank in ranks if rank.is_run_missing and not rank.unreachable)
 
 
 def find_ranks_to_stop(ranks: Sequence[RankState], age_s: float) -> tuple[RankState, ...]:
@@ -152,12 +152,12 @@ def find_first_failed_rank(ranks: Sequence[RankState]) -> RankState | None:
     the rank that failed first. A rank whose error only reports the loss of another rank is returned
     only if there is no other."""
 
-    def order(rank: RankState) -> tuple[bool, float]:
+    def sort_key_of_failed_rank(rank: RankState) -> tuple[bool, float]:
         is_consequence = bool(_CONSEQUENCE_ERRORS.search(rank.reason or ""))
         return is_consequence, math.inf if rank.ended_ago_s is None else -rank.ended_ago_s
 
     failed = (rank for rank in ranks if rank.has_failed)
-    return min(failed, key=order, default=None)
+    return min(failed, key=sort_key_of_failed_rank, default=None)
 
 
 def merge_rank_states(
@@ -168,7 +168,7 @@ def merge_rank_states(
     alive."""
     unknown = ServerStatus(run.server_id, "", ServerState.UNKNOWN, host)
     base = next((rank.status for rank in ranks if rank.status is not None), unknown)
-    state, reason, first = _compute_state_of_ranks(ranks, base, age_s)
+    state, reason, first = _state_reason_and_rank(ranks, base, age_s)
     living = [rank for rank in ranks if rank.has_processes]
     has_ended = state in _FAILED_STATES and (first is not None or not ranks[0].is_live)
     stopping = living if has_ended else []
@@ -178,7 +178,7 @@ def merge_rank_states(
         host=host,
         state=state,
         reason=reason,
-        findings=_findings_of_ranks(ranks, first, stopping),
+        findings=_collect_rank_findings(ranks, first, stopping),
         alive=bool(living) and not has_ended,
         outlived=len(stopping),
         ranks=tuple(map(RankState.as_rank_status, ranks)),
@@ -194,7 +194,7 @@ def merge_rank_states(
     )
 
 
-def _compute_state_of_ranks(
+def _state_reason_and_rank(
     ranks: Sequence[RankState], base: ServerStatus, age_s: float
 ) -> tuple[ServerState, str | None, RankState | None]:
     """Return (state of the server, reason for the state, rank that caused the state). `base` is the
@@ -222,33 +222,33 @@ def _compute_state_of_ranks(
         lost = unknown[0]
         why = lost.unreachable or lost.reason or "the host cannot be reached"
         return ServerState.UNKNOWN, f"{lost.label_and_host}: {why}", lost
-    if any(rank.is_missing for rank in ranks):
+    if any(rank.is_run_missing for rank in ranks):
         return ServerState.STARTING, None, None
     return base.state, base.reason, None
 
 
-def _findings_of_ranks(
-    ranks: Sequence[RankState], first: RankState | None, living: Sequence[RankState]
+def _collect_rank_findings(
+    ranks: Sequence[RankState], cause: RankState | None, stopping: Sequence[RankState]
 ) -> tuple[Finding, ...]:
-    """Return the findings of all ranks, one for each finding code. Those of `first`, the rank that
+    """Return the findings of all ranks, one for each finding code. Those of `cause`, the rank that
     caused the server's state, come before those of the other ranks. A further finding names the
-    ranks in `living`, which are still being stopped."""
+    ranks in `stopping`, which are still being stopped."""
     found: dict[str, Finding] = {}
-    if living:
-        named = ", ".join(rank.label_and_host for rank in living)
+    if stopping:
+        named = ", ".join(rank.label_and_host for rank in stopping)
         text = (
             f"a server of several ranks cannot go on without one of them: {named} "
-            f"{is_or_are(len(living))} being stopped"
+            f"{is_or_are(len(stopping))} being stopped"
         )
         found["cluster.stopping"] = Finding(Level.WARN, "cluster.stopping", text)
-    for rank in sorted(ranks, key=lambda rank: rank is not first):
+    for rank in sorted(ranks, key=lambda rank: rank is not cause):
         for finding in rank.findings:
             if finding.code == RANK_FINDING_CODE:
                 continue
             if rank is not ranks[0]:
                 finding = replace(finding, text=f"{rank.label_and_host}: {finding.text}", line=None)
             found.setdefault(finding.code, finding)
-    if first is not None and living:
+    if cause is not None and stopping:
         # the findings of the rank to blame come before what follows from them
         found["cluster.stopping"] = found.pop("cluster.stopping")
     return tuple(found.values())

@@ -65,10 +65,12 @@ class ClusterSupervisor(Supervisor):
         self, host: ClusterHost, on_event: Callable[[ServerEvent], None] = lambda event: None
     ) -> None:
         self._head = host.nodes[0].name
-        super().__init__(host, partial(self._handle_rank_event, self._head))
+        super().__init__(host, partial(self._update_server_from_rank_event, self._head))
         self._emit_event = on_event
         self._others = {
-            node.name: Supervisor(node.host, partial(self._handle_rank_event, node.name))
+            node.name: Supervisor(
+                node.host, partial(self._update_server_from_rank_event, node.name)
+            )
             for node in host.nodes[1:]
         }
         self._supervisors: dict[str, Supervisor] = {self._head: self, **self._others}  # by node
@@ -171,13 +173,13 @@ class ClusterSupervisor(Supervisor):
             ring.extend(cluster_log.merge_logs(logs))
         return self._rings[run_id]
 
-    def log_findings(self, run_id: str) -> tuple[Finding, ...]:
+    def findings_in_log(self, run_id: str) -> tuple[Finding, ...]:
         server = self._find_cluster_run(run_id)
         if server is None:
-            return super().log_findings(run_id)
+            return super().findings_in_log(run_id)
         found = []
         for rank, run in self._watched_ranks(server):
-            for finding in run.log_findings:
+            for finding in run.findings_in_log:
                 found.append(replace(finding, text=f"{rank.label}: {finding.text}", line=None))
         return tuple(found)
 
@@ -187,7 +189,7 @@ class ClusterSupervisor(Supervisor):
 
     # ---- events of the nodes
 
-    def _handle_rank_event(self, node: str, event: ServerEvent) -> None:
+    def _update_server_from_rank_event(self, node: str, event: ServerEvent) -> None:
         server = self._find_server_of_rank(event.run_id)
         if server is None:
             if node == self._head and self.get_watched_run(event.run_id) is not None:
@@ -208,7 +210,7 @@ class ClusterSupervisor(Supervisor):
             self._emit_event(replace(event, run_id=server.server_id, lines=lines))
             return
         if not self._reading:
-            self._publish_or_stop(server)
+            self._publish_status_or_stop_ranks(server)
 
     def _find_server_of_rank(self, run_id: str) -> ClusterRun | None:
         for server in self._known_servers():
@@ -216,7 +218,7 @@ class ClusterSupervisor(Supervisor):
                 return server
         return None
 
-    def _publish_or_stop(self, server: ClusterRun) -> None:
+    def _publish_status_or_stop_ranks(self, server: ClusterRun) -> None:
         """Publish the status of a server if that has changed. If one of its ranks has ended, stop
         the other ranks."""
         server_id, status = server.server_id, self._compute_server_status(server)
@@ -226,16 +228,18 @@ class ClusterSupervisor(Supervisor):
             self._wake_watchers()
         is_idle = server_id not in self._held and not is_running(self._stop_tasks.get(server_id))
         if is_idle and self._ranks_to_stop(server):
-            self._stop_tasks[server_id] = asyncio.create_task(self._stop_other_ranks(server))
+            self._stop_tasks[server_id] = asyncio.create_task(
+                self._stop_ranks_after_failure(server)
+            )
         ranks = self._rank_states(server)
         self._store_rank_ends(server, ranks)
         lives = any(rank.has_processes for rank in ranks)
-        if any(rank.is_missing and (lives or rank.unreachable) for rank in ranks):
+        if any(rank.is_run_missing and (lives or rank.unreachable) for rank in ranks):
             self._start_rank_search()
 
-    def _publish_or_stop_servers(self) -> None:
+    def _publish_all_or_stop_ranks(self) -> None:
         for server in self._known_servers():
-            self._publish_or_stop(server)
+            self._publish_status_or_stop_ranks(server)
 
     def _store_rank_ends(self, server: ClusterRun, ranks: Sequence[RankState]) -> None:
         """Write how the ranks of a server ended into the directory of the head's run, once all have
@@ -259,7 +263,7 @@ class ClusterSupervisor(Supervisor):
             self._rank_states(server), self._age_of_server_s(server.server_id)
         )
 
-    async def _stop_other_ranks(self, server: ClusterRun) -> None:
+    async def _stop_ranks_after_failure(self, server: ClusterRun) -> None:
         while due := self._ranks_to_stop(server):
             await self._stop_ranks((state.rank for state in due), OTHERS_GRACE_S)
             if self._ranks_to_stop(server):  # processes that hang in the driver
@@ -273,10 +277,10 @@ class ClusterSupervisor(Supervisor):
         await asyncio.sleep(_SEARCH_INTERVAL_S)
         missing = set[str]()
         for server in self._known_servers():
-            missing.update(one.rank.host for one in self._rank_states(server) if one.is_missing)
-        await self._read_nodes(missing & self._others.keys(), NEWEST_RUNS)
+            missing.update(one.rank.host for one in self._rank_states(server) if one.is_run_missing)
+        await self._load_runs_of_nodes(missing & self._others.keys(), NEWEST_RUNS)
         self._search_task = None
-        self._publish_or_stop_servers()
+        self._publish_all_or_stop_ranks()
 
     def _known_servers(self) -> list[ClusterRun]:
         return [record.cluster for record in self._records_by_server().values() if record.cluster]
@@ -286,16 +290,18 @@ class ClusterSupervisor(Supervisor):
     async def runs(self, newest: int = NEWEST_RUNS) -> tuple[ServerStatus, ...]:
         self._reading += 1
         try:
-            await asyncio.gather(super().runs(newest), self._read_nodes(self._others, newest))
+            await asyncio.gather(
+                super().runs(newest), self._load_runs_of_nodes(self._others, newest)
+            )
         finally:
             self._reading -= 1
-        self._publish_or_stop_servers()
+        self._publish_all_or_stop_ranks()
         return self.statuses()
 
-    async def _read_nodes(self, names: Iterable[str], newest: int) -> None:
-        await asyncio.gather(*(self._read_node(name, newest) for name in names))
+    async def _load_runs_of_nodes(self, names: Iterable[str], newest: int) -> None:
+        await asyncio.gather(*(self._load_runs_of_node(name, newest) for name in names))
 
-    async def _read_node(self, name: str, newest: int) -> None:
+    async def _load_runs_of_node(self, name: str, newest: int) -> None:
         try:
             await self._others[name].runs(newest)
             self._unreachable.pop(name, None)
@@ -362,7 +368,9 @@ class ClusterSupervisor(Supervisor):
         ranks that run already are stopped. Raises ServerError if a check fails, and HostError if a
         file cannot be written; no node then has a file of the server.
         """
-        commands = await self.check_ranks(plan, commands, simulated=simulated, replaces=replaces)
+        commands = await self.checked_rank_commands(
+            plan, commands, simulated=simulated, replaces=replaces
+        )
         ids = _make_run_ids(engine.name, len(commands))
         ranks = tuple(
             ClusterRank(n.name, run_id, n.node_title)
@@ -373,42 +381,46 @@ class ClusterSupervisor(Supervisor):
         )
         watch = await watched_rank.make_rank_watch(self.host, self._head_address, server)
 
-        async def prepare(at: int) -> PreparedServer:
-            rank = ranks[at]
+        async def prepare_rank(index: int) -> PreparedServer:
+            rank = ranks[index]
             return await Supervisor.prepare(
                 self._supervisor_of_node(rank.host),
                 plan,
-                commands[at][1],
+                commands[index][1],
                 engine,
                 # only the head answers requests
-                ready_timeout_s=ready_timeout_s if at == 0 else 0.0,
+                ready_timeout_s=ready_timeout_s if index == 0 else 0.0,
                 engine_version=engine_version,
                 simulated=simulated,
                 rank=RankStart(rank.run_id, replace(server, label=rank.label), watch),
                 replaces=replaces,
             )
 
-        attempts = await asyncio.gather(*map(prepare, range(len(ranks))), return_exceptions=True)
+        attempts = await asyncio.gather(
+            *map(prepare_rank, range(len(ranks))), return_exceptions=True
+        )
         prepared = [one for one in attempts if isinstance(one, PreparedServer)]
 
-        async def discard() -> None:
+        async def discard_prepared_ranks() -> None:
             await asyncio.gather(*(one.discard() for one in prepared), return_exceptions=True)
 
         failed = next((one for one in attempts if isinstance(one, BaseException)), None)
         if failed is not None:
-            await discard()
+            await discard_prepared_ranks()
             raise failed
 
         async def launch() -> ServerStatus:
             try:
                 return await self._launch_ranks(plan, commands, server, prepared)
             except BaseException:
-                await asyncio.shield(discard())  # of the ranks that were not launched
+                await asyncio.shield(
+                    discard_prepared_ranks()
+                )  # of the ranks that were not launched
                 raise
 
-        return PreparedServer(server.server_id, launch, discard)
+        return PreparedServer(server.server_id, launch, discard_prepared_ranks)
 
-    async def check_ranks(
+    async def checked_rank_commands(
         self,
         plan: LaunchPlan,
         commands: Sequence[tuple[Node, Command]],
@@ -444,21 +456,21 @@ class ClusterSupervisor(Supervisor):
         """Launch the prepared ranks of a server, the head first, and return the server's status. If
         a rank cannot be started, stop the others and raise its error."""
 
-        async def start(at: int) -> None:
-            await prepared[at].launch()
+        async def start_rank(index: int) -> None:
+            await prepared[index].launch()
 
         self._held.add(server.server_id)
         try:
-            await self._start_ray(plan, commands, start)
-            await start(0)
+            await self._start_ray(plan, commands, start_rank)
+            await start_rank(0)
             others = [at for at, (node, _) in enumerate(commands) if at and not node.role]
-            await asyncio.gather(*map(start, others))
+            await asyncio.gather(*map(start_rank, others))
         except BaseException:
             await asyncio.shield(self._stop_ranks(server.ranks, OTHERS_GRACE_S))
             raise
         finally:
             self._held.discard(server.server_id)
-        self._publish_or_stop(server)
+        self._publish_status_or_stop_ranks(server)
         return self.status(server.server_id)
 
     def _has_started_ray(self, run_id: str) -> bool:
@@ -560,7 +572,7 @@ class ClusterSupervisor(Supervisor):
     async def wait(
         self, run_id: str, until: Callable[[ServerStatus], bool], timeout_s: float | None = None
     ) -> ServerStatus:
-        await self._find_server(run_id)
+        await self._load_server_if_unknown(run_id)
         if self._find_cluster_run(run_id) is None:
             return await super().wait(run_id, until, timeout_s)
         async with asyncio.timeout(timeout_s):
@@ -575,7 +587,7 @@ class ClusterSupervisor(Supervisor):
         await self.wait_for_rank_ends()
         return self.status(run_id)
 
-    async def _find_server(self, run_id: str) -> None:
+    async def _load_server_if_unknown(self, run_id: str) -> None:
         if run_id not in self._records_by_server():
             await self.runs()
 
@@ -583,7 +595,7 @@ class ClusterSupervisor(Supervisor):
         """Stop every rank of a server, the head first, and return the server's status. If the host
         of a rank cannot be reached, the status says so, and the rank is stopped by the next
         Workbench process that reaches its host."""
-        await self._find_server(run_id)
+        await self._load_server_if_unknown(run_id)
         server = self._find_cluster_run(run_id)
         if server is None:
             return await super().stop(run_id, grace_s=grace_s)
@@ -596,7 +608,7 @@ class ClusterSupervisor(Supervisor):
             await self._stop_ranks(others, grace_s)
         finally:
             self._held.discard(run_id)
-        self._publish_or_stop(server)
+        self._publish_status_or_stop_ranks(server)
         await self.wait_for_rank_ends()
         return self.status(run_id)
 
@@ -629,14 +641,14 @@ class ClusterSupervisor(Supervisor):
     async def _call_for_each_rank(
         self, server: ClusterRun, work: Callable[[Supervisor, ClusterRank], Awaitable[object]]
     ) -> None:
-        async def work_on_rank(rank: ClusterRank, _: WatchedRun) -> None:
+        async def work_on_reachable_rank(rank: ClusterRank, _: WatchedRun) -> None:
             with contextlib.suppress(WorkbenchError):  # an unreachable rank has no log to show now
                 await work(self._supervisor_of_node(rank.host), rank)
 
-        await asyncio.gather(*starmap(work_on_rank, self._watched_ranks(server)))
+        await asyncio.gather(*starmap(work_on_reachable_rank, self._watched_ranks(server)))
 
     async def read_log(self, run_id: str, *, follow: bool = False) -> AsyncIterator[LogBatch]:
-        await self._find_server(run_id)
+        await self._load_server_if_unknown(run_id)
         server = self._find_cluster_run(run_id)
         if server is None:
             async for batch in super().read_log(run_id, follow=follow):

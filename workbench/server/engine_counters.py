@@ -42,12 +42,12 @@ def summarize_counters(
     absent: dict[str, str] = {}
     values: dict[str, int | float | None] = {}
     for name, counter in _COUNTER_FIELDS.items():
-        values[name], why = _compute_increase(before, after, counter)
+        values[name], why = _counter_increase_or_reason(before, after, counter)
         if why:
             absent[name] = why
     for name, (part, whole) in _SHARE_COUNTERS.items():
-        some, why = _compute_increase(before, after, part)
-        total, why_total = _compute_increase(before, after, whole)
+        some, why = _counter_increase_or_reason(before, after, part)
+        total, why_total = _counter_increase_or_reason(before, after, whole)
         if some is not None and total:
             values[name] = round(100.0 * some / total, 2)
         else:
@@ -119,12 +119,12 @@ def describe_count_differences(
     tokens and output tokens, including the warm-up. Counts that are None are not compared."""
     return tuple(
         f"{title}: the engine counted {counted:,}, this benchmark {own:,}"
-        for title, counted, own in _pair_known_counts(engine, requests, prompt, output)
+        for title, counted, own in _pair_engine_and_own_counts(engine, requests, prompt, output)
         if counted != own
     )
 
 
-def _pair_known_counts(
+def _pair_engine_and_own_counts(
     engine: EngineDuring, requests: int, prompt: int | None, output: int | None
 ) -> Iterator[tuple[str, int, int]]:
     """Yield (title, count of the engine, count of the benchmark) where both are known."""
@@ -134,19 +134,19 @@ def _pair_known_counts(
             yield title, counted, own
 
 
-def describe_foreign_load(
+def describe_load_of_other_clients(
     engine: EngineDuring,
     requests: int,
     prompt: int | None,
     output: int | None,
     streams: int,
     *,
-    uncounted: tuple[int, int] = (0, 0),
+    uncounted_tokens: tuple[int, int] = (0, 0),
 ) -> str | None:
     """Return a reason to reject the result if more than 5 % of the tokens that the engine counted,
     or of the requests that it had at a time, belong to other clients; otherwise None. `requests`,
     `prompt` and `output` are the benchmark's own counts, and `streams` the number of its streams.
-    `uncounted` are the most prompt and output tokens that its failed requests may have had.
+    `uncounted_tokens` are the most prompt and output tokens that its failed requests may have had.
 
     More tokens alone prove nothing, because an engine may count its tokens differently than its
     usage. The engine must also have finished more requests, or have had more at the same time, than
@@ -164,8 +164,8 @@ def describe_foreign_load(
         or at_once > streams
     )
     counts = (
-        (engine.prompt_tokens, prompt, uncounted[0]),
-        (engine.generation_tokens, output, uncounted[1]),
+        (engine.prompt_tokens, prompt, uncounted_tokens[0]),
+        (engine.generation_tokens, output, uncounted_tokens[1]),
     )
     shares = [
         (counted - own - spare) / counted
@@ -188,17 +188,17 @@ def describe_foreign_load(
     )
 
 
-def have_counts_caught_up(
+def has_engine_counted_all(
     engine: EngineDuring, requests: int, prompt: int | None, output: int | None
 ) -> bool:
     """Return whether the engine's counts of requests, prompt tokens and output tokens have reached
     `requests`, `prompt` and `output`, the benchmark's own counts. Unknown counts (None) are
     ignored. An engine may report its counts late."""
-    counts = _pair_known_counts(engine, requests, prompt, output)
+    counts = _pair_engine_and_own_counts(engine, requests, prompt, output)
     return all(counted >= own for _, counted, own in counts)
 
 
-def _compute_increase(
+def _counter_increase_or_reason(
     before: EngineMetrics, after: EngineMetrics, name: str
 ) -> tuple[int | None, str | None]:
     """Return (increase of the counter `name`, None), or (None, reason) if the increase is unknown.

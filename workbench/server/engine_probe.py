@@ -67,7 +67,7 @@ async def probe_engine(
     cannot be queried.
     """
     if not executable and not engine.packages and not engine.version_arguments:
-        missing = await _why_source_cannot_run(host, engine, workdir)
+        missing = await _why_checkout_cannot_run(host, engine, workdir)
         if missing is not None:
             return InstalledEngine(engine.name, None, problem=missing)
     first = executable[0] if executable else ""
@@ -79,7 +79,7 @@ async def probe_engine(
         facts.get("job", [""])[0], facts.get("visible", [gpu_allotment.UNSET])[0]
     )
     if "path" not in facts:
-        return replace(_describe_missing_engine(host, engine, first, facts), allotment=allotment)
+        return replace(_make_missing_engine(host, engine, first, facts), allotment=allotment)
     path = facts["path"][0]
     python = _parse_interpreter(facts.get("script", []))
     elsewhere = tuple(place for place in dict.fromkeys(facts.get("elsewhere", [])) if place != path)
@@ -108,7 +108,7 @@ async def _read_installed_version(
     return await _read_version_from_program(host, engine, path, python)
 
 
-async def _why_source_cannot_run(host: Host, engine: Engine, workdir: str | None) -> str | None:
+async def _why_checkout_cannot_run(host: Host, engine: Engine, workdir: str | None) -> str | None:
     """Return why the engine cannot run from its source directory `workdir`; None if that directory
     contains the engine's start script."""
     script = engine.launch[-1]
@@ -124,13 +124,13 @@ async def _why_source_cannot_run(host: Host, engine: Engine, workdir: str | None
     )
 
 
-def _describe_missing_engine(
-    host: Host, engine: Engine, first: str, facts: Mapping[str, list[str]]
+def _make_missing_engine(
+    host: Host, engine: Engine, executable: str, facts: Mapping[str, list[str]]
 ) -> InstalledEngine:
     elsewhere = tuple(dict.fromkeys(facts.get("elsewhere", [])))
-    wanted = first or " or ".join(engine.executables)
-    if "/" in first:
-        problem = f"{first} on {host.name} {facts.get('fault', ['does not exist'])[0]}"
+    wanted = executable or " or ".join(engine.executables)
+    if "/" in executable:
+        problem = f"{executable} on {host.name} {facts.get('fault', ['does not exist'])[0]}"
     else:
         problem = f"{wanted} not found on {host.name}; searched PATH={facts.get('PATH', [''])[0]}"
         problem += " and the places of virtual environments in the home directory, /opt and /srv"

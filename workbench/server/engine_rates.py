@@ -34,7 +34,7 @@ class _Counter:
         if self.unix_s % 1.0 == 0.0:
             self.second, self.count_then = int(self.unix_s), self.count
 
-    def add_count(self, unix_s: float, count: int) -> dict[int, float]:
+    def add_count_and_get_increases(self, unix_s: float, count: int) -> dict[int, float]:
         """Add a later reading of the counter, and return its increase in each whole second that has
         ended since the previous reading, as {Unix second: increase}."""
         slope = (count - self.count) / (unix_s - self.unix_s)
@@ -58,7 +58,7 @@ class RateMeter:
         self._counters: dict[str, _Counter] = {}
         self._last_s = -math.inf  # Unix time of the last reading
 
-    def add_reading(self, read: EngineMetrics) -> dict[int, dict[str, float]]:
+    def add_reading_and_get_rates(self, read: EngineMetrics) -> dict[int, dict[str, float]]:
         """Add a reading of the engine's counters. Return the metric values of the seconds that have
         ended since the previous reading, as {Unix second: {metric field: value}}. Gauges, such as
         the number of running requests, are given for the last of these seconds only."""
@@ -77,7 +77,9 @@ class RateMeter:
         increases: dict[str, dict[int, float]] = {}
         for name in _COUNTER_NAMES:
             if name in counts and name in self._counters:
-                increases[name] = self._counters[name].add_count(read.unix_s, counts[name])
+                increases[name] = self._counters[name].add_count_and_get_increases(
+                    read.unix_s, counts[name]
+                )
             elif name in counts:
                 self._counters[name] = _Counter(read.unix_s, counts[name])
             else:
@@ -101,7 +103,7 @@ def compute_rates(first: EngineMetrics, second: EngineMetrics) -> dict[str, floa
     for name, was in before.items():
         if name in after and after[name] >= was:
             grown[name] = (after[name] - was) / seconds
-    return {**_compute_rates_and_shares(grown), **gauge_values(second)}
+    return {**_rates_per_s_and_shares_pct(grown), **gauge_values(second)}
 
 
 def _known_counts(read: EngineMetrics) -> dict[str, int]:
@@ -123,17 +125,17 @@ def _compute_values_of_second(
     """Return the rates per second and the shares (in %) of the Unix second `second`, as {metric
     field: value}. `increases` has the increase of each counter in each second, as {counter:
     {second: increase}}."""
-    return _compute_rates_and_shares(
+    return _rates_per_s_and_shares_pct(
         {name: by_second[second] for name, by_second in increases.items() if second in by_second}
     )
 
 
-def _compute_rates_and_shares(inside: Mapping[str, float]) -> dict[str, float]:
-    """Return rates per second and shares in %, as {metric field: value}. `inside` has the increase
+def _rates_per_s_and_shares_pct(increases: Mapping[str, float]) -> dict[str, float]:
+    """Return rates per second and shares in %, as {metric field: value}. `increases` has the increase
     of each counter within one second."""
-    values = {m.field: inside[m.counters[0]] for m in RATES if m.counters[0] in inside}
+    values = {m.field: increases[m.counters[0]] for m in RATES if m.counters[0] in increases}
     for metric in SHARES:
-        part, whole = (inside.get(name) for name in metric.counters)
+        part, whole = (increases.get(name) for name in metric.counters)
         if part is not None and whole:
             values[metric.field] = min(100.0, 100.0 * part / whole)
     return values

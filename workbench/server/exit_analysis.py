@@ -129,7 +129,7 @@ def find_first_ended_process(lines: Sequence[str], engine: Engine | None) -> End
         if found is not None:
             groups = found.groupdict()
             code = parse_decimal(groups.get("code"), *range_of("exit_code"))
-            text = log_patterns.plain_line(line)
+            text = log_patterns.strip_log_prefix(line)
             exit_code = None if code is None else int(code)
             pid = parse_whole_number(groups.get("pid"))
             part = EndedPart(groups["part"], pid, exit_code, text, number)
@@ -143,17 +143,17 @@ def _add_last_line(part: EndedPart, before: Sequence[str]) -> EndedPart:
     own: dict[int, tuple[str, str]] = {}
     for line in before:
         prefix = _PROCESS_PREFIX.match(line)
-        if prefix is not None and _is_same_part(part.name, prefix["part"]):
+        if prefix is not None and _is_same_vllm_process(part.name, prefix["part"]):
             own[parse_whole_number(prefix["pid"]) or 0] = (prefix["part"], line)
     if part.pid is None and len(own) == 1:
         (pid, (name, line)), *_ = own.items()
-        return replace(part, name=name, pid=pid, last_line=log_patterns.plain_line(line))
+        return replace(part, name=name, pid=pid, last_line=log_patterns.strip_log_prefix(line))
     if part.pid in own:
-        return replace(part, last_line=log_patterns.plain_line(own[part.pid][1]))
+        return replace(part, last_line=log_patterns.strip_log_prefix(own[part.pid][1]))
     return part
 
 
-def _is_same_part(reported: str, prefix: str) -> bool:
+def _is_same_vllm_process(reported: str, prefix: str) -> bool:
     """Return whether both are names of one process of vLLM: "engine core" or "EngineCore_DP0" in
     the report of its end and "EngineCore" in front of its lines, "VllmWorker-1" and "Worker_TP1"
     or "Worker"."""
@@ -258,7 +258,7 @@ def _kernel_findings(kernel: KernelLog, ended_by: str | None) -> tuple[Finding, 
 def _explain_kernel_lines(lines: Sequence[str]) -> tuple[Finding, ...]:
     """Return findings about lines of the kernel's log, with the explanations of known ones."""
     known = log_patterns.match_lines(lines)
-    line = log_patterns.plain_line(lines[0])
+    line = log_patterns.strip_log_prefix(lines[0])
     other = Finding(
         Level.ERROR, _FINDING_CODE, "the kernel's log names it", fix=_KERNEL_LOG_HINT, evidence=line
     )

@@ -91,8 +91,8 @@ class ExplainedLog:
         if not lines:
             return
         self._tracebacks.feed(lines, self._lines.total + 1)
-        with_forms = list(zip(lines, log_patterns.forms_of(lines), strict=True))
-        fresh = self._choose_searched_lines(
+        with_forms = list(zip(lines, log_patterns.lines_without_numbers(lines), strict=True))
+        fresh = self._select_lines_to_search(
             {
                 form: line
                 for line, form in with_forms
@@ -111,24 +111,24 @@ class ExplainedLog:
             self._count_line(kind, line, number)
         self._lines.extend(lines)
 
-    def _choose_searched_lines(self, fresh: Mapping[str, str]) -> Mapping[str, str]:
-        """Return those of the lines by their form that are searched, which bounds the time for a log
+    def _select_lines_to_search(self, lines_by_form: Mapping[str, str]) -> Mapping[str, str]:
+        """Return those of `lines_by_form` that are searched, which bounds the time for a log
         of very many lines that differ."""
-        chosen = fresh
+        chosen = lines_by_form
         if self._searched_chars > _MAX_SEARCHED_CHARACTERS:
-            text = "\n".join(fresh.values()).lower()
+            text = "\n".join(lines_by_form.values()).lower()
             signs = [sign for sign in _SIGNS_OF_ERROR if sign in text]
             if self._searched_chars > 2 * _MAX_SEARCHED_CHARACTERS:
                 signs.clear()
             chosen = {
                 form: line
-                for form, line in fresh.items()
+                for form, line in lines_by_form.items()
                 if _reports_ready(line) or _contains_any(line.lower(), signs)
             }
         self._searched_chars += sum(map(len, chosen.values()))
         return chosen
 
-    def _search_last_lines(self) -> None:
+    def _match_patterns_in_last_lines(self) -> None:
         """Search the last lines of a log of which not all lines were searched."""
         if self._searched_chars <= _MAX_SEARCHED_CHARACTERS:
             return
@@ -140,13 +140,13 @@ class ExplainedLog:
             if kind.finding is not None and kind.finding.code not in self._found:
                 self._count_line(kind, line, number)
 
-    def note_gap(self, unread: str) -> None:
-        """Record that a part of the log is not read, as `unread` says. The lines after it get no
+    def record_unread_part(self, text: str) -> None:
+        """Record that a part of the log is not read, as `text` says. The lines after it get no
         number."""
-        self._unread = unread
+        self._unread = text
         self._last_numbered = self._lines.total
 
-    def _known_number(self, number: int | None) -> int | None:
+    def _line_number_if_known(self, number: int | None) -> int | None:
         """Return the number of a line in the log, None for a line after a part that was not read."""
         last = self._last_numbered
         if number is not None and last is not None and number > last:
@@ -156,7 +156,7 @@ class ExplainedLog:
     def _classify_line(self, line: str, needles: Sequence[str]) -> _LineKind:
         """Return what a line tells. Lines that differ only in numbers tell the same. `needles` are
         the texts of log patterns that it may contain."""
-        named = _log_words_by_engine() if self._engine is None else {}
+        named = _log_keywords_by_engine() if self._engine is None else {}
         binary = _is_binary(line)
         finding = (
             None if binary else log_patterns.explain_line_by_needles(line, self._engine, needles)
@@ -193,7 +193,7 @@ class ExplainedLog:
         elif kind.unknown:
             self._unknown_lines += 1
             if len(self._unknown) < _MAX_UNKNOWN_LINES:
-                self._unknown.append((number, log_patterns.plain_line(line)))
+                self._unknown.append((number, log_patterns.strip_log_prefix(line)))
 
     def _is_new_cause(self, finding: Finding) -> bool:
         """Return whether the finding is the first of its kind, or an error where all before it were
@@ -201,22 +201,22 @@ class ExplainedLog:
         first = self._found.get(finding.code)
         if first is None:
             return True
-        return finding.is_error and (first.line or 0) < self._last_success
+        return finding.is_error and (first.line or 0) < self._last_success_line
 
     @property
     def findings(self) -> tuple[Finding, ...]:
         """The findings about the log lines added so far, one for each known cause, the most severe
         first. Errors that probably follow from a known one are left out."""
-        self._search_last_lines()
+        self._match_patterns_in_last_lines()
         engine = self._engine or self._most_named_engine
         found = self._found.values()
         own = found if engine is None else _findings_of_engine(found, engine)
-        passed = self._find_survived_errors(own)
+        passed = self._find_recovery_lines(own)
         stopped = self._find_stop_line(own)
-        own = [self._soften_by_later_lines(finding, passed, stopped) for finding in own]
+        own = [self._downgrade_by_later_lines(finding, passed, stopped) for finding in own]
         raised = {error.number for error in self._tracebacks.errors} - {0}
         no_causes = passed.keys() | {number for number in raised if number > stopped}
-        before = {number for number in raised if number < self._last_success}
+        before = {number for number in raised if number < self._last_success_line}
         causes = log_patterns.find_possible_causes(
             own, self._tracebacks, engine, no_causes | before
         )
@@ -224,8 +224,8 @@ class ExplainedLog:
             causes = log_patterns.find_possible_causes(own, self._tracebacks, engine, no_causes)
         if not _has_error(causes):
             causes = (*causes, *self._explain_end_without_pattern(causes, engine))
-        ended = (self._judge_finding_by_end(finding, engine) for finding in causes)
-        return by_severity(replace(one, line=self._known_number(one.line)) for one in ended)
+        ended = (self._adjust_finding_to_outcome(finding, engine) for finding in causes)
+        return by_severity(replace(one, line=self._line_number_if_known(one.line)) for one in ended)
 
     def _explain_end_without_pattern(
         self, known: Sequence[Finding], engine: str | None
@@ -247,17 +247,17 @@ class ExplainedLog:
         if ignored or number > self._find_stop_line(known):
             return ()
         if error.only_reports:
-            return self._explain_report(error, lines, known)
+            return self._explain_error_report(error, lines, known)
         if number and any(_is_warning_near(one, number) for one in known):
             return ()
         passed = 0 < self._ready < (number or self._lines.total)
         level = Level.WARN if passed else Level.ERROR
         finding = log_patterns.explain_error_by_its_text(error, number or None, level)
-        shown = None if passed else self._find_later_phase(number)
+        shown = None if passed else self._find_line_of_later_phase(number)
         if shown is None:
             return (finding,)
         return (
-            self._describe_survived_error(finding, "went on with its start", shown, Level.HINT),
+            self._describe_nonfatal_error(finding, "went on with its start", shown, Level.HINT),
         )
 
     def _explain_end_without_error(
@@ -271,7 +271,7 @@ class ExplainedLog:
             return ()
         return (log_patterns.explain_unfinished_start(phase, lines[-1]),)
 
-    def _explain_report(
+    def _explain_error_report(
         self, error: log_patterns.LoggedError, lines: Sequence[str], known: Sequence[Finding]
     ) -> Sequence[Finding]:
         """Return the finding about an `error` that only reports that something else has failed."""
@@ -281,9 +281,9 @@ class ExplainedLog:
         if any(map(log_patterns.reports_process_end, known)):
             return ()
         before = lines[error.index - 1] if error.index else ""
-        return (log_patterns.explain_bare_report(error, before),)
+        return (log_patterns.explain_report_without_error(error, before),)
 
-    def _find_later_phase(self, number: int) -> int | None:
+    def _find_line_of_later_phase(self, number: int) -> int | None:
         """Return the line in which the process that wrote the line `number`, which is no part of a
         traceback, went on with its start; None if it did not, or if `number` is 0."""
         if not number:
@@ -292,7 +292,7 @@ class ExplainedLog:
         raised = any(one.number == number for one in self._tracebacks.errors)
         if raised or log_patterns.is_in_traceback(line) or not log_patterns.has_level(line):
             return None
-        writer = log_patterns.writer_of(line)
+        writer = log_patterns.process_of_line(line)
         phases = self._find_phases_between(number, self._lines.total + 1)
         return next((one for one, who in phases if who == writer), None)
 
@@ -301,14 +301,14 @@ class ExplainedLog:
     ) -> log_patterns.LoggedError | None:
         """Return the error that explains the end: the first one after the last success, or else the
         first one."""
-        success = 0 if self._lines.dropped else self._last_success
+        success = 0 if self._lines.dropped else self._last_success_line
         later = log_patterns.find_logged_error(lines[success:], engine) if success else None
         if later is not None:
             return replace(later, index=later.index + success)
         return log_patterns.find_logged_error(lines, engine)
 
     @property
-    def _last_success(self) -> int:
+    def _last_success_line(self) -> int:
         """The number of the last line that shows that the server became ready, or that it answered a
         request if it has not failed since it was ready; 0 if there is none."""
         if self._failed > self._ready:
@@ -319,49 +319,51 @@ class ExplainedLog:
     def _has_served(self) -> bool:
         return bool(self._ready or self._answered)
 
-    def _judge_finding_by_end(self, finding: Finding, engine: str | None) -> Finding:
+    def _adjust_finding_to_outcome(self, finding: Finding, engine: str | None) -> Finding:
         """Return the finding with the fix for the engine that the log names. An error after which the
         server became ready or answered requests is a warning."""
         if engine is not None:
             finding = log_patterns.add_fix_for_engine(finding, engine)
-        return self._soften_error_before_success(finding)
+        return self._downgrade_error_before_success(finding)
 
-    def _soften_error_before_success(self, finding: Finding) -> Finding:
+    def _downgrade_error_before_success(self, finding: Finding) -> Finding:
         """Return the finding; as a warning if the server became ready or answered requests after its
         last line."""
         last = self._last_line_number(finding)
-        if not finding.is_error or not 0 < last < self._last_success:
+        if not finding.is_error or not 0 < last < self._last_success_line:
             return finding
         if last < self._ready:
-            return self._describe_survived_error(finding, "became ready", self._ready, Level.WARN)
-        return self._describe_survived_error(
+            return self._describe_nonfatal_error(finding, "became ready", self._ready, Level.WARN)
+        return self._describe_nonfatal_error(
             finding, "answered requests", self._answered, Level.WARN
         )
 
-    def _describe_survived_error(
-        self, finding: Finding, then: str, line: int, level: Level
+    def _describe_nonfatal_error(
+        self, finding: Finding, later_event: str, line: int, level: Level
     ) -> Finding:
         """Return the finding, with `level`, as one about an error that did not end the server, which did
-        what `then` says in the later `line`."""
-        number = self._known_number(line)
+        what `later_event` says in the later `line`."""
+        number = self._line_number_if_known(line)
         place = "later" if number is None else f"in line {number}"
-        text = f"{finding.text.rstrip('.')}. It did not end the server, which {then} {place}"
+        text = f"{finding.text.rstrip('.')}. It did not end the server, which {later_event} {place}"
         return replace(finding, level=level, text=text)
 
-    def _soften_by_later_lines(
-        self, finding: Finding, passed: Mapping[int, int], stop: int
+    def _downgrade_by_later_lines(
+        self, finding: Finding, recovery_lines: Mapping[int, int], stop_line: int
     ) -> Finding:
         """Return the finding; below the level ERROR if the lines after it say that it is no cause."""
-        finding = self._soften_passed_error(finding, passed)
-        finding = self._soften_error_after_stop(finding, stop)
-        return self._soften_error_before_success(finding)
+        finding = self._downgrade_recovered_error(finding, recovery_lines)
+        finding = self._downgrade_error_after_stop(finding, stop_line)
+        return self._downgrade_error_before_success(finding)
 
-    def _soften_passed_error(self, finding: Finding, passed: Mapping[int, int]) -> Finding:
-        """Return the finding; as a hint if its last line is among the errors `passed`."""
-        later = passed.get(self._last_line_number(finding))
+    def _downgrade_recovered_error(
+        self, finding: Finding, recovery_lines: Mapping[int, int]
+    ) -> Finding:
+        """Return the finding; as a hint if its last line has a line in `recovery_lines`."""
+        later = recovery_lines.get(self._last_line_number(finding))
         if later is None or not finding.is_error:
             return finding
-        return self._describe_survived_error(finding, "went on with its start", later, Level.HINT)
+        return self._describe_nonfatal_error(finding, "went on with its start", later, Level.HINT)
 
     def _find_stop_line(self, findings: Iterable[Finding]) -> int:
         """Return the number of the line that says that the server was stopped from outside, or shuts
@@ -374,18 +376,20 @@ class ExplainedLog:
             return after_log
         return stop
 
-    def _soften_error_after_stop(self, finding: Finding, stop: int) -> Finding:
-        """Return the finding; as a warning if it is about an error after the line `stop`."""
-        if not finding.is_error or (finding.line or 0) <= stop:
+    def _downgrade_error_after_stop(self, finding: Finding, stop_line: int) -> Finding:
+        """Return the finding; as a warning if it is about an error after the line `stop_line`."""
+        if not finding.is_error or (finding.line or 0) <= stop_line:
             return finding
-        text = f"{finding.text.rstrip('.')}. The server had begun to stop before, in line {stop}"
+        text = (
+            f"{finding.text.rstrip('.')}. The server had begun to stop before, in line {stop_line}"
+        )
         return replace(finding, level=Level.WARN, text=text)
 
     def _last_line_number(self, finding: Finding) -> int:
         """Return the number of the last line that the finding is about; 0 if unknown."""
         return self._last.get(finding.code, finding.line or 0)
 
-    def _find_survived_errors(self, findings: Iterable[Finding]) -> Mapping[int, int]:
+    def _find_recovery_lines(self, findings: Iterable[Finding]) -> Mapping[int, int]:
         """Return the numbers of the lines with errors after which their process went on with its start,
         with the line that shows it. The last error is none of them, because it ended the server, unless
         it stands before the start and only its kind is known: then the script that starts the server
@@ -406,7 +410,7 @@ class ExplainedLog:
         passed = {}
         for number in numbers:
             (line,) = self._lines.lines(number - 1, 1)
-            writer, until = log_patterns.writer_of(line), end
+            writer, until = log_patterns.process_of_line(line), end
             if not writer and (number in raised or log_patterns.is_in_traceback(line)):
                 continue  # no later line is known to be of the same process
             if number == end:
@@ -423,7 +427,7 @@ class ExplainedLog:
         """Return the numbers of the lines between two that report a phase of the start, with the
         process that wrote each. Progress bars do not count: they are often written late."""
         lines = self._lines.lines(first, last - first - 1)
-        forms = log_patterns.forms_of(lines) if lines else []
+        forms = log_patterns.lines_without_numbers(lines) if lines else []
         phase_of_form: dict[str, str | None] = {}  # a busy log repeats a few forms of lines
         found = []
         for number, (line, form) in enumerate(zip(lines, forms, strict=True), first + 1):
@@ -431,7 +435,7 @@ class ExplainedLog:
                 phase_of_form[form] = self._parse_phase(line)
             phase = phase_of_form[form]
             if phase and "%" not in phase:
-                found.append((number, log_patterns.writer_of(line)))
+                found.append((number, log_patterns.process_of_line(line)))
         return found
 
     @property
@@ -480,7 +484,8 @@ class ExplainedLog:
             "findings": [{**f.as_json(), "count": self.count(f)} for f in findings],
             "unknown_lines": self._unknown_lines,
             "unknown": [
-                {"line": self._known_number(number), "text": text} for number, text in self._unknown
+                {"line": self._line_number_if_known(number), "text": text}
+                for number, text in self._unknown
             ],
         }
 
@@ -510,7 +515,7 @@ def explain_lines_in_memory(ring: LogRing, engine: str | None) -> ExplainedLog:
         explained.add_lines(lines)
         return explained
     explained.add_lines(lines[: gap + 1])
-    explained.note_gap(lines[gap])
+    explained.record_unread_part(lines[gap])
     explained.add_lines(lines[gap + 1 :])
     return explained
 
@@ -546,7 +551,7 @@ def _is_binary(line: str) -> bool:
 
 
 @cache
-def _log_words_by_engine() -> Mapping[str, tuple[str, ...]]:
+def _log_keywords_by_engine() -> Mapping[str, tuple[str, ...]]:
     from workbench import engines
 
     return {name: engines.get_engine(name).log_words for name in engines.engine_names()}

@@ -66,30 +66,30 @@ class FoundServer:
         return shlex.join(self.argv)
 
     @property
-    def adopt(self) -> str | None:
+    def adopt_command(self) -> str | None:
         """The `workbench adopt` command line with which Workbench follows this server; None if it
         runs neither as a systemd unit nor in a container."""
         options = "".join(f" --run-option {option}" for option in self.run_options)
         if not self.unit:
             return None
-        return f"workbench adopt {shlex.quote(f'{self.run_as}:{self.unit}')}{options}"
+        return f"workbench adopt {shlex.quote(f'{self.launcher_name}:{self.unit}')}{options}"
 
     @property
-    def run_as(self) -> str:
+    def launcher_name(self) -> str:
         return self.scope if self.scope in ("docker", "podman") else "systemd"
 
     @property
     def run_options(self) -> tuple[str, ...]:
-        return (f"scope={self.scope}",) if self.run_as == "systemd" else ()
+        return (f"scope={self.scope}",) if self.launcher_name == "systemd" else ()
 
     @property
     def unit_text(self) -> str:
-        if self.run_as == "systemd":
+        if self.launcher_name == "systemd":
             return f"{self.unit}, of the {self.scope}'s systemd"
         return f"{self.unit} of {self.scope}"
 
     @property
-    def bench(self) -> str:
+    def bench_command(self) -> str:
         """The `workbench bench` command line that benchmarks this server."""
         return f"workbench bench --url {self.url}"
 
@@ -128,12 +128,12 @@ class ExternalServers:
     async def find(self, known_ports: Iterable[int] = ()) -> tuple[FoundServer, ...]:
         """Return the servers, sorted by port. `known_ports` are the ports of Workbench's own runs,
         which are skipped. Raises HostError if the host cannot be searched."""
-        processes, listening = _parse_scan(await self._scan_processes())
+        processes, listening = _parse_processes_and_ports(await self._read_raw_process_scan())
         candidates = _find_candidates(processes, listening, set(known_ports))
         for table in (self._answers, self._ask_at_s, self._pause_s):
             for gone in table.keys() - set(candidates):
                 del table[gone]
-        due = [one for one in candidates if self._is_due(one)]
+        due = [one for one in candidates if self._is_due_for_probe(one)]
         answers = await asyncio.gather(*map(partial(_read_models, self.host), due))
         for one, answer in zip(due, answers, strict=True):
             self._answers[one] = answer
@@ -143,13 +143,13 @@ class ExternalServers:
         found = filter(None, self._answers.values())
         return tuple(sorted(found, key=lambda server: server.port))
 
-    def _is_due(self, candidate: FoundServer) -> bool:
+    def _is_due_for_probe(self, candidate: FoundServer) -> bool:
         answer = self._answers.get(candidate)
         if answer is not None and answer.models:
             return False
         return time.monotonic() >= self._ask_at_s.get(candidate, 0.0)
 
-    async def _scan_processes(self) -> object:
+    async def _read_raw_process_scan(self) -> object:
         if self._scan is not None:
             return await asyncio.to_thread(self._scan.scan)
         done = await _SCAN_PROGRAM.run(self.host, {"pattern": _server_patterns()})
@@ -208,7 +208,7 @@ def _is_shell(seen: _SeenProcess) -> bool:
     return program in _SHELL_NAMES and "-c" in seen.argv[:4]
 
 
-def _parse_scan(found: object) -> tuple[list[_SeenProcess], Mapping[str, int]]:
+def _parse_processes_and_ports(found: object) -> tuple[list[_SeenProcess], Mapping[str, int]]:
     """Return the processes and the listening sockets of a look. What is not of the expected form,
     as on a host that lies, is left out."""
     document = as_table(found)
@@ -266,7 +266,7 @@ async def _read_models(host: Host, server: FoundServer) -> FoundServer | None:
     try:
         forward = await host.forward(server.port)
         with contextlib.closing(readiness.connection(forward.url)) as connection:
-            status, models = await readiness.list_models(
+            status, models = await readiness.read_status_and_model_names(
                 connection.get, "/v1/models", ASK_TIMEOUT_S
             )
     except HostError:

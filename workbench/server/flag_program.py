@@ -31,9 +31,9 @@ def main() -> None:
     sys.path[:] = [entry for entry in sys.path if entry]  # not from the current directory
     wanted = json.loads(sys.argv[1])
     sys.argv = ["serve", "--help=all", "--help"]  # vLLM leaves the help texts empty otherwise
-    parser = _import_first(wanted["parsers"])()
-    parser = _import_first(wanted["builders"])(parser) or parser
-    variables = _import_first([wanted["variables"]]) if wanted["variables"] else ()
+    parser = _import_first_available(wanted["parsers"])()
+    parser = _import_first_available(wanted["builders"])(parser) or parser
+    variables = _import_first_available([wanted["variables"]]) if wanted["variables"] else ()
     groups = [
         (g.title or "", a)
         for g in parser._action_groups
@@ -53,9 +53,9 @@ def main() -> None:
     os._exit(0)  # an engine's threads and exit handlers could hang
 
 
-def _import_first(places: Sequence[str]) -> Any:
-    for place in places:
-        module, _, path = place.partition(":")
+def _import_first_available(import_paths: Sequence[str]) -> Any:
+    for import_path in import_paths:
+        module, _, path = import_path.partition(":")
         try:
             found = importlib.import_module(module)
             for name in path.split("."):
@@ -63,7 +63,7 @@ def _import_first(places: Sequence[str]) -> Any:
             return found
         except (ImportError, AttributeError) as error:
             problem = error
-    raise SystemExit("cannot import %s: %s" % (places[-1], problem))  # noqa: UP031
+    raise SystemExit("cannot import %s: %s" % (import_paths[-1], problem))  # noqa: UP031
 
 
 def _describe_flag(names: Sequence[str], group: str, action: argparse.Action) -> Dict[str, Any]:  # noqa: UP006 (Python 3.8)
@@ -78,7 +78,7 @@ def _describe_flag(names: Sequence[str], group: str, action: argparse.Action) ->
         "negations": negations,
         "kind": kind,
         "json_fields": fields,
-        "human_readable_int": kind == "int" and _convert(action.type, "1k") == 1000,
+        "human_readable_int": kind == "int" and _convert_or_none(action.type, "1k") == 1000,
         "choices": None if switch else [_to_json_data(choice) for choice in action.choices or ()],
         "default": _to_json_data(action.default),
         "nargs": None if switch or action.nargs is None else str(action.nargs),
@@ -97,20 +97,20 @@ def _find_value_type(convert: Any) -> Any:
     function in argparse, is called with sample values, because its name says nothing reliable."""
     if convert is None or convert is str:
         return "str", []
-    data = _convert(convert, "{}")
+    data = _convert_or_none(convert, "{}")
     if dataclasses.is_dataclass(data):
         return "json", [field.name for field in dataclasses.fields(data) if field.init]
     if isinstance(data, dict):
         return "json", []
-    one, part = _convert(convert, "1"), _convert(convert, "1.5")
+    one, part = _convert_or_none(convert, "1"), _convert_or_none(convert, "1.5")
     if isinstance(one, int) and not isinstance(one, bool) and not isinstance(part, (float, str)):
         return "int", []
     return ("float" if isinstance(part, float) else "str"), []
 
 
-def _convert(convert: Any, text: str) -> Any:
+def _convert_or_none(converter: Any, text: str) -> Any:
     try:
-        return convert(text)
+        return converter(text)
     except Exception:
         return None
 

@@ -66,11 +66,14 @@ class ActivityReading:
             ("io_bytes", _MAX_IDLE_IO_BYTES),
             ("faults", _MAX_IDLE_PAGE_FAULTS),
         )
-        return any(self.total(name) - before.total(name) > limit for name, limit in limits)
+        return any(
+            self.sum_over_processes(name) - before.sum_over_processes(name) > limit
+            for name, limit in limits
+        )
 
-    def total(self, name: str) -> float:
+    def sum_over_processes(self, field: str) -> float:
         """Return the sum of a number of ProcessActivity, such as `cpu_s`, over all processes."""
-        return float(sum(map(attrgetter(name), self.processes)))
+        return float(sum(map(attrgetter(field), self.processes)))
 
 
 class IdleWatch:

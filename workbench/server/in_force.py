@@ -77,7 +77,7 @@ class Sources:
     port: int | None = None  # at which the server has answered
 
 
-async def read_in_force(run: WatchedRun) -> InForceReport:
+async def read_settings_in_force(run: WatchedRun) -> InForceReport:
     """Return the settings in the plan of the server of `run`, each with the value that the server
     actually uses. A source that cannot be read adds a note to the report."""
     engine, notes = run.engine, list[str]()
@@ -100,10 +100,12 @@ async def read_in_force(run: WatchedRun) -> InForceReport:
             notes.append(f"its server cannot be reached: {error.message}")
     # A server may answer anything, and its answers are not small: they are read beside the screen.
     log = run.follower.ring.lines(0, SEARCHED_LOG_LINES)
-    return await asyncio.to_thread(_compare_in_force, run, engine, got, log, process, notes)
+    return await asyncio.to_thread(
+        _compare_settings_in_force, run, engine, got, log, process, notes
+    )
 
 
-def _compare_in_force(
+def _compare_settings_in_force(
     run: WatchedRun,
     engine: Engine,
     got: Mapping[str, _EndpointAnswers],
@@ -111,7 +113,7 @@ def _compare_in_force(
     process: Command | None,
     notes: list[str],
 ) -> InForceReport:
-    answers, metrics = _parse_endpoint_answers(engine, got, notes)
+    answers, metrics = _parse_answers_and_metrics(engine, got, notes)
     config, config_from = _settings_in_answer(answers.get("config")), "server's answer"
     logged = [_settings_in_log(log, pattern) for pattern in engine.config_logs]
     if not config and logged:
@@ -168,7 +170,7 @@ def in_force_report(
             reported.add(answer.flag)
     for name, value in flags.items():
         if name not in reported:
-            proven = _proven_row(name, value, engine, sources)
+            proven = _make_row_from_answers(name, value, engine, sources)
             rows.append(proven or _flag_row(name, value, engine, sources))
     rows += _env_rows(engine, env, sources)
     return InForceReport(run_id, tuple(_mask_row(row, secrets) for row in rows), sources.notes)
@@ -207,22 +209,22 @@ def _info_paths(engine: Engine) -> list[str]:
     return [path for path in dict.fromkeys(named) if not path.startswith("config")]
 
 
-def _parse_endpoint_answers(
-    engine: Engine, got: Mapping[str, _EndpointAnswers], notes: list[str]
+def _parse_answers_and_metrics(
+    engine: Engine, http_answers: Mapping[str, _EndpointAnswers], notes: list[str]
 ) -> tuple[dict[str, Any], str]:
-    """Return (JSON answers of the endpoints by path, text of the metrics page). `got` has the HTTP
-    answers by path. The answer that lists the engine's settings has the key "config" in place of
+    """Return (JSON answers of the endpoints by path, text of the metrics page). `http_answers` has the
+    HTTP answers by path. The answer that lists the engine's settings has the key "config" in place of
     its path. Unusable answers are only mentioned in `notes`."""
     answers: dict[str, Any] = {}
     unused: list[str] = []
     for path in (*_info_paths(engine), *engine.config_paths):
-        status, body = got.get(path, _EndpointAnswers(None))
+        status, body = http_answers.get(path, _EndpointAnswers(None))
         name = "config" if path in engine.config_paths else path
         if status is None or name in answers:
             continue
         document, problem = None, f"HTTP status {status}"
         if status == 200:
-            document, problem = _parse_document(body)
+            document, problem = _parse_json_or_reason(body)
         if not problem:
             answers[name] = document
         elif name == path:
@@ -231,7 +233,7 @@ def _parse_endpoint_answers(
             unused.append(f"{path} answers {problem}")
     if unused and "config" not in answers:
         notes += unused
-    status, page = got.get(engine.metrics_path or "", _EndpointAnswers(None))
+    status, page = http_answers.get(engine.metrics_path or "", _EndpointAnswers(None))
     if status not in (200, None):
         note = f"{engine.metrics_path} answers HTTP status {status}"
         if engine.metrics_flag:
@@ -244,7 +246,7 @@ def _parse_endpoint_answers(
     return answers, ""
 
 
-def _parse_document(body: bytes) -> tuple[Any, str]:
+def _parse_json_or_reason(body: bytes) -> tuple[Any, str]:
     """Return (decoded JSON with its secrets masked, ""), or (None, reason why `body` cannot be
     used)."""
     if len(body) > MAX_ANSWER_BYTES:
@@ -286,13 +288,13 @@ def _find_first_match(pattern: re.Pattern[str] | str, log: Sequence[str]) -> re.
 
 def _answer_row(answer: Answer, flags: Mapping[str, Any], sources: Sources) -> InForceRow:
     asked = _value_text(flags[answer.flag]) if answer.flag in flags else None
-    value, where = _find_value(answer, sources)
+    value, where = _find_value_and_source(answer, sources)
     if value is None and answer.flag in sources.config:
         value, where = _value_text(sources.config[answer.flag]), sources.config_from
     return InForceRow("engine", answer.name, asked, value, where, _values_differ(asked, value))
 
 
-def _find_value(answer: Answer, sources: Sources) -> tuple[str | None, str]:
+def _find_value_and_source(answer: Answer, sources: Sources) -> tuple[str | None, str]:
     """Return (the value that a source reports for a setting, the name of the source), or (None, "")."""
     if answer.info:
         path, _, steps = answer.info.partition(" ")
@@ -338,7 +340,9 @@ def _find_metric_value(page: str, wanted: str) -> str | None:
     return None
 
 
-def _proven_row(name: str, value: Any, engine: Engine, sources: Sources) -> InForceRow | None:
+def _make_row_from_answers(
+    name: str, value: Any, engine: Engine, sources: Sources
+) -> InForceRow | None:
     """Return the row of a flag whose effect the answers of the server prove; None for others."""
     if name == engine.metrics_flag and sources.metrics:
         proven, where = "on", engine.metrics_path or ""
@@ -356,7 +360,7 @@ def _flag_row(name: str, value: Any, engine: Engine, sources: Sources) -> InForc
         (sources.config, sources.config_from),
         (sources.parsed, "log, as the engine parsed it"),
     ):
-        if name in settings and not _is_cut(settings[name]):
+        if name in settings and not _is_truncated(settings[name]):
             value = _value_text(settings[name])
             return InForceRow("flag", name, asked, value, where, _values_differ(asked, value))
     argv = sources.process.argv if sources.process is not None else ()
@@ -437,7 +441,7 @@ def _values_differ(asked: str | None, actual: str | None) -> bool:
         return False
     if not _is_comparable(asked) or not _is_comparable(actual):
         return False
-    a, b = _plain_value(asked), _plain_value(actual)
+    a, b = _normalize_value(asked), _normalize_value(actual)
     if a in ("auto", "none", "", b) or asked.startswith(("{", "[")):
         return False
     x, y = _parse_number(asked), _parse_number(actual)
@@ -448,7 +452,7 @@ def _values_differ(asked: str | None, actual: str | None) -> bool:
     return not (b.endswith(f"/{a}") or a.endswith(f"/{b}"))  # a path
 
 
-def _plain_value(text: str) -> str:
+def _normalize_value(text: str) -> str:
     word = (
         text.strip("'\"[] ").lower().removeprefix("torch.").replace("', '", " ").removesuffix("/")
     )
@@ -457,10 +461,10 @@ def _plain_value(text: str) -> str:
 
 def _is_comparable(text: str) -> bool:
     """Return whether a value is known in full."""
-    return text != MASK and not _is_cut(text)
+    return text != MASK and not _is_truncated(text)
 
 
-def _is_cut(text: str) -> bool:
+def _is_truncated(text: str) -> bool:
     return text.endswith("more characters")
 
 

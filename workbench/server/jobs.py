@@ -77,7 +77,7 @@ def _parse_slurm_jobs(answer: str) -> Iterator[Job]:
             reason if state == "PENDING" else None,
             node,
             gpus.removeprefix("gres:").removeprefix("gres/") if gpus else None,
-            parse_scheduler_duration(left),
+            parse_scheduler_duration_s(left),
         )
 
 
@@ -86,8 +86,8 @@ def _parse_pbs_jobs(answer: str) -> Iterator[Job]:
         job_id, _, text = block.partition("\n")
         values = dict(line.strip().partition(" = ")[::2] for line in text.splitlines())
         state = values.get("job_state", "")
-        limit_s = parse_scheduler_duration(values.get("Resource_List.walltime"))
-        used_s = parse_scheduler_duration(values.get("resources_used.walltime")) or 0
+        limit_s = parse_scheduler_duration_s(values.get("Resource_List.walltime"))
+        used_s = parse_scheduler_duration_s(values.get("resources_used.walltime")) or 0
         yield Job(
             "pbs",
             job_id.strip(),
@@ -118,7 +118,7 @@ def _parse_value(word: str) -> str | None:
     return None if word in ("", "n/a", "N/A", "(null)", "None") else word
 
 
-def parse_scheduler_duration(text: str | None) -> int | None:
+def parse_scheduler_duration_s(text: str | None) -> int | None:
     """Convert a duration that a scheduler prints, such as "1-02:03:04" (days-hours:minutes:seconds)
     or "02:03", to seconds. None for a text that is not a duration, such as "UNLIMITED"."""
     days, dash, clock = (text or "").strip().rpartition("-")

@@ -160,7 +160,7 @@ class KeptConnection:
         self._in_use += 1
         try:
             connection.writer.write(self._format_request(path, body))
-            status, headers, keep = await _read_answer_head(reader)
+            status, headers, keep = await _read_status_headers_keepalive(reader)
             if headers.get("content-encoding", "identity").lower() != "identity":
                 raise _BadAnswerError(
                     "the server's answer is compressed, although Workbench requested it "
@@ -223,7 +223,9 @@ def _describe_error(error: OSError) -> str:
     return clean_text(error.strerror or str(error)) or type(error).__name__
 
 
-async def _read_answer_head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], bool]:
+async def _read_status_headers_keepalive(
+    reader: asyncio.StreamReader,
+) -> tuple[int, dict[str, str], bool]:
     """Read the head of an answer. Return its status, its headers with lower-case names, and whether
     the connection stays open after it."""
     while True:

@@ -70,7 +70,7 @@ async def is_launch_report_current(host: Host, run: WatchedRun) -> bool:
     return parse_launched(data) == run.facts.launched
 
 
-async def start_keeper_again(host: Host, run: WatchedRun) -> None:
+async def restart_keeper_or_record_end(host: Host, run: WatchedRun) -> None:
     """Ask the launcher of a run whether the server lives, because the keeper that followed the
     server is lost. If it lives, start a new keeper, or stop the server if a stop had been
     requested. Otherwise record the server's end. Raises HostError if the launcher cannot be queried
@@ -80,41 +80,43 @@ async def start_keeper_again(host: Host, run: WatchedRun) -> None:
     launched = run.facts.launch_report
     # what the keeper was starting would be in no answer yet
     await detached_process.kill_left_processes(host, run.run_dir)
-    fate = await launcher.read_fate(host, run.launch(), launched)
-    handle = fate.handle or launched.handle
-    if fate.lives and run.facts.stop_requested:
+    exit_state = await launcher.read_exit_state(host, run.make_launch(), launched)
+    handle = exit_state.handle or launched.handle
+    if exit_state.lives and run.facts.stop_requested:
         try:
-            await launcher.stop(host, run.launch(), launched)
+            await launcher.stop(host, run.make_launch(), launched)
         except ServerError as error:
             raise HostError(error.message, host=host.name, next_step=error.next_step) from None
-        fate = await launcher.read_fate(host, run.launch(), launched)
-    elif fate.lives and handle is not None:
-        keeper = launcher.adopting_keeper(run.launch(), handle)
+        exit_state = await launcher.read_exit_state(host, run.make_launch(), launched)
+    elif exit_state.lives and handle is not None:
+        keeper = launcher.make_adopting_keeper(run.make_launch(), handle)
         try:
             await detached_process.restart_in_run_dir(host, run.run_dir, keeper.argv, keeper.env)
         except RunDirUsed as error:
-            await _wait_for_keeper(host, run, error)
+            await _wait_for_live_keeper(host, run, error)
         return
     unknown = f"its keeper was lost, and {launcher.name} no longer knows the server"
-    ended = replace(launched, handle=handle, ended=fate.ended or unknown, exit_code=fate.exit_code)
+    ended = replace(
+        launched, handle=handle, ended=exit_state.ended or unknown, exit_code=exit_state.exit_code
+    )
     with contextlib.suppress(FileError):  # a full disk: the next Workbench asks again
         await host.write_file(f"{run.run_dir}/{LAUNCHED_FILE}", encode_launched(ended))
     run.facts = replace(
         run.facts,
         launched=ended,
-        exit_code=fate.exit_code,
-        exit_signal=signal_name(fate.exit_code),
+        exit_code=exit_state.exit_code,
+        exit_signal=signal_name(exit_state.exit_code),
         lost=None,
     )
 
 
-async def _wait_for_keeper(host: Host, run: WatchedRun, error: RunDirUsed) -> None:
+async def _wait_for_live_keeper(host: Host, run: WatchedRun, timeout_error: RunDirUsed) -> None:
     """Wait until the run's keeper, the process that follows the server, is alive: another Workbench
-    process is starting it. Raises `error` if no keeper is alive within KEEPER_TIMEOUT_S."""
+    process is starting it. Raises `timeout_error` if no keeper is alive within KEEPER_TIMEOUT_S."""
     deadline = time.monotonic() + KEEPER_TIMEOUT_S
     while not (await detached_process.read_status(host, run.run_dir)).alive:
         if time.monotonic() > deadline:
-            raise error
+            raise timeout_error
         await asyncio.sleep(0.1)
 
 
@@ -125,10 +127,10 @@ async def stop_launched_server(host: Host, run: WatchedRun, *, again: bool = Fal
     launcher = launcher_of_plan(run.record.plan)
     if launcher is None or run.record.adopts is not None:
         return
-    launch, launched = run.launch(), run.facts.launch_report
+    launch, launched = run.make_launch(), run.facts.launch_report
     if launched.ended:
         return
-    if not again or (await launcher.read_fate(host, launch, launched)).lives:
+    if not again or (await launcher.read_exit_state(host, launch, launched)).lives:
         await launcher.stop(host, launch, launched)
 
 
@@ -138,10 +140,12 @@ def installed_unit(run: WatchedRun) -> str | None:
     launcher = launcher_of_plan(run.record.plan)
     if launcher is None or run.record.adopts is not None:
         return None
-    return launcher.installed_unit(run.launch())
+    return launcher.installed_unit(run.make_launch())
 
 
-async def uninstall_unit(host: Host, run: WatchedRun, runs: Iterable[WatchedRun]) -> Sequence[str]:
+async def uninstall_unit_and_list_removed(
+    host: Host, run: WatchedRun, runs: Iterable[WatchedRun]
+) -> Sequence[str]:
     """Remove what the start of a run installed on its host, such as a systemd unit, and return the
     removed paths. `runs` are all runs of the host. Raises ServerError if the run's server lives, if
     the unit now runs the server of another run, or if another program than Workbench started the
@@ -168,15 +172,17 @@ async def uninstall_unit(host: Host, run: WatchedRun, runs: Iterable[WatchedRun]
     launcher = launcher_of_plan(run.record.plan)
     if launcher is None:
         return ()
-    return await launcher.uninstall(host, run.launch(), run.facts.launch_report)
+    return await launcher.uninstall_and_list_removed(
+        host, run.make_launch(), run.facts.launch_report
+    )
 
 
-async def restart_launched_server(host: Host, run: WatchedRun, *, dry_run: bool) -> str:
+async def restart_and_return_command(host: Host, run: WatchedRun, *, dry_run: bool) -> str:
     """Restart the server of a run through its launcher, and return the command line for it. With
     `dry_run`, only return the command line. Raises ServerError if the run has ended, or its
     launcher cannot restart a server."""
     launcher = launcher_of_plan(run.record.plan)
-    launch, launched = run.launch(), run.facts.launch_report
+    launch, launched = run.make_launch(), run.facts.launch_report
     run_id, words = run.record.run_id, tuple[str, ...]()
     problem = f"run {run_id} has ended"
     if run.facts.alive:

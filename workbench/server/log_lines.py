@@ -59,34 +59,34 @@ def level_of_line(line: str) -> str:
 _SIGN_OF_ERROR = re.compile(r"(?i:error|exception)|CRITICAL|FATAL|GGML_A|ault|dumped|panicked|\bE ")
 
 
-def log_line(raw: bytes, secrets: Iterable[str] = ()) -> str:
+def decode_log_line(raw: bytes, secrets: Iterable[str] = ()) -> str:
     """Return one line of the log as clean text, with `secrets` masked. If the line was overwritten
     several times, as a progress bar is, return its last state that is an error, because the program
     may have ended there, or else its last state."""
     text = raw.decode("utf-8", "replace")
     if not text.isprintable():
-        text = _choose_shown_state(text.split("\r"))
+        text = _choose_shown_redraw(text.split("\r"))
     return clean_text(mask_text(text, secrets))
 
 
-def _choose_shown_state(states: Sequence[str]) -> str:
+def _choose_shown_redraw(states: Sequence[str]) -> str:
     newest_first = (clean_text(state.expandtabs(8), len(state) * 8) for state in reversed(states))
     last = next(filter(str.strip, newest_first), "")
-    return last if _is_error_state(last) else next(filter(_is_error_state, newest_first), last)
+    return last if _is_error_redraw(last) else next(filter(_is_error_redraw, newest_first), last)
 
 
-def _is_error_state(state: str) -> bool:
+def _is_error_redraw(state: str) -> bool:
     return bool(_SIGN_OF_ERROR.search(state)) and level_of_line(state) == "error"
 
 
-def log_lines(raw: Sequence[bytes], secrets: Collection[str] = ()) -> list[str]:
-    """Return each line of `raw` as clean text, as `log_line` returns a single line. Lines without
+def decode_log_lines(raw: Sequence[bytes], secrets: Collection[str] = ()) -> list[str]:
+    """Return each line of `raw` as clean text, as `decode_log_line` returns a single line. Lines without
     control characters, which most are, are handled together: this takes a tenth of the time."""
     if not raw:
         return []
     lines = b"\n".join(raw).decode("utf-8", "replace").split("\n")
     if not "".join(lines).isprintable() or len(max(lines, key=len)) > LINE_CHARS:
-        return [log_line(line, secrets) for line in raw]
+        return [decode_log_line(line, secrets) for line in raw]
     return [
         line if len(line) <= LINE_CHARS else clean_text(line) for line in mask_lines(lines, secrets)
     ]
@@ -116,13 +116,13 @@ class LineAssembler:
         within_line = self._within_line
         self._within_line = within_line and not complete
         if len(rest) > self._limit:
-            rest = _drop_old_states(rest)
+            rest = _drop_overwritten_redraws(rest)
         if len(rest) > self._limit:
             complete.append(rest)
             rest = b""
             self._within_line = True
         self._rest = rest
-        lines = log_lines(complete, self._secrets)
+        lines = decode_log_lines(complete, self._secrets)
         if within_line and lines:
             lines[0] = _drop_first_words(lines[0])
         return lines
@@ -137,34 +137,34 @@ class LineAssembler:
         "" if there is none."""
         if not self._rest:
             return ""
-        line = log_line(self._rest, self._secrets)
+        line = decode_log_line(self._rest, self._secrets)
         return _drop_first_words(line) if self._within_line else line
 
     def flush(self) -> list[str]:
         """Return a list of the last log line, which has no line end; [] if there is none. Call this
         after the program that writes the log has ended."""
         lines = [self.unfinished_line] if self._rest else []
-        self.drop()
+        self.drop_pending_bytes()
         return lines
 
-    def skip(self) -> list[str]:
+    def flush_before_gap(self) -> list[str]:
         """Return the last log line, as `flush` does. The next bytes come from another place of the
         log, so that they can begin within a line."""
         lines = self.flush()
         self._within_line = True
         return lines
 
-    def drop(self) -> None:
+    def drop_pending_bytes(self) -> None:
         self._rest = b""
         self._within_line = False
 
 
-def _drop_old_states(line: bytes) -> bytes:
-    """Return the unfinished line of a progress bar without the states that `log_line` leaves out."""
+def _drop_overwritten_redraws(line: bytes) -> bytes:
+    """Return the unfinished line of a progress bar without the states that `decode_log_line` leaves out."""
     *old, last = line[:-1].split(b"\r")
     if not old:
         return line
-    errors = (one for one in reversed(old) if _is_error_state(log_line(one)))
+    errors = (one for one in reversed(old) if _is_error_redraw(decode_log_line(one)))
     error = next(errors, None)
     kept = [last] if error is None else [error, last]
     return b"\r".join(kept) + line[-1:]
@@ -237,7 +237,7 @@ class LogRing:
         self._tail_chars -= len(self._oldest.popleft())
         self.dropped += 1
 
-    def note_gap(self) -> None:
+    def record_gap(self) -> None:
         """Record that the next bytes of the log were not read, which leaves a gap in the lines in
         memory. All lines after the first `head_lines` are dropped, because there can be only one
         gap."""
@@ -339,8 +339,8 @@ class LogFollower:
         file was truncated: the unfinished line is then dropped."""
         truncated = at != self.offset
         if truncated:
-            self._assembler.drop()
-            self.ring.note_gap()
+            self._assembler.drop_pending_bytes()
+            self.ring.record_gap()
         self.offset = at + len(data)
         if truncated and at:
             data = data[data.find(b"\n") + 1 :]  # begin with a whole line
@@ -424,5 +424,5 @@ async def search_log(
         digits, _, rest = line.partition(b":")
         number = parse_whole_number(digits.decode("ascii", "replace"))
         if number is not None:
-            found.append(LogMatch(number, log_line(rest, secrets)))
+            found.append(LogMatch(number, decode_log_line(rest, secrets)))
     return tuple(found)

@@ -14,7 +14,7 @@ import signal
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cache, lru_cache
-from operator import itemgetter
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from workbench.model.findings import Finding, Level, PlanChange, by_severity
@@ -125,11 +125,11 @@ class LogPattern:
     def _quote_match(self, line: str) -> str:
         """Return the plain line. If the match comes late, such as behind a progress bar, return the
         text from there on."""
-        text = plain_line(line)
+        text = strip_log_prefix(line)
         found = re.search(self.regex, line[:_MAX_SEARCHED_CHARACTERS], re.IGNORECASE)
         if found is None or found.start() <= _MAX_EVIDENCE_CHARACTERS or found[0] in text:
             return text
-        return plain_line(f"… {line[found.start() :]}")
+        return strip_log_prefix(f"… {line[found.start() :]}")
 
     def _propose_changes(self, line: str, engine: str | None) -> tuple[PlanChange, ...]:
         found = re.search(self.regex, line, re.IGNORECASE)
@@ -137,7 +137,7 @@ class LogPattern:
             return ()
         groups = found.groupdict()
         changes = []
-        for name_form, value_form, *env in self._rows_of_changes(engine):
+        for name_form, value_form, *env in self._change_rows_for_engine(engine):
             name = _fill_in_groups(name_form, groups)
             value = _fill_in_groups(value_form, groups)
             if _MISSING_GROUP in (name, value):
@@ -145,7 +145,7 @@ class LogPattern:
             changes.append(PlanChange(str(name), value, bool(env)))
         return tuple(changes)
 
-    def _rows_of_changes(self, engine: str | None) -> Sequence[Sequence[Any]]:
+    def _change_rows_for_engine(self, engine: str | None) -> Sequence[Sequence[Any]]:
         common = self.changes.get("", ())
         if engine is not None:
             return self.changes.get(engine, common)
@@ -204,8 +204,8 @@ def _patterns_document() -> dict[str, Any]:
 def match_lines(lines: Sequence[str], engine: str | None = None) -> tuple[Finding, ...]:
     """Return one finding for each log pattern that matches a line of `lines`, in the order of the
     lines. The evidence of a finding is the first line that matches."""
-    matches = sorted(_find_matches(lines, engine), key=itemgetter(1))
-    return tuple(pattern.make_finding(line, engine) for pattern, _, line in matches)
+    matches = sorted(_find_pattern_matches(lines, engine), key=attrgetter("line_index"))
+    return tuple(match.pattern.make_finding(match.line, engine) for match in matches)
 
 
 @lru_cache(maxsize=4096)
@@ -225,16 +225,16 @@ def stuck_start_findings(
         for p in patterns_of_engine(engine)
         if p.only_last and p.matches(last_line)
     )
-    why = _explain_stuck_phase(phase)
+    why = _cause_and_fix_of_phase(phase)
     text = (
         f"no new line in the log for {silent_s // 60:.0f} min, in the phase "
         f"“{phase or 'starting'}”: {why['cause']}"
     )
-    evidence = plain_line(last_line) or None
+    evidence = strip_log_prefix(last_line) or None
     return *known, Finding(Level.WARN, "start.stuck", text, fix=why["fix"], evidence=evidence)
 
 
-def _explain_stuck_phase(phase: str | None) -> Mapping[str, str]:
+def _cause_and_fix_of_phase(phase: str | None) -> Mapping[str, str]:
     """Return the "cause" and the "fix" of starts that do not come out of a phase."""
     rows = _patterns_document()["phases"]
     found: Mapping[str, str] = next(row for row in rows if re.search(row["phase"], phase or ""))
@@ -243,7 +243,7 @@ def _explain_stuck_phase(phase: str | None) -> Mapping[str, str]:
 
 def explain_unfinished_start(phase: str, last_line: str) -> Finding:
     """Return the finding about the log of a start that has no error and ends in `phase`."""
-    why = _explain_stuck_phase(phase)
+    why = _cause_and_fix_of_phase(phase)
     text = (
         f"the log has no error and ends in the phase “{phase}”. If the server still runs: {why['cause']}. "
         "If it does not, it was killed, and a killed process writes nothing"
@@ -257,7 +257,7 @@ def explain_unfinished_start(phase: str, last_line: str) -> Finding:
         text,
         fix=fix,
         source="phases of the engines",
-        evidence=plain_line(last_line) or None,
+        evidence=strip_log_prefix(last_line) or None,
     )
 
 
@@ -283,26 +283,30 @@ class LogScan:
         causes = find_possible_causes(self.found, self._tracebacks, self.engine)
         return by_severity(finding for finding in causes if finding.level is not Level.INFO)
 
-    def feed(self, lines: Sequence[str], forms: Sequence[str], first: int | None) -> None:
-        """Search new lines of the log for known problems, and add findings to `found`. `forms` are
-        the same lines without their numbers, from `forms_of`. `first` is the number of the first
+    def search_new_lines(
+        self, lines: Sequence[str], unnumbered: Sequence[str], first_number: int | None
+    ) -> None:
+        """Search new lines of the log for known problems, and add findings to `found`. `unnumbered`
+        are the same lines, from `lines_without_numbers`. `first_number` is the number of the first
         new line in the log, counted from 1, or None if unknown."""
-        self._tracebacks.feed(lines, first)
-        fresh = set(forms) - self._forms
+        self._tracebacks.feed(lines, first_number)
+        fresh = set(unnumbered) - self._forms
         if not fresh:
             return
         self._forms = self._forms | fresh if len(self._forms) < MAX_REMEMBERED_FORMS else fresh
-        chosen = [index for index, form in enumerate(forms) if form in fresh]
-        matches = _find_matches([lines[index] for index in chosen], self.engine)
-        for pattern, index, line in sorted(matches, key=itemgetter(1)):
-            finding = pattern.make_finding(line, self.engine)
+        chosen = [index for index, form in enumerate(unnumbered) if form in fresh]
+        matches = _find_pattern_matches([lines[index] for index in chosen], self.engine)
+        for match in sorted(matches, key=attrgetter("line_index")):
+            finding = match.pattern.make_finding(match.line, self.engine)
             if finding.code not in self._codes:
                 self._codes.add(finding.code)
-                number = first + chosen[index] if first is not None else None
+                number = None
+                if first_number is not None:
+                    number = first_number + chosen[match.line_index]
                 self.found = (*self.found, replace(finding, line=number))
 
 
-def forms_of(lines: Sequence[str]) -> list[str]:
+def lines_without_numbers(lines: Sequence[str]) -> list[str]:
     """Return the lines without digits and without the letters a to f, which occur in numbers and
     addresses. Two lines that differ only in numbers thus become equal."""
     text = "\n".join(lines)
@@ -312,9 +316,17 @@ def forms_of(lines: Sequence[str]) -> list[str]:
     return [line.translate(_WITHOUT_DIGITS) if line.isascii() else line for line in lines]
 
 
-def _find_matches(
+class _PatternMatch(NamedTuple):
+    """A pattern, and the first of the searched lines that it matches, with the position of the line."""
+
+    pattern: LogPattern
+    line_index: int
+    line: str
+
+
+def _find_pattern_matches(
     lines: Sequence[str], engine: str | None, among: Sequence[LogPattern] | None = None
-) -> Iterator[tuple[LogPattern, int, str]]:
+) -> Iterator[_PatternMatch]:
     text = "\n".join(lines)
     lower = text.lower()  # keeps the newlines in place, unlike other offsets
     searched = patterns_of_engine(engine) if among is None else among
@@ -325,22 +337,22 @@ def _find_matches(
     better = [pattern for pattern in possible if not pattern.general]
     for pattern in possible:
         candidates = (i for i, line in enumerate(split_lower) if pattern.has_needle_in(line))
-        hits = (i for i in candidates if _reports(split[i], pattern, better))
+        hits = (i for i in candidates if _line_reports_pattern(split[i], pattern, better))
         hit = next(hits, None)
         if pattern.general:
             better.append(pattern)
         if hit is not None:
-            yield pattern, hit, split[hit]
+            yield _PatternMatch(pattern, hit, split[hit])
 
 
-def _reports(line: str, pattern: LogPattern, better: Sequence[LogPattern]) -> bool:
+def _line_reports_pattern(line: str, pattern: LogPattern, preferred: Sequence[LogPattern]) -> bool:
     """Return whether the line itself reports what the pattern is about: it does not quote it, and an
-    error concerns the server. A general pattern counts only where none of the `better` ones does."""
+    error concerns the server. A general pattern counts only where none of the `preferred` ones does."""
     if not pattern.matches(line[:_MAX_SEARCHED_CHARACTERS]) or _is_quoted(line):
         return False
     if pattern.level is Level.ERROR and _is_no_failure_of_server(line):
         return False
-    return not pattern.general or _is_unexplained_error(line, better)
+    return not pattern.general or _is_unexplained_error(line, preferred)
 
 
 def _is_no_failure_of_server(line: str) -> bool:
@@ -366,8 +378,8 @@ def explain_line_by_needles(
     numbers = set[int]().union(*(places[needle] for needle in needles if needle in lower))
     patterns = patterns_of_engine(engine)
     among = [patterns[number] for number in sorted(numbers)]
-    matches = _find_matches((line,), engine, among)
-    found = (pattern.make_finding(line, engine) for pattern, _, line in matches)
+    matches = _find_pattern_matches((line,), engine, among)
+    found = (match.pattern.make_finding(match.line, engine) for match in matches)
     return next(iter(by_severity(found)), None)
 
 
@@ -384,7 +396,7 @@ def _pattern_numbers_by_needle(engine: str | None) -> Mapping[str, Sequence[int]
 def _is_unexplained_error(line: str, better: Sequence[LogPattern]) -> bool:
     """Return whether the line reports an error itself that none of the `better` patterns
     explains."""
-    error, message = _parse_error(line)
+    error, message = _parse_is_error_and_text(line)
     if not error or _WRAPPER_LINE.search(message):
         return False
     return not any(pattern.matches(line[:_MAX_SEARCHED_CHARACTERS]) for pattern in better)
@@ -460,7 +472,7 @@ def _engine_part_of_path(path: str) -> EnginePart | None:
     return next((part for part in _engine_parts() if re.search(part.path, path)), None)
 
 
-def find_part_name(text: str) -> str | None:
+def find_engine_part_name(text: str) -> str | None:
     """Return the name of the part of an engine's code that a path or a call belongs to; None if it
     belongs to none."""
     part = _engine_part_of_path(text)
@@ -485,12 +497,12 @@ def _patterns_by_code() -> Mapping[str, LogPattern]:
 
 def findings_of_engine(findings: Iterable[Finding], engine: str) -> tuple[Finding, ...]:
     """Return the findings whose log pattern applies to `engine`."""
-    others = _codes_of_others(engine)
+    others = _codes_of_other_engines(engine)
     return tuple(finding for finding in findings if finding.code not in others)
 
 
 @cache
-def _codes_of_others(engine: str) -> frozenset[str]:
+def _codes_of_other_engines(engine: str) -> frozenset[str]:
     return frozenset(p.code for p in patterns_of_engine() if not p.applies_to(engine))
 
 
@@ -516,13 +528,13 @@ def find_possible_causes(
     for finding in _drop_ignored_errors(findings, tracebacks_read.ignored, of_server):
         finding = _add_place_of_line(finding, errors)
         if any(_is_in_lines_of(finding, error) for error in of_requests):
-            finding = _soften_to_request_error(finding)
+            finding = _downgrade_to_request_error(finding)
         described.append(finding)
     kept = _add_native_calls(drop_consequences(described), tracebacks_read.native_calls)
     first = _first_raised_error(of_server, of_requests)
     if first is None:
         return kept
-    first = _choose_best_placed_error(first, errors)
+    first = _choose_error_with_location(first, errors)
     general = next(filter(is_general_finding, kept), None)
     if general is not None and _precedes_error(general, first, errors):
         return kept
@@ -540,9 +552,9 @@ def _first_raised_error(
     """Return the error that is the cause of the others: one of the server if there is one, and
     rather one that does not mostly follow from others."""
     for errors, is_consequence in (
-        (of_server, _reports_or_follows),
-        (of_server, _reports_another_error),
-        (of_requests, _reports_another_error),
+        (of_server, _reports_or_follows_other_error),
+        (of_server, _only_reports_other_error),
+        (of_requests, _only_reports_other_error),
     ):
         found = tracebacks.find_root_error(errors, is_consequence)
         if found is not None:
@@ -557,7 +569,7 @@ def _add_place_of_line(finding: Finding, errors: Sequence[RaisedError]) -> Findi
         return finding
     for error in errors:
         if error.number == finding.line:
-            return _add_place(finding, error)
+            return _add_source_location(finding, error)
     return finding
 
 
@@ -566,7 +578,7 @@ def _precedes_causes(
 ) -> bool:
     """Return whether all `causes` are in lines after the error and after the errors of `errors` that
     were raised from it, so that none of them explains it."""
-    if error.is_attempt or error.ended_one_request:
+    if error.is_often_handled or error.ended_one_request:
         return False
     end = _last_line_of_chain(error, errors)
     return error.number > 0 and all(_line_number(one) > end for one in causes)
@@ -593,18 +605,18 @@ def _drop_ignored_errors(
     others = tuple(one for one in found if one.line not in ignored)
     if any(one.is_error for one in others):
         return others
-    each_reports_another = tracebacks.find_root_error(errors, _reports_another_error) is None
+    each_reports_another = tracebacks.find_root_error(errors, _only_reports_other_error) is None
     return found if errors and each_reports_another else others
 
 
-def _choose_best_placed_error(error: RaisedError, errors: Sequence[RaisedError]) -> RaisedError:
+def _choose_error_with_location(error: RaisedError, errors: Sequence[RaisedError]) -> RaisedError:
     """Return the traceback of the same error that says most about its place: a process repeats the
     error of another one, with calls that only wait for it."""
     same = (one for one in errors if one.line == error.line)
     return next(filter(_place_of_error, same), error)
 
 
-def _find_crashed_part(calls: Sequence[str]) -> tuple[str, EnginePart | None]:
+def _find_crashed_call_and_part(calls: Sequence[str]) -> tuple[str, EnginePart | None]:
     """Return the innermost call of a backtrace that belongs to a known part, and that part. Calls that
     only pass work on count if there is no other."""
     passing: tuple[str, EnginePart | None] = ("", None)
@@ -612,7 +624,7 @@ def _find_crashed_part(calls: Sequence[str]) -> tuple[str, EnginePart | None]:
         part = _engine_part_of_path(call)
         if part is None:
             continue
-        if not native_backtraces.does_only_pass_work_on(call):
+        if not native_backtraces.is_forwarding_call(call):
             return call, part
         if not passing[0]:
             passing = call, part
@@ -622,7 +634,7 @@ def _find_crashed_part(calls: Sequence[str]) -> tuple[str, EnginePart | None]:
 def _add_native_calls(findings: Sequence[Finding], calls: Sequence[str]) -> tuple[Finding, ...]:
     """Return the findings with the part of the code that a backtrace of native code names: of a crash
     that no finding explains, in a finding of its own."""
-    call, part = _find_crashed_part(calls)
+    call, part = _find_crashed_call_and_part(calls)
     if part is None:
         return tuple(findings)
     where = f", in {part.name} ({native_backtraces.function_name_of(call)})"
@@ -671,7 +683,7 @@ def _precedes_error(finding: Finding, error: RaisedError, errors: Sequence[Raise
     return 0 < _line_number(finding) < error.number
 
 
-def _soften_to_request_error(finding: Finding) -> Finding:
+def _downgrade_to_request_error(finding: Finding) -> Finding:
     """Return the finding about an error that ended only the answer to one request."""
     if finding.is_error:
         finding = replace(finding, level=Level.WARN)
@@ -693,8 +705,8 @@ def _explain_error_kind(
         return None
     finding = replace(pattern.make_finding(error.line, engine), line=error.number or None)
     if pattern.general:
-        finding = _add_place(finding, error)
-    return _soften_to_request_error(finding) if error.ended_one_request else finding
+        finding = _add_source_location(finding, error)
+    return _downgrade_to_request_error(finding) if error.ended_one_request else finding
 
 
 def _find_pattern(line: str, engine: str | None, known_codes: Collection[str]) -> LogPattern | None:
@@ -712,22 +724,24 @@ def _find_patterns(line: str, engine: str | None) -> list[LogPattern]:
     return [one for one in patterns_of_engine(engine) if not one.only_last and one.matches(line)]
 
 
-def _add_place(finding: Finding, error: RaisedError) -> Finding:
+def _add_source_location(finding: Finding, error: RaisedError) -> Finding:
     """Return the finding about the error with the part of the engine in which it was raised, and
     with what the engine did then."""
-    doing = _find_activity(error.frames)
+    doing = _describe_engine_activity(error.frames)
     meanwhile = f", while {doing}" if doing else ""
     place = _place_of_error(error)
     if place is not None:
         text = f"{finding.text}, in {place.part.name} ({place.frame.place}){meanwhile}"
-        fixes = _order_fixes(finding, error, place.part)
+        fixes = _first_and_second_fix(finding, error, place.part)
         return replace(finding, text=text, fix="; or else: ".join(fixes))
     places = [frame.place for frame in error.frames if frame.package]
     raised = f", raised by {places[-1]}" if places else ""
     return replace(finding, text=f"{finding.text}{raised}{meanwhile}")
 
 
-def _order_fixes(finding: Finding, error: RaisedError, part: EnginePart) -> tuple[str, str]:
+def _first_and_second_fix(
+    finding: Finding, error: RaisedError, part: EnginePart
+) -> tuple[str, str]:
     """Return what to try first and then, of the fix of the finding and that of the engine's part."""
     own = finding.fix or ""
     if _SAYS_WHAT_TO_DO.search(error.line):
@@ -745,7 +759,7 @@ _SAYS_WHAT_TO_DO = re.compile(
 )
 
 
-def _find_activity(frames: Sequence[Frame]) -> str | None:
+def _describe_engine_activity(frames: Sequence[Frame]) -> str | None:
     """Return what the engine did in the calls `frames`, such as "it captured CUDA graphs"; None if
     they do not show it."""
     rows = _patterns_document()["doings"]
@@ -784,14 +798,14 @@ def _find_general_pattern(line: str, engine: str | None = None) -> LogPattern | 
     return next(iter(found), None)
 
 
-def _reports_another_error(line: str) -> bool:
+def _only_reports_other_error(line: str) -> bool:
     """Return whether an error merely reports another one."""
     return bool(_WRAPPER_LINE.search(line))
 
 
-def _reports_or_follows(line: str) -> bool:
+def _reports_or_follows_other_error(line: str) -> bool:
     """Return whether an error reports another one, or mostly follows from another one."""
-    if _reports_another_error(line):
+    if _only_reports_other_error(line):
         return True
     kind = _find_general_pattern(line)
     return kind is not None and kind.follows
@@ -803,7 +817,7 @@ def _split_prefix(line: str) -> tuple[str, str]:
     return " ".join(_WRITER_IN_PREFIX.findall(prefix)), text
 
 
-def writer_of(line: str) -> str:
+def process_of_line(line: str) -> str:
     """Return the process that wrote the line, as far as its prefixes say; "" if they do not."""
     return _split_prefix(line)[0]
 
@@ -811,7 +825,7 @@ def writer_of(line: str) -> str:
 def _is_quoted(line: str) -> bool:
     """Return whether the line only quotes a text: a line of source code in a traceback, the prompt
     of a request, or all settings of the engine with their values."""
-    bare = plain_line(line)
+    bare = strip_log_prefix(line)
     return bool(
         _SOURCE_LINE.match(bare) or _REQUEST_LINE.match(bare) or _SETTINGS_LINE.search(bare)
     )
@@ -973,10 +987,10 @@ def _explain_exit_code(text: str) -> str | None:
     return _TEXT_OF_SIGNAL.get(number)
 
 
-def explain_bare_report(error: LoggedError, before: str) -> Finding:
+def explain_report_without_error(error: LoggedError, before: str) -> Finding:
     """Return the finding about a log whose only `error` is a report that something else failed.
     `before` is the line before it."""
-    last = plain_line(before)
+    last = strip_log_prefix(before)
     hint = f"; the line before it may say more: “{last}”" if last else ""
     end, how = _explain_exit_code(error.text), ": a process that was killed writes nothing"
     if end:
@@ -1037,7 +1051,7 @@ def explain_error_by_its_text(error: LoggedError, number: int | None, level: Lev
 def explain_cut_traceback(cut: RaisedError) -> Finding:
     """Return the finding about a log that ends within the traceback `cut`, before its error."""
     place = _place_of_error(cut)
-    doing = _find_activity(cut.frames)
+    doing = _describe_engine_activity(cut.frames)
     where = hint = ""
     if place is not None:
         where, hint = f" The last call is in {place.part.name}.", f"; until then: {place.part.fix}"
@@ -1083,27 +1097,27 @@ def find_logged_error(lines: Sequence[str], engine: str | None = None) -> Logged
     """
     split = "\n".join(lines).split("\n")
     first_of_form: dict[str, int] = {}  # a busy log repeats a few forms of lines
-    for index, form in enumerate(forms_of(split)):
+    for index, form in enumerate(lines_without_numbers(split)):
         first_of_form.setdefault(form, index)
     distinct = list(first_of_form.values())
     known = [
         (distinct[i], line)
-        for p, i, line in _find_matches([split[index] for index in distinct], engine)
+        for p, i, line in _find_pattern_matches([split[index] for index in distinct], engine)
         if p.level_of(line) is Level.ERROR and not p.general
     ]
     if known:
         index, line = min(known)
-        return LoggedError(plain_line(line), index=index)
+        return LoggedError(strip_log_prefix(line), index=index)
     wrapper: LoggedError | None = None
     for index in distinct:
-        error, message = _parse_error(split[index])
+        error, message = _parse_is_error_and_text(split[index])
         if not error:
             continue
         detail = _find_validation_detail(message, split[index + 1 : index + 6])
         if detail is not None:
             return LoggedError(detail, index=index)
         if message == "AssertionError":
-            message = _add_condition(message, split[max(0, index - 4) : index])
+            message = _add_assert_condition(message, split[max(0, index - 4) : index])
         if not _WRAPPER_LINE.search(message):
             return LoggedError(message, index=index)
         if wrapper is None or _LEAST_TELLING_WRAPPER.search(wrapper.text):
@@ -1111,10 +1125,10 @@ def find_logged_error(lines: Sequence[str], engine: str | None = None) -> Logged
     return wrapper
 
 
-def _add_condition(message: str, before: Sequence[str]) -> str:
+def _add_assert_condition(message: str, preceding_lines: Sequence[str]) -> str:
     """Return the message of an assertion without a text, with the condition that a traceback shows
-    in one of the lines `before` it."""
-    for text in map(plain_line, reversed(before)):
+    in one of the `preceding_lines`."""
+    for text in map(strip_log_prefix, reversed(preceding_lines)):
         if text.startswith("assert "):
             return f"{message}: {text}"
     return message
@@ -1135,7 +1149,7 @@ def _prefix_pattern() -> re.Pattern[str]:
     return re.compile(f"{_PREFIX_PATTERN}(?:{'|'.join(ends)})?", re.VERBOSE)
 
 
-def plain_line(line: str) -> str:
+def strip_log_prefix(line: str) -> str:
     """Return a log line as plain text of at most 500 characters. Colours, control characters,
     process name, time and level are removed."""
     return _split_at_prefix(line)[1].strip()[:500]
@@ -1190,7 +1204,7 @@ def _level_of_prefix(prefix: re.Match[str] | None) -> str:
     return next(filter(None, prefix.groups()), "")
 
 
-def _parse_error(line: str) -> tuple[bool, str]:
+def _parse_is_error_and_text(line: str) -> tuple[bool, str]:
     bare = _remove_control_characters(line)
     if uncaught := _UNCAUGHT_CPP_ERROR.match(bare):
         return True, uncaught[1][:500]

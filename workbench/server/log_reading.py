@@ -17,7 +17,7 @@ from workbench.server.watched_run import WatchedRun
 EmitBatch = Callable[[LogBatch], None]
 
 
-async def read_new_lines(host: Host, run: WatchedRun, emit: EmitBatch) -> int:
+async def read_log_and_count_bytes(host: Host, run: WatchedRun, emit: EmitBatch) -> int:
     """Read new bytes of the run's log, pass the new lines to `emit`, and return the number of new
     bytes. If more bytes are unread than two reads would fetch, skip to the end of the log: its
     first and its last lines matter most."""
@@ -45,7 +45,7 @@ async def _read_new_bytes(host: Host, run: WatchedRun, emit: EmitBatch) -> int:
 async def read_missed_log(host: Host, run: WatchedRun, emit: EmitBatch) -> None:
     """Read the complete lines of the run's log to its present end, and pass them to `emit`. Stop at
     the first read that reaches the end, even if the server keeps writing."""
-    while await read_new_lines(host, run, emit) == READ_BYTES:
+    while await read_log_and_count_bytes(host, run, emit) == READ_BYTES:
         pass
 
 

@@ -120,7 +120,7 @@ def parse_metrics(page: str, engine: Engine) -> EngineMetrics:
     if not values and "\n# TYPE " not in page:
         return metrics_without_values(f"{engine.metrics_path} is not a Prometheus page")
     _complete_prefix_counts(values, absent, engine)
-    _add_live_counts(values, absent, lines, engine)
+    _add_counts_during_requests(values, absent, lines, engine)
     return EngineMetrics(**values, unix_s=time.time(), absent=absent)  # type: ignore[arg-type]
 
 
@@ -160,8 +160,11 @@ def _complete_prefix_counts(
         absent.pop("prefix_query_tokens", None)
 
 
-def _add_live_counts(
-    values: dict[str, float | int], absent: dict[str, str], lines: LinesByName, engine: Engine
+def _add_counts_during_requests(
+    values: dict[str, float | int],
+    absent_reasons: dict[str, str],
+    lines: LinesByName,
+    engine: Engine,
 ) -> None:
     """Add the counts that also rise while requests run. An engine without such series has the
     counter of ended requests in their place."""
@@ -172,7 +175,7 @@ def _add_live_counts(
         elif counter in values:
             values[field] = values[counter]
         else:
-            absent[field] = absent[counter]
+            absent_reasons[field] = absent_reasons[counter]
 
 
 @cache

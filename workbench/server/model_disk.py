@@ -12,7 +12,7 @@ from workbench.model.errors import WorkbenchError
 from workbench.model.findings import Finding, Level
 from workbench.model.plan import Command, LaunchPlan
 from workbench.model.untrusted_numbers import parse_whole_number
-from workbench.server.hub_cache import hub_search_script, hub_variables
+from workbench.server.hub_cache import hub_cache_and_home, hub_search_script
 
 _FREE_SPACE_SCRIPT = hub_search_script(2) + read_script(__file__, "free_space.sh")
 _MIN_FREE_KIB = 1 << 20  # log, compiled kernels
@@ -28,7 +28,7 @@ async def find_disk_problem(host: Host, plan: LaunchPlan, command: Command) -> F
     folder = f"models--{plan.model.replace('/', '--')}" if named else ""
     try:
         done = await host.run(
-            shell_argv(_FREE_SPACE_SCRIPT, folder, *hub_variables(command.env)),
+            shell_argv(_FREE_SPACE_SCRIPT, folder, *hub_cache_and_home(command.env)),
             timeout_s=_TIMEOUT_S,
         )
     except WorkbenchError:

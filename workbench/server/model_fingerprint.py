@@ -19,7 +19,7 @@ from workbench.model.errors import HostError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import LaunchPlan
 from workbench.model.untrusted_numbers import parse_decimal, parse_whole_number, range_of
-from workbench.server.hub_cache import hub_search_script, hub_variables
+from workbench.server.hub_cache import hub_cache_and_home, hub_search_script
 
 _TIMEOUT_S = 20.0
 _BYTES_PER_GB = 1e9
@@ -73,7 +73,7 @@ def arguments_to_locate_model(
     if isinstance(directory, str) and not model.startswith(("/", "~")):
         model = posixpath.join(directory, model)
     known = revision if isinstance(revision, str) else ""
-    return [model, workdir or "", known, *hub_variables(env)]
+    return [model, workdir or "", known, *hub_cache_and_home(env)]
 
 
 def _compute_fingerprint(

@@ -15,7 +15,7 @@ from workbench.model.errors import HostError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.model_copy import DIRECTORY, FILE, HUB, ModelCopy, ModelFile
 from workbench.model.untrusted_numbers import parse_whole_number
-from workbench.server.hub_cache import hub_search_script, hub_variables
+from workbench.server.hub_cache import hub_cache_and_home, hub_search_script
 
 LIST_TIMEOUT_S = 60.0  # a cache on a network file system is slow
 HASHES_FILE = (
@@ -43,7 +43,7 @@ async def find_copies(host: Host, places: SearchPlaces, model: str = "") -> Sequ
     """Return the model copies on a host: all, or those of `model`, which is a hub id, a path, or
     the last part of either. If `model` is given, the small files are hashed and symbolic links to
     files outside the copy are listed. Raises HostError if the host cannot list them."""
-    hub = hub_variables(places.env)
+    hub = hub_cache_and_home(places.env)
     paths = dict.fromkeys((*places.paths, *([model] if model.startswith(("/", "~/")) else [])))
     done = await host.run(
         shell_argv(_LIST_COPIES_SCRIPT, *hub, model, str(_SMALL_FILE_KIB), *paths),

@@ -20,7 +20,7 @@ from workbench.model.errors import HostError, InputError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.model_copy import FILE, HUB, ModelCopy, list_some_names, size_text
 from workbench.model.untrusted_numbers import parse_whole_number
-from workbench.server.hub_cache import hub_search_script, hub_variables
+from workbench.server.hub_cache import hub_cache_and_home, hub_search_script
 from workbench.server.model_inventory import SearchPlaces, hash_files
 
 STAGING_DIRECTORY = ".workbench-copy"  # in the root of a shipment
@@ -133,7 +133,7 @@ def _files_and_links(
 async def resolve_absolute_path(host: Host, places: SearchPlaces, path: str) -> str:
     """Return `path` as an absolute path on a host, with a leading ~ replaced by the home directory
     there. If `path` is "", return the directory of the host's Hugging Face cache."""
-    hub = hub_variables(places.env)
+    hub = hub_cache_and_home(places.env)
     done = await host.run(
         shell_argv(_RESOLVE_PATH_SCRIPT, path, *hub), timeout_s=LOOK_TIMEOUT_S, check=True
     )

@@ -71,7 +71,7 @@ async def find_rsync_way(
             return None
     for far, address in addresses:
         near = source if far is target else target
-        async with _write_secret_file(far) as (path, secret):
+        async with _temporary_path_and_secret(far) as (path, secret):
             argv = [*_ssh_arguments(address), address.target, f"cat -- {shlex.quote(path)}"]
             with suppress(HostError):
                 done = await near.run(argv, timeout_s=_REACH_TIMEOUT_S)
@@ -81,7 +81,7 @@ async def find_rsync_way(
 
 
 @asynccontextmanager
-async def _write_secret_file(host: Host) -> AsyncIterator[tuple[str, bytes]]:
+async def _temporary_path_and_secret(host: Host) -> AsyncIterator[tuple[str, bytes]]:
     path, secret = (
         f"{await host.state_dir()}/reached-{secrets.token_hex(8)}",
         secrets.token_hex(16).encode(),
@@ -163,7 +163,7 @@ def _rsync_rule(path: str) -> str:
     return re.sub(r"[*?[\\]", r"\\\g<0>", path) if re.search(r"[*?[]", path) else path
 
 
-async def send_through_here(
+async def send_through_this_machine(
     source: Host,
     target: Host,
     shipment: Shipment,
@@ -185,7 +185,9 @@ async def send_through_here(
         text = f"{name.rpartition('/')[2]} through this machine"
         on_progress(sent, text)
         within = "" if shipment.follow_links else shipment.source
-        async for count in _append_bytes(source, target, from_path, to_path, staged, size, within):
+        async for count in _append_and_yield_byte_counts(
+            source, target, from_path, to_path, staged, size, within
+        ):
             sent += count
             on_progress(sent, text)
         done += size
@@ -202,15 +204,21 @@ async def _have_equal_starts(
     return found[0].stdout == found[1].stdout
 
 
-async def _append_bytes(
-    source: Host, target: Host, from_path: str, to_path: str, offset: int, end: int, within: str
+async def _append_and_yield_byte_counts(
+    source: Host,
+    target: Host,
+    from_path: str,
+    to_path: str,
+    offset: int,
+    end: int,
+    source_root: str,
 ) -> AsyncIterator[int]:
     """Append the bytes `offset` to `end` of the source's file `from_path` to the target's file
     `to_path`. Yield the number of bytes of each block that was sent. The source's file must be
-    below the directory `within`, unless that is "". Raises HostError if the source file ends early
+    below the directory `source_root`, unless that is "". Raises HostError if the source file ends early
     or the target file cannot be written."""
     reader = await source.stream(
-        shell_argv(_SEND_FILE_SCRIPT, from_path, str(offset), str(end - offset), within)
+        shell_argv(_SEND_FILE_SCRIPT, from_path, str(offset), str(end - offset), source_root)
     )
     try:
         writer = await target.stream(
@@ -252,7 +260,7 @@ class TransferSpeed:
         self.window_s = window_s
         self._seen: list[tuple[float, int]] = []
 
-    def add_progress(self, done_bytes: int) -> float:
+    def update_bytes_per_s(self, done_bytes: int) -> float:
         """Record that `done_bytes` bytes have been transferred up to now, and return the speed in
         bytes per second. 0.0 at the first call."""
         now = time.monotonic()

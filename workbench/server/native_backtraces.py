@@ -49,6 +49,6 @@ def function_name_of(call: str) -> str:
     return found["name"] if found else call
 
 
-def does_only_pass_work_on(call: str) -> bool:
+def is_forwarding_call(call: str) -> bool:
     """Return whether the function of a call only passes work to a device or a buffer."""
     return bool(_CALLS_PASSING_WORK_ON.match(function_name_of(call)))

@@ -67,11 +67,11 @@ async def write_end_marks(host: Host, root: str, marks: Mapping[str, str | None]
     text of each run's mark by run id, None for runs that get no mark. `root` is the directory of
     all runs."""
     found = [(run_id, text) for run_id, text in marks.items() if text]
-    for some in _split_for_commands(found):
+    for some in _batch_items_per_command(found):
         await detached_process.mark_runs_ended(host, root, dict(some))
 
 
-def _split_for_commands(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
+def _batch_items_per_command(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
     """Yield the items in parts, each of which fits into one command line."""
     for begin in range(0, len(items), _MAX_RUNS_PER_COMMAND):
         yield items[begin : begin + _MAX_RUNS_PER_COMMAND]
@@ -162,7 +162,7 @@ async def remove_runs(host: Host, root: str, runs: Iterable[EndedRun]) -> tuple[
     removable = (run.run_id for run in runs if not run.must_not_be_removed)
     names = list(filter(RUN_ID_PATTERN.fullmatch, removable))
     removed: list[str] = []
-    for some in _split_for_commands(names):
+    for some in _batch_items_per_command(names):
         paths = {posixpath.join(root, name): name for name in some}
         alive = await detached_process.run_dirs_with_processes(host, list(paths))
         dead = [name for path, name in paths.items() if path not in alive]

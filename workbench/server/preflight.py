@@ -43,7 +43,7 @@ async def check_before_start(
     A `simulated` engine loads no model, so its model path need not exist.
     """
     model = "" if simulated else _model_path(plan)
-    facts, listening = await _read_host_facts(host, command, model)
+    facts, listening = await _read_facts_and_listening_ports(host, command, model)
     refuse = partial(_make_refusal, host, command)
     if uses_host_files(plan.run_as):
         _check_files(plan, command, model, facts, refuse)
@@ -82,7 +82,7 @@ async def check_files(
     if not uses_host_files(plan.run_as):
         return
     model = "" if simulated else _model_path(plan)
-    facts, _ = await _read_host_facts(host, command, model)
+    facts, _ = await _read_facts_and_listening_ports(host, command, model)
     _check_files(plan, command, model, facts, partial(_make_refusal, host, command))
 
 
@@ -99,7 +99,7 @@ def _check_files(
             "create the directory on the host, or correct `workdir` in the plan",
         )
     if "executable" not in facts:
-        raise refuse(*_describe_missing_executable(command.argv[0], plan, facts))
+        raise refuse(*_missing_executable_problem_and_fix(command.argv[0], plan, facts))
     if "model" in facts:
         where = ""
         if command.workdir and not posixpath.isabs(model):
@@ -140,11 +140,11 @@ async def find_port_problem(
     Return None if the port is free, or if the server will not use a port of this host."""
     if not _uses_host_resource("port", plan.run_as):
         return None
-    facts, listening = await _read_host_facts(host, command, "")
+    facts, listening = await _read_facts_and_listening_ports(host, command, "")
     return _explain_used_port(command, runs, facts, listening)
 
 
-async def _read_host_facts(
+async def _read_facts_and_listening_ports(
     host: Host, command: Command, model: str
 ) -> tuple[Mapping[str, str], set[int]]:
     """Run the script _LOOK_SCRIPT on the host. Return (its output as {key: value}, set of ports on which
@@ -165,7 +165,7 @@ async def _read_host_facts(
     return facts, listening
 
 
-def _describe_missing_executable(
+def _missing_executable_problem_and_fix(
     name: str, plan: LaunchPlan, facts: Mapping[str, str]
 ) -> tuple[str, str]:
     if "exists" in facts:

@@ -82,7 +82,7 @@ class ProcessScan:
         if started is None:
             return
         group = _read_file_start(f"/proc/{pid}/cgroup")
-        scope, unit = _unit_of_process(pid, group)
+        scope, unit = _scope_and_unit_of_process(pid, group)
         self._others.pop(pid, None)
         self._engines[pid, started] = {
             "pid": pid,
@@ -167,7 +167,7 @@ def _listening_sockets() -> dict[str, int]:
     return ports
 
 
-def _unit_of_process(pid: int, group: str) -> tuple[str, str | None]:
+def _scope_and_unit_of_process(pid: int, group: str) -> tuple[str, str | None]:
     """Return (scope, name) of the systemd unit whose main process this is, or (kind, id) of its
     container. The name is None if it is neither. `group` is the text of its cgroup file. A unit
     counts before a container: a container may run a systemd of its own."""

@@ -18,7 +18,7 @@ from workbench.model.findings import Finding
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_numbers import parse_whole_number
 from workbench.model.untrusted_text import clean_text
-from workbench.server.log_patterns import find_part_name
+from workbench.server.log_patterns import find_engine_part_name
 
 _MOST_PROCESSES = 8  # one for each rank of a host with eight GPUs
 _PROCESS_TIMEOUT_S = 4  # for one process
@@ -136,7 +136,7 @@ def add_stacks(finding: Finding, stacks: Stacks | None) -> Finding:
 
 
 def _engine_part_of_stack(stack: PythonStack) -> str | None:
-    return next(filter(None, map(find_part_name, stack.frames)), None)
+    return next(filter(None, map(find_engine_part_name, stack.frames)), None)
 
 
 def _add_step(finding: Finding, step: str) -> Finding:

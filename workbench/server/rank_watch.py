@@ -68,14 +68,14 @@ class Watch:
             self._listen_for_ranks() if self._is_head else self._keep_connected()
         )
         try:
-            await self._watch()
+            await self._watch_own_rank()
         finally:
             if self._rank_is_alive():
                 self._send_to_rank(self.own, "leaves")
             if self._server is not None:
                 self._server.close()
 
-    async def _watch(self) -> None:
+    async def _watch_own_rank(self) -> None:
         beat_s = 0.0
         while self._rank_is_alive():
             await asyncio.sleep(_TICK_INTERVAL_S)
@@ -108,7 +108,7 @@ class Watch:
         while True:
             try:
                 self._server = await asyncio.start_server(
-                    self._exchange_with_rank, self.address, self.port
+                    self._exchange_heartbeats_with_rank, self.address, self.port
                 )
             except OSError as error:
                 if not said:
@@ -133,7 +133,7 @@ class Watch:
             except OSError as error:
                 why = error.strerror or str(error)
             else:
-                await self._exchange_with_rank(reader, writer)
+                await self._exchange_heartbeats_with_rank(reader, writer)
             if (
                 why
                 and not said
@@ -146,7 +146,7 @@ class Watch:
                 )
             await asyncio.sleep(1.0)
 
-    async def _exchange_with_rank(
+    async def _exchange_heartbeats_with_rank(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """Process the messages from the watch process of one other rank, until the connection is
@@ -165,7 +165,7 @@ class Watch:
                 self._send(writer, self._over, "ended")
             while True:
                 line = await asyncio.wait_for(reader.readline(), 4 * self._times["beat_s"])
-                if not line or not self._handle_message(line, writer):
+                if not line or not self._process_if_authentic(line, writer):
                     return
         except (OSError, ValueError, TypeError, RecursionError, asyncio.TimeoutError):  # noqa: UP041
             return
@@ -175,11 +175,11 @@ class Watch:
             self._heard.discard(writer)
             writer.close()
 
-    def _handle_message(self, line: bytes, writer: asyncio.StreamWriter) -> bool:
+    def _process_if_authentic(self, line: bytes, writer: asyncio.StreamWriter) -> bool:
         """Process a message from the watch process of another rank. Return False if the message is
         not from a rank of this server."""
         rank, word, mac = json.loads(line.decode())
-        if rank not in self.ranks or not hmac.compare_digest(mac, self._message_code(rank, word)):
+        if rank not in self.ranks or not hmac.compare_digest(mac, self._message_mac(rank, word)):
             return False
         self._known.add(writer)
         if word == "heard":
@@ -207,9 +207,9 @@ class Watch:
 
     def _send(self, writer: asyncio.StreamWriter, rank: str, word: str) -> None:
         with suppress(OSError, RuntimeError):  # a lost connection
-            writer.write(json.dumps([rank, word, self._message_code(rank, word)]).encode() + b"\n")
+            writer.write(json.dumps([rank, word, self._message_mac(rank, word)]).encode() + b"\n")
 
-    def _message_code(self, rank: str, word: str) -> str:
+    def _message_mac(self, rank: str, word: str) -> str:
         return hmac.new(self._key, f"{rank}\n{word}".encode(), hashlib.sha256).hexdigest()
 
     # ---- the own rank
@@ -219,21 +219,21 @@ class Watch:
 
     async def _terminate_own_rank(self) -> None:
         marked = Path(self.run_dir, "stop.json")
-        await self._wait_for_end(self._times["first_s"])
+        await self._wait_for_run_exit(self._times["first_s"])
         if marked.exists():
-            await self._wait_for_end(self._times["marked_s"])
+            await self._wait_for_run_exit(self._times["marked_s"])
         if self._rank_is_alive():
             with suppress(OSError):  # a full disk: only the mark is lost
                 new = Path(f"{marked}.new")
                 new.write_text(json.dumps({"unix_s": time.time()}), "ascii")
                 new.replace(marked)
             _signal_processes(signal.SIGTERM)
-        await self._wait_for_end(self._times["grace_s"])
+        await self._wait_for_run_exit(self._times["grace_s"])
         _signal_processes(signal.SIGKILL)
 
-    async def _wait_for_end(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while (self._rank_is_alive() or _run_processes()) and time.monotonic() < until:  # noqa: ASYNC110
+    async def _wait_for_run_exit(self, timeout_s: float) -> None:
+        until = time.monotonic() + timeout_s
+        while (self._rank_is_alive() or _pids_of_run()) and time.monotonic() < until:  # noqa: ASYNC110
             await asyncio.sleep(_TICK_INTERVAL_S)
 
     def _write_to_log(self, text: str) -> None:
@@ -260,7 +260,7 @@ def _start_of(pid: int) -> str | None:
     return words[19] if len(words) > 19 else None
 
 
-def _run_processes() -> list[int]:
+def _pids_of_run() -> list[int]:
     """Return the ids of the run's processes: those of this session, and those of other sessions
     whose environment variable WORKBENCH_RUN names the run. The session leader, which records the
     exit code, and this watch process are left out."""
@@ -281,7 +281,7 @@ def _run_processes() -> list[int]:
 
 
 def _signal_processes(number: int) -> None:
-    for pid in _run_processes():
+    for pid in _pids_of_run():
         with suppress(OSError):
             os.kill(pid, number)
 

@@ -108,7 +108,9 @@ async def check_readiness(
     return Answer(health=True, model=model, text=probed.text, reason=probed.reason)
 
 
-async def list_models(get: GetPath, path: str, timeout_s: float) -> tuple[int | None, list[str]]:
+async def read_status_and_model_names(
+    get: GetPath, path: str, timeout_s: float
+) -> tuple[int | None, list[str]]:
     """Request the model list at `path`. Return (HTTP status, names of the models). The status is
     None if there was no HTTP answer."""
     reply = await get(path, timeout_s)

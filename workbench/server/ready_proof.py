@@ -18,7 +18,7 @@ from workbench.server.watched_run import WatchedRun
 FIRST_TIMEOUT_S = 300.0  # the first forward pass may compile kernels
 
 
-async def prove_ready(host: Host, run: WatchedRun) -> bool:
+async def check_and_record_readiness(host: Host, run: WatchedRun) -> bool:
     """Ask the server of a run for text. If it answers for the first time since its start, record
     readiness in `run` and in ready.json, and return True. Otherwise return False. Raises HostError
     if the host cannot be reached."""
@@ -32,7 +32,7 @@ async def prove_ready(host: Host, run: WatchedRun) -> bool:
     await _record_ready(
         host,
         run,
-        replace(run.ready_facts_now(answer.model), text=_date_served_text(run, answer.text)),
+        replace(run.ready_facts_now(answer.model), text=_add_time_to_served_text(run, answer.text)),
     )
     return True
 
@@ -42,7 +42,7 @@ async def probe_again(host: Host, run: WatchedRun) -> ServedText:
     former ones. Raises ServerError if the server does not answer, and HostError if the host cannot
     be reached."""
     ready, answer = run.facts.ready, await _ask_for_text(run)
-    text = _date_served_text(run, answer.text)
+    text = _add_time_to_served_text(run, answer.text)
     if ready is None or text is None:
         raise ServerError(
             f"run {run.record.run_id} did not answer: {answer.reason or 'it is not READY'}",
@@ -69,7 +69,7 @@ async def _ask_for_text(run: WatchedRun) -> readiness.Answer:
     return answer
 
 
-def _date_served_text(run: WatchedRun, text: ServedText | None) -> ServedText | None:
+def _add_time_to_served_text(run: WatchedRun, text: ServedText | None) -> ServedText | None:
     if text is None:
         return None
     return replace(text, unix_s=round(run.now_unix_s, 3))

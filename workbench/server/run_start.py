@@ -1,5 +1,5 @@
 """Starts a run in two steps: `prepare_run` checks the start and writes the files of the run, and
-`RunPreparation.launch` starts its process. Between the two, a server that the run replaces can be
+`RunPreparation.launch_and_get_pid` starts its process. Between the two, a server that the run replaces can be
 stopped. The process is the server itself, or the keeper, which starts and follows the server
 through a launcher."""
 
@@ -53,7 +53,7 @@ class RunPreparation:
         parent, name = posixpath.split(self.run.run_dir)
         return f"{parent}/{PREPARED_PREFIX}{name}"
 
-    async def launch(self) -> int | None:
+    async def launch_and_get_pid(self) -> int | None:
         """Start the process of the run, and return its process id. Return None if the connection to
         the host was lost during the start. The process may run nevertheless, so the caller must not
         try again. Raises HostError if the process cannot be started; no run directory is then left.
@@ -150,10 +150,10 @@ async def _make_keeper(
     argv = tuple(word.replace("{run_dir}", run.run_dir) for word in command.argv)
     found = launcher_of(run.record.plan.run_as)
     if found is None:
-        return _own_process_keeper(run, Keeper(argv, command.env), rank)
-    launch = run.launch(replace(command, argv=argv))
+        return _make_keeper_without_launcher(run, Keeper(argv, command.env), rank)
+    launch = run.make_launch(replace(command, argv=argv))
     if run.record.adopts is not None:
-        return found.adopting_keeper(launch, run.record.adopts)
+        return found.make_adopting_keeper(launch, run.record.adopts)
     if replaced is not None:
         launch = replace(launch, replaced=replaced.handle)
     against = await found.check(host, launch)
@@ -162,11 +162,13 @@ async def _make_keeper(
         raise PlanError(errors[0].text, host=host.name, next_step=errors[0].fix, findings=errors)
     run.at_start = tuple(against)
     if replaced is not None:
-        await found.fetch(host, launch)
-    return found.keeper(launch)
+        await found.fetch_image(host, launch)
+    return found.make_keeper(launch)
 
 
-def _own_process_keeper(run: WatchedRun, server: Keeper, rank: RankStart | None) -> Keeper:
+def _make_keeper_without_launcher(
+    run: WatchedRun, server: Keeper, rank: RankStart | None
+) -> Keeper:
     """Return the command for a run whose server Workbench starts itself. Without `rank`, it is
     `server`, the server's own command. With `rank`, it also starts the memory guard and the watch
     process of that rank."""
@@ -178,7 +180,7 @@ def _own_process_keeper(run: WatchedRun, server: Keeper, rank: RankStart | None)
     if rank.watch is None:
         run.at_start = unwatched_ranks_warning(rank.server)
     else:
-        argv, files = rank.watch.command(run.run_dir, argv), rank.watch.files(rank.own_name)
+        argv, files = rank.watch.command(run.run_dir, argv), rank.watch.files_by_name(rank.own_name)
     return Keeper(argv, server.env, files)
 
 

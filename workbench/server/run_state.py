@@ -9,7 +9,7 @@ from workbench.model.counts import count_of, is_or_are
 from workbench.model.findings import Finding, Level
 from workbench.model.server_run import ServedText, ServerState, ServerStatus
 from workbench.model.untrusted_text import clean_text
-from workbench.server.launchers.endings import finding_of_ending
+from workbench.server.launchers.endings import finding_of_end_reason
 from workbench.server.run_directory import ReadyFacts, RunFacts
 
 RANK_FINDING_CODE = "cluster.rank"  # code of the finding that a run is a part of a server
@@ -45,10 +45,10 @@ def compute_status(
     says so: the server may only need more time, and becomes READY when it answers a prompt.
     """
     record = facts.record
-    state, reason = _state_of_run(facts, now_unix_s, silent_s)
+    state, reason = _state_and_reason_of_run(facts, now_unix_s, silent_s)
     ready = facts.ready
     port = ready.port if ready else record.command.port
-    phase = _present_phase(facts, phase) if state is ServerState.STARTING else None
+    phase = _current_start_phase(facts, phase) if state is ServerState.STARTING else None
     return ServerStatus(
         run_id=record.run_id,
         engine=record.engine,
@@ -78,7 +78,7 @@ def compute_status(
     )
 
 
-def _present_phase(facts: RunFacts, log_phase: str | None) -> str | None:
+def _current_start_phase(facts: RunFacts, log_phase: str | None) -> str | None:
     """Return the present phase of the start: `log_phase`, the phase from the server's log, once the
     server's process runs. Before that, return the state that the launcher reports, such as "PENDING
     (Resources)"."""
@@ -127,7 +127,7 @@ def reachable_address(bind_host: str) -> str:
     return f"[{bind_host}]" if ":" in bind_host else bind_host
 
 
-def _state_of_run(
+def _state_and_reason_of_run(
     facts: RunFacts, now_unix_s: float, silent_s: float | None
 ) -> tuple[ServerState, str | None]:
     if facts.stop_requested:
@@ -137,13 +137,13 @@ def _state_of_run(
         kept = f"no longer followed; {adopted} was left as it is" if adopted else None
         return ServerState.STOPPED, kept
     if facts.alive:
-        return _state_of_live_run(facts, now_unix_s, silent_s)
+        return _state_and_reason_of_live_run(facts, now_unix_s, silent_s)
     served = facts.ready is not None or facts.was_ready
     state = ServerState.CRASHED if served else ServerState.FAILED
     return state, facts.launch_report.ended or facts.lost or _describe_end(facts)
 
 
-def _state_of_live_run(
+def _state_and_reason_of_live_run(
     facts: RunFacts, now_unix_s: float, silent_s: float | None
 ) -> tuple[ServerState, str | None]:
     if facts.ready and facts.server_began_unix_s is not None:
@@ -173,7 +173,7 @@ def ending_finding(facts: RunFacts) -> Finding | None:
     stopped the server, or if it ended by itself."""
     if facts.launched is None or facts.stop_requested:
         return None
-    return finding_of_ending(facts.launched.ended)
+    return finding_of_end_reason(facts.launched.ended)
 
 
 def _text_findings(facts: RunFacts) -> list[Finding]:

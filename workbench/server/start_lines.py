@@ -29,16 +29,16 @@ class StartLines:
         self._engine = engine
         self._silent: set[str] = set()
 
-    def feed(self, lines: Sequence[str], forms: Sequence[str]) -> None:
+    def search_new_lines(self, lines: Sequence[str], unnumbered: Sequence[str]) -> None:
         """Search new lines of the log for the start-up phase, the engine's version and the port.
-        `forms` are these lines without their numbers (see log_patterns.forms_of)."""
+        `unnumbered` are these lines without their numbers (see `lines_without_numbers`)."""
         if len(self._silent) > _MOST_SILENT:
             self._silent.clear()
-        for line, form in zip(lines, forms, strict=True):
-            if form not in self._silent and not self.read_line(line):
+        for line, form in zip(lines, unnumbered, strict=True):
+            if form not in self._silent and not self.update_if_line_reports(line):
                 self._silent.add(form)
 
-    def read_line(self, line: str) -> bool:
+    def update_if_line_reports(self, line: str) -> bool:
         """Search one line of the log, and return whether the line reported a phase, a version or a
         port."""
         engine = self._engine

@@ -154,7 +154,7 @@ class Supervisor:
         The key must never be shown, stored or logged."""
         return self._known_run(run_id).api_key
 
-    def host_time(self, run_id: str) -> float:
+    def host_unix_time_s(self, run_id: str) -> float:
         """Return the present time of the host's clock in Unix seconds. It is computed from the
         host's time at the last reading of the run."""
         return self._known_run(run_id).now_unix_s
@@ -246,7 +246,7 @@ class Supervisor:
             replaces=replaces,
         )
         run = WatchedRun(self.host, run_dir, record, engine, adopted=False)
-        run.learn_secrets(command)
+        run.set_secrets_from_command(command)
         prepared = await run_start.prepare_run(self.host, run, command, rank, replaced=replaced)
         return PreparedServer(run_id, lambda: self._launch(prepared), prepared.discard)
 
@@ -255,7 +255,7 @@ class Supervisor:
         run_id = run.record.run_id
         self._starting.add(run_id)
         try:
-            run.facts = replace(run.facts, pid=await prepared.launch())
+            run.facts = replace(run.facts, pid=await prepared.launch_and_get_pid())
         finally:
             self._starting.discard(run_id)
         run.refresh_status()
@@ -264,13 +264,13 @@ class Supervisor:
         self.ensure_watch()
         return run.status
 
-    async def restart(self, run_id: str, *, dry_run: bool = False) -> str:
+    async def restart_and_return_command(self, run_id: str, *, dry_run: bool = False) -> str:
         """Restart the server of a run through its launcher, and return the command line for it. The
         run becomes STARTING, and READY once the server answers a prompt. With `dry_run`, only return
         the command line. Raises ServerError if the run has ended, or its launcher cannot restart a
         server."""
         run = await self._find_run(run_id)
-        shown = await launched_runs.restart_launched_server(self.host, run, dry_run=dry_run)
+        shown = await launched_runs.restart_and_return_command(self.host, run, dry_run=dry_run)
         await self._read_status(run)
         self._publish(run)
         return shown
@@ -305,8 +305,8 @@ class Supervisor:
         self._forget_removed_runs(read)
         await asyncio.gather(
             *map(self._explain_end, self._unexplained_failures()),
-            *map(self._learn_keys, self._runs_without_keys()),
-            old_runs.write_end_marks(self.host, root, self._end_marks(read)),
+            *map(self._read_secrets_of_run, self._runs_without_keys()),
+            old_runs.write_end_marks(self.host, root, self._end_mark_texts_by_run(read)),
         )
         self.ensure_watch()
         return self.statuses()
@@ -333,7 +333,9 @@ class Supervisor:
         """Return the living runs whose API keys this process does not know yet."""
         return [run for run in self._runs.values() if run.facts.alive and not run.keys_known]
 
-    def _end_marks(self, read: Sequence[detached_process.ProcessStatus]) -> dict[str, str | None]:
+    def _end_mark_texts_by_run(
+        self, read: Sequence[detached_process.ProcessStatus]
+    ) -> dict[str, str | None]:
         """Return the end marks that the runs `read` get, by run id."""
         processes = {_run_id_of_process(process): process for process in read}
         return {
@@ -349,7 +351,7 @@ class Supervisor:
         if run_id in self._starting:
             return
         run = self._runs.get(run_id)
-        if run is None or run.may_begin:
+        if run is None or run.may_still_start:
             first = run
             record = decode_record(run_id, process.files.get("plan.json", b""))
             run = WatchedRun(
@@ -358,9 +360,9 @@ class Supervisor:
             if first is not None:  # it was read before its start was recorded
                 run.seen_unix_s = first.seen_unix_s
             run.update(process)
-            run.settled = _has_settled(run)
+            run.is_final = _has_final_state(run)
             self._runs[run_id] = run
-        elif not run.settled:
+        elif not run.is_final:
             run.update(process)
         self._publish(run)
 
@@ -368,13 +370,13 @@ class Supervisor:
         """Start a new keeper, the process that follows the server, for a run that has lost its
         keeper, if the run's launcher still runs the server. Otherwise record the server's end."""
         try:
-            await launched_runs.start_keeper_again(self.host, run)
+            await launched_runs.restart_keeper_or_record_end(self.host, run)
             await self._read_status(run)
         except HostError as error:
             run.set_lost(error.message)
         else:
             run.set_lost(None)
-        run.settled = _has_settled(run)
+        run.is_final = _has_final_state(run)
         self._publish(run)
 
     async def find_status(self, run_id: str) -> ServerStatus:
@@ -388,10 +390,10 @@ class Supervisor:
         with contextlib.suppress(HostError):
             await old_runs.mark_read(self.host, (await self._find_run(run_id)).run_dir)
 
-    async def _learn_keys(self, run: WatchedRun) -> None:
+    async def _read_secrets_of_run(self, run: WatchedRun) -> None:
         pid, run_dir = run.facts.server_pid, run.run_dir
         command = await running_server_secrets.read_run_command(self.host, run_dir, pid)
-        run.learn_secrets(command or run.record.command)
+        run.set_secrets_from_command(command or run.record.command)
 
     def _get_engine(self, name: str) -> Engine | None:
         from workbench import engines
@@ -426,7 +428,7 @@ class Supervisor:
         before that, return its last status. Raises TimeoutError after `timeout_s` seconds."""
         run = await self._find_run(run_id)
         async with asyncio.timeout(timeout_s):
-            while not until(run.status) and not run.settled:
+            while not until(run.status) and not run.is_final:
                 self.ensure_watch()
                 await self._changed.wait()
         return run.status
@@ -465,7 +467,10 @@ class Supervisor:
             gpus = watch.find_spinning_gpus(_gpu_indices(run, samples))
             if gpus:
                 run.spinning = spinning.spinning_finding(
-                    gpus, run.status.phase, int(run.log_silent_s // 60), self._start_before_s(run)
+                    gpus,
+                    run.status.phase,
+                    int(run.log_silent_s // 60),
+                    self._earlier_start_duration_s(run),
                 )
                 self._publish(run)
 
@@ -492,7 +497,7 @@ class Supervisor:
         run.idle = None
         if watch.idle_s >= idle_start.HANGING_AFTER_S and not self._uses_gpus(run):
             run.idle = idle_start.idle_finding(
-                watch, run.status.phase, run.log_silent_s, self._start_before_s(run)
+                watch, run.status.phase, run.log_silent_s, self._earlier_start_duration_s(run)
             )
 
     def _uses_gpus(self, run: WatchedRun) -> bool:
@@ -517,7 +522,7 @@ class Supervisor:
             run.stacks = python_stacks.Stacks(installed=True)  # it is not asked again
         self._publish(run)
 
-    def _start_before_s(self, run: WatchedRun) -> float | None:
+    def _earlier_start_duration_s(self, run: WatchedRun) -> float | None:
         """Return how long the last start of this engine with this model and preset took; None if
         there was none."""
         from workbench.server.start_times import find_earlier_start
@@ -562,14 +567,14 @@ class Supervisor:
             )
         await self._explain_end(run)
         await run.close()
-        self._mark_settled(run)
+        self._mark_final(run)
         return run.status
 
-    async def uninstall(self, run_id: str) -> Sequence[str]:
+    async def uninstall_and_list_removed(self, run_id: str) -> Sequence[str]:
         """Remove what the start of an ended run has installed on the host, such as a systemd unit,
         and return the removed paths. Raises ServerError if this run or another run of its unit is
         alive, or if Workbench did not start the server or did not write the files."""
-        return await launched_runs.uninstall_unit(
+        return await launched_runs.uninstall_unit_and_list_removed(
             self.host, await self._find_run(run_id), self.watched_runs()
         )
 
@@ -599,12 +604,12 @@ class Supervisor:
         Readings of a run do not overlap, so that an older reading never replaces a newer one."""
         async with run.reading:
             seen = await detached_process.read_status(self.host, run.run_dir, files=READ_FILES)
-            if not run.settled:
+            if not run.is_final:
                 run.update(seen)
             return seen
 
-    def _mark_settled(self, run: WatchedRun) -> None:
-        run.settled = True
+    def _mark_final(self, run: WatchedRun) -> None:
+        run.is_final = True
         self._publish(run)
         self._wake_watchers()
 
@@ -615,7 +620,7 @@ class Supervisor:
         log of which nothing was read yet is first read from the host."""
         run = await self._find_run(run_id)
         if not run.follower.offset:
-            read = log_reading.read_log_to_end if run.settled else log_reading.read_missed_log
+            read = log_reading.read_log_to_end if run.is_final else log_reading.read_missed_log
             await read(self.host, run, self._emit)
         return run.follower.ring
 
@@ -637,18 +642,18 @@ class Supervisor:
         ):
             yield batch
 
-    def log_findings(self, run_id: str) -> tuple[Finding, ...]:
+    def findings_in_log(self, run_id: str) -> tuple[Finding, ...]:
         """Return the findings about the log lines read so far, in the order of the lines, including
         findings about harmless lines."""
-        return self._known_run(run_id).log_findings
+        return self._known_run(run_id).findings_in_log
 
-    async def read_in_force(self, run_id: str) -> InForceReport:
+    async def read_settings_in_force(self, run_id: str) -> InForceReport:
         """Return the settings in the plan of the run's server, each with the value that the server
         actually uses."""
         from workbench.server import in_force
 
         await self.load_log(run_id)
-        return await in_force.read_in_force(self._known_run(run_id))
+        return await in_force.read_settings_in_force(self._known_run(run_id))
 
     async def search_log(self, run_id: str, text: str, *, limit: int = 500) -> tuple[LogMatch, ...]:
         """Return up to `limit` lines of the run's whole log file that contain `text`, ignoring
@@ -685,7 +690,7 @@ class Supervisor:
         if self._watch is not None and self._watch.done():
             self._watch.result()  # raises if watching failed: a defect must not stay silent
             self._watch = None
-        if self._watch is None and not all(run.settled for run in self._runs.values()):
+        if self._watch is None and not all(run.is_final for run in self._runs.values()):
             self._watch = asyncio.create_task(self._keep_watching())
 
     async def _keep_watching(self) -> None:
@@ -695,16 +700,16 @@ class Supervisor:
             self._wake_watchers()
 
     async def _watch_live_runs(self) -> None:
-        while live := [run for run in self._runs.values() if not run.settled]:
+        while live := [run for run in self._runs.values() if not run.is_final]:
             if len(live) == 1:  # a task costs more than what it does here
-                log_grew = [await self._update_or_mark_unknown(live[0])]
+                log_grew = [await self._update_and_check_log_growth(live[0])]
             else:
-                every = (self._update_or_mark_unknown(run) for run in live)
+                every = (self._update_and_check_log_growth(run) for run in live)
                 log_grew = await asyncio.gather(*every)
             pause_s = max(_pause_s(live, any(log_grew)), self.pause_s)
             await asyncio.sleep(self._beat.seconds_to_next_beat(pause_s))
 
-    async def _update_or_mark_unknown(self, run: WatchedRun) -> bool:
+    async def _update_and_check_log_growth(self, run: WatchedRun) -> bool:
         """Read a run's state and log from the host, and return whether its log grew. If the host
         cannot be queried, set the run's state to UNKNOWN."""
         try:
@@ -712,7 +717,7 @@ class Supervisor:
                 run.set_lost("the connection to the host is lost")
                 self._publish(run)
             # waits a moment for the link, which restores itself
-            grew = await self._read_and_update(run)
+            grew = await self._read_state_and_log_growth(run)
         except HostError as error:
             run.set_lost(error.message)
             await run.disconnect()
@@ -722,20 +727,22 @@ class Supervisor:
         self._publish(run)
         return grew
 
-    async def _read_and_update(self, run: WatchedRun) -> bool:
+    async def _read_state_and_log_growth(self, run: WatchedRun) -> bool:
         alive, grew = await self._query_both(
-            self._is_alive(run), log_reading.read_new_lines(self.host, run, self._emit)
+            self._is_alive(run), log_reading.read_log_and_count_bytes(self.host, run, self._emit)
         )
-        every_s = _FULL_READ_INTERVAL_S.get(run.state_for_pace, _OTHER_FULL_READ_INTERVAL_S)
+        every_s = _FULL_READ_INTERVAL_S.get(
+            run.state_for_read_interval, _OTHER_FULL_READ_INTERVAL_S
+        )
         due = time.monotonic() - max(run.read_at_s, run.compared_s) > every_s
         if not alive or (due and await self._has_changed(run)):
-            await self._read_fully(run)
+            await self._read_status_and_signature(run)
         if launched_runs.has_lost_keeper(run):
-            await launched_runs.start_keeper_again(self.host, run)
-            await self._read_fully(run)
+            await launched_runs.restart_keeper_or_record_end(self.host, run)
+            await self._read_status_and_signature(run)
         if not run.facts.alive and run.explained is None:
             await self._explain_end(run)
-        if run.has_ended and not run.settled:
+        if run.has_ended and not run.is_final:
             await self._finish_run(run)
         elif run.facts.alive and not run.facts.stop_requested:
             self._check_server_when_due(run)
@@ -772,12 +779,12 @@ class Supervisor:
     async def _has_changed(self, run: WatchedRun) -> bool:
         """Return False if the run must not be read in full: its files and processes are on this
         machine and the same as at the last full reading, and the clock was not set."""
-        marks = await asyncio.to_thread(self._read_marks, run)
+        marks = await asyncio.to_thread(self._read_state_signature, run)
         run.compared_s = time.monotonic()
         clock_set = abs(time.time() - run.now_unix_s) > _CLOCK_SET_S
         return marks is None or marks != run.marks or clock_set
 
-    def _read_marks(self, run: WatchedRun) -> ChangeSignature | None:
+    def _read_state_signature(self, run: WatchedRun) -> ChangeSignature | None:
         files = (f"{run.run_dir}/{name}" for name in (*READ_FILES, *detached_process.OWN_FILES))
         marks = read_file_signatures(self.host, files, ())
         # a server that starts leaves shared memory, which only a full reading records
@@ -785,8 +792,8 @@ class Supervisor:
             return None
         return (*marks, read_session_processes(run.sid))
 
-    async def _read_fully(self, run: WatchedRun) -> None:
-        marks = await asyncio.to_thread(self._read_marks, run)
+    async def _read_status_and_signature(self, run: WatchedRun) -> None:
+        marks = await asyncio.to_thread(self._read_state_signature, run)
         seen = await self._read_status(run)
         run.marks = marks
         if not run.facts.serves:
@@ -799,7 +806,7 @@ class Supervisor:
         await log_reading.read_log_to_end(self.host, run, self._emit)
         await detached_process.clear_shared_memory(self.host, run.run_dir)
         await run.close()
-        self._mark_settled(run)
+        self._mark_final(run)
 
     async def _explain_end(self, run: WatchedRun) -> None:
         await log_reading.explain_ended_run(self.host, run, self._emit)
@@ -811,7 +818,7 @@ class Supervisor:
         """Start a health or readiness check of the run's server if the last check is long enough
         ago and none is running. A readiness check may take minutes, because it waits for the first
         answer."""
-        if not run.can_be_asked or is_running(run.task):
+        if not run.can_receive_requests or is_running(run.task):
             return
         is_steady = run.facts.ready is not None and not run.failures
         every_s = _READY_ASK_INTERVAL_S if is_steady else _STARTING_ASK_INTERVAL_S
@@ -844,7 +851,7 @@ class Supervisor:
     async def _prove_readiness_now(self, run: WatchedRun) -> None:
         """Ask a starting server for its first answers, for at most _IMMEDIATE_PROOF_TIMEOUT_S seconds. A command
         that only lists the servers ends before the watch would have asked."""
-        if not run.can_be_asked:
+        if not run.can_receive_requests:
             return
         if run.task is None or run.task.done():
             run.asked_s = time.monotonic()
@@ -857,7 +864,7 @@ class Supervisor:
         one round trip."""
         listed = await list_directory_names(self.host, await self.runs_dir())
         names = set(filter(RUN_ID_PATTERN.fullmatch, listed))
-        known = {run_id for run_id, run in self._runs.items() if not run.may_begin}
+        known = {run_id for run_id, run in self._runs.items() if not run.may_still_start}
         return bool(names - known - self._starting - set(self.older))
 
     async def _check_health(
@@ -872,12 +879,12 @@ class Supervisor:
             )
         except HostError:
             return  # the next update of the run reports the problem
-        run.note_health(trouble is None, asked_s, enough=enough)
+        run.record_health_check(trouble is None, asked_s, failure_weight=enough)
         self._publish(run)
 
     async def _check_readiness(self, run: WatchedRun) -> None:
         try:
-            if await ready_proof.prove_ready(self.host, run):
+            if await ready_proof.check_and_record_readiness(self.host, run):
                 self._publish(run)
                 seen = await self._read_status(run)
                 await detached_process.record_shared_memory(self.host, run.run_dir, seen.members)
@@ -890,7 +897,7 @@ def _run_id_of_process(process: detached_process.ProcessStatus) -> str:
     return posixpath.basename(process.run_dir)
 
 
-def _has_settled(run: WatchedRun) -> bool:
+def _has_final_state(run: WatchedRun) -> bool:
     """Return whether the run has ended, and no launcher may still run its server."""
     return run.has_ended and not launched_runs.has_lost_keeper(run)
 
@@ -913,6 +920,6 @@ def _pause_s(live: Sequence[WatchedRun], log_grew: bool) -> float:
     """Return the time until the next look at the living runs, of which a log has just grown or not."""
     if any(run.status.state is ServerState.UNKNOWN for run in live):
         return _LOST_INTERVAL_S
-    if any(run.state_for_pace in _CHANGING_STATES for run in live):
+    if any(run.state_for_read_interval in _CHANGING_STATES for run in live):
         return _BUSY_INTERVAL_S if log_grew else _STARTING_INTERVAL_S
     return _TALKING_INTERVAL_S if log_grew else _READY_INTERVAL_S

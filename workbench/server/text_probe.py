@@ -85,8 +85,8 @@ async def probe_text(
         reply, first = await asker.send_first_prompt(first_timeout_s)
         if first is not None:
             await asker.send_other_prompts(first)
-            return Probe(asker.judge_answers(nonsense_expected))
-        if asker.is_too_long(reply):
+            return Probe(asker.assess_answers(nonsense_expected))
+        if asker.was_request_too_long(reply):
             return Probe(
                 ServedText(endpoint, 0, unjudged=_TOO_LONG_REASON.format(_why_no_answer(reply)))
             )
@@ -153,7 +153,7 @@ class _Asker:
         """Send the other prompts, and keep all answers that come in time. `first` is the answer to
         the first prompt."""
         alone = []
-        if _may_be_cut_before_text(first):
+        if _may_end_within_reasoning(first):
             self._tokens = REASONING_TOKENS
             alone = [self._alone]
         else:
@@ -166,7 +166,7 @@ class _Asker:
                     await self._send_and_store(ask)
                 began = time.monotonic()
                 await asyncio.gather(*map(self._send_and_store, self._together))
-                if self._has_time_for_longer(time.monotonic() - began):
+                if self._has_time_for_longer_answers(time.monotonic() - began):
                     self._tokens = LONGER_TOKENS
                     await asyncio.gather(*map(self._send_and_store, self._longer))
                     if self._most_lack_code_word():
@@ -174,7 +174,7 @@ class _Asker:
         except TimeoutError:
             pass  # the answers that did not come are not judged
 
-    def _has_time_for_longer(self, short_s: float) -> bool:
+    def _has_time_for_longer_answers(self, short_s: float) -> bool:
         """Return whether longer answers take little time, if the short ones took `short_s`. Vectors
         have one length, and with hidden reasoning all answers are long."""
         if self._endpoint == EMBEDDINGS or self._tokens != SHORT_ANSWER_TOKENS:
@@ -187,7 +187,7 @@ class _Asker:
 
     def _most_lack_code_word(self) -> bool:
         """Return whether most answers lack the code word that they were asked to repeat."""
-        lost = [one for one in self._probed if not one.repeats_code_word]
+        lost = [one for one in self._received_answers if not one.repeats_code_word]
         return not self._failed and 2 * len(lost) > len(self._answers)
 
     async def _send_and_store(self, ask: Ask) -> None:
@@ -211,10 +211,10 @@ class _Asker:
         return reply, Probed(ask, answer, invalid_utf8=reply.invalid_utf8)
 
     @property
-    def _probed(self) -> list[Probed]:
+    def _received_answers(self) -> list[Probed]:
         return [one for one in self._answers if isinstance(one, Probed)]
 
-    def is_too_long(self, reply: Reply) -> bool:
+    def was_request_too_long(self, reply: Reply) -> bool:
         """Return whether the server refused a request because its context is too short for it."""
         if reply.status in (None, 200):
             return False
@@ -222,7 +222,7 @@ class _Asker:
 
     def _is_failure(self, reply: Reply) -> bool:
         """Return whether a reply without an answer is a fault of the server."""
-        return not _is_unavailable(reply) and not self.is_too_long(reply)
+        return not _is_unavailable(reply) and not self.was_request_too_long(reply)
 
     def _request_body(self, ask: Ask) -> dict[str, Any]:
         if self._endpoint == EMBEDDINGS:
@@ -230,9 +230,9 @@ class _Asker:
         body = answer_probe.request_body(ask, self._model, self._endpoint)
         return {**body, "max_tokens": self._tokens}
 
-    def judge_answers(self, nonsense_expected: str) -> ServedText:
+    def assess_answers(self, nonsense_expected: str) -> ServedText:
         """Return what the answers say about the server."""
-        found = [*self._failure_findings(), *self._judge_text(nonsense_expected)]
+        found = [*self._failure_findings(), *self._assess_text(nonsense_expected)]
         problem = next((one for one in found if one.is_error), None)
         notes = (one.text for one in found if not one.is_error)
         text = ServedText(
@@ -240,14 +240,14 @@ class _Asker:
             len(self._answers),
             excerpt=self._excerpt(),
             notes=tuple(notes),
-            unjudged=self._why_not_judged(),
+            unjudged=self._why_not_fully_assessed(),
         )
         if problem is None:
             return text
         excerpt = problem.evidence or text.excerpt
         return replace(text, excerpt=excerpt, problem=problem.text, code=problem.code)
 
-    def _judge_text(self, nonsense_expected: str) -> Sequence[Finding]:
+    def _assess_text(self, nonsense_expected: str) -> Sequence[Finding]:
         vectors = [one for one in self._answers if isinstance(one, Vector)]
         if vectors:
             return _vector_findings(vectors)
@@ -273,7 +273,7 @@ class _Asker:
         first = self._answers[0]
         return first.excerpt if isinstance(first, Vector) else answer_excerpt(first.answer)
 
-    def _why_not_judged(self) -> str:
+    def _why_not_fully_assessed(self) -> str:
         if not self._answers:
             return f"the model gave no text within {REASONING_TOKENS} tokens and {OTHER_PROMPTS_TIMEOUT_S:.0f} s"
         came = sum(one.ask.place is Place.TOGETHER for one in self._answers)
@@ -291,7 +291,7 @@ def _is_unavailable(reply: Reply) -> bool:
     return reply.status is None or reply.status in _BUSY_STATUSES
 
 
-def _may_be_cut_before_text(answered: ProbeAnswer) -> bool:
+def _may_end_within_reasoning(answered: ProbeAnswer) -> bool:
     """Return whether an answer may be empty only because it was too short: some engines show no
     text before the reasoning has ended."""
     if isinstance(answered, Vector):

@@ -138,7 +138,7 @@ class RaisedError:
     caused: bool = False
 
     @property
-    def is_attempt(self) -> bool:
+    def is_often_handled(self) -> bool:
         """Whether the error is of a kind that code often raises and handles, such as a look-up."""
         return bool(_ATTEMPT_ERRORS.search(self.kind))
 
@@ -294,9 +294,9 @@ class TracebackReader:
         own.continues = _count_further_lines(text)
 
 
-def _says_more_than(error: RaisedError, before: RaisedError) -> bool:
+def _is_more_specific_than(error: RaisedError, before: RaisedError) -> bool:
     """Return whether the error says more than the error before it, from which it was raised."""
-    if error.replaces and before.is_attempt:
+    if error.replaces and before.is_often_handled:
         return True
     if not error.caused:
         return False
@@ -334,7 +334,7 @@ def find_root_error(
     for error in errors:
         if reports_another(error.line):
             continue
-        if chosen is None or _says_more_than(error, chosen):
+        if chosen is None or _is_more_specific_than(error, chosen):
             chosen = error
         elif error.line != chosen.line:  # of another rank
             break

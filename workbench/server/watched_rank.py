@@ -59,11 +59,11 @@ class RankWatch:
         server `argv`."""
         return ("sh", "-c", _START_WATCHED_SCRIPT, "sh", run_dir, _WATCH_SCRIPT, *argv)
 
-    def files(self, own: str) -> Mapping[str, str]:
-        """Return the files that the watch process of the rank called `own` needs in its run
+    def files_by_name(self, own_rank: str) -> Mapping[str, str]:
+        """Return the files that the watch process of the rank called `own_rank` needs in its run
         directory, as {name: text}."""
         orders = {
-            "own": own,
+            "own": own_rank,
             "ranks": self.ranks,
             "address": self.address,
             "port": self.port,

@@ -87,7 +87,7 @@ class WatchedRun:
         self.asked_s = float("-inf")  # monotonic time of the last request to the endpoints
         self.reading = asyncio.Lock()
         self.reading_log = asyncio.Lock()
-        self.settled = False  # the run has ended, and there is nothing more to find out
+        self.is_final = False  # the run has ended, and there is nothing more to find out
         self.at_start: tuple[Finding, ...] = ()  # what the launcher found before the start
         # reason and findings, after the end
         self.explained: tuple[str | None, tuple[Finding, ...]] | None = None
@@ -141,7 +141,7 @@ class WatchedRun:
         return status_address(self.facts)
 
     @property
-    def state_for_pace(self) -> ServerState:
+    def state_for_read_interval(self) -> ServerState:
         """The state by which the supervisor decides how often it reads the run. It is READY for a
         starting rank without a port of its own, because such a rank never becomes READY."""
         state = self.status.state
@@ -155,7 +155,7 @@ class WatchedRun:
         return self.status.state is ServerState.STARTING and self.record.has_port
 
     @property
-    def can_be_asked(self) -> bool:
+    def can_receive_requests(self) -> bool:
         """Whether requests can be sent to the server: its launcher has started it, and it is no rank
         without a port."""
         if self.engine is None or not self.record.has_port:
@@ -163,7 +163,7 @@ class WatchedRun:
         return self.facts.server_began_unix_s is not None
 
     @property
-    def may_begin(self) -> bool:
+    def may_still_start(self) -> bool:
         """Whether the run of another Workbench has ended by its files, but is so new that its start
         may not have been recorded yet."""
         facts = self.facts
@@ -214,7 +214,7 @@ class WatchedRun:
             ended_unix_s=seen.ended_unix_s,
             ready=ready,
             was_ready=was_ready,
-            stop_unix_s=_parse_stop_time(seen.files.get("stop.json", b""))
+            stop_unix_s=_parse_stop_unix_s(seen.files.get("stop.json", b""))
             or self.facts.stop_unix_s,
             now_unix_s=seen.now_unix_s,
             lost=seen.lost,
@@ -222,7 +222,7 @@ class WatchedRun:
             launched=launched,
         )
 
-    def launch(self, command: Command | None = None) -> Launch:
+    def make_launch(self, command: Command | None = None) -> Launch:
         """Return the run in the form that its launcher gets. It contains `command` if given,
         otherwise the recorded command, whose secrets are masked."""
         launch = launch_of(
@@ -240,7 +240,7 @@ class WatchedRun:
             return None
         return self.now_unix_s - ended
 
-    def learn_secrets(self, command: Command) -> None:
+    def set_secrets_from_command(self, command: Command) -> None:
         """Set the run's secrets and API key to those in `command`, the command that Workbench
         started or the one of the running process."""
         self.secrets = secret_values(command)
@@ -280,13 +280,13 @@ class WatchedRun:
         first = self._start.version is None and self.follower.ring.total < _VERSION_SEARCH_LINES
         batch = self.follower.feed(data, at)
         lines = batch.lines if batch is not None else ()
-        forms = self._search_log_lines(lines)
+        forms = self._scan_and_strip_numbers(lines)
         if not lines or any(_WORKER_HANGS_LINE not in line for line in lines):
             self._last_line_s, self.spinning = time.monotonic(), None
             self.idle_watch, self.idle, self.stacks = None, None, None
         if self.facts.ready is None or first:
-            self._start.feed(lines, forms)
-            self._start.read_line(self.follower.unfinished_line)
+            self._start.search_new_lines(lines, forms)
+            self._start.update_if_line_reports(self.follower.unfinished_line)
             if self._clock is not None:
                 self._clock.note_phase(self._start.phase, time.monotonic())
         return batch
@@ -295,10 +295,10 @@ class WatchedRun:
         """Return the last line of the log although it has no line end; None if there is none. Call
         this after the run has ended."""
         batch = self.follower.finish()
-        self._search_log_lines(batch.lines if batch is not None else ())
+        self._scan_and_strip_numbers(batch.lines if batch is not None else ())
         return batch
 
-    def _search_log_lines(self, lines: Sequence[str]) -> list[str]:
+    def _scan_and_strip_numbers(self, lines: Sequence[str]) -> list[str]:
         """Search the new lines of the log for known problems, and store the findings. Return the new
         lines without their numbers."""
         if not lines:
@@ -307,14 +307,14 @@ class WatchedRun:
 
         if self._scan is None:
             self._scan = log_patterns.LogScan(self.record.engine)
-        ring, forms = self.follower.ring, log_patterns.forms_of(lines)
+        ring, forms = self.follower.ring, log_patterns.lines_without_numbers(lines)
         self._last_line = lines[-1]
         first = None if ring.skipped else ring.total - len(lines) + 1
-        self._scan.feed(lines, forms, first)
+        self._scan.search_new_lines(lines, forms, first)
         return forms
 
     @property
-    def log_findings(self) -> tuple[Finding, ...]:
+    def findings_in_log(self) -> tuple[Finding, ...]:
         """The findings about the log lines read so far, in the order of the lines."""
         if self._scan is None:
             return ()
@@ -330,7 +330,7 @@ class WatchedRun:
         can be queried again."""
         if why is None:
             if self._lost is not None:
-                self.note_health(True, 0.0)
+                self.record_health_check(True, 0.0)
             self._lost = None
         elif self._lost is None:
             self._lost = f"{why} (last seen {time.strftime('%H:%M:%S')}, {self.status.state})"
@@ -349,7 +349,7 @@ class WatchedRun:
         """Whether the server has ended unexpectedly, and the reason will soon be known."""
         if self.facts.alive or self.facts.stop_requested:
             return False
-        return self.explained is None and self._lost is None and not self.settled
+        return self.explained is None and self._lost is None and not self.is_final
 
     def _compute_status(self) -> ServerStatus:
         status = compute_status(
@@ -358,7 +358,7 @@ class WatchedRun:
             silent_s=self._unanswered_s(),
             phase=self._start.phase,
         )
-        reason, found = self._explain_status(status)
+        reason, found = self._reason_and_findings_of_status(status)
         at_start = self.at_start if self.facts.alive else ()
         status = replace(
             status,
@@ -371,11 +371,13 @@ class WatchedRun:
             engine_version=self._start.version,
             adopted=self.adopted,
         )
-        if self._lost and not self.settled:
+        if self._lost and not self.is_final:
             return replace(status, state=ServerState.UNKNOWN, reason=self._lost)
         return status
 
-    def _explain_status(self, status: ServerStatus) -> tuple[str | None, tuple[Finding, ...]]:
+    def _reason_and_findings_of_status(
+        self, status: ServerStatus
+    ) -> tuple[str | None, tuple[Finding, ...]]:
         """Return the reason of the state, None if that of `status` holds, and the findings about the
         log or the end."""
         if status.state is ServerState.STOPPED:
@@ -408,15 +410,17 @@ class WatchedRun:
 
         return add_stacks(finding, self.stacks)
 
-    def note_health(self, healthy: bool, asked_s: float, *, enough: int = 1) -> None:
-        """Record the outcome of a health check that began at `asked_s` (monotonic seconds). A
-        failed check adds `enough` to the number of consecutive failures."""
+    def record_health_check(
+        self, healthy: bool, began_s: float, *, failure_weight: int = 1
+    ) -> None:
+        """Record the outcome of a health check that began at `began_s` (monotonic seconds). A
+        failed check adds `failure_weight` to the number of consecutive failures."""
         if healthy:
             self.failures, self._silent_since_s = 0, None
             return
-        self.failures += enough
+        self.failures += failure_weight
         if self._silent_since_s is None:
-            self._silent_since_s = asked_s
+            self._silent_since_s = began_s
 
     def _unanswered_s(self) -> float | None:
         """Return the number of seconds for which the server has not answered health checks; None if
@@ -471,7 +475,7 @@ def _was_restarted_since(ready: ReadyFacts, launched: LaunchedServer) -> bool:
     return (launched.restarts or 0) > (ready.restarts or 0)
 
 
-def _parse_stop_time(data: bytes) -> float | None:
+def _parse_stop_unix_s(data: bytes) -> float | None:
     try:
         return number_for_field("unix_s", json.loads(data)["unix_s"])
     except (ValueError, KeyError, TypeError, RecursionError):

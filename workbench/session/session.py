@@ -428,7 +428,7 @@ class Session:
 
         servers, ahead_s = self.state.servers, 0.0
         if servers:
-            ahead_s = self.servers.supervisor.host_time(servers[0].run_id) - time.time()
+            ahead_s = self.servers.supervisor.host_unix_time_s(servers[0].run_id) - time.time()
         self.core.update(since_left=changes_since_left(self.state, left_unix_s, ahead_s))
 
     async def _watch_other_workbenches(self) -> None:

@@ -105,7 +105,7 @@ def test_every_word_variable_and_path_survives(
     one = launch(plan, word, [f"mount={mount}" for mount in mounts], str(run_dir))
     one = Launch(one.run_id, one.run_dir, one.plan, ("/opt/engine", *argv), env, port=8000)
 
-    keeper = launcher(word).keeper(one)
+    keeper = launcher(word).make_keeper(one)
     line = shell_command_line(keeper.argv, keeper.env)
     path = f"{stand_in}:{os.environ['PATH']}"
     done = subprocess.run(
@@ -137,7 +137,7 @@ def test_the_keeper_reports_the_pinned_image_and_the_exit_code(
         options=["gpus=0,1", "image=repo:tag"],
         run_dir=str(tmp_path),
     )
-    keeper = launcher("podman").keeper(one)
+    keeper = launcher("podman").make_keeper(one)
     env = {"PATH": f"{stand_in}:{os.environ['PATH']}", "HOME": str(tmp_path), **keeper.env}
     done = subprocess.run(keeper.argv, env=env, capture_output=True, timeout=30)
     assert (done.returncode, done.stderr) == (7, b"")
@@ -199,7 +199,7 @@ def test_nothing_is_privileged_without_the_plan() -> None:
 
 def test_an_api_key_is_a_variable_and_on_no_command_line() -> None:
     plan = LaunchPlan("vllm", "m", flags=(FlagSetting("api-key", "sk-abcdefghijklmnop"),))
-    keeper = launcher("docker").keeper(launch(plan, "docker"))
+    keeper = launcher("docker").make_keeper(launch(plan, "docker"))
     assert "sk-abcdefghijklmnop" not in "".join(keeper.argv)
     assert keeper.env == {"VLLM_API_KEY": "sk-abcdefghijklmnop"}
     assert "--api-key" not in keeper.argv
@@ -344,7 +344,7 @@ def test_bad_options_are_refused() -> None:
 
 def asked(answer: str, launched: LaunchedServer) -> tuple[bool, str | None, int | None]:
     host = FakeHost(lambda call: answer)
-    fate = asyncio.run(launcher("podman").read_fate(host, launch(HUB), launched))
+    fate = asyncio.run(launcher("podman").read_exit_state(host, launch(HUB), launched))
     return fate.lives, fate.ended, fate.exit_code
 
 
@@ -615,7 +615,7 @@ def test_a_podman_that_hangs_is_one_sentence_without_a_script(
     work = {
         "check": lambda: own.check(host, started),
         "find": lambda: own.find_adoptable(host, "theirs", {}),
-        "ask": lambda: own.read_fate(host, started, launched),
+        "ask": lambda: own.read_exit_state(host, started, launched),
         "stop": lambda: own.stop(host, started, launched),
     }
     with pytest.raises(HostError, match=r"podman did not answer within 0\.5 s") as caught:

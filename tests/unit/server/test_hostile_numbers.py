@@ -54,7 +54,7 @@ def test_any_facts_of_a_host_are_read(said: dict[str, str]) -> None:
 
 @given(st.lists(words, min_size=1, max_size=600).map(":".join) | words)
 def test_any_duration_of_a_scheduler_is_one_or_none(text: str) -> None:
-    seconds = jobs.parse_scheduler_duration(text)
+    seconds = jobs.parse_scheduler_duration_s(text)
     assert seconds is None or 0 <= seconds < 10**15
 
 

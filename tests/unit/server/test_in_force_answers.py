@@ -69,7 +69,7 @@ def asked(
             connection=same,
         )
         try:
-            return await in_force.read_in_force(run)  # type: ignore[arg-type]
+            return await in_force.read_settings_in_force(run)  # type: ignore[arg-type]
         finally:
             client.close()
 

@@ -13,7 +13,7 @@ from support.pbs_programs import Server, install, shown
 from workbench.model.errors import HostError, InputError
 from workbench.model.job import Job
 from workbench.model.server_run import ServerState, ServerStatus
-from workbench.server.jobs import parse_scheduler_duration, read_jobs
+from workbench.server.jobs import parse_scheduler_duration_s, read_jobs
 
 
 def listed(answer: str, *runs: ServerStatus) -> list[Job]:
@@ -93,7 +93,7 @@ def test_the_programs_are_asked_for_the_jobs_of_this_user(
     ("text", "seconds"), [("1-02:03:04", 93784), ("59", 59), ("NOT_SET", None), (None, None)]
 )
 def test_durations(text: str | None, seconds: int | None) -> None:
-    assert parse_scheduler_duration(text) == seconds
+    assert parse_scheduler_duration_s(text) == seconds
 
 
 def test_every_job_is_listed_and_no_text_of_a_job_tears_the_table() -> None:

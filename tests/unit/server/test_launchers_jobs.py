@@ -29,7 +29,7 @@ from workbench.model.flags import FlagSetting
 from workbench.model.plan import Command, LaunchPlan
 from workbench.model.server_run import ServerState
 from workbench.server.launchers import job_scripts, launcher_of
-from workbench.server.launchers.endings import finding_of_ending
+from workbench.server.launchers.endings import finding_of_end_reason
 from workbench.server.launchers.jobs import JobLauncher, job_name_of
 from workbench.server.launchers.launcher import Launch, LaunchedServer, parse_launched
 from workbench.server.run_directory import RunFacts, RunRecord
@@ -92,7 +92,7 @@ def test_words_variables_and_directories_reach_the_server_as_they_are(
     job = launch(
         run_dir, sys.executable, "-c", RECORD, *argv, env={"A": a, "B_2": "b"}, workdir=str(workdir)
     )
-    for name, text in launcher().keeper(job).files.items():
+    for name, text in launcher().make_keeper(job).files.items():
         (run_dir / name).write_text(text)
     (run_dir / "environment").write_text("")
     done = subprocess.run([*shell, str(run_dir / "job.sh"), str(run_dir)], stdin=subprocess.DEVNULL)
@@ -106,7 +106,7 @@ def test_another_workbench_reads_the_words_of_a_job(argv: list[str], a: str, wor
     job = launch(
         Path("/run"), "vllm", *argv, env={"A": a, "B_2": "b"}, workdir=workdir, open_files=9
     )
-    command = parse_command_text(launcher().keeper(job).files["server"])
+    command = parse_command_text(launcher().make_keeper(job).files["server"])
     assert (command.argv, command.env) == (("vllm", *argv), {"A": a, "B_2": "b"})
 
 
@@ -160,7 +160,7 @@ def test_the_node_says_that_it_does_not_see_the_run_directory(tmp_path: Path) ->
 
 def test_a_job_that_was_given_up_ends_at_once(tmp_path: Path) -> None:
     for name, text in (
-        launcher().keeper(launch(tmp_path, "touch", str(tmp_path / "ran"))).files.items()
+        launcher().make_keeper(launch(tmp_path, "touch", str(tmp_path / "ran"))).files.items()
     ):
         (tmp_path / name).write_text(text)
     (tmp_path / "launched").write_text("handle 1\nended job 1 was lost\n")
@@ -202,7 +202,9 @@ def keep(tmp_path: Path) -> Iterator[Kept]:
     def start(*argv: str, follow: str | None = None, **options: str) -> subprocess.Popen[bytes]:
         job = launch(run_dir, *argv)
         job = replace(job, plan=replace(job.plan, run_options={**job.plan.run_options, **options}))
-        keeper = launcher().adopting_keeper(job, follow) if follow else launcher().keeper(job)
+        keeper = (
+            launcher().make_adopting_keeper(job, follow) if follow else launcher().make_keeper(job)
+        )
         for name, text in keeper.files.items():
             (run_dir / name).write_text(text)
         with (run_dir / "log").open("wb") as log:
@@ -326,7 +328,9 @@ def test_an_unreachable_scheduler_is_named_and_nothing_is_lost(
     )
     assert (launched(tmp_path).state or "").startswith("unknown: ") and launched(tmp_path).pid
     with pytest.raises(HostError, match="PBS does not answer: qstat: cannot connect"):
-        asyncio.run(launcher().read_fate(LocalHost(), launch(tmp_path / "run"), launched(tmp_path)))
+        asyncio.run(
+            launcher().read_exit_state(LocalHost(), launch(tmp_path / "run"), launched(tmp_path))
+        )
     pbs.set("down", False)
     awaited(lambda: launched(tmp_path).state == "running", "the answer of PBS")
     (tmp_path / "go").touch()
@@ -414,7 +418,7 @@ def test_a_lost_keeper_is_replaced_and_the_whole_log_is_kept(
     keeper.wait()
     # found by its name
     fate = asyncio.run(
-        launcher().read_fate(LocalHost(), launch(tmp_path / "run"), LaunchedServer())
+        launcher().read_exit_state(LocalHost(), launch(tmp_path / "run"), LaunchedServer())
     )
     assert fate.lives and fate.handle == "1.pbs01"
     again = keep(follow=fate.handle)
@@ -431,7 +435,7 @@ def test_a_job_whose_keeper_was_lost_is_explained_after_its_end(
     keeper.kill()
     awaited(lambda: not pbs.living(), "the end of the job")
     fate = asyncio.run(
-        launcher().read_fate(LocalHost(), launch(tmp_path / "run"), LaunchedServer())
+        launcher().read_exit_state(LocalHost(), launch(tmp_path / "run"), LaunchedServer())
     )
     assert (fate.lives, fate.ended, fate.exit_code) == (False, "job 1.pbs01 ended: exit code 9", 9)
 
@@ -444,17 +448,19 @@ def test_a_job_of_another_user_with_the_same_name_is_not_taken(pbs: Pbs, tmp_pat
     (mine,) = pbs.directory.glob("job-*.json")
     job = json.loads(mine.read_text())
     mine.write_text(json.dumps({**job, "owner": "mallory"}))
-    fate = asyncio.run(launcher().read_fate(LocalHost(), launch(tmp_path), LaunchedServer()))
+    fate = asyncio.run(launcher().read_exit_state(LocalHost(), launch(tmp_path), LaunchedServer()))
     assert (fate.lives, fate.handle) == (False, None)
     mine.write_text(json.dumps(job))
     assert (
-        asyncio.run(launcher().read_fate(LocalHost(), launch(tmp_path), LaunchedServer())).handle
+        asyncio.run(
+            launcher().read_exit_state(LocalHost(), launch(tmp_path), LaunchedServer())
+        ).handle
         == job["id"]
     )
 
 
 def test_a_keeper_that_was_lost_before_the_job_left_none(pbs: Pbs, tmp_path: Path) -> None:
-    fate = asyncio.run(launcher().read_fate(LocalHost(), launch(tmp_path), LaunchedServer()))
+    fate = asyncio.run(launcher().read_exit_state(LocalHost(), launch(tmp_path), LaunchedServer()))
     assert (fate.lives, fate.handle) == (False, None) and "not submitted" in (fate.ended or "")
     asyncio.run(launcher().stop(LocalHost(), launch(tmp_path), LaunchedServer()))
 
@@ -520,7 +526,9 @@ def test_a_job_with_fewer_gpus_than_the_plan_needs_is_named() -> None:
 
 def test_gpus_are_chosen_by_the_scheduler_and_not_by_the_plan(tmp_path: Path) -> None:
     assert check("host a\nnode a", env={"CUDA_VISIBLE_DEVICES": "0"}) == [(Level.WARN, "job.gpus")]
-    files = launcher().keeper(launch(tmp_path, env={"CUDA_VISIBLE_DEVICES": "0", "A": "b"})).files
+    files = (
+        launcher().make_keeper(launch(tmp_path, env={"CUDA_VISIBLE_DEVICES": "0", "A": "b"})).files
+    )
     assert "CUDA" not in files["server"] and "export A=b" in files["server"]
 
 
@@ -601,7 +609,7 @@ def test_each_end_of_a_job_is_told_with_the_next_step(
     tmp_path: Path, line: str, code: str, expected: tuple[str, str, str], finding: str | None
 ) -> None:
     assert looked(tmp_path, line, code) == expected
-    found = finding_of_ending(f"job 7 ended: {expected[1]}")
+    found = finding_of_end_reason(f"job 7 ended: {expected[1]}")
     assert (found.code if found else None) == finding and (found is None or found.fix)
 
 
@@ -703,5 +711,5 @@ def test_no_secret_is_on_the_command_line_of_the_keeper(tmp_path: Path) -> None:
         job = launch(
             tmp_path, "vllm", "--api-key", "sk-hidden", run_as=word, env={"HF_TOKEN": "hf-hidden"}
         )
-        assert "-hidden" not in " ".join(launcher(word).keeper(job).argv)
+        assert "-hidden" not in " ".join(launcher(word).make_keeper(job).argv)
         assert "-hidden" not in " ".join(launcher(word).command(job).argv)

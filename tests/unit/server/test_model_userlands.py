@@ -58,7 +58,7 @@ def test_a_shipment_goes_on_where_it_ended(userland: UserlandHost, tmp_path: Pat
         )
         assert rest.staged == {shard: 1234} and len(rest.names) == len(FILES)
         seen: list[int] = []
-        await model_transfer.send_through_here(
+        await model_transfer.send_through_this_machine(
             userland, userland, shipment, rest, lambda done, text: seen.append(done)
         )
         await model_shipment.put_files_in_place(userland, shipment, rest.names, replace=False)

@@ -94,25 +94,25 @@ def test_foreign_requests_are_more_than_other_counts() -> None:
     e = engine_counters.summarize_counters(BEFORE, DURING, AFTER)
     e = replace(e, requests_finished=60, prompt_tokens=3000, generation_tokens=1000, running_max=4)
     e = replace(e, in_flight_median=4.0)
-    said = engine_counters.describe_foreign_load(e, 20, 1500, 700, 4)
+    said = engine_counters.describe_load_of_other_clients(e, 20, 1500, 700, 4)
     assert said is not None and said.startswith("somebody else's requests were 50 % of the tokens")
     assert "requests: the engine counted 60, this benchmark 20" in said
-    assert engine_counters.describe_foreign_load(e, 59, 2900, 960, 4) is None, (
+    assert engine_counters.describe_load_of_other_clients(e, 59, 2900, 960, 4) is None, (
         "4 % is a health check"
     )
     same = replace(e, requests_finished=20)
-    assert engine_counters.describe_foreign_load(same, 20, 1500, 700, 4) is None, (
+    assert engine_counters.describe_load_of_other_clients(same, 20, 1500, 700, 4) is None, (
         "it counts tokens otherwise"
     )
     beside = replace(same, running_max=12)  # requests of others that have not finished yet
-    assert engine_counters.describe_foreign_load(beside, 20, 3000, 700, 4) is not None
+    assert engine_counters.describe_load_of_other_clients(beside, 20, 3000, 700, 4) is not None
     unknown = replace(e, requests_finished=None, running_max=None)
-    assert engine_counters.describe_foreign_load(unknown, 20, 1500, 700, 4) is None
-    assert engine_counters.describe_foreign_load(e, 20, None, None, 4) is None, (
+    assert engine_counters.describe_load_of_other_clients(unknown, 20, 1500, 700, 4) is None
+    assert engine_counters.describe_load_of_other_clients(e, 20, None, None, 4) is None, (
         "no usage to compare with"
     )
     assert (
-        engine_counters.describe_foreign_load(
+        engine_counters.describe_load_of_other_clients(
             engine_counters.counters_without_values("no page"), 20, 1, 1, 4
         )
         is None
@@ -124,12 +124,16 @@ def test_foreign_requests_beside_a_failed_one_are_foreign() -> None:
     e = engine_counters.summarize_counters(BEFORE, DURING, AFTER)
     e = replace(e, requests_finished=900, prompt_tokens=90_000, generation_tokens=26_000)
     e = replace(e, running_max=4, in_flight_median=4.0)
-    said = engine_counters.describe_foreign_load(e, 200, 20_000, 6_000, 4, uncounted=(200, 40))
+    said = engine_counters.describe_load_of_other_clients(
+        e, 200, 20_000, 6_000, 4, uncounted_tokens=(200, 40)
+    )
     assert said is not None and said.startswith("somebody else's requests were 78 % of the tokens")
     own = replace(e, requests_finished=210, prompt_tokens=22_000, generation_tokens=6_390)
-    assert engine_counters.describe_foreign_load(own, 200, 20_000, 6_000, 4) is not None
-    failed = {"uncounted": (2_000, 400)}
-    assert engine_counters.describe_foreign_load(own, 200, 20_000, 6_000, 4, **failed) is None
+    assert engine_counters.describe_load_of_other_clients(own, 200, 20_000, 6_000, 4) is not None
+    failed = {"uncounted_tokens": (2_000, 400)}
+    assert (
+        engine_counters.describe_load_of_other_clients(own, 200, 20_000, 6_000, 4, **failed) is None
+    )
 
 
 def test_foreign_requests_that_outlast_the_run_are_foreign() -> None:
@@ -140,7 +144,7 @@ def test_foreign_requests_that_outlast_the_run_are_foreign() -> None:
         during = [EngineMetrics(running=running, waiting=waiting) for running, waiting in readings]
         e = engine_counters.summarize_counters(BEFORE, during, AFTER)
         e = replace(e, requests_finished=None, prompt_tokens=2_000, generation_tokens=800)
-        return engine_counters.describe_foreign_load(e, 20, 2_000, 800, 4)
+        return engine_counters.describe_load_of_other_clients(e, 20, 2_000, 800, 4)
 
     said = seen((6, 0), (6, 0), (5, 0), (6, 0))
     assert said is not None and "33 % of those that the engine had at a time (6 in the" in said
@@ -272,10 +276,10 @@ def test_a_server_that_does_not_say(reply: Any, problem: str) -> None:
 
 def test_waiting_ends_when_no_count_is_below_the_benchmarks() -> None:
     e = EngineDuring(requests_finished=20, prompt_tokens=1000, generation_tokens=600)
-    assert engine_counters.have_counts_caught_up(e, 20, 1000, 600)
+    assert engine_counters.has_engine_counted_all(e, 20, 1000, 600)
     # others asked too: more waiting would not make them agree
-    assert engine_counters.have_counts_caught_up(e, 19, None, 600)
-    assert not engine_counters.have_counts_caught_up(e, 20, 1000, 601)
-    assert engine_counters.have_counts_caught_up(
+    assert engine_counters.has_engine_counted_all(e, 19, None, 600)
+    assert not engine_counters.has_engine_counted_all(e, 20, 1000, 601)
+    assert engine_counters.has_engine_counted_all(
         engine_counters.counters_without_values("no page"), 20, 1000, 600
     )

@@ -20,7 +20,7 @@ def values(*readings: EngineMetrics) -> dict[str, dict[int, float]]:
     values."""
     meter, found = RateMeter(), defaultdict[str, dict[int, float]](dict)
     for read in readings:
-        for second, by_field in meter.add_reading(read).items():
+        for second, by_field in meter.add_reading_and_get_rates(read).items():
             for field, value in by_field.items():
                 assert second - T0 not in found[field], (
                     f"second value of {field} in second {second - T0}"

@@ -59,7 +59,9 @@ def test_of_two_processes_that_name_a_port_the_engine_is_shown_and_not_its_shell
     processes = [(100, shell), (200, argv)]
     for pid, words in processes:
         rows.append({"pid": pid, "uid": 1, "own": False, "argv": words, "inodes": []})
-    seen, listening = external_servers._parse_scan({"processes": rows, "listening": {"1": port}})
+    seen, listening = external_servers._parse_processes_and_ports(
+        {"processes": rows, "listening": {"1": port}}
+    )
     (server,) = external_servers._find_candidates(seen, listening, set())
     assert server.pid == 200 and "start_of" not in server.command
 
@@ -67,7 +69,9 @@ def test_of_two_processes_that_name_a_port_the_engine_is_shown_and_not_its_shell
 @pytest.mark.parametrize("pid", [10**400, -1, True, 1.5, "1", None])
 def test_a_host_that_lies_about_process_ids_shows_none(pid: object) -> None:
     row = {"pid": pid, "uid": 1, "own": False, "argv": ["vllm", "serve"], "inodes": []}
-    seen, _ = external_servers._parse_scan({"processes": [row], "listening": {"1": pid}})
+    seen, _ = external_servers._parse_processes_and_ports(
+        {"processes": [row], "listening": {"1": pid}}
+    )
     assert seen == []
 
 
@@ -169,9 +173,9 @@ def test_what_a_lying_host_says_of_its_processes_is_left_out() -> None:
         {"processes": [row], "listening": {"5": True}},
     ]
     for lie in lies:
-        processes, listening = external_servers._parse_scan(lie)
+        processes, listening = external_servers._parse_processes_and_ports(lie)
         assert external_servers._find_candidates(processes, listening, set()) == []
-    processes, listening = external_servers._parse_scan(
+    processes, listening = external_servers._parse_processes_and_ports(
         {"processes": [row], "listening": {"5": 80}}
     )
     assert [one.port for one in external_servers._find_candidates(processes, listening, set())] == [
@@ -183,6 +187,9 @@ def test_a_unit_inside_a_container_is_a_unit(monkeypatch: pytest.MonkeyPatch) ->
     box = f"/machine.slice/libpod-{'ab' * 32}.scope"
     monkeypatch.setattr(process_scan, "_main_pid", lambda scope, unit: 7)
     unit = f"0::{box}/system.slice/vllm.service\n"
-    assert process_scan._unit_of_process(7, unit) == ("system", "vllm.service")
-    assert process_scan._unit_of_process(8, unit) == ("podman", "abababababab")
-    assert process_scan._unit_of_process(7, "0::/user.slice/session.scope\n") == ("system", None)
+    assert process_scan._scope_and_unit_of_process(7, unit) == ("system", "vllm.service")
+    assert process_scan._scope_and_unit_of_process(8, unit) == ("podman", "abababababab")
+    assert process_scan._scope_and_unit_of_process(7, "0::/user.slice/session.scope\n") == (
+        "system",
+        None,
+    )

@@ -135,17 +135,17 @@ def test_a_unit_is_removed_only_when_none_of_its_runs_lives(
         first = await ready(supervisor, make())
         assert supervisor.installed_unit(first.run_id) == "standin.service"
         with pytest.raises(ServerError, match="is alive"):
-            await supervisor.uninstall(first.run_id)
+            await supervisor.uninstall_and_list_removed(first.run_id)
         await supervisor.stop(first.run_id)
         second = await ready(supervisor, make())
         with pytest.raises(
             ServerError, match=f"runs the server of run {second.run_id} now"
         ) as caught:
-            await supervisor.uninstall(first.run_id)
+            await supervisor.uninstall_and_list_removed(first.run_id)
         assert f"workbench stop {second.run_id} --uninstall" in (caught.value.next_step or "")
         assert standin.unit is not None and standin.unit.exists()
         await supervisor.stop(second.run_id)
-        assert await supervisor.uninstall(first.run_id) == (str(standin.unit),)
+        assert await supervisor.uninstall_and_list_removed(first.run_id) == (str(standin.unit),)
 
     supervised(scenario)
 
@@ -325,7 +325,7 @@ def test_a_server_without_a_launcher_cannot_be_restarted_in_place(make: Make) ->
         plan, command = make()
         status = await supervisor.start(plan, command, VLLM)
         with pytest.raises(ServerError, match="cannot be restarted in place"):
-            await supervisor.restart(status.run_id)
+            await supervisor.restart_and_return_command(status.run_id)
 
     supervised(scenario)
 

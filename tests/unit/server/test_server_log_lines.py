@@ -18,9 +18,9 @@ from workbench.server.log_lines import (
     LineAssembler,
     LogFollower,
     LogRing,
+    decode_log_line,
+    decode_log_lines,
     level_of_line,
-    log_line,
-    log_lines,
 )
 
 
@@ -47,7 +47,7 @@ def test_a_character_cut_by_a_read_is_whole_again() -> None:
 
 def test_progress_bars_fold_to_their_last_state() -> None:
     assert (
-        log_line(b"shards:   0%|  | 0/2\rshards:  50%|# | 1/2\rshards: 100%|##| 2/2\r")
+        decode_log_line(b"shards:   0%|  | 0/2\rshards:  50%|# | 1/2\rshards: 100%|##| 2/2\r")
         == "shards: 100%|##| 2/2"
     )
     assembler = LineAssembler()
@@ -94,7 +94,7 @@ def test_a_key_that_a_piece_ends_in_is_not_shown(cut: int) -> None:
     ],
 )
 def test_control_sequences_of_a_command_are_removed(raw: bytes, shown: str) -> None:
-    assert log_line(raw) == shown
+    assert decode_log_line(raw) == shown
 
 
 RAW = st.one_of(
@@ -127,17 +127,19 @@ RAW = st.one_of(
 @given(st.lists(RAW.map(lambda raw: raw.replace(b"\n", b"")), max_size=12))
 def test_lines_are_the_same_together_and_one_by_one(raw: list[bytes]) -> None:
     for secrets in ((), ("sesam",)):
-        assert log_lines(raw, secrets) == [log_line(line, secrets) for line in raw]
+        assert decode_log_lines(raw, secrets) == [decode_log_line(line, secrets) for line in raw]
 
 
 def test_very_long_lines_are_cut_and_say_so() -> None:
-    line = log_line(b"x" * 20_000)
+    line = decode_log_line(b"x" * 20_000)
     assert len(line) < 9_000
     assert line.endswith("… 11808 more characters")
 
 
 def test_secrets_are_masked_by_value_by_name_and_by_shape() -> None:
-    assert log_line(b"starting with key geheim-123", ["geheim-123"]) == "starting with key ***"
+    assert (
+        decode_log_line(b"starting with key geheim-123", ["geheim-123"]) == "starting with key ***"
+    )
     assert mask_text("non-default args: {'api_key': ['abc123'], 'port': 1}") == (
         "non-default args: {'api_key': ['***'], 'port': 1}"
     )

@@ -24,10 +24,10 @@ from workbench.server.log_patterns import (
     LogScan,
     explain_line,
     first_error,
-    forms_of,
+    lines_without_numbers,
     match_lines,
     patterns_of_engine,
-    plain_line,
+    strip_log_prefix,
     stuck_start_findings,
 )
 
@@ -39,7 +39,7 @@ def lines(name: str) -> list[str]:
 
 
 def feed(scan: LogScan, batch: list[str], first: int | None) -> None:
-    scan.feed(batch, forms_of(batch), first)
+    scan.search_new_lines(batch, lines_without_numbers(batch), first)
 
 
 @pytest.mark.parametrize("pattern", patterns_of_engine(), ids=lambda p: p.id)
@@ -292,10 +292,12 @@ def test_lines_that_are_no_errors(text: list[str]) -> None:
 
 
 def test_evidence_is_plain_and_short() -> None:
-    assert plain_line(f"{CORE}\x1b[31mToo bad\x1b[0m\x07") == "Too bad"
-    assert plain_line("0.01.107.132 I srv  llama_server: listening") == "llama_server: listening"
-    assert plain_line("[2026-11-20 23:41:58] hello") == "hello"
-    assert len(plain_line("x" * 10_000)) == 500
+    assert strip_log_prefix(f"{CORE}\x1b[31mToo bad\x1b[0m\x07") == "Too bad"
+    assert (
+        strip_log_prefix("0.01.107.132 I srv  llama_server: listening") == "llama_server: listening"
+    )
+    assert strip_log_prefix("[2026-11-20 23:41:58] hello") == "hello"
+    assert len(strip_log_prefix("x" * 10_000)) == 500
 
 
 def test_lines_that_differ_only_in_numbers_are_searched_once(
@@ -304,13 +306,13 @@ def test_lines_that_differ_only_in_numbers_are_searched_once(
     """A very busy log, in batches as the follower makes them."""
     kinds = [line for line in lines("vllm-healthy") if line.isascii()]
     searched: list[str] = []
-    search = log_patterns._find_matches
+    search = log_patterns._find_pattern_matches
 
     def counted(fresh: Sequence[str], engine: str | None) -> Iterator[tuple[LogPattern, int, str]]:
         searched.extend(fresh)
         return search(fresh, engine)
 
-    monkeypatch.setattr(log_patterns, "_find_matches", counted)
+    monkeypatch.setattr(log_patterns, "_find_pattern_matches", counted)
     scan = LogScan("vllm")
     for turn in range(20):
         feed(scan, [f"{line} {turn}" for line in kinds], turn * len(kinds) + 1)
@@ -441,7 +443,7 @@ def test_a_lost_connection_of_nccl_is_never_the_cause_beside_an_error() -> None:
     ]
     found = by_severity(match_lines(text))
     assert [one.code for one in found] == ["log.nccl-cuda-error", "log.nccl-connection"]
-    assert first_error(text) == plain_line(text[1])
+    assert first_error(text) == strip_log_prefix(text[1])
 
 
 @pytest.mark.parametrize(

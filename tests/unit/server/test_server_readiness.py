@@ -247,7 +247,7 @@ WITHOUT_END = {
 def _asked(steps: Callable[[], Iterable[bytes | str]]) -> tuple[int | None, list[str]]:
     async def go(url: str) -> tuple[int | None, list[str]]:
         with closing(readiness.connection(url)) as connection:
-            return await readiness.list_models(connection.get, "/v1/models", 0.3)
+            return await readiness.read_status_and_model_names(connection.get, "/v1/models", 0.3)
 
     with ScriptedServer(lambda *_: steps()) as scripted:
         return asyncio.run(asyncio.wait_for(go(scripted.url), 20))

@@ -187,7 +187,7 @@ def test_a_failure_shows_what_caused_it_and_no_hints(make: Make) -> None:
         async with httpx.AsyncClient() as http:
             await http.post(f"{status.url}/log", content=f"{hint}\n{cause}")
         await eventually(
-            lambda: len(supervisor.log_findings(status.run_id)) == 2, what="both findings"
+            lambda: len(supervisor.findings_in_log(status.run_id)) == 2, what="both findings"
         )
         await tell(status, "/exit?1")
         ended = await supervisor.wait(status.run_id, lambda s: s.state is not ServerState.READY, 20)
@@ -500,7 +500,7 @@ def test_a_known_line_of_a_live_server_is_a_finding_within_two_seconds(
             "log.nccl-socket",
             line,
         ) and "41 µs" in finding.text
-        known = supervisor.log_findings(status.run_id)
+        known = supervisor.findings_in_log(status.run_id)
         assert [f.code for f in known] == ["log.triton-missing", "log.nccl-socket"]
         assert supervisor.log(status.run_id).lines()[(finding.line or 0) - 1] == line
 

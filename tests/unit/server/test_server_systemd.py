@@ -147,7 +147,7 @@ def test_an_installed_unit_is_shown_as_it_is_written() -> None:
     assert '"a \\"b\\" $$c %%d"' in text
     assert "WantedBy=default.target" in text
     assert "secret" not in text
-    keeper = Systemd("systemd").keeper(launch("installed=boot", "restart=always"))
+    keeper = Systemd("systemd").make_keeper(launch("installed=boot", "restart=always"))
     assert keeper.files == {"unit": text}
 
 
@@ -181,10 +181,10 @@ def test_what_sudo_may_do_is_known_by_every_command_of_a_run() -> None:
     host = FakeHost(lambda call: "LoadState=loaded")
     host.may_sudo = False
     one = replace(launch("scope=system"), may_sudo=False)
-    asyncio.run(Systemd("systemd").read_fate(host, one, LaunchedServer()))
+    asyncio.run(Systemd("systemd").read_exit_state(host, one, LaunchedServer()))
     keepers = (
-        Systemd("systemd").keeper(one),
-        Systemd("systemd").adopting_keeper(one, "vllm.service"),
+        Systemd("systemd").make_keeper(one),
+        Systemd("systemd").make_adopting_keeper(one, "vllm.service"),
     )
     scopes = [
         word

@@ -11,7 +11,7 @@ import pytest
 from workbench.model.findings import Finding, Level
 from workbench.server import log_patterns
 from workbench.server.explained_log import ExplainedLog
-from workbench.server.log_patterns import LogScan, forms_of
+from workbench.server.log_patterns import LogScan, lines_without_numbers
 
 BEGIN = "Traceback (most recent call last):"
 HANDLING = "During handling of the above exception, another exception occurred:"
@@ -31,7 +31,7 @@ def told(text: list[str], engine: str | None = None) -> tuple[Finding, ...]:
     log, scan = ExplainedLog(engine), LogScan(engine)
     log.add_lines(text)
     for number, line in enumerate(text, 1):
-        scan.feed([line], forms_of([line]), number)
+        scan.search_new_lines([line], lines_without_numbers([line]), number)
     found = tuple(one for one in log.findings if one.level in (Level.ERROR, Level.WARN))
     assert [(one.code, one.text) for one in found] == [
         (one.code, one.text) for one in scan.findings_to_act_on if one.level is not Level.HINT

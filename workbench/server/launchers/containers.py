@@ -44,7 +44,7 @@ from workbench.server.launchers.launcher import (
     Keeper,
     Launch,
     LaunchedServer,
-    ServerFate,
+    ServerExitState,
 )
 
 RUN_ID_LABEL = "workbench.run"
@@ -102,7 +102,7 @@ class Containers:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.name = self.start_program = program.name
+        self.name = self.start_program_name = program.name
 
     async def _run_program(
         self, host: Host, argv: Sequence[str], limit_s: float, *, check: bool = False
@@ -140,7 +140,7 @@ class Containers:
             facts[key] = f"{facts[key]}\n{value}" if key in facts else value
         return [*self._host_findings(facts, image, model, launch), *found]
 
-    async def fetch(self, host: Host, launch: Launch) -> None:
+    async def fetch_image(self, host: Host, launch: Launch) -> None:
         """Pull the image of the server, unless it is on the host. Raises ServerError if it cannot be
         pulled."""
         image, pull = self._image_name(launch), self._option_value(launch, "pull")
@@ -360,7 +360,7 @@ class Containers:
         if any(launch.run_dir in word for word in argv):
             words += ("--volume", f"{launch.run_dir}:{launch.run_dir}:ro")
         words += _repeat_option("--volume", self._option_values(launch, "mount"))
-        by_name = _variables_by_name(env)
+        by_name = _variables_passed_by_name(env)
         for name, value in env.items():
             words += ("--env", name if name in by_name else f"{name}={value}")
         return [*words, "--entrypoint", argv[0]]
@@ -383,11 +383,13 @@ class Containers:
             mounts.append(f"$HOME/{HUB_CACHE}:{cache}")
         words += _repeat_option("--volume", mounts)
         words += (self.program.full_name(self._image_name(launch)), *argv[1:])
-        return Command(tuple(words), _variables_by_name(env), host=launch.address, port=launch.port)
+        return Command(
+            tuple(words), _variables_passed_by_name(env), host=launch.address, port=launch.port
+        )
 
     # ---- keepers
 
-    def keeper(self, launch: Launch) -> Keeper:
+    def make_keeper(self, launch: Launch) -> Keeper:
         argv, env = self._command_in_container(launch)
         image, words, paths = (
             self._image_name(launch),
@@ -402,22 +404,24 @@ class Containers:
             platform,
             self._hub_cache_in_container(launch),
         )
-        script = self._keeper_script(launch, container_name(launch.run_id), "start")
+        script = self._keeper_script_argv(launch, container_name(launch.run_id), "start")
         counted = (str(len(paths)), *paths, str(len(words)), *words)
-        return Keeper((*script, *start, *counted, *argv[1:]), _variables_by_name(env))
+        return Keeper((*script, *start, *counted, *argv[1:]), _variables_passed_by_name(env))
 
-    def adopting_keeper(self, launch: Launch, handle: str) -> Keeper:
+    def make_adopting_keeper(self, launch: Launch, handle: str) -> Keeper:
         mode = "keep" if handle == container_name(launch.run_id) else "follow"
-        return Keeper(self._keeper_script(launch, handle, mode))
+        return Keeper(self._keeper_script_argv(launch, handle, mode))
 
-    def _keeper_script(self, launch: Launch, handle: str, mode: str) -> tuple[str, ...]:
+    def _keeper_script_argv(self, launch: Launch, handle: str, mode: str) -> tuple[str, ...]:
         gpus = self._option_value(launch, "gpus")
         given = gpus if gpus not in ("all", NONE) else ""
         return shell_argv(
             scripts.KEEPER_SCRIPT, launch.run_id, handle, self.name, mode, launch.run_dir, given
         )
 
-    async def read_fate(self, host: Host, launch: Launch, launched: LaunchedServer) -> ServerFate:
+    async def read_exit_state(
+        self, host: Host, launch: Launch, launched: LaunchedServer
+    ) -> ServerExitState:
         """Ask docker or podman for the state of the run's container. In the answer, `lives` is True
         for every container of Workbench that still exists, even if it has exited: a keeper, the
         process that follows the server, must then copy its log and its exit code."""
@@ -433,18 +437,18 @@ class Containers:
         done = await self._run_program(host, argv, _ASK_TIMEOUT_S, check=True)
         kind, *words = done.out.split() or ("",)
         if kind == "own":
-            return ServerFate(True, handle=own)
+            return ServerExitState(True, handle=own)
         if kind == "foreign":
             text = (
                 f"the container {own} is gone; another container has its name now, which this "
                 "run did not start"
             )
-            return ServerFate(False, handle=own, ended=f"{text}: {words[0][:12]}")
+            return ServerExitState(False, handle=own, ended=f"{text}: {words[0][:12]}")
         if kind == "other" and words[0] in _LIVING_STATES:
-            return ServerFate(True, handle=handle)
+            return ServerExitState(True, handle=handle)
         if kind == "other":
             code = parse_whole_number(words[1])
-            return ServerFate(
+            return ServerExitState(
                 False,
                 handle=handle,
                 ended=f"the container exited with code {words[1]}",
@@ -453,7 +457,7 @@ class Containers:
         missing = f"the container {handle or own} is gone"
         if launched.began_unix_s is None:
             missing = "its keeper was lost before the server started"
-        return ServerFate(False, handle=handle or None, ended=missing)
+        return ServerExitState(False, handle=handle or None, ended=missing)
 
     async def stop(self, host: Host, launch: Launch, launched: LaunchedServer) -> None:
         grace = self._option_value(launch, "grace")
@@ -486,7 +490,7 @@ class Containers:
     def installed_unit(self, launch: Launch) -> str | None:
         return None
 
-    async def uninstall(
+    async def uninstall_and_list_removed(
         self, host: Host, launch: Launch, launched: LaunchedServer
     ) -> Sequence[str]:
         return ()
@@ -521,7 +525,7 @@ def _repeat_option(option: str, values: Iterable[str]) -> list[str]:
     return [word for value in values for word in (option, value)]
 
 
-def _variables_by_name(env: Mapping[str, str]) -> dict[str, str]:
+def _variables_passed_by_name(env: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that the program takes from its own environment, so that their values
     are not on its command line."""
     return {

@@ -43,10 +43,10 @@ _ENDING_FINDINGS = (
 )
 
 
-def finding_of_ending(ended: str | None) -> Finding | None:
-    """Return the finding about `ended`, the launcher's reason for the end of a server. None if the
-    launcher did not end the server, or `ended` is None."""
+def finding_of_end_reason(reason: str | None) -> Finding | None:
+    """Return the finding about `reason`, the launcher's reason for the end of a server. None if the
+    launcher did not end the server, or `reason` is None."""
     for pattern, code, fix in _ENDING_FINDINGS:
-        if ended and pattern.search(ended):
-            return Finding(Level.ERROR, code, ended, fix=fix)
+        if reason and pattern.search(reason):
+            return Finding(Level.ERROR, code, reason, fix=fix)
     return None

@@ -44,7 +44,7 @@ _FIND_SCRIPT = read_script(__file__, "find_job.sh")
 FIND_INSIDE_JOB_SCRIPT = read_script(__file__, "find_inside_job.sh")
 
 
-def find_script(scheduler: str) -> str:
+def job_commands_script(scheduler: str) -> str:
     """Return the shell script that prints the commands of the processes of a job. `scheduler` is
     the shell code that defines the scheduler's functions."""
     return f"{_SHARED_FUNCTIONS}{scheduler}{_FIND_SCRIPT}"

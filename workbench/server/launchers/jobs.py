@@ -36,7 +36,7 @@ from workbench.server.launchers.launcher import (
     Keeper,
     Launch,
     LaunchedServer,
-    ServerFate,
+    ServerExitState,
 )
 from workbench.server.process_command import ProcessCommand, parse_command
 
@@ -84,7 +84,7 @@ class JobLauncher(ABC):
         return self.scheduler.name
 
     @property
-    def start_program(self) -> str:
+    def start_program_name(self) -> str:
         return self.scheduler.programs[0]
 
     @abstractmethod
@@ -105,7 +105,7 @@ class JobLauncher(ABC):
         that does not answer, a server that would listen only on its node, or a run directory that
         nodes may not see."""
         try:
-            _server_file(launch)
+            _server_file_text(launch)
         except InputError as error:
             return (Finding(Level.ERROR, "job.words", error.message, fix=error.next_step),)
         words = (
@@ -121,7 +121,7 @@ class JobLauncher(ABC):
             facts.setdefault(key, []).append(value)
         return tuple(self._findings_before_start(launch, facts))
 
-    async def fetch(self, host: Host, launch: Launch) -> None:
+    async def fetch_image(self, host: Host, launch: Launch) -> None:
         """Do nothing: the nodes see the files of the login host."""
         return
 
@@ -177,21 +177,23 @@ class JobLauncher(ABC):
         )
 
     def _job_file_contents(self, launch: Launch) -> Mapping[str, str]:
-        return {"server": _server_file(launch), "job.sh": job_scripts.JOB_SCRIPT}
+        return {"server": _server_file_text(launch), "job.sh": job_scripts.JOB_SCRIPT}
 
-    def keeper(self, launch: Launch) -> Keeper:
+    def make_keeper(self, launch: Launch) -> Keeper:
         script = job_scripts.keeper_script(self.scheduler.functions)
         words = self.job_options(_job_request(launch))
         argv = shell_argv(script, launch.run_dir, job_name_of(launch.run_id), "submit", *words)
         return Keeper(argv, launch.env, self._job_file_contents(launch))
 
-    def adopting_keeper(self, launch: Launch, handle: str) -> Keeper:
+    def make_adopting_keeper(self, launch: Launch, handle: str) -> Keeper:
         script = job_scripts.keeper_script(self.scheduler.functions)
         # for other Workbenches, which cannot read the process of another node
-        files = {"server": _server_file(launch)}
+        files = {"server": _server_file_text(launch)}
         return Keeper(shell_argv(script, launch.run_dir, handle, "follow"), files=files)
 
-    async def read_fate(self, host: Host, launch: Launch, launched: LaunchedServer) -> ServerFate:
+    async def read_exit_state(
+        self, host: Host, launch: Launch, launched: LaunchedServer
+    ) -> ServerExitState:
         script = job_scripts.state_script(self.scheduler.functions)
         words = (job_name_of(launch.run_id), launched.handle or "", launch.run_dir)
         done = await host.run(shell_argv(script, *words), timeout_s=_ASK_TIMEOUT_S, check=True)
@@ -210,7 +212,7 @@ class JobLauncher(ABC):
                 "again",
             )
         if phase in ("queued", "running"):
-            return ServerFate(True, job)
+            return ServerExitState(True, job)
         secrets = (f"{launch.run_dir}/{name}" for name in ("server", "environment"))
         await host.run(["rm", "-f", "--", *secrets])  # a keeper that was killed has left them
         state = seen.get("state") if phase == "ended" else "the scheduler no longer knows it"
@@ -219,7 +221,7 @@ class JobLauncher(ABC):
             if job
             else ("the job was not submitted before its keeper was lost")
         )
-        return ServerFate(False, job, ended, parse_whole_number(code))
+        return ServerExitState(False, job, ended, parse_whole_number(code))
 
     async def stop(self, host: Host, launch: Launch, launched: LaunchedServer) -> None:
         name, job = job_name_of(launch.run_id), launched.handle or ""
@@ -251,7 +253,7 @@ class JobLauncher(ABC):
     def installed_unit(self, launch: Launch) -> str | None:
         return None
 
-    async def uninstall(
+    async def uninstall_and_list_removed(
         self, host: Host, launch: Launch, launched: LaunchedServer
     ) -> Sequence[str]:
         return ()
@@ -274,7 +276,7 @@ class JobLauncher(ABC):
                 next_step="`workbench jobs` shows the job's NODE; benchmark with `workbench bench "
                 "--url http://NODE:PORT`",
             )
-        script = job_scripts.find_script(self.scheduler.functions)
+        script = job_scripts.job_commands_script(self.scheduler.functions)
         words = (
             handle,
             join_process_patterns(),
@@ -353,7 +355,7 @@ def _other_node_findings(launch: Launch, node: str, files: str) -> list[Finding]
     return found
 
 
-def _server_file(launch: Launch) -> str:
+def _server_file_text(launch: Launch) -> str:
     """Return the content of the file `server`: shell code that sets the server's environment and
     working directory, and its command line as $1, $2, … CUDA_VISIBLE_DEVICES is left out, because
     the scheduler sets it. Raises InputError for an invalid variable name or a NUL byte."""

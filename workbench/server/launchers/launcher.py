@@ -90,7 +90,7 @@ class LaunchedServer:
 
 
 @dataclass(frozen=True, slots=True)
-class ServerFate:
+class ServerExitState:
     """What a launcher such as Slurm reports about a server after the process that followed it for
     Workbench has ended. `lives` is also true for a server that is still waiting to start. `ended`
     is the reason for the server's end."""
@@ -121,7 +121,7 @@ class Launcher(Protocol):
     the option --as."""
 
     name: str
-    start_program: str  # the program on the host that starts a server, such as "sbatch"
+    start_program_name: str  # the program on the host that starts a server, such as "sbatch"
     stop_s: float  # `stop` may take this long
     # of {"files", "port"}: those of the host that the server uses, checked before its start
     looks_at: frozenset[str]
@@ -131,7 +131,7 @@ class Launcher(Protocol):
         lack of permission. A finding of the level ERROR prevents the start."""
         ...
 
-    async def fetch(self, host: Host, launch: Launch) -> None:
+    async def fetch_image(self, host: Host, launch: Launch) -> None:
         """Fetch what the start needs and the host lacks, such as a container image. This is called
         before the server is stopped that the start replaces. Raises HostError or ServerError if it
         cannot be fetched."""
@@ -143,18 +143,20 @@ class Launcher(Protocol):
         command needs, such as a job script."""
         ...
 
-    def keeper(self, launch: Launch) -> Keeper:
+    def make_keeper(self, launch: Launch) -> Keeper:
         """Return the command of the keeper, the process that starts the server and follows it until
         the server ends."""
         ...
 
-    def adopting_keeper(self, launch: Launch, handle: str) -> Keeper:
+    def make_adopting_keeper(self, launch: Launch, handle: str) -> Keeper:
         """Return the command of a keeper, a process that follows a server, for a server that
         already runs as the unit, container or job `handle`. This keeper does not start the server.
         """
         ...
 
-    async def read_fate(self, host: Host, launch: Launch, launched: LaunchedServer) -> ServerFate:
+    async def read_exit_state(
+        self, host: Host, launch: Launch, launched: LaunchedServer
+    ) -> ServerExitState:
         """Ask the launcher's program whether the server of a run lives. The server is found by its
         handle (unit, container or job id), or by the run id if no handle was reported. Raises
         HostError if the program cannot tell."""
@@ -181,7 +183,7 @@ class Launcher(Protocol):
         after a stop; None if there is none."""
         ...
 
-    async def uninstall(
+    async def uninstall_and_list_removed(
         self, host: Host, launch: Launch, launched: LaunchedServer
     ) -> Sequence[str]:
         """Remove what the start of an ended server has installed on the host, such as a systemd

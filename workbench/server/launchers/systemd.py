@@ -28,7 +28,7 @@ from workbench.server.launchers.launcher import (
     Keeper,
     Launch,
     LaunchedServer,
-    ServerFate,
+    ServerExitState,
 )
 from workbench.server.process_command import read_command
 
@@ -46,7 +46,7 @@ def launcher(word: str) -> Systemd:
 class Systemd:
     """The launcher that runs servers as units of systemd."""
 
-    start_program = "systemd-run"
+    start_program_name = "systemd-run"
     looks_at = frozenset({"files", "port"})
     stop_s = STOP_GRACE_S + 10.0
 
@@ -58,7 +58,7 @@ class Systemd:
         done = await host.run(
             shell_argv(
                 script.CHECK_SCRIPT,
-                _manager_argument(launch.plan.run_options, launch.may_sudo),
+                _service_manager_word(launch.plan.run_options, launch.may_sudo),
                 unit,
             )
         )
@@ -67,7 +67,7 @@ class Systemd:
             seen.pop("active", None)
         return tuple(_find_unit_problems(scope, unit, seen))
 
-    async def fetch(self, host: Host, launch: Launch) -> None:
+    async def fetch_image(self, host: Host, launch: Launch) -> None:
         """Do nothing: a unit runs a program that is on the host."""
 
     def command(self, launch: Launch) -> Command:
@@ -89,9 +89,9 @@ class Systemd:
         words = (*argv, "--", *map(double_dollars, launch.argv))
         return Command(words, launch.env, host=launch.address, port=launch.port)
 
-    def keeper(self, launch: Launch) -> Keeper:
+    def make_keeper(self, launch: Launch) -> Keeper:
         scope, unit = (
-            _manager_argument(launch.plan.run_options, launch.may_sudo),
+            _service_manager_word(launch.plan.run_options, launch.may_sudo),
             _name_of_started_unit(launch),
         )
         if kind := _installation_kind(launch):
@@ -113,41 +113,43 @@ class Systemd:
         argv = shell_argv(script.KEEPER_SCRIPT, "start", launch.run_dir, unit, scope, *words)
         return Keeper(argv, launch.env)
 
-    def adopting_keeper(self, launch: Launch, handle: str) -> Keeper:
+    def make_adopting_keeper(self, launch: Launch, handle: str) -> Keeper:
         # The journal of a unit of the run is followed from its beginning, that of another unit from
         # its present start.
         since = "all" if handle == transient_unit_name(launch.run_id) else "start"
-        scope = _manager_argument(launch.plan.run_options, launch.may_sudo)
+        scope = _service_manager_word(launch.plan.run_options, launch.may_sudo)
         return Keeper(
             shell_argv(script.KEEPER_SCRIPT, "follow", launch.run_dir, handle, scope, since)
         )
 
-    async def read_fate(self, host: Host, launch: Launch, launched: LaunchedServer) -> ServerFate:
+    async def read_exit_state(
+        self, host: Host, launch: Launch, launched: LaunchedServer
+    ) -> ServerExitState:
         unit = _unit_name(launch, launched)
         seen = await self._read_unit_properties(host, launch.plan.run_options, unit)
         state, sub = seen.get("ActiveState", ""), seen.get("SubState", "")
         # a job is due at boot
         if (state in _LIVING_STATES and sub != "exited") or seen.get("Job", "0") not in ("", "0"):
-            return ServerFate(True, unit)
+            return ServerExitState(True, unit)
         # What a keeper that was killed has left: the environment, and the failed unit.
         await host.run(["rm", "-f", "--", f"{launch.run_dir}/environment"])
         if unit == transient_unit_name(launch.run_id) and state == "failed":
             await self._systemctl(host, launch.plan.run_options, "reset-failed", "--", unit)
         if seen.get("LoadState") == "not-found":
-            return ServerFate(
+            return ServerExitState(
                 False,
                 unit,
                 f"{unit} is gone: it was stopped from outside, or the host was restarted",
             )
         if seen.get("ExecMainCode") in (None, "", "0"):
-            return ServerFate(
+            return ServerExitState(
                 False,
                 unit,
                 f"{unit} is {state}: it was not started again after the host was restarted",
             )
         code = parse_whole_number(seen.get("ExecMainStatus")) or 0
         killed = seen.get("ExecMainCode") in ("2", "3")
-        return ServerFate(
+        return ServerExitState(
             False,
             unit,
             f"{unit} ended: {seen.get('Result') or state}",
@@ -190,14 +192,14 @@ class Systemd:
             return None
         return _name_of_started_unit(launch)
 
-    async def uninstall(
+    async def uninstall_and_list_removed(
         self, host: Host, launch: Launch, launched: LaunchedServer
     ) -> Sequence[str]:
         options = launch.plan.run_options
         if not _installation_kind(launch):
             return ()
         words = (
-            _manager_argument(options, host.may_sudo),
+            _service_manager_word(options, host.may_sudo),
             _name_of_started_unit(launch),
             _environment_directory(launch),
         )
@@ -257,7 +259,7 @@ class Systemd:
         try:
             return await host.run(
                 shell_argv(
-                    script.SYSTEMCTL_SCRIPT, _manager_argument(options, host.may_sudo), *words
+                    script.SYSTEMCTL_SCRIPT, _service_manager_word(options, host.may_sudo), *words
                 ),
                 timeout_s=timeout_s,
             )
@@ -334,7 +336,7 @@ def _scope_option(options: Mapping[str, str]) -> str:
     return launcher_option_value(LAUNCHER_NAME, options, "scope")
 
 
-def _manager_argument(options: Mapping[str, str], may_sudo: bool) -> str:
+def _service_manager_word(options: Mapping[str, str], may_sudo: bool) -> str:
     """Return the word by which the scripts know the service manager of the unit: "user" for the
     user's, "system" for the system's through sudo, "own" for the system's without sudo."""
     scope = _scope_option(options)

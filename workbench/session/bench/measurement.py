@@ -31,8 +31,8 @@ from workbench.model.setting_commands import is_lock
 from workbench.model.settings import HOST_INDEX
 from workbench.server.engine_counters import (
     describe_count_differences,
-    describe_foreign_load,
-    have_counts_caught_up,
+    describe_load_of_other_clients,
+    has_engine_counted_all,
 )
 from workbench.server.kept_connection import open_kept_connection
 from workbench.session.bench.answer_client import AnswerClient
@@ -311,7 +311,7 @@ class Measurement:
         await self._probe.send_prompts_before_load(self._spec, self._count)
         sent = self._probe.sent_counts
         await engine.read_counters_after_load(
-            0.0, 0.0, lambda counted: have_counts_caught_up(counted, *sent)
+            0.0, 0.0, lambda counted: has_engine_counted_all(counted, *sent)
         )
         if self._probe.given_up.requests and not await _wait_until_idle(engine):
             self._left = self._probe.given_up
@@ -390,7 +390,7 @@ class Measurement:
         sent = _counts_of_sent_load(outcome.summary)
 
         def is_complete(counted: EngineDuring) -> bool:
-            return self._cancel.is_set() or have_counts_caught_up(counted, *sent)
+            return self._cancel.is_set() or has_engine_counted_all(counted, *sent)
 
         return outcome, await engine.read_counters_after_load(begin, end, is_complete)
 
@@ -451,11 +451,11 @@ class Measurement:
         # the engine may count a part of a failed request
         if not (summary.requests_failed or outcome.partial or left.requests):
             during = replace(during, disagreements=describe_count_differences(during, *sent))
-        others = describe_foreign_load(
+        others = describe_load_of_other_clients(
             during,
             *sent,
             outcome.spec.concurrency + left.requests,
-            uncounted=_failed_prompt_and_output_tokens(outcome.spec, summary, left),
+            uncounted_tokens=_failed_prompt_and_output_tokens(outcome.spec, summary, left),
         )
         if others is not None:
             invalid.append(others)

@@ -193,7 +193,7 @@ def _start_program(entry: HostEntry) -> str:
     """Return the program with which the launcher of this entry starts servers, such as systemd-run;
     "" if Workbench starts them itself."""
     launcher = launcher_of(entry.run_as or PROCESS)
-    return launcher.start_program if launcher else ""
+    return launcher.start_program_name if launcher else ""
 
 
 def _clock_skew_s(now: str, started: float, took_s: float) -> float | None:

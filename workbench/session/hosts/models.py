@@ -351,7 +351,7 @@ class Models:
                 if way is not None:
                     await model_transfer.send_by_rsync(way, shipment, rest, report_progress)
                 else:
-                    await model_transfer.send_through_here(
+                    await model_transfer.send_through_this_machine(
                         near, far, shipment, rest, report_progress
                     )
                 break

@@ -82,7 +82,9 @@ class EngineFlags:
                 return known
             try:
                 data = own_flags.make_catalog_entries(
-                    engine, found.version, await engine_flags.read_engine_flags(host, engine, found)
+                    engine,
+                    found.version,
+                    await engine_flags.read_engine_flags_output(host, engine, found),
                 )
             except HostError as error:
                 self._refused[key] = error.message

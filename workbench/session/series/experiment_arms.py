@@ -320,7 +320,7 @@ class ExperimentArms:
         if run_id not in self._reported:
             supervisor, chosen = side.session.servers.supervisor, dict[str, str]()
             with suppress(WorkbenchError):  # the result counts without it
-                report = await supervisor.read_in_force(run_id)
+                report = await supervisor.read_settings_in_force(run_id)
                 for row in report.rows:
                     if row.kind == "engine" and row.in_force is not None:
                         chosen[row.name] = row.in_force

@@ -58,7 +58,7 @@ async def can_restart_in_place(session: Session, run_id: str) -> bool:
 async def restart_command(session: Session, run_id: str) -> str:
     """Return the command with which the launcher of a run restarts the run's server. Raises
     ServerError if the launcher cannot restart servers."""
-    return await session.servers.supervisor.restart(run_id, dry_run=True)
+    return await session.servers.supervisor.restart_and_return_command(run_id, dry_run=True)
 
 
 async def restart_in_place(session: Session, run_id: str) -> None:
@@ -73,7 +73,7 @@ async def restart_in_place(session: Session, run_id: str) -> None:
     for prepare in session.servers.before_end:
         await prepare(run_id)
     with session.core.show_busy("restarting"):
-        shown = await session.servers.supervisor.restart(run_id)
+        shown = await session.servers.supervisor.restart_and_return_command(run_id)
     session.core.record_command(shown, f"run {run_id}")
 
 
@@ -90,7 +90,7 @@ async def stop_and_uninstall(session: Session, run_id: str) -> Sequence[str]:
     status = session.servers.supervisor.status(run_id)
     if status.state.is_alive or status.outlived:
         await session.servers.stop(run_id)
-    removed = await session.servers.supervisor.uninstall(run_id)
+    removed = await session.servers.supervisor.uninstall_and_list_removed(run_id)
     session.core.record_command(
         f"workbench stop {run_id} --uninstall", f"removed {', '.join(removed) or 'nothing'}"
     )

@@ -78,7 +78,11 @@ async def transport_line(session: Session, status: ServerStatus) -> str | None:
     supervisor = session.servers.supervisor
     await supervisor.load_log(status.run_id)
     return next(
-        (f.text for f in supervisor.log_findings(status.run_id) if f.code in _TRANSPORT_FINDINGS),
+        (
+            f.text
+            for f in supervisor.findings_in_log(status.run_id)
+            if f.code in _TRANSPORT_FINDINGS
+        ),
         None,
     )
 

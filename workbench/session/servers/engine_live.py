@@ -163,7 +163,7 @@ class EngineReader:
         view = self._core.state.engine
         if view is None:
             return
-        ended = self._meter.add_reading(read)
+        ended = self._meter.add_reading_and_get_rates(read)
         for second, values in ended.items():
             self._timeline.add_engine_values(values, second)
         for event in self._episodes.take_reading(read):

@@ -143,7 +143,7 @@ class Servers:
                 return
             from workbench.session.servers.walltime import WalltimeWarnings
 
-            self._walltime = WalltimeWarnings(self._core, self.supervisor.host_time)
+            self._walltime = WalltimeWarnings(self._core, self.supervisor.host_unix_time_s)
         self._walltime.schedule_warnings(status)
 
     def _on_status_change(self, before: ServerStatus, now: ServerStatus) -> None:
@@ -340,12 +340,12 @@ class Servers:
         run_id = self._core.state.run_id
         if self._supervisor is None or run_id is None:
             return ()
-        return self._supervisor.log_findings(run_id)
+        return self._supervisor.findings_in_log(run_id)
 
     async def in_force(self) -> InForceReport:
         """Return for each setting in the plan of the selected run which value the running server
         really has. Raises ServerError if no run is selected."""
-        return await self.supervisor.read_in_force(self._selected_run())
+        return await self.supervisor.read_settings_in_force(self._selected_run())
 
     def _selected_run(self) -> str:
         if self._core.state.run_id is None:
@@ -683,7 +683,7 @@ class Servers:
         on_cluster, nodes = self._cluster_supervisor(), editor.node_commands()
         if on_cluster is not None and nodes:
             replaces = None if replaced is None else replaced.run_id
-            await on_cluster.check_ranks(
+            await on_cluster.checked_rank_commands(
                 editor.effective_plan, nodes, simulated=simulated, replaces=replaces
             )
         else:

@@ -75,7 +75,7 @@ def _launcher_suffix(server: ServerStatus) -> str:
 def _other_server_text(pid: str, server: FoundServer) -> str:
     how, by = "by hand", pid
     if server.unit:
-        how, by = f"by {server.run_as}", f"{server.unit}, {pid}"
+        how, by = f"by {server.launcher_name}", f"{server.unit}, {pid}"
     models = ", ".join(server.models[:5]) or server.note
     return f"{how:<13} {server.engine or '-':<9} {models}  {by}, port {server.port}"
 
@@ -532,7 +532,7 @@ class ServerController(Controller):
         assert server.unit is not None
         self.services.pages.close_all()
         following = adoption.adopt_server(
-            self.session, server.run_as, server.unit, server.run_options
+            self.session, server.launcher_name, server.unit, server.run_options
         )
         self.run_in_background(following, lambda _: self.go_to_pane("log"))
 

@@ -86,8 +86,8 @@ def external_server_rows(server: FoundServer, width: int) -> list[Row]:
         "unit": "",
         "models": ", ".join(server.models) or server.note,
         "output": server.output or "in the terminal that started it: not shown here",
-        "measure": server.bench,
-        "follow": server.adopt,
+        "measure": server.bench_command,
+        "follow": server.adopt_command,
     }
     if server.unit:
         about["unit"] = server.unit_text

@@ -193,7 +193,7 @@ def check_pinned_versions(seen: Examination) -> Iterator[Finding]:
                 have = stack.versions.get(name)
                 if have is None or name not in TITLES:
                     continue
-                if any(_same_version(have, pin) for pin in wanted):
+                if any(_is_same_version(have, pin) for pin in wanted):
                     continue
                 text = (
                     f"{package} {version} was built with {TITLES[name]} {' or '.join(wanted)}, and "
@@ -287,7 +287,7 @@ def _is_below(stack: EnginePackages, package: str, bound: str) -> bool:
     return bool(have) and have < version_key(bound)
 
 
-def _same_version(have: str, wanted: str) -> bool:
+def _is_same_version(have: str, wanted: str) -> bool:
     """Return whether the installed version `have` equals `wanted`. A part after "+", such as
     "+cu128", is compared only if `wanted` has one."""
     return have == wanted or ("+" not in wanted and have.partition("+")[0] == wanted)

@@ -111,7 +111,7 @@ def set_flag(
     match = look_up_flag(catalog, spelling)
     if match.name in registry.get_engine(plan.engine).model_flags and isinstance(value, str):
         return replace(plan, model=value)
-    if match.spec is None and (dotted := _split_json_key(catalog, spelling)):
+    if match.spec is None and (dotted := _json_flag_and_keys(catalog, spelling)):
         base, keys = dotted
         return plan.with_flag(base.name, _set_json_key(plan.flag(base.name), keys, value), origin)
     return plan.with_flag(match.name, match.value_for_flag(value), origin)
@@ -321,7 +321,7 @@ def _node_from_entry(catalog: FlagCatalog, entry: Any, variables: Mapping[str, s
     )
 
 
-def _split_json_key(catalog: FlagCatalog, spelling: str) -> tuple[FlagSpec, list[str]] | None:
+def _json_flag_and_keys(catalog: FlagCatalog, spelling: str) -> tuple[FlagSpec, list[str]] | None:
     """Split a spelling such as "speculative-config.model" into the JSON flag and the keys inside
     its value. None if the spelling does not name a key of a JSON flag."""
     base, *keys = spelling.strip().lstrip("-").split(".")

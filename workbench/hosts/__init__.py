@@ -75,7 +75,7 @@ def _is_ssh_name(name: str) -> bool:
     return ssh_names.is_known(name)
 
 
-def _ssh_names() -> Iterable[str]:
+def _list_ssh_names() -> Iterable[str]:
     from workbench.hosts import ssh_names
 
     return ssh_names.list_host_aliases()
@@ -87,7 +87,9 @@ def _open_ssh(name: str, known_as: str) -> Host:
     return SshHost(name, known_as=known_as)
 
 
-SSH = HostKind(_is_ssh_name, _ssh_names, _open_ssh)  # last: opens every name that no other kind has
+SSH = HostKind(
+    _is_ssh_name, _list_ssh_names, _open_ssh
+)  # last: opens every name that no other kind has
 KINDS = (HostKind("local".__eq__, lambda: ["local"], _open_local), SSH)
 
 

@@ -94,7 +94,7 @@ class RankState:
         return ended and not self.has_processes
 
     @property
-    def reason(self) -> str | None:
+    def state_reason(self) -> str | None:
         """Why the rank is in its state; None if no reason or no state is known."""
         if self.status is None:
             return None
@@ -153,7 +153,7 @@ def find_first_failed_rank(ranks: Sequence[RankState]) -> RankState | None:
     only if there is no other."""
 
     def sort_key_of_failed_rank(rank: RankState) -> tuple[bool, float]:
-        is_consequence = bool(_CONSEQUENCE_ERRORS.search(rank.reason or ""))
+        is_consequence = bool(_CONSEQUENCE_ERRORS.search(rank.state_reason or ""))
         return is_consequence, math.inf if rank.ended_ago_s is None else -rank.ended_ago_s
 
     failed = (rank for rank in ranks if rank.has_failed)
@@ -204,7 +204,7 @@ def _state_reason_and_rank(
     if (first := find_first_failed_rank(ranks)) is not None:
         return (
             ended,
-            f"{first.label_and_host}: {first.reason or 'it ended without an error line'}",
+            f"{first.label_and_host}: {first.state_reason or 'it ended without an error line'}",
             first,
         )
     unknown = [rank for rank in ranks if rank.is_unknown]
@@ -220,7 +220,7 @@ def _state_reason_and_rank(
         return ended, f"{missing[0].label_and_host} was never started", missing[0]
     if unknown:
         lost = unknown[0]
-        why = lost.unreachable or lost.reason or "the host cannot be reached"
+        why = lost.unreachable or lost.state_reason or "the host cannot be reached"
         return ServerState.UNKNOWN, f"{lost.label_and_host}: {why}", lost
     if any(rank.is_run_missing for rank in ranks):
         return ServerState.STARTING, None, None

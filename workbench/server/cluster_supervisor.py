@@ -156,7 +156,7 @@ class ClusterSupervisor(Supervisor):
 
     def statuses(self) -> tuple[ServerStatus, ...]:
         plain = [run.status for run in self.watched_runs() if run.record.cluster is None]
-        merged = map(self._compute_server_status, self._known_servers())
+        merged = map(self._compute_server_status, self._list_cluster_runs())
         return tuple(sorted((*plain, *merged), key=lambda status: status.run_id, reverse=True))
 
     def record(self, run_id: str) -> RunRecord:
@@ -213,7 +213,7 @@ class ClusterSupervisor(Supervisor):
             self._publish_status_or_stop_ranks(server)
 
     def _find_server_of_rank(self, run_id: str) -> ClusterRun | None:
-        for server in self._known_servers():
+        for server in self._list_cluster_runs():
             if any(rank.run_id == run_id for rank in server.ranks):
                 return server
         return None
@@ -238,7 +238,7 @@ class ClusterSupervisor(Supervisor):
             self._start_rank_search()
 
     def _publish_all_or_stop_ranks(self) -> None:
-        for server in self._known_servers():
+        for server in self._list_cluster_runs():
             self._publish_status_or_stop_ranks(server)
 
     def _store_rank_ends(self, server: ClusterRun, ranks: Sequence[RankState]) -> None:
@@ -248,7 +248,7 @@ class ClusterSupervisor(Supervisor):
         over = all(rank.is_over for rank in ranks)
         if head is None or head.facts.rank_ends or not over:
             return
-        ends = {one.rank.run_id: RankEnd(str(one.state), one.reason) for one in ranks}
+        ends = {one.rank.run_id: RankEnd(str(one.state), one.state_reason) for one in ranks}
         head.facts = replace(head.facts, rank_ends=ends)
         task = asyncio.create_task(self._write_rank_ends(head, ends))
         self._write_tasks.add(task)
@@ -276,13 +276,13 @@ class ClusterSupervisor(Supervisor):
     async def _search_missing_ranks(self) -> None:
         await asyncio.sleep(_SEARCH_INTERVAL_S)
         missing = set[str]()
-        for server in self._known_servers():
+        for server in self._list_cluster_runs():
             missing.update(one.rank.host for one in self._rank_states(server) if one.is_run_missing)
         await self._load_runs_of_nodes(missing & self._others.keys(), NEWEST_RUNS)
         self._search_task = None
         self._publish_all_or_stop_ranks()
 
-    def _known_servers(self) -> list[ClusterRun]:
+    def _list_cluster_runs(self) -> list[ClusterRun]:
         return [record.cluster for record in self._records_by_server().values() if record.cluster]
 
     # ---- list and adopt
@@ -409,7 +409,7 @@ class ClusterSupervisor(Supervisor):
             await discard_prepared_ranks()
             raise failed
 
-        async def launch() -> ServerStatus:
+        async def launch_prepared_ranks() -> ServerStatus:
             try:
                 return await self._launch_ranks(plan, commands, server, prepared)
             except BaseException:
@@ -418,7 +418,7 @@ class ClusterSupervisor(Supervisor):
                 )  # of the ranks that were not launched
                 raise
 
-        return PreparedServer(server.server_id, launch, discard_prepared_ranks)
+        return PreparedServer(server.server_id, launch_prepared_ranks, discard_prepared_ranks)
 
     async def checked_rank_commands(
         self,

@@ -138,8 +138,8 @@ class LogPattern:
         groups = found.groupdict()
         changes = []
         for name_form, value_form, *env in self._change_rows_for_engine(engine):
-            name = _fill_in_groups(name_form, groups)
-            value = _fill_in_groups(value_form, groups)
+            name = _insert_match_groups(name_form, groups)
+            value = _insert_match_groups(value_form, groups)
             if _MISSING_GROUP in (name, value):
                 return ()
             changes.append(PlanChange(str(name), value, bool(env)))
@@ -158,7 +158,7 @@ class LogPattern:
 _MISSING_GROUP = object()  # a group that the line lacks
 
 
-def _fill_in_groups(text: Any, groups: Mapping[str, str | None]) -> Any:
+def _insert_match_groups(text: Any, groups: Mapping[str, str | None]) -> Any:
     """Return `text`, the name or value of a plan change, with `groups`, the parts of the matched
     log line, filled in. "{GROUP}" becomes the text or number of that group, and {"share": [A, B]}
     the quotient of two groups. Return _MISSING_GROUP if a group is missing."""

@@ -13,7 +13,7 @@ _KIB_PER_GIB = 1 << 20
 _GUARDED_SCRIPT = read_script(__file__, "run_with_memory_guard.sh")
 
 
-def guard_command(argv: Sequence[str], reserve_gib: float) -> tuple[str, ...]:
+def memory_guard_command(argv: Sequence[str], reserve_gib: float) -> tuple[str, ...]:
     """Return the command that runs the server `argv` and stops it when less than `reserve_gib` GiB
     of the host's memory is available."""
     return (

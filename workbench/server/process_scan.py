@@ -96,11 +96,11 @@ class ProcessScan:
         }
 
 
-def _read_file_start(path: str, most: int = 1 << 20) -> str:
+def _read_file_start(path: str, max_bytes: int = 1 << 20) -> str:
     """Return the start of a file, and "" if it cannot be read."""
     try:
         with open(path, "rb") as file:
-            return file.read(most).decode("utf-8", "replace")
+            return file.read(max_bytes).decode("utf-8", "replace")
     except OSError:
         return ""
 

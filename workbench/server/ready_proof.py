@@ -37,7 +37,7 @@ async def check_and_record_readiness(host: Host, run: WatchedRun) -> bool:
     return True
 
 
-async def probe_again(host: Host, run: WatchedRun) -> ServedText:
+async def probe_served_text_again(host: Host, run: WatchedRun) -> ServedText:
     """Ask the READY server of a run for text once more, and record the answers in place of the
     former ones. Raises ServerError if the server does not answer, and HostError if the host cannot
     be reached."""

@@ -20,7 +20,7 @@ from workbench.model.server_run import ServerStatus
 from workbench.server import preflight
 from workbench.server.launchers import launcher_of
 from workbench.server.launchers.launcher import Keeper
-from workbench.server.memory_guard import guard_command
+from workbench.server.memory_guard import memory_guard_command
 from workbench.server.run_directory import encode_record
 from workbench.server.watched_rank import RankStart, unwatched_ranks_warning
 from workbench.server.watched_run import WatchedRun
@@ -176,7 +176,7 @@ def _make_keeper_without_launcher(
         return server
     argv, files = server.argv, server.files
     if rank.server.reserve_gib:
-        argv = guard_command(argv, rank.server.reserve_gib)
+        argv = memory_guard_command(argv, rank.server.reserve_gib)
     if rank.watch is None:
         run.at_start = unwatched_ranks_warning(rank.server)
     else:

@@ -197,7 +197,7 @@ def _text_findings(facts: RunFacts) -> list[Finding]:
 
 def _findings_of_run(facts: RunFacts) -> tuple[Finding, ...]:
     made = (
-        _record_finding(facts),
+        _finding_of_unreadable_record(facts),
         _restart_finding(facts),
         None if facts.alive else ending_finding(facts),
         *_text_findings(facts),
@@ -207,7 +207,7 @@ def _findings_of_run(facts: RunFacts) -> tuple[Finding, ...]:
     return tuple(filter(None, made))
 
 
-def _record_finding(facts: RunFacts) -> Finding | None:
+def _finding_of_unreadable_record(facts: RunFacts) -> Finding | None:
     if not facts.record.problem:
         return None
     fix = f"run workbench stop {facts.record.run_id}, or end its process with kill"

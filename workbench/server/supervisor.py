@@ -285,7 +285,7 @@ class Supervisor:
                 host=self.host.name,
                 next_step="`workbench servers` lists the runs",
             )
-        text = await ready_proof.probe_again(self.host, run)
+        text = await ready_proof.probe_served_text_again(self.host, run)
         self._publish(run)
         return text
 

@@ -24,7 +24,12 @@ from workbench.model.untrusted_numbers import number_for_field
 from workbench.server import readiness
 from workbench.server.kept_connection import KeptConnection
 from workbench.server.launchers import launcher
-from workbench.server.launchers.launcher import Launch, LaunchedServer, launch_of, parse_launched
+from workbench.server.launchers.launcher import (
+    Launch,
+    LaunchedServer,
+    launch_from_command,
+    parse_launched,
+)
 from workbench.server.log_lines import LogFollower
 from workbench.server.run_directory import (
     RANK_ENDS_FILE,
@@ -225,7 +230,7 @@ class WatchedRun:
     def make_launch(self, command: Command | None = None) -> Launch:
         """Return the run in the form that its launcher gets. It contains `command` if given,
         otherwise the recorded command, whose secrets are masked."""
-        launch = launch_of(
+        launch = launch_from_command(
             self.record.run_id, self.run_dir, self.record.plan, command or self.record.command
         )
         return replace(launch, may_sudo=self.host.may_sudo)

@@ -30,7 +30,12 @@ from workbench.model.run_options import with_assignments
 from workbench.server import log_patterns
 from workbench.server.launchers import containers
 from workbench.server.launchers.containers import Containers, launcher
-from workbench.server.launchers.launcher import Launch, LaunchedServer, launch_of, parse_launched
+from workbench.server.launchers.launcher import (
+    Launch,
+    LaunchedServer,
+    launch_from_command,
+    parse_launched,
+)
 
 RUN = "20261122-200000-vllm-abcd"
 TEXT = st.text(
@@ -72,7 +77,7 @@ def launch(
     run_dir: str = "/runs/one",
 ) -> Launch:
     plan = with_assignments(plan, word, options or [])
-    return launch_of(RUN, run_dir, plan, registry.get_engine(plan.engine).command(plan))
+    return launch_from_command(RUN, run_dir, plan, registry.get_engine(plan.engine).command(plan))
 
 
 def pairs(words: tuple[str, ...] | list[str], option: str) -> list[str]:

@@ -46,7 +46,7 @@ class Launch:
     replaced: str | None = None
 
 
-def launch_of(run_id: str, run_dir: str, plan: LaunchPlan, command: Command) -> Launch:
+def launch_from_command(run_id: str, run_dir: str, plan: LaunchPlan, command: Command) -> Launch:
     """Return the input for a launcher: the run with its plan and the engine's command."""
     files, host, port = command.open_files, command.host, command.port
     return Launch(

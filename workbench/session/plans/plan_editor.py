@@ -293,9 +293,9 @@ class PlanEditor:
         except WorkbenchError:
             return None
         # loads modules that a process does not need
-        from workbench.server.launchers.launcher import launch_of
+        from workbench.server.launchers.launcher import launch_from_command
 
-        launch = launch_of(RUN_ID, RUN_DIR, self.effective_plan, command)
+        launch = launch_from_command(RUN_ID, RUN_DIR, self.effective_plan, command)
         shown, values = mask_command(launcher.command(launch)), secret_values(command)
         return replace(
             shown,

@@ -252,7 +252,7 @@ class _Asker:
         if vectors:
             return _vector_findings(vectors)
         return answer_probe.assess_probe(
-            self._probed,
+            self._received_answers,
             model=self._model,
             asks_sent_at_once=PROMPTS_TOGETHER,
             nonsense_expected=nonsense_expected,

@@ -90,7 +90,7 @@ def test_a_server_by_hand_is_found_with_its_command_line(
         and "***" in server.command
     )
     assert server.output == str(tmp_path / "out.txt") and server.uid == os.getuid()
-    assert server.bench == f"workbench bench --url http://127.0.0.1:{server.port}"
+    assert server.bench_command == f"workbench bench --url http://127.0.0.1:{server.port}"
     assert alive(by_hand.pid)
 
 

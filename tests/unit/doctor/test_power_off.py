@@ -194,7 +194,7 @@ def test_the_first_screen_after_it_says_so_and_the_next_one_does_not() -> None:
             (driver / "before_boot").write_text(f"journal={now - 90} box kernel: x\n")
             recorded(folder, session.host.name, now - 90)
             kept = session._keep_history()
-            kept.read()
+            kept.load_stored_history()
             await session.telemetry.start()
             await eventually(lambda: session.state.notice is not None, "the notice")
             assert session.state.notice is not None

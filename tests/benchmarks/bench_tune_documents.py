@@ -291,7 +291,7 @@ async def tuned(
                 print("  ", changes_text(one.sets), f"{truth(_editor(servers.base, one.sets)):.1f}")
             for left in planned.spec.tune.left_out:
                 print("   left out:", left.words, "-", left.reason)
-        design = planned.design
+        design = planned.make_design
 
         def with_progress(progress: SweepProgress) -> Any:
             servers.progress = progress

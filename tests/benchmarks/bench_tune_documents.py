@@ -297,7 +297,7 @@ async def tuned(
             servers.progress = progress
             return design(progress)
 
-        sweep = await session.sweeps.run_tune(replace(planned, design=with_progress))
+        sweep = await session.sweeps.run_tune(replace(planned, make_design=with_progress))
         if verbose:
             print("\n".join(f"   {note}" for note in sweep.notes), sweep.error or "")
         entry = winner_of(sweep, await _final(session, sweep))

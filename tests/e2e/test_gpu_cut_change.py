@@ -123,10 +123,10 @@ def test_the_value_of_the_host_decides_after_a_while(
             there.journal.write_text(json.dumps(data))
             there.sim.change_setting(0, limit_w=watts)
             assert (
-                await cut_changes.settle_cut_changes(there.host) == ()
+                await cut_changes.settle_cut_off_changes(there.host) == ()
             )  # its command could still run
             monkeypatch.setattr(cut_changes, "SETTLED_AFTER_S", 0.0)
-            settled = await cut_changes.settle_cut_changes(there.host)
+            settled = await cut_changes.settle_cut_off_changes(there.host)
             assert [text in one.text for one in settled] == ([True] if text else [])
 
         asyncio.run(work())
@@ -149,7 +149,7 @@ def test_a_second_change_that_was_cut_off_leaves_the_first_one(
             cut["entries"][0].update(state="pending", earlier=old)
             there.journal.write_text(json.dumps(cut))
             there.sim.change_setting(0, limit_w=400.0)
-            (settled,) = await cut_changes.settle_cut_changes(there.host)
+            (settled,) = await cut_changes.settle_cut_off_changes(there.host)
             assert not settled.applied
 
         asyncio.run(work())

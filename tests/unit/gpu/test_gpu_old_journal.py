@@ -51,7 +51,7 @@ def test_the_journal_of_the_previous_version_is_reverted(tmp_path: Path) -> None
         assert report.ok and len(report.outcomes) == 4, report
         gpu = state.settings()[1]
         assert (gpu.limit_w, gpu.gpu_lock_mhz, gpu.persistence) == (None, None, False)
-        assert (await read_core_settings(host)).common_value("governor") == "performance"
+        assert (await read_core_settings(host)).format_values_of_cores("governor") == "performance"
         kept = json.loads(path.read_text())
         assert (
             kept["version"] == JOURNAL_VERSION and kept["entries"] == [] and len(kept["log"]) == 8

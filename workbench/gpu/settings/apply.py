@@ -142,7 +142,9 @@ async def _carry_out_commands(
     async with StandstillWatch() as standstill, journals.locked_journal(host) as held:
         now, was, before = await _write_and_publish_entries(held, commands, watch, seen)
         watching = await _start_guard(held, was, guard)
-        ran = await command_runner.run_all(host, commands, rights, stop, standstill)
+        ran = await command_runner.run_commands_until_failure(
+            host, commands, rights, stop, standstill
+        )
         after = await read_values_again(host, _setting_keys_of(commands))
         outcomes = judged.keep_one_persistence_warning(
             [judged.outcome_of_change(c, before[c], ran.get(c), after, now) for c in commands]

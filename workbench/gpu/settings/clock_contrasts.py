@@ -128,7 +128,7 @@ def select_readings_under_load(moments: Sequence[Moment], gpu_index: int) -> lis
     ]
 
 
-def clock_limited_by(reading: BenchmarkReading, setting: ClockSetting) -> int | None:
+def clock_mhz_limited_by(reading: BenchmarkReading, setting: ClockSetting) -> int | None:
     """Return the clock in MHz that the lock `setting` limits (SM or memory clock). None if the
     driver did not report it."""
     found: int | None = getattr(reading, setting.clock)
@@ -157,7 +157,7 @@ def collect_measured_clocks(
         if len(limits) != 1 or limiter not in (None, POWER, UNNAMED):
             continue
         for setting, other in (LOCKS, LOCKS[::-1]):
-            clocks = [clock_limited_by(reading, setting) for reading in readings]
+            clocks = [clock_mhz_limited_by(reading, setting) for reading in readings]
             mhz = [clock for clock in clocks if clock is not None]
             if len(mhz) < MIN_READINGS:
                 continue
@@ -192,7 +192,7 @@ def is_within_lock(mhz: float, lock: ClockRange) -> bool:
     return lock.min_mhz - CLOCK_TOLERANCE_MHZ <= mhz <= lock.max_mhz + CLOCK_TOLERANCE_MHZ
 
 
-def find_contrasting_clock(clock: Clock, known: Iterable[Clock]) -> Clock | None:
+def find_clock_that_proves_lock(clock: Clock, known: Iterable[Clock]) -> Clock | None:
     """Return a clock of `known` which proves that a lock has an effect, because it differs from
     `clock`. It must have been measured with another lock or with none, under the same
     circumstances. None if there is no such clock."""
@@ -202,7 +202,7 @@ def find_contrasting_clock(clock: Clock, known: Iterable[Clock]) -> Clock | None
     return None
 
 
-def find_clock_before_raise(clock: Clock, known: Iterable[Clock]) -> Clock | None:
+def find_lower_clock_without_lock(clock: Clock, known: Iterable[Clock]) -> Clock | None:
     """Return a clock of `known`, measured without a lock, which proves that the lock raised
     `clock`, although not up to the lock's minimum. None if there is no such clock."""
     if clock.lock is None or clock.mhz >= clock.lock.min_mhz:

@@ -73,7 +73,7 @@ async def run_setting_command(host: Host, one: SettingCommand, rights: Rights) -
     )
 
 
-async def run_all(
+async def run_commands_until_failure(
     host: Host,
     commands: Sequence[SettingCommand],
     rights: Rights,
@@ -102,7 +102,7 @@ async def run_all(
     return ran
 
 
-async def try_all_commands(
+async def run_commands_despite_failures(
     host: Host, commands: Sequence[SettingCommand], rights: Rights
 ) -> dict[SettingCommand, CommandRun]:
     """Run every command, even after a failure, and return the result of each. A command is skipped

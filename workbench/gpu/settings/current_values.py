@@ -45,7 +45,7 @@ class Cores:
     why: str = "here: a virtual machine, or a kernel without a driver for this CPU"
     sysfs: str = setting_commands.SYSFS
 
-    def common_value(self, key: str) -> str | None:
+    def format_values_of_cores(self, key: str) -> str | None:
         """Return the value of a setting on all cores: "powersave" if all have the same value, or
         "performance=0-3 powersave=4-7" if they differ. None if no core has the setting."""
         return core_values.format_core_values(self._values_by_core(key))
@@ -62,7 +62,7 @@ class Cores:
         """Return a text that says why no CPU core of the host has the setting `key`."""
         return f"no {_KERNEL_PART_OF_SETTING[key]} {self.why}"
 
-    def check_value(self, key: str, wanted: str) -> None:
+    def require_supported_value(self, key: str, wanted: str) -> None:
         """Raise InputError if the setting `key` of the CPU cores cannot get the value `wanted`,
         because no core has the setting or some core does not offer the value."""
         if not self.idle_states_by_core(key):
@@ -144,17 +144,17 @@ class CurrentValues:
         """Return the value of a setting on the GPU `uuid`, or on the host's CPU cores. None if the
         host does not report it, which is always so for a clock lock."""
         if setting in OF_CORES:
-            return self.cores.common_value(setting)
+            return self.cores.format_values_of_cores(setting)
         return setting_of(setting).read(self.telemetry, uuid)
 
     def info(self, uuid: str) -> GpuInfo | None:
         """Return the properties of the GPU `uuid`, None if the GPU is missing."""
         return next((i for i in self.telemetry.infos if i.uuid == uuid), None)
 
-    def index(self, uuid: str, otherwise: int) -> int:
-        """Return the present index of the GPU `uuid`, or `otherwise` if the GPU is missing."""
+    def gpu_index(self, uuid: str, default: int) -> int:
+        """Return the present index of the GPU `uuid`, or `default` if the GPU is missing."""
         info = self.info(uuid)
-        return otherwise if info is None else info.index
+        return default if info is None else info.index
 
 
 async def read_values(host: Host, settings: Collection[str]) -> CurrentValues:

@@ -23,7 +23,7 @@ from workbench.model.setting_commands import APPLIED, PENDING, is_lock, value_eq
 SETTLED_AFTER_S = COMMAND_TIMEOUT_S  # a command that was sent before the cut can run for so long
 
 
-class SettledChanges(NamedTuple):
+class SettledChange(NamedTuple):
     """What became of a change that was cut off. `applied` is False if the setting has its earlier
     value."""
 
@@ -56,7 +56,9 @@ def select_cut_off_changes(records: Sequence[Record]) -> list[Record]:
     ]
 
 
-async def settle_cut_changes(host: Host, *, never_sent: bool = False) -> tuple[SettledChanges, ...]:
+async def settle_cut_off_changes(
+    host: Host, *, never_sent: bool = False
+) -> tuple[SettledChange, ...]:
     """Read what became of the changes that were cut off, and write it to the journal. Return the
     changes that are settled. A change of the last SETTLED_AFTER_S seconds is left for a later call,
     unless its commands were `never_sent`. The caller knows that this process makes no change now.
@@ -66,31 +68,31 @@ async def settle_cut_changes(host: Host, *, never_sent: bool = False) -> tuple[S
         if not records:
             return ()
         now = await read_values(host, {record.entry.setting for record in records})
-        settled: list[SettledChanges] = []
+        settled: list[SettledChange] = []
         state = held.journal
         for record in records:
             sure = never_sent and record.owner == THIS
             age_s = now.telemetry.unix_s - claims.last_changed_unix_s(record.entry.field_values)
             if sure or age_s >= SETTLED_AFTER_S:
-                state = _settle_cut_change(state, record.entry, now, settled)
+                state = _settle_cut_off_change(state, record.entry, now, settled)
         if state is not held.journal:
             await held.save(state)
         return tuple(settled)
 
 
-def _settle_cut_change(
-    state: Journal, entry: JournalEntry, now: CurrentValues, settled: list[SettledChanges]
+def _settle_cut_off_change(
+    state: Journal, entry: JournalEntry, now: CurrentValues, settled: list[SettledChange]
 ) -> Journal:
     """Return the journal with the outcome of the change of `entry`, and add it to `settled`. The
     journal is returned as it is if the host's value shows no outcome."""
     live = now.value(*entry.gpu_and_setting)
     earlier = entry.earlier or {}
     if value_equals(entry.setting, live, earlier.get("now", entry.before)):
-        outcome = SettledChanges(entry, applied=False)
+        outcome = SettledChange(entry, applied=False)
         kept = entry_before_change(entry)
         state = state.with_restored_entry(entry.gpu_and_setting, kept)
     elif value_equals(entry.setting, live, entry.now):
-        outcome = SettledChanges(entry, applied=True)
+        outcome = SettledChange(entry, applied=True)
         state = state.with_restored_entry(
             entry.gpu_and_setting, replace(entry, state=APPLIED, earlier=None)
         )

@@ -46,7 +46,7 @@ def plan_commands(
     for selector, settings in wanted.items():
         changed = [setting for setting in SETTINGS if setting.key in settings]
         for key in (setting.key for setting in changed if setting.of_host):
-            cores.check_value(key, settings[key])
+            cores.require_supported_value(key, settings[key])
             commands += make_setting_commands(HOST_INDEX, HOST, key, settings[key], rights, cores)
         on_gpus = [(setting, settings[setting.key]) for setting in changed if not setting.of_host]
         if not on_gpus and selector == "all":

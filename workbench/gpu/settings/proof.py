@@ -23,11 +23,11 @@ from workbench.gpu.settings.clock_contrasts import (
     Clock,
     ContrastEvidence,
     causes_of_lower_clock,
-    clock_limited_by,
+    clock_mhz_limited_by,
     collect_measured_clocks,
-    find_clock_before_raise,
     find_clock_that_ignores_lock,
-    find_contrasting_clock,
+    find_clock_that_proves_lock,
+    find_lower_clock_without_lock,
     is_within_lock,
     limiter_of_difference,
     select_readings_under_load,
@@ -171,7 +171,7 @@ def _confirm_by_contrast(
     """Return `proof` with the verdict "in force" if a clock measured with another lock proves that
     this lock works, or "no effect" if it proves the opposite. Otherwise return `proof` with the
     reason why this load proves nothing."""
-    other = find_contrasting_clock(clock, known.clocks) if clock else None
+    other = find_clock_that_proves_lock(clock, known.clocks) if clock else None
     if other is not None or known.is_effect_shown(one):
         how = (
             (f"; under the same load the clock was {_compared_clock_text(other)}")
@@ -217,7 +217,7 @@ def _why_effect_is_unproven(clock: Clock | None, known: ContrastEvidence) -> str
 def _assess_unreached_clock(proof: Proof, clock: Clock, known: ContrastEvidence) -> Proof:
     """Return `proof` with the verdict "capped" if a clock measured without a lock proves that the
     lock raised `clock`, but not up to the lock's minimum. Otherwise return `proof`."""
-    other = find_clock_before_raise(clock, known.clocks)
+    other = find_lower_clock_without_lock(clock, known.clocks)
     if other is None:
         return proof
     what = _lock_name(proof.setting)
@@ -245,7 +245,7 @@ def _assess_clock_lock(
 ) -> Proof:
     what = _lock_name(one.setting)
     wanted = setting.input_text(lock)
-    clocks = [(clock_limited_by(reading, setting), reading) for reading in readings]
+    clocks = [(clock_mhz_limited_by(reading, setting), reading) for reading in readings]
     pairs = [(mhz, reading) for mhz, reading in clocks if mhz is not None]
     if len(pairs) < MIN_READINGS:
         return _unproven_proof(one, what, len(pairs), f"{wanted} MHz")

@@ -176,7 +176,7 @@ def _command_for_setting_left_alone(
 ) -> SettingCommand:
     """Return a command without argv, which stands in the report for a setting that the revert
     leaves alone."""
-    index = now.index(entry.gpu_uuid, entry.gpu_index)
+    index = now.gpu_index(entry.gpu_uuid, entry.gpu_index)
     return SettingCommand(index, entry.gpu_uuid, entry.setting, (), value=way.value)
 
 
@@ -227,7 +227,7 @@ async def restore_entries(
     revert, None to show the values in the journal as the old ones."""
     ordered = _sort_for_revert(entries)
     pairs = [(entry, _revert_commands(entry, rights, now)) for entry in ordered]
-    ran = await command_runner.try_all_commands(
+    ran = await command_runner.run_commands_despite_failures(
         host, [one for _, commands in pairs for one in commands], rights
     )
     after = await read_values_again(host, {e.setting for e in ordered}) if pairs else now
@@ -252,7 +252,7 @@ def _revert_commands(
     entry: JournalEntry, rights: Rights, now: CurrentValues
 ) -> tuple[SettingCommand, ...]:
     value = setting_commands.value_to_restore(entry.before)
-    index = now.index(entry.gpu_uuid, entry.gpu_index)
+    index = now.gpu_index(entry.gpu_uuid, entry.gpu_index)
     return make_setting_commands(index, entry.gpu_uuid, entry.setting, value, rights, now.cores)
 
 

@@ -21,7 +21,7 @@ from workbench.gpu.settings.alterations import (
     is_left_to_former_claimant,
     select_locks_in_force,
 )
-from workbench.gpu.settings.cut_changes import select_cut_off_changes, settle_cut_changes
+from workbench.gpu.settings.cut_changes import select_cut_off_changes, settle_cut_off_changes
 from workbench.gpu.telemetry.source_of_host import read_once
 from workbench.model.counts import gpus_text
 from workbench.model.errors import WorkbenchError
@@ -139,7 +139,7 @@ class GpuAlterations:
     async def _settle_cut_changes(self) -> None:
         """Find out what became of changes that were cut off, and tell the user."""
         with suppress(WorkbenchError):  # the link is lost again, or another Workbench changes them
-            settled = await settle_cut_changes(self._core.host, never_sent=self.never_sent)
+            settled = await settle_cut_off_changes(self._core.host, never_sent=self.never_sent)
             texts = []
             for change in settled:
                 gpu = change.entry.gpu_index

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.bench import sweep_knee
 from workbench.bench.runner import BenchCancelled
-from workbench.gpu.settings.clock_contrasts import LIMITER_OF_REASON, find_contrasting_clock
+from workbench.gpu.settings.clock_contrasts import LIMITER_OF_REASON, find_clock_that_proves_lock
 from workbench.gpu.settings.owners import identity_of_this_process
 from workbench.gpu.telemetry.steady_state import WINDOW_S, why_not_steady
 from workbench.model.errors import BenchError, HostError, SettingsError, WorkbenchError
@@ -294,7 +294,7 @@ class GpuSweep(SweepDesign):
                 continue
             lock = self.values[index].wanted[self.setting]
             newest = {clock.gpu_uuid: clock for clock in mine if clock.lock == lock}
-            contrasts = [find_contrasting_clock(clock, mine) for clock in newest.values()]
+            contrasts = [find_clock_that_proves_lock(clock, mine) for clock in newest.values()]
             if len(contrasts) == len(uuids) and None not in contrasts:
                 self.progress.change_point(index, in_force=str(InForce.YES))
 

@@ -112,7 +112,7 @@ def test_a_revert_that_needs_no_command_is_recorded_in_words() -> None:
     control = SimpleNamespace(
         _core=core,
         alterations=SimpleNamespace(read=_nothing),
-        _telemetry=SimpleNamespace(refresh=_nothing),
+        _telemetry=SimpleNamespace(refresh_gpu_readings=_nothing),
     )
     report = SettingsReport((SettingOutcome(left, ok=True),))
     asyncio.run(GpuControl._record_change_report(control, report))  # type: ignore[arg-type]

@@ -33,7 +33,7 @@ from workbench.session.series.night_watch import candidate_plan, store_trust_in_
 from workbench.sim import engine_server
 from workbench.store import paths
 from workbench.store.bisections import BisectionStore
-from workbench.store.trusted_presets import trusted
+from workbench.store.trusted_presets import trusted_digests
 
 Cli = Callable[..., Any]
 PRO = ("--simulate", "rtx-pro-6000")
@@ -215,7 +215,7 @@ def test_the_images_that_a_person_names_are_trusted_and_nothing_else(
     own = LaunchPlan("vllm", "org/m", run_as="podman", image="stub:a", stranger=True)
     own = replace(own, run_options={"mount": ["/secret:/secret:ro"]})
     candidate = candidate_plan(own, "image:stub:b")
-    before = {part.code for part in list_untrusted_parts(candidate, trusted())}
+    before = {part.code for part in list_untrusted_parts(candidate, trusted_digests())}
     store_trust_in_image(candidate)
-    after = {part.code for part in list_untrusted_parts(candidate, trusted())}
+    after = {part.code for part in list_untrusted_parts(candidate, trusted_digests())}
     assert before - after == {"preset.unusual-image"} and after

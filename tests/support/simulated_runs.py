@@ -209,13 +209,13 @@ def _summary(factor: float) -> BenchSummary:
     gpu = SERVING.gpu
     clocks = {"sm_mhz": gpu.sm_compute_mhz, "memory_mhz": gpu.memory_compute_mhz}
     step_s = (
-        step_time.engine_step(
+        step_time.compute_engine_step(
             SERVING, **clocks, sequences=STREAMS, context_tokens=192 * STREAMS
         ).total_s
         / factor
     )
     prefill_s = (
-        step_time.engine_step(
+        step_time.compute_engine_step(
             SERVING, **clocks, sequences=1, context_tokens=128, prefill_tokens=128
         ).total_s
         / factor

@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:  # as the program of a server, it starts without the package's folder
     sys.path.append(str(ROOT))
 
-from workbench.sim.reply_text import ReplyText, vector_of  # noqa: E402
+from workbench.sim.reply_text import ReplyText, make_embedding  # noqa: E402
 
 MODEL = "tiny"
 TOKENS_PER_S = 500.0
@@ -256,13 +256,13 @@ class _Handler(BaseHTTPRequestHandler):
         yield {**frame, "choices": [], "usage": answer.usage}
 
     def _embedding(self, body: dict[str, Any]) -> dict[str, Any]:
-        vector: list[Any] = vector_of(str(body.get("input")))
+        vector: list[Any] = make_embedding(str(body.get("input")))
         if self.kind == "nan-vectors":
             vector[0] = None  # as servers write NaN, which JSON does not have
         if self.kind == "zero-vectors":
             vector = [0.0] * len(vector)
         if self.kind == "equal-vectors":
-            vector = vector_of("any text")
+            vector = make_embedding("any text")
         return {
             "object": "list",
             "model": MODEL,

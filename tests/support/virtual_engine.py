@@ -89,7 +89,7 @@ class VirtualServer:
         state = SimState(str(self.state_dir), profiles.get_profile(self.profile))
         try:
             self.launch = launch_options.read_launch_options(kind, kind.flag_words(words))
-            self.fit = memory_fit.place_server(self.launch, state)
+            self.fit = memory_fit.fit_server_on_gpus(self.launch, state)
         except (ArgumentsRejected, Failure) as failure:
             raise NotStarted(str(failure)) from failure
         self.factor = 1 + self.rng.gauss(0.0, self.server_pct / 100)
@@ -104,7 +104,7 @@ class VirtualServer:
                 return
             number = len(made)
             prompt = [f"{number}.{word}" for word in range(load.input_tokens)]
-            replica = min(replicas, key=lambda one: one.load)
+            replica = min(replicas, key=lambda one: one.unfinished_request_count)
 
             def delivered(_: int, finished: bool) -> None:
                 if finished:
@@ -112,13 +112,13 @@ class VirtualServer:
 
             request = Request(prompt, load.output_tokens, delivered, arrived=at_s)
             made.append(request)
-            if not replica.load:
+            if not replica.unfinished_request_count:
                 replica.moment = max(replica.moment, at_s)
             replica.waiting.append(request)
 
         for _ in range(load.users):
             send(0.0)
-        while busy := [one for one in replicas if one.load]:
+        while busy := [one for one in replicas if one.unfinished_request_count]:
             replica = min(busy, key=lambda one: one.moment)
             replica._run_step()
             replica._deliver_pending_tokens()

@@ -66,7 +66,7 @@ def recorded(path: Path, seconds: int = 120, simulated: bool = False) -> Path:
         }
         read = {(0, name): value for name, value in values.items()} | engine
         lines += cells.add(range(T0 + second, T0 + second + 1), read)
-    lines += cells.end()
+    lines += cells.finish_open_cells()
     for second, kind in (
         (seconds // 3, EventKind.BENCH_BEGIN),
         (2 * seconds // 3, EventKind.BENCH_END),

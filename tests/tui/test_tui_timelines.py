@@ -35,7 +35,7 @@ def stored(begin_s: int, watts: float, seconds: int = 60) -> int:
             values[CLIENT_TOK_S] = watts * 10
         at = begin_s + second
         lines += cells.add(range(at, at + 1), values)
-    lines += cells.end()
+    lines += cells.finish_open_cells()
     marks = ((10, EventKind.BENCH_BEGIN), (10 + seconds, EventKind.BENCH_END))
     lines += [
         format_event(Event(begin_s + at, kind, "benchmark", None, result_id)) for at, kind in marks

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 
 def create_session(arguments: argparse.Namespace) -> Session:
-    """Return a session for the host that the command line names. The session is not connected
-    yet."""
+    """Return a session for the host that the command line names. The session is not connected yet."""
     from workbench.session.session import Session
 
     return Session.of_host(read_host_option(arguments), arguments.simulate)

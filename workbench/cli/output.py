@@ -99,8 +99,8 @@ def format_finding(finding: Finding) -> str:
 
 
 def format_json(document: Any, indent: int | None = None) -> str:
-    """Return `document` as JSON. Characters that control a terminal are escaped, such as \\u001b.
-    If stdout cannot encode one of the others, all characters outside ASCII are escaped."""
+    """Return `document` as JSON. Characters that control a terminal are escaped, such as \\u001b. If
+    stdout cannot encode one of the others, all characters outside ASCII are escaped."""
     document = replace_non_finite(document)
     text = escape_control_characters(
         json.dumps(document, ensure_ascii=False, indent=indent, default=str)

@@ -66,8 +66,7 @@ async def ask_login_secret(question: LoginQuestion) -> str | None:
 
 
 async def ask_sudo_password(session: Session, arguments: argparse.Namespace) -> str | None:
-    """Return the password for sudo. None if sudo needs no password, or if the user cannot be
-    asked."""
+    """Return the password for sudo. None if sudo needs no password, or if the user cannot be asked."""
     if not session.state.host.sudo_password or not can_ask(arguments):
         return None
     from getpass import getpass

@@ -51,9 +51,9 @@ def _run_and_report(argv: list[str], as_json: bool) -> int:
     except (
         Exception
     ) as error:  # a defect of Workbench: print one line and keep the traceback in a file
-        from workbench.store.crash_files import internal_error_texts
+        from workbench.store.crash_files import internal_error_message_and_details
 
-        text, details = internal_error_texts(error)
+        text, details = internal_error_message_and_details(error)
         print_error(WorkbenchError(text, next_step=details), as_json)
         return 1
 

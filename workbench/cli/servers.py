@@ -112,8 +112,8 @@ async def start_server(arguments: argparse.Namespace) -> int:
 def _report_start(
     status: ServerStatus, arguments: argparse.Namespace, every: Sequence[ServerStatus] = ()
 ) -> int:
-    """Say how the start ended, and return the exit code. `every` are the runs with which the
-    duration of the start is compared."""
+    """Say how the start ended, and return the exit code. `every` are the runs with which the duration
+    of the start is compared."""
     if status.state in (ServerState.FAILED, ServerState.CRASHED):
         print_message(f"{status.engine} {status.state}: {status.reason or 'see the log'}")
         causes = [f for f in status.findings if status.alive or f.level is Level.ERROR]

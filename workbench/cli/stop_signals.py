@@ -100,8 +100,8 @@ def queue_signals() -> Iterator[asyncio.Queue[signal.Signals]]:
 
 
 async def wait_for_signal(seconds: float) -> signal.Signals | None:
-    """Wait for Ctrl-C, SIGTERM or SIGHUP, which do not end the command meanwhile. Return the
-    signal, or None after the time."""
+    """Wait for Ctrl-C, SIGTERM or SIGHUP, which do not end the command meanwhile. Return the signal,
+    or None after the time."""
     with queue_signals() as received, suppress(TimeoutError):
         return await asyncio.wait_for(received.get(), seconds)
     return None

@@ -250,8 +250,8 @@ def _final_experiment_of(sweep: Sweep) -> Experiment | None:
 def make_decision_reporter(
     arguments: argparse.Namespace, resumed: Sweep | None = None
 ) -> Callable[[SessionState, frozenset[str]], None]:
-    """Return a listener that prints each decision of the tune on stderr once. With --json, it
-    prints nothing. Decisions of the tune before it was resumed are not printed again."""
+    """Return a listener that prints each decision of the tune on stderr once. With --json, it prints
+    nothing. Decisions of the tune before it was resumed are not printed again."""
     printed = set(resumed.notes) if resumed else set()
 
     def report(state: SessionState, changed: frozenset[str]) -> None:

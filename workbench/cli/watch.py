@@ -98,8 +98,7 @@ def add_watch(arguments: argparse.Namespace) -> int:
 
 
 def reject_unstorable_assignments(arguments: argparse.Namespace) -> None:
-    """Raise InputError for a variable or a flag that cannot be stored with a watch or a
-    bisection."""
+    """Raise InputError for a variable or a flag that cannot be stored with a watch or a bisection."""
     from workbench.cli.plan import parse_variables
     from workbench.model.secrets import is_secret_name
 
@@ -113,8 +112,8 @@ def reject_unstorable_assignments(arguments: argparse.Namespace) -> None:
 
 
 def _check_preset(arguments: argparse.Namespace, watch: Watch) -> None:
-    """Trust the image of the candidate, which the user has named. Raises InputError if the preset
-    does not exist or cannot start the candidate."""
+    """Trust the image of the candidate, which the user has named. Raises InputError if the preset does
+    not exist or cannot start the candidate."""
     from workbench.cli.open_session import create_session
     from workbench.session.series.night_watch import (
         pinned_and_candidate_arms,
@@ -199,7 +198,7 @@ async def run_watches(arguments: argparse.Namespace) -> int:
     from workbench.session.series.night_watch import NightRun
 
     store = _watch_store()
-    with store.running():
+    with store.hold_night_lock():
         night, watches = _find_night_and_watch_names(store, arguments)
         await confirm(
             arguments,
@@ -208,7 +207,7 @@ async def run_watches(arguments: argparse.Namespace) -> int:
             next_step="add --yes to confirm",
         )
         if night.id == 0:
-            night = store.save(replace(store.new_night(), entries=night.entries))
+            night = store.save(replace(store.store_new_night(), entries=night.entries))
         print_message(f"night {night.id}")
 
         @asynccontextmanager

@@ -23,7 +23,7 @@ from workbench.model.untrusted_numbers import number_for_field
 
 if TYPE_CHECKING:
     from workbench.model.gpu import GpuInfo
-    from workbench.store.history_files import EndOfBoot, Kept
+    from workbench.store.history_files import EndOfBoot, LoadedHistory
     from workbench.store.recording import Cell
 
 LOOK_S = 10.0
@@ -71,11 +71,13 @@ class ShutdownFacts:
     wtmp: tuple[WtmpEntry, ...] = ()
 
 
-async def examine_last_power_off(host: Host, kept: Kept, boot_id: str | None) -> Finding | None:
+async def examine_last_power_off(
+    host: Host, kept: LoadedHistory, boot_id: str | None
+) -> Finding | None:
     """Return the finding about the last minute under the boot before `boot_id`. None if nothing was
     recorded then, if the recording or the host ended in order, or if the recording ended long
     before the host did. Raises HostError if the host does not answer."""
-    end = kept.end_under_other_boot(boot_id) if boot_id else None
+    end = kept.find_unclean_previous_boot_end(boot_id) if boot_id else None
     if end is None:
         return None
     done = await run_and_end_leftovers(host, shell_argv(_SCRIPT, end.boot_id), timeout_s=LOOK_S)

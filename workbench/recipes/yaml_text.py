@@ -172,7 +172,6 @@ def drop_empty_fields(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def dump_yaml(data: Any) -> str:
-    """Return `data` as YAML text that readers of YAML 1.1 and YAML 1.2 understand in the same
-    way."""
+    """Return `data` as YAML text that readers of YAML 1.1 and YAML 1.2 understand in the same way."""
     text: str = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000)
     return text

@@ -36,8 +36,8 @@ def gpu_path_blocks(
     lines: Sequence[tuple[str, str]],
     tested: str | None = None,
 ) -> list[ShownBlock]:
-    """Return the matrix of copies between GPUs, whose rows are the GPUs that send, and `lines`
-    about the GPUs and pairs. `tested` says when a kept trial was made."""
+    """Return the matrix of copies between GPUs, whose rows are the GPUs that send, and `lines` about
+    the GPUs and pairs. `tested` says when a kept trial was made."""
     if not lines:
         return []
     title = "Paths between GPUs"

@@ -60,8 +60,8 @@ def page_was_changed(document: Mapping[str, Any], page: str) -> bool:
 
 
 def split_page_and_data(text: str) -> tuple[str, str | None]:
-    """Return (page without the data of the proof, data) of the text of a file. The page is "" if
-    the text is not HTML, and the data are None if a page has none."""
+    """Return (page without the data of the proof, data) of the text of a file. The page is "" if the
+    text is not HTML, and the data are None if a page has none."""
     if not text.lstrip()[:9].lower().startswith("<!doctype"):
         return "", text
     before, opened, rest = text.rpartition(_OPEN)
@@ -72,8 +72,8 @@ def split_page_and_data(text: str) -> tuple[str, str | None]:
 
 
 def read_proof_data_and_page(path: Path) -> tuple[dict[str, Any], str]:
-    """Return (data, page) of the proof in the file at `path`; the page is "" for a JSON file.
-    Raises InputError that names the file and what is wrong with it."""
+    """Return (data, page) of the proof in the file at `path`; the page is "" for a JSON file. Raises
+    InputError that names the file and what is wrong with it."""
     page, data = split_page_and_data(_read_text(path))
     if data is None:
         raise InputError(

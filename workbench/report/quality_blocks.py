@@ -88,8 +88,8 @@ def problem_blocks(result: QualityResult) -> list[Block]:
 
 
 def detail_blocks(result: QualityResult) -> list[Block]:
-    """Return the blocks below the verdict: measures, where A and B part, how it was measured,
-    notes, and each text."""
+    """Return the blocks below the verdict: measures, where A and B part, how it was measured, notes,
+    and each text."""
     blocks = [
         *_custom_measure_blocks(result.own),
         *_measure_tables(result.measures),
@@ -144,8 +144,7 @@ def _changed_item_blocks(own: OwnMeasure | None) -> list[Block]:
 
 
 def _score_change(item: ScoredItem) -> float:
-    """Return B - A, so that the items with the largest loss come first, and those of one side
-    last."""
+    """Return B - A, so that the items with the largest loss come first, and those of one side last."""
     if item.a is None or item.b is None:
         return math.inf
     return item.b - item.a
@@ -157,8 +156,7 @@ def _score_text(value: float | None) -> str:
 
 def answer_blocks(answers: Answers, *, whole: bool) -> list[Block]:
     """Return the blocks about the comparisons of answers in which the configuration of a result was
-    one side: the newest one with all its measures if `whole` is true, the others in one line
-    each."""
+    one side: the newest one with all its measures if `whole` is true, the others in one line each."""
     if not answers:
         return []
     blocks: list[Block] = [Heading("Answers against other configurations")]

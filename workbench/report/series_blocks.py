@@ -279,8 +279,8 @@ def _chosen_values(runs: Sequence[ExperimentRun], name: str) -> dict[str, None]:
 
 
 def _values_text(values: Collection[str]) -> str:
-    """Return the values of all runs of an arm, or the first and the number of the others; n/a
-    before its first run."""
+    """Return the values of all runs of an arm, or the first and the number of the others; n/a before
+    its first run."""
     if not values:
         return NA
     first, *others = values
@@ -380,8 +380,8 @@ def _runs_table(experiment: Experiment) -> Table:
 def sweep_blocks(
     sweep: Sweep, results: Sequence[BenchResult], final: Experiment | None = None
 ) -> list[Block]:
-    """Return the blocks that describe a sweep. `results` are the results of its points, in order,
-    and `final` is the experiment of a tune. Secrets must be masked already.
+    """Return the blocks that describe a sweep. `results` are the results of its points, in order, and
+    `final` is the experiment of a tune. Secrets must be masked already.
     """
     blocks = simulated_alert(sweep.simulated)
     if sweep.kind == TUNE:
@@ -419,8 +419,8 @@ def _unfinished_state_alert(kind: str, state: str, *details: str | None) -> Aler
 
 
 def sweep_note_blocks(sweep: Sweep) -> list[Block]:
-    """Return the blocks with the notes of a sweep and, where it applies, a sentence on whether its
-    best value was confirmed."""
+    """Return the blocks with the notes of a sweep and, where it applies, a sentence on whether its best
+    value was confirmed."""
     blocks = bulleted_list(sweep.notes)
     if sweep.experiment_id is not None or sweep.confirmed is not None:
         blocks.append(TextBlock(_confirmation_sentence(sweep)))

@@ -124,9 +124,9 @@ def excluded_changes_blocks(excluded: Iterable[LeftOut]) -> list[Block]:
 
 
 def tune_blocks(sweep: Sweep, final: Experiment | None = None) -> list[Block]:
-    """Return the blocks that describe a tune: what it has found, what was asked, the final, the
-    race, its decisions, and what it did not try. `final` is the experiment of the final, if that is
-    known. It stands before the race, which is over then, so that 24 rows show it while it runs."""
+    """Return the blocks that describe a tune: what it has found, what was asked, the final, the race,
+    its decisions, and what it did not try. `final` is the experiment of the final, if that is known. It
+    stands before the race, which is over then, so that 24 rows show it while it runs."""
     assert sweep.spec is not None and sweep.spec.tune is not None
     blocks: list[Block] = [*tune_outcome_blocks(sweep), TextBlock(tune_goal_text(sweep.spec.tune))]
     blocks += final_experiment_blocks(sweep, final)

@@ -405,7 +405,7 @@ class Session:
     async def _look_for_left_results(self) -> None:
         from workbench.store import left_benchmarks
 
-        found = await asyncio.to_thread(left_benchmarks.find_left_benchmarks, self.host.name)
+        found = await asyncio.to_thread(left_benchmarks.find_benchmark_notes, self.host.name)
         if found:
             # loads the load client and what judges answers, which a screen seldom needs
             from workbench.session.bench.left_benchmarks import store_detached_results

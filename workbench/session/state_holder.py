@@ -88,9 +88,9 @@ class StateHolder:
     def notify_defect(self, error: Exception) -> None:
         """Show an unexpected exception to the user, and write its traceback to a file. One that
         recurs, for example with each reading, is shown once."""
-        from workbench.store.crash_files import internal_error_texts
+        from workbench.store.crash_files import internal_error_message_and_details
 
-        text, details = internal_error_texts(error)
+        text, details = internal_error_message_and_details(error)
         if text not in self._defects:
             self._defects.add(text)
             self.notify(Level.ERROR, text, details)
@@ -154,9 +154,9 @@ class StateHolder:
         except WorkbenchError as error:
             self.notify_error(error)
         except Exception as error:
-            from workbench.store.crash_files import internal_error_texts
+            from workbench.store.crash_files import internal_error_message_and_details
 
-            self.notify(Level.ERROR, *internal_error_texts(error))
+            self.notify(Level.ERROR, *internal_error_message_and_details(error))
 
     async def end_tasks(self) -> None:
         """Cancel all background tasks except the current one, and wait for them up to 5 s."""

@@ -35,7 +35,7 @@ _HAS_CORES = bool(os.environ.get("WORKBENCH_SIM_SYSFS"))
 def _simulated_host_state() -> SimState:
     from workbench.sim import driver_state
 
-    return driver_state.from_environment()
+    return driver_state.sim_state_from_environment()
 
 
 def library() -> SimulatedNvml:
@@ -59,7 +59,7 @@ def host_file(path: str) -> str | None:
     total = _simulated_host_state().profile.host_memory_kib
     if path != "/proc/meminfo" or total is None:
         return "performance\n" if path.endswith("/scaling_governor") and not _HAS_CORES else None
-    readings = _simulated_host_state().readings()
+    readings = _simulated_host_state().gpu_readings()
     used = sum(r.memory_used_bytes for r in readings) // len(readings) >> 10
     available = max(0, total - 5_200_000 - used)
     return (

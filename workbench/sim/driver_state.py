@@ -101,12 +101,12 @@ class SimState:
 
     # -- reading -----------------------------------------------------------------------------------
 
-    def readings(self) -> tuple[SimulatedReading, ...]:
+    def gpu_readings(self) -> tuple[SimulatedReading, ...]:
         """Return the current readings of all GPUs. Further calls within `SNAPSHOT_S` (0.02) seconds
         return the same readings."""
         moment = time.monotonic()
         if moment - self._moment > SNAPSHOT_S or not self._readings:
-            self._readings = self._read(time.time())
+            self._readings = self._read_gpus(time.time())
             self._moment = moment
         return self._readings
 
@@ -126,16 +126,16 @@ class SimState:
             _setting_from_stored(stored.get(str(i), {})) for i in range(self.profile.count)
         )
 
-    def memory_used(self, gpu: int) -> int:
+    def engine_memory_bytes(self, gpu_index: int) -> int:
         """Return the number of bytes that running engines use on one GPU."""
         self._refresh_loads()
-        return sum(p.memory_bytes for p in self._processes(gpu))
+        return sum(p.memory_bytes for p in self._processes(gpu_index))
 
-    def _read(self, now: float) -> tuple[SimulatedReading, ...]:
+    def _read_gpus(self, now: float) -> tuple[SimulatedReading, ...]:
         profile, settings = self.profile, self.settings()
         self._refresh_loads()
-        activities = [self._activity(i, now) for i in range(profile.count)]
-        points = self._advance(now, settings, activities)
+        activities = [self._gpu_activity_at(i, now) for i in range(profile.count)]
+        points = self._advance_simulation(now, settings, activities)
         _, temperatures, energies = self._thermal
         told_c = self.faults().get("celsius", {})
         readings = []
@@ -145,7 +145,7 @@ class SimState:
             util = point.gpu_util_pct
             if util > 2:
                 util = max(
-                    1, min(100, util - round(abs(physics.hourly_noise(key + "u", now, 2.0))))
+                    1, min(100, util - round(abs(physics.half_second_noise(key + "u", now, 2.0))))
                 )
             readings.append(
                 SimulatedReading(
@@ -153,9 +153,9 @@ class SimState:
                     setting=settings[i],
                     point=point,
                     power_instant_w=point.power_w
-                    * (1.0 + physics.hourly_noise(key + "i", now, 0.008)),
+                    * (1.0 + physics.half_second_noise(key + "i", now, 0.008)),
                     power_average_w=point.power_w
-                    * (1.0 + physics.hourly_noise(key + "a", now, 0.002)),
+                    * (1.0 + physics.half_second_noise(key + "a", now, 0.002)),
                     limit_w=settings[i].limit_w or profile.gpu.power_default_w,
                     gpu_util_pct=util,
                     temperature_c=float(told_c.get(str(i), temperatures[i])),
@@ -167,7 +167,7 @@ class SimState:
             )
         return tuple(readings)
 
-    def _advance(
+    def _advance_simulation(
         self, now: float, settings: tuple[GpuSetting, ...], activities: list[GpuActivity]
     ) -> list[OperatingPoint]:
         """Return the clocks and the power of each GPU at the Unix time `now`. Temperature and
@@ -239,7 +239,7 @@ class SimState:
             load for load in self._loads if start_ticks(int(load["pid"])) == load["start_ticks"]
         ]
 
-    def _activity(self, gpu: int, now: float) -> GpuActivity:
+    def _gpu_activity_at(self, gpu: int, now: float) -> GpuActivity:
         total = physics.IDLE_ACTIVITY
         for load in self._loads:
             part = load["gpus"].get(str(gpu))
@@ -349,7 +349,7 @@ class SimState:
                 os.fchmod(handle, self.directory.stat().st_mode & 0o666)
             fcntl.flock(handle, fcntl.LOCK_EX)
             self._loads_mtime = -1
-            self._read(time.time())
+            self._read_gpus(time.time())
             at, celsius, joules = self._thermal
             _write_json(self._paths["thermal.json"], {"unix_s": at, "c": celsius, "j": joules})
             self._delete_loads_of_ended_processes()
@@ -365,7 +365,7 @@ class SimState:
                     path.unlink()
 
 
-def from_environment() -> SimState:
+def sim_state_from_environment() -> SimState:
     """Return the state of the simulated host that the environment variables WORKBENCH_SIM_PROFILE
     and WORKBENCH_SIM_STATE select.
     """
@@ -404,15 +404,15 @@ _NAME_IN_FILE = {"limit_w": "power_limit_w"}
 
 
 def _setting_from_stored(stored: Mapping[str, Any]) -> GpuSetting:
-    def pair(name: str) -> tuple[int, int] | None:
+    def read_clock_range(name: str) -> tuple[int, int] | None:
         value = stored.get(name)
         return (int(value[0]), int(value[1])) if value else None
 
     return GpuSetting(
         persistence=bool(stored.get("persistence", False)),
         limit_w=stored.get(_NAME_IN_FILE["limit_w"]),
-        gpu_lock_mhz=pair("gpu_lock_mhz"),
-        memory_lock_mhz=pair("memory_lock_mhz"),
+        gpu_lock_mhz=read_clock_range("gpu_lock_mhz"),
+        memory_lock_mhz=read_clock_range("memory_lock_mhz"),
     )
 
 

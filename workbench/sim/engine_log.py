@@ -26,7 +26,7 @@ class EngineLog:
         self.started = time.monotonic()
         self.ranks = launch.tp > 1 or launch.dp > 1  # lines name the rank that they come from
 
-    def line(
+    def write_line(
         self,
         text: str,
         *,

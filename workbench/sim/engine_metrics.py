@@ -118,12 +118,12 @@ class Metrics:
         self._last = (time.monotonic(), 0)
         self.throughput = 0.0
 
-    def collect(self) -> None:
+    def update_from_replicas(self) -> None:
         """Move the values that the replicas of the model have measured into the histograms, and
         update `throughput`. Call this every second, so that the replicas' lists of values stay
         short."""
         for replica, histograms in zip(self.replicas, self.histograms):  # noqa: B905
-            for name, values in replica.counters.drain().items():
+            for name, values in replica.counters.pop_latencies_s().items():
                 histograms[name].add(values)
         now, total = time.monotonic(), sum(r.counters.generated_tokens for r in self.replicas)
         if now - self._last[0] >= 1.0:
@@ -132,11 +132,11 @@ class Metrics:
 
     def text(self) -> bytes:
         """Return the body of the reply to GET /metrics."""
-        self.collect()
+        self.update_from_replicas()
         return ("\n".join(self.launch.engine.metric_lines(self)) + "\n").encode()
 
 
-def samples(values: Mapping[str, float], kind: str, labels: str = "") -> list[str]:
+def metric_sample_lines(values: Mapping[str, float], kind: str, labels: str = "") -> list[str]:
     """Return the lines of /metrics for all metrics of one kind ("gauge" or "counter"). `values`
     maps metric names to values."""
     out = []

@@ -42,7 +42,7 @@ class EngineServer:
     def __init__(self, plan: LaunchOptions) -> None:
         self.plan = plan
         self.engine = plan.engine
-        self.state = driver_state.from_environment()
+        self.state = driver_state.sim_state_from_environment()
         self.log = EngineLog(plan)
         self.faults = _parse_faults(os.environ.get("WORKBENCH_SIM_FAULT", ""))
         self.workers: list[subprocess.Popen[bytes]] = []
@@ -61,7 +61,7 @@ class EngineServer:
         loop = asyncio.get_running_loop()
         self.end = loop.create_future()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop_on_signal)
+            loop.add_signal_handler(number, self._handle_stop_signal)
         starting = loop.create_task(self._start())
         starting.add_done_callback(self._report_start_failure)
         try:
@@ -80,7 +80,7 @@ class EngineServer:
         if error and self.end and not self.end.done():
             self.end.set_exception(error)
 
-    def _stop_on_signal(self) -> None:
+    def _handle_stop_signal(self) -> None:
         if "hang_on_term" in self.faults and not self.ready:
             self._end_workers()
             return
@@ -90,7 +90,7 @@ class EngineServer:
 
     def _publish_load_of_rank_0(self, loads: list[Load], active_unix_s: float | None) -> None:
         if self.placed is not None:
-            self._publish_once(self.placed, loads, active_unix_s)
+            self._publish_replica_loads(self.placed, loads, active_unix_s)
 
     def _end_on_lost_rank(self, line: str) -> None:
         if self.end and not self.end.done():
@@ -105,13 +105,13 @@ class EngineServer:
             raise Stop(1)
         bound = self._bind() if self.engine.binds_first and not plan.headless else None
         try:
-            await self._write_phases(self.engine.lines_before_loading(plan))
+            await self._log_startup_phases(self.engine.lines_before_loading(plan))
             if plan.master:
                 await self.links.connect_to_rank_0()
-            placed = memory_fit.place_server(plan, self.state)
+            placed = memory_fit.fit_server_on_gpus(plan, self.state)
             self.placed = placed
             self._start_workers(len(placed.replicas))
-            self._hold_memory(placed)
+            self._publish_idle_memory_use(placed)
         except Failure as failure:
             await asyncio.sleep(min(0.3, 0.1 * startup.start_seconds(plan)))
             if self.engine.fails_in_worker(failure):
@@ -123,17 +123,17 @@ class EngineServer:
         server = None
         if self.engine.listens_while_loading and not plan.headless:
             server = await self._listen(api, self._bind())
-        await self._write_phases(
+        await self._log_startup_phases(
             self.engine.lines_while_loading(plan, placed, self._worker_pids(), self._address())
         )
         if "never_ready" in self.faults:
             await asyncio.Event().wait()
         if plan.headless:
-            log.line("headless node: waiting for work from the main node")
+            log.write_line("headless node: waiting for work from the main node")
         else:
             server = server or await self._listen(api, bound or self._bind())
             api.ready = self.ready = True
-            await self._write_phases([self.engine.ready_line(self._address())])
+            await self._log_startup_phases([self.engine.ready_line(self._address())])
         loop = asyncio.get_running_loop()
         self.tasks += [loop.create_task(r.run()) for r in self.replicas]
         self.tasks += [
@@ -145,7 +145,7 @@ class EngineServer:
             )
         ]
 
-    async def _write_phases(self, phases: Iterable[startup.StartupPhase]) -> None:
+    async def _log_startup_phases(self, phases: Iterable[startup.StartupPhase]) -> None:
         total = startup.start_seconds(self.plan)
         for phase in phases:
             if phase.share:
@@ -153,7 +153,7 @@ class EngineServer:
             if phase.raw:
                 self.log.write_raw_line(phase.text)
             else:
-                self.log.line(phase.text, **phase.fields)
+                self.log.write_line(phase.text, **phase.fields)
 
     def _address(self) -> str:
         return f"http://{self.plan.host}:{self.port}"
@@ -224,19 +224,19 @@ class EngineServer:
         that uses the GPU memory. This is a worker, or this process if the engine has no workers."""
         return self._worker_pids() or [os.getpid()] * count
 
-    def _hold_memory(self, placed: Fit) -> None:
-        self._publish_once(placed, [(0.0, 0.0, 0.0)] * len(placed.replicas), None)
+    def _publish_idle_memory_use(self, fit: Fit) -> None:
+        self._publish_replica_loads(fit, [(0.0, 0.0, 0.0)] * len(fit.replicas), None)
 
-    def _publish_once(
-        self, placed: Fit, shares: list[tuple[float, float, float]], active_unix_s: float | None
+    def _publish_replica_loads(
+        self, fit: Fit, load_shares: list[tuple[float, float, float]], active_unix_s: float | None
     ) -> None:
-        holders = self._replica_holder_pids(len(placed.replicas))
-        for pid, gpus, (busy, memory, compute) in zip(holders, placed.replicas, shares):  # noqa: B905
+        holders = self._replica_holder_pids(len(fit.replicas))
+        for pid, gpus, (busy, memory, compute) in zip(holders, fit.replicas, load_shares):  # noqa: B905
             part = {
                 "busy": busy,
                 "memory": memory,
                 "compute": compute,
-                "memory_bytes": placed.used_bytes,
+                "memory_bytes": fit.used_bytes,
             }
             self.state.publish_load(pid, dict.fromkeys(gpus, part), active_unix_s=active_unix_s)
 
@@ -254,9 +254,9 @@ class EngineServer:
                 if busy:
                     active = time.time()
                 shares = [(a.busy, a.memory, a.compute) for a in activities]
-                self._publish_once(placed, shares, active)
+                self._publish_replica_loads(placed, shares, active)
                 self.links.forward_load(shares, active)
-                readings = self.state.readings()
+                readings = self.state.gpu_readings()
                 for i, gpus in enumerate(placed.replicas):
                     if activities[i].busy > 0.0:
                         points = [readings[g].point for g in gpus]
@@ -296,7 +296,7 @@ class EngineServer:
                 seed=seed + i,
             )
             self.replicas.append(replica)
-            self.engine.log_steps(self, replica)
+            self.engine.enable_step_logging(self, replica)
         self.metrics = Metrics(plan, self.replicas, placed.kv_tokens)
         return Api(plan, self.replicas, self.metrics, self.log, placed.max_len)
 
@@ -307,15 +307,15 @@ class EngineServer:
         before, last, was_busy = [(0, 0)] * len(self.replicas), time.monotonic(), False
         while True:
             await asyncio.sleep(min(1.0, interval))
-            self.metrics.collect()
+            self.metrics.update_from_replicas()
             now = time.monotonic()
             if now - last < interval:
                 continue
             totals = [
                 (r.counters.prompt_tokens, r.counters.generated_tokens) for r in self.replicas
             ]
-            busy = totals != before or any(r.load for r in self.replicas)
-            self.engine.write_statistics(self, before, now - last, busy or was_busy)
+            busy = totals != before or any(r.unfinished_request_count for r in self.replicas)
+            self.engine.log_throughput_statistics(self, before, now - last, busy or was_busy)
             before, last, was_busy = totals, now, busy
 
     async def _watch_workers(self, api: Api) -> None:
@@ -330,7 +330,7 @@ class EngineServer:
             crash = alive_s >= self.faults.get("crash_after_ready", float("inf"))
             dead = next((c for c in self.workers if c.poll() is not None), None)
             if (crash or dead) and self.end and not self.end.done():
-                self.log.line(
+                self.log.write_line(
                     "EngineCore encountered a fatal error.", source="core.py:1310", level="ERROR"
                 )
                 self.log.write_raw_line(

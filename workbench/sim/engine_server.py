@@ -43,7 +43,7 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.write(answer + "\n")
         return 0
     try:
-        words = engine.flag_words(words)
+        words = engine.select_flag_arguments(words)
         if {"-h", "--help"} & set(words):
             names = sorted(Catalog(engine).spellings)
             sys.stdout.write(

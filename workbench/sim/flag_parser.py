@@ -36,7 +36,7 @@ class Catalog:
     its flag, whether the option turns the flag on)."""
 
     def __init__(self, engine: SimulatedEngine, wanted: str | None = None) -> None:
-        data = json.loads(self._path(engine.name, wanted).read_text(encoding="utf-8"))
+        data = json.loads(self._catalog_path(engine.name, wanted).read_text(encoding="utf-8"))
         self.engine = engine
         self.version = str(wanted or data["version"])
         self.env = {e["name"] for e in data.get("env", [])}
@@ -49,9 +49,9 @@ class Catalog:
                 self.spellings.setdefault(text, (flag, False))
 
     @staticmethod
-    def _path(engine: str, wanted: str | None) -> Path:
-        exact = CATALOGS / f"{engine}-{wanted}.json"
-        if wanted and exact.is_file():
+    def _catalog_path(engine: str, version: str | None) -> Path:
+        exact = CATALOGS / f"{engine}-{version}.json"
+        if version and exact.is_file():
             return exact
         known = [
             p
@@ -60,18 +60,18 @@ class Catalog:
         ]
         return max(known, key=lambda p: [int(n) for n in re.findall(r"\d+", p.stem)])
 
-    def find(self, option: str) -> tuple[dict[str, Any], bool] | None:
+    def find_flag_and_is_enabled(self, option: str) -> tuple[dict[str, Any], bool] | None:
         """Return (definition of the flag, whether the option turns the flag on) for a command-line
         option. None for an unknown option."""
         option = self.engine.normalize_option(option)
         if option in self.spellings:
             return self.spellings[option]
         if self.engine.accepts_prefixes and option.startswith("--"):
-            return self._by_prefix(option)
-        flag = self.engine.unlisted_flag(option)
+            return self._find_flag_by_prefix(option)
+        flag = self.engine.flag_missing_from_catalog(option)
         return (flag, True) if flag else None
 
-    def _by_prefix(self, option: str) -> tuple[dict[str, Any], bool] | None:
+    def _find_flag_by_prefix(self, option: str) -> tuple[dict[str, Any], bool] | None:
         matches = [text for text in self.spellings if text.startswith(option)]
         if len({id(self.spellings[text][0]) for text in matches}) > 1:
             raise self.engine.rejection_error(
@@ -96,9 +96,9 @@ def parse_flags(catalog: Catalog, argv: Sequence[str]) -> tuple[dict[str, Any], 
         field = ""
         if option.startswith("--") and catalog.engine.dotted_fields:
             option, _, field = option.partition(".")
-        found = catalog.find(option)
+        found = catalog.find_flag_and_is_enabled(option)
         if found is None:
-            catalog.engine.check_unknown(word)
+            catalog.engine.reject_unknown_argument(word)
             unknown.append(word)
             while rest and not rest[0].startswith("-"):
                 unknown.append(rest.pop(0))

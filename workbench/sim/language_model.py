@@ -73,7 +73,7 @@ def text_of_tokens(ids: Sequence[int]) -> str:
     return "".join(pieces_of(ids))
 
 
-def turns_of(text: str) -> int:
+def count_user_turns(text: str) -> int:
     """Return the number of turns of the user in a prompt."""
     return len(_TURN.findall(text))
 
@@ -91,7 +91,7 @@ class _Ngrams:
         self.after_two: dict[tuple[int, int], Counter[int]] = {}
         counts: Counter[int] = Counter()
         for path in sorted(TEXTS.glob("*.txt")):
-            self._count(_SPACED.findall(path.read_text(encoding="utf-8")), counts)
+            self._count_ngrams(_SPACED.findall(path.read_text(encoding="utf-8")), counts)
         total = sum(counts.values()) + _UNSEEN * len(counts)
         self.alone = {
             token: (1 - _SPARE) * (count + _UNSEEN) / total for token, count in counts.items()
@@ -99,7 +99,7 @@ class _Ngrams:
         self.common = nlargest(_CANDIDATES, self.alone, key=lambda token: self.alone[token])
         self.tokens = sorted(self.alone)
 
-    def _count(self, pieces: Sequence[str], counts: Counter[int]) -> None:
+    def _count_ngrams(self, pieces: Sequence[str], counts: Counter[int]) -> None:
         ids = [_piece_id(piece) for piece in pieces]
         self.pieces.update(zip(ids, pieces))  # noqa: B905
         counts.update(ids)
@@ -114,7 +114,7 @@ def _shared_model() -> _Ngrams:
     return _Ngrams()
 
 
-def _vocabulary_side(token: int) -> int:
+def _base_tilt_sign(token: int) -> int:
     """Return the side of the vocabulary on which a token is, 1 or -1, when it is tilted."""
     return 1 if zlib.crc32(b"side %d" % token) & 1 else -1
 
@@ -126,24 +126,26 @@ class LanguageModel:
         self.damage = damage or Damage()
 
     def predict(
-        self, context: Sequence[int], token: int, top: int, *, together: int = 1, turns: int = 1
+        self,
+        context: Sequence[int],
+        token: int,
+        top: int,
+        *,
+        batch_size: int = 1,
+        turn_count: int = 1,
     ) -> Predicted:
         """Return the distribution after `context`: the log probability of `token`, and the `top`
-        most probable tokens. `together` is the number of requests of the batch, and `turns` the
-        number of turns in the prompt."""
+        most probable tokens. `batch_size` is the number of requests of the batch, and `turn_count`
+        the number of turns in the prompt."""
         damage = self.damage
         if damage.garbage:
             return _single_token_distribution(_piece_id(GARBAGE), token, top)
-        if (damage.together and together > 1) or (damage.second_turn and turns > 1):
+        if (damage.together and batch_size > 1) or (damage.second_turn and turn_count > 1):
             return _uniform_distribution(context, token, top)
-        divergence = damage.kld * _divergence_factor(context) if damage.kld else 0.0
-        if together > 1:
+        divergence = damage.kld * _divergence_factor_of_position(context) if damage.kld else 0.0
+        if batch_size > 1:
             divergence += _BATCH_KLD
         return _Distribution(context, divergence).predict(token, top)
-
-    def most_probable(self, context: Sequence[int], **batch: int) -> int:
-        """Return the most probable token after `context`."""
-        return self.predict(context, 0, 1, **batch).top[0][0]
 
 
 class _Distribution:
@@ -170,12 +172,13 @@ class _Distribution:
         self._tilt, self._scale = 0.0, 0.0
         if divergence > 0:
             shares = [
-                (self._side(token), self._undamaged_probability(token)) for token in self._probable
+                (self._tilt_sign(token), self._probability_before_tilt(token))
+                for token in self._probable
             ]
             plus = sum(share for side, share in shares if side > 0)
             minus = sum(share for side, share in shares if side < 0)
-            self._tilt = _tilt_for_divergence(plus, minus, divergence)
-            self._scale = _normalizing_log(plus, minus, self._tilt)
+            self._tilt = _find_tilt_for_divergence(plus, minus, divergence)
+            self._scale = _log_normalizer(plus, minus, self._tilt)
 
     def predict(self, token: int, top: int) -> Predicted:
         """Return the log probability of `token` and those of the most probable tokens."""
@@ -186,36 +189,41 @@ class _Distribution:
             self._log_probability(token), tuple((-one, logged) for logged, one in best)
         )
 
-    def _undamaged_probability(self, token: int) -> float:
+    def _probability_before_tilt(self, token: int) -> float:
         outside = _SPARE / len(self._ngrams.tokens)
         share = self._alone_weight * self._ngrams.alone.get(token, outside)
         return share + sum(weight * counts[token] for weight, counts in self._parts)
 
     def _log_probability(self, token: int) -> float:
-        tilt = self._side(token) * self._tilt if token in self._probable else 0.0
-        return log(self._undamaged_probability(token)) + tilt - self._scale
+        tilt = self._tilt_sign(token) * self._tilt if token in self._probable else 0.0
+        return log(self._probability_before_tilt(token)) + tilt - self._scale
 
-    def _side(self, token: int) -> int:
-        return self._flip * _vocabulary_side(token)
+    def _tilt_sign(self, token: int) -> int:
+        return self._flip * _base_tilt_sign(token)
 
 
-def _normalizing_log(plus: float, minus: float, tilt: float) -> float:
+def _log_normalizer(raised_probability: float, lowered_probability: float, tilt: float) -> float:
     """Return the logarithm of what all probabilities add up to after a tilt, if those of the tokens
-    that become more probable are `plus`, and `minus` those that become less probable."""
-    return log(1 + plus * (exp(tilt) - 1) + minus * (exp(-tilt) - 1))
+    that become more probable are `raised_probability`, and `lowered_probability` those that become
+    less probable."""
+    return log(1 + raised_probability * (exp(tilt) - 1) + lowered_probability * (exp(-tilt) - 1))
 
 
-def _tilt_for_divergence(plus: float, minus: float, divergence: float) -> float:
+def _find_tilt_for_divergence(
+    raised_probability: float, lowered_probability: float, divergence: float
+) -> float:
     """Return the tilt that makes the divergence. It grows with the tilt, so it is found by halving."""
     low, high = 0.0, _MOST_TILT
     for _ in range(48):
         middle = (low + high) / 2
-        made = _normalizing_log(plus, minus, middle) - middle * (plus - minus)
+        made = _log_normalizer(raised_probability, lowered_probability, middle) - middle * (
+            raised_probability - lowered_probability
+        )
         low, high = (middle, high) if made < divergence else (low, middle)
     return (low + high) / 2
 
 
-def _divergence_factor(context: Sequence[int]) -> float:
+def _divergence_factor_of_position(context: Sequence[int]) -> float:
     """Return a factor for the divergence of one position. Its mean over positions is 1."""
     drawn = _hash_context(context)
     first, second = (drawn & 0xFFFF) + 1, drawn >> 16

@@ -82,13 +82,13 @@ def options_from_flags(
     all addresses."""
     host = text_flag(flags, "host", "127.0.0.1")
     port = int_flag(flags, "port", catalog.engine.default_port)
-    options = {**_rank_fields(flags), **options}
+    options = {**_multi_host_launch_fields(flags), **options}
     return LaunchOptions(
         catalog.engine, catalog.version, flags, model, served, host, port, **options
     )
 
 
-def _rank_fields(flags: Mapping[str, Any]) -> dict[str, Any]:
+def _multi_host_launch_fields(flags: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of LaunchOptions for a server on several hosts with one process (rank) per
     host. {} if the server is one process, even if its simulated host has the GPUs of several hosts.
     """

@@ -80,7 +80,7 @@ def visible_gpus(state: SimState) -> tuple[int, ...]:
     return tuple(found)
 
 
-def place_server(launch: LaunchOptions, state: SimState) -> Fit:
+def fit_server_on_gpus(launch: LaunchOptions, state: SimState) -> Fit:
     """Return the GPUs and the KV cache of a server. Raises Failure if the model path, the GPUs or
     the memory would make the real engine fail.
     """
@@ -113,18 +113,18 @@ def _fit_on_gpus(launch: LaunchOptions, state: SimState, gpus: tuple[int, ...]) 
         working += engine.graphs_gib * GIB
     memory = GpuMemory(
         total=total,
-        free=min(total - gpu.reserved_mib * (1 << 20) - state.memory_used(i) for i in gpus)
+        free=min(total - gpu.reserved_mib * (1 << 20) - state.engine_memory_bytes(i) for i in gpus)
         - context,
         budget=launch.memory_share * total,
         weights=model.weight_bytes / (len(gpus) * launch.nodes) * 1.01,
         working=working,
         per_token=model.kv_bytes_per_token / (len(gpus) * launch.nodes),
     )
-    cache = engine.cache_bytes(launch, memory)
+    cache = engine.kv_cache_bytes(launch, memory)
     kv_tokens = int(cache / memory.per_token)
     max_len = model.max_len if launch.max_len is None else launch.max_len
     if max_len == -1:
         max_len = min(model.max_len, kv_tokens)
-    engine.check_length(max_len, cache, memory)
+    engine.require_context_fits_cache(max_len, cache, memory)
     used = memory.weights + cache + working + context
     return Fit((gpus,), memory.weights, cache, used, kv_tokens, max_len)

@@ -91,7 +91,7 @@ def describe_model(
     read = read or max(0.0, active - embedding) * bits / 8
     held = (parameters - embedding) * bits / 8 if known.active else read
     held += embedding * 2 + known.extra_gb * 1e9
-    on_disk = _on_disk(model_id)
+    on_disk = _model_file_bytes(model_id)
     if guessed and on_disk:
         held, read = on_disk, on_disk * active / parameters
     return SimulatedModel(
@@ -132,7 +132,7 @@ def _guess_model(name: str) -> _Known:
     )
 
 
-def _on_disk(model_id: str) -> float:
+def _model_file_bytes(model_id: str) -> float:
     path = Path(model_id)
     if path.is_file():
         return float(path.stat().st_size)

@@ -133,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
             print("options: " + " ".join(sorted({*ALIASES, *SWITCHES, *VALUED, *SETTERS})))
             return 0
-        _run_query(options, SimulatedNvml(driver_state.from_environment()))
+        _run_query(options, SimulatedNvml(driver_state.sim_state_from_environment()))
     except Exit as end:
         if end.text:
             print(end.text)
@@ -176,7 +176,7 @@ def _run_query(options: Options, library: SimulatedNvml) -> None:
         for device in _responding_devices(devices):
             print(f"GPU {device.index}: {device.text('Name')} (UUID: {device.text('UUID')})")
     elif "--query-gpu" in options or "--query-compute-apps" in options:
-        _repeat_query(options, devices)
+        _run_query_loop(options, devices)
     elif "--query" in options:
         _print_details(devices)
     else:
@@ -220,7 +220,7 @@ def _responding_devices(devices: list[Device]) -> list[Device]:
 # -- queries ---------------------------------------------------------------------------------------
 
 
-def _repeat_query(options: Options, devices: list[Device]) -> None:
+def _run_query_loop(options: Options, devices: list[Device]) -> None:
     words = options.get("--format").split(",")
     if "csv" not in words:
         raise Exit(2, '"--format=" is required: csv[,noheader][,nounits]')
@@ -253,7 +253,7 @@ def _gpu_rows(device: Device, names: list[str], units: bool) -> list[str]:
 
 
 def _app_rows(device: Device, names: list[str], units: bool) -> list[str]:
-    reading = device.library._state.readings()[device.index]
+    reading = device.library._state.gpu_readings()[device.index]
     lines = []
     for process in reading.processes:
         used = f"{process.memory_bytes >> 20}{' MiB' if units else ''}"

@@ -80,18 +80,18 @@ class Device:
         self.call("nvmlDeviceGet" + name, cell, 96)
         return str(cell.value.decode())
 
-    def struct(self, name: str) -> Any:
+    def read_struct(self, getter_suffix: str) -> Any:
         cell = Cell()
-        self.call("nvmlDeviceGet" + name, cell)
+        self.call("nvmlDeviceGet" + getter_suffix, cell)
         return cell
 
     @property
     def bus_id(self) -> str:
-        return str(self.struct("PciInfo_v3").busId.decode())
+        return str(self.read_struct("PciInfo_v3").busId.decode())
 
-    def field(self, number: int) -> int:
+    def read_field_value(self, field_id: int) -> int:
         entry, values = Cell(), Cell()
-        entry.fieldId, entry.scopeId, entry.value = number, 0, Cell()  # type: ignore[attr-defined]
+        entry.fieldId, entry.scopeId, entry.value = field_id, 0, Cell()  # type: ignore[attr-defined]
         values._obj = [entry]  # type: ignore[assignment]
         self.call("nvmlDeviceGetFieldValues", 1, values)
         if entry.nvmlReturn:  # type: ignore[attr-defined]
@@ -104,7 +104,7 @@ def _watts_reader(name: str) -> Callable[[Device], str]:
 
 
 def _watts_field_reader(number: int) -> Callable[[Device], str]:
-    return lambda d: f"{d.field(number) / 1000:.2f}"
+    return lambda d: f"{d.read_field_value(number) / 1000:.2f}"
 
 
 def _number_reader(name: str, *arguments: Any) -> Callable[[Device], str]:
@@ -112,36 +112,36 @@ def _number_reader(name: str, *arguments: Any) -> Callable[[Device], str]:
 
 
 def _memory_reader(part: str) -> Callable[[Device], str]:
-    return lambda d: str(math.ceil(getattr(d.struct("MemoryInfo_v2"), part) / (1 << 20)))
+    return lambda d: str(math.ceil(getattr(d.read_struct("MemoryInfo_v2"), part) / (1 << 20)))
 
 
 def _reason_reader(bit: int) -> Callable[[Device], str]:
     return lambda d: "Active" if d.get("CurrentClocksEventReasons") & bit else "Not Active"
 
 
-def _refusing_reader(code: int) -> Callable[[Device], str]:
-    def refuse(_device: Device) -> str:
-        raise NvmlError(code)
+def _nvml_error_reader(nvml_code: int) -> Callable[[Device], str]:
+    def raise_nvml_error(_device: Device) -> str:
+        raise NvmlError(nvml_code)
 
-    return refuse
+    return raise_nvml_error
 
 
-def _system_reader(name: str) -> Callable[[Device], str]:
-    def read(device: Device) -> str:
+def _system_value_reader(function_name: str) -> Callable[[Device], str]:
+    def read_system_value(device: Device) -> str:
         cell = Cell()
-        getattr(device.library, name)(cell, 80)
+        getattr(device.library, function_name)(cell, 80)
         return str(cell.value.decode())
 
-    return read
+    return read_system_value
 
 
-def _limit_reader(which: int) -> Callable[[Device], str]:
-    def read(device: Device) -> str:
+def _power_limit_reader(end_index: int) -> Callable[[Device], str]:
+    def read_power_limit(device: Device) -> str:
         ends = (Cell(), Cell())
         device.call("nvmlDeviceGetPowerManagementLimitConstraints", *ends)
-        return f"{ends[which].value / 1000:.2f}"
+        return f"{ends[end_index].value / 1000:.2f}"
 
-    return read
+    return read_power_limit
 
 
 def _compute_capability(device: Device) -> str:
@@ -167,20 +167,20 @@ _FIELDS: dict[str, tuple[str, Callable[[Device], str]]] = {  # name: unit, reade
     "count": ("", lambda d: str(d.library._state.profile.count)),
     "name": ("", lambda d: d.text("Name")),
     "uuid": ("", lambda d: d.text("UUID")),
-    "serial": ("", _refusing_reader(3)),
-    "driver_version": ("", _system_reader("nvmlSystemGetDriverVersion")),
+    "serial": ("", _nvml_error_reader(3)),
+    "driver_version": ("", _system_value_reader("nvmlSystemGetDriverVersion")),
     "pci.bus_id": ("", lambda d: d.bus_id),
     "compute_cap": ("", _compute_capability),
     "persistence_mode": ("", lambda d: "Enabled" if d.get("PersistenceMode") else "Disabled"),
     "compute_mode": ("", lambda d: "Default"),
-    "mig.mode.current": ("", _refusing_reader(3)),
+    "mig.mode.current": ("", _nvml_error_reader(3)),
     "ecc.mode.current": ("", _ecc_mode),
     "pstate": ("", lambda d: f"P{d.get('PerformanceState')}"),
     "fan.speed": ("%", _number_reader("FanSpeed")),
-    "temperature.gpu": ("", lambda d: str(d.struct("TemperatureV").temperature)),
+    "temperature.gpu": ("", lambda d: str(d.read_struct("TemperatureV").temperature)),
     "temperature.memory": ("", lambda d: "N/A"),
-    "utilization.gpu": ("%", lambda d: str(d.struct("UtilizationRates").gpu)),
-    "utilization.memory": ("%", lambda d: str(d.struct("UtilizationRates").memory)),
+    "utilization.gpu": ("%", lambda d: str(d.read_struct("UtilizationRates").gpu)),
+    "utilization.memory": ("%", lambda d: str(d.read_struct("UtilizationRates").memory)),
     "memory.total": ("MiB", _memory_reader("total")),
     "memory.reserved": ("MiB", _memory_reader("reserved")),
     "memory.used": ("MiB", _memory_reader("used")),
@@ -191,8 +191,8 @@ _FIELDS: dict[str, tuple[str, Callable[[Device], str]]] = {  # name: unit, reade
     "power.limit": ("W", _watts_reader("PowerManagementLimit")),
     "enforced.power.limit": ("W", _watts_reader("EnforcedPowerLimit")),
     "power.default_limit": ("W", _watts_reader("PowerManagementDefaultLimit")),
-    "power.min_limit": ("W", _limit_reader(0)),
-    "power.max_limit": ("W", _limit_reader(1)),
+    "power.min_limit": ("W", _power_limit_reader(0)),
+    "power.max_limit": ("W", _power_limit_reader(1)),
     "clocks_event_reasons.active": ("", lambda d: f"0x{d.get('CurrentClocksEventReasons'):016X}"),
     "clocks_event_reasons.supported": (
         "",

@@ -56,14 +56,14 @@ def _put_in_pointer(target: Any, value: Any) -> None:
     getattr(target, "_obj", target).value = value
 
 
-def _put_all(targets: Sequence[Any], values: Sequence[Any]) -> None:
+def _write_output_arguments(targets: Sequence[Any], values: Sequence[Any]) -> None:
     if None in values:
         raise NvmlRefusal(NOT_SUPPORTED)
     for target, value in zip(targets, values):  # noqa: B905 (Python 3.9)
         getattr(target, "_obj", target).value = value
 
 
-def _to_milli(value: float | None) -> int | None:
+def _round_to_milliunits(value: float | None) -> int | None:
     return None if value is None else round(value * 1000)
 
 
@@ -95,14 +95,16 @@ _DEVICE: dict[str, Callable[[HostProfile, SimulatedReading], tuple[Any, ...]]] =
     "nvmlDeviceGetCurrentClocksEventReasons": lambda p, r: (r.point.reasons,),
     "nvmlDeviceGetSupportedClocksEventReasons": lambda p, r: (0x1FF,),
     "nvmlDeviceGetPerformanceState": lambda p, r: (r.point.pstate,),
-    "nvmlDeviceGetPowerUsage": lambda p, r: (_to_milli(r.power_average_w),),
-    "nvmlDeviceGetPowerManagementLimit": lambda p, r: (_to_milli(r.limit_w),),
-    "nvmlDeviceGetPowerManagementDefaultLimit": lambda p, r: (_to_milli(p.gpu.power_default_w),),
-    "nvmlDeviceGetPowerManagementLimitConstraints": lambda p, r: (
-        _to_milli(p.gpu.power_min_w),
-        _to_milli(p.gpu.power_max_w),
+    "nvmlDeviceGetPowerUsage": lambda p, r: (_round_to_milliunits(r.power_average_w),),
+    "nvmlDeviceGetPowerManagementLimit": lambda p, r: (_round_to_milliunits(r.limit_w),),
+    "nvmlDeviceGetPowerManagementDefaultLimit": lambda p, r: (
+        _round_to_milliunits(p.gpu.power_default_w),
     ),
-    "nvmlDeviceGetTotalEnergyConsumption": lambda p, r: (_to_milli(r.energy_j),),
+    "nvmlDeviceGetPowerManagementLimitConstraints": lambda p, r: (
+        _round_to_milliunits(p.gpu.power_min_w),
+        _round_to_milliunits(p.gpu.power_max_w),
+    ),
+    "nvmlDeviceGetTotalEnergyConsumption": lambda p, r: (_round_to_milliunits(r.energy_j),),
     "nvmlDeviceGetMigMode": lambda p, r: (1, 1) if p.mig else (None,),
     "nvmlDeviceGetMaxMigDeviceCount": lambda p, r: (7 if p.mig else 0,),
     "nvmlDeviceGetFanSpeed": lambda p, r: (_fan_pct(p, r),),
@@ -114,15 +116,15 @@ _DEVICE: dict[str, Callable[[HostProfile, SimulatedReading], tuple[Any, ...]]] =
 }
 # Fields of nvmlDeviceGetFieldValues: the member of nvmlValue_t, and its value. None is NOT_SUPPORTED.
 _FIELDS: dict[int, tuple[str, Callable[[HostProfile, SimulatedReading], int | None]]] = {
-    83: ("ullVal", lambda p, r: _to_milli(r.energy_j)),
-    185: ("uiVal", lambda p, r: _to_milli(r.power_average_w)),
-    186: ("uiVal", lambda p, r: _to_milli(r.power_instant_w)),
-    187: ("uiVal", lambda p, r: _to_milli(p.gpu.power_min_w)),
-    188: ("uiVal", lambda p, r: _to_milli(p.gpu.power_max_w)),
-    189: ("uiVal", lambda p, r: _to_milli(p.gpu.power_default_w)),
-    190: ("uiVal", lambda p, r: _to_milli(r.limit_w)),
-    191: ("ullVal", lambda p, r: _to_milli(r.energy_j)),
-    192: ("uiVal", lambda p, r: _to_milli(r.limit_w)),
+    83: ("ullVal", lambda p, r: _round_to_milliunits(r.energy_j)),
+    185: ("uiVal", lambda p, r: _round_to_milliunits(r.power_average_w)),
+    186: ("uiVal", lambda p, r: _round_to_milliunits(r.power_instant_w)),
+    187: ("uiVal", lambda p, r: _round_to_milliunits(p.gpu.power_min_w)),
+    188: ("uiVal", lambda p, r: _round_to_milliunits(p.gpu.power_max_w)),
+    189: ("uiVal", lambda p, r: _round_to_milliunits(p.gpu.power_default_w)),
+    190: ("uiVal", lambda p, r: _round_to_milliunits(r.limit_w)),
+    191: ("ullVal", lambda p, r: _round_to_milliunits(r.energy_j)),
+    192: ("uiVal", lambda p, r: _round_to_milliunits(r.limit_w)),
 }
 _NO_FIELD: tuple[str, Callable[[HostProfile, SimulatedReading], int | None]] = (
     "ullVal",
@@ -130,7 +132,7 @@ _NO_FIELD: tuple[str, Callable[[HostProfile, SimulatedReading], int | None]] = (
 )
 # Functions for which the handle of a MIG instance is a GPU of its own.
 _OF_INSTANCE: dict[str, Callable[[HostProfile, int, int], tuple[Any, ...]]] = {
-    "nvmlDeviceGetUUID": lambda p, i, n: (p.instance_uuid(i, n).encode(),),
+    "nvmlDeviceGetUUID": lambda p, i, n: (p.mig_instance_uuid(i, n).encode(),),
     "nvmlDeviceGetName": lambda p, i, n: (f"{p.gpu.name} MIG {(p.mig or '?')[0]}".encode(),),
     "nvmlDeviceGetGpuInstanceId": lambda p, i, n: (n + 7,),
     "nvmlDeviceGetComputeInstanceId": lambda p, i, n: (0,),
@@ -172,21 +174,23 @@ class SimulatedNvml:
         if whole is None or of_instance is None:
             return whole
 
-        def either(handle: Any, *results: Any) -> None:
-            number = self._instance_of_handle(handle)
+        def call_for_gpu_or_instance(handle: Any, *results: Any) -> None:
+            number = self._gpu_and_instance_of_handle(handle)
             if number is None:
                 whole(handle, *results)
             else:
-                _put_all(results, of_instance(self._state.profile, *number))
+                _write_output_arguments(results, of_instance(self._state.profile, *number))
 
-        return either
+        return call_for_gpu_or_instance
 
     def _find_gpu_implementation(self, name: str) -> Callable[..., None] | None:
         """Return the Python function that implements the NVML function `name` for a whole GPU."""
         if name in _SYSTEM:
-            return lambda *results: _put_all(results, _SYSTEM[name](self._state.profile))
+            return lambda *results: _write_output_arguments(
+                results, _SYSTEM[name](self._state.profile)
+            )
         if name in _DEVICE:
-            return lambda handle, *results: _put_all(
+            return lambda handle, *results: _write_output_arguments(
                 results, _DEVICE[name](self._state.profile, self._reading_of_handle(handle))
             )
         return getattr(self, "_" + name, None)
@@ -196,7 +200,7 @@ class SimulatedNvml:
         requires this for the NVML function `name`, the function hangs or returns an error code
         instead."""
 
-        def call(*arguments: Any) -> int:
+        def call_and_return_code(*arguments: Any) -> int:
             faults = self._state.faults()
             if faults:
                 if faults.get("hang") in (name, "*"):
@@ -210,9 +214,9 @@ class SimulatedNvml:
                 return refusal.code
             return SUCCESS
 
-        return call
+        return call_and_return_code
 
-    def _instance_of_handle(self, handle: Any) -> tuple[int, int] | None:
+    def _gpu_and_instance_of_handle(self, handle: Any) -> tuple[int, int] | None:
         """Return (GPU, number) of the MIG instance to which `handle` belongs; None if it belongs to
         a whole GPU."""
         value = ctypes.c_size_t.from_buffer(handle).value
@@ -231,7 +235,7 @@ class SimulatedNvml:
         return index
 
     def _reading_of_handle(self, handle: Any) -> SimulatedReading:
-        return self._state.readings()[self._index_of_handle(handle)]
+        return self._state.gpu_readings()[self._index_of_handle(handle)]
 
     # -- library and system ------------------------------------------------------------------------
 
@@ -329,11 +333,11 @@ class SimulatedNvml:
     def _write_array(self, values: list[int], count: Any, out: Any) -> None:
         """Write `values` to the array `out` and their number to `count`. If the array is too small,
         write the required size to `count` and raise the NVML error for this."""
-        self._check_room(len(values), count, out)
+        self._require_buffer_size(len(values), count, out)
         for i, value in enumerate(values):
             out[i] = value
 
-    def _check_room(self, needed: int, count: Any, out: Any) -> None:
+    def _require_buffer_size(self, needed: int, count: Any, out: Any) -> None:
         room = count._obj.value
         count._obj.value = needed
         if needed and (out is None or room < needed):
@@ -396,8 +400,8 @@ class SimulatedNvml:
     # -- memory, PCIe, processes -------------------------------------------------------------------
 
     def _nvmlDeviceGetMemoryInfo(self, handle: Any, out: Any) -> None:
-        if self._instance_of_handle(handle) is not None:
-            self._instance_memory(out._obj)
+        if self._gpu_and_instance_of_handle(handle) is not None:
+            self._fill_instance_memory(out._obj)
             return
         reading, gpu = self._reading_of_handle(handle), self._state.profile.gpu
         if gpu.unified_memory:
@@ -407,13 +411,13 @@ class SimulatedNvml:
         info.used = reading.memory_used_bytes + gpu.reserved_mib * MIB
         info.free = info.total - info.used
 
-    def _instance_memory(self, info: Any) -> None:
-        info.total, info.used = self._state.profile.instance_bytes, 13 * MIB
+    def _fill_instance_memory(self, info: Any) -> None:
+        info.total, info.used = self._state.profile.mig_instance_bytes, 13 * MIB
         info.free = info.total - info.used
 
     def _nvmlDeviceGetMemoryInfo_v2(self, handle: Any, out: Any) -> None:
-        if self._instance_of_handle(handle) is not None:
-            self._instance_memory(out._obj)
+        if self._gpu_and_instance_of_handle(handle) is not None:
+            self._fill_instance_memory(out._obj)
             return
         reading, gpu = self._reading_of_handle(handle), self._state.profile.gpu
         if gpu.unified_memory:
@@ -428,7 +432,7 @@ class SimulatedNvml:
 
     def _nvmlDeviceGetComputeRunningProcesses_v3(self, handle: Any, count: Any, out: Any) -> None:
         processes = self._reading_of_handle(handle).processes
-        self._check_room(len(processes), count, out)
+        self._require_buffer_size(len(processes), count, out)
         for i, process in enumerate(processes):
             out[i].pid, out[i].usedGpuMemory = process.pid, process.memory_bytes
             out[i].gpuInstanceId = out[i].computeInstanceId = 0xFFFFFFFF

@@ -16,7 +16,14 @@ from workbench.sim.engine_metrics import Metrics
 from workbench.sim.http_server import Request
 from workbench.sim.language_model import PIECE, Damage, LanguageModel, token_ids_of
 from workbench.sim.launch_options import LaunchOptions
-from workbench.sim.reply_text import CHAT, COMPLETION, ReplyForm, ReplyText, pack_vector, vector_of
+from workbench.sim.reply_text import (
+    CHAT,
+    COMPLETION,
+    ReplyForm,
+    ReplyText,
+    make_embedding,
+    pack_vector,
+)
 from workbench.sim.scheduler import Replica, Sequence
 from workbench.sim.scored_reply import ScoredReply
 
@@ -34,7 +41,7 @@ class ApiError(Exception):
         self.param = param
 
     @property
-    def unknown_path(self) -> bool:
+    def is_unknown_path(self) -> bool:
         """Whether the error means that the server has no such path. The web framework then makes
         the reply."""
         return str(self) in ("Not Found", "Method Not Allowed")
@@ -73,15 +80,17 @@ class Api:
         self.created = int(time.time())
         self.count = 0
         generation: Routes = {
-            ("POST", "/v1/chat/completions"): lambda r: self._generate(r, chat=True),
-            ("POST", "/v1/completions"): lambda r: self._generate(r, chat=False),
+            ("POST", "/v1/chat/completions"): lambda r: self._handle_generation_request(
+                r, chat=True
+            ),
+            ("POST", "/v1/completions"): lambda r: self._handle_generation_request(r, chat=False),
         }
-        embedding: Routes = {("POST", "/v1/embeddings"): self._embed}
+        embedding: Routes = {("POST", "/v1/embeddings"): self._handle_embedding_request}
         self.routes: Routes = {
             ("GET", "/health"): self._reply_health,
             ("GET", "/v1/models"): self._reply_models,
             **(embedding if launch.embeds else generation),
-            ("POST", self.engine.tokenize_path): self._reply_tokens,
+            ("POST", self.engine.tokenize_path): self._reply_token_ids,
             **self.engine.extra_routes(self),
         }
         if launch.metrics:
@@ -91,9 +100,13 @@ class Api:
         """Damage the answers of the server as the `faults` say."""
         self.garbage = "garbage" in faults
         together, turn = "broken_together" in faults, "broken_second_turn" in faults
-        kld = faults.get("kld", 0.0) + self.engine.divergence(self.launch)
+        kld = faults.get("kld", 0.0) + self.engine.quantization_kl_divergence(self.launch)
         self.language_model = LanguageModel(Damage(kld, together, turn, self.garbage))
-        defect = self.engine.speculation_defect if self.engine.speculates(self.launch) else ""
+        defect = (
+            self.engine.speculation_defect
+            if self.engine.uses_defective_speculation(self.launch)
+            else ""
+        )
         self.stale_prompts = "stale_prompts" in faults or defect == "stale_prompts"
         self.zero_log_probabilities = "zeros" in faults or defect == "zeros"
 
@@ -126,14 +139,14 @@ class Api:
         self.count += 1
         return f"{form.id_prefix}-simulated-{self.created:x}-{self.count}"
 
-    def chat_text(self, request: Request) -> str:
+    def chat_messages_text(self, request: Request) -> str:
         """Return the messages of a chat request as one text, without the tokens of the chat
         template."""
         return _chat_text(body_of(request))
 
     # -- small routes ------------------------------------------------------------------------------
 
-    def _reply_tokens(self, request: Request) -> None:
+    def _reply_token_ids(self, request: Request) -> None:
         """Reply with the token ids of the text in a request. If the engine accepts messages, they
         can replace the text."""
         field = self.engine.tokenize_field
@@ -179,7 +192,7 @@ class Api:
 
     # -- generation --------------------------------------------------------------------------------
 
-    def _generate(self, request: Request, *, chat: bool) -> None:
+    def _handle_generation_request(self, request: Request, *, chat: bool) -> None:
         body = body_of(request)
         prompt = _prompt_pieces(body, chat)
         if not prompt:
@@ -188,37 +201,39 @@ class Api:
         if self.engine.checks_model and model is not None and model not in self.launch.served:
             raise ApiError(404, "NotFoundError", f"The model `{model}` does not exist.", "model")
         if not chat and self.engine.asks_log_probabilities(body):
-            self.engine.reply_scored(self, request, body)
+            self.engine.reply_with_log_probabilities(self, request, body)
             return
-        length = self._choose_length(body, len(prompt), chat)
+        length = self._choose_output_token_count(body, len(prompt), chat)
         reply = ApiReply(self, request, body, chat, length)
-        sequence = Sequence(prompt, length, reply.deliver)
+        sequence = Sequence(prompt, length, reply.add_generated_tokens)
         reply.sequence = sequence
-        self._add(sequence, request)
+        self._enqueue_sequence(sequence, request)
 
-    def reply_scored(
+    def reply_with_log_probabilities(
         self,
         request: Request,
         ids: list[int],
-        length: Any,
-        body_of: Callable[[ScoredReply], dict[str, Any]],
+        answer_length: Any,
+        make_body: Callable[[ScoredReply], dict[str, Any]],
     ) -> None:
-        """Reply with log probabilities to the prompt `ids` and to an answer of `length` tokens.
-        `body_of` makes the body of the reply."""
+        """Reply with log probabilities to the prompt `ids` and to an answer of `answer_length`
+        tokens. `make_body` makes the body of the reply."""
         if not ids:
             raise bad_request("The decoder prompt cannot be empty")
-        most = self._choose_length({"max_tokens": length, "ignore_eos": True}, len(ids), chat=False)
-        scored = ScoredReply(self, request, ids, most, body_of)
-        self._add(scored.sequence, request)
+        most = self._choose_output_token_count(
+            {"max_tokens": answer_length, "ignore_eos": True}, len(ids), chat=False
+        )
+        scored = ScoredReply(self, request, ids, most, make_body)
+        self._enqueue_sequence(scored.sequence, request)
 
-    def _add(self, sequence: Sequence, request: Request) -> None:
+    def _enqueue_sequence(self, sequence: Sequence, request: Request) -> None:
         """Give a request, as a `sequence` of tokens, to the replica of the model that has the least
         load."""
-        replica = min(self.replicas, key=lambda r: r.load)
+        replica = min(self.replicas, key=lambda r: r.unfinished_request_count)
         request.on_gone = lambda: replica.abort(sequence)
         replica.add(sequence)
 
-    def _embed(self, request: Request) -> None:
+    def _handle_embedding_request(self, request: Request) -> None:
         """Reply with one embedding for the text in a request, as soon as the simulated engine has
         processed its tokens."""
         body = body_of(request)
@@ -231,14 +246,14 @@ class Api:
                 f"This model's maximum context length is {self.max_len} tokens.", "input"
             )
 
-        def deliver(tokens: int, finished: bool) -> None:
+        def reply_when_finished(tokens: int, finished: bool) -> None:
             if finished:
                 usage = {
                     "prompt_tokens": len(prompt),
                     "total_tokens": len(prompt),
                     "completion_tokens": 0,
                 }
-                vector: Any = vector_of(asked)
+                vector: Any = make_embedding(asked)
                 if body.get("encoding_format") == "base64":
                     vector = base64.b64encode(pack_vector(vector)).decode()
                 entry = {"object": "embedding", "index": 0, "embedding": vector}
@@ -252,24 +267,26 @@ class Api:
                     200, {"id": self.next_id(COMPLETION), "created": int(time.time()), **frame}
                 )
 
-        sequence = Sequence(prompt, 1, deliver, embedding=True)
-        self._add(sequence, request)
+        sequence = Sequence(prompt, 1, reply_when_finished, embedding=True)
+        self._enqueue_sequence(sequence, request)
 
-    def _choose_length(self, body: dict[str, Any], prompt: int, chat: bool) -> int:
+    def _choose_output_token_count(
+        self, body: dict[str, Any], prompt_tokens: int, chat: bool
+    ) -> int:
         """Return the number of tokens to generate for a request. This is the limit in its `body` if
         the engine must ignore the end of the text, otherwise a typical length up to the limit.
-        `prompt` is the number of prompt tokens, and `chat` says whether it is a chat request.
-        Raises ApiError for an invalid limit."""
-        room = self.max_len - prompt
-        limit = length_limit(body)
+        `prompt_tokens` is the number of prompt tokens, and `chat` says whether it is a chat
+        request. Raises ApiError for an invalid limit."""
+        room = self.max_len - prompt_tokens
+        limit = requested_token_limit(body)
         if limit is not None and (not isinstance(limit, int) or limit < 1):
             raise bad_request(f"max_tokens must be at least 1, got {limit}.", "max_tokens")
         if room < 1 or (limit and limit > room and self.engine.rejects_long_requests):
             raise bad_request(
                 f"'max_tokens' or 'max_completion_tokens' is too large: {limit}. This model's "
                 "maximum context length "
-                f"is {self.max_len} tokens and your request has {prompt} input tokens "
-                f"({limit} > {self.max_len} - {prompt}).",
+                f"is {self.max_len} tokens and your request has {prompt_tokens} input tokens "
+                f"({limit} > {self.max_len} - {prompt_tokens}).",
                 "max_tokens",
             )
         most = min(int(limit or (room if chat else 16)), room)
@@ -285,7 +302,7 @@ class Api:
         return min(most, max(natural, int(body.get("min_tokens") or 0)))
 
 
-def length_limit(body: dict[str, Any]) -> Any:
+def requested_token_limit(body: dict[str, Any]) -> Any:
     """Return the limit on the tokens of the answer, from the field max_completion_tokens,
     max_tokens or n_predict of the request. None if the request has no limit."""
     names = ("max_completion_tokens", "max_tokens", "n_predict")
@@ -349,8 +366,8 @@ def _prompt_text(body: dict[str, Any]) -> str:
 
 
 class ApiReply:
-    """The reply to one request, streamed or complete. The scheduler calls `deliver` with the number
-    of new tokens."""
+    """The reply to one request, streamed or complete. The scheduler calls `add_generated_tokens`
+    with the number of new tokens."""
 
     def __init__(
         self, api: Api, request: Request, body: dict[str, Any], chat: bool, length: int
@@ -363,7 +380,7 @@ class ApiReply:
         options = body.get("stream_options") or {}
         self.usage_chunk = bool(options.get("include_usage"))
         self.every_usage = bool(options.get("continuous_usage_stats"))
-        limit = length_limit(body)
+        limit = requested_token_limit(body)
         self.reason = (
             "length" if limit is None or length >= limit or body.get("ignore_eos") else "stop"
         )
@@ -381,31 +398,33 @@ class ApiReply:
         self.frame["system_fingerprint"] = "simulated"
         self.head = compact({**self.frame, "object": self.form.chunk_kind})[:-1]
 
-    def deliver(self, tokens: int, finished: bool) -> None:
-        """Add `tokens` new tokens to the reply. A streamed reply sends them to the client at once.
-        Any other reply sends all its tokens when `finished` is True."""
+    def add_generated_tokens(self, new_tokens: int, finished: bool) -> None:
+        """Add `new_tokens` new tokens to the reply. A streamed reply sends them to the client at
+        once. Any other reply sends all its tokens when `finished` is True."""
         sequence = self.sequence
         assert sequence is not None
         if self.stream:
-            self._deliver_chunk(sequence, tokens, finished)
+            self._send_reply_chunk(sequence, new_tokens, finished)
         elif finished:
-            self._deliver_whole(sequence)
+            self._send_whole_reply(sequence)
         if finished:
             self.engine.log_finished(self.api, self.id, sequence)
 
-    def _deliver_chunk(self, sequence: Sequence, tokens: int, finished: bool) -> None:
+    def _send_reply_chunk(self, sequence: Sequence, tokens: int, finished: bool) -> None:
         events = ""
         if self.sent == 0:
             self.request.start_stream()
             if self.chat:
                 events = self._content_event_text(
-                    {"role": "assistant", "content": ""}, None, self._running_usage(sequence, 0)
+                    {"role": "assistant", "content": ""},
+                    None,
+                    self._continuous_usage_fields(sequence, 0),
                 )
-        text = self.text.part(self.sent, tokens)
+        text = self.text.text_of_token_range(self.sent, tokens)
         self.sent += tokens
         reason = self.reason if finished and self.engine.finish_on_content else None
         content = {"content": text} if self.chat else text
-        events += self._content_event_text(content, reason, self._running_usage(sequence))
+        events += self._content_event_text(content, reason, self._continuous_usage_fields(sequence))
         if finished:
             self.request.end_stream(
                 (events + self.engine.stream_end_events(self, sequence)).encode()
@@ -431,30 +450,36 @@ class ApiReply:
         """Return a server-sent event with the finish_reason and `fields`, but without text."""
         return self._content_event_text({} if self.chat else "", self.reason, fields)
 
-    def _deliver_whole(self, sequence: Sequence) -> None:
-        text = self.text.part(0, sequence.generated)
+    def _send_whole_reply(self, sequence: Sequence) -> None:
+        text = self.text.text_of_token_range(0, sequence.generated)
         choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": self.reason}
         if self.chat:
             choice["message"] = {"role": "assistant", "content": text}
         else:
             choice["text"] = text
         told = self.usage_chunk or self.engine.usage_unasked
-        usage = self.usage(sequence) if told else None
+        usage = self.make_usage_object(sequence) if told else None
         reply = {**self.frame, "choices": [choice], "usage": usage}
         self.request.reply(200, {**reply, **self.engine.extra_reply_fields(sequence)})
 
-    def usage(self, sequence: Sequence, made: int | None = None) -> dict[str, Any]:
-        """Return the object "usage" of the reply, with the number of output tokens `made`. If
-        `made` is None, all output tokens so far are counted."""
-        made = sequence.generated if made is None else made
+    def make_usage_object(
+        self, sequence: Sequence, output_tokens: int | None = None
+    ) -> dict[str, Any]:
+        """Return the object "usage" of the reply, with the number of output tokens `output_tokens`.
+        If `output_tokens` is None, all output tokens so far are counted."""
+        output_tokens = sequence.generated if output_tokens is None else output_tokens
         usage: dict[str, Any] = {
             "prompt_tokens": len(sequence.prompt),
-            "total_tokens": len(sequence.prompt) + made,
-            "completion_tokens": made,
+            "total_tokens": len(sequence.prompt) + output_tokens,
+            "completion_tokens": output_tokens,
             "prompt_tokens_details": {"cached_tokens": sequence.cached},
             "owned_by": "simulated",
         }
         return {**usage, **self.engine.extra_usage_fields(sequence)}
 
-    def _running_usage(self, sequence: Sequence, made: int | None = None) -> dict[str, Any]:
-        return {"usage": self.usage(sequence, made)} if self.every_usage else {}
+    def _continuous_usage_fields(
+        self, sequence: Sequence, output_tokens: int | None = None
+    ) -> dict[str, Any]:
+        return (
+            {"usage": self.make_usage_object(sequence, output_tokens)} if self.every_usage else {}
+        )

@@ -7,7 +7,7 @@ Power over SM clock, with x = clock / clock during decode:
 
 The formula is fitted to a public sweep of a bare-metal RTX PRO 6000 (27B AWQ, one stream): 511 W at
 2779 MHz, 450 W at 2661 MHz, 350 W at 2071 MHz. The same sweep shows how much a low SM clock slows a
-memory-bound step (`memory_slowdown`): -1.1 % at 400 W, -4.9 % at 350 W, -13 % at 300 W. Other GPU
+memory-bound step (`memory_slowdown_factor`): -1.1 % at 400 W, -4.9 % at 350 W, -13 % at 300 W. Other GPU
 types use the same formula with different watts.
 """
 
@@ -70,7 +70,7 @@ class OperatingPoint:
 IDLE_ACTIVITY = GpuActivity()
 
 
-def memory_slowdown(sm_mhz: float, gpu: GpuModel) -> float:
+def memory_slowdown_factor(sm_mhz: float, gpu: GpuModel) -> float:
     """Return the factor (1 or more) by which a step that is limited by memory bandwidth takes
     longer, because the SM clock `sm_mhz` is below its normal value."""
     short = gpu.sm_compute_mhz / max(sm_mhz, 1.0) - 1.0
@@ -87,7 +87,7 @@ def operating_point(
     working = load.busy > 0.0
     up = working or load.idle_s < COOL_DOWN_S
     lock = setting.gpu_lock_mhz if profile.locks_work else None
-    sm = _clamp_to_lock(float(gpu.sm_compute_mhz if up else gpu.sm_idle_mhz), lock, gpu)
+    sm = _clamp_mhz_to_lock(float(gpu.sm_compute_mhz if up else gpu.sm_idle_mhz), lock, gpu)
     memory = _memory_clock_mhz(gpu, setting if profile.locks_work else GpuSetting(), up)
     reasons = 0
     if not working:
@@ -96,14 +96,14 @@ def operating_point(
         pstate = gpu.pstate_compute if up else gpu.pstate_idle
         return OperatingPoint(round(sm), memory, power, pstate, IDLE, 0, 0)
     limit = setting.limit_w or gpu.power_default_w
-    level = _power_level(gpu, load)
-    if limit is not None and _power_at(gpu, sm, level) > limit:
-        sm, reasons = _clock_at_power(gpu, limit, level, sm), SW_POWER_CAP
+    level = _relative_power(gpu, load)
+    if limit is not None and _power_w_at_clock(gpu, sm, level) > limit:
+        sm, reasons = _highest_sm_mhz_at_power(gpu, limit, level, sm), SW_POWER_CAP
     if temperature_c >= gpu.slowdown_c:
         sm *= max(0.4, 1.0 - 0.05 * (temperature_c - gpu.slowdown_c + 1.0))
         reasons |= SW_THERMAL
     sm = math.floor(sm / gpu.sm_step_mhz) * gpu.sm_step_mhz
-    power = _power_at(gpu, sm, level)
+    power = _power_w_at_clock(gpu, sm, level)
     return OperatingPoint(
         round(sm),
         memory,
@@ -115,40 +115,46 @@ def operating_point(
     )
 
 
-def _power_level(gpu: GpuModel, load: GpuActivity) -> float:
+def _relative_power(gpu: GpuModel, load: GpuActivity) -> float:
     """Return the power of this load on a scale on which decoding, limited by memory, is 1.0. The
     constant part, which a GPU with high clocks draws even without a load, is not included. The
     result is about 0.35 if the GPU mostly waits for its next kernel."""
     return load.busy * 0.3 + 0.7 * load.memory + gpu.compute_weight * load.compute
 
 
-def _power_at(gpu: GpuModel, sm_mhz: float, level: float) -> float:
+def _power_w_at_clock(gpu: GpuModel, sm_mhz: float, relative_power: float) -> float:
     x = sm_mhz / gpu.sm_compute_mhz
-    return gpu.power_floor_w + (gpu.power_decode_w - gpu.power_floor_w) * level * (
+    return gpu.power_floor_w + (gpu.power_decode_w - gpu.power_floor_w) * relative_power * (
         0.85 * x + 0.15 * min(x, 1.2) ** 30
     )
 
 
-def _clock_at_power(gpu: GpuModel, limit_w: float, level: float, highest: float) -> float:
+def _highest_sm_mhz_at_power(
+    gpu: GpuModel, limit_w: float, relative_power: float, max_sm_mhz: float
+) -> float:
     """Return the highest SM clock, in MHz, at which the power for this load stays below `limit_w`.
     It is at least an eighth of the normal clock."""
-    low, high = gpu.sm_compute_mhz / 8.0, highest
+    low, high = gpu.sm_compute_mhz / 8.0, max_sm_mhz
     for _ in range(18):
         middle = (low + high) / 2
-        low, high = (middle, high) if _power_at(gpu, middle, level) <= limit_w else (low, middle)
+        low, high = (
+            (middle, high)
+            if _power_w_at_clock(gpu, middle, relative_power) <= limit_w
+            else (low, middle)
+        )
     return low
 
 
-def _clamp_to_lock(wanted: float, lock: tuple[int, int] | None, gpu: GpuModel) -> float:
+def _clamp_mhz_to_lock(wanted_mhz: float, lock: tuple[int, int] | None, gpu: GpuModel) -> float:
     if lock is None:
-        return wanted
+        return wanted_mhz
     named = {UNLIMITED_MHZ: gpu.sm_max_mhz, TDP_MHZ: gpu.sm_compute_mhz}
     ends = [named.get(end, end) for end in lock]
-    return min(max(wanted, ends[0]), ends[1], float(gpu.sm_voltage_mhz))
+    return min(max(wanted_mhz, ends[0]), ends[1], float(gpu.sm_voltage_mhz))
 
 
-def _memory_clock_mhz(gpu: GpuModel, setting: GpuSetting, up: bool) -> int:
-    wanted = gpu.memory_compute_mhz if up else gpu.memory_idle_mhz
+def _memory_clock_mhz(gpu: GpuModel, setting: GpuSetting, clocks_up: bool) -> int:
+    wanted = gpu.memory_compute_mhz if clocks_up else gpu.memory_idle_mhz
     if setting.memory_lock_mhz is None or not gpu.memory_steps_mhz:
         return wanted
     low, high = (nearest_clock(gpu.memory_steps_mhz, v) for v in setting.memory_lock_mhz)
@@ -169,11 +175,11 @@ def temperature_after(gpu: GpuModel, temperature_c: float, power_w: float, secon
     return target + (temperature_c - target) * math.exp(-max(0.0, seconds) / gpu.thermal_tau_s)
 
 
-def hourly_noise(key: str, unix_s: float, amplitude: float) -> float:
-    """Return a random number within ±amplitude that depends only on `key` and on the current half
+def half_second_noise(seed: str, unix_s: float, amplitude: float) -> float:
+    """Return a random number within ±amplitude that depends only on `seed` and on the current half
     second, so that all processes get the same number.
     """
-    word = zlib.crc32(f"{key}/{int(unix_s / NOISE_PERIOD_S)}".encode())
+    word = zlib.crc32(f"{seed}/{int(unix_s / NOISE_PERIOD_S)}".encode())
     return amplitude * (word / 0x7FFFFFFF - 1.0)
 
 

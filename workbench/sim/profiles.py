@@ -106,12 +106,12 @@ class HostProfile:
         digest = hashlib.sha256(f"workbench-sim/{self.name}/{index}".encode()).hexdigest()
         return f"GPU-{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:32]}"
 
-    def instance_uuid(self, index: int, number: int) -> str:
+    def mig_instance_uuid(self, index: int, number: int) -> str:
         """Return the UUID of the MIG instance `number` of the GPU `index`."""
         return f"MIG-{self.uuid(index)[4:-2]}{number:02x}"
 
     @property
-    def instance_bytes(self) -> int:
+    def mig_instance_bytes(self) -> int:
         """The memory of a MIG instance: an eighth of the GPU's for a profile of one slice."""
         return self.gpu.memory_bytes // 8
 

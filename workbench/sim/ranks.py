@@ -42,7 +42,9 @@ class RankLinks:
         """Connect this rank to rank 0. Rank 0 waits until all other ranks have connected."""
         address, _, port = self._launch.master.rpartition(":")
         if self._launch.node_rank == 0:
-            self._server = await asyncio.start_server(self._accept, address.strip("[]"), int(port))
+            self._server = await asyncio.start_server(
+                self._watch_and_count_rank, address.strip("[]"), int(port)
+            )
         else:
             while True:
                 try:
@@ -50,7 +52,7 @@ class RankLinks:
                     break
                 except OSError:
                     await asyncio.sleep(RETRY_S)
-            self._watch(reader, writer)
+            self._watch_rank_connection(reader, writer)
             self._joined.set()
         await self._joined.wait()
 
@@ -70,12 +72,16 @@ class RankLinks:
         if self._server is not None:
             self._server.close()
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._watch(reader, writer)
+    async def _watch_and_count_rank(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._watch_rank_connection(reader, writer)
         if len(self._writers) == self._launch.nodes - 1:
             self._joined.set()
 
-    def _watch(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _watch_rank_connection(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         self._writers.append(writer)
         task = asyncio.get_running_loop().create_task(self._wait_for_end(reader))
         self._tasks.add(task)

@@ -37,7 +37,9 @@ def _count_gpus() -> int:
 async def _run_head(address: str, port: int) -> int:
     nodes = [_count_gpus()]
 
-    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle_ray_connection(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         word = (await reader.readline()).split()
         if word[:1] == [b"status"]:
             writer.write(f"{sum(nodes)}\n".encode())
@@ -47,7 +49,7 @@ async def _run_head(address: str, port: int) -> int:
             nodes.remove(int(word[1]))
         writer.close()
 
-    server = await asyncio.start_server(accept, address, port)
+    server = await asyncio.start_server(handle_ray_connection, address, port)
     _print_line(f"Local node IP: {address}\nRay runtime started. (SIMULATED)")
     async with server:
         await server.serve_forever()

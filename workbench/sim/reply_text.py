@@ -53,22 +53,22 @@ class ReplyText:
         self._garbage = garbage
         self._first = mark % len(WORDS)
 
-    def part(self, start: int, count: int) -> str:
+    def text_of_token_range(self, start: int, count: int) -> str:
         """Return the text of `count` tokens, of which the first is token number `start`."""
         if self._garbage:
             return GARBAGE * count
-        return "".join(map(self._token, range(start, start + count)))
+        return "".join(map(self._token_text, range(start, start + count)))
 
-    def _token(self, place: int) -> str:
-        if place == 0:
+    def _token_text(self, position: int) -> str:
+        if position == 0:
             return self._opening[0]
-        if place < len(self._opening):
-            return f" {self._opening[place]}"
-        turned = _TURN * (place // len(WORDS))  # so that a long text is no loop
-        return f" {WORDS[(self._first + place + turned) % len(WORDS)]}"
+        if position < len(self._opening):
+            return f" {self._opening[position]}"
+        turned = _TURN * (position // len(WORDS))  # so that a long text is no loop
+        return f" {WORDS[(self._first + position + turned) % len(WORDS)]}"
 
 
-def vector_of(prompt: str) -> list[float]:
+def make_embedding(prompt: str) -> list[float]:
     """Return the embedding of a prompt: numbers from -1 to 1 that depend only on the prompt."""
     numbers = random.Random(prompt)
     return [round(numbers.uniform(-1, 1), 6) for _ in range(VECTOR_NUMBERS)]

@@ -48,11 +48,11 @@ class Sequence:
     blocks: list[int] = field(default_factory=list)
 
     @property
-    def context(self) -> int:
+    def context_tokens(self) -> int:
         return len(self.prompt) + self.generated
 
     @property
-    def prompt_s(self) -> float:
+    def prefill_s(self) -> float:
         """Seconds from the admission of the request to its first token."""
         return self.first - self.admitted
 
@@ -84,7 +84,7 @@ class Counters:
     e2e_s: list[float] = field(default_factory=list)
     queue_s: list[float] = field(default_factory=list)
 
-    def drain(self) -> dict[str, list[float]]:
+    def pop_latencies_s(self) -> dict[str, list[float]]:
         """Return {name: values} of the times measured since the last call, such as "ttft_s" and
         "queue_s", in seconds."""
         taken = {}
@@ -102,7 +102,7 @@ class PrefixCache:
         self.room = max(1, blocks)
         self.known: OrderedDict[int, None] = OrderedDict()
 
-    def find_prefix(self, prompt: list[str]) -> tuple[int, list[int]]:
+    def find_cached_tokens_and_hashes(self, prompt: list[str]) -> tuple[int, list[int]]:
         """Return the number of tokens of `prompt` that need no prefill because they are in the
         cache, and the hashes of the prompt's blocks. The last token always needs prefill."""
         hashes, link = [], 0
@@ -117,7 +117,7 @@ class PrefixCache:
             hits += 1
         return min(hits * BLOCK, (len(prompt) - 1) // BLOCK * BLOCK), hashes
 
-    def add(self, hashes: list[int]) -> None:
+    def add_block_hashes(self, hashes: list[int]) -> None:
         for word in hashes:
             self.known[word] = None
             self.known.move_to_end(word)
@@ -170,12 +170,12 @@ class Replica:
         self.on_step: Callable[[], None] | None = None
 
     @property
-    def load(self) -> int:
+    def unfinished_request_count(self) -> int:
         return len(self.running) + len(self.waiting)
 
     @property
     def used_tokens(self) -> int:
-        return sum(s.context for s in self.running)
+        return sum(s.context_tokens for s in self.running)
 
     def add(self, sequence: Sequence) -> None:
         sequence.arrived = asyncio.get_running_loop().time()
@@ -197,7 +197,7 @@ class Replica:
             self.idle_since = now
         (stepped, memory, compute), self.work = self.work, (0.0, 0.0, 0.0)
         if self.running and stepped == 0.0:  # one step longer than the interval
-            return self._step_time(len(self.running), 0).activity
+            return self._compute_engine_step(len(self.running), 0).activity
         if stepped == 0.0:
             return GpuActivity()
         busy = max(0.0, 1.0 - idle / max(interval_s, 1e-6))
@@ -238,7 +238,7 @@ class Replica:
                 prefill += take
                 fresh.append(sequence)
         decoding = sum(1 for s in self.running if s.generated)
-        one = self._step_time(decoding, prefill)
+        one = self._compute_engine_step(decoding, prefill)
         jitter = self.factor * (1.0 + self.random.gauss(0.0, self.noise)) if self.noise else 1.0
         if self.drift_size:
             jitter /= 1.0 + relative_speed_drift(time.time(), self.drift_size)
@@ -255,13 +255,13 @@ class Replica:
             counters.decode_s += seconds
         if fresh and self.on_prefill:
             self.on_prefill(fresh, prefill)
-        self._hand_out_tokens()
+        self._generate_step_tokens()
         if self.on_step:
             self.on_step()
 
-    def _step_time(self, decoding: int, prefill: int) -> step_time.EngineStep:
+    def _compute_engine_step(self, decoding: int, prefill: int) -> step_time.EngineStep:
         sm_mhz, memory_mhz = self.clocks()
-        return step_time.engine_step(
+        return step_time.compute_engine_step(
             self.serving,
             sm_mhz=sm_mhz,
             memory_mhz=memory_mhz,
@@ -280,7 +280,9 @@ class Replica:
             sequence.admitted = max(self.moment, sequence.arrived)
             self.moment = max(self.moment, sequence.arrived)
             if self.cache:
-                sequence.cached, sequence.blocks = self.cache.find_prefix(sequence.prompt)
+                sequence.cached, sequence.blocks = self.cache.find_cached_tokens_and_hashes(
+                    sequence.prompt
+                )
             sequence.to_prefill = len(sequence.prompt) - sequence.cached
             self.reserved += need
             self.running.append(sequence)
@@ -290,7 +292,7 @@ class Replica:
             self.counters.cached_tokens += sequence.cached
             self.counters.queue_s.append(sequence.admitted - sequence.arrived)
 
-    def _hand_out_tokens(self) -> None:
+    def _generate_step_tokens(self) -> None:
         counters, moment = self.counters, self.moment
         for sequence in self.running:
             if sequence.to_prefill:
@@ -302,7 +304,7 @@ class Replica:
                 counters.first_tokens += 1
                 counters.ttft_s.append(moment - sequence.arrived)
                 if self.cache:
-                    self.cache.add(sequence.blocks)
+                    self.cache.add_block_hashes(sequence.blocks)
             sequence.last = moment
             sequence.generated += 1
             sequence.pending += 1

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from workbench.sim.language_model import LanguageModel, Predicted, text_of_tokens, turns_of
+from workbench.sim.language_model import LanguageModel, Predicted, count_user_turns, text_of_tokens
 from workbench.sim.reply_text import COMPLETION
 from workbench.sim.scheduler import Sequence as RequestSequence
 
@@ -34,39 +34,45 @@ class ScoredReply:
         self.id = api.next_id(COMPLETION)
         self.served = api.launch.served[0]
         self.stale_prompts, self.zeros = api.stale_prompts, api.zero_log_probabilities
-        self.sequence = RequestSequence([str(one) for one in ids], length, self._deliver)
+        self.sequence = RequestSequence(
+            [str(one) for one in ids], length, self._send_reply_when_finished
+        )
         self._api, self._request, self._body_of = api, request, body_of
         self._model: LanguageModel = api.language_model
-        self._turns = turns_of(text_of_tokens(self.ids)) if self._model.damage.second_turn else 1
+        self._turns = (
+            count_user_turns(text_of_tokens(self.ids)) if self._model.damage.second_turn else 1
+        )
 
     def prompt_token(self, place: int, top: int) -> Predicted:
         """Return the distribution of the prompt's token at `place`, which is not 0."""
         context = self.ids[: place - 1] if self.stale_prompts else self.ids[:place]
         return self._predict(context, self.ids[place], top)
 
-    def answer(self) -> list[int]:
+    def generate_token_ids(self) -> list[int]:
         """Return the tokens of the answer."""
         made: list[int] = []
         while len(made) < self.sequence.generated:
             made.append(self._predict([*self.ids, *made], 0, 1).top[0][0])
         return made
 
-    def answer_token(
-        self, made: Sequence[int], place: int, top: int, token: int | None = None
+    def predict_answer_token(
+        self, answer_ids: Sequence[int], position: int, top: int, scored_token: int | None = None
     ) -> Predicted:
-        """Return the distribution of token number `place` of the answer `made`. `token` is the one
-        whose log probability is wanted, by default that of the answer."""
-        wanted = made[place] if token is None else token
-        found = self._predict([*self.ids, *made[:place]], wanted, top)
+        """Return the distribution of token number `position` of the answer `answer_ids`.
+        `scored_token` is the one whose log probability is wanted, by default that of the answer."""
+        wanted = answer_ids[position] if scored_token is None else scored_token
+        found = self._predict([*self.ids, *answer_ids[:position]], wanted, top)
         if self.zeros:
             return Predicted(0.0, tuple((one, 0.0) for one, _ in found.top))
         return found
 
-    def answer_tokens(self, made: Sequence[int], top: int) -> list[Predicted]:
-        """Return the distribution of each token of the answer `made`."""
-        return [self.answer_token(made, place, top) for place in range(len(made))]
+    def predict_answer_tokens(self, answer_ids: Sequence[int], top: int) -> list[Predicted]:
+        """Return the distribution of each token of the answer `answer_ids`."""
+        return [
+            self.predict_answer_token(answer_ids, place, top) for place in range(len(answer_ids))
+        ]
 
-    def usage(self) -> dict[str, Any]:
+    def make_usage_object(self) -> dict[str, Any]:
         """Return the numbers of tokens as OpenAI-style replies have them."""
         prompt, made = len(self.ids), self.sequence.generated
         return {
@@ -79,9 +85,9 @@ class ScoredReply:
 
     def _predict(self, context: Sequence[int], token: int, top: int) -> Predicted:
         together = self.sequence.most_together
-        return self._model.predict(context, token, top, together=together, turns=self._turns)
+        return self._model.predict(context, token, top, batch_size=together, turn_count=self._turns)
 
-    def _deliver(self, tokens: int, finished: bool) -> None:
+    def _send_reply_when_finished(self, tokens: int, finished: bool) -> None:
         if not finished:
             return
         self._request.reply(200, self._body_of(self))

@@ -113,9 +113,9 @@ class SimulatedHost(BaseHost):
 
     async def connect(self) -> None:
         await self.inner.connect()
-        await self._prepare()
+        await self._prepare_simulated_environment()
 
-    async def _prepare(self) -> None:
+    async def _prepare_simulated_environment(self) -> None:
         if self._path is not None:
             return
         cores = () if self.profile.virtualization else CORES  # a virtual machine has no cpufreq
@@ -161,14 +161,14 @@ class SimulatedHost(BaseHost):
             raise
 
     async def _merge_environment(self, env: Mapping[str, str] | None) -> dict[str, str]:
-        await self._prepare()
+        await self._prepare_simulated_environment()
         merged = {**self.environment(), **(env or {})}
         if env and "PATH" in env:
             merged["PATH"] = f"{BIN}:{env['PATH']}"
         return merged
 
     async def state_dir(self) -> str:
-        await self._prepare()
+        await self._prepare_simulated_environment()
         return self._state_dir
 
     async def _run(

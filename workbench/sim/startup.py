@@ -21,8 +21,8 @@ LARGEST_START_S = 6.0
 @dataclass(frozen=True)
 class StartupPhase:
     """A log line of the start. `share` is the part of the start's duration that passes before the
-    line is written. `fields` are arguments of EngineLog.line. If `raw` is True, the line has no
-    prefix."""
+    line is written. `fields` are arguments of EngineLog.write_line. If `raw` is True, the line has
+    no prefix."""
 
     share: float
     text: str
@@ -44,7 +44,7 @@ def start_seconds(launch: LaunchOptions) -> float:
 def write_banner(log: EngineLog, launch: LaunchOptions, profile: str) -> None:
     """Write the log lines which say that the engine is simulated, and whether the size of its model
     is guessed."""
-    log.line(
+    log.write_line(
         f"SIMULATED engine ({launch.engine.name} {launch.version} on simulated host {profile}): no "
         "model is loaded, no "
         "GPU is used, the text is filler; speed follows a roofline model",
@@ -52,7 +52,7 @@ def write_banner(log: EngineLog, launch: LaunchOptions, profile: str) -> None:
     )
     if launch.model.guessed:
         size = launch.model.parameters / 1e9
-        log.line(
+        log.write_line(
             f"SIMULATED engine: {launch.model.id} is not a known model; taken as {size:g}B",
             level="WARNING",
         )
@@ -68,10 +68,12 @@ def reason_against_custom_all_reduce(launch: LaunchOptions, fit: Fit) -> str | N
     return None if fit.peer_access else "your platform lacks GPU P2P capability or P2P test failed"
 
 
-def shard_progress(weight_bytes: float, whole_share: float) -> Iterator[tuple[float, str]]:
+def shard_shares_and_progress(
+    weight_bytes: float, total_share: float
+) -> Iterator[tuple[float, str]]:
     """Yield (share, progress text) for each file of the checkpoint. `share` is the part of the
-    start's duration that passes before the text is written. All shares together are `whole_share`.
+    start's duration that passes before the text is written. All shares together are `total_share`.
     """
     shards = max(1, min(8, round(weight_bytes / 5e9)))
     for done in range(1, shards + 1):
-        yield whole_share / shards, f"{100 * done // shards:3d}% Completed | {done}/{shards}"
+        yield total_share / shards, f"{100 * done // shards:3d}% Completed | {done}/{shards}"

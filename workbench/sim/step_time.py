@@ -6,7 +6,7 @@ functions.
            + all-reduces of tensor parallelism + scheduling
 
 memory     bytes of the shard and of the KV cache over effective bandwidth at the present memory clock; a low SM clock
-           stretches it (physics.memory_slowdown)
+           stretches it (physics.memory_slowdown_factor)
 compute    2 FLOP per active parameter and token over the reachable tensor throughput at the present SM clock
 launching  eager mode launches each layer's kernels from Python; graphs replay them
 all-reduce two per layer and one more, each with a latency and bytes over the link; the engine's own kernel runs only if
@@ -70,7 +70,7 @@ class EngineStep:
         )
 
 
-def engine_step(
+def compute_engine_step(
     serving: ModelReplica,
     *,
     sm_mhz: float,
@@ -88,7 +88,7 @@ def engine_step(
     reach = serving.bandwidth_share * FORMAT_REACH.get(model.quantization, 1.0)
     bandwidth = gpu.bandwidth_gbs * 1e9 * clock * gpu.efficiency * reach
     read = _weight_bytes_read(model, tokens) + context_tokens * model.kv_bytes_per_token
-    memory = read / serving.tp / bandwidth * physics.memory_slowdown(sm_mhz, gpu)
+    memory = read / serving.tp / bandwidth * physics.memory_slowdown_factor(sm_mhz, gpu)
     compute = 2.0 * model.active * tokens / serving.tp / _flops_at_clock(gpu, model, sm_mhz)
     device = max(memory, compute) + 0.25 * min(memory, compute)
     if serving.eager:

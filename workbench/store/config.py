@@ -137,7 +137,7 @@ def _validate_config(
     findings = []
     for path, wrong in problems:
         name = ".".join(path)
-        level, code, text = Level.WARN, "config.unknown-setting", _unknown_text(path)
+        level, code, text = Level.WARN, "config.unknown-setting", _unknown_setting_message(path)
         if wrong:
             level, code, text = Level.ERROR, "config.wrong-value", f"{wrong}; the default is used"
         line = lines.line(path) if lines else None
@@ -146,7 +146,7 @@ def _validate_config(
     return config, tuple(findings)
 
 
-def _unknown_text(path: Sequence[str]) -> str:
+def _unknown_setting_message(path: Sequence[str]) -> str:
     """Return what is wrong with a setting that does not exist. A setting of a table that is written
     at the top of the file names that table."""
     text = "Workbench has no such setting and ignores it"

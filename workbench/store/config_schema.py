@@ -70,7 +70,7 @@ class AlertsConfig:
         return tuple(filter(None, found))
 
     @property
-    def webhook_place(self) -> str:
+    def masked_webhook_url(self) -> str:
         """The address of the webhook without its secrets, such as "https://HOST/***"."""
         parts = urlsplit(self.webhook_url)
         if not parts.hostname:
@@ -82,7 +82,7 @@ class AlertsConfig:
     def masked(self) -> AlertsConfig:
         """This configuration with its secrets masked, to show it."""
         token = MASK if self.webhook_token else ""
-        return replace(self, webhook_url=self.webhook_place, webhook_token=token)
+        return replace(self, webhook_url=self.masked_webhook_url, webhook_token=token)
 
 
 @dataclass(frozen=True, slots=True)

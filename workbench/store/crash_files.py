@@ -43,7 +43,7 @@ def _write_crash_file(error: BaseException) -> str | None:
         return None
 
 
-def internal_error_texts(error: BaseException) -> tuple[str, str]:
+def internal_error_message_and_details(error: BaseException) -> tuple[str, str]:
     """Return (message about an unexpected exception, sentence that names the file with its
     traceback). Secrets are masked in both."""
     kept = store_traceback(error)

@@ -60,7 +60,11 @@ class ExperimentsDb:
     def get(self, experiment_id: int) -> Experiment:
         """Return the experiment with this id. If its Workbench ended while running it, its state is
         "stopped" in the returned experiment."""
-        rows = self._read("WHERE id = ?", experiment_id) if experiment_id.bit_length() < 64 else ()
+        rows = (
+            self._select_experiments("WHERE id = ?", experiment_id)
+            if experiment_id.bit_length() < 64
+            else ()
+        )
         if not rows:
             raise _no_such_experiment(experiment_id)
         return self._with_present_state(_decode_experiment(*rows[0]))
@@ -69,7 +73,7 @@ class ExperimentsDb:
         """Return the experiments, newest first. Damaged experiments are left out. `get` raises an
         error that says what is wrong with one."""
         found = []
-        for row in self._read("ORDER BY id DESC"):
+        for row in self._select_experiments("ORDER BY id DESC"):
             with contextlib.suppress(StoreError):
                 found.append(self._with_present_state(_decode_experiment(*row)))
         return tuple(found)
@@ -94,23 +98,23 @@ class ExperimentsDb:
         )
 
     def _write(self, work: Callable[[sqlite3.Connection], int | None]) -> int | None:
-        def with_table(db: sqlite3.Connection) -> int | None:
+        def create_table_and_write(db: sqlite3.Connection) -> int | None:
             db.execute(_TABLE)
             return work(db)
 
-        return self._database.write(with_table)
+        return self._database.write(create_table_and_write)
 
-    def _read(self, rest: str, *values: int) -> Sequence[Any]:
-        """Return (id, format, JSON text) of the stored experiments that `rest` selects, which is
-        the end of an SQL query. `values` are its parameters. Return () if the table does not exist
-        yet."""
+    def _select_experiments(self, sql_tail: str, *values: int) -> Sequence[Any]:
+        """Return (id, format, JSON text) of the stored experiments that `sql_tail` selects, which
+        is the end of an SQL query. `values` are its parameters. Return () if the table does not
+        exist yet."""
 
-        def work(db: sqlite3.Connection) -> Sequence[Any]:
+        def select_rows(db: sqlite3.Connection) -> Sequence[Any]:
             table = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'experiments'").fetchone()
-            sql = f"SELECT id, format, data FROM experiments {rest}"
+            sql = f"SELECT id, format, data FROM experiments {sql_tail}"
             return db.execute(sql, values).fetchall() if table else ()
 
-        return self._database.read(work)
+        return self._database.read(select_rows)
 
 
 def _encode_experiment(experiment: Experiment) -> str:

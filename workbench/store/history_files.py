@@ -303,7 +303,7 @@ class _Writer:
 
 
 @dataclass
-class Kept:
+class LoadedHistory:
     """The stored history of a host: its readings and events, and the properties of its GPUs. `cut`
     is the newest benchmark if its Workbench ended before the benchmark did, otherwise None.
     `boots` are the ends of what each Workbench recorded under each boot of the host."""
@@ -313,7 +313,7 @@ class Kept:
     cut: Event | None = None
     boots: tuple[EndOfBoot, ...] = ()
 
-    def end_under_other_boot(self, boot_id: str) -> EndOfBoot | None:
+    def find_unclean_previous_boot_end(self, boot_id: str) -> EndOfBoot | None:
         """Return the end of the newest recording under another boot than `boot_id`. None if there is
         none, or if its Workbench ended it itself."""
         earlier = [one for one in self.boots if one.boot_id != boot_id and one.last_minute]
@@ -323,15 +323,15 @@ class Kept:
         return newest
 
 
-def load_history(folder: Path, host: str, now: float, without: str = "") -> Kept:
+def load_history(folder: Path, host: str, now: float, excluded_writer: str = "") -> LoadedHistory:
     """Return the history of a host from the files in `folder`, up to the Unix time `now`. Files
     that cannot be read, and damaged lines, are left out. The files of the HistoryWriter with the
-    name `without` are not read."""
-    kept, writers = Kept(History()), dict[str, _Writer]()
+    name `excluded_writer` are not read."""
+    kept, writers = LoadedHistory(History()), dict[str, _Writer]()
     # From the oldest file on, because the history forgets what is far older than its newest value.
     for path, status in reversed(_history_files_newest_first(folder.glob("*.jsonl"), now)):
         name = path.name.split(".")[0]
-        if name != without and status.st_size < 2 * _MOST_FILE_BYTES:
+        if name != excluded_writer and status.st_size < 2 * _MOST_FILE_BYTES:
             with contextlib.suppress(OSError, InputError):
                 _load_file(kept, path, host, now, writers.setdefault(name, _Writer()))
     kept.boots = tuple(boot for writer in writers.values() for boot in writer.boots.values())
@@ -347,7 +347,7 @@ def load_history(folder: Path, host: str, now: float, without: str = "") -> Kept
     return kept
 
 
-def _load_file(kept: Kept, path: Path, host: str, now: float, writer: _Writer) -> None:
+def _load_file(kept: LoadedHistory, path: Path, host: str, now: float, writer: _Writer) -> None:
     with path.open("rb") as file:
         header = recording.parse_header(file.readline(recording.MOST_LINE_BYTES), path.name)
         if header.host != host or header.step_s not in STEPS_S:

@@ -185,11 +185,11 @@ def _changed_fields(entry: HostEntry) -> dict[str, Any]:
     from dataclasses import fields
 
     values = {each.name: getattr(entry, each.name) for each in fields(entry) if each.name != "name"}
-    plain = {name: _plain_value(value) for name, value in values.items()}
+    plain = {name: _to_toml_value(value) for name, value in values.items()}
     return {name: value for name, value in plain.items() if value or value is False}
 
 
-def _plain_value(value: Any) -> Any:
+def _to_toml_value(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, tuple):

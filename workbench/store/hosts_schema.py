@@ -69,7 +69,7 @@ def _check_text(value: Any, path: Path, problems: list[Problem]) -> Any:
     return add_problem(path, "one line of text without control characters is expected", problems)
 
 
-def _check_value(value: Any, path: Path, problems: list[Problem]) -> Any:
+def _check_text_or_number(value: Any, path: Path, problems: list[Problem]) -> Any:
     """Return the value of a variable or an option as text. A whole number becomes its digits. For
     anything but a text or a whole number, add a problem to `problems` and return UNUSABLE."""
     if isinstance(value, int) and not isinstance(value, bool):
@@ -85,7 +85,7 @@ def _check_option_values(value: Any, path: Path, problems: list[Problem]) -> Any
     """Return the value of a run option as text, with one line per item for a list. For an invalid
     value or item, add a problem to `problems` and return UNUSABLE."""
     values = value if isinstance(value, list) else [value]
-    found = list_checker(_check_value)(values, path, problems)
+    found = list_checker(_check_text_or_number)(values, path, problems)
     if found is UNUSABLE:
         return UNUSABLE
     return "\n".join(found)
@@ -167,7 +167,9 @@ _FIELDS: dict[str, Kind] = {
     "engines": _keyed_table_checker(
         _ENGINES, f"the name of an engine ({', '.join(registry.engine_names())})", _check_program
     ),
-    "env": _keyed_table_checker(VARIABLE_NAME, "the name of an environment variable", _check_value),
+    "env": _keyed_table_checker(
+        VARIABLE_NAME, "the name of an environment variable", _check_text_or_number
+    ),
     "run_as": choice_checker(*OPTIONS),
     "run_options": _keyed_table_checker(_OPTION, "the name of an option", _check_option_values),
     "models": list_checker(_check_directory),
@@ -224,7 +226,9 @@ def check_hosts_document(document: Mapping[str, Any]) -> Checked:
     problems = [Problem((name,), _did_you_mean(name, SECTIONS)) for name in unknown]
     unusable: set[tuple[str, str]] = set()
 
-    def entries(section: str, made: Any, fields: dict[str, Kind]) -> dict[str, Any]:
+    def check_section_entries(
+        section: str, make_entry: Any, fields: dict[str, Kind]
+    ) -> dict[str, Any]:
         found: dict[str, Any] = {}
         tables = document.get(section, {})
         if not isinstance(tables, dict):
@@ -232,7 +236,9 @@ def check_hosts_document(document: Mapping[str, Any]) -> Checked:
             return found
         for name, value in tables.items():
             before = len(problems)
-            entry = table_checker(partial(made, name), fields)(value, (section, name), problems)
+            entry = table_checker(partial(make_entry, name), fields)(
+                value, (section, name), problems
+            )
             _check_entry(section, name, value, problems)
             if isinstance(entry, HostEntry):
                 _check_run_options(entry, problems)
@@ -242,9 +248,9 @@ def check_hosts_document(document: Mapping[str, Any]) -> Checked:
                 found[name] = entry
         return found
 
-    hosts = entries("hosts", HostEntry, _FIELDS)
-    clusters = entries("clusters", ClusterEntry, _CLUSTER_FIELDS)
-    for name in _hosts_in_circles(hosts):
+    hosts = check_section_entries("hosts", HostEntry, _FIELDS)
+    clusters = check_section_entries("clusters", ClusterEntry, _CLUSTER_FIELDS)
+    for name in _find_hosts_in_loops(hosts):
         del hosts[name]
         unusable.add(("hosts", name))
         add_problem(
@@ -302,11 +308,11 @@ def _check_run_options(entry: HostEntry, problems: list[Problem]) -> None:
             add_problem(("hosts", entry.name, "run_options", name), text, problems)
 
 
-def _hosts_in_circles(hosts: Mapping[str, HostEntry]) -> list[str]:
+def _find_hosts_in_loops(hosts: Mapping[str, HostEntry]) -> list[str]:
     """Return the names of the hosts whose `ssh` fields lead to no machine, because they refer to
     each other in a loop. A chain of more than _MOST_STEPS hosts counts as a loop."""
 
-    def is_in_circle(name: str) -> bool:
+    def is_in_loop(name: str) -> bool:
         for _ in range(_MOST_STEPS):
             entry = hosts.get(name)
             if entry is None or entry.ssh is None or entry.ssh == name:
@@ -314,4 +320,4 @@ def _hosts_in_circles(hosts: Mapping[str, HostEntry]) -> list[str]:
             name = entry.ssh
         return True
 
-    return list(filter(is_in_circle, hosts))
+    return list(filter(is_in_loop, hosts))

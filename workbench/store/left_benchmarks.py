@@ -27,7 +27,7 @@ from workbench.store.text_files import read_stored_file, write_atomic
 
 
 @dataclass(frozen=True, slots=True)
-class LeftBenchmark:
+class BenchmarkNote:
     """A note about a benchmark. `alive` says whether the Workbench that measures still runs."""
 
     name: str
@@ -55,13 +55,15 @@ def result_path(name: str) -> Path:
 
 
 @contextmanager
-def store_note(name: str, about: Mapping[str, Any]) -> Iterator[Callable[..., None]]:
+def store_running_benchmark_note(
+    name: str, fields: Mapping[str, Any]
+) -> Iterator[Callable[..., None]]:
     """Keep a note about a benchmark while the block runs. Yield a function that changes fields of
     the note. If the note cannot be written, the block runs without one."""
 
     def write(**changes: Any) -> None:
         with suppress(StoreError):
-            write_atomic(_note_path(name), json.dumps({**about, **changes}))
+            write_atomic(_note_path(name), json.dumps({**fields, **changes}))
 
     try:
         with hold_lock(_lock_path(name), "this benchmark"):
@@ -78,24 +80,24 @@ def store_result(name: str, message: Mapping[str, Any]) -> None:
         write_atomic(result_path(name), json.dumps(message))
 
 
-def find_left_benchmarks(host: str) -> tuple[LeftBenchmark, ...]:
+def find_benchmark_notes(host: str) -> tuple[BenchmarkNote, ...]:
     """Return the notes about benchmarks of a host, also of those that run now, the oldest first."""
     notes = []
     for path in sorted(_notes_directory().glob("*.json")):
         with suppress(WorkbenchError, ValueError, OSError, RecursionError):
             about = clean_json(read_stored_file(path))
             if isinstance(about, dict) and about.get("host") == host:
-                notes.append(LeftBenchmark(path.stem, about, is_held(_lock_path(path.stem))))
+                notes.append(BenchmarkNote(path.stem, about, is_held(_lock_path(path.stem))))
     return tuple(sorted(notes, key=lambda note: note.began_unix_s))
 
 
 @contextmanager
-def claim_note(left: LeftBenchmark) -> Iterator[None]:
+def claim_benchmark_note(note: BenchmarkNote) -> Iterator[None]:
     """Keep other Workbenches from a note while the block runs, and then remove the note. Raises
     InputError if another Workbench has it."""
-    with hold_lock(_lock_path(left.name), "this benchmark"):
+    with hold_lock(_lock_path(note.name), "this benchmark"):
         yield
-    remove_note(left.name)
+    remove_note(note.name)
 
 
 def remove_note(name: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 
-def _base(variable: str, fallback: str) -> Path:
+def _xdg_directory(variable: str, fallback: str) -> Path:
     """Return the directory $variable/workbench, or ~/`fallback`/workbench if the variable is unset,
     empty or relative."""
     value = os.environ.get(variable, "")
@@ -18,22 +18,22 @@ def _base(variable: str, fallback: str) -> Path:
 
 
 def config_dir() -> Path:
-    return _base("XDG_CONFIG_HOME", ".config")
+    return _xdg_directory("XDG_CONFIG_HOME", ".config")
 
 
 def state_dir() -> Path:
     """Return the directory for this machine's state: the activity log, journals of GPU settings,
     and run directories."""
-    return _base("XDG_STATE_HOME", ".local/state")
+    return _xdg_directory("XDG_STATE_HOME", ".local/state")
 
 
 def data_dir() -> Path:
-    return _base("XDG_DATA_HOME", ".local/share")
+    return _xdg_directory("XDG_DATA_HOME", ".local/share")
 
 
 def cache_dir() -> Path:
     """Return the directory for files that Workbench can create again."""
-    return _base("XDG_CACHE_HOME", ".cache")
+    return _xdg_directory("XDG_CACHE_HOME", ".cache")
 
 
 def config_file() -> Path:

@@ -137,14 +137,14 @@ class PresetLibrary:
         findings if the file is invalid."""
         return self.load(self.path(preset_id))
 
-    def load_given(self, path: Path) -> Preset:
+    def load_preset_file(self, path: Path) -> Preset:
         """Return the preset in the file `path`, as `load` does. From then on, its id stands for this
         file, unless a preset of the library has that id."""
         preset = self.load(path)
         self._given[preset.id] = path
         return preset
 
-    def register_given(self, preset_id: str, path: Path) -> None:
+    def register_preset_file(self, preset_id: str, path: Path) -> None:
         """Let an id stand for a file outside the library, without reading it, unless the id is known."""
         self._given.setdefault(preset_id, path)
 

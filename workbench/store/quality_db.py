@@ -53,11 +53,11 @@ class QualityDb:
         sql = "INSERT INTO quality (unix_s, format, data) VALUES (?, ?, ?)"
         values = (result.unix_s, FORMAT, json.dumps(replace_non_finite(mask_data(to_json(result)))))
 
-        def work(db: sqlite3.Connection) -> int | None:
+        def insert_result(db: sqlite3.Connection) -> int | None:
             db.execute(_TABLE)
             return db.execute(sql, values).lastrowid
 
-        return replace(result, id=int(self._database.write(work) or 0))
+        return replace(result, id=int(self._database.write(insert_result) or 0))
 
     def add_new(self, result: QualityResult) -> None:
         """Store an imported comparison, unless it is among the newest ones: another result of its
@@ -69,7 +69,11 @@ class QualityDb:
     def get(self, quality_id: int) -> QualityResult:
         """Return a stored comparison of answers. Raises InputError if there is none with this id,
         and StoreError if it is damaged."""
-        rows = self._read("WHERE id = ?", quality_id) if quality_id.bit_length() < 64 else ()
+        rows = (
+            self._select_comparisons("WHERE id = ?", quality_id)
+            if quality_id.bit_length() < 64
+            else ()
+        )
         if not rows:
             raise InputError(
                 f"there is no comparison of answers {quality_id}",
@@ -81,7 +85,7 @@ class QualityDb:
         """Return the newest comparisons, newest first, at most `most`. Damaged ones are left out.
         `get` raises an error that says what is wrong with one."""
         found = []
-        for row in self._read("ORDER BY id DESC LIMIT ?", most):
+        for row in self._select_comparisons("ORDER BY id DESC LIMIT ?", most):
             with contextlib.suppress(StoreError):
                 found.append(_decode_quality_result(*row))
         return tuple(found)
@@ -93,7 +97,7 @@ class QualityDb:
         measured before. Of other experiments, only the newest parts are kept."""
         values = (experiment_id, _PARTS_FORMAT, zlib.compress(to_bytes(parts), 1))
 
-        def work(db: sqlite3.Connection) -> None:
+        def insert_parts(db: sqlite3.Connection) -> None:
             db.execute(_PARTS_TABLE)
             db.execute("INSERT OR REPLACE INTO quality_parts VALUES (?, ?, ?)", values)
             newest = "SELECT experiment_id FROM quality_parts ORDER BY experiment_id DESC LIMIT ?"
@@ -101,20 +105,20 @@ class QualityDb:
                 f"DELETE FROM quality_parts WHERE experiment_id NOT IN ({newest})", (_MOST_PARTS,)
             )
 
-        self._database.write(work)
+        self._database.write(insert_parts)
 
     def parts(self, experiment_id: int) -> QualityParts | None:
         """Return what an experiment has measured of the answers so far. None if there is nothing, or
         if it cannot be read: it is then measured again."""
 
-        def work(db: sqlite3.Connection) -> Any:
+        def select_parts(db: sqlite3.Connection) -> Any:
             sql = "SELECT 1 FROM sqlite_master WHERE name = 'quality_parts'"
             if db.execute(sql).fetchone() is None:
                 return None
             sql = "SELECT format, data FROM quality_parts WHERE experiment_id = ?"
             return db.execute(sql, (experiment_id,)).fetchone()
 
-        row = self._database.read(work)
+        row = self._database.read(select_parts)
         if row is None or row[0] != _PARTS_FORMAT:
             return None
         try:
@@ -126,22 +130,22 @@ class QualityDb:
     def delete_parts(self, experiment_id: int) -> None:
         """Forget what an experiment has measured of the answers: the comparison is stored."""
 
-        def work(db: sqlite3.Connection) -> None:
+        def delete_rows(db: sqlite3.Connection) -> None:
             db.execute(_PARTS_TABLE)
             db.execute("DELETE FROM quality_parts WHERE experiment_id = ?", (experiment_id,))
 
-        self._database.write(work)
+        self._database.write(delete_rows)
 
-    def _read(self, rest: str, *values: int) -> Sequence[Any]:
-        """Return (id, format, JSON text) of the comparisons that `rest` selects, which is the end of
-        an SQL query. Return () if the table does not exist yet."""
+    def _select_comparisons(self, sql_tail: str, *values: int) -> Sequence[Any]:
+        """Return (id, format, JSON text) of the comparisons that `sql_tail` selects, which is the
+        end of an SQL query. Return () if the table does not exist yet."""
 
-        def work(db: sqlite3.Connection) -> Sequence[Any]:
+        def select_rows(db: sqlite3.Connection) -> Sequence[Any]:
             table = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'quality'").fetchone()
-            sql = f"SELECT id, format, data FROM quality {rest}"
+            sql = f"SELECT id, format, data FROM quality {sql_tail}"
             return db.execute(sql, values).fetchall() if table else ()
 
-        return self._database.read(work)
+        return self._database.read(select_rows)
 
 
 def _decode_quality_result(number: int, form: int, text: str) -> QualityResult:

@@ -138,7 +138,7 @@ class CellWriter:
                     known[0] += value
                     known[1] += 1
 
-    def end(self) -> Iterator[str]:
+    def finish_open_cells(self) -> Iterator[str]:
         """Yield the lines of the cells (time spans of the recording) that are not complete yet.
         Call this at the end of the recording."""
         yield from self._write_cells_before(max(self._open, default=0) + 1)

@@ -41,12 +41,12 @@ _PLANES = 4  # bytes of a gap: equal bytes of all gaps stand together, which com
 def encode_requests(samples: Iterable[Mapping[str, Any]]) -> bytes:
     """Return the file for requests, each as `RequestRecord.as_json` returns it."""
     every = list(samples)
-    rows, all_gaps = _compressed_rows_and_gaps(_sample_evenly(every, _TRIED_ROWS))
+    rows, all_gaps = _compress_rows_and_collect_gaps(_sample_evenly(every, _TRIED_ROWS))
     each = len(rows) / min(max(len(every), 1), _TRIED_ROWS)
     one_of = ceil(each * len(every) / _MOST_ROWS_BYTES)
     if one_of > 1 or len(every) > _TRIED_ROWS:
-        rows, all_gaps = _compressed_rows_and_gaps(every[::one_of], one_of)
-    resolution_us = _finest_resolution(all_gaps, MOST_BYTES - len(rows))
+        rows, all_gaps = _compress_rows_and_collect_gaps(every[::one_of], one_of)
+    resolution_us = _finest_fitting_resolution_us(all_gaps, MOST_BYTES - len(rows))
     body = rows + _compress_gaps(all_gaps, resolution_us)
     checksum = _file_checksum(resolution_us, len(rows), body)
     return _HEAD.pack(_MAGIC, resolution_us, len(rows), checksum) + body
@@ -57,15 +57,15 @@ def _sample_evenly(samples: Sequence[Mapping[str, Any]], most: int) -> Sequence[
     return samples[:: ceil(len(samples) / most)] if len(samples) > most else samples
 
 
-def _compressed_rows_and_gaps(
-    samples: Sequence[Mapping[str, Any]], one_of: int = 1
+def _compress_rows_and_collect_gaps(
+    samples: Sequence[Mapping[str, Any]], kept_one_of: int = 1
 ) -> tuple[bytes, list[array[int]]]:
     """Return (compressed rows, gaps of those requests whose gaps are whole numbers)."""
     lines: list[str] = []
     all_gaps: list[array[int]] = []
-    kept = {KEPT_ONE_OF: one_of} if one_of > 1 else {}
+    kept = {KEPT_ONE_OF: kept_one_of} if kept_one_of > 1 else {}
     for sample in samples:
-        row, gaps = {**sample, **kept}, _whole_gaps(sample.get(_GAPS))
+        row, gaps = {**sample, **kept}, _gaps_as_int_array(sample.get(_GAPS))
         if gaps is not None:
             del row[_GAPS]
             all_gaps.append(gaps)
@@ -106,7 +106,7 @@ def decode_requests(data: bytes) -> Iterator[dict[str, Any]]:
         yield row
 
 
-def _whole_gaps(gaps: Sequence[Any] | None) -> array[int] | None:
+def _gaps_as_int_array(gaps: Sequence[Any] | None) -> array[int] | None:
     """Return gaps as an array. None if there are none, or one of them is no number of
     microseconds."""
     if not gaps:
@@ -118,8 +118,8 @@ def _whole_gaps(gaps: Sequence[Any] | None) -> array[int] | None:
     return numbers if min(numbers) >= 0 else None
 
 
-def _finest_resolution(all_gaps: Sequence[array[int]], room: int) -> int:
-    """Return the finest resolution with which the gaps take at most `room` bytes."""
+def _finest_fitting_resolution_us(all_gaps: Sequence[array[int]], most_bytes: int) -> int:
+    """Return the finest resolution with which the gaps take at most `most_bytes` bytes."""
     count = sum(map(len, all_gaps))
     tried: list[array[int]] = []
     for gaps in all_gaps:
@@ -128,7 +128,7 @@ def _finest_resolution(all_gaps: Sequence[array[int]], room: int) -> int:
         tried.append(gaps)
     share = sum(map(len, tried)) / max(count, 1)
     for resolution_us in RESOLUTIONS_US:
-        if len(_compress_gaps(tried, resolution_us)) <= room * share:
+        if len(_compress_gaps(tried, resolution_us)) <= most_bytes * share:
             return resolution_us
     return RESOLUTIONS_US[-1]
 

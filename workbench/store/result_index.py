@@ -15,30 +15,29 @@ _NAMES = "host, tags, words"
 INDEX = "result_index"
 
 
-def json_column(column: str) -> str:
+def valid_json_sql(column: str) -> str:
     """Return an SQL expression for a JSON column. It gives [] in place of damaged JSON, which would
     make the whole query fail."""
     return f"CASE WHEN json_valid({column}) THEN {column} ELSE '[]' END"
 
 
 def json_field(column: str, name: str) -> str:
-    return f"json_extract({json_column(column)}, '$.{name}')"
+    return f"json_extract({valid_json_sql(column)}, '$.{name}')"
 
 
-def index_query(words: str) -> str:
+def index_rows_sql(searched_text_sql: str) -> str:
     """Return the SQL query that computes the rows of the result index from the results table.
-    `words` is the SQL expression for the text in which a search looks. An imported result gets no
-    host, because it is listed on every host."""
+    `searched_text_sql` is the SQL expression for the text in which a search looks. An imported
+    result gets no host, because it is listed on every host."""
     host = f"CASE WHEN {json_field('conditions', 'imported')} IS NULL THEN host END"
-    return (
-        f"SELECT id, {host} AS host, {json_column('tags')} AS tags, {words} AS words FROM results"
-    )
+    tags = valid_json_sql("tags")
+    return f"SELECT id, {host} AS host, {tags} AS tags, {searched_text_sql} AS words FROM results"
 
 
-def index_script(words: str) -> str:
+def create_index_sql(searched_text_sql: str) -> str:
     """Return the SQL script that creates an empty result index and deletes an index of an older
-    format. `words` is the SQL expression for the text in which a search looks."""
-    computed = index_query(words)
+    format. `searched_text_sql` is the SQL expression for the text in which a search looks."""
+    computed = index_rows_sql(searched_text_sql)
     return f"""
         DROP TRIGGER IF EXISTS result_added; DROP TRIGGER IF EXISTS result_changed;
         DROP TRIGGER IF EXISTS result_deleted; DROP TABLE IF EXISTS {INDEX};
@@ -82,11 +81,11 @@ def first_indexed_id(db: sqlite3.Connection) -> int:
     return int(first) if older else 0
 
 
-def index_older_results(words: str, db: sqlite3.Connection) -> int:
+def index_older_results(searched_text_sql: str, db: sqlite3.Connection) -> int:
     """Add to the index the newest results that it lacks. Return the lowest result id in the index,
-    or 0 if all results are now indexed. `words` is the SQL expression for the text in which a
-    search looks."""
-    older = f"{index_query(words)} WHERE id < ? ORDER BY id DESC LIMIT ?"
+    or 0 if all results are now indexed. `searched_text_sql` is the SQL expression for the text in
+    which a search looks."""
+    older = f"{index_rows_sql(searched_text_sql)} WHERE id < ? ORDER BY id DESC LIMIT ?"
     db.execute(
         f"INSERT INTO {INDEX} (id, {_NAMES}) {older}", (first_indexed_id(db), _ADDED_AT_ONCE)
     )

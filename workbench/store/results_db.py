@@ -2,7 +2,7 @@
 in a file beside the database (request_file.py).
 
 No measurement is lost: a result that cannot be written to the database is written to a JSON file
-beside it, and `store_unsaved` stores that file later."""
+beside it, and `store_unsaved_results` stores that file later."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ from workbench.store import request_file
 from workbench.store.database import BUSY_S, Database
 from workbench.store.result_index import (
     INDEX,
+    create_index_sql,
     filter_condition,
     first_indexed_id,
     index_older_results,
-    index_query,
-    index_script,
-    json_column,
+    index_rows_sql,
     json_field,
+    valid_json_sql,
 )
 
 _MAYBE_NOT_FINITE = re.compile(r"NaN|Infinity|\d[eE]\+?\d{3}")
@@ -112,7 +112,7 @@ _COLUMNS = (
         "tags",
         "TEXT NOT NULL DEFAULT '[]'",
         True,
-        (f"(SELECT group_concat(value, ' ') FROM json_each({json_column('tags')}))",),
+        (f"(SELECT group_concat(value, ' ') FROM json_each({valid_json_sql('tags')}))",),
     ),
     Column("samples", "TEXT"),
 )
@@ -143,7 +143,7 @@ def migration_scripts() -> tuple[str, ...]:
         scripts.append(
             ";".join(f"ALTER TABLE results ADD COLUMN {c.name} {c.declaration}" for c in added)
         )
-    scripts[-1] += f";{index_script(_searched_text_sql())}"
+    scripts[-1] += f";{create_index_sql(_searched_text_sql())}"
     return tuple(scripts)
 
 
@@ -202,9 +202,9 @@ class ResultsDb:
         try:
             result_id = self._insert(row, requests, _COLUMNS)
         except (StoreError, OSError) as error:
-            raise self._store_unsaved(row, requests, error) from error
+            raise self._write_unsaved_result(row, requests, error) from error
         with contextlib.suppress(StoreError):  # this result is stored; the others can wait longer
-            self.store_unsaved()
+            self.store_unsaved_results()
         return result_id
 
     def list(
@@ -246,7 +246,9 @@ class ResultsDb:
             if condition:
                 rows = self._find_rows(condition, values, below, size)
             else:
-                rows = self._rows(_READ, "WHERE id < ? ORDER BY id DESC LIMIT ?", below, size)
+                rows = self._select_rows(
+                    _READ, "WHERE id < ? ORDER BY id DESC LIMIT ?", below, size
+                )
             yield _page_of_rows(rows)
             if len(rows) < size:
                 return
@@ -258,7 +260,7 @@ class ResultsDb:
         """Return the newest `size` rows with ids smaller than `below` that meet the SQL
         `condition`. `values` are the parameters of the condition."""
         rows: list[tuple[Any, ...]] = []
-        computed, beyond = index_query(_searched_text_sql()), below
+        computed, beyond = index_rows_sql(_searched_text_sql()), below
 
         def append_matching(table: str, lowest: int) -> None:
             """Append to `rows` the matching rows of `table` with lowest <= id < beyond, newest
@@ -268,7 +270,7 @@ class ResultsDb:
                 "id DESC LIMIT ?"
             )
             rest = f"WHERE id IN ({chosen}) ORDER BY id DESC"
-            rows.extend(self._rows(_READ, rest, lowest, beyond, *values, size - len(rows)))
+            rows.extend(self._select_rows(_READ, rest, lowest, beyond, *values, size - len(rows)))
 
         first = self._database.read(first_indexed_id)
         if first < beyond:
@@ -289,7 +291,7 @@ class ResultsDb:
 
     def id_of_uid(self, uid: str) -> int | None:
         """Return the id of the result with this `uid`, None if there is none."""
-        rows = self._rows(("id",), "WHERE uid = ?", uid)
+        rows = self._select_rows(("id",), "WHERE uid = ?", uid)
         if not rows:
             return None
         return int(rows[0][0])
@@ -332,7 +334,7 @@ class ResultsDb:
         """Add and remove tags of a result in one transaction, so that two Workbenches can change
         tags at the same time. Return the new tags."""
 
-        def work(db: sqlite3.Connection) -> tuple[str, ...]:
+        def update_tags(db: sqlite3.Connection) -> tuple[str, ...]:
             row = db.execute("SELECT tags FROM results WHERE id = ?", (result_id,)).fetchone()
             if row is None:
                 raise _no_such_result(result_id)
@@ -340,7 +342,7 @@ class ResultsDb:
             db.execute("UPDATE results SET tags = ? WHERE id = ?", (text, result_id))
             return tuple(json.loads(text))
 
-        return self._database.write(work)
+        return self._database.write(update_tags)
 
     def delete(self, result_id: int) -> None:
         """Delete a result and its requests."""
@@ -360,12 +362,12 @@ class ResultsDb:
             return 0
         if stored <= kept:
             return 0
-        names = self._database.write(lambda db: _forget_samples(db, kept))
+        names = self._database.write(lambda db: _clear_older_samples(db, kept))
         for name in names:
             (self.samples_dir / name).unlink(missing_ok=True)
         return len(names)
 
-    def stamp(self) -> object:
+    def change_stamp(self) -> object:
         """Return a value that changes with every write to the database. It comes from the status of
         the files, without opening the database."""
         found = []
@@ -380,7 +382,7 @@ class ResultsDb:
         """Return the JSON files beside the database with results that could not be stored."""
         return tuple(sorted(self.path.parent.glob("unsaved-result-*.json")))
 
-    def store_unsaved(self) -> tuple[int, ...]:
+    def store_unsaved_results(self) -> tuple[int, ...]:
         """Store the results of the unsaved files, delete these files, and return the results'
         ids. A file of an older version may lack a column, which then gets its default. Raises
         StoreError for a file that cannot be stored."""
@@ -409,23 +411,25 @@ class ResultsDb:
         its id. A column that is not in `columns` gets its default. Raises OSError or StoreError,
         and KeyError if the row lacks a value."""
         stored = {c.name: _encode_column(c, row[c.name]) for c in columns if c.name != "samples"}
-        stored["samples"] = self._write_samples(row["uid"], requests) if requests else None
+        stored["samples"] = self._write_samples_file(row["uid"], requests) if requests else None
         sql = f"INSERT OR IGNORE INTO results ({', '.join(stored)}) VALUES (:{', :'.join(stored)})"
 
-        def work(db: sqlite3.Connection) -> int:
+        def insert_row(db: sqlite3.Connection) -> int:
             db.execute(sql, stored)
             return int(
                 db.execute("SELECT id FROM results WHERE uid = ?", (row["uid"],)).fetchone()[0]
             )
 
-        return self._database.write(work)
+        return self._database.write(insert_row)
 
-    def _rows(self, columns: Sequence[str], rest: str, *values: Any) -> Sequence[tuple[Any, ...]]:
-        sql = f"SELECT {', '.join(columns)} FROM results {rest}"
+    def _select_rows(
+        self, columns: Sequence[str], sql_tail: str, *values: Any
+    ) -> Sequence[tuple[Any, ...]]:
+        sql = f"SELECT {', '.join(columns)} FROM results {sql_tail}"
         return self._database.read(lambda db: db.execute(sql, values).fetchall())
 
     def _row(self, columns: Sequence[str], result_id: int) -> tuple[Any, ...]:
-        rows = self._rows(columns, "WHERE id = ?", result_id)
+        rows = self._select_rows(columns, "WHERE id = ?", result_id)
         if not rows:
             raise _no_such_result(result_id)
         return rows[0]
@@ -435,7 +439,7 @@ class ResultsDb:
         if not self._database.write(lambda db: db.execute(sql, (value, result_id)).rowcount):
             raise _no_such_result(result_id)
 
-    def _write_samples(self, uid: str, samples: Iterable[Mapping[str, Any]]) -> str:
+    def _write_samples_file(self, uid: str, samples: Iterable[Mapping[str, Any]]) -> str:
         """Write the requests of a result into a file, all or none. Return the file's name in
         `samples_dir`."""
         for directory in (self.path.parent, self.samples_dir):
@@ -450,7 +454,7 @@ class ResultsDb:
             raise
         return name
 
-    def _store_unsaved(
+    def _write_unsaved_result(
         self,
         row: Mapping[str, Any],
         requests: Sequence[Mapping[str, Any]],
@@ -474,7 +478,7 @@ class ResultsDb:
                 with contextlib.suppress(OSError):
                     path.unlink()
                 continue
-            # `store_unsaved` finds only files beside the database
+            # `store_unsaved_results` finds only files beside the database
             if directory != self.path.parent:
                 step += f"; then: workbench results import {path}"
             return StoreError(f"{problem}. The result is stored in {path} instead", next_step=step)
@@ -511,7 +515,7 @@ def _stored_tags(result_id: int, text: str) -> tuple[str, ...]:
         raise _damaged_result_error(result_id, error) from error
 
 
-def _forget_samples(db: sqlite3.Connection, kept: int) -> Sequence[str]:
+def _clear_older_samples(db: sqlite3.Connection, kept: int) -> Sequence[str]:
     """Forget the requests of all results but the newest `kept`. Return the names of their files."""
     older = "SELECT id, samples FROM results WHERE samples IS NOT NULL ORDER BY id DESC"
     rows = db.execute(f"{older} LIMIT -1 OFFSET ?", (kept,)).fetchall()

@@ -44,13 +44,13 @@ class LineIndex:
             if closing:
                 closing = _find_open_delimiter(line, closing)
             elif depth > 0:
-                depth, closing = _track_open_parts(line, depth)
+                depth, closing = _open_brackets_and_string_delimiter(line, depth)
             elif header := _TABLE.match(line):
                 table = self._resolve_table(_split_key(header[2]), array=header[1] == "[[")
                 self._lines.setdefault(table, number)
             elif pair := _PAIR.match(line):
                 self._lines.setdefault((*table, *_split_key(pair[1])), number)
-                depth, closing = _track_open_parts(pair[2], 0)
+                depth, closing = _open_brackets_and_string_delimiter(pair[2], 0)
 
     def _resolve_table(self, parts: tuple[str, ...], *, array: bool) -> FieldPath:
         """Return the path of the table whose header has the names `parts`. For an array of tables,
@@ -69,7 +69,7 @@ def _split_key(key: str) -> tuple[str, ...]:
     return tuple(p[1:-1] if p[0] in "\"'" else p for p in _PARTS.findall(key))
 
 
-def _track_open_parts(line: str, depth: int) -> tuple[int, str]:
+def _open_brackets_and_string_delimiter(line: str, depth: int) -> tuple[int, str]:
     """Return (number of brackets open after `line`, delimiter of an open multi-line string). The
     delimiter is "" if no such string is open. `depth` is the number of brackets open before the
     line."""

@@ -90,7 +90,7 @@ def map_checker(kind: Kind) -> Kind:
     def check(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
         if not isinstance(value, dict):
             return add_problem(path, "a table is expected", problems)
-        return _check_usable(dict.fromkeys(value, kind), value, path, problems)
+        return _check_table_values(dict.fromkeys(value, kind), value, path, problems)
 
     return check
 
@@ -106,7 +106,7 @@ def table_checker(
         if not isinstance(value, dict):
             return add_problem(path, "a table is expected", problems)
         problems += [Problem((*path, name), None) for name in value if name not in kinds]
-        usable = _check_usable(kinds, value, path, problems)
+        usable = _check_table_values(kinds, value, path, problems)
         missing = [name for name in kinds if name not in value]
         if required and missing:
             return add_problem(path, f"{' and '.join(missing)} is missing", problems)
@@ -117,7 +117,7 @@ def table_checker(
     return check
 
 
-def _check_usable(
+def _check_table_values(
     kinds: Mapping[str, Kind],
     table: Mapping[str, Any],
     path: tuple[str, ...],

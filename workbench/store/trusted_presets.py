@@ -15,7 +15,7 @@ def _path() -> Path:
     return paths.state_dir() / "trusted.json"
 
 
-def trusted() -> frozenset[str]:
+def trusted_digests() -> frozenset[str]:
     """Return the digests (hashes) of the preset programs and settings that the user trusts. Empty
     if there are none or the file cannot be read."""
     try:
@@ -28,6 +28,6 @@ def trusted() -> frozenset[str]:
 def trust(digests: Iterable[str]) -> None:
     """Add digests (hashes) of preset programs and settings to those that the user trusts. Raises
     StoreError if the file cannot be written."""
-    new = trusted() | set(digests)
-    if new != trusted():
+    new = trusted_digests() | set(digests)
+    if new != trusted_digests():
         write_atomic(_path(), json.dumps({"trusted": sorted(new)}, indent=1))

@@ -88,7 +88,7 @@ class WatchStore:
 
     # ---- nights
 
-    def running(self) -> AbstractContextManager[None]:
+    def hold_night_lock(self) -> AbstractContextManager[None]:
         """Return the lock of the nights: only one Workbench measures them."""
         return hold_lock(self.directory / "night.lock", "the watches")
 
@@ -115,7 +115,7 @@ class WatchStore:
                 f"night {number} in {self._path(number)} is damaged: {error}", next_step=_NEXT_STEP
             ) from None
 
-    def new_night(self) -> Night:
+    def store_new_night(self) -> Night:
         """Store a new night and return it."""
         night = Night(id=next_number(self.directory), unix_s=time.time())
         self.save(night)

@@ -189,9 +189,9 @@ def _crash_message(error: Exception, host: str) -> str:
     """Return the message for a user whose screen the unexpected exception `error` has ended. The
     message names the exception, the file with its traceback, and the command that opens the screen
     on the host `host` again."""
-    from workbench.store.crash_files import internal_error_texts
+    from workbench.store.crash_files import internal_error_message_and_details
 
-    text, details = internal_error_texts(error)
+    text, details = internal_error_message_and_details(error)
     again = "workbench" if host == "local" else f"workbench {host}"
     return (
         f"workbench: the screen ended: {text}\n"

@@ -327,9 +327,9 @@ class Painted(Widget):
         try:
             return list(make(width, *other_sizes))
         except Exception as error:
-            from workbench.store.crash_files import internal_error_texts
+            from workbench.store.crash_files import internal_error_message_and_details
 
-            text, details = internal_error_texts(error)
+            text, details = internal_error_message_and_details(error)
             return [
                 *paragraph_rows(f"x {text}", width, "bad", "  "),
                 *paragraph_rows(f"  next: {details}", width),

@@ -168,9 +168,9 @@ class Services:
         if isinstance(error, WorkbenchError):
             self._show_workbench_error(error)
             return
-        from workbench.store.crash_files import internal_error_texts
+        from workbench.store.crash_files import internal_error_message_and_details
 
-        text, details = internal_error_texts(error)
+        text, details = internal_error_message_and_details(error)
         self.show_message(text, Level.ERROR, f"Workbench keeps running; {details}")
 
     def _show_workbench_error(self, error: WorkbenchError) -> None:

@@ -20,7 +20,7 @@ from workbench.model.timeline import ENGINE, Event, EventKind
 from workbench.session.session import Session
 from workbench.sim.simulated_host import SimulatedHost
 from workbench.store import history_files, recording
-from workbench.store.history_files import Kept
+from workbench.store.history_files import LoadedHistory
 from workbench.store.recording import CellWriter, Header
 
 OLD, NEW = "0a" * 16, "0b" * 16
@@ -63,13 +63,13 @@ def recorded(
         (folder / f"{name}.1.{step_s}s.jsonl").write_text("".join(lines))
 
 
-def kept_in(folder: Path, now: float = LAST_S + 60.0) -> Kept:
+def kept_in(folder: Path, now: float = LAST_S + 60.0) -> LoadedHistory:
     return history_files.load_history(folder, "box", now)
 
 
 def test_the_last_minute_is_told_with_what_ran_and_a_remedy(tmp_path: Path) -> None:
     recorded(tmp_path)
-    end = kept_in(tmp_path).end_under_other_boot(NEW)
+    end = kept_in(tmp_path).find_unclean_previous_boot_end(NEW)
     assert end is not None
     found = power_off.assess_end_of_boot(end, [INFO], ShutdownFacts(journal_last_s=LAST_S - 3.0))
     assert found is not None and found.code == "host.power-off"
@@ -85,7 +85,7 @@ def test_the_last_minute_is_told_with_what_ran_and_a_remedy(tmp_path: Path) -> N
 def test_an_hour_later_the_means_of_10_s_are_left(tmp_path: Path) -> None:
     recorded(tmp_path)
     (tmp_path / "1-1-a.1.1s.jsonl").unlink()
-    end = kept_in(tmp_path, LAST_S + 30_000.0).end_under_other_boot(NEW)
+    end = kept_in(tmp_path, LAST_S + 30_000.0).find_unclean_previous_boot_end(NEW)
     assert end is not None and len(end.last_minute) == 6
 
 
@@ -111,7 +111,7 @@ def test_no_more_is_claimed_than_the_host_says(
     facts: ShutdownFacts, claim: str | None, tmp_path: Path
 ) -> None:
     recorded(tmp_path)
-    end = kept_in(tmp_path).end_under_other_boot(NEW)
+    end = kept_in(tmp_path).find_unclean_previous_boot_end(NEW)
     assert end is not None
     found = power_off.assess_end_of_boot(end, [], facts)
     assert (found is None) == (claim is None)
@@ -120,13 +120,13 @@ def test_no_more_is_claimed_than_the_host_says(
 
 def test_an_orderly_end_of_the_recording_and_the_same_boot_claim_nothing(tmp_path: Path) -> None:
     recorded(tmp_path / "ended", in_order=True)
-    assert kept_in(tmp_path / "ended").end_under_other_boot(NEW) is None
+    assert kept_in(tmp_path / "ended").find_unclean_previous_boot_end(NEW) is None
     recorded(tmp_path / "cut")
-    assert kept_in(tmp_path / "cut").end_under_other_boot(OLD) is None
-    assert kept_in(tmp_path / "nothing").end_under_other_boot(NEW) is None
+    assert kept_in(tmp_path / "cut").find_unclean_previous_boot_end(OLD) is None
+    assert kept_in(tmp_path / "nothing").find_unclean_previous_boot_end(NEW) is None
     # the screen that was closed last decides
     recorded(tmp_path / "cut", last_s=LAST_S + 300, in_order=True, name="2-2-b")
-    assert kept_in(tmp_path / "cut", LAST_S + 900.0).end_under_other_boot(NEW) is None
+    assert kept_in(tmp_path / "cut", LAST_S + 900.0).find_unclean_previous_boot_end(NEW) is None
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_the_first_screen_after_it_says_so_and_the_next_one_does_not() -> None:
                 "the boot in the own recording",
             )
             again = history_files.load_history(folder, session.host.name, time.time())
-            assert again.end_under_other_boot(NEW) is not None
+            assert again.find_unclean_previous_boot_end(NEW) is not None
             await kept._report_power_off(again)
             assert session.state.notice.number == number
         finally:

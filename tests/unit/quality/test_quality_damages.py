@@ -36,9 +36,9 @@ from workbench.sim.language_model import (
     Damage,
     LanguageModel,
     Predicted,
+    count_user_turns,
     text_of_tokens,
     token_ids_of,
-    turns_of,
 )
 
 TOGETHER = 8
@@ -80,7 +80,7 @@ def of_model(damage: Damage) -> Predict:
 
     @cache
     def known(context: tuple[int, ...], token: int, together: int, turns: int) -> Predicted:
-        return model.predict(context, token, TOP, together=together, turns=turns)
+        return model.predict(context, token, TOP, batch_size=together, turn_count=turns)
 
     def predict(asked: Asked) -> Predicted:
         # The model looks at no more than the last four tokens.
@@ -112,7 +112,7 @@ class Served:
 
     def _reply(self, body: Mapping[str, Any]) -> dict[str, Any]:
         ids, choice = body["prompt"], {}
-        turns = turns_of(text_of_tokens(ids))
+        turns = count_user_turns(text_of_tokens(ids))
 
         def ask(context: Sequence[int], token: int, place: int | None) -> Predicted:
             return self._predict(Asked(context, token, place, self._in_flight, turns))

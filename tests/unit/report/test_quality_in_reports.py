@@ -48,8 +48,7 @@ def test_json_has_all_of_it() -> None:
 
 @pytest.mark.parametrize(("answers", "mark"), [("same", "good"), ("differs", ""), ("broken", "")])
 def test_a_faster_b_with_other_answers_is_not_marked_as_good(answers: str, mark: str) -> None:
-    """The screen and HTML showed "B is faster, but its answers differ" in the colour of a
-    success."""
+    """The screen and HTML showed "B is faster, but its answers differ" in the colour of a success."""
     faster = made.experiment()
     assert faster.comparison is not None and faster.deciding_change is not None
     assert faster.deciding_change.verdict == "better"

@@ -20,7 +20,7 @@ from workbench.session.bench.left_benchmarks import outcome_as_message, store_de
 from workbench.session.session import Session
 from workbench.session.state import SessionState
 from workbench.store import left_benchmarks, paths
-from workbench.store.left_benchmarks import LeftBenchmark
+from workbench.store.left_benchmarks import BenchmarkNote
 from workbench.store.results_db import ResultsDb
 
 EXPERIMENT = Experiment(3, 1.0, "box", ExperimentSpec(Arm(), Arm(), {}))
@@ -64,7 +64,7 @@ def test_a_cut_off_benchmark_of_a_series_is_resumed_with_it(
         "kept": kept,
         "series": list(under_way) if under_way else None,
     }
-    asyncio.run(store_detached_results(session, [LeftBenchmark("none", about, alive=False)]))
+    asyncio.run(store_detached_results(session, [BenchmarkNote("none", about, alive=False)]))
     notice = session.state.notice
     assert notice is not None and "was cut off" in notice.text and notice.next_step == said
 
@@ -74,15 +74,15 @@ def next_screen() -> Session:
     session = Session.of_host()
     name = left_benchmarks.new_benchmark_name()
     about = {**ABOUT, "host": session.host.name}
-    with left_benchmarks.store_note(name, about):
+    with left_benchmarks.store_running_benchmark_note(name, about):
         note = left_benchmarks._note_path(name)
         text = note.read_text()
     note.write_text(text)
     left_benchmarks.store_result(name, outcome_as_message(OUTCOME))
     asyncio.run(
-        store_detached_results(session, left_benchmarks.find_left_benchmarks(session.host.name))
+        store_detached_results(session, left_benchmarks.find_benchmark_notes(session.host.name))
     )
-    assert not left_benchmarks.find_left_benchmarks(session.host.name)
+    assert not left_benchmarks.find_benchmark_notes(session.host.name)
     return session
 
 

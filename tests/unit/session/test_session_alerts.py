@@ -272,7 +272,7 @@ def test_a_webhook_gets_the_alert_and_its_secrets_are_shown_nowhere(
         text = mask_text(f"POST {URL} with {TOKEN}", seen_secrets())
         assert "s3cr3tpath" not in text and TOKEN not in text
         six = replace(config, webhook_url="http://me:s3cr3t@[::1]:9990/x")
-        assert six.webhook_place == "http://[::1]:9990/***"
+        assert six.masked_webhook_url == "http://[::1]:9990/***"
         masked = str(config.masked)
         assert "https://hooks.example/***" in masked
         assert "s3cr3tpath" not in masked and TOKEN not in masked

@@ -71,7 +71,7 @@ def test_every_engine_reports_that_it_is_simulated_serves_and_stops(start_engine
     whole = json.loads(body)
     assert status == 200 and whole["usage"]["completion_tokens"] == 5
     assert len(whole["choices"][0]["message"]["content"].split()) == 5
-    held = server.state.memory_used(0)
+    held = server.state.engine_memory_bytes(0)
     assert held > 4 << 30
     server.process.send_signal(signal.SIGTERM)
     assert server.wait_exit() == 0
@@ -81,7 +81,7 @@ def test_every_engine_reports_that_it_is_simulated_serves_and_stops(start_engine
 
 def sim_memory_left(server) -> int:
     server.state._moment = 0.0
-    return server.state.readings()[0].memory_used_bytes
+    return server.state.gpu_readings()[0].memory_used_bytes
 
 
 def content_of(event) -> str:
@@ -224,13 +224,14 @@ def test_speed_clocks_and_power_follow_the_model(start_engine):
 
     threading.Thread(target=ask, daemon=True).start()
     busy = wait_for(
-        lambda: [r for r in server.state.readings() if r.power_average_w > 485], "load on the GPU"
+        lambda: [r for r in server.state.gpu_readings() if r.power_average_w > 485],
+        "load on the GPU",
     )[0]
     assert (busy.point.sm_mhz, busy.point.memory_mhz) == (2790, 13365)
     assert busy.power_average_w < 525 and busy.gpu_util_pct > 90
     assert done.wait(20)
     assert 22 < 1 / seconds_per_token(server) < 24
-    wait_for(lambda: server.state.readings()[0].gpu_util_pct == 0, "an idle GPU")
+    wait_for(lambda: server.state.gpu_readings()[0].gpu_util_pct == 0, "an idle GPU")
 
 
 def test_speedup_and_a_batch(start_engine):
@@ -380,7 +381,7 @@ def test_a_killed_main_process_leaves_vllms_worker_and_its_memory(start_engine):
     os.kill(server.process.pid, signal.SIGKILL)
     server.wait_exit()
     assert start_ticks(core) is not None
-    assert server.state.memory_used(0) > 1 << 30
+    assert server.state.engine_memory_bytes(0) > 1 << 30
     os.kill(core, signal.SIGTERM)
     wait_for(lambda: sim_memory_left(server) == 0, "the worker's memory to be freed")
 

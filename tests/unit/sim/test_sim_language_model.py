@@ -15,7 +15,7 @@ PROSE = next(text.content for text in texts.shipped_text_set().texts if text.kin
 
 def whole(model: LanguageModel, context: list[int]) -> dict[int, float]:
     """Return the log probability of each token of the vocabulary after `context`."""
-    kld = model.damage.kld * language_model._divergence_factor(context)
+    kld = model.damage.kld * language_model._divergence_factor_of_position(context)
     distribution = language_model._Distribution(context, kld)
     tokens = language_model._shared_model().tokens
     return {token: distribution.predict(token, 0).log_probability for token in tokens}
@@ -42,13 +42,13 @@ def test_the_injected_divergence_is_the_divergence_over_the_whole_vocabulary() -
         context = ids[:place]
         p, q = whole(healthy, context), whole(damaged, context)
         found = sum(exp(p[token]) * (p[token] - q[token]) for token in p)
-        asked = 0.01 * language_model._divergence_factor(context)
+        asked = 0.01 * language_model._divergence_factor_of_position(context)
         assert found == pytest.approx(asked, rel=0.02)
 
 
 def test_the_mean_of_the_injected_divergence_over_all_texts_is_as_asked() -> None:
     factors = [
-        language_model._divergence_factor(ids[:place])
+        language_model._divergence_factor_of_position(ids[:place])
         for text in texts.shipped_text_set().texts
         if not text.is_long
         for ids in [language_model.token_ids_of(text.content)]
@@ -71,20 +71,20 @@ def test_a_batch_changes_only_the_last_bits_unless_the_model_is_broken_in_a_batc
     ids = language_model.token_ids_of(PROSE)
     healthy, broken = LanguageModel(), LanguageModel(Damage(together=True))
     alone = healthy.predict(ids[:50], ids[50], 20)
-    batched = healthy.predict(ids[:50], ids[50], 20, together=8)
+    batched = healthy.predict(ids[:50], ids[50], 20, batch_size=8)
     assert 0 < abs(batched.log_probability - alone.log_probability) < 0.01
     assert broken.predict(ids[:50], ids[50], 20) == alone
-    assert broken.predict(ids[:50], ids[50], 20, together=2).top[0][0] != alone.top[0][0]
+    assert broken.predict(ids[:50], ids[50], 20, batch_size=2).top[0][0] != alone.top[0][0]
 
 
 def test_broken_from_the_second_turn_answers_the_first_turn_as_ever() -> None:
     chat = next(text.content for text in texts.shipped_text_set().texts if text.kind == "chat")
-    assert language_model.turns_of(chat) == 2
-    assert language_model.turns_of(chat[: chat.rindex("User:")]) == 1
+    assert language_model.count_user_turns(chat) == 2
+    assert language_model.count_user_turns(chat[: chat.rindex("User:")]) == 1
     ids = language_model.token_ids_of(PROSE)
     broken = LanguageModel(Damage(second_turn=True))
     assert broken.predict(ids[:50], ids[50], 5) == LanguageModel().predict(ids[:50], ids[50], 5)
-    senseless = broken.predict(ids[:50], ids[50], 5, turns=2)
+    senseless = broken.predict(ids[:50], ids[50], 5, turn_count=2)
     assert senseless.log_probability < log(0.01)
 
 

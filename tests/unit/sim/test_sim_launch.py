@@ -154,7 +154,7 @@ def test_small_yaml():
 
 
 def placed(sim_state, profile: str, engine: str, *argv: str) -> memory_fit.Fit:
-    return memory_fit.place_server(read(engine, argv), sim_state(profile))
+    return memory_fit.fit_server_on_gpus(read(engine, argv), sim_state(profile))
 
 
 def failure(sim_state, profile: str, engine: str, *argv: str) -> str:

@@ -55,7 +55,9 @@ def test_power_limit_lowers_the_clock_as_measured(watts: int, sm_mhz: int):
 @pytest.mark.parametrize(("watts", "loss"), [(450, 0.0), (400, 0.011), (350, 0.049), (300, 0.132)])
 def test_a_power_limit_slows_one_stream_as_measured(watts: int, loss: float):
     now = point(PRO, GpuSetting(limit_w=watts))
-    assert 1 - 1 / physics.memory_slowdown(now.sm_mhz, PRO.gpu) == pytest.approx(loss, abs=0.03)
+    assert 1 - 1 / physics.memory_slowdown_factor(now.sm_mhz, PRO.gpu) == pytest.approx(
+        loss, abs=0.03
+    )
 
 
 @given(
@@ -123,9 +125,9 @@ def test_warming_does_not_depend_on_the_number_of_steps():
 
 @given(st.text(max_size=8), st.floats(0, 1e9), st.floats(0, 5))
 def test_noise_is_small_and_the_same_in_all_processes(key, at, amplitude):
-    value = physics.hourly_noise(key, at, amplitude)
+    value = physics.half_second_noise(key, at, amplitude)
     assert abs(value) <= amplitude * 1.001
-    assert value == physics.hourly_noise(key, at, amplitude)
+    assert value == physics.half_second_noise(key, at, amplitude)
 
 
 def test_drift_is_slow_of_the_requested_size_and_the_same_in_all_processes() -> None:

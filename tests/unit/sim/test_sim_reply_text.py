@@ -14,11 +14,11 @@ from workbench.model.answer_probe import (
     make_short_asks,
 )
 from workbench.model.answer_text import Answer, features_of_answers
-from workbench.sim.reply_text import VECTOR_NUMBERS, ReplyText, pack_vector, vector_of
+from workbench.sim.reply_text import VECTOR_NUMBERS, ReplyText, make_embedding, pack_vector
 
 
 def _answer(prompt: str, tokens: int, *, garbage: bool = False) -> Answer:
-    text = ReplyText(prompt, garbage=garbage).part(0, tokens)
+    text = ReplyText(prompt, garbage=garbage).text_of_token_range(0, tokens)
     return Answer(text, output_tokens=tokens, prompt=prompt)
 
 
@@ -38,7 +38,9 @@ def test_the_answers_of_a_benchmark_differ_and_look_like_language() -> None:
 
 def test_a_text_in_parts_is_the_text() -> None:
     text = ReplyText("any prompt")
-    assert "".join(text.part(place, 1) for place in range(40)) == text.part(0, 40)
+    assert "".join(
+        text.text_of_token_range(place, 1) for place in range(40)
+    ) == text.text_of_token_range(0, 40)
 
 
 def test_garbage_is_what_the_probe_calls_garbage() -> None:
@@ -49,8 +51,8 @@ def test_garbage_is_what_the_probe_calls_garbage() -> None:
 
 
 def test_vectors_depend_on_the_prompt_only() -> None:
-    one, other = vector_of("one prompt"), vector_of("another prompt")
-    assert one == vector_of("one prompt") != other
+    one, other = make_embedding("one prompt"), make_embedding("another prompt")
+    assert one == make_embedding("one prompt") != other
     assert len(one) == VECTOR_NUMBERS and any(one)
     unpacked = struct.unpack(f"<{VECTOR_NUMBERS}f", pack_vector(one))
     assert unpacked == pytest.approx(one)

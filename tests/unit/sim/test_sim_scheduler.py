@@ -162,10 +162,13 @@ def test_the_prefix_cache_evicts_the_oldest_blocks():
     cache = PrefixCache(blocks=2)
     first, second = (["a"] * BLOCK * 2 + ["end"], ["b"] * BLOCK * 2 + ["end"])
     for prompt in (first, second):
-        hits, blocks = cache.find_prefix(prompt)
+        hits, blocks = cache.find_cached_tokens_and_hashes(prompt)
         assert hits == 0
-        cache.add(blocks)
-    assert cache.find_prefix(second)[0] == 2 * BLOCK and cache.find_prefix(first)[0] == 0
+        cache.add_block_hashes(blocks)
     assert (
-        cache.find_prefix(["b"] * BLOCK * 2)[0] == BLOCK
+        cache.find_cached_tokens_and_hashes(second)[0] == 2 * BLOCK
+        and cache.find_cached_tokens_and_hashes(first)[0] == 0
+    )
+    assert (
+        cache.find_cached_tokens_and_hashes(["b"] * BLOCK * 2)[0] == BLOCK
     )  # the last token is computed whatever is cached

@@ -29,7 +29,7 @@ def rate(
     host, per = profiles.get_profile(profile), requests // dp
     sm, memory = float(one.gpu.sm_compute_mhz), float(one.gpu.memory_compute_mhz)
     for _ in range(4):
-        step = step_time.engine_step(
+        step = step_time.compute_engine_step(
             one, sm_mhz=sm, memory_mhz=memory, sequences=per, context_tokens=256 * per
         )
         now = physics.operating_point(host, physics.GpuSetting(limit_w=watts), step.activity, 60.0)
@@ -109,7 +109,7 @@ def test_two_peers_use_the_engines_own_all_reduce_and_four_cannot():
 def test_memory_clock_bounds_decode():
     one = serving("rtx-pro-6000", MISTRAL)
     slow, fast = (
-        step_time.engine_step(
+        step_time.compute_engine_step(
             one, sm_mhz=2790, memory_mhz=mhz, sequences=1, context_tokens=256
         ).total_s
         for mhz in (13365, 14001)
@@ -129,7 +129,7 @@ def test_more_work_never_takes_less_time(sequences, context, prefill, tp, eager,
     one = serving("four-pcie", QWEN_VL, tp=tp, eager=eager)
 
     def seconds(n: int, c: int, p: int, mhz: float = sm) -> float:
-        return step_time.engine_step(
+        return step_time.compute_engine_step(
             one, sm_mhz=mhz, memory_mhz=1215, sequences=n, context_tokens=c, prefill_tokens=p
         ).total_s
 
@@ -187,7 +187,7 @@ def test_a_mixture_reads_more_experts_the_larger_the_batch():
     one = serving("gb10", "openai/gpt-oss-120b")
 
     def memory(n: int) -> float:
-        return step_time.engine_step(
+        return step_time.compute_engine_step(
             one, sm_mhz=2405, memory_mhz=8533, sequences=n, context_tokens=0
         ).memory_s
 

@@ -52,7 +52,7 @@ def test_settings_of_an_earlier_version_are_in_force(sim_state):
 def test_a_load_ends_with_its_process(sim_state, sleeper):
     host: SimState = sim_state("four-pcie")
     host.publish_load(sleeper.pid, {1: WORK})
-    busy = host.readings()
+    busy = host.gpu_readings()
     assert busy[1].point.sm_mhz == 1410 and busy[1].gpu_util_pct > 90
     assert [p.pid for p in busy[1].processes] == [sleeper.pid] and busy[
         1
@@ -60,15 +60,15 @@ def test_a_load_ends_with_its_process(sim_state, sleeper):
     assert busy[0].gpu_util_pct == 0 and busy[0].processes == ()
     sleeper.kill()
     sleeper.wait()
-    wait_for(lambda: host.readings()[1].processes == (), "the dead engine's load to vanish")
-    assert host.readings()[1].gpu_util_pct == 0 and host.memory_used(1) == 0
+    wait_for(lambda: host.gpu_readings()[1].processes == (), "the dead engine's load to vanish")
+    assert host.gpu_readings()[1].gpu_util_pct == 0 and host.engine_memory_bytes(1) == 0
 
 
 def test_a_reading_has_the_clocks_and_the_memory_of_one_look(sim_state, sleeper, monkeypatch):
     """An engine that ended in the middle of a reading left full clocks and no memory."""
     host: SimState = sim_state("four-pcie")
     host.publish_load(sleeper.pid, {1: WORK})
-    advance = SimState._advance
+    advance = SimState._advance_simulation
 
     def ends_meanwhile(*of):
         sleeper.kill()
@@ -76,8 +76,8 @@ def test_a_reading_has_the_clocks_and_the_memory_of_one_look(sim_state, sleeper,
         host._alive_checked = 0.0
         return advance(*of)
 
-    monkeypatch.setattr(SimState, "_advance", ends_meanwhile)
-    reading = host.readings()[1]
+    monkeypatch.setattr(SimState, "_advance_simulation", ends_meanwhile)
+    reading = host.gpu_readings()[1]
     assert reading.gpu_util_pct > 90 and reading.memory_used_bytes == 70 << 30
     assert [process.pid for process in reading.processes] == [sleeper.pid]
 
@@ -89,7 +89,7 @@ def test_another_process_with_the_same_pid_does_not_inherit_the_load(
     monkeypatch.setattr(state, "start_ticks", lambda pid: 1)
     host.publish_load(sleeper.pid, {0: WORK})
     monkeypatch.undo()
-    assert sim_state("gb10").readings()[0].processes == ()
+    assert sim_state("gb10").gpu_readings()[0].processes == ()
 
 
 def test_a_load_that_is_not_refreshed_becomes_idle(sim_state, sleeper, monkeypatch):
@@ -97,7 +97,7 @@ def test_a_load_that_is_not_refreshed_becomes_idle(sim_state, sleeper, monkeypat
     host.publish_load(sleeper.pid, {0: WORK})
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + state.STALE_S + 1)
-    later = sim_state("rtx-pro-6000").readings()[0]
+    later = sim_state("rtx-pro-6000").gpu_readings()[0]
     assert later.gpu_util_pct == 0 and later.memory_used_bytes == 70 << 30
 
 
@@ -109,14 +109,14 @@ def test_energy_is_power_over_time_for_every_reader(sim_state, sleeper, monkeypa
         writer.publish_load(sleeper.pid, {0: WORK})
         clock[0] += 0.5
     writer.publish_load(sleeper.pid, {0: {**WORK, "busy": 0.0, "memory": 0.0, "compute": 0.0}})
-    at_end = reader.readings()[0]
+    at_end = reader.gpu_readings()[0]
     assert at_end.energy_j == pytest.approx(20 * 500, rel=0.03)
     assert 55 < at_end.temperature_c < 75
-    assert sim_state("rtx-pro-6000").readings()[0].energy_j == pytest.approx(
+    assert sim_state("rtx-pro-6000").gpu_readings()[0].energy_j == pytest.approx(
         at_end.energy_j, rel=1e-6
     )
     clock[0] += 600
-    cooled = sim_state("rtx-pro-6000").readings()[0]
+    cooled = sim_state("rtx-pro-6000").gpu_readings()[0]
     assert cooled.temperature_c < 35
     assert at_end.energy_j + 600 * 13 < cooled.energy_j < at_end.energy_j + 600 * 20
 
@@ -130,7 +130,7 @@ def test_energy_never_decreases_when_an_engine_is_killed(sim_state, sleeper, mon
     for step in range(8):
         clock[0] += 0.4
         reader._moment = 0.0
-        seen.append(reader.readings()[0].energy_j)
+        seen.append(reader.gpu_readings()[0].energy_j)
         if step == 3:
             sleeper.kill()
             sleeper.wait()
@@ -147,7 +147,7 @@ def test_a_reading_reads_no_file_again_and_computes_each_kind_of_load_once(
     monkeypatch.setattr(time, "time", lambda: clock[0])
     host: SimState = sim_state("four-pcie")
     host.publish_load(sleeper.pid, dict.fromkeys(range(4), WORK))
-    host.readings()
+    host.gpu_readings()
     read, computed = [], []
     read_json, operating_point = state._read_json, physics.operating_point
     monkeypatch.setattr(state, "_read_json", lambda path: read.append(path) or read_json(path))
@@ -157,19 +157,19 @@ def test_a_reading_reads_no_file_again_and_computes_each_kind_of_load_once(
     for _ in range(50):
         clock[0] += 0.01
         host._moment = 0.0
-        assert len(host.readings()) == 4
+        assert len(host.gpu_readings()) == 4
     assert (read, computed) == ([], [])
 
 
 def test_a_missing_environment_variable_is_reported(monkeypatch):
     with pytest.raises(SystemExit, match="WORKBENCH_SIM_PROFILE is not set"):
-        state.from_environment()
+        state.sim_state_from_environment()
     monkeypatch.setenv("WORKBENCH_SIM_PROFILE", "abacus")
     monkeypatch.setenv("WORKBENCH_SIM_STATE", "/nowhere")
     with pytest.raises(
         SystemExit, match="no simulated host is called 'abacus'; known: rtx-pro-6000"
     ):
-        state.from_environment()
+        state.sim_state_from_environment()
 
 
 def test_a_clock_that_is_set_back_by_a_day_is_no_reload_of_the_driver(sim_state, monkeypatch):
@@ -178,11 +178,11 @@ def test_a_clock_that_is_set_back_by_a_day_is_no_reload_of_the_driver(sim_state,
     now = [1_800_000_000.0]
     monkeypatch.setattr(state.time, "time", lambda: now[0])
     before = sim_state("rtx-pro-6000")
-    before.readings()
+    before.gpu_readings()
     now[0] += 20.0
     monkeypatch.setattr(state, "SNAPSHOT_S", -1.0)
-    entry = {"boot_id": "b", "energy_j": before.readings()[0].energy_j}
+    entry = {"boot_id": "b", "energy_j": before.gpu_readings()[0].energy_j}
     sim_state("rtx-pro-6000").change_setting(0, limit_w=400.0)
     now[0] -= 86_400.0
-    after = sim_state("rtx-pro-6000").readings()[0].energy_j
+    after = sim_state("rtx-pro-6000").gpu_readings()[0].energy_j
     assert why_setting_was_lost(entry, "b", after) is None

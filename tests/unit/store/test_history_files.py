@@ -58,7 +58,7 @@ def test_what_is_written_is_read(readings: list[dict[tuple[int, str], int]]) -> 
         for i, values in enumerate(readings)
         for line in writer.add(range(T0 + i, T0 + i + 1), dict(values))
     ]
-    lines += writer.end()
+    lines += writer.finish_open_cells()
     expected = [(T0 + i, values) for i, values in enumerate(readings) if values]
     assert [(cell.unix_s, cell.values) for cell in cells_of(lines)] == expected
 
@@ -215,7 +215,7 @@ def lines_at(first: int, count: int, watts: float) -> list[str]:
     cells = CellWriter(1)
     return [
         *cells.add(range(T0 + first, T0 + first + count), {POWER: watts, ENGINE_RATE: 5.0}),
-        *cells.end(),
+        *cells.finish_open_cells(),
     ]
 
 

@@ -17,7 +17,7 @@ def test_times_that_are_years_apart_are_not_read_as_cells(tmp_path: Path) -> Non
     lines = [
         line for at in (1, 10**11) for line in cells.add(range(at, at + 1), {(0, "power_w"): 250.0})
     ]
-    lines += cells.end()
+    lines += cells.finish_open_cells()
     path = tmp_path / "timeline"
     result_timelines.write_timeline(path, Header("box", False, 1, 0.0), lines)
     with pytest.raises(StoreError, match="is damaged: it seems to cover"):

@@ -218,7 +218,7 @@ def test_a_locked_database_gives_a_clear_error_and_loses_no_result(db: ResultsDb
     finally:
         other.rollback()
         other.close()
-    assert db.store_unsaved() == (2,)
+    assert db.store_unsaved_results() == (2,)
     assert (
         db.get(2).summary == SUMMARY and db.samples(2) == SAMPLES and db.find_unsaved_files() == ()
     )
@@ -234,7 +234,7 @@ def test_unsaved_results_are_stored_with_the_next_result(db: ResultsDb) -> None:
     copy = path.read_text()
     assert add(db) == 1 and [r.id for r in db.list()] == [2, 1] and not path.exists()
     path.write_text(copy)  # a crash between the insert and the removal of the file
-    assert db.store_unsaved() == (2,) and len(db.list()) == 2
+    assert db.store_unsaved_results() == (2,) and len(db.list()) == 2
 
 
 def test_a_damaged_file_of_an_unsaved_result_is_kept(db: ResultsDb) -> None:
@@ -243,7 +243,7 @@ def test_a_damaged_file_of_an_unsaved_result_is_kept(db: ResultsDb) -> None:
     bad.write_text("{")
     assert add(db) == 2
     with pytest.raises(StoreError, match="could not be stored"):
-        db.store_unsaved()
+        db.store_unsaved_results()
     assert bad.exists()
 
 
@@ -410,7 +410,7 @@ def test_an_unsaved_result_of_an_older_version_gets_the_default_of_a_new_column(
     db.path.rmdir()
     (path,) = db.find_unsaved_files()
     db = with_a_new_column(db, monkeypatch, "TEXT NOT NULL DEFAULT 'not recorded'")
-    assert db.store_unsaved() == (1,) and not path.exists()
+    assert db.store_unsaved_results() == (1,) and not path.exists()
     assert db.get(1).summary == SUMMARY
     with sqlite3.connect(db.path) as raw:
         assert raw.execute("SELECT cuda_version FROM results").fetchall() == [("not recorded",)]
@@ -422,7 +422,7 @@ def test_an_unsaved_result_without_a_column_of_the_first_version_is_kept(db: Res
     bad = db.path.parent / "unsaved-result-x.json"
     bad.write_text('{"uid": "x", "requests": []}')
     with pytest.raises(StoreError, match="could not be stored"):
-        db.store_unsaved()
+        db.store_unsaved_results()
     assert bad.exists() and len(db.list()) == 1
 
 

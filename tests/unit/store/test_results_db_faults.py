@@ -75,7 +75,7 @@ def test_an_unsaved_result_of_the_first_version_is_stored(first: ResultsDb) -> N
     }
     path = first.path.parent / "unsaved-result-u.json"
     path.write_text(json.dumps({**waiting, "requests": [{"index": 0}]}))
-    (number,) = first.store_unsaved()
+    (number,) = first.store_unsaved_results()
     assert first.get(number).summary == one.summary and first.samples(number) == ({"index": 0},)
     assert first.get(number).tags == () and not path.exists()
 
@@ -112,7 +112,7 @@ def test_a_database_locked_by_another_process_loses_no_result(tmp_path: Path) ->
         let_go.set()
         process.join(30)
     assert process.exitcode == 0
-    (number,) = db.store_unsaved()
+    (number,) = db.store_unsaved_results()
     assert (db.get(number).note, db.get(number).tags) == ("kept too", ("grün",))
     assert db.samples(number) == made.samples()
 
@@ -170,7 +170,7 @@ def test_a_full_disk_loses_no_result(tmp_path: Path) -> None:
         )
     assert json.loads(waiting.read_text())["requests"] == list(made.samples())
     before = len(db.list(limit=None))
-    (number,) = db.store_unsaved()
+    (number,) = db.store_unsaved_results()
     assert (
         len(db.list(limit=None)) == before + 1
         and db.samples(number) == made.samples()

@@ -98,12 +98,12 @@ def test_reading_creates_no_file_and_waits_for_no_writer(tmp_path: Path) -> None
 
 def test_the_stamp_changes_with_every_write_and_only_then(db: ExperimentsDb) -> None:
     results = ResultsDb(db.path)
-    stamps = [results.stamp()]
+    stamps = [results.change_stamp()]
     for _ in range(3):
         db.add(WHOLE)
-        stamps.append(results.stamp())
+        stamps.append(results.change_stamp())
         db.list()
-        assert results.stamp() == stamps[-1]
+        assert results.change_stamp() == stamps[-1]
     assert len(set(stamps)) == len(stamps)
 
 

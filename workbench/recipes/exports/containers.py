@@ -23,8 +23,7 @@ def docker_script(launch: Launch, notes: Notes) -> str:
 
 
 def podman_script(launch: Launch, notes: Notes) -> str:
-    """Return a shell script with the `podman run` command, which names the GPUs by their CDI
-    names."""
+    """Return a shell script with the `podman run` command, which names the GPUs by their CDI names."""
     return _run_script(PROGRAMS["podman"], launch, notes)
 
 

@@ -44,9 +44,9 @@ def recognizes(document: Mapping[str, Any]) -> bool:
 
 
 def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
-    """Return the recipe of the service `given.entry`, or by default of the first service that
-    starts a server. Parts that are not understood are added to `notes`. Raises InputError if there
-    is no such service."""
+    """Return the recipe of the service `given.entry`, or by default of the first service that starts a
+    server. Parts that are not understood are added to `notes`. Raises InputError if there is no
+    such service."""
     services = table_field(document, "services", notes)
     note_unknown_fields(document, "services version name volumes networks", notes)
     values = _read_dotenv(given.directory, notes)

@@ -174,8 +174,8 @@ def recipe_of_first_server(
     form: str,
     kind: str,
 ) -> Recipe:
-    """Return the recipe of the container `given.entry`, or by default of the first one that starts
-    a server. A container is read with the notes about it, and `kind` is what the format calls it.
+    """Return the recipe of the container `given.entry`, or by default of the first one that starts a
+    server. A container is read with the notes about it, and `kind` is what the format calls it.
     Raises InputError if there is no such container."""
     given.require_known_entry(form, kind, containers_by_name)
     found: dict[str, list[ServerCommand]] = {}
@@ -230,8 +230,7 @@ def _interpret_script(
     positional: Sequence[str] = (),
     depth: int = 0,
 ) -> _State:
-    """Return the state of a shell script at its end; the arguments are those of
-    `find_server_commands`."""
+    """Return the state of a shell script at its end; the arguments are those of `find_server_commands`."""
     environment = dict(env or {})
     known = {**(variables or {}), **environment}
     state = _State(notes, known, environment, positional=positional, depth=depth)

@@ -95,8 +95,8 @@ def _parse_tags(fields: Fields) -> tuple[str, ...]:
 
 
 def _find_impossible_load_field(spec: BenchSpec, conditions: Conditions) -> tuple[str, str] | None:
-    """Return (field, expectation) of the first option of the load with a value that no benchmark
-    can have; None if there is none. A file of another tool may have told a mean of 0 tokens."""
+    """Return (field, expectation) of the first option of the load with a value that no benchmark can
+    have; None if there is none. A file of another tool may have told a mean of 0 tokens."""
     for option in OPTIONS:
         value = getattr(spec, option.field)
         is_mean = value == 0 and conditions.known_workload

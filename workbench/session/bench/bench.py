@@ -191,7 +191,7 @@ class Bench:
             "began_unix_s": time.time(),
             "pid": os.getpid(),
         }
-        with left_benchmarks.store_note(name, about) as change:
+        with left_benchmarks.store_running_benchmark_note(name, about) as change:
             self._change_note = change
             try:
                 yield lambda outcome: left_benchmarks.store_result(

@@ -24,7 +24,7 @@ from workbench.store import left_benchmarks
 
 if TYPE_CHECKING:
     from workbench.session.session import Session
-    from workbench.store.left_benchmarks import LeftBenchmark
+    from workbench.store.left_benchmarks import BenchmarkNote
 
 _CLIENT_END_TIMEOUT_S = 60.0  # for a load client to write its result after its Workbench was killed
 _POLL_INTERVAL_S = 0.2
@@ -55,7 +55,7 @@ def outcome_as_message(outcome: BenchOutcome) -> dict[str, Any]:
     }
 
 
-async def store_detached_results(session: Session, found: Iterable[LeftBenchmark]) -> None:
+async def store_detached_results(session: Session, found: Iterable[BenchmarkNote]) -> None:
     """Store the results that killed Workbenches have left of the benchmarks in `found`, which are
     those of the session's host. Tell the user about them, and about benchmarks that go on without a
     screen."""
@@ -72,8 +72,8 @@ async def store_detached_results(session: Session, found: Iterable[LeftBenchmark
                 )
 
 
-async def _store_detached_result(session: Session, detached: LeftBenchmark) -> None:
-    with left_benchmarks.claim_note(detached):
+async def _store_detached_result(session: Session, detached: BenchmarkNote) -> None:
+    with left_benchmarks.claim_benchmark_note(detached):
         result_id = None
         with suppress(WorkbenchError, ValueError, TypeError, KeyError):
             message = await _final_message(session, detached)
@@ -94,21 +94,21 @@ async def _store_detached_result(session: Session, detached: LeftBenchmark) -> N
     session.core.notify(Level.WARN, text, _next_step_text(detached))
 
 
-def _next_step_text(detached: LeftBenchmark) -> str:
+def _next_step_text(detached: BenchmarkNote) -> str:
     match detached.about.get("series"):
         case [str(kind), int(number)] if kind in _PAGE_KEY_OF_SERIES:
             return f"press {_PAGE_KEY_OF_SERIES[kind]}, then R to resume {kind} {number}"
     return "press b to measure again"
 
 
-def _detached_benchmark_title(detached: LeftBenchmark) -> str:
+def _detached_benchmark_title(detached: BenchmarkNote) -> str:
     run_id, began = detached.about.get("run_id"), detached.about.get("began_unix_s")
     what = f"a benchmark of run {run_id}" if run_id else "a benchmark"
     at = time.strftime("%H:%M:%S", time.localtime(began)) if isinstance(began, float) else ""
     return f"{what} that began at {at}" if at else what
 
 
-async def _final_message(session: Session, left: LeftBenchmark) -> Mapping[str, Any] | None:
+async def _final_message(session: Session, left: BenchmarkNote) -> Mapping[str, Any] | None:
     """Return the final message of the load client; None if it left none."""
     if left.about["client"] == "host" and not left.result.exists():
         return await fetch_kept_result(session.host, from_json(KeptResult, left.about["kept"]))
@@ -122,7 +122,7 @@ async def _final_message(session: Session, left: LeftBenchmark) -> Mapping[str, 
     return found if isinstance(found, dict) else None
 
 
-def _is_client_alive(left: LeftBenchmark) -> bool:
+def _is_client_alive(left: BenchmarkNote) -> bool:
     """Return whether the load client of a benchmark on this machine still runs."""
     try:
         command = Path(f"/proc/{left.about['kept']['pid']}/cmdline").read_bytes()

@@ -302,9 +302,9 @@ class FleetMember:
         except TimeoutError:
             self._look_problem = "the host did not answer in time"
         except Exception as error:
-            from workbench.store.crash_files import internal_error_texts
+            from workbench.store.crash_files import internal_error_message_and_details
 
-            self._look_problem = "; ".join(internal_error_texts(error))
+            self._look_problem = "; ".join(internal_error_message_and_details(error))
 
     async def _survey_host(self) -> None:
         """Read the servers and the altered settings, if their files have changed or the last whole

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from workbench.session.history.timeline import Timeline
     from workbench.session.state import SessionState
     from workbench.session.state_holder import StateHolder
-    from workbench.store.history_files import HistoryWriter, Kept
+    from workbench.store.history_files import HistoryWriter, LoadedHistory
     from workbench.store.recording import CellWriter
 
 _HOST_RETURN = ("lost", "connected")  # how the link changes when the host is back
@@ -56,7 +56,7 @@ class KeptHistory:
         writer, self._writer = self._writer, None
         if writer is not None:
             for cells in self._cells:
-                for line in cells.end():
+                for line in cells.finish_open_cells():
                     writer.write(cells.step_s, line)
             writer.close()
 
@@ -133,13 +133,13 @@ class KeptHistory:
             await self._report_interrupted_benchmark(older.cut)
             await self._report_power_off(older)
 
-    async def _report_power_off(self, older: Kept) -> None:
+    async def _report_power_off(self, older: LoadedHistory) -> None:
         """Say that the host went off without a shutdown, unless an earlier screen under this boot has
         said so."""
         from workbench.hosts.boot import boot_id
 
         boot = await boot_id(self._core.host)
-        if boot is None or older.end_under_other_boot(boot) is None:
+        if boot is None or older.find_unclean_previous_boot_end(boot) is None:
             return
         if any(one.boot_id == boot for one in older.boots):
             return
@@ -182,7 +182,7 @@ def _has_no_stored_result(unfinished_event: Event, host: str) -> bool:
     from workbench.store import left_benchmarks, paths
     from workbench.store.results_db import ResultsDb
 
-    if left_benchmarks.find_left_benchmarks(host):
+    if left_benchmarks.find_benchmark_notes(host):
         return False
     try:
         newest = ResultsDb(paths.results_db()).list(1, host=host)

@@ -44,7 +44,7 @@ class Recorder:
     def close(self) -> None:
         """Write the last seconds of the session and close the file. Raises StoreError if the
         recording is not complete."""
-        self.seconds += self._write_and_count_lines(self._cells.end())
+        self.seconds += self._write_and_count_lines(self._cells.finish_open_cells())
         self._file.close()
         if self.problem is not None:
             raise self.problem

@@ -120,10 +120,10 @@ class Plans:
 
     def _host_surroundings(self) -> HostSurroundings:
         from workbench.session.plans.plan_editor import HostSurroundings
-        from workbench.store.trusted_presets import trusted
+        from workbench.store.trusted_presets import trusted_digests
 
         return HostSurroundings(
-            gpus=self._gpus_to_check(), trusted=trusted(), **self._cluster_fields()
+            gpus=self._gpus_to_check(), trusted=trusted_digests(), **self._cluster_fields()
         )
 
     def _cluster_fields(self) -> dict[str, Any]:
@@ -242,10 +242,10 @@ class Plans:
     def trust(self) -> None:
         """Trust the programs and settings that `untrusted_findings` returns, for this plan and later ones. A
         value that changes later must be trusted again."""
-        from workbench.store.trusted_presets import trust, trusted
+        from workbench.store.trusted_presets import trust, trusted_digests
 
         trust(part.digest for part in self.editor.untrusted_parts())
-        self.editor.surroundings = replace(self.editor.surroundings, trusted=trusted())
+        self.editor.surroundings = replace(self.editor.surroundings, trusted=trusted_digests())
         self.show()
 
     def export_plan(self, form: str) -> ExportedPlan:

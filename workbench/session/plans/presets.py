@@ -75,7 +75,7 @@ class Presets:
         PresetError if there is none or it is invalid."""
         if not _is_file_path(id_or_path):
             return self.library.get(id_or_path)
-        return self.library.load_given(Path(id_or_path))
+        return self.library.load_preset_file(Path(id_or_path))
 
     def path_of_preset(self, preset_id: str | None) -> str | None:
         """Return the absolute path of the file that gave the preset with this id; None if it is a
@@ -87,7 +87,7 @@ class Presets:
         """Note the file of the preset of a plan that another Workbench has made. From then on, its id
         stands for this file, unless the library or a file read here has that id."""
         if plan.preset_id is not None and plan.preset_file is not None:
-            self.library.register_given(plan.preset_id, Path(plan.preset_file))
+            self.library.register_preset_file(plan.preset_id, Path(plan.preset_file))
 
     def preset_of_model(self, model: str, engine: str) -> str | None:
         """Return the id of the first preset of `engine` whose model is the hub id `model` and that

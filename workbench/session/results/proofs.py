@@ -84,8 +84,8 @@ class ProofDifference:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedProof:
-    """The outcome of a check: what the proof is about, the verdict as this Workbench computes it,
-    and each statement that differs."""
+    """The outcome of a check: what the proof is about, the verdict as this Workbench computes it, and
+    each statement that differs."""
 
     title: str
     verdict: str
@@ -99,9 +99,9 @@ class VerifiedProof:
 
 
 def make_proof(report: Report) -> dict[str, Any]:
-    """Return the data of the proof of a report, with secrets masked. Raises InputError if the
-    report proves nothing: no comparison, a result that is missing or not valid, or an answer whose
-    text nobody has checked."""
+    """Return the data of the proof of a report, with secrets masked. Raises InputError if the report
+    proves nothing: no comparison, a result that is missing or not valid, or an answer whose text
+    nobody has checked."""
     masked = report.masked()
     experiment = masked.experiment
     if experiment is not None:
@@ -229,8 +229,7 @@ def _digest_of_answers(result: BenchResult) -> str:
 
 
 def read_proof(document: Mapping[str, Any]) -> ProvenContent:
-    """Return the content of a proof's data. Raises ValueError that says which part is
-    impossible."""
+    """Return the content of a proof's data. Raises ValueError that says which part is impossible."""
     if why := find_impossible_number(document):
         raise ValueError(why)
     cleaned = clean_data(document, proof_document.MOST_BYTES, lines=True)
@@ -305,8 +304,8 @@ def _figures_from_results(proven: ProvenContent) -> dict[str, Any]:
 
 
 def verify_proof(path: Path) -> VerifiedProof:
-    """Check the proof in a file: its checksums, and whether everything that it says follows from
-    its results. Raises InputError if it cannot be read at all."""
+    """Check the proof in a file: its checksums, and whether everything that it says follows from its
+    results. Raises InputError if it cannot be read at all."""
     document, page = proof_document.read_proof_data_and_page(path)
     try:
         proven = read_proof(document)

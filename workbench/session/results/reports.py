@@ -45,8 +45,8 @@ class Reports:
         *,
         experiment_id: int | None = None,
     ) -> str:
-        """Return the proof of an experiment or of two groups of results, as "html" or "json".
-        Raises InputError if the results prove nothing (proofs.py)."""
+        """Return the proof of an experiment or of two groups of results, as "html" or "json". Raises
+        InputError if the results prove nothing (proofs.py)."""
         from workbench.report.proof_document import json_text
         from workbench.session.results import proofs
 

@@ -145,7 +145,7 @@ class Results:
         sweeps: int | None = None
         with suppress(OSError):
             sweeps = paths.sweeps_dir().stat().st_mtime_ns
-        stored = self.db.stamp() if paths.has_results() else None
+        stored = self.db.change_stamp() if paths.has_results() else None
         return stored, sweeps
 
     async def show_matching_results(self, search: str) -> None:

@@ -23,7 +23,7 @@ from workbench.model.server_run import ServerState
 from workbench.session.conditions import gpus_of_plan
 from workbench.session.plans.plan_editor import PlanEditor
 from workbench.session.servers import server_address
-from workbench.store.trusted_presets import trust, trusted
+from workbench.store.trusted_presets import trust, trusted_digests
 
 if TYPE_CHECKING:
     from workbench.model.gpu import GpuInfo
@@ -173,7 +173,9 @@ class ArmTargets:
         `bases` has the plan of each arm of an experiment. The trust is stored, so it also holds for
         later plans."""
         trust(
-            part.digest for plan in bases.values() for part in list_untrusted_parts(plan, trusted())
+            part.digest
+            for plan in bases.values()
+            for part in list_untrusted_parts(plan, trusted_digests())
         )
 
     async def setting_changes(
@@ -244,7 +246,9 @@ class ArmTargets:
             editor.surroundings = current.surroundings
         else:
             infos = (await session.telemetry.get_recent_reading()).infos
-            editor.surroundings = replace(editor.surroundings, gpus=infos, trusted=trusted())
+            editor.surroundings = replace(
+                editor.surroundings, gpus=infos, trusted=trusted_digests()
+            )
             await session.plans.survey_host(editor)
         try:
             editor.apply_assignments(arm.sets, arm.unsets, arm.envs)

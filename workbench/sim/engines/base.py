@@ -66,10 +66,11 @@ class SimulatedEngine:
         version. None for any other arguments."""
         return None
 
-    def flag_words(self, words: list[str]) -> list[str]:
-        """Return the flags among `words`, the arguments of the program. Raises ArgumentsRejected if
-        the program would reject them, for example because of an unknown subcommand."""
-        return words
+    def select_flag_arguments(self, arguments: list[str]) -> list[str]:
+        """Return the flags among `arguments`, the arguments of the program. Raises
+        ArgumentsRejected if the program would reject them, for example because of an unknown
+        subcommand."""
+        return arguments
 
     def normalize_option(self, option: str) -> str:
         """Return a command-line option in the spelling that the flag catalog uses."""
@@ -83,13 +84,13 @@ class SimulatedEngine:
         """Return the command-line options that turn the flag off, such as --no-x."""
         return {flag["negation"]} if flag.get("negation") else set()
 
-    def unlisted_flag(self, option: str) -> dict[str, Any] | None:
+    def flag_missing_from_catalog(self, option: str) -> dict[str, Any] | None:
         """Return the definition of an option that the engine accepts although its flag catalog
         lacks it. None for other options.
         """
         return None
 
-    def check_unknown(self, argument: str) -> None:
+    def reject_unknown_argument(self, argument: str) -> None:
         """Raise ArgumentsRejected if this engine's parser stops at the first unknown argument.
         Otherwise do nothing, because the parser then reports all unknown arguments together."""
 
@@ -140,12 +141,12 @@ class SimulatedEngine:
         """Return the failure of an engine that needs more GPUs than are visible."""
         return Failure("torch.AcceleratorError: CUDA error: invalid device ordinal")
 
-    def cache_bytes(self, launch: LaunchOptions, memory: GpuMemory) -> float:
+    def kv_cache_bytes(self, launch: LaunchOptions, memory: GpuMemory) -> float:
         """Return the size of the KV cache in bytes per GPU. Raises Failure if weights and cache do
         not fit."""
         if memory.weights > memory.free:
             raise self.out_of_memory_failure(memory.weights, memory)
-        cache = self.requested_cache_bytes(launch, memory)
+        cache = self.requested_kv_cache_bytes(launch, memory)
         if cache <= 0:
             raise Failure(
                 "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static."
@@ -154,13 +155,15 @@ class SimulatedEngine:
             raise self.out_of_memory_failure(memory.weights + cache, memory)
         return cache
 
-    def requested_cache_bytes(self, launch: LaunchOptions, memory: GpuMemory) -> float:
+    def requested_kv_cache_bytes(self, launch: LaunchOptions, memory: GpuMemory) -> float:
         """Return the size of the KV cache that the flags request, in bytes per GPU."""
         return (launch.kv_tokens or 0) * memory.per_token
 
-    def check_length(self, max_len: int, cache: float, memory: GpuMemory) -> None:
-        """Raise Failure if the KV cache of `cache` bytes per GPU cannot contain one sequence of
-        `max_len` tokens."""
+    def require_context_fits_cache(
+        self, max_len: int, kv_cache_bytes: float, memory: GpuMemory
+    ) -> None:
+        """Raise Failure if the KV cache of `kv_cache_bytes` bytes per GPU cannot contain one
+        sequence of `max_len` tokens."""
 
     def out_of_memory_failure(self, wanted: float, memory: GpuMemory) -> Failure:
         """Return the failure of an engine that runs out of GPU memory because it needs `wanted`
@@ -213,7 +216,7 @@ class SimulatedEngine:
         """Write the last log lines of an engine that cannot start. `workers` are the process ids of
         its workers."""
         for line in failure.lines:
-            log.line(line, level="ERROR")
+            log.write_line(line, level="ERROR")
 
     @abstractmethod
     def log_taken_port(self, log: EngineLog, host: str, port: int, error: OSError) -> None:
@@ -221,16 +224,20 @@ class SimulatedEngine:
 
     def log_stop(self, log: EngineLog) -> None:
         """Write the log line of an engine that is being stopped."""
-        log.line("Shutting down")
+        log.write_line("Shutting down")
 
-    def write_statistics(
-        self, server: EngineServer, before: Sequence[tuple[int, int]], seconds: float, busy: bool
+    def log_throughput_statistics(
+        self,
+        server: EngineServer,
+        token_counts_before: Sequence[tuple[int, int]],
+        seconds: float,
+        busy: bool,
     ) -> None:
-        """Write the engine's periodic statistics lines, for the last `seconds` seconds. `before`
-        has the (prompt tokens, output tokens) of each replica of the model at the start of this
-        time. `busy` says whether requests are in progress."""
+        """Write the engine's periodic statistics lines, for the last `seconds` seconds.
+        `token_counts_before` has the (prompt tokens, output tokens) of each replica of the model at
+        the start of this time. `busy` says whether requests are in progress."""
 
-    def log_steps(self, server: EngineServer, replica: Replica) -> None:
+    def enable_step_logging(self, server: EngineServer, replica: Replica) -> None:
         """Make the engine write log lines about the steps of a replica of the model, if the real
         engine does so."""
 
@@ -241,11 +248,11 @@ class SimulatedEngine:
     cache_type_flags: tuple[str, ...] = ("kv-cache-dtype",)
     usage_unasked = True  # in an answer that is no stream
 
-    def speculates(self, launch: LaunchOptions) -> bool:
+    def uses_defective_speculation(self, launch: LaunchOptions) -> bool:
         """Return whether the flags turn on a form of speculation that has the defect."""
         return False
 
-    def divergence(self, launch: LaunchOptions) -> float:
+    def quantization_kl_divergence(self, launch: LaunchOptions) -> float:
         """Return how far the answers of this server are from those of 8-bit weights, as others
         measured it for 4-bit weights. The share of an FP8 KV cache is an assumption."""
         bits = 8 * launch.model.weight_bytes / launch.model.parameters
@@ -262,7 +269,9 @@ class SimulatedEngine:
         """Return whether a request to /v1/completions asks for log probabilities."""
         return bool(body.get("logprobs")) and not body.get("stream")
 
-    def reply_scored(self, api: Api, request: Request, body: Mapping[str, Any]) -> None:
+    def reply_with_log_probabilities(
+        self, api: Api, request: Request, body: Mapping[str, Any]
+    ) -> None:
         """Answer a request to /v1/completions that asks for log probabilities."""
 
     # -- API ---------------------------------------------------------------------------------------
@@ -286,7 +295,7 @@ class SimulatedEngine:
 
     def error_body(self, error: ApiError) -> dict[str, Any]:
         """Return the body of an error reply."""
-        if error.unknown_path:
+        if error.is_unknown_path:
             return {"detail": str(error)}
         return {
             "error": {
@@ -312,7 +321,9 @@ class SimulatedEngine:
         if not self.finish_on_content:
             text += reply.finish_event_text({} if reply.usage_chunk else fields)
         if reply.usage_chunk:
-            text += reply.event_text({"choices": [], "usage": reply.usage(sequence), **fields})
+            text += reply.event_text(
+                {"choices": [], "usage": reply.make_usage_object(sequence), **fields}
+            )
         return text + "data: [DONE]\n\n"
 
     def log_finished(self, api: Api, reply_id: str, sequence: RequestSequence) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.sim import launch_options, model_sizes
-from workbench.sim.engine_metrics import Metrics, samples
+from workbench.sim.engine_metrics import Metrics, metric_sample_lines
 from workbench.sim.engines.base import SimulatedEngine
 from workbench.sim.flag_parser import ArgumentsRejected, Catalog
 from workbench.sim.language_model import text_of_tokens
@@ -44,7 +44,7 @@ class SimulatedLlamacpp(SimulatedEngine):
             return None
         return f"version: {version.lstrip('b')} (simulated)\nbuilt by Workbench's simulation"
 
-    def check_unknown(self, argument: str) -> None:
+    def reject_unknown_argument(self, argument: str) -> None:
         raise self.rejection_error(f"invalid argument: {argument}")
 
     def rejection_error(self, why: str) -> ArgumentsRejected:
@@ -147,11 +147,11 @@ class SimulatedLlamacpp(SimulatedEngine):
         return StartupPhase(0.0, f"srv  llama_server: listening on {address}")
 
     def log_taken_port(self, log: EngineLog, host: str, port: int, error: OSError) -> None:
-        log.line(
+        log.write_line(
             f"srv         start: couldn't bind HTTP server socket, hostname: {host}, port: {port}",
             level="E",
         )
-        log.line("srv  llama_server: exiting due to HTTP server error", level="E")
+        log.write_line("srv  llama_server: exiting due to HTTP server error", level="E")
 
     def log_stop(self, log: EngineLog) -> None:
         """Write nothing, because llama-server logs no line when it is stopped."""
@@ -161,7 +161,7 @@ class SimulatedLlamacpp(SimulatedEngine):
     speculation_defect = "zeros"
     cache_type_flags = ("cache-type-k", "cache-type-v")
 
-    def speculates(self, launch: LaunchOptions) -> bool:
+    def uses_defective_speculation(self, launch: LaunchOptions) -> bool:
         return bool(launch.flags.get("spec-draft-model") or launch.flags.get("spec-draft-hf"))
 
     def asks_log_probabilities(self, body: Mapping[str, Any]) -> bool:
@@ -174,7 +174,7 @@ class SimulatedLlamacpp(SimulatedEngine):
         slots = api.launch.max_sequences
         props = {"total_slots": slots, "model_path": api.launch.model.id, "build_info": "simulated"}
 
-        def slot_states(request: Request) -> None:
+        def reply_slot_states(request: Request) -> None:
             decoded = [sequence.generated for sequence in api.replicas[0].running]
             idle = [{"id": i, "is_processing": False} for i in range(len(decoded), slots)]
             busy = [
@@ -186,9 +186,9 @@ class SimulatedLlamacpp(SimulatedEngine):
         return {
             ("POST", "/completion"): lambda r: _reply_completion(api, r),
             ("GET", "/props"): lambda r: r.reply(200, props),
-            ("GET", "/slots"): slot_states,
+            ("GET", "/slots"): reply_slot_states,
             ("POST", "/apply-template"): lambda r: r.reply(
-                200, {"prompt": f"<s>{api.chat_text(r)}<assistant>"}
+                200, {"prompt": f"<s>{api.chat_messages_text(r)}<assistant>"}
             ),
         }
 
@@ -202,7 +202,7 @@ class SimulatedLlamacpp(SimulatedEngine):
 
     def extra_reply_fields(self, sequence: RequestSequence) -> dict[str, Any]:
         prompt_s, decode_s, fresh = (
-            sequence.prompt_s,
+            sequence.prefill_s,
             sequence.decode_s,
             len(sequence.prompt) - sequence.cached,
         )
@@ -221,12 +221,12 @@ class SimulatedLlamacpp(SimulatedEngine):
     def log_finished(self, api: Api, reply_id: str, sequence: RequestSequence) -> None:
         fresh = len(sequence.prompt) - sequence.cached
         lines = (
-            ("prompt eval", sequence.prompt_s, fresh),
+            ("prompt eval", sequence.prefill_s, fresh),
             ("       eval", sequence.decode_s, sequence.generated),
         )
         for kind, seconds, count in lines:
             each, rate = seconds * 1000 / max(1, count), count / max(seconds, 1e-9)
-            api.log.line(
+            api.log.write_line(
                 f"slot print_timing: id  0 | task {api.count} | {kind} time = "
                 f"{seconds * 1000:10.2f} ms / "
                 f"{count:5d} tokens ({each:8.2f} ms per token, {rate:8.2f} tokens per second)"
@@ -254,7 +254,7 @@ class SimulatedLlamacpp(SimulatedEngine):
             "llamacpp:n_busy_slots_per_decode": counters.busy_sequence_steps
             / max(1, counters.steps),
         }
-        return samples(totals, "counter") + samples(gauges, "gauge")
+        return metric_sample_lines(totals, "counter") + metric_sample_lines(gauges, "gauge")
 
 
 def _reply_completion(api: Api, request: Request) -> None:
@@ -264,15 +264,15 @@ def _reply_completion(api: Api, request: Request) -> None:
     biases = body.get("logit_bias") or []
     forced = next((token for token, bias in biases if bias >= _FORCING_BIAS), None)
 
-    def entry(token: int, logged: float) -> dict[str, Any]:
+    def logprob_entry(token: int, logged: float) -> dict[str, Any]:
         piece = text_of_tokens([token])
         return {"id": token, "token": piece, "bytes": [*piece.encode()], "logprob": logged}
 
-    def whole(reply: ScoredReply) -> dict[str, Any]:
-        made = reply.answer()
+    def make_completion_body(reply: ScoredReply) -> dict[str, Any]:
+        made = reply.generate_token_ids()
         if forced is not None:  # the log probabilities are those before the bias
             made = [forced] * len(made)
-        found = reply.answer_tokens(made, top)
+        found = reply.predict_answer_tokens(made, top)
         answer: dict[str, Any] = {
             "content": text_of_tokens(made),
             "tokens": made if body.get("return_tokens") else [],
@@ -286,15 +286,17 @@ def _reply_completion(api: Api, request: Request) -> None:
         if top:
             answer["completion_probabilities"] = [
                 {
-                    **entry(token, one.log_probability),
-                    "top_logprobs": [entry(each, logged) for each, logged in one.top],
+                    **logprob_entry(token, one.log_probability),
+                    "top_logprobs": [logprob_entry(each, logged) for each, logged in one.top],
                 }
                 for token, one in zip(made, found)  # noqa: B905
             ]
         return answer
 
     limit = int(body.get("n_predict") or 128)
-    api.reply_scored(request, prompt_ids(body.get("prompt")), limit, whole)
+    api.reply_with_log_probabilities(
+        request, prompt_ids(body.get("prompt")), limit, make_completion_body
+    )
 
 
 ENGINE = SimulatedLlamacpp()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.sim import launch_options, model_sizes
-from workbench.sim.engine_metrics import Metrics, samples
+from workbench.sim.engine_metrics import Metrics, metric_sample_lines
 from workbench.sim.engines.base import SimulatedEngine
 from workbench.sim.flag_parser import Catalog
 from workbench.sim.language_model import text_of_tokens
@@ -23,7 +23,7 @@ from workbench.sim.openai_api import body_of, prompt_ids
 from workbench.sim.startup import (
     StartupPhase,
     reason_against_custom_all_reduce,
-    shard_progress,
+    shard_shares_and_progress,
     start_seconds,
 )
 
@@ -62,8 +62,8 @@ class SimulatedSglang(SimulatedEngine):
     def version_text(self, words: Sequence[str], version: str) -> str | None:
         return f"sglang version: {version}" if words[:1] in (["version"], ["--version"]) else None
 
-    def flag_words(self, words: list[str]) -> list[str]:
-        return launch_options.words_after_serve(self, words)
+    def select_flag_arguments(self, arguments: list[str]) -> list[str]:
+        return launch_options.words_after_serve(self, arguments)
 
     def parse_launch(
         self, catalog: Catalog, flags: dict[str, Any], positional: list[str]
@@ -108,7 +108,7 @@ class SimulatedSglang(SimulatedEngine):
             "model identifier on the hub",
         )
 
-    def requested_cache_bytes(self, launch: LaunchOptions, memory: GpuMemory) -> float:
+    def requested_kv_cache_bytes(self, launch: LaunchOptions, memory: GpuMemory) -> float:
         room = min(memory.budget, memory.free) - memory.weights
         if launch.memory_share > 0.95:
             room -= memory.working
@@ -132,12 +132,14 @@ class SimulatedSglang(SimulatedEngine):
     def lines_while_loading(
         self, launch: LaunchOptions, fit: Fit, workers: list[int], address: str
     ) -> Iterator[StartupPhase]:
-        for share, text, raw in self._rank_lines(launch, fit):
+        for share, text, raw in self._shares_and_startup_lines(launch, fit):
             yield StartupPhase(share, text, {} if raw else {"process": "TP0"}, raw=raw)
         yield StartupPhase(0.02, f"INFO:     Uvicorn running on {address} (Press CTRL+C to quit)")
         yield StartupPhase(0.1, 'INFO:     127.0.0.1:0 - "GET /model_info HTTP/1.1" 200 OK')
 
-    def _rank_lines(self, launch: LaunchOptions, fit: Fit) -> Iterator[tuple[float, str, bool]]:
+    def _shares_and_startup_lines(
+        self, launch: LaunchOptions, fit: Fit
+    ) -> Iterator[tuple[float, str, bool]]:
         """Yield (share, text, raw) for each log line of the first rank (process of one GPU).
         `share` is the part of the start's duration that passes before the line. `raw` is True for a
         line without the engine's prefix."""
@@ -151,7 +153,7 @@ class SimulatedSglang(SimulatedEngine):
         if why := reason_against_custom_all_reduce(launch, fit):
             yield 0.0, f"Custom allreduce is disabled because {why}.", False
         yield 0.02, f"Load weight begin. avail mem={fit.used_bytes / 1e9:.2f} GB", False
-        for share, progress in shard_progress(model.weight_bytes, 0.35):
+        for share, progress in shard_shares_and_progress(model.weight_bytes, 0.35):
             yield share, f"Multi-thread loading shards: {progress}", True
         left = (fit.used_bytes - fit.weight_bytes) / 1e9
         text = (
@@ -189,10 +191,12 @@ class SimulatedSglang(SimulatedEngine):
         return StartupPhase(0.0, "The server is fired up and ready to roll!")
 
     def log_failure(self, log: EngineLog, failure: Failure, workers: list[int]) -> None:
-        log.line("Scheduler hit an exception: Traceback (most recent call last):", process="TP0")
+        log.write_line(
+            "Scheduler hit an exception: Traceback (most recent call last):", process="TP0"
+        )
         for line in failure.lines:
             log.write_raw_line(line)
-        log.line("Received sigquit from a child process. It usually means the child failed.")
+        log.write_line("Received sigquit from a child process. It usually means the child failed.")
 
     def log_taken_port(self, log: EngineLog, host: str, port: int, error: OSError) -> None:
         text = (
@@ -200,15 +204,15 @@ class SimulatedSglang(SimulatedEngine):
         )
         log.write_raw_line(f"ERROR:    [Errno {error.errno}] {text}")
 
-    def log_steps(self, server: EngineServer, replica: Replica) -> None:
+    def enable_step_logging(self, server: EngineServer, replica: Replica) -> None:
         plan, log = server.plan, server.log
         rank = f"TP0 DP{server.replicas.index(replica)}" if plan.dp > 1 else "TP0"
         interval = int(plan.flags.get("decode-log-interval") or 40)
 
-        def prefill(fresh: list[RequestSequence], tokens: int) -> None:
+        def log_prefill_batch(fresh: list[RequestSequence], tokens: int) -> None:
             cached = sum(s.cached for s in fresh)
             usage = replica.used_tokens / replica.kv_tokens
-            log.line(
+            log.write_line(
                 f"Prefill batch, #new-seq: {len(fresh)}, #new-token: {tokens}, #cached-token: "
                 f"{cached}, token usage: "
                 f"{usage:.2f}, #running-req: {len(replica.running) - len(fresh)}, #queue-req: "
@@ -216,11 +220,11 @@ class SimulatedSglang(SimulatedEngine):
                 process=rank,
             )
 
-        def decode() -> None:
+        def log_decode_batch() -> None:
             if replica.counters.steps % interval:
                 return
             used = replica.used_tokens
-            log.line(
+            log.write_line(
                 f"Decode batch, #running-req: {len(replica.running)}, #token: {used}, token usage: "
                 f"{used / replica.kv_tokens:.2f}, cuda graph: {not plan.eager}, gen throughput "
                 "(token/s): "
@@ -229,7 +233,7 @@ class SimulatedSglang(SimulatedEngine):
                 process=rank,
             )
 
-        replica.on_prefill, replica.on_step = prefill, decode
+        replica.on_prefill, replica.on_step = log_prefill_batch, log_decode_batch
 
     # -- API ---------------------------------------------------------------------------------------
 
@@ -284,10 +288,12 @@ class SimulatedSglang(SimulatedEngine):
                 "prefill_cache": counters.cached_tokens,
                 "decode": counters.generated_tokens - counters.first_tokens,
             }
-            out += samples(gauges, "gauge", labels) + samples(totals, "counter", labels)
-            out += samples(cached, "counter", f'{labels},cache_source="device"')
+            out += metric_sample_lines(gauges, "gauge", labels) + metric_sample_lines(
+                totals, "counter", labels
+            )
+            out += metric_sample_lines(cached, "counter", f'{labels},cache_source="device"')
             for mode, count in live.items():
-                out += samples(
+                out += metric_sample_lines(
                     {"sglang:realtime_tokens_total": count}, "counter", f'mode="{mode}",{labels}'
                 )
             for key, metric in _HISTOGRAMS.items():
@@ -314,15 +320,15 @@ def _reply_generation(api: Api, request: Request) -> None:
     top, wanted = int(body.get("top_logprobs_num") or 0), body.get("token_ids_logprob") or []
     with_text = bool(body.get("return_text_in_logprobs"))
 
-    def triple(token: int, logged: float | None) -> list[Any]:
+    def logprob_triple(token: int, logged: float | None) -> list[Any]:
         return [logged, token, text_of_tokens([token]) if with_text else None]
 
-    def triples(top: Sequence[tuple[int, float]]) -> list[list[Any]]:
-        return [triple(token, logged) for token, logged in top]
+    def logprob_triples(top: Sequence[tuple[int, float]]) -> list[list[Any]]:
+        return [logprob_triple(token, logged) for token, logged in top]
 
-    def whole(reply: ScoredReply) -> dict[str, Any]:
-        made = reply.answer()
-        usage = reply.usage()
+    def make_generation_body(reply: ScoredReply) -> dict[str, Any]:
+        made = reply.generate_token_ids()
+        usage = reply.make_usage_object()
         meta: dict[str, Any] = {
             "id": reply.id,
             "finish_reason": {"type": "length", "length": len(made)},
@@ -331,29 +337,34 @@ def _reply_generation(api: Api, request: Request) -> None:
             "cached_tokens": reply.sequence.cached,
         }
         if scores:
-            found = reply.answer_tokens(made, top)
+            found = reply.predict_answer_tokens(made, top)
             meta["output_token_logprobs"] = [
-                triple(token, one.log_probability)
+                logprob_triple(token, one.log_probability)
                 for one, token in zip(found, made)  # noqa: B905
             ]
-            meta["output_top_logprobs"] = [triples(one.top) for one in found]
+            meta["output_top_logprobs"] = [logprob_triples(one.top) for one in found]
             meta["output_token_ids_logprobs"] = [
                 [
-                    triple(one, reply.answer_token(made, place, 0, one).log_probability)
+                    logprob_triple(
+                        one, reply.predict_answer_token(made, place, 0, one).log_probability
+                    )
                     for one in wanted
                 ]
                 for place in range(len(made))
             ]
         if scores and start >= 0:
             prompt = [reply.prompt_token(place, top) for place in range(1, len(ids))]
+            predicted = zip(prompt, ids[1:])  # noqa: B905
             meta["input_token_logprobs"] = [
-                triple(ids[0], None),
-                *(triple(token, one.log_probability) for one, token in zip(prompt, ids[1:])),  # noqa: B905
+                logprob_triple(ids[0], None),
+                *(logprob_triple(token, one.log_probability) for one, token in predicted),
             ]
-            meta["input_top_logprobs"] = [None, *(triples(one.top) for one in prompt)]
+            meta["input_top_logprobs"] = [None, *(logprob_triples(one.top) for one in prompt)]
         return {"text": text_of_tokens(made), "output_ids": made, "meta_info": meta}
 
-    api.reply_scored(request, ids, max(1, int(sampling.get("max_new_tokens", 128))), whole)
+    api.reply_with_log_probabilities(
+        request, ids, max(1, int(sampling.get("max_new_tokens", 128))), make_generation_body
+    )
 
 
 ENGINE = SimulatedSglang()

@@ -119,21 +119,25 @@ class SimulatedTabbyapi(SimulatedEngine):
         return StartupPhase(0.0, f"Uvicorn running on {address} (Press CTRL+C to quit)")
 
     def log_taken_port(self, log: EngineLog, host: str, port: int, error: OSError) -> None:
-        log.line(f"Port {port} is currently in use. Switching to {port + 1}.", level="WARNING")
+        log.write_line(
+            f"Port {port} is currently in use. Switching to {port + 1}.", level="WARNING"
+        )
 
     # -- log probabilities ---------------------------------------------------------------------------
 
     cache_type_flags = ("cache-mode",)
     usage_unasked = False  # since April 2026
 
-    def reply_scored(self, api: Api, request: Request, body: Mapping[str, Any]) -> None:
+    def reply_with_log_probabilities(
+        self, api: Api, request: Request, body: Mapping[str, Any]
+    ) -> None:
         prompt, top = body.get("prompt"), int(body.get("logprobs") or 0)
         if not isinstance(prompt, str):
             raise bad_request("prompt: Input should be a valid string", "prompt")
 
-        def whole(reply: ScoredReply) -> dict[str, Any]:
-            made = reply.answer()
-            found = reply.answer_tokens(made, top)
+        def make_completion_body(reply: ScoredReply) -> dict[str, Any]:
+            made = reply.generate_token_ids()
+            found = reply.predict_answer_tokens(made, top)
             scores = {
                 "text_offset": [],
                 "tokens": pieces_of(made),
@@ -151,9 +155,15 @@ class SimulatedTabbyapi(SimulatedEngine):
             head = {"id": reply.id, "object": "text_completion", "model": reply.served}
             asked = (body.get("stream_options") or {}).get("include_usage")
             told = asked or self.usage_unasked
-            return {**head, "choices": [choice], "usage": reply.usage() if told else None}
+            return {
+                **head,
+                "choices": [choice],
+                "usage": reply.make_usage_object() if told else None,
+            }
 
-        api.reply_scored(request, token_ids_of(prompt), body.get("max_tokens") or 150, whole)
+        api.reply_with_log_probabilities(
+            request, token_ids_of(prompt), body.get("max_tokens") or 150, make_completion_body
+        )
 
     # -- API ---------------------------------------------------------------------------------------
 
@@ -171,7 +181,7 @@ class SimulatedTabbyapi(SimulatedEngine):
         return {"tokens": ids, "length": len(ids)}
 
     def extra_usage_fields(self, sequence: RequestSequence) -> dict[str, Any]:
-        prompt_s, decode_s = sequence.prompt_s, sequence.decode_s
+        prompt_s, decode_s = sequence.prefill_s, sequence.decode_s
         return {
             "prompt_time": prompt_s,
             "completion_time": decode_s,
@@ -182,13 +192,13 @@ class SimulatedTabbyapi(SimulatedEngine):
 
     def stream_end_events(self, reply: ApiReply, sequence: RequestSequence) -> str:
         """Return the end of a streamed reply: one event with finish_reason and usage, and [DONE]."""
-        usage = {"usage": reply.usage(sequence)} if reply.usage_chunk else {}
+        usage = {"usage": reply.make_usage_object(sequence)} if reply.usage_chunk else {}
         return reply.finish_event_text(usage) + "data: [DONE]\n\n"
 
     def log_finished(self, api: Api, reply_id: str, sequence: RequestSequence) -> None:
-        prompt_s, decode_s = sequence.prompt_s, sequence.decode_s
+        prompt_s, decode_s = sequence.prefill_s, sequence.decode_s
         fresh, made = len(sequence.prompt) - sequence.cached, sequence.generated
-        api.log.line(
+        api.log.write_line(
             f"Metrics (ID: {reply_id}): {made} tokens generated in {prompt_s + decode_s:.2f} "
             "seconds "
             f"(Queue: {sequence.admitted - sequence.arrived:.2f} s, Process: {sequence.cached} "
@@ -203,7 +213,7 @@ def _count_visible_gpus() -> int:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return max(1, len([v for v in visible.split(",") if v.strip()]))
-    return driver_state.from_environment().profile.count
+    return driver_state.sim_state_from_environment().profile.count
 
 
 def _stored_api_key() -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.sim import launch_options, model_sizes
-from workbench.sim.engine_metrics import Metrics, samples
+from workbench.sim.engine_metrics import Metrics, metric_sample_lines
 from workbench.sim.engines.base import SimulatedEngine
 from workbench.sim.flag_parser import ArgumentsRejected, Catalog
 from workbench.sim.language_model import text_of_tokens
@@ -25,7 +25,7 @@ from workbench.sim.openai_api import bad_request, prompt_ids
 from workbench.sim.startup import (
     StartupPhase,
     reason_against_custom_all_reduce,
-    shard_progress,
+    shard_shares_and_progress,
     start_seconds,
 )
 
@@ -66,8 +66,8 @@ class SimulatedVllm(SimulatedEngine):
     def version_text(self, words: Sequence[str], version: str) -> str | None:
         return version if words[:1] in (["--version"], ["-v"]) else None
 
-    def flag_words(self, words: list[str]) -> list[str]:
-        return launch_options.words_after_serve(self, words)
+    def select_flag_arguments(self, arguments: list[str]) -> list[str]:
+        return launch_options.words_after_serve(self, arguments)
 
     def normalize_option(self, option: str) -> str:
         return option.replace("_", "-") if option.startswith("--") else option
@@ -76,7 +76,7 @@ class SimulatedVllm(SimulatedEngine):
         known = super().negated_options(flag)
         return known | {f"--no-{flag['name']}"} if known else known
 
-    def unlisted_flag(self, option: str) -> dict[str, Any] | None:
+    def flag_missing_from_catalog(self, option: str) -> dict[str, Any] | None:
         if not re.fullmatch(r"-O\d", option):
             return None
         return {"name": "optimization-level", "kind": "bool"}
@@ -157,7 +157,7 @@ class SimulatedVllm(SimulatedEngine):
             "input_type=ArgsKwargs]",
         )
 
-    def cache_bytes(self, launch: LaunchOptions, memory: GpuMemory) -> float:
+    def kv_cache_bytes(self, launch: LaunchOptions, memory: GpuMemory) -> float:
         share, context = launch.memory_share, CONTEXT_GIB * GIB
         free = memory.free + context
         if free < memory.budget:
@@ -179,15 +179,17 @@ class SimulatedVllm(SimulatedEngine):
             )
         return cache
 
-    def check_length(self, max_len: int, cache: float, memory: GpuMemory) -> None:
-        tokens = int(cache / memory.per_token)
+    def require_context_fits_cache(
+        self, max_len: int, kv_cache_bytes: float, memory: GpuMemory
+    ) -> None:
+        tokens = int(kv_cache_bytes / memory.per_token)
         if tokens < max_len:
             raise Failure(
                 "ValueError: To serve at least one request with the model's max seq len "
                 f"({max_len}), "
                 f"({max_len * memory.per_token / GIB:.2f} GiB KV cache is needed, which is larger "
                 "than the available "
-                f"KV cache memory ({cache / GIB:.2f} GiB). Based on the available memory, the "
+                f"KV cache memory ({kv_cache_bytes / GIB:.2f} GiB). Based on the available memory, the "
                 "estimated maximum model "
                 f"length is {tokens // 16 * 16}. Try increasing `gpu_memory_utilization` or "
                 "decreasing `max_model_len` "
@@ -234,7 +236,7 @@ class SimulatedVllm(SimulatedEngine):
             f"quantization={model.quantization}, enforce_eager={launch.eager}, device_config=cuda "
             "(SIMULATED)"
         )
-        for share, text, source, level in self._core_lines(launch, fit, config):
+        for share, text, source, level in self._shares_and_core_startup_lines(launch, fit, config):
             if source:
                 fields = {
                     "process": "EngineCore",
@@ -255,7 +257,7 @@ class SimulatedVllm(SimulatedEngine):
         yield StartupPhase(0.02, f"INFO:     Started server process [{os.getpid()}]", raw=True)
         yield StartupPhase(0.0, "INFO:     Waiting for application startup.", raw=True)
 
-    def _core_lines(
+    def _shares_and_core_startup_lines(
         self, launch: LaunchOptions, fit: Fit, config: str
     ) -> Iterator[tuple[float, str, str, str]]:
         """Yield (share, text, source file, level) for each log line of the worker during the start.
@@ -274,7 +276,7 @@ class SimulatedVllm(SimulatedEngine):
                 "WARNING",
             )
         yield 0.04, f"Starting to load model {model.id}...", "gpu_model_runner.py:4102", "INFO"
-        for share, progress in shard_progress(model.weight_bytes, 0.3):
+        for share, progress in shard_shares_and_progress(model.weight_bytes, 0.3):
             yield share, f"Loading safetensors checkpoint shards: {progress}", "", ""
         yield (
             0.0,
@@ -343,7 +345,7 @@ class SimulatedVllm(SimulatedEngine):
                 log.write_raw_line(line)
             return
         for line in (*failure.lines, "EngineCore failed to start."):
-            log.line(
+            log.write_line(
                 line, process="EngineCore", pid=workers[0], source="core.py:1231", level="ERROR"
             )
         log.write_raw_line("RuntimeError: Engine core initialization failed. See root cause above.")
@@ -353,19 +355,23 @@ class SimulatedVllm(SimulatedEngine):
         log.write_raw_line(f"OSError: [Errno {error.errno}] {error.strerror}")
 
     def log_stop(self, log: EngineLog) -> None:
-        log.line("[shutdown] API server: shutdown triggered", source="launcher.py:254")
+        log.write_line("[shutdown] API server: shutdown triggered", source="launcher.py:254")
 
-    def write_statistics(
-        self, server: EngineServer, before: Sequence[tuple[int, int]], seconds: float, busy: bool
+    def log_throughput_statistics(
+        self,
+        server: EngineServer,
+        token_counts_before: Sequence[tuple[int, int]],
+        seconds: float,
+        busy: bool,
     ) -> None:
         if not (server.plan.stats_log and busy):
             return
         for i, replica in enumerate(server.replicas):
             counters = replica.counters
-            prompt = counters.prompt_tokens - before[i][0]
-            made = counters.generated_tokens - before[i][1]
+            prompt = counters.prompt_tokens - token_counts_before[i][0]
+            made = counters.generated_tokens - token_counts_before[i][1]
             hit = 100 * counters.cached_tokens / max(1, counters.prompt_tokens)
-            server.log.line(
+            server.log.write_line(
                 f"Engine {i:03d}: Avg prompt throughput: {prompt / seconds:.1f} tokens/s, Avg "
                 "generation "
                 f"throughput: {made / seconds:.1f} tokens/s, Running: {len(replica.running)} reqs, "
@@ -379,7 +385,7 @@ class SimulatedVllm(SimulatedEngine):
 
     speculation_defect = "stale_prompts"
 
-    def speculates(self, launch: LaunchOptions) -> bool:
+    def uses_defective_speculation(self, launch: LaunchOptions) -> bool:
         config = launch.flags.get("speculative-config") or {}
         return isinstance(config, dict) and "mtp" in str(config.get("method", "")).lower()
 
@@ -388,7 +394,9 @@ class SimulatedVllm(SimulatedEngine):
             raise bad_request("`prompt_logprobs` are not available when `stream=True`.")
         return body.get("prompt_logprobs") is not None or super().asks_log_probabilities(body)
 
-    def reply_scored(self, api: Api, request: Request, body: Mapping[str, Any]) -> None:
+    def reply_with_log_probabilities(
+        self, api: Api, request: Request, body: Mapping[str, Any]
+    ) -> None:
         of_prompt, of_answer = body.get("prompt_logprobs"), body.get("logprobs")
         for asked in (of_prompt, of_answer):
             if isinstance(asked, int) and not 0 <= asked <= _MOST_LOGPROBS:
@@ -399,8 +407,8 @@ class SimulatedVllm(SimulatedEngine):
         if body.get("logprob_token_ids") and of_answer is None:
             raise bad_request("`logprob_token_ids` requires `logprobs`.")
 
-        def whole(reply: ScoredReply) -> dict[str, Any]:
-            made = reply.answer()
+        def make_completion_body(reply: ScoredReply) -> dict[str, Any]:
+            made = reply.generate_token_ids()
             choice: dict[str, Any] = {
                 "index": 0,
                 "text": text_of_tokens(made),
@@ -418,10 +426,13 @@ class SimulatedVllm(SimulatedEngine):
             if body.get("return_token_ids"):
                 choice |= {"prompt_token_ids": reply.ids, "token_ids": made}
             head = {"id": reply.id, "object": "text_completion", "model": reply.served}
-            return {**head, "choices": [choice], "usage": reply.usage()}
+            return {**head, "choices": [choice], "usage": reply.make_usage_object()}
 
-        api.reply_scored(
-            request, prompt_ids(body.get("prompt")), body.get("max_tokens") or 16, whole
+        api.reply_with_log_probabilities(
+            request,
+            prompt_ids(body.get("prompt")),
+            body.get("max_tokens") or 16,
+            make_completion_body,
         )
 
     # -- API ---------------------------------------------------------------------------------------
@@ -431,7 +442,7 @@ class SimulatedVllm(SimulatedEngine):
         return {
             ("GET", "/version"): lambda r: r.reply(200, version),
             ("GET", "/load"): lambda r: r.reply(
-                200, {"server_load": sum(p.load for p in api.replicas)}
+                200, {"server_load": sum(p.unfinished_request_count for p in api.replicas)}
             ),
             ("GET", "/ping"): lambda r: r.reply(200),
         }
@@ -459,8 +470,10 @@ class SimulatedVllm(SimulatedEngine):
                 "vllm:generation_tokens_total": counters.generated_tokens,
             }
             success = {"vllm:request_success_total": counters.finished}
-            out += samples(gauges, "gauge", labels) + samples(totals, "counter", labels)
-            out += samples(success, "counter", f'{labels},finished_reason="length"')
+            out += metric_sample_lines(gauges, "gauge", labels) + metric_sample_lines(
+                totals, "counter", labels
+            )
+            out += metric_sample_lines(success, "counter", f'{labels},finished_reason="length"')
             for key, metric in _HISTOGRAMS.items():
                 out += histograms[key].lines(metric, labels)
             share = launch.memory_share
@@ -489,21 +502,21 @@ def _answer_logprobs(
     """Return the object "logprobs" of an answer."""
     as_ids = body.get("return_tokens_as_token_ids")
 
-    def name(token: int) -> str:
+    def token_label(token: int) -> str:
         return f"token_id:{token}" if as_ids else text_of_tokens([token])
 
     tops = []
     for place, token in enumerate(made):
-        found = reply.answer_token(made, place, int(body.get("logprobs") or 0))
+        found = reply.predict_answer_token(made, place, int(body.get("logprobs") or 0))
         entries = {token: found.log_probability, **dict(found.top)}
         for wanted in body.get("logprob_token_ids") or ():
-            one = reply.answer_token(made, place, 0, wanted)
+            one = reply.predict_answer_token(made, place, 0, wanted)
             entries[wanted] = one.log_probability
-        tops.append({name(one): logged for one, logged in entries.items()})
+        tops.append({token_label(one): logged for one, logged in entries.items()})
     return {
         "text_offset": [],
-        "tokens": list(map(name, made)),
-        "token_logprobs": [top[name(token)] for top, token in zip(tops, made)],  # noqa: B905
+        "tokens": list(map(token_label, made)),
+        "token_logprobs": [top[token_label(token)] for top, token in zip(tops, made)],  # noqa: B905
         "top_logprobs": tops,
     }
 

@@ -58,7 +58,7 @@ class AlertController(Controller):
             return
         if webhook.problem:
             at = clock_text(webhook.problem_unix_s)
-            yield f"webhook {config.webhook_place}, at {at}: {webhook.problem}"
+            yield f"webhook {config.masked_webhook_url}, at {at}: {webhook.problem}"
         if webhook.dropped:
             yield f"webhook: {webhook.dropped} dropped, because too many waited"
 

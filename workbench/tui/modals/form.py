@@ -15,7 +15,7 @@ from textual.widget import Widget
 
 from workbench.model.errors import InputError, WorkbenchError
 from workbench.model.lazy_dataclass import dataclass
-from workbench.store.crash_files import internal_error_texts
+from workbench.store.crash_files import internal_error_message_and_details
 from workbench.tui.cells import Painted, Row, RowMaker, pad_text, paragraph_rows
 from workbench.tui.modals.base import Label, Modal, Text
 from workbench.tui.widgets.entry import Entry
@@ -330,7 +330,7 @@ class Form(Modal[Values]):
         except WorkbenchError as error:
             problem = "; ".join(filter(None, (error.message, error.next_step)))
         except Exception as error:
-            problem = "; ".join(internal_error_texts(error))
+            problem = "; ".join(internal_error_message_and_details(error))
         self.is_busy = False
         if not self.is_current:  # the user has left with escape meanwhile
             return

@@ -38,8 +38,7 @@ QUALITY_COMES = "quality not measured yet"
 
 
 def replace_unmeasured_quality(comparison: Comparison, text: str) -> Comparison:
-    """Return the comparison with `text` in place of "quality not measured", while it is
-    measured."""
+    """Return the comparison with `text` in place of "quality not measured", while it is measured."""
     from workbench.model.quality import NOT_MEASURED  # not for the first frame
 
     return replace(comparison, quality=text) if comparison.quality == NOT_MEASURED else comparison

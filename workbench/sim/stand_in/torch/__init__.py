@@ -21,15 +21,15 @@ __version__ = "SIMULATED"
 int32 = float32 = uint8 = None
 PAGE_BYTES = 4096
 CORRUPT_PAGE = 3
-STATE = driver_state.from_environment()
+STATE = driver_state.sim_state_from_environment()
 
 
-def fault(name: str) -> Any:
+def read_copy_fault(name: str) -> Any:
     """Return what the simulated fault "copies" says about `name`, None if nothing."""
     return STATE.faults().get("copies", {}).get(name)
 
 
-def hang() -> None:
+def hang_forever() -> None:
     while True:
         signal.pause()
 
@@ -50,10 +50,12 @@ class Tensor:
 
     def copy_(self, source: Tensor) -> None:
         ways = [[int(end.rpartition(":")[2]) for end in (source.device, self.device)]]
-        if any(way in (fault("hang") or ()) for way in ways):
-            hang()
-        self.wrong = PAGE_BYTES if any(way in (fault("corrupt") or ()) for way in ways) else 0
-        rate = STATE.profile.interconnect.link_gbs * (fault("rate") or 1.0)
+        if any(way in (read_copy_fault("hang") or ()) for way in ways):
+            hang_forever()
+        self.wrong = (
+            PAGE_BYTES if any(way in (read_copy_fault("corrupt") or ()) for way in ways) else 0
+        )
+        rate = STATE.profile.interconnect.link_gbs * (read_copy_fault("rate") or 1.0)
         cuda.passed_ms += 4 * self.words / (rate * 1e6)
 
     def view(self, kind: None) -> Tensor:
@@ -116,7 +118,10 @@ class _Cuda:
         return _Properties(STATE.profile.uuid(index).removeprefix("GPU-"))
 
     def can_device_access_peer(self, one: int, other: int) -> bool:
-        return STATE.profile.interconnect.custom_us is not None and fault("peer") is not False
+        return (
+            STATE.profile.interconnect.custom_us is not None
+            and read_copy_fault("peer") is not False
+        )
 
     def synchronize(self, index: int) -> None:
         pass

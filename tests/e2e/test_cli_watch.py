@@ -242,7 +242,9 @@ def test_the_list_names_a_night_that_is_not_finished(
 ) -> None:
     stored_night(store)
     assert "not finished" not in cli("watch", "list").out
-    begun = replace(store.new_night(), unix_s=time.time() - age_s, entries=(NightEntry(WATCH),))
+    begun = replace(
+        store.store_new_night(), unix_s=time.time() - age_s, entries=(NightEntry(WATCH),)
+    )
     night = store.save(begun)
     ran = cli("watch", "list")
     assert f"night {night.id} is not finished" in ran.out, ran

@@ -88,7 +88,9 @@ class VirtualServer:
         words = list(self.argv[1:])
         state = SimState(str(self.state_dir), profiles.get_profile(self.profile))
         try:
-            self.launch = launch_options.read_launch_options(kind, kind.flag_words(words))
+            self.launch = launch_options.read_launch_options(
+                kind, kind.select_flag_arguments(words)
+            )
             self.fit = memory_fit.fit_server_on_gpus(self.launch, state)
         except (ArgumentsRejected, Failure) as failure:
             raise NotStarted(str(failure)) from failure

@@ -12,7 +12,7 @@ from workbench.cli.parser import build_parser
 from workbench.cli.registry import FIRST_WORDS, command, option
 
 
-def complete() -> None:
+def print_completions() -> None:
     """Print the possible completions of the command line in the environment variable COMP_LINE,
     which the shell sets, and exit."""
     import argcomplete

@@ -30,7 +30,7 @@ def explain_term_or_flag(arguments: argparse.Namespace) -> int:
     found = glossary.find_terms(word)
     flags = list(_find_flags_by_name(word))
     if not found and not flags:
-        raise _unknown_word_error(word)
+        raise _unknown_term_error(word)
     if arguments.json:
         return print_json(
             {
@@ -70,7 +70,7 @@ def _find_flags_by_name(word: str) -> Iterator[dict[str, Any]]:
             }
 
 
-def _unknown_word_error(word: str) -> Exception:
+def _unknown_term_error(word: str) -> Exception:
     """Return the error for a word that is no glossary term, flag or environment variable. The error
     suggests the most similar terms."""
     from difflib import get_close_matches

@@ -28,7 +28,7 @@ from workbench.cli.output import (
     print_lines,
     print_message,
 )
-from workbench.cli.questions import ask_sudo_password, can_ask, confirm
+from workbench.cli.questions import can_prompt, confirm, prompt_for_sudo_password
 from workbench.cli.registry import OneOf, Option, command, make_exclusive_options, option
 from workbench.cli.shared_options import DRY_RUN, YES
 from workbench.cli.stop_signals import cancel_on_signals
@@ -135,14 +135,18 @@ async def set_gpu_settings(arguments: argparse.Namespace) -> int:
                 print_line("nothing to set")
         if commands and not arguments.dry_run:
             await warn_if_benchmark_runs(session)
-            if foreign and arguments.foreign is None and (arguments.yes or not can_ask(arguments)):
+            if (
+                foreign
+                and arguments.foreign is None
+                and (arguments.yes or not can_prompt(arguments))
+            ):
                 raise InputError(_format_replaced_settings(commands), next_step=SET_FOREIGN_NEXT)
             question = f"Run these commands on {session.host.name} ({format_affected_gpus(affected, commands)})?"
             problem = "nobody can be asked to confirm the commands"
             await confirm(arguments, question, problem=problem, next_step=NEXT_STEP_UNATTENDED)
         password = None
         if not arguments.dry_run and any(c.right for c in commands):
-            password = await ask_sudo_password(session, arguments)
+            password = await prompt_for_sudo_password(session, arguments)
         async with cancel_on_signals(CUT_OFF):
             report = await session.gpu.apply_settings_by_gpu(
                 settings,
@@ -231,7 +235,7 @@ def _read_settings_by_gpu(
     ),
     examples=("workbench gpu revert --gpu 0",),
 )
-async def revert_gpu(arguments: argparse.Namespace) -> int:
+async def revert_gpu_settings(arguments: argparse.Namespace) -> int:
     async with connect_session(arguments) as session:
         gpu = arguments.gpu
         if gpu == "all":
@@ -240,7 +244,7 @@ async def revert_gpu(arguments: argparse.Namespace) -> int:
             await warn_if_benchmark_runs(session)
         report = await _revert_unless_interrupted(session, gpu, arguments)
         if any(o.command.right for o in report.outcomes) and not arguments.dry_run:
-            password = await ask_sudo_password(session, arguments)
+            password = await prompt_for_sudo_password(session, arguments)
             if password is not None:
                 report = await _revert_unless_interrupted(session, gpu, arguments, password)
         if not arguments.json:

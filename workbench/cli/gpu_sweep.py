@@ -19,7 +19,7 @@ from workbench.cli.gpu_verify import TARGET, require_one_target
 from workbench.cli.load_options import CONCURRENCY, SIZE, read_load_options
 from workbench.cli.open_session import connect_session
 from workbench.cli.output import print_json, print_line, print_lines, print_message
-from workbench.cli.questions import ask_sudo_password, can_ask, confirm
+from workbench.cli.questions import can_prompt, confirm, prompt_for_sudo_password
 from workbench.cli.registry import command, make_exclusive_options, option
 from workbench.cli.servers import wait_for_ready_run_id
 from workbench.cli.shared_options import DRY_RUN, IF_MEASURED, YES
@@ -140,14 +140,14 @@ async def _confirm_and_read_sudo_password(
     if not arguments.yes:
         first = next(iter(plan.values()))
         affected = await read_affected_gpus(session, first)
-        if can_ask(arguments):
+        if can_prompt(arguments):
             print_lines([*command_lines(first), *affected_lines(affected)])
         where = f"{session.host.name} ({format_affected_gpus(affected, first)})"
         question = f"{action} on {where}, and restore the current value at the end?"
         problem = "nobody can be asked to confirm the sweep"
         await confirm(arguments, question, problem=problem, next_step=NEXT_STEP_UNATTENDED)
     needs_right = any(c.right for commands in plan.values() for c in commands)
-    return await ask_sudo_password(session, arguments) if needs_right else None
+    return await prompt_for_sudo_password(session, arguments) if needs_right else None
 
 
 async def _print_plan(session: Session, arguments: argparse.Namespace, plan: Plan) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from workbench.cli.open_session import connect_session
 from workbench.cli.output import print_json_or_lines, print_message
-from workbench.cli.questions import ask_sudo_password, can_ask
+from workbench.cli.questions import can_prompt, prompt_for_sudo_password
 from workbench.cli.registry import command, option
 from workbench.cli.servers import wait_for_ready_run_id
 from workbench.cli.shared_options import IF_MEASURED
@@ -55,8 +55,8 @@ async def verify_settings(arguments: argparse.Namespace) -> int:
     async with connect_session(arguments) as session, cancel_on_signals():
         run_id = await wait_for_ready_run_id(session, arguments.run)
         password = None
-        if arguments.probe and can_ask(arguments) and (await session.gpu.rights.get()).refusal:
-            password = await ask_sudo_password(session, arguments)
+        if arguments.probe and can_prompt(arguments) and (await session.gpu.rights.get()).refusal:
+            password = await prompt_for_sudo_password(session, arguments)
         found = await session.proof.verify_alterations(
             arguments.seconds,
             run_id,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.cli.open_session import create_session, read_host_option
 from workbench.cli.output import format_finding, print_json, print_json_or_lines, print_line
-from workbench.cli.questions import ask_login_secret, can_ask
+from workbench.cli.questions import can_prompt, prompt_for_login_secret
 from workbench.cli.registry import command, option, repeatable_option, switch
 from workbench.model.errors import InputError
 from workbench.model.run_options import OPTIONS
@@ -223,7 +223,7 @@ async def check_hosts(arguments: argparse.Namespace) -> int:
     if own:
         named.append(own)
     names = names_to_check(named, tuple(store.content.hosts))
-    ask = ask_login_secret if can_ask(arguments) else None
+    ask = prompt_for_login_secret if can_prompt(arguments) else None
     checks = await check_all_hosts(
         names, lambda name: Session.of_host(name, arguments.simulate), ask, arguments.timeout
     )

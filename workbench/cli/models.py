@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 from workbench.cli.open_session import connect_session, create_local_session
 from workbench.cli.output import print_json_or_lines, print_message
-from workbench.cli.questions import ask_login_secret, can_ask
+from workbench.cli.questions import can_prompt, prompt_for_login_secret
 from workbench.cli.registry import command, option, repeatable_option
 from workbench.model.model_copy import size_text
 from workbench.model.untrusted_text import clean_text
@@ -101,7 +101,7 @@ async def check_models(arguments: argparse.Namespace) -> int:
 )
 async def copy_model(arguments: argparse.Namespace) -> int:
     shown, session = _Progress(arguments.json), create_local_session()
-    session.link.ask = ask_login_secret if can_ask(arguments) else None
+    session.link.ask = prompt_for_login_secret if can_prompt(arguments) else None
     try:
         report = await session.models.copy(
             arguments.model,

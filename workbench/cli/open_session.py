@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 from workbench.cli.output import print_message
-from workbench.cli.questions import ask_login_secret, can_ask, require_yes_answer
+from workbench.cli.questions import can_prompt, prompt_for_login_secret, require_yes_answer
 from workbench.hosts import split_host_and_container
 from workbench.model.errors import InputError, WorkbenchError
 
@@ -91,13 +91,13 @@ async def connect_session(arguments: argparse.Namespace) -> AsyncIterator[Sessio
             IfHeld(chosen),
             print_message,
         )
-    if can_ask(arguments):
-        session.link.ask = ask_login_secret
+    if can_prompt(arguments):
+        session.link.ask = prompt_for_login_secret
     try:
         try:
             await session.link.connect()
         except HostKeyUnknown as error:
-            if not can_ask(arguments):
+            if not can_prompt(arguments):
                 raise
             await require_yes_answer(f"{error.message}\nTrust this key and continue?")
             session.link.trust_host_key()

@@ -19,7 +19,7 @@ from workbench.cli.host_words import add_host_options_to_lines
 from workbench.cli.open_session import connect_session, warn_if_benchmark_runs
 from workbench.cli.output import print_json, print_lines, print_message
 from workbench.cli.plan import load_plan
-from workbench.cli.questions import ask_sudo_password, confirm
+from workbench.cli.questions import confirm, prompt_for_sudo_password
 from workbench.cli.registry import command, option
 from workbench.cli.servers import status_json
 from workbench.cli.shared_options import CHANGES, DRY_RUN, PRESET, RUN_AS, TRUST, YES
@@ -80,7 +80,7 @@ async def apply_preset(arguments: argparse.Namespace) -> int:
         await confirm(arguments, f"Apply this on {on}?", problem=problem, next_step=next_step)
         password = None
         if whole.missing_right:
-            password = await ask_sudo_password(session, arguments)
+            password = await prompt_for_sudo_password(session, arguments)
         async with cancel_on_signals():
             applied = await preset.apply_preset(
                 whole,

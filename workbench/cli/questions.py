@@ -25,7 +25,7 @@ class Declined(WorkbenchError):
         super().__init__("nothing was done, because you did not answer yes")
 
 
-def can_ask(arguments: argparse.Namespace) -> bool:
+def can_prompt(arguments: argparse.Namespace) -> bool:
     """Return whether the command can ask the user: stdin is a terminal, and --json is not given."""
     return sys.stdin.isatty() and not arguments.json
 
@@ -35,10 +35,10 @@ async def confirm(
 ) -> None:
     """Ask a question, and return if the user answers yes. With --yes, return without asking. Raises
     Declined if the user does not answer yes, and InputError with `problem` and `next_step` if the
-    command cannot ask the user (`can_ask`)."""
+    command cannot ask the user (`can_prompt`)."""
     if arguments.yes:
         return
-    if not can_ask(arguments):
+    if not can_prompt(arguments):
         raise InputError(problem, next_step=next_step)
     await require_yes_answer(question)
 
@@ -53,7 +53,7 @@ async def require_yes_answer(question: str) -> None:
         raise Declined
 
 
-async def ask_login_secret(question: LoginQuestion) -> str | None:
+async def prompt_for_login_secret(question: LoginQuestion) -> str | None:
     """Ask for a password, passphrase or code without showing what the user types. Return None if
     the input ends."""
     from getpass import getpass
@@ -65,9 +65,9 @@ async def ask_login_secret(question: LoginQuestion) -> str | None:
         return None
 
 
-async def ask_sudo_password(session: Session, arguments: argparse.Namespace) -> str | None:
+async def prompt_for_sudo_password(session: Session, arguments: argparse.Namespace) -> str | None:
     """Return the password for sudo. None if sudo needs no password, or if the user cannot be asked."""
-    if not session.state.host.sudo_password or not can_ask(arguments):
+    if not session.state.host.sudo_password or not can_prompt(arguments):
         return None
     from getpass import getpass
 

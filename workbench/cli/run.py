@@ -23,7 +23,7 @@ def run(argv: list[str]) -> int:
     stdout has ended, as in `workbench … | head`."""
     own = argv[: argv.index("--")] if "--" in argv else argv
     try:
-        code = _run_and_report(argv, as_json="--json" in own)
+        code = _run_command_and_report_errors(argv, as_json="--json" in own)
         sys.stdout.flush()
     except BrokenPipeError:
         redirect_stdout_to_null()
@@ -35,7 +35,7 @@ def run(argv: list[str]) -> int:
     return code
 
 
-def _run_and_report(argv: list[str], as_json: bool) -> int:
+def _run_command_and_report_errors(argv: list[str], as_json: bool) -> int:
     try:
         return _run_command(argv)
     except SystemExit as end:  # argparse exits after --help
@@ -60,9 +60,9 @@ def _run_and_report(argv: list[str], as_json: bool) -> int:
 
 def _run_command(argv: list[str]) -> int:
     if "_ARGCOMPLETE" in os.environ:  # set by argcomplete's shell code when a user presses Tab
-        from workbench.cli.completion import complete
+        from workbench.cli.completion import print_completions
 
-        complete()
+        print_completions()
     arguments = parse_command_line(argv)
     if arguments.command not in ("screen", "demo", "completion"):
         _report_config_errors()

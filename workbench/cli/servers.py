@@ -106,14 +106,14 @@ async def start_server(arguments: argparse.Namespace) -> int:
         print_json_or_lines(
             arguments.json, {**status_json(status), "variables": variables_json(planned)}, run_id
         )
-        return _report_start(status, arguments, session.servers.supervisor.statuses())
+        return _report_start_outcome(status, arguments, session.servers.supervisor.statuses())
 
 
-def _report_start(
-    status: ServerStatus, arguments: argparse.Namespace, every: Sequence[ServerStatus] = ()
+def _report_start_outcome(
+    status: ServerStatus, arguments: argparse.Namespace, compared_runs: Sequence[ServerStatus] = ()
 ) -> int:
-    """Say how the start ended, and return the exit code. `every` are the runs with which the duration
-    of the start is compared."""
+    """Say how the start ended, and return the exit code. `compared_runs` are the runs with which
+    the duration of the start is compared."""
     if status.state in (ServerState.FAILED, ServerState.CRASHED):
         print_message(f"{status.engine} {status.state}: {status.reason or 'see the log'}")
         causes = [f for f in status.findings if status.alive or f.level is Level.ERROR]
@@ -131,7 +131,7 @@ def _report_start(
     if arguments.wait and not arguments.json:
         from workbench.server.start_times import format_start_duration
 
-        took = format_start_duration(status, every)
+        took = format_start_duration(status, compared_runs)
         print_message(f"{status.state_word}{took} at {status.url}")
         for finding in add_host_options_to_fixes(status.findings, arguments):
             if finding.code.startswith("text."):
@@ -354,7 +354,7 @@ async def adopt_external_server(arguments: argparse.Namespace) -> int:
             print_message(f"{run_id}: waiting for READY")
             status = await session.servers.wait_ready(run_id, arguments.timeout)
         print_json_or_lines(arguments.json, status_json(status), run_id)
-        return _report_start(status, arguments, session.servers.supervisor.statuses())
+        return _report_start_outcome(status, arguments, session.servers.supervisor.statuses())
 
 
 @command(
@@ -393,7 +393,7 @@ async def restart_run(arguments: argparse.Namespace) -> int:
     document = {**status_json(status), "command": shown}
     said = f"{run_id} restarted: {shown}" if in_place else run_id
     print_json_or_lines(arguments.json, document, said)
-    return _report_start(status, arguments, session.servers.supervisor.statuses())
+    return _report_start_outcome(status, arguments, session.servers.supervisor.statuses())
 
 
 def _interrupted_restart_message(run_id: str) -> str:

@@ -14,7 +14,7 @@ from workbench.model.untrusted_text import VARIABLE_NAME
 def make_seconds_parser(lowest: float, highest: float) -> Callable[[str], float]:
     """Return a function that reads a number of seconds of this range from an argument."""
 
-    def seconds_of(text: str) -> float:
+    def parse_seconds(text: str) -> float:
         try:
             seconds = float(text)
         except ValueError:
@@ -25,10 +25,10 @@ def make_seconds_parser(lowest: float, highest: float) -> Callable[[str], float]
             )
         return seconds
 
-    return seconds_of
+    return parse_seconds
 
 
-def _parse_name_with_value(text: str) -> str:
+def _assignment_from_environment(text: str) -> str:
     """Return NAME=value for the text NAME, with the value that the variable has in this process.
     Any other text is returned unchanged."""
     if VARIABLE_NAME.fullmatch(text) is None:
@@ -51,7 +51,7 @@ CHANGES = (
         "set an environment variable of the server; without a value, copy the variable from this "
         "environment, so that a secret is on no command line; repeatable",
         dest="envs",
-        type=_parse_name_with_value,
+        type=_assignment_from_environment,
     ),
     option("--executable PATH", EXECUTABLE_HELP),
     repeatable_option(

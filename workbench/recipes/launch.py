@@ -91,7 +91,7 @@ def build_launch(
     hosts = max(1, len({node.rank for node in plan.nodes}))
     count = max(1, (gpus or plan.gpu_count) // hosts)
     if uses_ray(plan) and not plan.nodes:
-        _note_ray(notes)
+        _add_ray_note(notes)
     whole = _launch_of_node(replace(plan, nodes=()), None, engine, secrets, (name, title, count))
     nodes = tuple(
         (node, _launch_of_node(plan, node, engine, secrets, (name, title, count)))
@@ -100,7 +100,7 @@ def build_launch(
     return replace(whole, nodes=nodes)
 
 
-def _note_ray(notes: Notes) -> None:
+def _add_ray_note(notes: Notes) -> None:
     text = "on one host, vLLM starts Ray itself; for several hosts, nothing here starts Ray"
     fix = "export with `workbench --cluster NAME export`, which writes the commands of Ray too"
     notes.add(Level.WARN, "ray", text, fix=fix)

@@ -37,7 +37,7 @@ def slug_of(text: str) -> str:
     return plain if len(plain) > 1 else "recipe"
 
 
-def document_of(recipe: Recipe, preset_id: str, source: str) -> dict[str, Any]:
+def preset_document_of_recipe(recipe: Recipe, preset_id: str, source: str) -> dict[str, Any]:
     """Return the content of the preset file for a recipe. `source` is where the recipe comes from,
     as text. Raises InputError if the recipe has no server."""
     plan = recipe.plan

@@ -173,7 +173,9 @@ def sweep_plots(swept: Sweep) -> list[PlotBlock]:
     for unit, lines in _SWEEP_PLOTS:
         series = []
         for field, label, color in lines:
-            points = _known_points([(x_of[point.label], getattr(point, field)) for point in done])
+            points = _points_with_values(
+                [(x_of[point.label], getattr(point, field)) for point in done]
+            )
             if len(points) > 1:
                 shown_label = label if len(lines) > 1 else ""  # the title says a single one
                 series.append(svg.Series(points, shown_label, color, dots=True))
@@ -188,7 +190,7 @@ def sweep_plots(swept: Sweep) -> list[PlotBlock]:
     return plots
 
 
-def _known_points(values: Sequence[tuple[float, float | None]]) -> list[svg.Point]:
+def _points_with_values(values: Sequence[tuple[float, float | None]]) -> list[svg.Point]:
     return [(x, y) for x, y in values if y is not None]
 
 
@@ -215,7 +217,9 @@ def _operating_map_plots(swept: Sweep) -> list[PlotBlock]:
         ("tok/s", "Tokens per second of a GPU", "gpu_tok_s"),
         ("tok/J", "Tokens per joule", "tok_per_joule"),
     ):
-        known = _known_points([(point.user_tok_s, getattr(point, name)) for point in found.points])
+        known = _points_with_values(
+            [(point.user_tok_s, getattr(point, name)) for point in found.points]
+        )
         if len(known) < 2:
             continue
         series = svg.Series(known, dots=True)

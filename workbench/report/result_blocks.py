@@ -201,7 +201,7 @@ def key_metrics(summary: BenchSummary) -> KeyMetrics:
     first = "ttft_ms" if summary.ttft_from_schedule_ms is None else "ttft_from_schedule_ms"
     for name in (first, "itl_ms"):
         median = summary.latency_ms(name, "p50")
-        tail = _highest_percentile(summary, name)
+        tail = _highest_percentile_text(summary, name)
         if median is not None:
             items.append((f"{METRICS[name].title} p50", number_text(median, "ms"), tail))
     if summary.tok_per_joule is not None:
@@ -226,7 +226,7 @@ def _throughput_title_value_window(summary: BenchSummary) -> tuple[str, str, str
     return METRICS[name].title, number_text(value, "tok/s"), window
 
 
-def _highest_percentile(summary: BenchSummary, name: str) -> str:
+def _highest_percentile_text(summary: BenchSummary, name: str) -> str:
     """Return the highest percentile of a latency that comparisons have and that was measured, such
     as "p99 120 ms"."""
     _, lowest, *higher = COMPARED_PERCENTILES

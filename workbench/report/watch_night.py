@@ -130,13 +130,13 @@ def _watch_history_blocks(entry: NightEntry, nights: Sequence[Night]) -> list[Bl
     if len(known) < 2:
         return []
     changes = (
-        _change_points_by_place("candidate", percents),
-        _change_points_by_place("machine", pinned),
+        _change_text_by_index("candidate", percents),
+        _change_text_by_index("machine", pinned),
     )
     versions = [one.version for _, one in known]
     rows, marks = [], []
     for place, (night, one) in enumerate(known):
-        events = _events_at(place, changes)
+        events = _change_texts_at_index(place, changes)
         is_first = place + 1 == len(versions)
         if not is_first and versions[place + 1] != one.version:
             events.insert(0, "new version")
@@ -163,11 +163,11 @@ def _watch_history_blocks(entry: NightEntry, nights: Sequence[Night]) -> list[Bl
     ]
 
 
-def _change_points_by_place(what: str, newest_first: Sequence[float]) -> dict[int, str]:
+def _change_text_by_index(series_name: str, newest_first: Sequence[float]) -> dict[int, str]:
     """Return the change points of a series by the place of their first night, in words."""
     last = len(newest_first) - 1
     found = change_points(newest_first[::-1])
-    return {last - one.index: f"{what} {one.change_pct:+.1f} %" for one in found}
+    return {last - one.index: f"{series_name} {one.change_pct:+.1f} %" for one in found}
 
 
 def _newest_change_sentence(
@@ -178,13 +178,13 @@ def _newest_change_sentence(
     if not places:
         return f"No change point in {count_of(len(known), 'night')}."
     place = min(places)
-    events = " and ".join(_events_at(place, changes))
+    events = " and ".join(_change_texts_at_index(place, changes))
     night, one = known[place]
     return f"Newest change: {events} from night {night.id} on, version {one.version or NA}."
 
 
-def _events_at(place: int, changes: Sequence[Mapping[int, str]]) -> list[str]:
-    return [texts[place] for texts in changes if place in texts]
+def _change_texts_at_index(index: int, texts_by_index: Sequence[Mapping[int, str]]) -> list[str]:
+    return [texts[index] for texts in texts_by_index if index in texts]
 
 
 def _percent_bar(percent: float) -> str:

@@ -71,7 +71,7 @@ class SimState:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._loads_dir.mkdir(mode=0o700, exist_ok=True)
             self._loads_dir.chmod(self.directory.stat().st_mode & 0o777)
-            self._start_counters()
+            self._store_initial_thermal_state()
         self._paths = {
             name: self.directory / name for name in ("settings.json", "thermal.json", "faults.json")
         }
@@ -87,7 +87,7 @@ class SimState:
         self._thermal_stamp = (-1, 0)
         self._thermal: tuple[float, list[float], list[float]] = (0.0, [], [])
 
-    def _start_counters(self) -> None:
+    def _store_initial_thermal_state(self) -> None:
         """Store the time from which all processes count the energy. If each began to count when it
         first read, one could see less than another: as after a reload of the driver."""
         start = self.directory / "thermal.json"
@@ -236,7 +236,9 @@ class SimState:
             return
         self._alive_checked = moment
         self._loads = [
-            load for load in self._loads if start_ticks(int(load["pid"])) == load["start_ticks"]
+            load
+            for load in self._loads
+            if process_start_ticks(int(load["pid"])) == load["start_ticks"]
         ]
 
     def _gpu_activity_at(self, gpu: int, now: float) -> GpuActivity:
@@ -300,7 +302,7 @@ class SimState:
         computes. `active_unix_s` is when the process last used a GPU."""
         load = {
             "pid": pid,
-            "start_ticks": start_ticks(pid),
+            "start_ticks": process_start_ticks(pid),
             "unix_s": time.time(),
             "active_unix_s": active_unix_s,
             "gpus": {str(i): dict(part) for i, part in gpus.items()},
@@ -381,7 +383,7 @@ def sim_state_from_environment() -> SimState:
         raise SystemExit(f"simulated host: {unknown.args[0]}") from None
 
 
-def start_ticks(pid: int) -> int | None:
+def process_start_ticks(pid: int) -> int | None:
     """Return the start time of a process in clock ticks since boot (field 22 of /proc/PID/stat).
     None if the process has ended.
     """

@@ -87,12 +87,12 @@ class Histogram:
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
 
-    def add(self, values: Iterable[float]) -> None:
+    def add_values(self, values: Iterable[float]) -> None:
         for value in values:
             self.counts[bisect_left(self.bounds, value)] += 1
             self.total += value
 
-    def lines(self, name: str, labels: str) -> list[str]:
+    def metric_lines(self, name: str, labels: str) -> list[str]:
         """Return the lines of /metrics for this histogram."""
         joined = f"{labels}," if labels else ""
         out, running = [f"# TYPE {name} histogram"], 0
@@ -124,13 +124,13 @@ class Metrics:
         short."""
         for replica, histograms in zip(self.replicas, self.histograms):  # noqa: B905
             for name, values in replica.counters.pop_latencies_s().items():
-                histograms[name].add(values)
+                histograms[name].add_values(values)
         now, total = time.monotonic(), sum(r.counters.generated_tokens for r in self.replicas)
         if now - self._last[0] >= 1.0:
             self.throughput = (total - self._last[1]) / (now - self._last[0])
             self._last = (now, total)
 
-    def text(self) -> bytes:
+    def render_metrics_page(self) -> bytes:
         """Return the body of the reply to GET /metrics."""
         self.update_from_replicas()
         return ("\n".join(self.launch.engine.metric_lines(self)) + "\n").encode()

@@ -73,7 +73,7 @@ class EngineServer:
             self.links.close()
             for task in self.tasks:
                 task.cancel()
-            self._end_workers()
+            self._terminate_workers()
 
     def _report_start_failure(self, starting: asyncio.Task[None]) -> None:
         error = None if starting.cancelled() else starting.exception()
@@ -82,7 +82,7 @@ class EngineServer:
 
     def _handle_stop_signal(self) -> None:
         if "hang_on_term" in self.faults and not self.ready:
-            self._end_workers()
+            self._terminate_workers()
             return
         if self.end and not self.end.done():
             self.engine.log_stop(self.log)
@@ -139,7 +139,7 @@ class EngineServer:
         self.tasks += [
             loop.create_task(c)
             for c in (
-                self._publish_load(placed),
+                self._publish_load_repeatedly(placed),
                 self._write_statistics(),
                 self._watch_workers(api),
             )
@@ -170,7 +170,7 @@ class EngineServer:
                 sock.bind((plan.host, port))
             except OSError as error:
                 sock.close()
-                self.engine.log_taken_port(self.log, plan.host, port, error)
+                self.engine.log_port_in_use(self.log, plan.host, port, error)
                 continue
             self.port = port
             return sock
@@ -206,7 +206,7 @@ class EngineServer:
     def _worker_pids(self) -> list[int]:
         return [worker.pid for worker in self.workers]
 
-    def _end_workers(self) -> None:
+    def _terminate_workers(self) -> None:
         for worker in self.workers:
             with contextlib.suppress(ProcessLookupError):
                 worker.terminate()
@@ -240,8 +240,8 @@ class EngineServer:
             }
             self.state.publish_load(pid, dict.fromkeys(gpus, part), active_unix_s=active_unix_s)
 
-    async def _publish_load(self, placed: Fit) -> None:
-        """Repeatedly report the server's load on its GPUs (`placed`) to the simulated driver, and
+    async def _publish_load_repeatedly(self, fit: Fit) -> None:
+        """Repeatedly report the server's load on its GPUs (`fit`) to the simulated driver, and
         give each replica of the model the clocks that the driver computes from this load."""
         was_busy, last, active = False, time.monotonic(), None
         while True:
@@ -254,10 +254,10 @@ class EngineServer:
                 if busy:
                     active = time.time()
                 shares = [(a.busy, a.memory, a.compute) for a in activities]
-                self._publish_replica_loads(placed, shares, active)
+                self._publish_replica_loads(fit, shares, active)
                 self.links.forward_load(shares, active)
                 readings = self.state.gpu_readings()
-                for i, gpus in enumerate(placed.replicas):
+                for i, gpus in enumerate(fit.replicas):
                     if activities[i].busy > 0.0:
                         points = [readings[g].point for g in gpus]
                         self.clocks[i] = (
@@ -268,7 +268,7 @@ class EngineServer:
 
     # -- serving -----------------------------------------------------------------------------------
 
-    def _make_api(self, placed: Fit) -> Api:
+    def _make_api(self, fit: Fit) -> Api:
         plan, gpu = self.plan, self.state.profile.gpu
         noise = float(os.environ.get("WORKBENCH_SIM_NOISE", "0.005"))
         seed = int(os.environ.get("WORKBENCH_SIM_SEED", str(os.getpid())))
@@ -281,11 +281,11 @@ class EngineServer:
             plan.custom_all_reduce,
             self.engine.bandwidth_share,
         )
-        for i in range(len(placed.replicas)):
+        for i in range(len(fit.replicas)):
             self.clocks.append((float(gpu.sm_compute_mhz), float(gpu.memory_compute_mhz)))
             replica = Replica(
                 serving,
-                kv_tokens=placed.kv_tokens,
+                kv_tokens=fit.kv_tokens,
                 max_sequences=plan.max_sequences,
                 batched_tokens=plan.batched_tokens,
                 prefix_cache=plan.prefix_cache,
@@ -297,8 +297,8 @@ class EngineServer:
             )
             self.replicas.append(replica)
             self.engine.enable_step_logging(self, replica)
-        self.metrics = Metrics(plan, self.replicas, placed.kv_tokens)
-        return Api(plan, self.replicas, self.metrics, self.log, placed.max_len)
+        self.metrics = Metrics(plan, self.replicas, fit.kv_tokens)
+        return Api(plan, self.replicas, self.metrics, self.log, fit.max_len)
 
     async def _write_statistics(self) -> None:
         """Update the metrics repeatedly, and write the engine's statistics lines while there are

@@ -134,13 +134,13 @@ def api_key_flag(flags: Mapping[str, Any], variable: str) -> str | None:
     return values_or_default(flags.get("api-key"), os.environ.get(variable, ""))[0] or None
 
 
-def words_after_serve(engine: SimulatedEngine, words: list[str]) -> list[str]:
+def arguments_after_serve(engine: SimulatedEngine, arguments: list[str]) -> list[str]:
     """Return the words after "serve". Raises ArgumentsRejected for any other subcommand."""
-    if words[:1] != ["serve"]:
+    if arguments[:1] != ["serve"]:
         name = engine.name
         text = f"usage: {name} {{serve}} …\n{name}: error: this simulated engine knows `serve` only"
         raise ArgumentsRejected(text, 2)
-    return words[1:]
+    return arguments[1:]
 
 
 def values_or_default(value: Any, default: str) -> tuple[str, ...]:

@@ -158,7 +158,7 @@ def _run_query(options: Options, library: SimulatedNvml) -> None:
             exit_code = 6
         text = INIT_TEXTS.get(code, "Failed to initialize NVML: Unknown Error")
         raise Exit(exit_code, text)
-    devices = _wanted_devices(options.get("--id"), library)
+    devices = _select_devices(options.get("--id"), library)
     setter = next((name for name in SETTERS if name in options), None)
     if setter:
         _set_values(setter, options.get(setter), devices)
@@ -183,12 +183,12 @@ def _run_query(options: Options, library: SimulatedNvml) -> None:
         _print_table(devices, library)
 
 
-def _wanted_devices(wanted: str, library: SimulatedNvml) -> list[Device]:
+def _select_devices(selectors: str, library: SimulatedNvml) -> list[Device]:
     profile = library._state.profile
-    if not wanted:
+    if not selectors:
         return [Device(library, i) for i in range(profile.count)]
     found = []
-    for word in wanted.split(","):
+    for word in selectors.split(","):
         names = [(str(i), profile.uuid(i), profile.bus_id(i)) for i in range(profile.count)]
         index = next((i for i, name in enumerate(names) if word.strip() in name), None)
         if index is None:

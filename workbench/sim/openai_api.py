@@ -142,7 +142,7 @@ class Api:
     def chat_messages_text(self, request: Request) -> str:
         """Return the messages of a chat request as one text, without the tokens of the chat
         template."""
-        return _chat_text(body_of(request))
+        return _chat_text(parse_json_body(request))
 
     # -- small routes ------------------------------------------------------------------------------
 
@@ -150,7 +150,7 @@ class Api:
         """Reply with the token ids of the text in a request. If the engine accepts messages, they
         can replace the text."""
         field = self.engine.tokenize_field
-        body = body_of(request)
+        body = parse_json_body(request)
         given = body.get(field)
         messages = given if isinstance(given, list) else body.get("messages")
         if messages is not None and self.engine.tokenizes_messages:
@@ -162,7 +162,9 @@ class Api:
         request.reply(200, self.engine.token_count_body(ids, self.max_len))
 
     def _reply_metrics(self, request: Request) -> None:
-        request.reply(200, self.metrics.text(), "text/plain; version=0.0.4; charset=utf-8")
+        request.reply(
+            200, self.metrics.render_metrics_page(), "text/plain; version=0.0.4; charset=utf-8"
+        )
 
     def _reply_health(self, request: Request) -> None:
         request.reply(200 if self.ready else 503, self.engine.health_body(self.ready))
@@ -193,14 +195,14 @@ class Api:
     # -- generation --------------------------------------------------------------------------------
 
     def _handle_generation_request(self, request: Request, *, chat: bool) -> None:
-        body = body_of(request)
+        body = parse_json_body(request)
         prompt = _prompt_pieces(body, chat)
         if not prompt:
             raise bad_request("The decoder prompt cannot be empty")
         model = body.get("model")
         if self.engine.checks_model and model is not None and model not in self.launch.served:
             raise ApiError(404, "NotFoundError", f"The model `{model}` does not exist.", "model")
-        if not chat and self.engine.asks_log_probabilities(body):
+        if not chat and self.engine.requests_log_probabilities(body):
             self.engine.reply_with_log_probabilities(self, request, body)
             return
         length = self._choose_output_token_count(body, len(prompt), chat)
@@ -231,12 +233,12 @@ class Api:
         load."""
         replica = min(self.replicas, key=lambda r: r.unfinished_request_count)
         request.on_gone = lambda: replica.abort(sequence)
-        replica.add(sequence)
+        replica.add_sequence(sequence)
 
     def _handle_embedding_request(self, request: Request) -> None:
         """Reply with one embedding for the text in a request, as soon as the simulated engine has
         processed its tokens."""
-        body = body_of(request)
+        body = parse_json_body(request)
         asked = _prompt_text({"prompt": body.get("input")})
         prompt = PIECE.findall(asked)
         if not prompt:
@@ -322,7 +324,7 @@ def prompt_ids(given: Any) -> list[int]:
     raise bad_request("prompt: Field required", "prompt")
 
 
-def body_of(request: Request) -> dict[str, Any]:
+def parse_json_body(request: Request) -> dict[str, Any]:
     try:
         body = json.loads(request.body)
     except ValueError as error:

@@ -177,7 +177,7 @@ class Replica:
     def used_tokens(self) -> int:
         return sum(s.context_tokens for s in self.running)
 
-    def add(self, sequence: Sequence) -> None:
+    def add_sequence(self, sequence: Sequence) -> None:
         sequence.arrived = asyncio.get_running_loop().time()
         self.waiting.append(sequence)
         self.wake.set()

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 class ScoredReply:
-    """The reply to one request for log probabilities, after the prompt `ids`. `body_of` makes the
-    body from this object when all `length` tokens are there. With `stale_prompts`, the
+    """The reply to one request for log probabilities, after the prompt `ids`. `make_body`
+    makes the body from this object when all `length` tokens are there. With `stale_prompts`, the
     distributions of prompt tokens are those of the token before, and with `zeros` each log
     probability of an answer is 0.0, as real engines give them with speculation."""
 
@@ -28,7 +28,7 @@ class ScoredReply:
         request: Request,
         ids: Sequence[int],
         length: int,
-        body_of: Callable[[ScoredReply], dict[str, Any]],
+        make_body: Callable[[ScoredReply], dict[str, Any]],
     ) -> None:
         self.ids = list(ids)
         self.id = api.next_id(COMPLETION)
@@ -37,7 +37,7 @@ class ScoredReply:
         self.sequence = RequestSequence(
             [str(one) for one in ids], length, self._send_reply_when_finished
         )
-        self._api, self._request, self._body_of = api, request, body_of
+        self._api, self._request, self._body_of = api, request, make_body
         self._model: LanguageModel = api.language_model
         self._turns = (
             count_user_turns(text_of_tokens(self.ids)) if self._model.damage.second_turn else 1

@@ -70,7 +70,7 @@ def store_running_benchmark_note(
             write()
             yield write
     finally:
-        remove_note(name)
+        remove_benchmark_note(name)
 
 
 def store_result(name: str, message: Mapping[str, Any]) -> None:
@@ -97,10 +97,10 @@ def claim_benchmark_note(note: BenchmarkNote) -> Iterator[None]:
     InputError if another Workbench has it."""
     with hold_lock(_lock_path(note.name), "this benchmark"):
         yield
-    remove_note(note.name)
+    remove_benchmark_note(note.name)
 
 
-def remove_note(name: str) -> None:
+def remove_benchmark_note(name: str) -> None:
     for path in (_note_path(name), result_path(name), _lock_path(name)):
         with suppress(OSError):
             path.unlink()

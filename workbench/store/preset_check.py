@@ -89,12 +89,14 @@ def check_text(text: str, *, file: str | None = None) -> Checked:
     if found and found[0][1].level is Level.ERROR:
         preset = None
     shown_file = file and clean_text(file)
-    findings = [_finding_with_place(f, p, shown_file, lines) for p, f in found[:MAX_FINDINGS]]
+    findings = [
+        _finding_with_file_and_line(f, p, shown_file, lines) for p, f in found[:MAX_FINDINGS]
+    ]
     findings.sort(key=lambda f: f.line or 0)
     return Checked(tuple(findings), document, preset)
 
 
-def _finding_with_place(
+def _finding_with_file_and_line(
     finding: Finding, path: FieldPath, file: str | None, lines: LineIndex
 ) -> Finding:
     placed = replace(finding, file=file, line=lines.line(path))

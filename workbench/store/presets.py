@@ -148,7 +148,7 @@ class PresetLibrary:
         """Let an id stand for a file outside the library, without reading it, unless the id is known."""
         self._given.setdefault(preset_id, path)
 
-    def given_path(self, preset_id: str) -> Path | None:
+    def registered_preset_path(self, preset_id: str) -> Path | None:
         """Return the file outside the library for which this id stands; None if there is none."""
         path = self._given.get(preset_id)
         if path is None or self.path(preset_id) != path:

@@ -6,7 +6,7 @@ import argparse
 
 import pytest
 
-from workbench.cli.servers import _report_start
+from workbench.cli.servers import _report_start_outcome
 from workbench.model.server_run import ServerState, ServerStatus
 
 
@@ -30,5 +30,5 @@ def test_a_server_that_never_was_ready_is_no_success(
 ) -> None:
     status = ServerStatus("run", "vllm", state, "here", engine_version="1")
     arguments = argparse.Namespace(wait=waited, json=as_json)
-    assert _report_start(status, arguments) == code
+    assert _report_start_outcome(status, arguments) == code
     assert code == 0 or said in capsys.readouterr().err

@@ -58,7 +58,7 @@ def recorded(
                 (ENGINE, "generation_tok_s"): 31.0,
             }
             lines += cells.add(range(second, second + 1), values)
-        lines += cells.end()
+        lines += cells.finish_open_cells()
         lines += [recording.format_end(last_s)] if in_order else []
         (folder / f"{name}.1.{step_s}s.jsonl").write_text("".join(lines))
 

@@ -13,7 +13,7 @@ from workbench.model.errors import InputError
 from workbench.model.gpu import GpuInfo
 from workbench.model.untrusted_text import UNSAFE
 from workbench.recipes.imports import running_process
-from workbench.recipes.preset_document import document_of
+from workbench.recipes.preset_document import preset_document_of_recipe
 from workbench.recipes.recipe import Given, Recipe
 from workbench.recipes.registry import parse_recipe_text
 
@@ -629,13 +629,13 @@ def test_nothing_of_these_recipes_was_run() -> None:
 
 def test_parallel_sizes_of_a_recipe_for_one_node_give_the_number_of_gpus() -> None:
     recipe = parse_recipe_text(SPARKRUN)
-    assert document_of(recipe, "r", "r.yaml")["hardware"]["count"] == 2
+    assert preset_document_of_recipe(recipe, "r", "r.yaml")["hardware"]["count"] == 2
     two_nodes = parse_recipe_text(
         SPARKRUN.replace("min_nodes: 1", "cluster_only: true").replace(
             "tensor_parallel: 2", "tensor_parallel: 1"
         )
     )
-    assert document_of(two_nodes, "r", "r.yaml")["hardware"]["count"] == 2
+    assert preset_document_of_recipe(two_nodes, "r", "r.yaml")["hardware"]["count"] == 2
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
 from workbench.model.plan import LaunchPlan
-from workbench.recipes.preset_document import document_of
+from workbench.recipes.preset_document import preset_document_of_recipe
 from workbench.recipes.recipe import Recipe
 from workbench.recipes.registry import parse_recipe_text
 from workbench.recipes.shell_text import Simple, split_simple_commands
@@ -304,7 +304,7 @@ def test_the_note_of_a_preset_tells_what_is_missing_and_what_is_read_otherwise()
     recipe = parse_recipe_text(
         "vf-vllm --model m --max-num-seqs 8 --max-num-seqs 16 --port 1\nset_up x"
     )
-    note = document_of(recipe, "x", "y")["provenance"]["note"]
+    note = preset_document_of_recipe(recipe, "x", "y")["provenance"]["note"]
     missing, _, changed = note.partition(". Taken over so: ")
     assert missing == "Not taken over: a shell command is not run: set_up x"
     assert "vllm serve has the same flags" in changed and "the engine takes the last" in changed

@@ -13,7 +13,7 @@ import threading
 import pytest
 from sim_process import free_port, wait_for
 
-from workbench.sim.driver_state import start_ticks
+from workbench.sim.driver_state import process_start_ticks
 
 QWEN = "Qwen/Qwen2.5-7B-Instruct-AWQ"
 MISTRAL = "mistralai/Mistral-Large-Instruct-2411-AWQ"
@@ -380,7 +380,7 @@ def test_a_killed_main_process_leaves_vllms_worker_and_its_memory(start_engine):
     assert f"(EngineCore pid={core})" in server.log
     os.kill(server.process.pid, signal.SIGKILL)
     server.wait_exit()
-    assert start_ticks(core) is not None
+    assert process_start_ticks(core) is not None
     assert server.state.engine_memory_bytes(0) > 1 << 30
     os.kill(core, signal.SIGTERM)
     wait_for(lambda: sim_memory_left(server) == 0, "the worker's memory to be freed")

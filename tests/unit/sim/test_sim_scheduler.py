@@ -56,7 +56,7 @@ def serve(one: Replica, jobs: list[tuple[int, int]]) -> tuple[list[Client], list
         ]
         worker = loop.create_task(one.run())
         for sequence in sequences:
-            one.add(sequence)
+            one.add_sequence(sequence)
         await asyncio.wait_for(asyncio.gather(*(c.done.wait() for c in clients)), 30)
         worker.cancel()
         return (
@@ -146,7 +146,7 @@ def test_activity_distinguishes_busy_from_idle():
         assert one.activity(1.0).busy == 0.0
         client = Client()
         began = asyncio.get_running_loop().time()
-        one.add(Sequence(["x"] * 16, 30, client.deliver))
+        one.add_sequence(Sequence(["x"] * 16, 30, client.deliver))
         await client.done.wait()
         await asyncio.sleep(0)
         worked_s = asyncio.get_running_loop().time() - began

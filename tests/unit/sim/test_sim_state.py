@@ -86,7 +86,7 @@ def test_another_process_with_the_same_pid_does_not_inherit_the_load(
     sim_state, sleeper, monkeypatch
 ):
     host: SimState = sim_state("gb10")
-    monkeypatch.setattr(state, "start_ticks", lambda pid: 1)
+    monkeypatch.setattr(state, "process_start_ticks", lambda pid: 1)
     host.publish_load(sleeper.pid, {0: WORK})
     monkeypatch.undo()
     assert sim_state("gb10").gpu_readings()[0].processes == ()

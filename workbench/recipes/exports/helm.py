@@ -90,7 +90,7 @@ def helm_values_text(launch: Launch, notes: Notes) -> str:
     if launch.nodes:
         _reject_data_parallel_nodes(launch)
         model |= _ray_fields(launch)
-        _note_ray(launch, notes)
+        _add_ray_note(launch, notes)
     engine_spec: dict[str, Any] = {"modelSpec": [model]}
     if engine.api_key_env in launch.secrets:
         engine_spec["vllmApiKey"] = {
@@ -152,7 +152,7 @@ def _ray_fields(launch: Launch) -> dict[str, Any]:
     }
 
 
-def _note_ray(launch: Launch, notes: Notes) -> None:
+def _add_ray_note(launch: Launch, notes: Notes) -> None:
     text = (
         f"KubeRay starts the {launch.host_count} nodes, and vLLM with Ray in place of its own start "
         "on several nodes"

@@ -136,7 +136,7 @@ def slurm_script(launch: Launch, notes: Notes) -> str:
     ]
     lines += ["set -eu", "umask 077", *secret_check_lines(launch.secrets)]
     hidden = _drop_gpus_of_scheduler(launch, notes)
-    _note_loopback(launch, notes)
+    _add_loopback_note(launch, notes)
     if launch.nodes:
         notes.add(
             Level.WARN,
@@ -180,7 +180,7 @@ def pbs_script(launch: Launch, notes: Notes) -> str:
         )
     # PBS keeps a job's own output in its spool until the job ends.
     lines += [*secret_check_lines(launch.secrets), f"exec > {log} 2>&1", 'cd -- "$PBS_O_WORKDIR"']
-    _note_loopback(launch, notes)
+    _add_loopback_note(launch, notes)
     lines += start_lines(launch, without=_drop_gpus_of_scheduler(launch, notes))
     if "walltime" not in request.options:
         notes.add(
@@ -197,7 +197,7 @@ def _job_request(launch: Launch, launcher: str) -> JobRequest:
     return JobRequest(make_job_name(launch.name), launch.gpus, launch.host_count, options)
 
 
-def _note_loopback(launch: Launch, notes: Notes) -> None:
+def _add_loopback_note(launch: Launch, notes: Notes) -> None:
     """Add a warning if nothing but the job's own node reaches the server."""
     if not is_loopback(launch.host):
         return

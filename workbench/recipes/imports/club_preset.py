@@ -10,15 +10,19 @@ from workbench.engines import registry
 from workbench.engines.command_line import StartOfEngine
 from workbench.recipes.imports.containers import parse_environment
 from workbench.recipes.imports.fields import (
+    add_unknown_field_notes,
     count_field,
     first_text_field,
     flag_arguments,
-    note_unknown_fields,
     table_field,
     text_field,
     text_list_field,
 )
-from workbench.recipes.imports.server_command import ServerCommand, no_server_finding, plan_of
+from workbench.recipes.imports.server_command import (
+    ServerCommand,
+    no_server_finding,
+    plan_of_command,
+)
 from workbench.recipes.recipe import Given, Notes, Recipe
 
 FORM_TITLE = "club preset"
@@ -43,14 +47,14 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
         table_field(document, "hardware", notes),
         table_field(document, "context", notes),
     )
-    note_unknown_fields(document, f"{_KNOWN} known_evidence", notes)
+    add_unknown_field_notes(document, f"{_KNOWN} known_evidence", notes)
     named = text_field(runtime, "engine", notes)
     engine = registry.find_engine_named_in(named)
     name, title = text_field(document, "id", notes), text_field(document, "title", notes)
     if engine is None:
         notes.findings.insert(0, no_server_finding(FORM_TITLE, [named]))
         return Recipe(None, FORM_TITLE, name, title)
-    note_unknown_fields(runtime, "engine image version", notes, "runtime: ")
+    add_unknown_field_notes(runtime, "engine image version", notes, "runtime: ")
     serving = dict(table_field(document, "serving", notes))
     if not serving.keys() & {"max_model_len", "ctx_size", "context_length"} and count_field(
         context, "target_tokens"
@@ -63,7 +67,7 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     command = ServerCommand(start, env, image=text_field(runtime, "image", notes) or None)
     gpu = text_field(hardware, "gpu_model", notes)
     return Recipe(
-        plan_of(command, notes),
+        plan_of_command(command, notes),
         FORM_TITLE,
         name,
         title,

@@ -15,7 +15,7 @@ from workbench.model.untrusted_numbers import parse_whole_number
 from workbench.model.untrusted_text import VARIABLE_NAME, as_list, as_table, clean_text
 from workbench.recipes.imports.containers import Container, parse_environment
 from workbench.recipes.imports.fields import (
-    note_unknown_fields,
+    add_unknown_field_notes,
     table_field,
     text_field,
     text_list_field,
@@ -48,7 +48,7 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     server. Parts that are not understood are added to `notes`. Raises InputError if there is no
     such service."""
     services = table_field(document, "services", notes)
-    note_unknown_fields(document, "services version name volumes networks", notes)
+    add_unknown_field_notes(document, "services version name volumes networks", notes)
     values = _read_dotenv(given.directory, notes)
     containers = {
         name: partial(_container_of_service, as_table(service), values, given.directory)
@@ -114,7 +114,7 @@ def _container_of_service(
     service: Mapping[str, Any], values: Mapping[str, str], directory: Path | None, notes: Notes
 ) -> Container:
     filled = _fill_in_variables(service, notes, values)
-    note_unknown_fields(filled, f"{_KNOWN} {_OF_CONTAINER} {_REFUSED} env_file", notes)
+    add_unknown_field_notes(filled, f"{_KNOWN} {_OF_CONTAINER} {_REFUSED} env_file", notes)
     files = filled.get("env_file")
     env = _variables_of_env_files(files, directory, notes) if files else {}
     for name in _REFUSED.split():

@@ -68,7 +68,7 @@ def parse_run_command(words: Sequence[str], notes: Notes) -> Container | None:
     """Return the container that a `docker run` command line starts. None if the command line does
     not start a container."""
     rest = list(words[1:])
-    while _begins_with_option(rest):
+    while _starts_with_option(rest):
         rest.pop(0)
     if rest[:1] == ["container"]:
         rest.pop(0)
@@ -76,7 +76,7 @@ def parse_run_command(words: Sequence[str], notes: Notes) -> Container | None:
         return None
     rest.pop(0)
     options: list[tuple[str, str]] = []
-    while _begins_with_option(rest):
+    while _starts_with_option(rest):
         word = rest.pop(0)
         if word == "--":
             break
@@ -90,7 +90,7 @@ def parse_run_command(words: Sequence[str], notes: Notes) -> Container | None:
     return container
 
 
-def _begins_with_option(words: Sequence[str]) -> bool:
+def _starts_with_option(words: Sequence[str]) -> bool:
     return bool(words) and words[0].startswith("-")
 
 
@@ -230,7 +230,7 @@ def _host_path_by_container_path(volumes: Sequence[str], notes: Notes) -> dict[s
     Volumes without an absolute host path are left out and added to `notes`."""
     found: dict[str, str] = {}
     for volume in volumes:
-        host, inside = _split_volume(volume)
+        host, inside = _split_host_and_container_path(volume)
         if not inside.startswith("/"):
             notes.add_not_understood_warning("the volume", volume)
         elif inside.rstrip("/").endswith(_HUB_CACHE) and host.rstrip("/").endswith(_HUB_CACHE):
@@ -249,7 +249,7 @@ def _environment_without_container_paths(
     directory of its root, and in a volume that is no directory of the host."""
     inner = [_INNER_HOME]
     for volume in volumes:
-        inner.append(_split_volume(volume)[1])
+        inner.append(_split_host_and_container_path(volume)[1])
     hidden = [path.rstrip("/") for path in inner if path and path not in command.paths]
     kept: dict[str, str] = {}
     for name, text in command.env.items():
@@ -267,7 +267,7 @@ def _is_in(path: str, directory: str) -> bool:
     return path == directory or path.startswith(f"{directory.rstrip('/')}/")
 
 
-def _split_volume(volume: str) -> tuple[str, str]:
+def _split_host_and_container_path(volume: str) -> tuple[str, str]:
     """Split a volume such as "${models:-/m}/x:/models:ro" into (path on the host, path in the
     container). A colon inside the braces is not the separator."""
     name, brace, rest = volume.partition("}") if "}" in volume else ("", "", volume)

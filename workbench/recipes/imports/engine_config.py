@@ -11,7 +11,7 @@ from workbench.engines.base import Engine
 from workbench.engines.catalog import look_up_flag
 from workbench.engines.command_line import StartOfEngine
 from workbench.recipes.imports.fields import flag_arguments
-from workbench.recipes.imports.server_command import ServerCommand, plan_of
+from workbench.recipes.imports.server_command import ServerCommand, plan_of_command
 from workbench.recipes.recipe import Given, Notes, Recipe
 
 FORM_TITLE = "engine configuration"
@@ -28,7 +28,7 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     engine = _engine_of_document(document)
     words = flag_arguments(engine, document, notes, "")
     return Recipe(
-        plan_of(ServerCommand(StartOfEngine(engine, (), tuple(words))), notes), FORM_TITLE
+        plan_of_command(ServerCommand(StartOfEngine(engine, (), tuple(words))), notes), FORM_TITLE
     )
 
 

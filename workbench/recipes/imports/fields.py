@@ -77,13 +77,13 @@ def count_field(document: Mapping[str, Any], name: str) -> int | None:
     return None
 
 
-def note_unknown_fields(
-    document: Mapping[str, Any], known: str, notes: Notes, where: str = ""
+def add_unknown_field_notes(
+    document: Mapping[str, Any], known_fields: str, notes: Notes, where: str = ""
 ) -> None:
-    """Add a note about each field of `document` whose name is not in `known`, a text of names
-    separated by spaces. The notes begin with the text `where`."""
+    """Add a note about each field of `document` whose name is not in `known_fields`, a text of
+    names separated by spaces. The notes begin with the text `where`."""
     for name, value in document.items():
-        if name not in known.split():
+        if name not in known_fields.split():
             notes.add_not_understood_warning(f"{where}{name}", value)
 
 

@@ -12,14 +12,18 @@ from workbench.model.findings import Level
 from workbench.model.untrusted_numbers import parse_whole_number
 from workbench.model.untrusted_text import as_list, as_table
 from workbench.recipes.imports.fields import (
-    note_unknown_fields,
+    add_unknown_field_notes,
     scalar_text,
     table_field,
     text_field,
     text_list_field,
 )
 from workbench.recipes.imports.kubernetes import parse_variables
-from workbench.recipes.imports.server_command import ServerCommand, no_server_finding, plan_of
+from workbench.recipes.imports.server_command import (
+    ServerCommand,
+    no_server_finding,
+    plan_of_command,
+)
 from workbench.recipes.recipe import Given, Notes, Recipe
 
 FORM_TITLE = "Helm values"
@@ -66,7 +70,7 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     for other in models:
         if other != chosen and given.entry is None:
             notes.add_left_out_note(f"the model {other}", f"--entry {other} reads it")
-    note_unknown_fields(model, f"{_OF_MODEL} {_OF_CLUSTER}", notes)
+    add_unknown_field_notes(model, f"{_OF_MODEL} {_OF_CLUSTER}", notes)
     for name in _OF_CLUSTER.split():
         if model.get(name) not in (None, "", [], {}):
             notes.add_left_out_note(name, "it places the server in the cluster")
@@ -81,7 +85,7 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     if model.get("hf_token"):
         notes.add_left_out_note("hf_token", "its value stands in the cluster, or is a secret")
     start = StartOfEngine(registry.get_engine("vllm"), (), words)
-    plan = plan_of(ServerCommand(start, env, image=image), notes)
+    plan = plan_of_command(ServerCommand(start, env, image=image), notes)
     return Recipe(plan, FORM_TITLE, chosen, chosen, gpus=_count_gpus(model, notes))
 
 
@@ -113,7 +117,7 @@ def _model_arguments(model: Mapping[str, Any], notes: Notes) -> list[str]:
     for field, flag in _FLAGS.items():
         if isinstance(config.get(field), str | int | float):
             words += [flag, scalar_text(config[field])]
-    note_unknown_fields(
+    add_unknown_field_notes(
         config, f"{' '.join((*_SWITCHES, *_FLAGS))} extraArgs v0 v1", notes, "vllmConfig: "
     )
     words += [word.replace("$$", "$") for word in text_list_field(config, "extraArgs", notes)]

@@ -11,14 +11,14 @@ from typing import Any
 from workbench.model.untrusted_text import as_table
 from workbench.recipes.imports.containers import parse_environment
 from workbench.recipes.imports.fields import (
+    add_unknown_field_notes,
     fill_in_placeholders,
-    note_unknown_fields,
     table_field,
     text_field,
     text_list_field,
 )
 from workbench.recipes.imports.server_command import ServerCommand, no_server_finding
-from workbench.recipes.imports.shell_script import find_server_commands, recipe_of
+from workbench.recipes.imports.shell_script import find_server_commands, recipe_of_commands
 from workbench.recipes.recipe import Given, Notes, Recipe
 
 FORM_TITLE = "llama-swap configuration"
@@ -45,7 +45,7 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
         if name != chosen:
             notes.add_left_out_note(f"the model {name}", f"--entry {name} reads it")
     model = table_field(models, chosen, notes)
-    note_unknown_fields(model, f"cmd cmdStop env macros {_OF_PROXY}", notes, f"{chosen}: ")
+    add_unknown_field_notes(model, f"cmd cmdStop env macros {_OF_PROXY}", notes, f"{chosen}: ")
     if model.get("cmdStop"):
         notes.add_not_run_warning("the stop command", model["cmdStop"])
     commands = _server_commands_of_model(document, chosen, model, notes)
@@ -53,7 +53,7 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
         notes.findings.insert(0, no_server_finding(FORM_TITLE, [chosen]))
         return Recipe(None, FORM_TITLE, chosen, chosen)
     return replace(
-        recipe_of(commands, notes, FORM_TITLE),
+        recipe_of_commands(commands, notes, FORM_TITLE),
         name=chosen,
         title=text_field(model, "name", notes) or chosen,
     )

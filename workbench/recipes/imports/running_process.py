@@ -9,7 +9,11 @@ from workbench.engines.command_line import find_engine_starts
 from workbench.engines.preset_trust import is_tuning_variable
 from workbench.model.counts import count_of
 from workbench.model.secrets import mask_argv
-from workbench.recipes.imports.server_command import ServerCommand, no_server_finding, plan_of
+from workbench.recipes.imports.server_command import (
+    ServerCommand,
+    no_server_finding,
+    plan_of_command,
+)
 from workbench.recipes.recipe import Notes, Recipe, drop_unusable_values, shorten_value
 
 FORM_TITLE = "command of a running process"
@@ -40,5 +44,5 @@ def recipe_of_process(
         notes.add_left_out_note(what, "it does not tune an engine")
     relative = any("/" in word and not word.startswith("/") for word in start.executable)
     named = "." in start.engine.launch[-1]  # such an engine starts in its source directory
-    plan = plan_of(ServerCommand(start, own, workdir if relative or named else None), notes)
+    plan = plan_of_command(ServerCommand(start, own, workdir if relative or named else None), notes)
     return drop_unusable_values(Recipe(plan, FORM_TITLE), notes)

@@ -39,7 +39,7 @@ class ServerCommand:
     ports: Mapping[int, int] = field(default_factory=dict)
 
 
-def plan_of(command: ServerCommand, notes: Notes) -> LaunchPlan:
+def plan_of_command(command: ServerCommand, notes: Notes) -> LaunchPlan:
     """Return the plan that starts the same server on a host, without a container. Parts of the
     command that a plan cannot contain are added to `notes`."""
     engine = command.start.engine
@@ -48,7 +48,7 @@ def plan_of(command: ServerCommand, notes: Notes) -> LaunchPlan:
     env = {
         name: text
         for name, text in command.env.items()
-        if _is_usable_name(name, notes)
+        if _is_importable_variable(name, notes)
         and (text or not is_secret_name(name))  # an empty one hides the user's
     }
     start = replace(
@@ -71,19 +71,19 @@ def _drop_computed_arguments(engine: Engine, words: Sequence[str]) -> tuple[str,
     get the next argument as its value."""
     catalog, kept = engine.catalog(), []
     for before, word in zip(("", *words), words, strict=False):
-        if word.strip(COMPUTED) or _takes_value(before, catalog):
+        if word.strip(COMPUTED) or _is_flag_with_value(before, catalog):
             kept.append(word)
     return tuple(kept)
 
 
-def _takes_value(word: str, catalog: FlagCatalog) -> bool:
+def _is_flag_with_value(word: str, catalog: FlagCatalog) -> bool:
     if not word.startswith("-"):
         return False
     spec = look_up_flag(catalog, word).spec
     return spec is not None and spec.kind is not FlagKind.BOOL
 
 
-def _is_usable_name(name: str, notes: Notes) -> bool:
+def _is_importable_variable(name: str, notes: Notes) -> bool:
     if not VARIABLE_NAME.fullmatch(name):
         notes.add(
             Level.ERROR,

@@ -22,7 +22,11 @@ from workbench.model.findings import Level
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_numbers import parse_whole_number
 from workbench.recipes.imports import containers, tabby_config
-from workbench.recipes.imports.server_command import ServerCommand, no_server_finding, plan_of
+from workbench.recipes.imports.server_command import (
+    ServerCommand,
+    no_server_finding,
+    plan_of_command,
+)
 from workbench.recipes.recipe import COMPUTED, Given, Notes, Recipe, shorten_value
 from workbench.recipes.shell_text import (
     CASE_ENDS,
@@ -145,7 +149,7 @@ def read(text: str, notes: Notes, given: Given) -> Recipe:
     )
     if given.entry is not None:
         commands = [commands[int(given.entry) - 1]]
-    recipe = recipe_of(commands, notes, FORM_TITLE)
+    recipe = recipe_of_commands(commands, notes, FORM_TITLE)
     if recipe.plan is None or recipe.plan.engine != tabby_config.ENGINE:
         return recipe
     return replace(recipe, plan=tabby_config.add_settings_of_file(recipe.plan, notes, given))
@@ -157,14 +161,14 @@ def here_documents(text: str) -> list[str]:
     return [_word_text(document, state) for document in state.written]
 
 
-def recipe_of(commands: Sequence[ServerCommand], notes: Notes, form: str) -> Recipe:
+def recipe_of_commands(commands: Sequence[ServerCommand], notes: Notes, form: str) -> Recipe:
     """Return the recipe of the first of `commands`. The other commands are added to `notes`,
     because a preset starts one server. `form` is the format of the recipe."""
     for other in commands[1:]:
         words = shlex.join((*other.start.executable, *other.start.arguments))
         about = f"a preset starts one server: {other.start.engine.title} {shorten_value(words)}"
         notes.add_left_out_note("another server command", about)
-    return Recipe(plan_of(commands[0], notes), form, gpus=commands[0].gpus)
+    return Recipe(plan_of_command(commands[0], notes), form, gpus=commands[0].gpus)
 
 
 def recipe_of_first_server(
@@ -200,7 +204,7 @@ def recipe_of_first_server(
         if other != first and given.entry is None:
             why = f"--entry {other} reads it" if other in found else "it starts no server"
             notes.add_left_out_note(f"the {kind} {other}", why)
-    recipe = recipe_of(found[first], notes, form)
+    recipe = recipe_of_commands(found[first], notes, form)
     return Recipe(recipe.plan, form, name=first, title=first, gpus=recipe.gpus)
 
 
@@ -292,7 +296,7 @@ def _is_executed(command: Simple, state: _State) -> bool:
             state.blocks.pop()
             return False
         if block.in_patterns:
-            _read_pattern(command, block, state)
+            _read_case_pattern(command, block, state)
             return False
         block.in_patterns = command.end in CASE_ENDS
     elif block is not None and first in (("then",), ("else",), ("fi",)):
@@ -300,7 +304,7 @@ def _is_executed(command: Simple, state: _State) -> bool:
     elif block is not None and block.deciding:
         block.outcome = None  # a second command decides as well: if A && B
     if not any(each.skipped for each in state.blocks):
-        return not _begins_case(command, state)
+        return not _starts_case(command, state)
     if first == ("case",):
         state.blocks.append(_Case("", "", matched=True, skipped=True))
         return False
@@ -310,7 +314,7 @@ def _is_executed(command: Simple, state: _State) -> bool:
     return first == ("elif",) and not any(each.skipped for each in state.blocks[:-1])
 
 
-def _begins_case(command: Simple, state: _State) -> bool:
+def _starts_case(command: Simple, state: _State) -> bool:
     """Return whether a command is `case WORD in`, with the first pattern behind it or without."""
     words = [word for word in command.words if word not in (("then",), ("else",), ("do",))]
     if len(words) < _WORDS_OF_CASE or words[0] != ("case",) or words[2] != ("in",):
@@ -322,11 +326,11 @@ def _begins_case(command: Simple, state: _State) -> bool:
     begun = _Case(text, command.source)
     state.blocks.append(begun)
     if words[_WORDS_OF_CASE:]:
-        _read_pattern(replace(command, words=words[_WORDS_OF_CASE:]), begun, state)
+        _read_case_pattern(replace(command, words=words[_WORDS_OF_CASE:]), begun, state)
     return True
 
 
-def _read_pattern(command: Simple, case: _Case, state: _State) -> None:
+def _read_case_pattern(command: Simple, case: _Case, state: _State) -> None:
     """Read a pattern of a `case`. With the bracket behind it, its branch begins."""
     if not command.words:
         return
@@ -353,7 +357,7 @@ def _opens_block(command: Simple) -> bool:
 def _process_branch_keyword(word: str, block: _Block, state: _State) -> None:
     match word:
         case "then":
-            _begin_branch(block, state)
+            _start_branch(block, state)
         case "else":
             block.skipped = block.taken
         case _:
@@ -374,7 +378,7 @@ def _interpret_condition(words: Sequence[str], command: Simple, state: _State) -
         block.outcome = _outcome_of_condition(words[1:], command, state)
 
 
-def _begin_branch(block: _Block, state: _State) -> None:
+def _start_branch(block: _Block, state: _State) -> None:
     """Begin the branch whose condition is complete."""
     if not block.deciding:
         return
@@ -570,7 +574,7 @@ def _commands_behind_wrapper(
                 env[assignment[1]] = assignment[3]
         rest = [word for word in before if not _ASSIGNMENT.fullmatch(word) and word != "env"]
         if rest:
-            _note_words_left_out(rest, start, state)
+            _add_ignored_words_note(rest, start, state)
         return [_server_command_in_state(start, env, state)]
     for at in range(1, len(words)):
         if words[at].rpartition("/")[2] in containers.PROGRAMS:
@@ -585,7 +589,7 @@ def _commands_of_container(words: Sequence[str], state: _State) -> list[ServerCo
     return containers.server_commands(container, state.notes, find_server_commands, state.depth)
 
 
-def _note_words_left_out(words: Sequence[str], start: StartOfEngine, state: _State) -> None:
+def _add_ignored_words_note(words: Sequence[str], start: StartOfEngine, state: _State) -> None:
     """Note that the words in front of a server's command are left out. The program of an
     environment that they choose is not that on PATH."""
     shown = f"`{shlex.join(words)}`"

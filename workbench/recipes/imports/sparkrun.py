@@ -14,18 +14,18 @@ from workbench.engines.command_line import StartOfEngine
 from workbench.model.plan import LaunchPlan
 from workbench.recipes.imports.containers import parse_environment, use_host_paths
 from workbench.recipes.imports.fields import (
+    add_unknown_field_notes,
     count_field,
     fill_in_placeholders,
     first_text_field,
     flag_arguments,
-    note_unknown_fields,
     scalar_text,
     table_field,
     text_field,
     text_list_field,
 )
 from workbench.recipes.imports.server_command import ServerCommand, no_server_finding
-from workbench.recipes.imports.shell_script import find_server_commands, recipe_of
+from workbench.recipes.imports.shell_script import find_server_commands, recipe_of_commands
 from workbench.recipes.recipe import Given, Notes, Recipe
 
 FORM_TITLE = "sparkrun recipe"
@@ -73,7 +73,7 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
             notes.add_left_out_note(
                 name, "it configures the container, and a preset starts the engine itself"
             )
-    note_unknown_fields(document, " ".join((_KNOWN, *_HOOKS, *_OF_CONTAINER)), notes)
+    add_unknown_field_notes(document, " ".join((_KNOWN, *_HOOKS, *_OF_CONTAINER)), notes)
     defaults = table_field(document, "defaults", notes)
     env = parse_environment(document.get("env"), notes)
     volumes = [_expand_home_in_volume(one) for one in text_list_field(document, "volumes", notes)]
@@ -89,7 +89,7 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
         if command.image:  # the program is one of the image
             command.start = replace(command.start, executable=())
             use_host_paths(command, volumes, notes)
-    recipe = recipe_of(commands, notes, FORM_TITLE)
+    recipe = recipe_of_commands(commands, notes, FORM_TITLE)
     nodes = count_field(document, "min_nodes") or (2 if document.get("cluster_only") is True else 1)
     if nodes > 1:
         notes.add_left_out_note(

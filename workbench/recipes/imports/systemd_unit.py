@@ -12,7 +12,7 @@ from dataclasses import replace
 from workbench.model.findings import Finding, Level
 from workbench.model.untrusted_numbers import parse_whole_number
 from workbench.recipes.imports.server_command import ServerCommand, no_server_finding
-from workbench.recipes.imports.shell_script import find_server_commands, recipe_of
+from workbench.recipes.imports.shell_script import find_server_commands, recipe_of_commands
 from workbench.recipes.recipe import Notes, Recipe
 
 FORM_TITLE = "systemd unit"
@@ -50,7 +50,7 @@ def read(text: str, notes: Notes) -> Recipe:
         return Recipe(None, FORM_TITLE, title=title)
     workdir = _working_directory(service, notes)
     placed = [replace(one, workdir=one.workdir or workdir) for one in found]
-    recipe = recipe_of(placed, notes, FORM_TITLE)
+    recipe = recipe_of_commands(placed, notes, FORM_TITLE)
     _add_ignored_setting_notes(service, notes)
     if recipe.plan is None:
         return recipe

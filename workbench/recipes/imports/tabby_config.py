@@ -18,7 +18,7 @@ from workbench.model.plan import LaunchPlan
 from workbench.model.untrusted_text import as_table, clean_data, clean_text
 from workbench.recipes import yaml_text
 from workbench.recipes.imports.fields import flag_arguments, table_field
-from workbench.recipes.imports.server_command import ServerCommand, plan_of
+from workbench.recipes.imports.server_command import ServerCommand, plan_of_command
 from workbench.recipes.recipe import Given, Notes, Recipe
 
 FORM_TITLE = "TabbyAPI configuration"
@@ -103,7 +103,7 @@ def _plan_of_config(document: Mapping[str, Any], notes: Notes, source: Path | No
         words += flag_arguments(engine, section, notes, f"{name}: ")
     start = StartOfEngine(engine, (), tuple(words))
     workdir = str(source) if source is not None else None
-    plan = plan_of(ServerCommand(start, workdir=workdir), notes)
+    plan = plan_of_command(ServerCommand(start, workdir=workdir), notes)
     if isinstance(loras, list) and loras:
         plan = plan.with_flag("loras", loras, Origin.PRESET)
     elif loras:

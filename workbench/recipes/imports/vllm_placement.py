@@ -55,12 +55,12 @@ class Placement:
             return None
         return round(self.need_gb * GB / 2**30 / self.gpus, 1)
 
-    def fits_on(self, gpus: int, size_gb: float) -> bool:
+    def fits_on_gpus(self, gpu_count: int, size_gb: float) -> bool:
         """Return whether the variant fits on a host with so many GPUs of `size_gb` each. False if
         its number of GPUs or its memory is unknown."""
         if self.gpus is None or self.need_gb is None:
             return False
-        return self.gpus <= gpus and self.gpus * size_gb >= self.need_gb
+        return self.gpus <= gpu_count and self.gpus * size_gb >= self.need_gb
 
 
 def choose_placement(
@@ -82,7 +82,7 @@ def choose_placement(
     return Placement(strategy, next((n for n in _COUNTS if n >= max(enough, least)), None), need)
 
 
-def note_memory_fit(
+def add_memory_fit_note(
     document: Mapping[str, Any],
     variants: Mapping[str, Any],
     chosen: str,
@@ -107,7 +107,7 @@ def note_memory_fit(
         return
     host = f"{len(given.gpus)} x {size:.0f} GB"
     text = f"the variant {chosen} needs {need:g} GB of GPU memory"
-    if placement.fits_on(len(given.gpus), size):
+    if placement.fits_on_gpus(len(given.gpus), size):
         notes.add(Level.INFO, "memory", f"{text}: {gpus} of {host}")
         return
     if gpus is not None:
@@ -129,7 +129,7 @@ def _variants_that_fit(
             continue
         other = choose_placement(document, variant, given, Notes())
         gpus, need = other.gpus, other.need_gb
-        if gpus is not None and other.fits_on(len(given.gpus or ()), size):
+        if gpus is not None and other.fits_on_gpus(len(given.gpus or ()), size):
             found.append(f"--entry {name} ({need:g} GB on {count_of(gpus, 'GPU')})")
     return found
 
@@ -168,11 +168,11 @@ def collect_override_arguments_and_environment(
                 env |= value
             elif name not in ("tp", "hardware_overrides"):
                 notes.add_not_understood_warning(f"{where}: {name}", value)
-    _note_other_overrides(document, variant, strategy, keys, notes)
+    _add_other_override_notes(document, variant, strategy, keys, notes)
     return arguments, env
 
 
-def _note_other_overrides(
+def _add_other_override_notes(
     document: Mapping[str, Any],
     variant: Mapping[str, Any],
     strategy: str,

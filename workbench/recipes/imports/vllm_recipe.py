@@ -13,17 +13,17 @@ from workbench.model.flags import Origin
 from workbench.model.untrusted_text import as_list, as_table
 from workbench.recipes.imports.containers import parse_environment
 from workbench.recipes.imports.fields import (
+    add_unknown_field_notes,
     first_text_field,
-    note_unknown_fields,
     table_field,
     text_field,
     text_list_field,
 )
-from workbench.recipes.imports.server_command import ServerCommand, plan_of
+from workbench.recipes.imports.server_command import ServerCommand, plan_of_command
 from workbench.recipes.imports.vllm_placement import (
+    add_memory_fit_note,
     choose_placement,
     collect_override_arguments_and_environment,
-    note_memory_fit,
 )
 from workbench.recipes.recipe import Given, Notes, Recipe, shorten_value
 
@@ -58,9 +58,9 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     given.require_known_entry(FORM_TITLE, "variant", variants)
     chosen = given.entry or "default"
     variant = table_field(variants, chosen, notes)
-    note_unknown_fields(document, _KNOWN, notes)
-    note_unknown_fields(model, _OF_MODEL, notes, "model: ")
-    note_unknown_fields(variant, _OF_VARIANT, notes, f"the variant {chosen}: ")
+    add_unknown_field_notes(document, _KNOWN, notes)
+    add_unknown_field_notes(model, _OF_MODEL, notes, "model: ")
+    add_unknown_field_notes(variant, _OF_VARIANT, notes, f"the variant {chosen}: ")
     placement = choose_placement(document, variant, given, notes)
     arguments = text_list_field(model, "base_args", notes)
     env = parse_environment(model.get("base_env"), notes)
@@ -73,7 +73,7 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
         elif isinstance(feature, Mapping):
             arguments += text_list_field(feature, "args", notes)
             env |= parse_environment(feature.get("env"), notes)
-            note_unknown_fields(
+            add_unknown_field_notes(
                 feature, "args env description label", notes, f"the feature {name}: "
             )
     arguments += text_list_field(variant, "extra_args", notes)
@@ -84,14 +84,14 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     arguments += more
     env |= parse_environment(more_env, notes)
     _add_ignored_field_notes(document, chosen, variants, notes)
-    note_memory_fit(document, variants, chosen, placement, given, notes)
+    add_memory_fit_note(document, variants, chosen, placement, given, notes)
     engine = registry.get_engine("vllm")
     identity = first_text_field(notes, (variant, "model_id"), (model, "model_id"))
     if identity:
         arguments.insert(0, identity)
     start = StartOfEngine(engine, (), tuple(arguments))
     image = _nvidia_image(variant, notes) or _nvidia_image(model, notes)
-    plan = plan_of(ServerCommand(start, env, image=image), notes)
+    plan = plan_of_command(ServerCommand(start, env, image=image), notes)
     for flag, value in placement.flags.items():
         if plan.flag(flag) is None:
             plan = plan.with_flag(flag, value, Origin.PRESET)

@@ -60,7 +60,7 @@ def render(report: Report) -> str:
             {"error_details": {"type": kind, "message": kind}, "count": count}
             for kind, count in result.summary.errors.items()
         ],
-        **_begin_and_end_times(result),
+        **_start_and_end_times(result),
         "notes": [*result.summary.notes, *result.summary.marked],
     }
     return json_text(document)
@@ -176,7 +176,7 @@ def _end_state(summary: BenchSummary) -> dict[str, Any]:
     return {"is_complete": False, "incomplete_reason": "; ".join(summary.refused)}
 
 
-def _begin_and_end_times(result: BenchResult) -> dict[str, str]:
+def _start_and_end_times(result: BenchResult) -> dict[str, str]:
     """Return the begin and the end of the run. A stored result has the time of its end; its begin
     is left out if its duration is not known."""
     end = {"end_time": datetime.fromtimestamp(result.unix_s, UTC).isoformat()}

@@ -99,10 +99,10 @@ class Fields:
         place_in_file = str(self.file)
         if self.line is not None:
             place_in_file += f":{self.line}"
-        text = f"{place_in_file}: {self._place_of(place)}: {problem}"
+        text = f"{place_in_file}: {self._path_of_field(place)}: {problem}"
         return InputError(text, next_step=NOTHING_IMPORTED)
 
-    def _place_of(self, name: str) -> str:
+    def _path_of_field(self, name: str) -> str:
         return ".".join(filter(None, (self.at, name)))
 
     def number(self, name: str, unit: str = "") -> float | None:
@@ -159,7 +159,7 @@ class Fields:
         value = self.data.get(name)
         if not isinstance(value, dict | None):
             raise self.field_error(name, "the field must be an object")
-        return Fields(self.file, value, self._place_of(name), self.line)
+        return Fields(self.file, value, self._path_of_field(name), self.line)
 
     def objects(self, name: str) -> list[Fields]:
         """Return the field `name`, which must be a list of objects; [] if it is absent."""
@@ -168,7 +168,7 @@ class Fields:
             return []
         if not isinstance(value, list) or not all(isinstance(v, dict) for v in value):
             raise self.field_error(name, "the field must be a list of objects")
-        at = self._place_of(name)
+        at = self._path_of_field(name)
         return [Fields(self.file, v, f"{at}[{i}]", self.line) for i, v in enumerate(value)]
 
     def numbers(self, name: str, unit: str = "") -> list[float] | None:

@@ -69,7 +69,7 @@ def _retokenized_note(fields: Fields, output: int | None) -> str:
     )
 
 
-def _workload_fields(fields: Fields, completed: int, output: int | None) -> dict[str, Any]:
+def _workload_fields(fields: Fields, completed: int, output_tokens: int | None) -> dict[str, Any]:
     backend = fields.text_or("backend")
     found: dict[str, Any] = {
         "requests": completed,
@@ -84,7 +84,7 @@ def _workload_fields(fields: Fields, completed: int, output: int | None) -> dict
         found |= {"rate": rate, "arrival": "poisson"}
     for name, tokens in (
         ("input_tokens", fields.count("total_input_tokens")),
-        ("max_tokens", output),
+        ("max_tokens", output_tokens),
     ):
         if tokens and completed:
             found[name] = round(tokens / completed)

@@ -159,7 +159,7 @@ class Recipes:
         import tomlkit
 
         from workbench import engines
-        from workbench.recipes.preset_document import document_of, preset_id_of
+        from workbench.recipes.preset_document import preset_document_of_recipe, preset_id_of
         from workbench.store.preset_check import check_text
         from workbench.store.toml_edit import drop_none_values
 
@@ -167,7 +167,9 @@ class Recipes:
             first, *others = recipe.findings
             raise InputError(first.text, next_step=first.fix, findings=tuple(others))
         chosen = preset_id or preset_id_of(recipe)
-        document: dict[str, Any] = drop_none_values(document_of(recipe, chosen, source))
+        document: dict[str, Any] = drop_none_values(
+            preset_document_of_recipe(recipe, chosen, source)
+        )
         checked = check_text(tomlkit.dumps(document))
         about_file = tuple(replace(f, line=None) for f in checked.findings)
         catalog = engines.get_engine(recipe.plan.engine).catalog()

@@ -219,7 +219,7 @@ class SimulatedEngine:
             log.write_line(line, level="ERROR")
 
     @abstractmethod
-    def log_taken_port(self, log: EngineLog, host: str, port: int, error: OSError) -> None:
+    def log_port_in_use(self, log: EngineLog, host: str, port: int, error: OSError) -> None:
         """Write the log lines of an engine whose port is in use."""
 
     def log_stop(self, log: EngineLog) -> None:
@@ -265,7 +265,7 @@ class SimulatedEngine:
             divergence += DIVERGENCE_FP8_CACHE
         return divergence
 
-    def asks_log_probabilities(self, body: Mapping[str, Any]) -> bool:
+    def requests_log_probabilities(self, body: Mapping[str, Any]) -> bool:
         """Return whether a request to /v1/completions asks for log probabilities."""
         return bool(body.get("logprobs")) and not body.get("stream")
 

@@ -14,7 +14,7 @@ from workbench.sim.flag_parser import ArgumentsRejected, Catalog
 from workbench.sim.language_model import text_of_tokens
 from workbench.sim.launch_options import LaunchOptions, int_flag, values_or_default
 from workbench.sim.memory_fit import Failure, Fit, GpuMemory
-from workbench.sim.openai_api import body_of, prompt_ids
+from workbench.sim.openai_api import parse_json_body, prompt_ids
 from workbench.sim.startup import StartupPhase
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class SimulatedLlamacpp(SimulatedEngine):
     def ready_line(self, address: str) -> StartupPhase:
         return StartupPhase(0.0, f"srv  llama_server: listening on {address}")
 
-    def log_taken_port(self, log: EngineLog, host: str, port: int, error: OSError) -> None:
+    def log_port_in_use(self, log: EngineLog, host: str, port: int, error: OSError) -> None:
         log.write_line(
             f"srv         start: couldn't bind HTTP server socket, hostname: {host}, port: {port}",
             level="E",
@@ -164,7 +164,7 @@ class SimulatedLlamacpp(SimulatedEngine):
     def uses_defective_speculation(self, launch: LaunchOptions) -> bool:
         return bool(launch.flags.get("spec-draft-model") or launch.flags.get("spec-draft-hf"))
 
-    def asks_log_probabilities(self, body: Mapping[str, Any]) -> bool:
+    def requests_log_probabilities(self, body: Mapping[str, Any]) -> bool:
         """Return False: /v1/completions has none of the prompt, and Workbench uses /completion."""
         return False
 
@@ -259,7 +259,7 @@ class SimulatedLlamacpp(SimulatedEngine):
 
 def _reply_completion(api: Api, request: Request) -> None:
     """Answer a request to llama-server's own endpoint."""
-    body = body_of(request)
+    body = parse_json_body(request)
     top = int(body.get("n_probs") or 0)
     biases = body.get("logit_bias") or []
     forced = next((token for token, bias in biases if bias >= _FORCING_BIAS), None)

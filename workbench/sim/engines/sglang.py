@@ -19,7 +19,7 @@ from workbench.sim.launch_options import (
     values_or_default,
 )
 from workbench.sim.memory_fit import GIB, GRAPHS_GIB, Failure, Fit, GpuMemory
-from workbench.sim.openai_api import body_of, prompt_ids
+from workbench.sim.openai_api import parse_json_body, prompt_ids
 from workbench.sim.startup import (
     StartupPhase,
     reason_against_custom_all_reduce,
@@ -63,7 +63,7 @@ class SimulatedSglang(SimulatedEngine):
         return f"sglang version: {version}" if words[:1] in (["version"], ["--version"]) else None
 
     def select_flag_arguments(self, arguments: list[str]) -> list[str]:
-        return launch_options.words_after_serve(self, arguments)
+        return launch_options.arguments_after_serve(self, arguments)
 
     def parse_launch(
         self, catalog: Catalog, flags: dict[str, Any], positional: list[str]
@@ -198,7 +198,7 @@ class SimulatedSglang(SimulatedEngine):
             log.write_raw_line(line)
         log.write_line("Received sigquit from a child process. It usually means the child failed.")
 
-    def log_taken_port(self, log: EngineLog, host: str, port: int, error: OSError) -> None:
+    def log_port_in_use(self, log: EngineLog, host: str, port: int, error: OSError) -> None:
         text = (
             f"error while attempting to bind on address ('{host}', {port}): address already in use"
         )
@@ -297,7 +297,7 @@ class SimulatedSglang(SimulatedEngine):
                     {"sglang:realtime_tokens_total": count}, "counter", f'mode="{mode}",{labels}'
                 )
             for key, metric in _HISTOGRAMS.items():
-                out += histograms[key].lines(metric, labels)
+                out += histograms[key].metric_lines(metric, labels)
         return out
 
 
@@ -312,7 +312,7 @@ def _server_arguments(launch: LaunchOptions) -> dict[str, Any]:
 
 def _reply_generation(api: Api, request: Request) -> None:
     """Answer a request to SGLang's own endpoint."""
-    body = body_of(request)
+    body = parse_json_body(request)
     sampling = body.get("sampling_params") or {}
     given = body.get("input_ids")
     ids = prompt_ids(body.get("text") if given is None else given)

@@ -14,7 +14,7 @@ from workbench.sim.flag_parser import Catalog, parse_small_yaml
 from workbench.sim.language_model import pieces_of, text_of_tokens, token_ids_of
 from workbench.sim.launch_options import LaunchOptions, int_flag, text_flag
 from workbench.sim.memory_fit import Fit
-from workbench.sim.openai_api import bad_request, body_of, prompt_ids
+from workbench.sim.openai_api import bad_request, parse_json_body, prompt_ids
 from workbench.sim.startup import StartupPhase
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class SimulatedTabbyapi(SimulatedEngine):
     def ready_line(self, address: str) -> StartupPhase:
         return StartupPhase(0.0, f"Uvicorn running on {address} (Press CTRL+C to quit)")
 
-    def log_taken_port(self, log: EngineLog, host: str, port: int, error: OSError) -> None:
+    def log_port_in_use(self, log: EngineLog, host: str, port: int, error: OSError) -> None:
         log.write_line(
             f"Port {port} is currently in use. Switching to {port + 1}.", level="WARNING"
         )
@@ -170,7 +170,7 @@ class SimulatedTabbyapi(SimulatedEngine):
     def extra_routes(self, api: Api) -> dict[tuple[str, str], Callable[[Request], None]]:
         return {
             ("POST", "/v1/token/decode"): lambda r: r.reply(
-                200, {"text": text_of_tokens(prompt_ids(body_of(r).get("tokens")))}
+                200, {"text": text_of_tokens(prompt_ids(parse_json_body(r).get("tokens")))}
             )
         }
 

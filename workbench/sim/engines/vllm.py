@@ -67,7 +67,7 @@ class SimulatedVllm(SimulatedEngine):
         return version if words[:1] in (["--version"], ["-v"]) else None
 
     def select_flag_arguments(self, arguments: list[str]) -> list[str]:
-        return launch_options.words_after_serve(self, arguments)
+        return launch_options.arguments_after_serve(self, arguments)
 
     def normalize_option(self, option: str) -> str:
         return option.replace("_", "-") if option.startswith("--") else option
@@ -350,7 +350,7 @@ class SimulatedVllm(SimulatedEngine):
             )
         log.write_raw_line("RuntimeError: Engine core initialization failed. See root cause above.")
 
-    def log_taken_port(self, log: EngineLog, host: str, port: int, error: OSError) -> None:
+    def log_port_in_use(self, log: EngineLog, host: str, port: int, error: OSError) -> None:
         log.write_raw_line("Traceback (most recent call last):\n    sock.bind(addr)")
         log.write_raw_line(f"OSError: [Errno {error.errno}] {error.strerror}")
 
@@ -389,10 +389,10 @@ class SimulatedVllm(SimulatedEngine):
         config = launch.flags.get("speculative-config") or {}
         return isinstance(config, dict) and "mtp" in str(config.get("method", "")).lower()
 
-    def asks_log_probabilities(self, body: Mapping[str, Any]) -> bool:
+    def requests_log_probabilities(self, body: Mapping[str, Any]) -> bool:
         if body.get("prompt_logprobs") is not None and body.get("stream"):
             raise bad_request("`prompt_logprobs` are not available when `stream=True`.")
-        return body.get("prompt_logprobs") is not None or super().asks_log_probabilities(body)
+        return body.get("prompt_logprobs") is not None or super().requests_log_probabilities(body)
 
     def reply_with_log_probabilities(
         self, api: Api, request: Request, body: Mapping[str, Any]
@@ -475,7 +475,7 @@ class SimulatedVllm(SimulatedEngine):
             )
             out += metric_sample_lines(success, "counter", f'{labels},finished_reason="length"')
             for key, metric in _HISTOGRAMS.items():
-                out += histograms[key].lines(metric, labels)
+                out += histograms[key].metric_lines(metric, labels)
             share = launch.memory_share
             out.append(
                 f'vllm:cache_config_info{{{cache},engine="{i}",gpu_memory_utilization="{share}"}} '

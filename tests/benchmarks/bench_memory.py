@@ -103,7 +103,7 @@ def child(what: str, *words: str) -> int:
 
     class Talking(Session):
         async def _begin(self) -> None:
-            await super()._begin_work_on_host()
+            await super()._connect_and_start_readings()
             from workbench import engines
             from workbench.model.plan import Command, LaunchPlan
 

@@ -112,7 +112,7 @@ class VirtualServers:
         parts = session.sweeps._parts
         parts.servers.launch = self._launch  # type: ignore[method-assign,assignment]
         parts.servers.wait_ready = self._ready  # type: ignore[method-assign,assignment]
-        parts.servers.end = self._end  # type: ignore[method-assign,assignment]
+        parts.servers.stop_run_quietly = self._end  # type: ignore[method-assign,assignment]
         parts.bench.benchmark_run = self._bench  # type: ignore[method-assign,assignment]
         parts.experiments.run_experiment = self._compare  # type: ignore[method-assign,assignment]
 
@@ -327,9 +327,9 @@ async def _loaded(session: Session, preset: str, case: Case) -> PlanEditor:
 
 
 def _situation(editor: PlanEditor) -> Situation:
-    plan, surroundings = editor.effective_plan, editor.surroundings
-    gpus = list_visible_gpus(plan, surroundings.gpus)
-    return Situation(plan, editor.catalog, editor.engine, gpus, surroundings.installed_version)
+    plan, host_context = editor.effective_plan, editor.host_context
+    gpus = list_visible_gpus(plan, host_context.gpus)
+    return Situation(plan, editor.catalog, editor.engine, gpus, host_context.installed_version)
 
 
 async def _final(session: Session, sweep: Sweep) -> Experiment | None:

@@ -408,13 +408,14 @@ def test_a_service_of_others_is_found_followed_restarted_and_left(tmp_path: Path
             assert found[0].adopt_command == (
                 f"workbench adopt systemd:vllm.service --run-option scope={SCOPE}"
             )
-            run_id = await adoption.adopt_server(session, "systemd", "vllm", OPTIONS)
+            run_id = await adoption.adopt_and_return_run_id(session, "systemd", "vllm", OPTIONS)
             status = await session.servers.wait_ready(run_id, READY_S)
             assert (status.state, status.port, status.others) == (ServerState.READY, port, True), (
                 status.reason
             )
             assert (
-                await adoption.adopt_server(session, "systemd", "vllm.service", OPTIONS) == run_id
+                await adoption.adopt_and_return_run_id(session, "systemd", "vllm.service", OPTIONS)
+                == run_id
             )
             assert "sesame" not in repr(session.servers.supervisor.record(run_id))
             assert await adoption.restart_command(session, run_id) == (
@@ -427,7 +428,7 @@ def test_a_service_of_others_is_found_followed_restarted_and_left(tmp_path: Path
             await eventually(
                 lambda: started(supervisor, run_id) == 2, what="the log of both starts"
             )
-            stopped = await session.servers.end(run_id)
+            stopped = await session.servers.stop_run_quietly(run_id)
             assert (stopped.state, again.pid is not None and alive(again.pid)) == (
                 ServerState.STOPPED,
                 True,
@@ -438,10 +439,12 @@ def test_a_service_of_others_is_found_followed_restarted_and_left(tmp_path: Path
                 match=r"nothing\.service is not running: it is not "
                 r"found",
             ):
-                await adoption.adopt_server(session, "systemd", "nothing", OPTIONS)
+                await adoption.adopt_and_return_run_id(session, "systemd", "nothing", OPTIONS)
             if SCOPE == "system":
                 with pytest.raises(ServerError, match="runs no engine"):
-                    await adoption.adopt_server(session, "systemd", "systemd-journald", OPTIONS)
+                    await adoption.adopt_and_return_run_id(
+                        session, "systemd", "systemd-journald", OPTIONS
+                    )
         finally:
             await session.close()
             systemctl("stop", "vllm.service")
@@ -493,7 +496,9 @@ def test_a_found_service_of_sglang_is_benchmarked_as_an_adopted_run(tmp_path: Pa
                 ]
             assert (found[0].engine, found[0].unit) == ("sglang", "sglang.service")
             _, _, named, *_ = (found[0].adopt_command or "").split()
-            run_id = await adoption.adopt_server(session, *named.split(":"), found[0].run_options)
+            run_id = await adoption.adopt_and_return_run_id(
+                session, *named.split(":"), found[0].run_options
+            )
             status = await session.servers.wait_ready(run_id, READY_S)
             assert (status.state, status.engine, status.others) == (
                 ServerState.READY,
@@ -510,7 +515,7 @@ def test_a_found_service_of_sglang_is_benchmarked_as_an_adopted_run(tmp_path: Pa
             result = await session.results.get(await session.bench.benchmark_run(run_id, **shape))
             assert (result.summary.requests_ok, result.summary.requests_failed) == (8, 0)
             assert result.conditions.engine == "sglang" and result.conditions.run_as == "systemd"
-            assert (await session.servers.end(run_id)).state is ServerState.STOPPED
+            assert (await session.servers.stop_run_quietly(run_id)).state is ServerState.STOPPED
             assert systemctl("is-active", "sglang.service").strip() == "active"
         finally:
             await session.close()

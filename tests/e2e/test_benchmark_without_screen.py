@@ -98,7 +98,9 @@ def test_what_a_killed_screen_has_measured_is_kept_and_told(
         session.subscribe(lambda state, _: seen.append((state.servers_read, state.server)))
         try:
             await session.link.connect()
-            await asyncio.gather(session._look_for_left_results(), session.servers.adopt())
+            await asyncio.gather(
+                session._store_detached_results(), session.servers.list_runs_and_select_one()
+            )
             return session
         finally:
             await session.close()

@@ -82,7 +82,7 @@ def test_the_shape_of_a_rejected_benchmark_is_not_suggested_again(
 
                 monkeypatch.setattr(session.bench, "benchmark_run", run)
                 await session.bench.run_requested_benchmark(
-                    "run", session.load.make_spec(None, asked), asked
+                    "run", session.server_load.make_spec(None, asked), asked
                 )
             assert (session.bench.default_spec().concurrency == 4) is kept
         await session.close()

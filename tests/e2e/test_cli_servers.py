@@ -485,7 +485,7 @@ def test_a_restart_that_a_signal_ends_before_its_start_says_what_it_leaves(
     """It ended with "ended by SIGTERM" alone, and nobody heard that the server of before was stopped."""
     first = start(cli)["run_id"]
 
-    end = Servers.end
+    end = Servers.stop_run_quietly
 
     async def ends_and_is_signalled(servers: Servers, run_id: str) -> None:
         await end(servers, run_id)
@@ -493,7 +493,7 @@ def test_a_restart_that_a_signal_ends_before_its_start_says_what_it_leaves(
         await asyncio.Event().wait()
 
     with monkeypatch.context() as patched:
-        patched.setattr(Servers, "end", ends_and_is_signalled)
+        patched.setattr(Servers, "stop_run_quietly", ends_and_is_signalled)
         cut = cli(*PRO, "restart", first, "--yes", "--json")
     assert cut.code == 128 + signal.SIGTERM, cut
     said = cut.document["error"]

@@ -98,7 +98,7 @@ def test_another_workbench_that_opens_later_shows_the_reason(cli: Cli, tmp_path:
     async def opened() -> Session:
         session = Session.of_host(None, None)
         await session.link.connect()
-        await session.servers.adopt()
+        await session.servers.list_runs_and_select_one()
         return session
 
     async def go() -> None:

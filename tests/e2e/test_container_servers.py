@@ -39,7 +39,7 @@ from workbench.model.server_run import LogBatch, ServerState, ServerStatus
 from workbench.server import external_servers
 from workbench.server.log_lines import HEAD_BYTES, READ_BYTES
 from workbench.server.supervisor import ServerEvent, Supervisor
-from workbench.session.servers.adoption import plan_of_server
+from workbench.session.servers.adoption import find_adoptable_server
 
 __all__ = ["engine", "on_path"]
 pytestmark = pytest.mark.slow
@@ -233,7 +233,7 @@ def test_a_container_of_others_is_found_followed_and_left_running(
             container = engine("inspect", "--format", "{{.Id}}", name)
             assert found[0].adopt_command == f"workbench adopt podman:{container[:12]}"
 
-            plan, command, its_engine, handle = await plan_of_server(
+            plan, command, its_engine, handle = await find_adoptable_server(
                 supervisor.host, word, container[:12], ()
             )
             assert handle == name

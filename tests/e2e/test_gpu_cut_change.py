@@ -51,7 +51,9 @@ def test_a_change_that_was_cut_off_before_its_command_is_taken_back(tmp_path: Pa
     with box(tmp_path) as far, guarded(far.state_dir, PROFILE) as there:
 
         async def scenario(session: Session) -> None:
-            change = asyncio.create_task(session.gpu.apply(GpuSettings(power_limit_w=350.0)))
+            change = asyncio.create_task(
+                session.gpu.apply_settings(GpuSettings(power_limit_w=350.0))
+            )
             await until(there.journal.exists, what="the journal to announce the change")
             await asyncio.to_thread(far.server.cut)
             with pytest.raises(WorkbenchError):
@@ -83,7 +85,7 @@ def test_during_an_outage_the_screen_says_that_the_guard_has_reverted(tmp_path: 
     with box(tmp_path) as far, guarded(far.state_dir, PROFILE) as there:
 
         async def scenario(session: Session) -> None:
-            assert (await session.gpu.apply(GpuSettings(power_limit_w=350.0))).ok
+            assert (await session.gpu.apply_settings(GpuSettings(power_limit_w=350.0))).ok
             await until(lambda: session.state.guard_deadline_unix_s, what="a heartbeat")
             assert guard_deadline_passed_text(session.state) == ""
             await asyncio.to_thread(far.server.cut)

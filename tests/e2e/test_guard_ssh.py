@@ -34,7 +34,7 @@ def test_a_lost_link(tmp_path: Path, loss: str) -> None:
     with box(tmp_path) as far, guarded(far.state_dir, PROFILE) as there:
 
         async def scenario(session: Session) -> None:
-            report = await session.gpu.apply(WANTED)
+            report = await session.gpu.apply_settings(WANTED)
             assert report.ok and report.guard is not None and report.guard.running
             guard, beats = there.pid, there.gpu / "guard" / "beats"
             await asyncio.sleep(HEARTBEAT_S + 1)

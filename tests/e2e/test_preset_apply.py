@@ -115,7 +115,7 @@ def on(scenario: Callable[[Session], Awaitable[None]], profile: str = PRO) -> No
         session = Session.of_host(None, profile)
         try:
             await session.link.connect()
-            session.presets.refresh()
+            session.presets.reload_presets()
             await session.telemetry.start()
             await session.plans.load_preset("whole")
             await asyncio.wait_for(scenario(session), 60)
@@ -164,7 +164,7 @@ def test_every_part_is_shown_applied_read_back_and_reverted() -> None:
             "warm-up of 3 requests (not sent)",
         )
 
-        assert (await session.gpu.revert()).ok and box.now == BEFORE and box.journal == []
+        assert (await session.gpu.revert_settings()).ok and box.now == BEFORE and box.journal == []
 
     on(scenario)
 
@@ -246,7 +246,7 @@ def test_what_a_host_lacks_is_named_and_the_rest_is_applied() -> None:
         assert done.run_id is not None and {*lacking} == {*problems(done.parts)}
         assert limit is not None and "the process has" in problems(done.parts)["open files"]
         assert len(Box("rtx-pro-6000-passthrough").journal) == 1  # the clock lock
-        await session.gpu.revert()
+        await session.gpu.revert_settings()
 
     on(scenario, "rtx-pro-6000-passthrough")
 
@@ -277,14 +277,16 @@ def test_a_setting_that_somebody_changes_after_the_question_is_left_alone_and_na
             file.write_text("0\n")
         for file in box.files("*/cpuidle/state2/disable"):
             file.write_text("1\n")
-        report = await session.gpu.revert()
+        report = await session.gpu.revert_settings()
         (foreign,) = [o for o in report.outcomes if o.foreign]
         assert (
             foreign.command.setting == "c_states"
             and ("now off:2: changed by someone else") in foreign.message
         )
         assert box.now == (300.0, {"performance"}, "0010" * 4)
-        assert (await session.gpu.revert(foreign="original")).ok and box.idle == "0001" + "0" * 12
+        assert (
+            await session.gpu.revert_settings(foreign="original")
+        ).ok and box.idle == "0001" + "0" * 12
 
     on(scenario)
 
@@ -298,7 +300,7 @@ async def main():
     session = Session.of_host(None, "rtx-pro-6000")
     session.gpu.guard.options = {"tick_s": 0.1}
     await session.link.connect()
-    session.presets.refresh()
+    session.presets.reload_presets()
     session.gpu.guard.begin_heartbeats()
     await session.plans.load_preset("whole")
     preset = PresetApply(session)
@@ -335,7 +337,7 @@ def test_an_interruption_says_what_is_left(step: str, settings: str, now: Any) -
         runs_on = f"the server {server.run_id} runs on until `workbench stop {server.run_id}`"
         assert cut.value.left == f"{settings}; {runs_on}"
         assert Box().now == now
-        await session.gpu.revert()
+        await session.gpu.revert_settings()
 
     on(scenario)
 

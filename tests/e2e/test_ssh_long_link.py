@@ -160,7 +160,7 @@ def test_a_benchmark_over_two_sessions(tmp_path: Path, client: str) -> None:
                 lambda: session.state.telemetry_monotonic_s != at, SOON_S, "the next reading"
             )
             assert session.state.host.link == "connected"
-            await session.servers.end(run_id)
+            await session.servers.stop_run_quietly(run_id)
             assert far.processes() == []
 
     with box(tmp_path, max_sessions=2) as far:

@@ -293,7 +293,7 @@ def cut_at(
 def test_settings_cut_in_the_middle_of_apply(far: Box, word: str, reached: bool) -> None:
     async def scenario(session: Session) -> None:
         restoring = cut_at(far, session, word, reached=reached)
-        report = await asyncio.wait_for(session.gpu.apply(WANTED), SOON_S)
+        report = await asyncio.wait_for(session.gpu.apply_settings(WANTED), SOON_S)
         assert await asyncio.gather(*restoring)
         in_force = far.settings()
         by_setting = {o.command.setting: o for o in report.outcomes}
@@ -312,7 +312,7 @@ def test_settings_cut_in_the_middle_of_apply(far: Box, word: str, reached: bool)
             "also where only the answer may be lost"
         )
         assert (await journal.read_journal(session.host)).entries == () == session.state.alterations
-        assert (await asyncio.wait_for(session.gpu.revert(), SOON_S)).ok
+        assert (await asyncio.wait_for(session.gpu.revert_settings(), SOON_S)).ok
         assert far.settings() == AT_FIRST
         assert session.state.alterations == ()
 
@@ -332,10 +332,10 @@ def test_settings_cut_in_the_middle_of_apply(far: Box, word: str, reached: bool)
 )
 def test_settings_cut_in_the_middle_of_revert(far: Box, word: str, reached: bool) -> None:
     async def scenario(session: Session) -> None:
-        assert (await session.gpu.apply(WANTED)).ok
+        assert (await session.gpu.apply_settings(WANTED)).ok
         assert far.settings() == (450.0, (1000, 2000))
         restoring = cut_at(far, session, word, reached=reached)
-        report = await asyncio.wait_for(session.gpu.revert(), SOON_S)
+        report = await asyncio.wait_for(session.gpu.revert_settings(), SOON_S)
         assert await asyncio.gather(*restoring)
         left = {e.setting: e.before for e in (await journal.read_journal(session.host)).entries}
         assert {a.setting for a in session.state.alterations} == set(left)
@@ -343,7 +343,7 @@ def test_settings_cut_in_the_middle_of_revert(far: Box, word: str, reached: bool
         assert in_force[0] == 600.0 or left["power_limit_w"] == 600.0
         assert in_force[1] is None or "gpu_clocks" in left
         assert report.ok == (not left)
-        assert (await asyncio.wait_for(session.gpu.revert(), SOON_S)).ok
+        assert (await asyncio.wait_for(session.gpu.revert_settings(), SOON_S)).ok
         assert far.settings() == AT_FIRST
         assert session.state.alterations == ()
 
@@ -434,13 +434,13 @@ def test_an_outage_longer_than_an_apply_waits(far: Box) -> None:
 
     async def scenario(session: Session) -> None:
         restoring = cut_at(far, session, "--lock-gpu", reached=True, outage_s=45)
-        report = await asyncio.wait_for(session.gpu.apply(WANTED), 60)
+        report = await asyncio.wait_for(session.gpu.apply_settings(WANTED), 60)
         assert not report.ok and any(
             "still has the previous values" in o.message for o in report.outcomes
         )
         await asyncio.gather(*restoring)
         await eventually(lambda: len(session.state.alterations) == 2, SOON_S, "what is altered")
-        assert (await session.gpu.revert()).ok
+        assert (await session.gpu.revert_settings()).ok
         assert far.settings() == AT_FIRST
 
     run(far, scenario)
@@ -453,7 +453,7 @@ def test_cuts_at_any_moment_of_apply_and_revert(far: Box, seed: int) -> None:
 
     async def scenario(session: Session) -> None:
         for _ in range(4):
-            for change in (lambda: session.gpu.apply(WANTED), session.gpu.revert):
+            for change in (lambda: session.gpu.apply_settings(WANTED), session.gpu.revert_settings):
                 doing = asyncio.create_task(change())  # type: ignore[operator]
                 await asyncio.sleep(chance.uniform(0, 1.5))
                 await asyncio.to_thread(far.server.cut)
@@ -469,7 +469,7 @@ def test_cuts_at_any_moment_of_apply_and_revert(far: Box, seed: int) -> None:
                 }
                 assert power == 600.0 or kept["power_limit_w"] == 600.0
                 assert lock is None or "gpu_clocks" in kept
-            await session.gpu.revert()
+            await session.gpu.revert_settings()
             assert far.settings() == AT_FIRST
 
     run(far, scenario)

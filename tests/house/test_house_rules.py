@@ -279,7 +279,7 @@ def test_a_session_that_has_looked_around_has_loaded_no_benchmark() -> None:
         "        while not session.state.servers_read or session.state.telemetry is None:\n"
         "            await asyncio.sleep(0.01)\n"
         "        await session._own_files_read.wait()\n"
-        "        await session._look_for_left_results()\n"
+        "        await session._store_detached_results()\n"
         "    print(*sys.modules)\n"
         "    await session.close()\n"
         "asyncio.run(main())"

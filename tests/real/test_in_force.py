@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(900)]
 
 
 async def table(session: Session) -> dict[str, InForceRow]:
-    report = await session.servers.in_force()
+    report = await session.servers.read_settings_in_force()
     for row in report.rows:
         print("!" if row.differs else " ", row.name, row.asked, row.in_force, row.where, sep=" | ")
     print(report.notes)

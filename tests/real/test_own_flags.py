@@ -29,7 +29,7 @@ def asked(engine: str) -> tuple[InstalledEngine, FlagCatalog]:
         found = await probe_engine(
             LocalHost(), engines.get_engine(engine), (engine_cache.executable(engine),)
         )
-        return found, await EngineFlags(StateHolder(LocalHost()), ConfigStore()).ask_engine(
+        return found, await EngineFlags(StateHolder(LocalHost()), ConfigStore()).query_engine_flags(
             engines.get_engine(engine), found
         )
 

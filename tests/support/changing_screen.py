@@ -18,10 +18,10 @@ WANTED = GpuSettings(power_limit_w=450.0, gpu_clocks=ClockRange(1000, 2000))
 
 
 class Changing(Session):
-    async def _begin_work_on_host(self) -> None:
-        await super()._begin_work_on_host()
+    async def _connect_and_start_readings(self) -> None:
+        await super()._connect_and_start_readings()
         trial_s = None if sys.argv[2] == "-" else float(sys.argv[2])
-        report = await self.gpu.apply(WANTED, trial_s=trial_s)
+        report = await self.gpu.apply_settings(WANTED, trial_s=trial_s)
         done = Path(sys.argv[3])
         done.with_suffix(".new").write_text("ok" if report.ok else repr(report))
         done.with_suffix(".new").rename(done)

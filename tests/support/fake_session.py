@@ -263,9 +263,12 @@ class FakePart(SimpleNamespace):
 PARTS = {
     "presets": "get=preset missing_variables",
     "plans": "load_preset set_flag unset_flag set_executable set_env unset_env undo redo flag_rows"
-    " notes_about estimate_change"
-    " untrusted_findings trust save_preset script preset_gpu_settings",
-    "servers": "start stop start_problem start_warnings go_back find_other_servers select=select_run search_log "
+    " preset_texts_about_flag=notes_about estimate_change"
+    " untrusted_findings trust_preset_parts=trust write_preset_file=save_preset script "
+    "preset_gpu_settings",
+    "servers": "start stop start_problem start_warnings start_earlier_server=go_back "
+    "find_other_servers select=select_run "
+    "find_numbered_log_lines=search_log "
     "changes_against_running running_plan=plan_that_runs changed_flags_of_running_server",
     "results": "get=result delete=delete_result toggle_comparison_mark=mark compare export_result "
     "compare_result_under_cursor=follow show_matching_results=find_results set_result_note=note_result"
@@ -274,10 +277,11 @@ PARTS = {
     "profile_titles_and_fields=bench_profiles "
     "cancel=cancel_bench"
     " restart_and_compare_results=restart_bench_compare answer_comparison_cost_text=restart_answers_cost",
-    "gpu": "plan=plan_gpu apply=apply_gpu revert=revert_gpu processes=gpu_processes warnings_without_guard"
-    " mark_foreign_changes=marked_commands",
-    "guard": "confirm=confirm_gpu keep=keep_gpu note_screen_drawn=alive",
-    "proof": "verify_lines=verify_gpu probe_commands",
+    "gpu": "plan_setting_commands=plan_gpu apply_settings=apply_gpu revert_settings=revert_gpu "
+    "gpu_processes warnings_without_guard"
+    " annotate_changes_by_others=marked_commands",
+    "guard": "confirm_trial_settings=confirm_gpu keep_settings_on=keep_gpu record_screen_drawn=alive",
+    "gpu_verifier": "verify_and_report_lines=verify_gpu probe_commands",
     "experiments": "run_experiment=experiment resume=resume_experiment stop=stop_experiment "
     "list=list_experiments"
     " get=experiment_called estimate_duration_s=experiment_estimate_s"
@@ -291,8 +295,8 @@ PARTS = {
     "resume=resume_sweep"
     " cancel=cancel_sweep check_flag_values=check_swept_flags plan_tune"
     " estimate_tune_cost=tune_cost tune_load_text=tune_load run_tune",
-    "memory": "read_activity last_form store_form",
-    "hosts": "known_host_names=known_hosts add=add_host",
+    "memory": "load_activity_log last_form store_form",
+    "hosts": "known_host_names=known_hosts add_host_entry=add_host",
 }
 
 
@@ -665,7 +669,7 @@ class FakeSession(FakeMeasuring):
     async def start_warnings(self) -> Sequence[Finding]:
         return ()
 
-    def keep(self, work: Any) -> Any:
+    def spawn_session_task(self, work: Any) -> Any:
         return asyncio.ensure_future(work)
 
     async def finish_measuring(self) -> None:
@@ -899,10 +903,10 @@ async def walked(session: FakeSession, stage: str) -> FakeSession:
         )
     )
     if stage == "altered":
-        await session.gpu.apply(GpuSettings(power_limit_w=500.0))
+        await session.gpu.apply_settings(GpuSettings(power_limit_w=500.0))
         session.push(gpu_findings=((0, "▲ lock 3000 has no effect"),), guard=guard())
     if stage == "trial":
-        await session.gpu.apply(GpuSettings(power_limit_w=500.0), trial_s=60.0)
+        await session.gpu.apply_settings(GpuSettings(power_limit_w=500.0), trial_s=60.0)
     if stage == "experiment":
         session.push(experiment=canned_experiment(4))
     if stage == "experimented":

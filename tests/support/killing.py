@@ -39,7 +39,7 @@ from workbench.hosts.base import Completed, Stream  # noqa: E402
 from workbench.hosts.local import LocalHost  # noqa: E402
 from workbench.model.gpu import Telemetry  # noqa: E402
 from workbench.model.settings import ClockRange, GpuSettings  # noqa: E402
-from workbench.session.gpu.alterations import CUT_CHANGE_OFFER, REVERT_OFFER, revert_offers  # noqa: E402
+from workbench.session.gpu.alterations import CUT_CHANGE_OFFER, REVERT_OFFER, revert_offer_texts  # noqa: E402
 
 SCRIPTS = {client.READ_STATUS_SCRIPT: "look at guard"}
 REQUESTS = {
@@ -270,7 +270,7 @@ class Trial:
         off = {names.get(k, k) for k, v in self.now().items() if v != self.before[k]}
         told = {r.entry.setting for r in found}
         assert off <= told, f"{off - told} is altered, and the next start does not say so"
-        is_offered = not {REVERT_OFFER, CUT_CHANGE_OFFER}.isdisjoint(revert_offers(found))
+        is_offered = not {REVERT_OFFER, CUT_CHANGE_OFFER}.isdisjoint(revert_offer_texts(found))
         kill.reported = altered > 0 and is_offered
         assert kill.reported or not altered, f"altered, but nothing is offered: {found}"
         for again in (False, True):

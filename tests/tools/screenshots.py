@@ -510,7 +510,7 @@ async def _job(scene: Scene) -> None:
     session.plans.editor.apply_assignments(
         ["host=0.0.0.0", "port=8005"], [], env, run_as="slurm", run_options=options
     )
-    session.plans.show()
+    session.plans.show_plan()
     await scene.start()
     await scene.loaded("job-120x40", streams=64)
 
@@ -618,7 +618,7 @@ async def _play_fleet(folder: Path) -> list[Path]:
         for session in sessions:
             if session.state.run_id is not None:
                 await session.servers.stop()
-        await altered.gpu.revert()  # else the guard stays to watch the settings
+        await altered.gpu.revert_settings()  # else the guard stays to watch the settings
         for session in (*sessions, altered):
             await session.close()
 

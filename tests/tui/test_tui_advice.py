@@ -76,7 +76,7 @@ def test_a_setting_is_not_tested_while_settings_are_altered() -> None:
 
     async def scenario(s: RealScreen) -> None:
         await s.serve()
-        assert (await s.session.gpu.apply(GpuSettings(power_limit_w=150.0))).ok
+        assert (await s.session.gpu.apply_settings(GpuSettings(power_limit_w=150.0))).ok
         await s.session.bench.benchmark_selected_run(
             concurrency=8, requests=24, max_tokens=32, warmup=8
         )
@@ -93,6 +93,6 @@ def test_a_setting_is_not_tested_while_settings_are_altered() -> None:
             "press r",
         )
         assert "how sure?" not in s.text
-        await s.session.gpu.revert()
+        await s.session.gpu.revert_settings()
 
     shown(scenario, size=(120, 40))

@@ -92,7 +92,7 @@ def test_a_cluster_is_started_and_stopped_from_another_host(size: tuple[int, int
         s.session.plans.editor.apply_assignments(
             [f"port={free_port()}", f"master-port={free_port()}"], [], env
         )
-        s.session.plans.show()
+        s.session.plans.show_plan()
         await s.press("h")
         await s.until("cluster:sparks", "both  no server")
         await s.press(*"cluster:sp", "ctrl+t")

@@ -33,7 +33,7 @@ def test_one_server_on_two_nodes(tmp_path: Path, size: tuple[int, int]) -> None:
         session.plans.editor.apply_assignments(
             [f"port={free_port()}", f"master-port={free_port()}"], [], env
         )
-        session.plans.show()
+        session.plans.show_plan()
         await screen.press("v")
         await screen.until("# spark-01 (rank 0)")
         await screen.press("escape", "s")

@@ -192,7 +192,7 @@ def test_a_stranger_s_preset_is_shown_before_its_first_start() -> None:
         await d.press("escape")
         assert session.plans.untrusted_findings() and not session.state.servers
         await d.press("s")
-        session.plans.trust()
+        session.plans.trust_preset_parts()
         await d.press("escape", "s")
         assert "Trust this preset?" not in d.text and "Start vllm" in d.text
 

@@ -75,7 +75,7 @@ def test_a_changed_flag_is_measured_after_one_question() -> None:
 def test_an_altered_gpu_setting_is_compared_with_the_value_before() -> None:
     async def scenario(s: RealScreen) -> None:
         await s.serve()
-        assert (await s.session.gpu.apply(GpuSettings(power_limit_w=170.0))).ok
+        assert (await s.session.gpu.apply_settings(GpuSettings(power_limit_w=170.0))).ok
         await s.press("X")
         await s.until("A/B: how sure?", "B gpu.power-limit=170", "are reverted first")
         await s.press("enter")

@@ -58,7 +58,9 @@ def test_a_lock_of_which_the_load_proved_nothing_is_probed_once_its_commands_wer
     async def go() -> None:
         async with real_screen() as s:
             await s.serve()
-            assert (await s.session.gpu.apply(GpuSettings(gpu_clocks=ClockRange(1200, 1200)))).ok
+            assert (
+                await s.session.gpu.apply_settings(GpuSettings(gpu_clocks=ClockRange(1200, 1200)))
+            ).ok
             await s.press("V")
             await s.until("What the load showed", "proves nothing", "p Probe", seconds=60)
             await s.press("p")
@@ -72,7 +74,7 @@ def test_a_lock_of_which_the_load_proved_nothing_is_probed_once_its_commands_wer
             entries = (await journal.read_journal(s.session.host)).entries
             assert {str(e.now) for e in entries} == {"1200,1200"}
             await s.press("escape")
-            await s.session.gpu.revert()
+            await s.session.gpu.revert_settings()
 
     asyncio.run(go())
     assert not crashes(), crashes()[0].read_text()

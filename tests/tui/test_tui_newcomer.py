@@ -39,7 +39,7 @@ def test_a_value_that_is_being_reverted_is_nobody_elses() -> None:
 
     async def scenario(s: RealScreen) -> None:
         await s.until("4 x A100")
-        await s.session.gpu.apply(GpuSettings(power_limit_w=200.0), 0)
+        await s.session.gpu.apply_settings(GpuSettings(power_limit_w=200.0), 0)
         await s.until(
             "power limit 250 → 200 W", lambda: s.state.telemetry.gpus[0].power_limit_w == 200
         )
@@ -83,7 +83,7 @@ def test_processes_that_outlived_their_server_are_stopped_by_x() -> None:
 def test_the_activity_lists_the_guards_actions() -> None:
     async def scenario(s: RealScreen) -> None:
         await s.until("4 x A100")
-        await s.session.gpu.apply(GpuSettings(power_limit_w=200.0), 0, trial_s=5.0)
+        await s.session.gpu.apply_settings(GpuSettings(power_limit_w=200.0), 0, trial_s=5.0)
         await s.until(
             lambda: not s.state.alterations, "the guard reverted GPU0 power limit", seconds=30
         )

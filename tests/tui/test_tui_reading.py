@@ -22,7 +22,7 @@ def test_a_trial_is_kept_and_reverted_while_a_page_is_read(size: tuple[int, int]
         await s.until(
             lambda: s.state.telemetry, lambda: s.session.gpu.alterations.register_dir is not None
         )
-        await s.session.gpu.apply(GpuSettings(power_limit_w=200.0), 0, trial_s=60)
+        await s.session.gpu.apply_settings(GpuSettings(power_limit_w=200.0), 0, trial_s=60)
         await s.press("f1")
         await s.until("Everywhere", lambda: s.state.alterations, lambda: "GPU trial" in s.row(0))
         await s.press("T")

@@ -41,7 +41,7 @@ def test_garbage_is_ready_with_a_question_mark_on_every_screen(
         # Another screen on the same host: the reason is read from the run's directory.
         other = Session.of_host(None, PROFILE)
         await other.link.connect()
-        await other.servers.adopt()
+        await other.servers.list_runs_and_select_one()
         assert other.state.server is not None and other.state.server.state_word == "ready?"
         await other.close()
 

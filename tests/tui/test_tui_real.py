@@ -138,13 +138,13 @@ def test_keys_typed_while_the_commands_are_looked_up_go_nowhere(
 
     async def scenario(s: RealScreen) -> None:
         await s.until("4 x A100")
-        held, planned = asyncio.Event(), s.session.gpu.apply
+        held, planned = asyncio.Event(), s.session.gpu.apply_settings
 
         async def slow(*words: Any, **options: Any) -> Any:
             await held.wait()
             return await planned(*words, **options)
 
-        monkeypatch.setattr(s.session.gpu, "apply", slow)
+        monkeypatch.setattr(s.session.gpu, "apply_settings", slow)
         await s.press("2", "g", "tab", *"200", "enter")
         await s.until("looking up the commands")
         await s.press("enter", "q", "x", "enter")
@@ -243,7 +243,7 @@ def test_a_message_about_the_link_does_not_replace_an_error() -> None:
         await s.until("4 x A100")
 
         async def cut() -> None:
-            with s.session.core.show_busy("reverting GPU settings"):
+            with s.session.core.list_as_busy("reverting GPU settings"):
                 raise SettingsError("the link was lost while nvidia-smi ran", next_step="r again")
 
         s.app.main.services.run_in_background(cut())

@@ -89,7 +89,7 @@ def test_a_screen_shows_the_series_and_the_comparison_of_its_own_host() -> None:
     ExperimentsDb(paths.results_db()).add(own)
 
     async def third(s: RealScreen) -> None:
-        await s.until(lambda: s.state.experiment and s.session.memory.resumed)
+        await s.until(lambda: s.state.experiment and s.session.screen_memory.resumed)
         assert s.state.comparison is None  # the experiment is newer than these results
         await s.press("5", "enter")
         await s.until("A/B experiment 2", f"on {HOST}", "preset")
@@ -111,9 +111,9 @@ def test_a_host_whose_servers_have_ended_is_not_called_new() -> None:
 
 def test_the_activity_is_read_from_disk_and_contains_no_secret() -> None:
     async def first(s: RealScreen) -> None:
-        await s.until(lambda: s.state.servers_read and s.session.memory.resumed)
+        await s.until(lambda: s.state.servers_read and s.session.screen_memory.resumed)
         s.session.core.record_command("vllm serve m --api-key sesame123", "run 1")
-        with pytest.raises(SettingsError), s.session.core.show_busy("reverting GPU settings"):
+        with pytest.raises(SettingsError), s.session.core.list_as_busy("reverting GPU settings"):
             raise SettingsError("the link was lost", host=HOST)
 
     async def second(s: RealScreen) -> None:
@@ -159,16 +159,16 @@ def test_the_activity_log_stays_short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_forms_begin_with_the_values_accepted_last_except_secrets() -> None:
     async def first(s: RealScreen) -> None:
-        await s.until(lambda: s.session.memory.resumed)
-        s.session.memory.store_form(
+        await s.until(lambda: s.session.screen_memory.resumed)
+        s.session.screen_memory.store_form(
             "experiment", {"a": "", "b": "max-num-seqs=64", "pairs": "5", "metric": "TTFT p50"}
         )
-        s.session.memory.store_form("sweep", {"flags": "$HF_TOKEN=a,b", "values": "1"})
-        s.session.memory.store_form("sweep", {"flags": "-api-key=a", "values": "1"})
+        s.session.screen_memory.store_form("sweep", {"flags": "$HF_TOKEN=a,b", "values": "1"})
+        s.session.screen_memory.store_form("sweep", {"flags": "-api-key=a", "values": "1"})
 
     async def second(s: RealScreen) -> None:
-        await s.until(lambda: s.session.memory.last_form("experiment"))
-        assert s.session.memory.last_form("sweep") == {}
+        await s.until(lambda: s.session.screen_memory.last_form_values("experiment"))
+        assert s.session.screen_memory.last_form_values("sweep") == {}
         await s.load()
         await s.press("X")
         await s.until("max-num-seqs=64", "< TTFT p50 >")

@@ -24,7 +24,7 @@ def test_a_plan_that_cannot_start_offers_no_start_and_the_server_runs_on() -> No
         await s.serve()
         run_id = s.state.run_id
         s.session.plans.editor.set_flag("executable", "/nonexistent/vllm")
-        s.session.plans.show()
+        s.session.plans.show_plan()
         await s.press("s")
         text = await s.until("/nonexistent/vllm does not exist", "The server that runs goes on.")
         assert "enter restart" not in text and "esc back to the plan" in text

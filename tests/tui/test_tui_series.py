@@ -282,7 +282,7 @@ def test_a_power_sweep_starts_between_the_limits(drive: Any) -> None:
 
 def test_an_experiment_with_gpu_settings_shows_their_commands_first(drive: Any) -> None:
     async def scenario(d: Any) -> None:
-        await d.session.gpu.apply(GpuSettings(power_limit_w=500.0))
+        await d.session.gpu.apply_settings(GpuSettings(power_limit_w=500.0))
         await d.press("X", "enter")
         await d.until(lambda: "These commands change the GPUs" in d.text)
         assert not d.session.called("experiment")

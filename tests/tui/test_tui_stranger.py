@@ -67,7 +67,7 @@ def test_an_altered_setting_is_named_once_with_its_values_at_80_columns() -> Non
 
     async def scenario(s: RealScreen) -> None:
         await s.until("/250W")
-        await s.session.gpu.apply(GpuSettings(power_limit_w=170.0), None)
+        await s.session.gpu.apply_settings(GpuSettings(power_limit_w=170.0), None)
         await s.until(lambda: "power limit 250 → 170 W" in s.row(0))
         s.session.core.update(gpu_findings=tuple((gpu, "limit 170 W ok") for gpu in range(4)))
         text = await s.until("GPU0-3 limit 170 W ok")
@@ -75,7 +75,7 @@ def test_an_altered_setting_is_named_once_with_its_values_at_80_columns() -> Non
         await s.press("F")
         await s.until(lambda: s.row(2).startswith("0 "))
         assert "power limit 250 → 170 W" in s.row(0) and "…" not in s.row(1)
-        await s.session.gpu.apply(GpuSettings(power_limit_w=200.0), 2)
+        await s.session.gpu.apply_settings(GpuSettings(power_limit_w=200.0), 2)
         await s.until(lambda: "GPU0,1,3 power limit 250 → 170 W +1" in s.row(0))
 
     shown(scenario, size=(80, 24))

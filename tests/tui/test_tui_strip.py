@@ -38,7 +38,7 @@ def after_a_benchmark(gpus: int) -> FakeSession:
     history, now = session.timeline.history, session.ticks
     history.clear()
     for tick in range(now - 60, now + 1):
-        session.load = 1.0 if now - AGO_S[0] <= tick < now - AGO_S[1] else 0.02
+        session.server_load = 1.0 if now - AGO_S[0] <= tick < now - AGO_S[1] else 0.02
         session.remember(tick)
     kinds = (EventKind.BENCH_BEGIN, EventKind.BENCH_END)
     for kind, ago_s in zip(kinds, AGO_S, strict=True):
@@ -230,12 +230,12 @@ def test_a_power_limit_changes_the_picture_from_then_on_and_never_before() -> No
         times, pictures = [await settled(250.0)], []
         for limit_w in (200.0, 170.0):
             pictures.append(picture(times[-1]))
-            assert (await s.session.gpu.apply(GpuSettings(power_limit_w=limit_w))).ok
+            assert (await s.session.gpu.apply_settings(GpuSettings(power_limit_w=limit_w))).ok
             times.append(await settled(limit_w))
         pictures.append(picture(times[-1]))
         roles = {role for row in strip.rows(*strip.content_size) for _, role in row}
         assert "limited" in roles  # held at the limit
-        assert (await s.session.gpu.revert()).ok
+        assert (await s.session.gpu.revert_settings()).ok
         await settled(250.0)
         assert [picture(at_s) for at_s in times] == pictures and len(
             {str(p) for p in pictures}

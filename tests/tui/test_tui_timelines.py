@@ -61,7 +61,9 @@ def test_the_page_of_a_result_has_its_timeline_and_two_are_aligned() -> None:
 
     async def scenario(s: RealScreen) -> None:
         # the marks of the last screen are read by then, and replace none of these
-        await s.until(lambda: len(s.state.results) == 3 and s.session.memory.resumed is not None)
+        await s.until(
+            lambda: len(s.state.results) == 3 and s.session.screen_memory.resumed is not None
+        )
         s.session.results.toggle_comparison_mark(a, "A")
         s.session.results.toggle_comparison_mark(b, "B")
         await s.press("5", "i")

@@ -93,7 +93,7 @@ async def run_benchmark(arguments: argparse.Namespace) -> int:
         shown = not arguments.json and sys.stderr.isatty()
         session.subscribe(_draw_progress if shown else make_unresponsive_server_reporter())
         run_id = await wait_for_ready_run_id(session, arguments.run)
-        await session.gpu.alterations.read()
+        await session.gpu.alterations.read_altered_settings()
         if len(levels) > 1:
             return await _run_concurrency_sweep_command(session, arguments, levels, run_id, load)
         load["concurrency"] = next(iter(levels), None)

@@ -111,7 +111,7 @@ async def _carry_out_bisection(arguments: argparse.Namespace, found: Bisection) 
     )
     with store.hold_lock(found.id):
         async with connect_session(arguments) as session:
-            await session.servers.adopt()
+            await session.servers.list_runs_and_select_one()
             session.subscribe(make_experiment_pair_reporter())
             async with cancel_on_signals(f"`{_resume_command(found)}` goes on with it"):
                 found = await Bisector(found, session, store, print_message).carry_out_bisection()

@@ -223,7 +223,7 @@ async def resume_capacity_search(arguments: argparse.Namespace) -> int:
         cancel_on_signals(),
         report_how_to_resume(session),
     ):
-        await session.servers.adopt()
+        await session.servers.list_runs_and_select_one()
         session.subscribe(make_level_reporter(arguments, (), stored))
         sweep = await session.sweeps.resume(stored.id, max_minutes=arguments.max_minutes)
     return print_sweep(sweep, arguments.json)

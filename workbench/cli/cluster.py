@@ -152,10 +152,10 @@ async def _find_only_or_named_run(session: Session, run: str | None) -> ServerSt
 
 
 def _print_server(status: ServerStatus) -> None:
-    from workbench.session.servers.cluster_servers import rank_lines, server_text
+    from workbench.session.servers.cluster_servers import rank_labels_and_texts, server_text
 
     print_line(server_text(status))
-    for label, text in rank_lines(status):
+    for label, text in rank_labels_and_texts(status):
         print_line(f"  {label:<8} {text}")
     for finding in status.findings:
         if finding.level in (Level.ERROR, Level.WARN):

@@ -48,7 +48,7 @@ async def check_cluster(arguments: argparse.Namespace) -> int:
         report = await cluster_check.examine_cluster(
             cluster_host_of(session), session.plans.current
         )
-    found = cluster_check.check_findings(report)
+    found = cluster_check.sorted_cluster_findings(report)
     lines = [(node.name, cluster_check.node_text(node)) for node in report.nodes]
     document = {
         "cluster": arguments.name,

@@ -102,7 +102,7 @@ def _list_run_ids() -> list[str]:
 def _list_host_names() -> Iterable[str]:
     from workbench.session.hosts import names as host_names
 
-    return (host.name for host in host_names.real_hosts())
+    return (host.name for host in host_names.known_non_simulated_hosts())
 
 
 def _list_cluster_names() -> Iterable[str]:

@@ -70,12 +70,12 @@ async def check_host(arguments: argparse.Namespace) -> int:
 async def _test_gpu_paths(arguments: argparse.Namespace) -> int:
     from workbench.report.finding_blocks import doctor_blocks, gpu_path_blocks
     from workbench.report.formats.terminal import block_lines
-    from workbench.session.hosts.gpu_paths import paths_text, try_paths
+    from workbench.session.hosts.gpu_paths import paths_text, try_copies_between_gpus
 
     async with connect_session(arguments) as session:
         print_message("copying between the GPUs: every case ends within 20 s, all within 5 min")
         async with cancel_on_signals("the copies were ended, and no outcome is kept"):
-            report = await try_paths(session, arguments.engine)
+            report = await try_copies_between_gpus(session, arguments.engine)
     report = replace(report, findings=add_host_options_to_fixes(report.findings, arguments))
     paths = report.paths
     right = "Every byte arrived, at a bandwidth near the nominal one."

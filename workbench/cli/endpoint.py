@@ -38,5 +38,5 @@ async def print_endpoint(arguments: argparse.Namespace) -> int:
     if found.advice:
         print_message(found.advice)
     return print_json_or_lines(
-        arguments.json, {"file": found.file, "name": found.name, **found.entry}, said
+        arguments.json, {"file": found.file, "name": found.name, **found.entry_fields}, said
     )

@@ -101,9 +101,11 @@ async def run_experiment(arguments: argparse.Namespace) -> int:
         await session.servers.supervisor.runs()
         if a.target is None:
             await _load_base_plan(session, arguments)
-        a, b, bases = await session.experiments.targets.look_up(a, b, parse_variables(arguments))
+        a, b, bases = await session.experiments.targets.resolve_targets(
+            a, b, parse_variables(arguments)
+        )
         if arguments.trust:
-            session.experiments.targets.trust_bases(bases)
+            session.experiments.targets.trust_parts_of_plans(bases)
         spec = session.experiments.experiment_spec(a, b, **options)
         for line in plan_lines(spec, session.experiments.estimate_duration_s(a, b, **options)):
             print_message(line)

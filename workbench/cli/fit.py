@@ -35,7 +35,7 @@ async def print_fit_table(arguments: argparse.Namespace) -> int:
     from workbench.engines import registry
     from workbench.gpu.telemetry.source_of_host import read_once
     from workbench.report.formats.terminal import block_lines
-    from workbench.session.plans.model_fit import fit_blocks, fit_report_of_plan
+    from workbench.session.plans.model_fit import fit_report_blocks, fit_report_of_plan
 
     contexts = _parse_context_lengths(arguments.context)
     async with connect_session(arguments) as session:
@@ -69,7 +69,7 @@ async def print_fit_table(arguments: argparse.Namespace) -> int:
         report = fit_report_of_plan(
             session.plans.editor.effective_plan, session.state.telemetry, contexts
         )
-    print_json_or_lines(arguments.json, report.as_json(), block_lines(fit_blocks(report)))
+    print_json_or_lines(arguments.json, report.as_json(), block_lines(fit_report_blocks(report)))
     return 0 if any(row.fits for _, rows in report.groups for row in rows) else 2
 
 

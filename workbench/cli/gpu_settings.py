@@ -113,7 +113,7 @@ async def set_gpu_settings(arguments: argparse.Namespace) -> int:
         raise InputError(f"--trial {arguments.trial:g} is not a number of seconds above 0")
     async with connect_session(arguments) as session:
         settings = _read_settings_by_gpu(arguments, session)
-        commands = await session.gpu.mark_foreign_changes(
+        commands = await session.gpu.annotate_changes_by_others(
             await session.gpu.plan_changes_by_gpu(settings)
         )
         foreign = {(c.gpu_uuid, c.setting) for c in commands if c.foreign}
@@ -266,7 +266,7 @@ async def _revert_unless_interrupted(
     password: str | None = None,
 ) -> SettingsReport:
     async with cancel_on_signals(REVERT_CUT_OFF):
-        return await session.gpu.revert(
+        return await session.gpu.revert_settings(
             gpu, dry_run=arguments.dry_run, password=password, foreign=arguments.foreign
         )
 
@@ -295,7 +295,9 @@ async def print_sudoers_file(arguments: argparse.Namespace) -> int:
 async def confirm_trial_settings(arguments: argparse.Namespace) -> int:
     async with connect_session(arguments) as session:
         text = "confirmed: the settings stay in force"
-        return await _print_guard_state(arguments, text, await session.gpu.guard.confirm(), session)
+        return await _print_guard_state(
+            arguments, text, await session.gpu.guard.confirm_trial_settings(), session
+        )
 
 
 @command(
@@ -309,7 +311,9 @@ async def keep_settings_without_guard(arguments: argparse.Namespace) -> int:
             "kept: the settings stay in force without a guard; `workbench gpu revert` "
             "restores the previous values"
         )
-        return await _print_guard_state(arguments, text, await session.gpu.guard.keep(), session)
+        return await _print_guard_state(
+            arguments, text, await session.gpu.guard.keep_settings_on(), session
+        )
 
 
 async def _print_guard_state(

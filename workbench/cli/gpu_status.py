@@ -68,8 +68,8 @@ async def print_gpu_status(arguments: argparse.Namespace) -> int:
         journal_problem: HostError | SettingsError | None = None
         doubts: tuple[str, ...] = ()
         try:
-            guard = await session.gpu.guard.read()  # and the journal
-            doubts = tuple(await session.gpu.doubtful_claims())
+            guard = await session.gpu.guard.read_guard_state()  # and the journal
+            doubts = tuple(await session.gpu.impossible_claim_texts())
         except (HostError, SettingsError) as error:  # the GPUs can be shown without the journal
             journal_problem = error
         state = session.state
@@ -229,8 +229,8 @@ async def print_journal(arguments: argparse.Namespace) -> int:
         # a reading shows whether the driver was reloaded; the boot id works without GPUs
         with suppress(HostError):
             session.core.update(telemetry=await session.telemetry.get_recent_reading())
-        records, log = await session.gpu.alterations.read_journal()
-        await session.gpu.alterations.read()
+        records, log = await session.gpu.alterations.read_records_and_log()
+        await session.gpu.alterations.read_altered_settings()
         sysfs = "/sys"
         if any(record.entry.gpu_uuid == HOST for record in records):
             sysfs = (await read_core_settings(session.host)).sysfs

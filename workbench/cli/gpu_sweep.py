@@ -79,7 +79,7 @@ async def sweep_setting(arguments: argparse.Namespace) -> int:
         password = None
         if arguments.dry_run or not arguments.yes or sys.stdin.isatty():
             if run_id is None and arguments.url is None and arguments.gpu is None:
-                run_id = await session.servers.selected_or_ready_run()
+                run_id = await session.servers.selected_or_ready_run_id()
             plan = await session.sweeps.list_gpu_sweep_commands(
                 setting.key, values, arguments.gpu, run_id=run_id
             )

@@ -100,7 +100,7 @@ async def read_affected_gpus(
         if info.index in indexes:
             gpus.append({"gpu": info.index, "uuid": info.uuid, "name": info.name})
     processes = []
-    for gpu, pid, name, ours in await session.gpu.processes():
+    for gpu, pid, name, ours in await session.gpu.gpu_processes():
         if gpu in indexes:
             processes.append({"gpu": gpu, "pid": pid, "name": name, "ours": ours})
     absent = {}

@@ -55,9 +55,13 @@ async def verify_settings(arguments: argparse.Namespace) -> int:
     async with connect_session(arguments) as session, cancel_on_signals():
         run_id = await wait_for_ready_run_id(session, arguments.run)
         password = None
-        if arguments.probe and can_prompt(arguments) and (await session.gpu.rights.get()).refusal:
+        if (
+            arguments.probe
+            and can_prompt(arguments)
+            and (await session.gpu.rights.load_rights()).refusal
+        ):
             password = await prompt_for_sudo_password(session, arguments)
-        found = await session.proof.verify_alterations(
+        found = await session.gpu_verifier.verify_alterations(
             arguments.seconds,
             run_id,
             arguments.url,
@@ -95,5 +99,5 @@ def _verification_lines(found: Verification) -> Iterator[str]:
         )
     for line in found.verdict_lines:
         yield f"  {line}" if found.target else line
-    for source in found.sources:
+    for source in found.trap_sources:
         yield f"  source: {source}"

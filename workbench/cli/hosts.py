@@ -28,11 +28,11 @@ _UNKNOWN = "`workbench hosts list` lists the names"
     examples=("workbench hosts list", "workbench hosts list --json"),
 )
 def list_hosts(arguments: argparse.Namespace) -> int:
-    from workbench.session.hosts.names import real_hosts
+    from workbench.session.hosts.names import known_non_simulated_hosts
     from workbench.store.hosts_file import HostsStore
 
     store = HostsStore()
-    listed, clusters = real_hosts(), store.content.clusters
+    listed, clusters = known_non_simulated_hosts(), store.content.clusters
     if arguments.json:
         return print_json(
             {
@@ -78,7 +78,7 @@ async def show_host(arguments: argparse.Namespace) -> int:
     entry, address = settings.host_entry, await session.host.ssh_address()
     engines = {}
     for engine in registry.engine_names():
-        if found := settings.program_for_engine(engine):
+        if found := settings.program_and_file_for_engine(engine):
             program, file = found
             engines[engine] = {"program": program, "from": file}
     clusters = []

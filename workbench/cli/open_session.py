@@ -139,7 +139,7 @@ async def warn_if_benchmark_runs(session: Session) -> None:
     distort the result. A warning that cannot be made is no reason to stop the command."""
     try:
         if session.gpu.alterations.register_dir is None:
-            await session.gpu.alterations.read()
+            await session.gpu.alterations.read_altered_settings()
         await session.measurement_lock.read_owner()
         by = session.state.host.measured_by
         text = f"{session.host.name} is being measured: {by}." if by is not None else ""

@@ -42,7 +42,7 @@ async def print_plan(arguments: argparse.Namespace) -> int:
     async with connect_session(arguments) as session:
         planned = await load_plan(session, arguments)
         if session.plans.preset_gpu_settings():
-            await session.plans.check_gpu_settings(session.gpu.alterations)
+            await session.plans.compare_gpu_settings_with_preset(session.gpu.alterations)
         view = session.plans.view()
         about_host = await session.servers.host_findings()
         findings = add_host_options_to_fixes((*view.findings, *about_host), arguments)
@@ -82,10 +82,10 @@ async def print_plan(arguments: argparse.Namespace) -> int:
             for name, why in node.origins.items():
                 print_line(f"# {name}: {why}")
             print_line(found.shell())
-        if view.real_command and not nodes:
+        if view.start_command and not nodes:
             for name, text in view.run_command.files.items() if view.run_command else ():
                 print_line(f"# file {name}:\n{text.rstrip()}")
-            print_line(view.real_command.shell())
+            print_line(view.start_command.shell())
         if view.memory and view.memory not in {f.text for f in view.findings}:
             print_message(view.memory)
         for finding in view.findings:
@@ -104,7 +104,7 @@ async def load_plan(session: Session, arguments: argparse.Namespace) -> LaunchPl
             print_message(f"cannot read the GPUs: {error.message}")
     session.plans.edit_plan(planned, arguments.preset)
     if getattr(arguments, "trust", False):
-        session.plans.trust()
+        session.plans.trust_preset_parts()
     await session.plans.locate_engine()
     before = session.plans.editor.plan
     # not of clusters
@@ -113,7 +113,7 @@ async def load_plan(session: Session, arguments: argparse.Namespace) -> LaunchPl
         arguments.sets, arguments.unsets, arguments.envs, run_as, run_options
     )
     if getattr(arguments, "trust", False):
-        session.plans.trust()
+        session.plans.trust_preset_parts()
     after = session.plans.editor.plan
     if (after.executable, after.run_as, after.run_options) != (
         before.executable,
@@ -122,7 +122,7 @@ async def load_plan(session: Session, arguments: argparse.Namespace) -> LaunchPl
     ):
         await session.plans.locate_engine()
     await session.plans.read_model_size(session.plans.editor)
-    session.plans.show()
+    session.plans.show_plan()
     return session.plans.editor.effective_plan
 
 

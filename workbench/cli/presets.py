@@ -153,7 +153,7 @@ async def list_flags(arguments: argparse.Namespace) -> int:
         )
     if arguments.probe:
         async with connect_session(arguments) as session:
-            found = await session.plans.engine_flags.find_flag_catalog(
+            found = await session.plans.engine_flags.find_installed_engine(
                 engine, arguments.executable or ""
             )
             if found.problem:
@@ -162,7 +162,7 @@ async def list_flags(arguments: argparse.Namespace) -> int:
                     host=session.host.name,
                     next_step="name the program with --executable",
                 )
-            catalog = await session.plans.engine_flags.ask_engine(engine, found, again=True)
+            catalog = await session.plans.engine_flags.query_engine_flags(engine, found, again=True)
         source = f"as {catalog.asked} on {session.host.name} lists them"
     else:
         catalog, source = engine.catalog(arguments.engine_version), "from the shipped list"

@@ -88,7 +88,7 @@ async def measure_quality(arguments: argparse.Namespace) -> int:
     arms = _parse_arms_to_compare(arguments)
     async with connect_session(arguments) as session:
         await session.servers.supervisor.runs()
-        await session.gpu.alterations.read()
+        await session.gpu.alterations.read_altered_settings()
         variables: Mapping[str, str] = parse_variables(arguments)
         if len(arms) == 1:
             found = session.quality.lineage.find_original_arm(
@@ -100,9 +100,9 @@ async def measure_quality(arguments: argparse.Namespace) -> int:
             a, b = arms
         a, b = await resolve_arms_to_servers(session, a, b)
         comparisons = session.quality
-        a, b, bases = await comparisons.targets.look_up(a, b, variables)
+        a, b, bases = await comparisons.targets.resolve_targets(a, b, variables)
         if arguments.trust:
-            comparisons.targets.trust_bases(bases)
+            comparisons.targets.trust_parts_of_plans(bases)
         for line in plan_lines(a, b, bases, options):
             print_message(line)
         for warning in session.experiments.doubtful_value_warnings(a, b, bases):

@@ -77,7 +77,7 @@ async def import_recipe(arguments: argparse.Namespace) -> int:
     path = None
     if imported.preset is not None and (arguments.yes or not arguments.json):
         await _confirm_save(arguments, imported.preset_id)
-        path = session.presets.recipes.save_as_preset(imported)
+        path = session.presets.recipes.write_preset_file(imported)
         if arguments.line is not None:
             _trust_preset_executable(session, imported.preset_id)
     if arguments.json:

@@ -348,7 +348,9 @@ async def adopt_external_server(arguments: argparse.Namespace) -> int:
     from workbench.session.servers import adoption
 
     async with connect_session(arguments) as session:
-        run_id = await adoption.adopt_server(session, word, handle, arguments.run_options)
+        run_id = await adoption.adopt_and_return_run_id(
+            session, word, handle, arguments.run_options
+        )
         status = session.servers.supervisor.status(run_id)
         if arguments.wait:
             print_message(f"{run_id}: waiting for READY")
@@ -375,7 +377,7 @@ async def restart_run(arguments: argparse.Namespace) -> int:
         status = await find_run(session, arguments.run)
         in_place = await adoption.can_restart_in_place(session, status.run_id)
         if in_place:
-            shown = await adoption.restart_command(session, status.run_id)
+            shown = await adoption.preview_restart_command(session, status.run_id)
         else:
             shown = session.servers.supervisor.record(status.run_id).command.shell()
         if status.may_still_be_running:
@@ -425,7 +427,7 @@ async def probe_server(arguments: argparse.Namespace) -> int:
     async with connect_session(arguments) as session:
         status = await find_run(session, arguments.run)
         await warn_if_benchmark_runs(session)
-        text = await session.servers.probe(status.run_id)
+        text = await session.servers.probe_server_text(status.run_id)
         status = session.servers.supervisor.status(status.run_id)
     document = {"run_id": status.run_id, "state": status.state_word, "text": asdict(text)}
     doubts = [f"  {doubt}" for doubt in filter(None, (*text.notes, text.unjudged))]
@@ -495,4 +497,4 @@ async def wait_for_ready_run_id(session: Session, run: str | None) -> str | None
     status = await session.servers.wait_ready(status.run_id)
     if status.text is not None and status.text_problem:
         print_message(f"{status.run_id} is {status.state_word.upper()}: {status.text.summary}")
-    return await session.servers.ready_run(status.run_id)
+    return await session.servers.ready_run_id(status.run_id)

@@ -92,11 +92,11 @@ async def sweep_flags(arguments: argparse.Namespace) -> int:
         report_how_to_resume(session),
     ):
         await load_plan(session, arguments)
-        await session.servers.adopt()
+        await session.servers.list_runs_and_select_one()
         # an invalid value is an error before the plan is printed
         combinations = list_combinations(session.plans.editor, flags)
         doubtful = [
-            f.text for one in combinations for f in one.editor.list_doubtful_values(one.sets)
+            f.text for one in combinations for f in one.editor.list_flag_value_warnings(one.sets)
         ]
         for text in dict.fromkeys(doubtful):
             print_message(text)
@@ -208,7 +208,7 @@ async def resume_sweep(arguments: argparse.Namespace) -> int:
         cancel_on_signals(),
         report_how_to_resume(session),
     ):
-        await session.servers.adopt()
+        await session.servers.list_runs_and_select_one()
         if stored.kind_details.starts_servers:
             await _confirm_server_stop(
                 session, arguments, sweep_run_id=stored.starting or stored.server

@@ -67,7 +67,7 @@ async def capture_trace(arguments: argparse.Namespace) -> int:
     async with connect_session(arguments) as session:
         run_id = await wait_for_ready_run_id(session, arguments.run)
         if arguments.url is None:
-            run_id = await session.servers.ready_run(run_id)
+            run_id = await session.servers.ready_run_id(run_id)
         simulated = session.host.simulated is not None and arguments.url is None
         async with reach_server(session, run_id, arguments.url) as server:
             capturing = TrafficCapture(path)

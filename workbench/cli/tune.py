@@ -107,7 +107,7 @@ async def tune_preset(arguments: argparse.Namespace) -> int:
         report_how_to_resume(session),
     ):
         await load_plan(session, arguments)
-        await session.servers.adopt()
+        await session.servers.list_runs_and_select_one()
         planned = await session.sweeps.plan_tune(
             arguments.goal,
             arguments.limits,
@@ -188,7 +188,7 @@ async def resume_tune(arguments: argparse.Namespace) -> int:
         cancel_on_signals(),
         report_how_to_resume(session),
     ):
-        await session.servers.adopt()
+        await session.servers.list_runs_and_select_one()
         await _confirm_server_starts(
             session, arguments, tune_run_id=stored.starting or stored.server
         )

@@ -215,7 +215,7 @@ async def run_watches(arguments: argparse.Namespace) -> int:
             given = {"host": watch.host, "simulate": watch.simulate, "container": None}
             own = argparse.Namespace(**{**vars(arguments), **given, "cluster": None})
             async with connect_session(own) as session:
-                await session.servers.adopt()
+                await session.servers.list_runs_and_select_one()
                 session.subscribe(make_experiment_pair_reporter())
                 yield session
 

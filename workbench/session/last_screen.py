@@ -48,7 +48,7 @@ class ScreenMemory:
         self._core, self._experiments, self._results = core, experiments, results
         self._forms: dict[str, dict[str, str]] = {}
         self._subscribed = False
-        self._noted_s = 0.0  # time.monotonic() at the last `note_screen_seen` that did something
+        self._noted_s = 0.0  # time.monotonic() at the last `record_screen_open` that did something
         self._noted: object = None  # what the screen showed then
         self.resumed: Host | None = None  # the host whose marks are kept from now on
         self.left_unix_s: float | None = None  # when the last screen of the host closed
@@ -62,17 +62,17 @@ class ScreenMemory:
         seen = left.get(_SEEN_FIELD)
         self._seen_unix_s = self.left_unix_s = _number_or_none(seen)
         self._forms = _parse_forms(left.get("forms"))
-        await self.read_activity()
-        self._restore_marks(left)
+        await self.load_activity_log()
+        self._restore_result_marks(left)
         with suppress(WorkbenchError):
-            await self._resume_series()
+            await self._show_last_experiment_and_sweep()
             await self._resume_comparison(left.get("compared"))
         if not self._subscribed:
             self._subscribed = True
-            self._core.subscribe(self._store_changed_marks)
+            self._core.subscribe(self._store_changed_result_marks)
         self.resumed = host
 
-    def _restore_marks(self, left: Mapping[str, Any]) -> None:
+    def _restore_result_marks(self, left: Mapping[str, Any]) -> None:
         """Mark the results of the last screen that are listed again."""
         state = self._core.state
         bench = state.bench
@@ -86,24 +86,24 @@ class ScreenMemory:
         has_b = self._core.state.mark_b is not None
         self._core.update(b_chosen=has_b and left.get(_B_CHOSEN_FIELD) is True)
 
-    async def note_screen_seen(self) -> None:
+    async def record_screen_open(self) -> None:
         """Store that this screen is open, once a minute and after each change that the next screen
         would tell: a screen that is killed cannot say when it closed."""
         if self.resumed is not self._core.host:
             return
-        shown = _dated_changes(self._core.state)
+        shown = _fields_with_change_times(self._core.state)
         is_old = time.monotonic() - self._noted_s > _SEEN_INTERVAL_S
         if is_old or shown != self._noted:
             self._noted_s, self._noted = time.monotonic(), shown
-            await asyncio.to_thread(self._store_memory)
+            await asyncio.to_thread(self._store_screen_state)
 
-    def leave_host(self) -> None:
+    def record_screen_close(self) -> None:
         """Store that this screen closes now, and nothing from now on."""
         if self.resumed is self._core.host:
-            self._store_memory()
+            self._store_screen_state()
         self.resumed = None
 
-    async def _resume_series(self) -> None:
+    async def _show_last_experiment_and_sweep(self) -> None:
         """Show the experiment and the sweep that this host's screen showed last. What another
         Workbench is running is left out."""
         if paths.has_results():
@@ -142,12 +142,12 @@ class ScreenMemory:
         if experiment is None or experiment.unix_s < newest_unix_s:
             await self._results().compare(a, b)
 
-    async def read_activity(self) -> None:
+    async def load_activity_log(self) -> None:
         """Read the activity log of this host into the session's state. The log has the actions of
         every Workbench of this user."""
         host = self._core.host.name
         kept = await asyncio.to_thread(activity_log.read_newest_entries, host, MAX_KEPT_ACTIVITY)
-        found = dict.fromkeys(map(_activity_from_entry, kept))
+        found = dict.fromkeys(map(_activity_from_log_entry, kept))
         for activity in self._core.state.activity:
             if activity.host == host:
                 found[activity] = None
@@ -156,7 +156,7 @@ class ScreenMemory:
 
     # ---- forms and marks
 
-    def last_form(self, name: str) -> Mapping[str, str]:
+    def last_form_values(self, name: str) -> Mapping[str, str]:
         """Return the values with which a form was last accepted on this host, by field; {} if there
         are none."""
         return self._forms.get(name, {})
@@ -166,15 +166,15 @@ class ScreenMemory:
         words = list(chain.from_iterable(map(_words_to_check_for_secrets, values.values())))
         if all(mask_argv([word])[0] == word for word in words):
             self._forms[name] = dict(values)
-            self._store_memory()
+            self._store_screen_state()
 
-    def _store_changed_marks(self, state: SessionState, changed: frozenset[str]) -> None:
+    def _store_changed_result_marks(self, state: SessionState, changed: frozenset[str]) -> None:
         if changed.isdisjoint(("comparison", _B_CHOSEN_FIELD, *_MARK_FIELDS)):
             return
         if self.resumed is self._core.host:
-            self._store_memory()
+            self._store_screen_state()
 
-    def _store_memory(self) -> None:
+    def _store_screen_state(self) -> None:
         state = self._core.state
         marks: dict[str, Any] = {}
         for name in (*_MARK_FIELDS, _B_CHOSEN_FIELD):
@@ -187,7 +187,7 @@ class ScreenMemory:
         screen_state.store_screen_state(self._core.host.name, {**marks, "forms": self._forms})
 
 
-def _dated_changes(state: SessionState) -> tuple[object, ...]:
+def _fields_with_change_times(state: SessionState) -> tuple[object, ...]:
     """Return what `since_left` compares with the time at which the screen closed."""
     did_unix_s = state.guard.did_unix_s if state.guard is not None else None
     servers = tuple(map(last_change_unix_s, state.servers))
@@ -217,7 +217,7 @@ def _number_or_none(value: object) -> float | None:
         return None
 
 
-def _activity_from_entry(entry: Mapping[str, Any]) -> Activity:
+def _activity_from_log_entry(entry: Mapping[str, Any]) -> Activity:
     try:
         at = float(entry.get("unix_s") or 0.0)
     except (TypeError, ValueError):

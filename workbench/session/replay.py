@@ -172,7 +172,7 @@ class Replay(Session):
         self._position_s = until_s
         self._show_view(unix_s=float(int(until_s)))
         if cell is not None:
-            self._show_cell(cell)
+            self._show_recorded_values(cell)
 
     def _items_until(self, until_s: float) -> Iterator[Item]:
         # a recording may have any number of lines for one second
@@ -191,7 +191,7 @@ class Replay(Session):
         if event.kind in (EventKind.BENCH_BEGIN, EventKind.BENCH_END):
             self.core.update(bench=BenchState(running=event.kind is EventKind.BENCH_BEGIN))
 
-    def _show_cell(self, cell: Cell) -> None:
+    def _show_recorded_values(self, cell: Cell) -> None:
         by_gpu: dict[int, dict[str, float]] = {}
         for (gpu, name), value in cell.values.items():
             by_gpu.setdefault(gpu, {})[name] = value

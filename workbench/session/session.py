@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from workbench.session.bench.measurement_lock import MeasurementLock
     from workbench.session.bench.server_load import ServerLoad
     from workbench.session.gpu.control import GpuControl
-    from workbench.session.gpu.proof import GpuProof
+    from workbench.session.gpu.proof import GpuVerifier
     from workbench.session.history.kept_history import KeptHistory
     from workbench.session.history.telemetry_watch import TelemetryWatch
     from workbench.session.history.timeline import Timeline
@@ -164,7 +164,7 @@ class Session:
         return Results(self.core, self.timeline)
 
     @cached_property
-    def load(self) -> ServerLoad:
+    def server_load(self) -> ServerLoad:
         from workbench.session.bench.server_load import ServerLoad
 
         return ServerLoad(self.core, self.presets, self.servers, self.measurement_lock)
@@ -177,7 +177,7 @@ class Session:
             self.core,
             self.plans,
             self.servers,
-            self.load,
+            self.server_load,
             self.gpu,
             self.results,
             self._answers_of_restart,
@@ -186,13 +186,13 @@ class Session:
     def _answers_of_restart(self) -> AnswersOfRestart:
         from workbench.session.quality.restarted import AnswersOfRestart
 
-        return AnswersOfRestart(self.core, self.plans, self.servers, self.load, self.quality)
+        return AnswersOfRestart(self.core, self.plans, self.servers, self.server_load, self.quality)
 
     @cached_property
-    def proof(self) -> GpuProof:
-        from workbench.session.gpu.proof import GpuProof
+    def gpu_verifier(self) -> GpuVerifier:
+        from workbench.session.gpu.proof import GpuVerifier
 
-        return GpuProof(self.core, self.telemetry, self.gpu, self.load)
+        return GpuVerifier(self.core, self.telemetry, self.gpu, self.server_load)
 
     @cached_property
     def hosts(self) -> OtherHosts:
@@ -215,7 +215,7 @@ class Session:
             self.presets,
             self.plans,
             self.servers,
-            self.load,
+            self.server_load,
             self.gpu,
             self.results,
             self.hosts,
@@ -251,7 +251,7 @@ class Session:
             plans=self.plans,
             servers=self.servers,
             gpu=self.gpu,
-            load=self.load,
+            load=self.server_load,
             bench=self.bench,
             results=self.results,
             experiments=self.experiments,
@@ -265,7 +265,7 @@ class Session:
         return Reports(self.results, self.experiments, self.sweeps)
 
     @cached_property
-    def memory(self) -> ScreenMemory:
+    def screen_memory(self) -> ScreenMemory:
         from workbench.session.last_screen import ScreenMemory
 
         return ScreenMemory(self.core, lambda: self.experiments, lambda: self.results)
@@ -296,8 +296,8 @@ class Session:
             return
         kept.load_stored_history()
         self._own_files_read = asyncio.Event()
-        self.core.spawn(self._begin_work_on_host())
-        self.core.spawn(self._read_own_files())
+        self.core.spawn(self._connect_and_start_readings())
+        self.core.spawn(self._load_presets_results_and_config())
 
     def _keep_history(self) -> KeptHistory:
         """Begin to keep every reading in memory and on disk."""
@@ -307,17 +307,17 @@ class Session:
             self._kept = KeptHistory(self.core, self.timeline, self.telemetry)
         return self._kept
 
-    async def _read_own_files(self) -> None:
+    async def _load_presets_results_and_config(self) -> None:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._watched.wait(), _AGENT_START_WAIT_S)
         await asyncio.to_thread(self.presets.library.list)  # parses for 0.1 s
-        self.presets.refresh()
+        self.presets.reload_presets()
         await self.results.refresh_result_rows()
-        await self.memory.resume_last_screen()
+        await self.screen_memory.resume_last_screen()
         self._own_files_read.set()
-        await self._use_config()
+        await self._apply_config()
 
-    async def _use_config(self) -> None:
+    async def _apply_config(self) -> None:
         """Set the refresh interval and the alerts from config.toml, and report the problems of
         config.toml and hosts.toml. A file that does not exist is not checked, because loading the
         check takes time.
@@ -338,8 +338,8 @@ class Session:
         if self.telemetry.interval_s is None:
             await self.telemetry.set_interval(ui.refresh_s)
 
-    async def _begin_work_on_host(self) -> None:
-        self.link.on_return = self._read_changes_while_away
+    async def _connect_and_start_readings(self) -> None:
+        self.link.on_return = self._read_changes_while_disconnected
         self._beginning = True
         try:
             await self._connect()
@@ -350,9 +350,9 @@ class Session:
             await asyncio.wait_for(source.launched.wait(), _AGENT_START_WAIT_S)
         self._watched.set()
         self.gpu.guard.begin_heartbeats()
-        await self._read_changes_while_away()
+        await self._read_changes_while_disconnected()
         self.core.spawn(self._watch_engine())
-        self.core.spawn(self._show_changes_since_left())
+        self.core.spawn(self._show_changes_since_last_screen())
         self.core.spawn(self._watch_other_workbenches())
 
     async def _connect(self) -> None:
@@ -372,14 +372,14 @@ class Session:
                     await asyncio.wait_for(self._retry.wait(), _RETRY_INTERVAL_S)
                 self._retry.clear()
 
-    async def _read_changes_while_away(self) -> None:
+    async def _read_changes_while_disconnected(self) -> None:
         """Find out what changed on the host while this session was not connected. Failures show in
         the state."""
         looks: list[Callable[[], Awaitable[object]]] = [
-            self.link.measure_latency,
-            self.servers.adopt,
-            self._read_changes,
-            self.gpu.rights.get,
+            self.link.measure_and_show_latency,
+            self.servers.list_runs_and_select_one,
+            self._read_settings_and_lock_owner,
+            self.gpu.rights.load_rights,
         ]
         if self.plans.current is not None:  # the plan was loaded before the link was there
             looks.append(self.plans.locate_engine_and_ask_flags)
@@ -393,8 +393,8 @@ class Session:
         # at once, because each waits for the link several times
         await asyncio.gather(*map(report_failure, looks))
 
-    async def _read_changes(self) -> None:
-        await self.gpu.alterations.read()
+    async def _read_settings_and_lock_owner(self) -> None:
+        await self.gpu.alterations.read_altered_settings()
         await self.measurement_lock.read_owner()
 
     async def _watch_engine(self) -> None:
@@ -402,7 +402,7 @@ class Session:
 
         await EngineReader(self.core, self.servers, self.timeline).watch_engine()
 
-    async def _look_for_left_results(self) -> None:
+    async def _store_detached_results(self) -> None:
         from workbench.store import left_benchmarks
 
         found = await asyncio.to_thread(left_benchmarks.find_benchmark_notes, self.host.name)
@@ -412,24 +412,24 @@ class Session:
 
             await store_detached_results(self, found)
 
-    async def _show_changes_since_left(self) -> None:
+    async def _show_changes_since_last_screen(self) -> None:
         """Show what happened on the host since this user's last screen of it closed, with what a
         killed screen has left."""
-        await self._look_for_left_results()
+        await self._store_detached_results()
         await self._own_files_read.wait()
         with suppress(WorkbenchError):
             await (
                 self.results.refresh_if_database_changed()
             )  # one may have been stored since they were read
-        left_unix_s = self.memory.left_unix_s
+        left_unix_s = self.screen_memory.left_unix_s
         if left_unix_s is None:
             return
-        from workbench.session.since_left import changes_since_left
+        from workbench.session.since_left import changes_since_last_screen
 
         servers, ahead_s = self.state.servers, 0.0
         if servers:
             ahead_s = self.servers.supervisor.host_unix_time_s(servers[0].run_id) - time.time()
-        self.core.update(since_left=changes_since_left(self.state, left_unix_s, ahead_s))
+        self.core.update(since_left=changes_since_last_screen(self.state, left_unix_s, ahead_s))
 
     async def _watch_other_workbenches(self) -> None:
         while True:
@@ -441,13 +441,13 @@ class Session:
         """Show the results that other Workbenches stored, the servers that they started, and
         whether one of them is measuring."""
         await self.results.refresh_if_database_changed()
-        await self.servers.look_elsewhere()
+        await self.servers.list_servers_started_elsewhere()
         await self.measurement_lock.read_owner()
-        await self.memory.note_screen_seen()
+        await self.screen_memory.record_screen_open()
 
-    def keep(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    def spawn_session_task(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run `work` in a task that does not end with the screen, and return the task."""
-        return self.core.keep(work)
+        return self.core.spawn_session_task(work)
 
     async def finish_measuring(self) -> None:
         """Wait for the end of the benchmarks that the user has asked for, although the screen is
@@ -456,7 +456,7 @@ class Session:
         if bench is None or not (self.core.kept or self.state.bench.queued):
             return
         bench.record_screen_closed()
-        self.memory.leave_host()  # the result comes after the user has left
+        self.screen_memory.record_screen_close()  # the result comes after the user has left
         self.core.record_command(
             "# the terminal was closed", "the benchmark goes on without the screen"
         )
@@ -474,13 +474,13 @@ class Session:
     async def close(self) -> None:
         """Leave the host without changing its servers and GPU settings. A benchmark is cancelled,
         and a sweep or an experiment restores what it has changed."""
-        await self._end_loads()
+        await self._cancel_measurements()
         if (hosts := self._build_part("hosts")) is not None:
             await hosts.close()
-        await self._leave_host()
+        await self._stop_work_on_host()
         await self.host.close()
 
-    async def _end_loads(self) -> None:
+    async def _cancel_measurements(self) -> None:
         """Cancel the sweep, the experiment and the benchmark that run. Each has a limited time to
         restore GPU settings and servers; over a lost link the guard restores the settings."""
         if (sweeps := self._build_part("sweeps")) is not None:
@@ -495,7 +495,7 @@ class Session:
         if (bench := self._build_part("bench")) is not None:
             await bench.cancel()
 
-    async def _leave_host(self) -> None:
+    async def _stop_work_on_host(self) -> None:
         if (gpu := self._build_part("gpu")) is not None:
             gpu.guard.stop_heartbeats()
         await self.core.end_tasks()
@@ -505,12 +505,12 @@ class Session:
             await servers.close()
         if self._kept is not None:
             self._kept.close()
-        if (memory := self._build_part("memory")) is not None:
-            memory.leave_host()
+        if (memory := self._build_part("screen_memory")) is not None:
+            memory.record_screen_close()
 
     # ---- hosts
 
-    async def try_again(self) -> None:
+    async def retry_connection(self) -> None:
         """Connect again to a host that could not be reached. Raises InputError if the last attempt
         has not failed."""
         host = self.state.host
@@ -524,19 +524,19 @@ class Session:
         if self._beginning:
             self._retry.set()
         else:
-            self.core.spawn(self._begin_work_on_host())
+            self.core.spawn(self._connect_and_start_readings())
 
     async def accept_host_key(self) -> None:
         """Trust the host key that `state.host` shows, and connect."""
         self.link.trust_host_key()
-        self.core.spawn(self._begin_work_on_host())
+        self.core.spawn(self._connect_and_start_readings())
 
     async def switch_host(self, name: str) -> None:
         """Leave this host as it is and open another one. The plan under edit stays loaded."""
         # may load the ssh library, which takes long
         host = await asyncio.to_thread(open_host_by_name, name)
-        await self._end_loads()
-        await self._leave_host()
+        await self._cancel_measurements()
+        await self._stop_work_on_host()
         with suppress(HostError):
             await self.host.close()
         self.core.host = host
@@ -547,5 +547,5 @@ class Session:
             if name not in _FIELDS_KEPT_ON_SWITCH
         }
         self.core.update(**{**of_host, "log_revision": self.state.log_revision + 1})
-        self.plans.leave_host()
+        self.plans.adapt_plan_to_new_host()
         await self.open()

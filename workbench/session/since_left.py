@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class SinceLeft:
+class ChangesSinceLastScreen:
     """What happened on the host after `left_unix_s`, when this user's last screen of it closed, the
     newest of each kind first. `results` has one row of each experiment or sweep."""
 
@@ -30,7 +30,9 @@ class SinceLeft:
         return bool(self.results or self.servers or self.settings or self.guard_did)
 
 
-def changes_since_left(state: SessionState, left_unix_s: float, host_ahead_s: float) -> SinceLeft:
+def changes_since_last_screen(
+    state: SessionState, left_unix_s: float, host_ahead_s: float
+) -> ChangesSinceLastScreen:
     """Return what `state` shows to have happened since `left_unix_s`. The clock of the host is ahead
     of this machine's by `host_ahead_s` seconds."""
     left_host_s = left_unix_s + host_ahead_s
@@ -44,7 +46,7 @@ def changes_since_left(state: SessionState, left_unix_s: float, host_ahead_s: fl
     if guard is not None and (guard.did_unix_s or 0.0) > left_host_s:
         guard_did = guard.did or ""
     results = _new_results(state.results, left_unix_s)
-    return SinceLeft(left_unix_s, results, tuple(servers), tuple(settings), guard_did)
+    return ChangesSinceLastScreen(left_unix_s, results, tuple(servers), tuple(settings), guard_did)
 
 
 def last_change_unix_s(server: ServerStatus) -> float:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # generating the model's dataclasses takes a tenth of the tim
     from workbench.model.setting_records import Alteration, Drift, GuardView
     from workbench.model.sweep import Sweep
     from workbench.session.bench.row import BenchRow
-    from workbench.session.since_left import SinceLeft
+    from workbench.session.since_left import ChangesSinceLastScreen
 
 
 PREPARING_PHASE = "preparing"  # phase of a benchmark before its first request
@@ -121,11 +121,11 @@ class BenchState:
     last_id: int | None = None  # the newest valid result of this host, which "." repeats
 
     @property
-    def under_way(self) -> bool:
+    def is_running_or_queued(self) -> bool:
         return self.running or self.queued
 
     @property
-    def limit_s(self) -> float | None:
+    def time_limit_s(self) -> float | None:
         """The seconds after which the benchmark ends; None if its requests limit it."""
         if self.spec is None:
             return None
@@ -184,13 +184,13 @@ class PlanView:
         return len(self.changes)
 
     @property
-    def real_command(self) -> Command | None:
+    def start_command(self) -> Command | None:
         """The command that the host runs when the plan is started: the launcher's if there is one,
         else the engine's. None if the plan has errors."""
         return self.run_command or self.command
 
     @property
-    def checked_against_text(self) -> str:
+    def flag_source_text(self) -> str:
         """A text on the flags against which the plan is checked, such as "the shipped flags of vllm
         0.33.0"."""
         whose = "its own" if self.catalog_asked else "the shipped"
@@ -203,7 +203,7 @@ class PlanView:
             return "\n".join(
                 f"# {node.name} ({node.node_title})\n{its.shell()}" for node, its in self.nodes
             )
-        return self.real_command.shell() if self.real_command else ""
+        return self.start_command.shell() if self.start_command else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +273,7 @@ class SessionState:
     notice: Notice | None = None
     alerts: tuple[Alert, ...] = ()  # newest last, at most 50
     # what happened on the host while no screen of this user was open there; None: not known
-    since_left: SinceLeft | None = None
+    since_left: ChangesSinceLastScreen | None = None
     busy: tuple[str, ...] = ()  # what is under way now: "starting", "applying GPU settings", …
     offers: tuple[str, ...] = field(
         default=()
@@ -293,7 +293,7 @@ class SessionState:
         return server
 
     @property
-    def living_server(self) -> ServerStatus | None:
+    def live_server(self) -> ServerStatus | None:
         """The selected server if it starts, serves or stops, else None."""
         server = self.server
         if server is None or not server.state.is_alive:

@@ -85,7 +85,7 @@ class StateHolder:
         command = f" ({error.command})" if error.command else ""
         self.notify(Level.ERROR, f"{where}{error.message}{command}", error.next_step)
 
-    def notify_defect(self, error: Exception) -> None:
+    def notify_internal_error(self, error: Exception) -> None:
         """Show an unexpected exception to the user, and write its traceback to a file. One that
         recurs, for example with each reading, is shown once."""
         from workbench.store.crash_files import internal_error_message_and_details
@@ -108,7 +108,7 @@ class StateHolder:
         self.update(activity=(*self._state.activity, entry)[-MAX_KEPT_ACTIVITY:])
 
     @contextmanager
-    def show_busy(self, what: str) -> Iterator[None]:
+    def list_as_busy(self, what: str) -> Iterator[None]:
         """List the work `what` in `state.busy` while the block runs. A WorkbenchError of the block
         is recorded in the activity log and raised."""
         self.update(busy=(*self._state.busy, what))
@@ -135,7 +135,7 @@ class StateHolder:
         task.add_done_callback(lambda _: work.close())
         return task
 
-    def keep(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    def spawn_session_task(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run `work` in a task that belongs to the session and not to the screen: it goes on if the
         screen ends first. The caller handles its errors."""
         task = asyncio.get_running_loop().create_task(work)

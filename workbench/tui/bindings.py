@@ -628,7 +628,7 @@ def suggest_next_keys(state: SessionState) -> list[Key]:
         wanted += ("D", "h")
     if state.alterations and state.guard is not None and state.guard.trial_left_s is not None:
         wanted += ("T", "r")
-    if state.bench.under_way or state.running_series or host.model_work is not None:
+    if state.bench.is_running_or_queued or state.running_series or host.model_work is not None:
         wanted.append("K")
     if state.goes_back_to is not None:
         wanted.append("Z")

@@ -152,7 +152,7 @@ class Bridge:
     def _record_clock_drawing(self) -> None:
         """Record that ages and elapsed times are drawn now."""
         self._last_tick_s = self._loop.time()
-        self.session.gpu.guard.note_screen_drawn()  # a dead terminal must not keep GPU settings in force
+        self.session.gpu.guard.record_screen_drawn()  # a dead terminal must not keep GPU settings in force
 
     def _schedule_clock_drawing(self, next_s: float) -> None:
         """Draw ages and elapsed times in `next_s` seconds, unless a reading is drawn before."""

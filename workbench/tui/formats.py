@@ -116,7 +116,7 @@ def bench_progress_text(state: SessionState) -> str:
     bench = state.bench
     if not bench.running or bench.progress is None:
         return ""
-    p, seconds = bench.progress, bench.limit_s
+    p, seconds = bench.progress, bench.time_limit_s
     if is_load_check_running(state):  # the end of such a load is not known here
         return duration_text(p.elapsed_s)
     if p.phase != "measuring":

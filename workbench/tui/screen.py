@@ -41,7 +41,7 @@ from workbench.tui.widgets.progress import ProgressRows
 from workbench.tui.widgets.status_bar import StatusBar
 
 if TYPE_CHECKING:
-    from workbench.session.since_left import SinceLeft
+    from workbench.session.since_left import ChangesSinceLastScreen
     from workbench.tui.alert_signals import AlertSignals
 
 REST_S = 0.2  # without a move, after which the cursor of the Bench pane rests
@@ -248,7 +248,9 @@ class MainScreen(Screen[None]):
         if self.panes.pages.visible_page is not None:
             self.panes.pages.visible_page.show(state)
 
-    def _report_changes_since_left(self, state: SessionState, since: SinceLeft) -> None:
+    def _report_changes_since_left(
+        self, state: SessionState, since: ChangesSinceLastScreen
+    ) -> None:
         from workbench.tui.pages.since_left import changes_since_leaving_text  # seldom needed
 
         self.services.show_message_after_others(changes_since_leaving_text(since, len(state.gpus)))

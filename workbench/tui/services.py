@@ -136,7 +136,9 @@ class Services:
             try:
                 begun = work() if callable(work) else work
                 outcome = await (
-                    asyncio.shield(self.session.keep(begun)) if outlives_screen else begun
+                    asyncio.shield(self.session.spawn_session_task(begun))
+                    if outlives_screen
+                    else begun
                 )
             except Exception as error:
                 self.show_error(error)

@@ -17,7 +17,7 @@ from workbench.model.gpu import GpuInfo
 from workbench.model.gpu_allotment import Allotment
 from workbench.model.plan import LaunchPlan, ModelFacts
 from workbench.server.engine_probe import InstalledEngine
-from workbench.session.plans.plan_editor import HostSurroundings, PlanEditor
+from workbench.session.plans.plan_editor import HostContext, PlanEditor
 
 QWEN_2B = ModelFacts(
     "Qwen/Qwen3-VL-2B-Instruct", 2.1e9, "BF16", 4.3e9, 4.3e9, 114_688, 28, source="preset x"
@@ -352,7 +352,7 @@ def cards(case: Case) -> tuple[GpuInfo, ...]:
 def editor_of(case: Case) -> PlanEditor:
     editor = PlanEditor(planned(case))
     found = InstalledEngine(case.engine, "/x", case.version, allotment=Allotment(case.job))
-    editor.surroundings = HostSurroundings(cards(case), case.version, case.engine, found=found)
+    editor.host_context = HostContext(cards(case), case.version, case.engine, found=found)
     return editor
 
 

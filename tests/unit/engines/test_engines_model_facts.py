@@ -41,7 +41,7 @@ def shipped(preset_id: str, **variables: str) -> LaunchPlan:
 
 def edited(plan: LaunchPlan, *sets: str) -> PlanEditor:
     editor = PlanEditor(plan)
-    editor.surroundings = type(editor.surroundings)(gpus=(A100,) * 4)
+    editor.host_context = type(editor.host_context)(gpus=(A100,) * 4)
     editor.apply_assignments(sets, (), ())
     return editor
 

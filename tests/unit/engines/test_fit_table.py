@@ -17,7 +17,7 @@ from workbench.model.flags import FlagSetting
 from workbench.model.gpu import DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
 from workbench.model.plan import LaunchPlan, ModelFacts
 from workbench.report.formats.terminal import block_lines
-from workbench.session.plans.model_fit import FitReport, fit_blocks, fit_report_of_plan
+from workbench.session.plans.model_fit import FitReport, fit_report_blocks, fit_report_of_plan
 
 GIB = 2**30
 LLAMA_70B = {
@@ -144,7 +144,7 @@ def telemetry(gpus: list[GpuInfo], used_gib: float = 0.0) -> Telemetry:
 
 
 def lines_of(report: FitReport) -> list[str]:
-    return block_lines(fit_blocks(report))
+    return block_lines(fit_report_blocks(report))
 
 
 def test_the_table_fits_into_80_columns_and_says_why_there_is_none() -> None:

@@ -157,14 +157,14 @@ def test_what_was_refuted_stays_refuted_whatever_else_is_set_later(
     async def load(known: ContrastEvidence, *altered: Alteration) -> Proof:
         clocks = collect_measured_clocks(altered, moments(), told(), "load")
         proofs = assess_effects_of_settings(altered, moments(), told(), known)
-        await evidence.store_clocks(known, clocks, proofs)
+        await evidence.add_and_store_clocks(known, clocks, proofs)
         return next(proof for proof in proofs if proof.setting == "gpu_clocks")
 
     async def both() -> tuple[Proof, Proof, Proof]:
         first = await load(known, one)
-        second = await load(await evidence.known_clocks("load"), one, memory)
+        second = await load(await evidence.read_known_clocks("load"), one, memory)
         again = replace(one, set_unix_s=5.0)
-        return first, second, await load(await evidence.known_clocks("load"), again, memory)
+        return first, second, await load(await evidence.read_known_clocks("load"), again, memory)
 
     first, second, set_again = asyncio.run(both())
     assert (first.in_force, second.in_force) == (verdict, verdict)

@@ -439,15 +439,15 @@ def test_a_password_goes_to_sudos_stdin_and_nowhere_else(bench: Bench, tmp_path:
     async def work() -> tuple[Session, list[Any]]:
         session = Session(bench.host)
         with pytest.raises(SettingsError) as wrong:
-            await session.gpu.apply(BOTH, 0, password="not " + SECRET)
+            await session.gpu.apply_settings(BOTH, 0, password="not " + SECRET)
         assert "rejects this password; nothing was changed" in str(wrong.value)
         assert bench.smi.setters == [] and not bench.journal.exists()
         with Watched(every_s=0.002) as watched:
-            done = await session.gpu.apply(BOTH, 0, password=SECRET)
+            done = await session.gpu.apply_settings(BOTH, 0, password=SECRET)
             assert done.ok and bench.governors() == ["performance"] * 2
             assert "power_limit_w" in bench.journal.read_text()
             text = bench.journal.read_text()
-            back = await session.gpu.revert(password=SECRET)
+            back = await session.gpu.revert_settings(password=SECRET)
         assert (
             back.ok
             and bench.governors() == ["powersave"] * 2
@@ -498,7 +498,7 @@ def test_a_command_that_sudo_runs_unasked_never_reads_the_password(bench: Bench)
 def test_without_a_password_what_needs_one_is_refused_with_its_line(bench: Bench) -> None:
     async def work() -> None:
         session = Session(bench.host)
-        report = await session.gpu.apply(BOTH, 0)
+        report = await session.gpu.apply_settings(BOTH, 0)
         assert not report.ok and bench.smi.setters == [] and bench.governors() == ["powersave"] * 2
         assert all("sudo asks for a password" in o.message for o in report.outcomes)
         tee = report.outcomes[0].command.right or ""
@@ -554,19 +554,24 @@ def test_rights_that_allow_a_change_and_not_its_undoing_are_warned_of(bench: Ben
         session = Session(bench.host)
         for dry_run in (True, False):
             (outcome,) = (
-                await session.gpu.apply(GpuSettings(power_limit_w=450.0), 0, dry_run=dry_run)
+                await session.gpu.apply_settings(
+                    GpuSettings(power_limit_w=450.0), 0, dry_run=dry_run
+                )
             ).outcomes
             assert (
                 outcome.ok
                 and ("these rights allow the change but not its revert") in outcome.message
             )
             assert "the file that `workbench gpu sudoers` prints" in outcome.message
-        back = await session.gpu.revert()
+        back = await session.gpu.revert_settings()
         assert (
             not back.ok and back.outcomes[0].command.right and "By hand" in back.outcomes[0].message
         )
         bench.sudo.allow(f"NOPASSWD: {smi} -pl 450", f"NOPASSWD: {smi} -pl 600")
-        assert (await session.gpu.revert()).ok and bench.smi.setters == ["-pl 450", "-pl 600"]
+        assert (await session.gpu.revert_settings()).ok and bench.smi.setters == [
+            "-pl 450",
+            "-pl 600",
+        ]
         await session.close()
 
     asyncio.run(asyncio.wait_for(work(), 60))

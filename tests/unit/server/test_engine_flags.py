@@ -173,17 +173,17 @@ def test_an_engine_is_asked_once_until_its_program_changes(tmp_path: Path) -> No
         first = EngineFlags(StateHolder(LocalHost()), ConfigStore())
         assert first.stored_catalog(engine, await found_at(program)) is None
         asked = await asyncio.gather(
-            *[first.ask_engine(engine, await found_at(program)) for _ in range(3)]
+            *[first.query_engine_flags(engine, await found_at(program)) for _ in range(3)]
         )
         assert {len(catalog.flags) for catalog in asked} == {9}
         later = EngineFlags(StateHolder(LocalHost()), ConfigStore())
-        assert later.stored_catalog(engine, await found_at(program)) == await later.ask_engine(
+        assert later.stored_catalog(
             engine, await found_at(program)
-        )
+        ) == await later.query_engine_flags(engine, await found_at(program))
         assert len((tmp_path / "seen").read_text().splitlines()) == 1
         os.utime(program, (1_000_000, 1_000_000))
         assert later.stored_catalog(engine, await found_at(program)) is None
-        await later.ask_engine(engine, await found_at(program))
+        await later.query_engine_flags(engine, await found_at(program))
         assert len((tmp_path / "seen").read_text().splitlines()) == 2
 
     asyncio.run(scenario())
@@ -204,7 +204,7 @@ def test_the_plan_under_edit_is_checked_against_the_engine_s_own_flags(tmp_path:
         assert not session.plans.view().catalog_asked
         await session.plans.locate_engine_and_ask_flags()
         view = session.plans.view()
-        assert view.catalog_asked and view.checked_against_text == "its own flags of sglang 0.5.99"
+        assert view.catalog_asked and view.flag_source_text == "its own flags of sglang 0.5.99"
         errors = {f.flag: f.text for f in view.findings if f.level is Level.ERROR}
         assert set(errors) == {"new-swich", "max-running-requests"}, errors
         assert [
@@ -238,10 +238,10 @@ def test_an_engine_that_refused_is_not_asked_again_and_a_damaged_answer_is(tmp_p
         flags = EngineFlags(StateHolder(LocalHost()), ConfigStore())
         for _ in range(2):
             with pytest.raises(HostError, match="broken"):
-                await flags.ask_engine(engine, await found_at(program))
+                await flags.query_engine_flags(engine, await found_at(program))
         assert len((tmp_path / "seen").read_text().splitlines()) == 1
         install(tmp_path)
-        await flags.ask_engine(engine, await found_at(program), again=True)
+        await flags.query_engine_flags(engine, await found_at(program), again=True)
         for kept in Path(os.environ["XDG_CACHE_HOME"]).rglob("flags/*.json"):
             kept.write_text(kept.read_text().replace('"flags": [', '"flags": [3, '))
         assert flags.stored_catalog(engine, await found_at(program)) is None

@@ -24,10 +24,10 @@ def test_a_screen_without_a_run_notices_the_first_one(
         session = Session.of_host()
         try:
             await session.link.connect()
-            await session.servers.adopt()
+            await session.servers.list_runs_and_select_one()
             assert session.state.servers_read and not session.state.servers
             made = make_ended(tmp_path / "workbench" / "runs", 1)
-            await session.servers.look_elsewhere()
+            await session.servers.list_servers_started_elsewhere()
             assert [status.run_id for status in session.state.servers] == made
         finally:
             await session.close()
@@ -45,7 +45,7 @@ def test_an_ended_run_is_listed_without_the_known_lines_of_logs(tmp_path: Path) 
         "async def main():\n"
         "    session = Session.of_host()\n"
         "    await session.link.connect()\n"
-        "    await session.servers.adopt()\n"
+        "    await session.servers.list_runs_and_select_one()\n"
         "    assert len(session.state.servers) == 1\n"
         "    print(*sys.modules)\n"
         "    await session.close()\n"

@@ -11,12 +11,12 @@ from workbench.server.engine_probe import InstalledEngine
 from workbench.session.hosts.check import (
     _clock_skew_s,
     _entry_findings,
-    _HostSurvey,
+    _HostInspection,
     _system_findings,
 )
 
 SEEN = Examination(HostFacts("box", "ssh", python3="/usr/bin/python3", python3_version="3.11.2"))
-GOOD = _HostSurvey("/state", 0.0, "yes", 10**9)
+GOOD = _HostInspection("/state", 0.0, "yes", 10**9)
 
 
 @pytest.mark.parametrize(
@@ -38,15 +38,15 @@ def test_a_clock_is_off_only_by_what_the_reading_cannot_have_made(
     assert _clock_skew_s(now, started=1000.0, took_s=1.0) == skew
 
 
-def codes(looked: _HostSurvey, seen: Examination = SEEN) -> set[str]:
+def codes(looked: _HostInspection, seen: Examination = SEEN) -> set[str]:
     return {finding.code for finding in _system_findings(seen, looked)}
 
 
 def test_what_workbench_itself_needs() -> None:
     assert codes(GOOD) == set()
-    assert codes(_HostSurvey("/state", 90.0, "yes", 10**9)) == {"host.clock"}
-    assert codes(_HostSurvey("/state", -1.5, "yes", 10**5)) == {"host.disk"}
-    assert codes(_HostSurvey("/state", None, "mktemp: No space left on device")) == {
+    assert codes(_HostInspection("/state", 90.0, "yes", 10**9)) == {"host.clock"}
+    assert codes(_HostInspection("/state", -1.5, "yes", 10**5)) == {"host.disk"}
+    assert codes(_HostInspection("/state", None, "mktemp: No space left on device")) == {
         "host.state-dir"
     }
     for facts in (
@@ -62,7 +62,7 @@ def test_what_the_entry_of_the_host_needs() -> None:
     missing = InstalledEngine("vllm", None, problem="/opt/x/vllm on box does not exist")
     seen = Examination(SEEN.facts, engines=(missing,))
     entry = HostEntry("box", run_as="systemd", sudo=True, models=("/m",))
-    looked = _HostSurvey(
+    looked = _HostInspection(
         "/state", 0.0, "yes", 10**9, program="", sudo="asks for a password", absent=("/m",)
     )
     found = {
@@ -75,7 +75,7 @@ def test_what_the_entry_of_the_host_needs() -> None:
     assert found["host.engine"].text == "/opt/x/vllm on box does not exist"
     assert found["host.sudo"].text == "hosts.toml says sudo = true, and sudo asks for a password"
     assert not _entry_findings(seen, looked, None, {})
-    there = _HostSurvey(
+    there = _HostInspection(
         "/state", 0.0, "yes", 10**9, program="/usr/bin/systemd-run", sudo="without a password"
     )
     assert not _entry_findings(SEEN, there, entry, {})

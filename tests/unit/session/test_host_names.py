@@ -131,7 +131,7 @@ def test_a_host_that_cannot_be_used_is_not_another_machine() -> None:
 
 
 def test_all_names_are_listed_with_their_sources() -> None:
-    listed = {host.name: host for host in host_names.real_hosts()}
+    listed = {host.name: host for host in host_names.known_non_simulated_hosts()}
     assert list(listed) == ["local", "spark-01", "again", "desk", "box", "llm", "gpu-box"]
     assert listed["spark-01"] == host_names.KnownHost(
         "spark-01", "hosts.toml", "left Spark", "nvidia@10.0.0.1"
@@ -212,7 +212,7 @@ def test_a_choice_kept_on_the_screen_counts_before_hosts_toml() -> None:
 def test_a_saved_preset_has_nothing_of_the_host() -> None:
     session = Session.of_host()
     plan_of(session)
-    file = asyncio.run(session.plans.save_preset("saved", "Saved"))
+    file = asyncio.run(session.plans.write_preset_file("saved", "Saved"))
     text = Path(file).read_text()
     assert "HF_HOME" not in text and "hf_abc" not in text and "VLLM_LOGGING_LEVEL" in text
 
@@ -222,7 +222,7 @@ def test_a_saved_plan_is_that_of_its_preset_and_has_no_changes() -> None:
     plan_of(session)
     session.plans.editor.set_flag("port", "9001")
     assert session.plans.view().edit_count == 1
-    asyncio.run(session.plans.save_preset("my-tiny", "My tiny"))
+    asyncio.run(session.plans.write_preset_file("my-tiny", "My tiny"))
     view = session.plans.view()
     assert (view.plan.preset_id, view.title, view.edit_count) == ("my-tiny", "My tiny", 0)
     assert view.plan.flag("port") == 9001
@@ -233,7 +233,7 @@ def test_a_plan_taken_to_another_host_follows_that_hosts_entry() -> None:
     plan_of(session)
     session.plans.editor.set_env("OWN", "1")
     session.core.host = host_names.open_host_by_name("spark-01")
-    session.plans.leave_host()
+    session.plans.adapt_plan_to_new_host()
     editor = session.plans.editor
     assert [setting.name for setting in editor.plan.env] == [
         "VLLM_LOGGING_LEVEL",
@@ -249,7 +249,7 @@ def test_a_plan_taken_to_another_host_follows_that_hosts_entry() -> None:
     editor.undo()
     assert [setting.name for setting in editor.plan.env] == ["VLLM_LOGGING_LEVEL", "NCCL_IB_HCA"]
     session.core.host = host_names.open_host_by_name("box")
-    session.plans.leave_host()
+    session.plans.adapt_plan_to_new_host()
     assert (editor.plan.run_as, dict(editor.plan.run_options)) == ("process", {})
     assert [setting.name for setting in editor.plan.env] == ["VLLM_LOGGING_LEVEL"]
 
@@ -259,10 +259,10 @@ def test_sudo_is_not_used_where_hosts_toml_forbids_it(monkeypatch: pytest.Monkey
         return Rights(prefix=("sudo", "-n"), by_sudoers=True, unasked=True, user="me")
 
     monkeypatch.setattr(gpu_rights, "read_rights", read_rights)
-    rights = asyncio.run(Session.of_host().gpu.rights.get())
+    rights = asyncio.run(Session.of_host().gpu.rights.load_rights())
     assert rights.refusal == "hosts.toml says sudo = false for local" and not rights.prefix
     session = Session.of_host("box")
-    assert asyncio.run(session.gpu.rights.get()).prefix == ("sudo", "-n")
+    assert asyncio.run(session.gpu.rights.load_rights()).prefix == ("sudo", "-n")
 
 
 def test_the_namespace_has_the_hosts_options() -> None:

@@ -49,7 +49,7 @@ def test_its_benchmark_and_gpu_settings_count_as_those_of_the_library(tmp_path: 
     session.plans.edit_plan(plan, "of-a-file")
     assert plan.stranger
     assert len(session.plans.preset_gpu_settings()) == 1
-    load = session.load.make_spec(plan.preset_id, {})
+    load = session.server_load.make_spec(plan.preset_id, {})
     assert (load.concurrency, load.requests) == (3, 21)
     assert session.presets.library.document("of-a-file")["title"] == "A preset of a file"
 
@@ -62,7 +62,7 @@ def test_another_process_knows_the_preset_of_a_run_by_its_plan(tmp_path: Path) -
     stored = from_json(LaunchPlan, json.loads(json.dumps(to_json(plan))))
     later = Session.of_host()
     assert "no preset" in later.load.why_preset_is_unreadable(plan.preset_id)
-    later.presets.remember_preset_file(stored)
+    later.presets.register_preset_file(stored)
     assert later.load.make_spec(stored.preset_id, {}).requests == 21
     assert later.load.why_preset_is_unreadable(plan.preset_id) == ""
     file.unlink()

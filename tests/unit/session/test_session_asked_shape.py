@@ -29,7 +29,7 @@ from workbench.session.state import BenchState
 def test_the_shape_asks_for_the_same_again(asked: dict[str, Any]) -> None:
     session = Session.of_host()
     spec = session.bench.asked = spec_from_fields(None, asked)
-    again = session.load.make_spec(None, session.bench.default_fields())
+    again = session.server_load.make_spec(None, session.bench.default_fields())
     assert {n: getattr(again, n) for n in REPEATED if n != "profile"} == {
         n: getattr(spec, n) for n in REPEATED if n != "profile"
     }
@@ -53,4 +53,4 @@ def test_a_benchmark_with_a_presets_own_word_for_its_profile_is_repeated() -> No
     spec = spec_from_fields(own, {"endpoint": "completions"})
     again = session.bench.fields_to_repeat_benchmark(spec)
     assert spec_from_fields(own, again) == spec
-    assert session.load.make_spec(None, again) == replace(spec, profile="quick")
+    assert session.server_load.make_spec(None, again) == replace(spec, profile="quick")

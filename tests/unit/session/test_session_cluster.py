@@ -208,7 +208,7 @@ def test_settings_of_another_node_are_refused(tmp_path: Path) -> None:
             with pytest.raises(
                 SettingsError, match="these GPU settings concern spark-02"
             ) as caught:
-                await session.gpu.plan(GpuSettings({"power-limit": 100}), gpu)
+                await session.gpu.plan_setting_commands(GpuSettings({"power-limit": 100}), gpu)
             assert "workbench --host spark-02 gpu set" in (caught.value.next_step or "")
         await session.close()
 

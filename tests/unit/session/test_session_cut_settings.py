@@ -45,7 +45,7 @@ def test_one_message_names_all_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """There was one message for each GPU, of which a person saw that about the last one."""
     monkeypatch.setattr(alterations, "find_drifts", lambda *_: DRIFT)
     monkeypatch.setattr(alterations.journal, "is_journal_locked", _nothing)
-    monkeypatch.setattr(GpuAlterations, "read", _nothing)
+    monkeypatch.setattr(GpuAlterations, "read_altered_settings", _nothing)
 
     async def scenario() -> str:
         core, telemetry = StateHolder(LocalHost()), SimpleNamespace(on_reading=[])
@@ -102,7 +102,7 @@ def test_a_setting_is_called_on_only_if_it_was_made(states: tuple[str, ...], off
         entry = SimpleNamespace(state=state, owner={}, who="root@box")
         return SimpleNamespace(why_lost=None, owner="dead", entry=entry)
 
-    assert alterations.revert_offers([record(state) for state in states]) == (offer,)
+    assert alterations.revert_offer_texts([record(state) for state in states]) == (offer,)
 
 
 def test_a_revert_that_needs_no_command_is_recorded_in_words() -> None:
@@ -111,7 +111,7 @@ def test_a_revert_that_needs_no_command_is_recorded_in_words() -> None:
     left = SettingCommand(0, "GPU-0", "power_limit_w", ())
     control = SimpleNamespace(
         _core=core,
-        alterations=SimpleNamespace(read=_nothing),
+        alterations=SimpleNamespace(read_altered_settings=_nothing),
         _telemetry=SimpleNamespace(refresh_gpu_readings=_nothing),
     )
     report = SettingsReport((SettingOutcome(left, ok=True),))

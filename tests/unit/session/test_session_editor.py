@@ -13,7 +13,7 @@ from workbench.model.errors import InputError
 from workbench.model.flags import FlagSetting, Origin
 from workbench.model.gpu import GpuInfo
 from workbench.model.plan import LaunchPlan, Node
-from workbench.session.plans.plan_editor import MAX_UNDO_STEPS, HostSurroundings, PlanEditor
+from workbench.session.plans.plan_editor import MAX_UNDO_STEPS, HostContext, PlanEditor
 from workbench.session.plans.recipes import export_plan
 from workbench.session.session import Session
 
@@ -158,7 +158,7 @@ def test_the_executable_is_a_row_and_not_a_flag_of_the_engine() -> None:
 def test_a_host_without_the_engine_is_a_finding_like_others() -> None:
     editor = PlanEditor(BASE)
     assert "engine.missing" not in [f.code for f in editor.findings()]
-    editor.surroundings = HostSurroundings(
+    editor.host_context = HostContext(
         installed_problem="vllm not found on box", executables=("/opt/v/bin/vllm",)
     )
     (finding,) = [f for f in editor.findings() if f.code == "engine.missing"]
@@ -179,7 +179,7 @@ def test_the_surroundings_decide_what_is_found() -> None:
     editor = PlanEditor(BASE)
     editor.set_flag("tensor-parallel-size", "2")
     assert "gpus.too-few" not in [f.code for f in editor.findings()]  # not known yet
-    editor.surroundings = HostSurroundings(
+    editor.host_context = HostContext(
         gpus=(GpuInfo(0, "GPU-0", "NVIDIA GB10"),), installed_version="0.11.0"
     )
     assert "gpus.too-few" in [f.code for f in editor.findings()]

@@ -46,7 +46,7 @@ from workbench.session.bench.engine_watch import EngineWatch
 from workbench.session.servers import server_address
 
 async def go(url):
-    served = await server_address.ask_server(url, BenchSpec(url, ""))
+    served = await server_address.read_served_models(url, BenchSpec(url, ""))
     async with open_kept_connection(url, None, None) as ask:
         watch = EngineWatch(ask, None)
         await watch.read_counters_before_load()

@@ -217,13 +217,13 @@ def test_an_experiment_under_altered_settings_is_refused_and_names_them_as_the_s
             await session.link.connect()
             await session.plans.load_preset("vllm-any")
             session.plans.set_flag("port", str(free_port()))
-            assert (await session.gpu.apply(GpuSettings(power_limit_w=450.0), 0)).ok
+            assert (await session.gpu.apply_settings(GpuSettings(power_limit_w=450.0), 0)).ok
             lower = Arm(gpu=GpuSettings(power_limit_w=400.0))
             with pytest.raises(SettingsError, match=r"altered are still on \(GPU0 power limit\)"):
                 await session.experiments.run_experiment(Arm(), lower, pairs=1, bench=SHAPE)
             assert await session.experiments.list() == () and session.state.experiment is None
         finally:
-            await session.gpu.revert()
+            await session.gpu.revert_settings()
             await session.close()
 
     asyncio.run(scenario())
@@ -241,13 +241,13 @@ def test_a_setting_that_is_equal_in_both_arms_stays_on_and_does_not_block(
         session.plans.set_flag("port", str(free_port()))
         session.plans.set_env("WORKBENCH_SIM_START_S", "0.2")
         session.plans.set_env("WORKBENCH_SIM_SPEEDUP", "50")
-        assert (await session.gpu.apply(GpuSettings(persistence=True), 0)).ok
+        assert (await session.gpu.apply_settings(GpuSettings(persistence=True), 0)).ok
         arms = [Arm(gpu=GpuSettings(power_limit_w=watts)) for watts in (500.0, 400.0)]
         ended = await session.experiments.run_experiment(*arms, pairs=1, bench=SHAPE)
         assert ended.state == SeriesState.DONE, ended.error
-        await session.gpu.alterations.read()
+        await session.gpu.alterations.read_altered_settings()
         assert [a.setting for a in session.state.alterations] == ["persistence"]
-        await session.gpu.revert()
+        await session.gpu.revert_settings()
 
     asyncio.run(_on_a_session(scenario))
 

@@ -96,7 +96,9 @@ class Bed:
         self.asked: list[str] = []
         self.lock = SimpleNamespace(if_held=IfHeld.REFUSE)
         session = SimpleNamespace(measurement_lock=self.lock)
-        side = SimpleNamespace(standing_server=standing, session=session, load=self._load)
+        side = SimpleNamespace(
+            existing_run_id_or_url=standing, session=session, open_load=self._load
+        )
         self.sides: Any = {"A": side, "B": side}
 
         @asynccontextmanager
@@ -116,7 +118,7 @@ class Bed:
         self, db: QualityDb, texts: TextSet = TEXTS, pairs: int = 2
     ) -> ExperimentQuality:
         options = QualityOptions(
-            texts, restart=self.sides["A"].standing_server is None and pairs > 1
+            texts, restart=self.sides["A"].existing_run_id_or_url is None and pairs > 1
         )
         spec = replace(SPEC, pairs=pairs)
         return ExperimentQuality(1, spec, self.sides, options, db, db.parts(1))

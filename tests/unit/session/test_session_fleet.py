@@ -189,10 +189,12 @@ def test_altered_settings_are_seen() -> None:
         session = Session.of_host(TWO[0])
         await session.link.connect()
         try:
-            await session.gpu.apply(GpuSettings(parse_setting_argument("power-limit=150")), 0)
+            await session.gpu.apply_settings(
+                GpuSettings(parse_setting_argument("power-limit=150")), 0
+            )
             await eventually(lambda: bool(host(fleet, TWO[0]).altered), 30.0, "the altered setting")
             assert [a.gpu_index for a in host(fleet, TWO[0]).altered] == [0]
-            await session.gpu.revert()
+            await session.gpu.revert_settings()
             await eventually(lambda: not host(fleet, TWO[0]).altered, 30.0, "the revert")
         finally:
             await session.close()

@@ -99,7 +99,7 @@ def test_a_plan_for_several_gpus_is_one(clean_environment: None) -> None:
                 {"0": GpuSettings(power_limit_w=210.0), "9": GpuSettings(power_limit_w=210.0)}
             )
         assert driver("four-pcie").settings()[0].limit_w == 200.0
-        assert (await session.gpu.revert()).ok
+        assert (await session.gpu.revert_settings()).ok
 
     on(scenario, "four-pcie")
 
@@ -119,8 +119,8 @@ def test_a_plan_is_made_and_marked_with_one_reading_and_one_look_at_the_journal(
             "workbench.session.history.telemetry_watch._SINGLE_READING_VALID_S", 60.0
         )
         monkeypatch.setattr(LocalHost, "_spawn", counted)
-        commands = await session.gpu.plan(POWER, 0)
-        await session.gpu.mark_foreign_changes(commands)
+        commands = await session.gpu.plan_setting_commands(POWER, 0)
+        await session.gpu.annotate_changes_by_others(commands)
         # for a measurement of others, before the question
         assert session.gpu.alterations.register_dir is not None
         assert started == ["telemetry agent", "journal of GPU settings"]
@@ -141,7 +141,7 @@ def test_who_uses_the_gpus_and_which_of_them_are_ours(clean_environment: None) -
                 )
             found = {
                 pid: (gpu, is_ours)
-                for gpu, pid, name, is_ours in await session.gpu.processes()
+                for gpu, pid, name, is_ours in await session.gpu.gpu_processes()
                 if name
             }
             assert found == {ours.pid: (0, True), other.pid: (0, False)}
@@ -158,39 +158,39 @@ def test_settings_of_a_dead_workbench_are_offered_back_and_of_a_living_one_named
     clean_environment: None,
 ) -> None:
     async def scenario(session: Session) -> None:
-        await session.gpu.apply(POWER)
-        await session.gpu.alterations.read()
+        await session.gpu.apply_settings(POWER)
+        await session.gpu.alterations.read_altered_settings()
         assert session.state.offers == () and session.state.alterations[0].owner_state == "this"
         rewrite(owner_pid=2**22)
-        await session.gpu.alterations.read()
+        await session.gpu.alterations.read_altered_settings()
         assert session.state.offers == (
             "GPU settings that an earlier Workbench made are still on: press r to revert them",
         )
         with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as living:
             start = Path(f"/proc/{living.pid}/stat").read_text().rpartition(")")[2].split()[19]
             rewrite(owner_pid=living.pid, owner_start=start, who="ada@box")
-            await session.gpu.alterations.read()
+            await session.gpu.alterations.read_altered_settings()
             assert session.state.offers == (
                 f"GPU settings are altered by ada@box, process {living.pid} (another running "
                 "Workbench)",
             )
-            report = await session.gpu.revert()
+            report = await session.gpu.revert_settings()
             whose = f"made by ada@box, process {living.pid}, which still runs"
             assert report.ok and whose in report.outcomes[0].message
             assert living.stdin is not None
             living.stdin.close()
-        await session.gpu.apply(POWER)
+        await session.gpu.apply_settings(POWER)
         rewrite(owner_machine="far")
-        await session.gpu.alterations.read()
+        await session.gpu.alterations.read_altered_settings()
         assert "on another machine" in session.state.offers[0]
         dead = {f"owner_{name}": value for name, value in identity_of_this_process().items()} | {
             "owner_pid": 2**22
         }
         rewrite(**dead, state="kept")
-        await session.gpu.alterations.read()
+        await session.gpu.alterations.read_altered_settings()
         # on, and nobody is asked about it
         assert session.state.offers == () and len(session.state.alterations) == 1
-        assert (await session.gpu.revert()).ok and driver().settings()[0].limit_w is None
+        assert (await session.gpu.revert_settings()).ok and driver().settings()[0].limit_w is None
 
     on(scenario)
 
@@ -205,11 +205,11 @@ def test_after_a_restart_it_is_told_once_that_the_settings_are_gone(
                 bool(running_setting_change_text(state) or state.alterations)
             )
         )
-        await session.gpu.apply(POWER)
+        await session.gpu.apply_settings(POWER)
         end()
         assert seen and all(seen)
         rewrite(boot_id="an earlier one")
-        await session.gpu.alterations.read()
+        await session.gpu.alterations.read_altered_settings()
         notice = session.state.notice
         assert (
             notice is not None
@@ -217,7 +217,7 @@ def test_after_a_restart_it_is_told_once_that_the_settings_are_gone(
             in notice.text
         )
         assert session.state.alterations == () and session.state.offers == ()
-        await session.gpu.alterations.read()
+        await session.gpu.alterations.read_altered_settings()
         assert session.state.notice is notice
         data = json.loads(journal().read_text())
         assert data["entries"] == [] and data["log"][-1]["what"] == "gone: the host was restarted"
@@ -243,21 +243,21 @@ def test_a_finding_stands_until_the_settings_change_whichever_workbench_looks(
     )
 
     async def proven(session: Session) -> None:
-        assert (await session.gpu.apply(POWER, 0)).ok
-        await session.gpu.evidence.show_proofs([no_effect])
+        assert (await session.gpu.apply_settings(POWER, 0)).ok
+        await session.gpu.load_evidence.show_proofs_on_gpus([no_effect])
         assert session.state.gpu_findings == ((0, no_effect.short),)
-        await session.gpu.guard.keep()
+        await session.gpu.guard.keep_settings_on()
 
     async def next_one(session: Session) -> None:
-        await session.gpu.alterations.read()
+        await session.gpu.alterations.read_altered_settings()
         assert session.state.gpu_findings == ((0, no_effect.short),)
 
     async def after_a_change(session: Session) -> None:
-        assert (await session.gpu.apply(GpuSettings(power_limit_w=450.0), 0)).ok
-        await session.gpu.guard.keep()
+        assert (await session.gpu.apply_settings(GpuSettings(power_limit_w=450.0), 0)).ok
+        await session.gpu.guard.keep_settings_on()
 
     async def nothing(session: Session) -> None:
-        await session.gpu.alterations.read()
+        await session.gpu.alterations.read_altered_settings()
         assert session.state.alterations and session.state.gpu_findings == ()
 
     on(proven)
@@ -306,10 +306,10 @@ def test_settings_of_a_preset_that_are_not_applied_are_told_until_they_are(
         said = "".join(text for row in StatusBar().part_rows(session.state) for text, _ in row)
         assert "settings of the preset: not applied (A)" in said
         ((_, settings, _),) = session.plans.preset_gpu_settings()
-        assert (await session.gpu.apply(settings, 0)).ok
+        assert (await session.gpu.apply_settings(settings, 0)).ok
         await until(told=False)
         assert not [f for f in session.state.plan.findings if f.code == "gpu.not-applied"]
-        assert (await session.gpu.revert()).ok
+        assert (await session.gpu.revert_settings()).ok
         await until(told=True)
         await session.plans.load_preset("vllm-any")
         await until(told=False)

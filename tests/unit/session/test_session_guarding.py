@@ -66,7 +66,7 @@ LIMIT = GpuSettings(power_limit_w=200.0)
 @pytest.mark.slow
 def test_signs_of_life_hold_settings_and_their_end_gives_them_back(box: GuardedHost) -> None:
     async def scenario(session: Session) -> None:
-        report = await session.gpu.apply(LIMIT, 0)
+        report = await session.gpu.apply_settings(LIMIT, 0)
         assert report.ok and report.guard is not None and report.guard.heartbeat_s == HEARTBEAT_S
         await asyncio.sleep(HEARTBEAT_S * 1.5)
         assert (
@@ -85,8 +85,8 @@ def test_signs_of_life_hold_settings_and_their_end_gives_them_back(box: GuardedH
 @pytest.mark.long
 def test_a_screen_that_is_not_drawn_holds_nothing_and_is_told_later(box: GuardedHost) -> None:
     async def scenario(session: Session) -> None:
-        assert (await session.gpu.apply(LIMIT, 0)).ok
-        session.gpu.guard.note_screen_drawn()  # as a screen says with each frame, and then no more
+        assert (await session.gpu.apply_settings(LIMIT, 0)).ok
+        session.gpu.guard.record_screen_drawn()  # as a screen says with each frame, and then no more
         await until(lambda: box.in_force() == OFF, "given back", HEARTBEAT_S + 2.5 + WITHIN_S)
         await until(lambda: session.state.alterations == (), "no alteration")
         await until(lambda: session.state.notice is not None, "a notice")
@@ -101,7 +101,7 @@ def test_a_screen_that_is_not_drawn_holds_nothing_and_is_told_later(box: Guarded
 @pytest.mark.slow
 def test_a_killed_guard_is_replaced(box: GuardedHost) -> None:
     async def scenario(session: Session) -> None:
-        assert (await session.gpu.apply(LIMIT, 0)).ok
+        assert (await session.gpu.apply_settings(LIMIT, 0)).ok
         first = box.pid
         shown: list[bool] = []
 
@@ -146,7 +146,7 @@ def test_one_workbenchs_heartbeat_does_not_hold_anothers_settings(
     other = OTHER.format(paths=[str(TESTS), str(TESTS.parent)], directory=str(tmp_path / "host"))
 
     async def scenario(session: Session) -> None:
-        assert (await session.gpu.apply(LIMIT, 0)).ok
+        assert (await session.gpu.apply_settings(LIMIT, 0)).ok
         guard = box.pid
         await asyncio.to_thread(
             subprocess.run, [sys.executable, "-c", other], check=True, timeout=60
@@ -165,8 +165,8 @@ def test_whoever_confirms_holds_from_then_on(box: GuardedHost) -> None:
     run(box.change(LIMIT, trial_s=30.0))
 
     async def scenario(session: Session) -> None:
-        await session.gpu.alterations.read()
-        view = await session.gpu.guard.confirm()
+        await session.gpu.alterations.read_altered_settings()
+        view = await session.gpu.guard.confirm_trial_settings()
         assert view.trial_left_s is None and view.heartbeat_s == HEARTBEAT_S
         await asyncio.sleep(HEARTBEAT_S * 1.5)
         assert box.in_force()[0] == 200.0
@@ -185,9 +185,9 @@ def test_a_trial_that_nobody_could_end_is_not_begun(tmp_path: Path) -> None:
                 match=r"no guard could be started .*python3.*nothing "
                 r"was changed",
             ):
-                await session.gpu.apply(WANTED, 0, trial_s=30.0)
+                await session.gpu.apply_settings(WANTED, 0, trial_s=30.0)
             assert box.in_force() == OFF and box.altered == []
-            assert (await session.gpu.apply(WANTED, 0)).ok and box.in_force() == ON
-            assert (await session.gpu.revert()).ok
+            assert (await session.gpu.apply_settings(WANTED, 0)).ok and box.in_force() == ON
+            assert (await session.gpu.revert_settings()).ok
 
         attended(box, scenario)

@@ -61,7 +61,7 @@ def test_looking_for_what_others_do_starts_no_program(
             started.clear()
             await session._show_changes_of_other_workbenches()
             live._looked_s = float("-inf")
-            await live._read_once()
+            await live._read_engine_counters()
             quiet = 0 if [argv for argv in started if not of_telemetry(argv)] else quiet + 1
             if quiet == QUIET_LOOKS:
                 break

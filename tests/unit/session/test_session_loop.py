@@ -293,7 +293,7 @@ def test_a_run_of_a_session_that_was_killed_is_adopted_with_its_plan() -> None:
     other.communicate()
 
     async def scenario(session: Session) -> None:
-        await session.servers.adopt()
+        await session.servers.list_runs_and_select_one()
         assert session.state.run_id == run_id
         assert session.state.server is not None and session.state.server.adopted
         assert (await session.servers.wait_ready(run_id, 20)).state is ServerState.READY
@@ -315,7 +315,7 @@ def test_a_plan_whose_key_is_masked_is_never_offered_for_a_start() -> None:
         other = Session.of_host(None, "rtx-pro-6000")
         try:
             await other.link.connect()
-            await other.servers.adopt()
+            await other.servers.list_runs_and_select_one()
             assert other.state.server is not None and other.state.plan is None
             with pytest.raises(PlanError, match="no plan is loaded"):
                 await other.servers.start()

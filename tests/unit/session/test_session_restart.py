@@ -154,7 +154,7 @@ def test_after_a_failed_restart_one_call_starts_what_ran_before(
         await eventually(lambda: session.state.goes_back_to == first, "the way back")
         notice = session.state.notice
         assert notice is not None and f"workbench restart {first}" in (notice.next_step or "")
-        back = await session.servers.go_back()
+        back = await session.servers.start_earlier_server()
         status = await session.servers.wait_ready(back, 20)
         plan = session.servers.supervisor.record(back).plan
         assert status.state is ServerState.READY and plan.flag("max-num-seqs") is None
@@ -175,7 +175,7 @@ def test_the_next_session_knows_the_way_back_too(monkeypatch: pytest.MonkeyPatch
         try:
             await other.link.connect()
             other.plans.edit_plan(session.plans.editor.plan, "the same plan")
-            await other.servers.adopt()
+            await other.servers.list_runs_and_select_one()
             assert (other.state.run_id, other.state.goes_back_to) == (failed, first)
         finally:
             await other.close()
@@ -192,7 +192,7 @@ def test_what_was_started_with_a_secret_comes_back_with_it(monkeypatch: pytest.M
         other = Session.of_host(None, "rtx-pro-6000")
         try:
             await other.link.connect()
-            await other.servers.adopt()
+            await other.servers.list_runs_and_select_one()
             with pytest.raises(PlanError, match="api-key is a secret"):
                 await other.servers.start_again(first)
             assert other.servers.supervisor.status(first).state is ServerState.READY
@@ -239,7 +239,7 @@ def test_after_an_undo_nothing_is_said_about_the_program_that_was_typed() -> Non
     async def scenario(session: Session) -> None:
         plans = session.plans
         await plans.load_preset("vllm-any")
-        await eventually(lambda: plans.editor.surroundings.installed, "the engine")
+        await eventually(lambda: plans.editor.host_context.installed, "the engine")
         await plans.set_executable("/nonexistent/vllm")
         assert plans.view().installed_problem
         plans.undo()  # before the host was searched again

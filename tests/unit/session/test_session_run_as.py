@@ -135,7 +135,7 @@ def test_the_view_shows_the_command_that_runs_without_its_secrets(
 ) -> None:
     standin_launcher.registered(monkeypatch, tmp_path / "scheduler")
     editor = PlanEditor(plan(**{"api-key": "sesame-sesame"}))
-    assert editor.view().real_command == editor.view().command
+    assert editor.view().start_command == editor.view().command
     editor.set_env("HF_TOKEN", "hf-sesame-token")
     editor.set_flag("run-as", "standin")
     view = editor.view()

@@ -187,8 +187,8 @@ class Levels(Session):
         super().__init__(FakeHost())
         ready = ServerStatus("run", "vllm", ServerState.READY, "here", engine_version="1")
         self.servers.supervisor.status = lambda run_id: ready  # type: ignore[method-assign]
-        self.servers.selected_or_ready_run = self._selected_or_ready_run  # type: ignore[method-assign]
-        self.servers.ready_run = self._selected_or_ready_run  # type: ignore[method-assign]
+        self.servers.selected_or_ready_run_id = self._selected_or_ready_run  # type: ignore[method-assign]
+        self.servers.ready_run_id = self._selected_or_ready_run  # type: ignore[method-assign]
         self.servers.supervisor.runs = self._no_runs  # type: ignore[method-assign,assignment]
         self.bench.benchmark_target = self._bench  # type: ignore[method-assign]
         self.results.get = self._result  # type: ignore[method-assign]

@@ -72,7 +72,7 @@ class Scripted(Session):
         supervisor = self.servers.supervisor
         supervisor.status = lambda run_id: ready  # type: ignore[method-assign]
         supervisor.record = lambda run_id: SimpleNamespace(plan=None, engine_version=None)  # type: ignore[method-assign,assignment,return-value]
-        self.servers.selected_or_ready_run = self._selected_or_ready_run  # type: ignore[method-assign]
+        self.servers.selected_or_ready_run_id = self._selected_or_ready_run  # type: ignore[method-assign]
         self.bench.benchmark_target = self._bench  # type: ignore[method-assign]
 
     async def _selected_or_ready_run(self) -> str:
@@ -166,14 +166,14 @@ def test_each_value_is_measured_and_kept_and_the_limit_of_the_start_is_back() ->
 @pytest.mark.long
 def test_back_to_an_earlier_change_of_ours_with_its_journal_entry() -> None:
     async def scenario(session: Scripted) -> None:
-        assert (await session.gpu.apply(GpuSettings(power_limit_w=450.0))).ok
+        assert (await session.gpu.apply_settings(GpuSettings(power_limit_w=450.0))).ok
         before = (await journal.read_journal(session.host)).entries
         sweep = await session.sweeps.run_gpu_setting_sweep(
             "power_limit_w", ["600", "300"], **QUICK
         )  # 600: as it was before all of it
         assert states(sweep) == ["done", "done"], sweep
         assert limit_w() == 450.0 and (await journal.read_journal(session.host)).entries == before
-        await session.gpu.revert()
+        await session.gpu.revert_settings()
         assert limit_w() in (600.0, None)
 
     settings_only(scenario)
@@ -191,12 +191,12 @@ def test_back_to_no_lock_and_back_to_the_lock_that_was_on() -> None:
             for n in first.notes
         )
         assert driver().settings()[0].gpu_lock_mhz is None
-        assert (await session.gpu.apply(GpuSettings(gpu_clocks=ClockRange(2100, 2100)))).ok
+        assert (await session.gpu.apply_settings(GpuSettings(gpu_clocks=ClockRange(2100, 2100)))).ok
         locked = driver().settings()[0].gpu_lock_mhz
         sweep = await session.sweeps.run_gpu_setting_sweep("gpu_clocks", ["1500", "1800"], **QUICK)
         assert states(sweep) == ["done", "done"] and driver().settings()[0].gpu_lock_mhz == locked
         assert not any("earlier clock lock" in note for note in sweep.notes)
-        await session.gpu.revert()
+        await session.gpu.revert_settings()
 
     settings_only(scenario)
 
@@ -314,7 +314,9 @@ def test_cancelled_while_it_measures(how: str) -> None:
             with pytest.raises(asyncio.CancelledError):
                 await work
         else:
-            await (session.sweeps.cancel() if how == "cancel_sweep" else session._end_loads())
+            await (
+                session.sweeps.cancel() if how == "cancel_sweep" else session._cancel_measurements()
+            )
             assert limit_w() in (600.0, None)
             assert (await work).state == "stopped"
         assert (
@@ -339,7 +341,7 @@ def test_a_load_that_begins_after_the_cancel_is_cancelled_too() -> None:
             measuring.set()
             assert session.sweeps._stop is not None
             await session.sweeps._stop.wait()
-            async with session.load._lock_host_and_prestart_client(
+            async with session.server_load._lock_host_and_prestart_client(
                 "a benchmark", "run", None, gpus_known=False
             ) as (
                 cancel,
@@ -392,7 +394,7 @@ def test_a_link_that_is_cut_when_the_setting_is_to_be_given_back(
         assert sweep.state == "failed" and "GPU0: power limit was not restored" in str(sweep.error)
         assert limit_w() == 300.0 and len((await journal.read_journal(session.host)).entries) == 1
         monkeypatch.setattr(session.gpu, "apply_settings_by_gpu", apply)
-        await session.gpu.revert()
+        await session.gpu.revert_settings()
 
     settings_only(scenario)
 

@@ -86,8 +86,8 @@ def test_a_server_a_benchmark_and_a_setting_become_events_beside_the_readings(
         run_id = await session.servers.start()
         assert (await session.servers.wait_ready(run_id, 20)).state is ServerState.READY
         result_id = await session.bench.benchmark_run(run_id, **SHORT)
-        assert (await session.gpu.apply(GpuSettings(power_limit_w=400.0))).ok
-        assert (await session.gpu.revert()).ok
+        assert (await session.gpu.apply_settings(GpuSettings(power_limit_w=400.0))).ok
+        assert (await session.gpu.revert_settings()).ok
         await session.servers.stop(run_id)
         assert kinds(session) == [
             EventKind.SERVER_START,
@@ -168,7 +168,7 @@ def test_a_trial_that_the_guard_ends_is_told_as_such() -> None:
         session.gpu.guard.options = FAST
         session.gpu.guard.begin_heartbeats()
         await session.telemetry.start()
-        assert (await session.gpu.apply(GpuSettings(power_limit_w=400.0), trial_s=1.0)).ok
+        assert (await session.gpu.apply_settings(GpuSettings(power_limit_w=400.0), trial_s=1.0)).ok
         await eventually(
             lambda: any("guard" in text for text in texts(session)), "the guard's revert"
         )
@@ -182,7 +182,7 @@ def test_a_trial_that_the_guard_ends_is_told_as_such() -> None:
 @pytest.mark.slow
 def test_equal_settings_of_several_gpus_are_one_event_and_those_of_others_name_their_user() -> None:
     async def scenario(session: Session) -> None:
-        assert (await session.gpu.apply(GpuSettings(power_limit_w=200.0))).ok
+        assert (await session.gpu.apply_settings(GpuSettings(power_limit_w=200.0))).ok
         (mine,) = texts(session)
         assert mine == "GPU0-3 power limit 200 W" and kinds(session) == [EventKind.SETTING_MADE]
         theirs = replace(
@@ -199,7 +199,7 @@ def test_equal_settings_of_several_gpus_are_one_event_and_those_of_others_name_t
         )
         session.core.update(drift=(drift,))
         assert texts(session)[2].startswith("GPU1 power limit set to 200 W by Workbench, now 150 W")
-        assert (await session.gpu.revert()).ok
+        assert (await session.gpu.revert_settings()).ok
         assert texts(session)[3].startswith("GPU0-3 power limit ") and texts(session)[3].endswith(
             " again"
         )
@@ -285,13 +285,13 @@ def test_a_clock_lock_is_kept_beside_the_readings() -> None:
         history = session.timeline.history
         await eventually(lambda: (0, "power_w") in history, "a reading")
         assert (0, "sm_lock_max_mhz") not in history
-        assert (await session.gpu.apply(GpuSettings(gpu_clocks=ClockRange(1200, 1500)))).ok
+        assert (await session.gpu.apply_settings(GpuSettings(gpu_clocks=ClockRange(1200, 1500)))).ok
         ends = [(0, "sm_lock_min_mhz"), (0, "sm_lock_max_mhz")]
         await eventually(
             lambda: [history.value_at(key, time.time()) for key in ends] == [1200.0, 1500.0],
             "the lock",
         )
-        assert (await session.gpu.revert()).ok
+        assert (await session.gpu.revert_settings()).ok
         await eventually(
             lambda: (
                 history.value_at((0, "power_w"), time.time())

@@ -191,7 +191,7 @@ def test_an_agreed_flag_asks_again_for_another_model(clone: Path) -> None:
         return len(session.plans.untrusted_findings())
 
     assert asked("org/tiny") == 1
-    session.plans.trust()
+    session.plans.trust_preset_parts()
     assert (asked("org/tiny"), asked("evil/tiny")) == (0, 1)
 
 
@@ -219,7 +219,7 @@ def test_trust_is_remembered_until_what_runs_changes(clone: Path) -> None:
         return len(session.plans.untrusted_findings())
 
     assert asked("preload") == 1
-    session.plans.trust()
+    session.plans.trust_preset_parts()
     assert (session.plans.untrusted_findings(), asked("preload"), asked("logging")) == ((), 0, 1)
     (clone / "stranger.toml").write_text(
         preset(clone, "preload").read_text().replace("evil.so", "other.so")
@@ -241,7 +241,7 @@ def test_a_copy_in_the_own_directory_asks_too_and_what_the_user_sets_does_not(cl
         ["executable=/opt/mine/vllm serve"], [], ["LD_PRELOAD=/opt/mine.so"]
     )
     assert session.plans.untrusted_findings() == ()
-    asyncio.run(session.plans.save_preset("mine", "Mine"))
+    asyncio.run(session.plans.write_preset_file("mine", "Mine"))
     session.plans.edit_plan(session.presets.make_plan("mine"), "mine")
     assert (
         "/opt/mine.so" in repr(session.plans.editor.launch_command().env)
@@ -251,7 +251,7 @@ def test_a_copy_in_the_own_directory_asks_too_and_what_the_user_sets_does_not(cl
 
 def test_no_shipped_preset_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     session = Session.of_host(None, "four-pcie")
-    session.presets.refresh()
+    session.presets.reload_presets()
     for entry in session.state.presets:
         session.plans.edit_plan(session.presets.make_plan(entry.id), entry.id)
         assert session.plans.untrusted_findings() == ()

@@ -151,11 +151,11 @@ class Raced:
             self.session.core, self.session.results, store, store.add(first), asyncio.Event()
         )
         parts = self.session.sweeps._parts
-        parts.servers.check_on_host = self._nothing  # type: ignore[method-assign,assignment]
+        parts.servers.check_start_on_host = self._nothing  # type: ignore[method-assign,assignment]
         parts.servers.check_startable = lambda *_: None  # type: ignore[method-assign,assignment]
         parts.servers.launch = self._launch  # type: ignore[method-assign,assignment]
         parts.servers.wait_ready = self._ready  # type: ignore[method-assign,assignment]
-        parts.servers.end = self._nothing  # type: ignore[method-assign,assignment]
+        parts.servers.stop_run_quietly = self._nothing  # type: ignore[method-assign,assignment]
         parts.bench.benchmark_run = self._bench  # type: ignore[method-assign,assignment]
         self.stored = parts.experiments.get
         parts.experiments.get = self._get  # type: ignore[method-assign]
@@ -163,9 +163,9 @@ class Raced:
         self.limit_w = 600.0  # in force
         parts.telemetry.get_recent_reading = self._reading  # type: ignore[method-assign,assignment]
         parts.gpu.guard.begin_heartbeats = lambda: None  # type: ignore[method-assign]
-        parts.gpu.alterations.read = self._nothing  # type: ignore[method-assign,assignment]
-        parts.gpu.apply = self._apply  # type: ignore[method-assign,assignment]
-        parts.gpu.revert = self._revert  # type: ignore[method-assign,assignment]
+        parts.gpu.alterations.read_altered_settings = self._nothing  # type: ignore[method-assign,assignment]
+        parts.gpu.apply_settings = self._apply  # type: ignore[method-assign,assignment]
+        parts.gpu.revert_settings = self._revert  # type: ignore[method-assign,assignment]
         parts.experiments.run_experiment = self._compare  # type: ignore[method-assign,assignment]
         if seconds_left:
             left = iter(seconds_left)
@@ -679,7 +679,7 @@ def test_the_preset_of_a_winner_has_its_gpu_settings_and_its_evidence() -> None:
     session.plans.edit_plan(LaunchPlan(engine="vllm", model="org/model"), "base")
     wanted = GpuSettings(power_limit_w=400.0, gpu_clocks=ClockRange(210, 2310))
     evidence = ("Tune 1 on box: +47 % (at least +45 %) tok/J.",)
-    saving = session.plans.save_tuned_preset(
+    saving = session.plans.write_tuned_preset_file(
         session.plans.editor, "x-tune-1", "X", evidence, wanted
     )
     asyncio.run(saving)

@@ -103,7 +103,7 @@ def candidates_of(case: Baseline, goal: str) -> tuple[Situation, list[TuneCandid
     needed = {name: VALUES[name] for name in preset.variables if name in VALUES}
     model = {"model": MISTRAL} if "mistral" in case.preset else {}
     editor = PlanEditor(plan_from_preset(preset, {**needed, **model}))
-    editor.surroundings = replace(editor.surroundings, gpus=gpus)
+    editor.host_context = replace(editor.host_context, gpus=gpus)
     load = BenchSpec("", "", concurrency=case.streams, input_tokens=256, max_tokens=128)
     candidates, _ = select_candidates_and_left_out(editor, load, goal, parse_limits(""))
     here = Situation(editor.effective_plan, editor.catalog, editor.engine, gpus)

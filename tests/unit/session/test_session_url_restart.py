@@ -30,7 +30,7 @@ class Load:
 
     @asynccontextmanager
     async def open_load_on_url(self, url: str, overrides: dict[str, Any]) -> AsyncIterator[None]:
-        await server_address.ask_server(url, BenchSpec(url, ""))
+        await server_address.read_served_models(url, BenchSpec(url, ""))
         yield
 
 
@@ -40,7 +40,9 @@ class NoGpus:
 
 
 def arms_at(url: str) -> ExperimentArms:
-    session = SimpleNamespace(load=Load(), host=SimpleNamespace(name="box"), telemetry=NoGpus())
+    session = SimpleNamespace(
+        server_load=Load(), host=SimpleNamespace(name="box"), telemetry=NoGpus()
+    )
     side = ComparedSide(cast(Any, session), url=url)
     return ExperimentArms(ExperimentSpec(Arm(), Arm(), {}), {"A": side, "B": side}, restarts=False)
 
@@ -96,7 +98,9 @@ def test_a_server_that_loads_its_model_is_not_there_yet(status: str) -> None:
         port = free_port()
         async with await asyncio.start_server(answer, "127.0.0.1", port):
             with pytest.raises(BenchError, match=f"is not ready: .* HTTP {status[:3]}"):
-                await server_address.ask_server(f"http://127.0.0.1:{port}", BenchSpec("", "m"))
+                await server_address.read_served_models(
+                    f"http://127.0.0.1:{port}", BenchSpec("", "m")
+                )
 
     asyncio.run(scenario())
 

@@ -16,7 +16,7 @@ from workbench.model.setting_records import Alteration, GuardView
 from workbench.session.bench.row import SeriesView
 from workbench.session.last_screen import ScreenMemory
 from workbench.session.session import Session
-from workbench.session.since_left import SinceLeft, changes_since_left
+from workbench.session.since_left import ChangesSinceLastScreen, changes_since_last_screen
 from workbench.session.state import Activity, HostView, SessionState
 from workbench.session.state_holder import StateHolder
 from workbench.store import screen_state
@@ -41,8 +41,8 @@ def test_a_change_that_was_cut_off_is_not_told_as_made() -> None:
     assert not found(alterations=(replace(limit(3), state="pending"),)).has_changes
 
 
-def found(host_ahead_s: float = 0.0, **fields: object) -> SinceLeft:
-    return changes_since_left(SessionState(HOST, **fields), LEFT_S, host_ahead_s)  # type: ignore[arg-type]
+def found(host_ahead_s: float = 0.0, **fields: object) -> ChangesSinceLastScreen:
+    return changes_since_last_screen(SessionState(HOST, **fields), LEFT_S, host_ahead_s)  # type: ignore[arg-type]
 
 
 def test_only_what_is_newer_is_told_and_a_series_once() -> None:
@@ -107,7 +107,7 @@ def test_a_killed_screen_has_seen_what_it_showed() -> None:
     core.update(servers_read=True, host=replace(core.state.host, link="connected"))
 
     def seen_unix_s() -> float:
-        asyncio.run(memory.note_screen_seen())
+        asyncio.run(memory.record_screen_open())
         return float(screen_state.read_screen_state(core.host.name)["seen_unix_s"])
 
     first_s = seen_unix_s()
@@ -159,12 +159,12 @@ def test_a_result_that_is_stored_while_the_screen_opens_is_told() -> None:
         own_files_read.set()
         session = OpeningSession(
             core=core,
-            _look_for_left_results=nothing,
+            _store_detached_results=nothing,
             _own_files_read=own_files_read,
             results=SimpleNamespace(refresh_if_database_changed=refresh_if_database_changed),
             memory=SimpleNamespace(left_unix_s=LEFT_S),
         )
-        await Session._show_changes_since_left(session)  # type: ignore[arg-type]
+        await Session._show_changes_since_last_screen(session)  # type: ignore[arg-type]
 
     asyncio.run(scenario())
     assert core.state.since_left is not None

@@ -219,7 +219,7 @@ class Bench:
         if self._queued is not None and status.run_id == self._core.state.run_id:
             overrides, self._queued = self._queued, None
             self._core.update(bench=replace(self._core.state.bench, queued=False))
-            self._core.keep(self._benchmark_queued_run(status.run_id, overrides))
+            self._core.spawn_session_task(self._benchmark_queued_run(status.run_id, overrides))
 
     async def _benchmark_queued_run(self, run_id: str, overrides: dict[str, Any]) -> None:
         with suppress(BenchCancelled):  # by the user
@@ -301,10 +301,10 @@ class Bench:
             idle = None
         alterations = self._gpu.alterations
         if time.monotonic() - alterations.read_monotonic_s > _ALTERATIONS_VALID_S:
-            await alterations.read()
-        locks, changes = alterations.locks_on, alterations.lock_changes
+            await alterations.read_altered_settings()
+        locks, changes = alterations.active_clock_locks, alterations.lock_changes
         claimed = self._core.state.others
-        known = await self._gpu.evidence.known_clocks(load_digest(load.spec, server))
+        known = await self._gpu.load_evidence.read_known_clocks(load_digest(load.spec, server))
         files = await self._identify_model_files(load.server)
         earlier = await asyncio.to_thread(self._find_earlier_result, load, files)
         read: list[asyncio.Future[Journal]] = []
@@ -312,7 +312,7 @@ class Bench:
 
             def record_sent_load(outcome: BenchOutcome) -> None:
                 keep_outcome(outcome)
-                read.append(asyncio.ensure_future(alterations.read()))
+                read.append(asyncio.ensure_future(alterations.read_altered_settings()))
 
             measurement = Measurement(
                 self._core.host,
@@ -376,13 +376,15 @@ class Bench:
         try:
             await asyncio.gather(*pending_readings)
             meanwhile = alterations.lock_changes - changes
-            if changed := lock_change_texts(locks, alterations.locks_on, measured.gpus, meanwhile):
+            if changed := lock_change_texts(
+                locks, alterations.active_clock_locks, measured.gpus, meanwhile
+            ):
                 measured = measured.mark_locks_changed(changed)
             else:
-                await self._gpu.evidence.store_clocks(
+                await self._gpu.load_evidence.add_and_store_clocks(
                     known_clocks, measured.clocks, measured.proofs
                 )
-            await self._gpu.evidence.show_proofs(measured.proofs)
+            await self._gpu.load_evidence.show_proofs_on_gpus(measured.proofs)
         except HostUnreachable as lost:
             return measured.mark_as_partial(lost)
         return measured
@@ -417,7 +419,7 @@ class Bench:
             spec,
             server,
             measured,
-            self._gpu.alterations.locks_on,
+            self._gpu.alterations.active_clock_locks,
             simulated=self._is_simulated(load),
             model=files,
         )
@@ -500,7 +502,7 @@ class Bench:
                 host=host,
                 next_step="wait for the result of that benchmark",
             )
-        with self._core.show_busy(_RESTART_AND_COMPARE):
+        with self._core.list_as_busy(_RESTART_AND_COMPARE):
             rows = self._core.state.results
             before = self._core.state.bench.last_id or newest_usable_result_id(rows)
             rejected = (

@@ -83,7 +83,7 @@ class ServerLoad:
         BenchError if the server's GPUs cannot be read."""
         if url is None:
             opened = self.open_load_on_run(
-                run_id or await self._servers.selected_or_ready_run(), overrides
+                run_id or await self._servers.selected_or_ready_run_id(), overrides
             )
         else:
             opened = self.open_load_on_url(url, overrides)
@@ -155,7 +155,7 @@ class ServerLoad:
                 base = await stack.enter_async_context(
                     forward_server_port(self._core.host, address.port)
                 )
-            served = await server_address.ask_server(base, spec)
+            served = await server_address.read_served_models(base, spec)
             model = spec.model or served.model
             if not model:
                 raise BenchError(

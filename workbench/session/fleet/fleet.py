@@ -17,7 +17,7 @@ from workbench.model.alerts import alert_limits
 from workbench.model.errors import InputError
 from workbench.session.fleet.member import LOOK_INTERVAL_S, FleetMember
 from workbench.session.fleet.state import FleetState
-from workbench.session.hosts.names import fleet_hosts, open_host_by_name
+from workbench.session.hosts.names import default_fleet_hosts, open_host_by_name
 from workbench.store.config import ConfigStore
 from workbench.store.hosts_file import HostsStore
 
@@ -31,7 +31,7 @@ UPDATE_INTERVAL_S = 1.0
 FleetListener = Callable[[FleetState], None]
 
 
-def fleet_members(
+def fleet_names_and_labels(
     named: Sequence[str] = (), cluster: str | None = None
 ) -> tuple[Sequence[str], Mapping[str, str]]:
     """Return (names, labels): the names of a fleet's hosts, and the labels of hosts.toml by host
@@ -42,7 +42,7 @@ def fleet_members(
     names = list(named)
     if cluster is not None:
         names += [node.host for node in written.cluster(cluster).nodes]
-    return names or [host.name for host in fleet_hosts()], labels
+    return names or [host.name for host in default_fleet_hosts()], labels
 
 
 class Fleet:
@@ -73,7 +73,7 @@ class Fleet:
         self._listeners: list[FleetListener] = []
         self._ticking: asyncio.Task[None] | None = None
         self._made = asyncio.Event()  # a new state
-        self.state = self._present_state()
+        self.state = self._make_current_state()
 
     def subscribe(self, listener: FleetListener) -> Callable[[], None]:
         """Call `listener(state)` once a second. Return a function that unsubscribes the listener."""
@@ -99,7 +99,7 @@ class Fleet:
         """Return the state when every host is read or has failed, at the latest after `limit_s`
         seconds."""
         for member in self._members.values():
-            member.request_survey()
+            member.request_host_scan()
         deadline = time.monotonic() + limit_s
         while not all(member.is_first_reading_done for member in self._members.values()):
             self._made.clear()
@@ -107,7 +107,7 @@ class Fleet:
                 await asyncio.wait_for(self._made.wait(), max(0.0, deadline - time.monotonic()))
             except TimeoutError:
                 break
-        self.state = self._present_state()
+        self.state = self._make_current_state()
         return self.state
 
     async def _update_every_second(self) -> None:
@@ -115,14 +115,14 @@ class Fleet:
         due = time.monotonic()
         while True:
             for member in self._members.values():
-                member.begin_due_work()
-                member.append_trail_values()
-            self.state = self._present_state()
+                member.start_due_readings()
+                member.append_graph_values()
+            self.state = self._make_current_state()
             self._made.set()
             for listener in tuple(self._listeners):
                 listener(self.state)
             due = max(due + UPDATE_INTERVAL_S, time.monotonic())
             await asyncio.sleep(due - time.monotonic())
 
-    def _present_state(self) -> FleetState:
+    def _make_current_state(self) -> FleetState:
         return FleetState(tuple(member.host_view() for member in self._members.values()))

@@ -76,7 +76,7 @@ class _ServerRates:
 
 
 class FleetMember:
-    """Reads one host from the call of `start_connecting` until `close`. `begin_due_work` starts the readings that
+    """Reads one host from the call of `start_connecting` until `close`. `start_due_readings` starts the readings that
     are due, in tasks with time limits. The host is searched for servers `first_look_s` seconds
     after the connection, so that not all hosts are searched at the same time. `limits` are those of
     the alert rules that are watched."""
@@ -195,7 +195,7 @@ class FleetMember:
             return False
         return bool(telemetry.infos) or telemetry.driver.status is not DriverStatus.OK
 
-    def append_trail_values(self) -> None:
+    def append_graph_values(self) -> None:
         """Add the readings of this second to the graphs. If the newest reading is too old, the
         graphs have no values at this second."""
         now, values = self.host_view(), _NO_TRAIL_VALUES
@@ -210,7 +210,7 @@ class FleetMember:
         """Connect and begin to read the GPUs, unless that was done already. `ask` asks the user for
         login secrets."""
         if self._source is None or self._link == "refused":
-            self._begin_work("link", lambda: self._connect(ask))
+            self._start_task("link", lambda: self._connect(ask))
 
     async def _connect(self, ask: Ask | None) -> None:
         self._link, self._problem = "connecting", ""
@@ -235,7 +235,7 @@ class FleetMember:
             if self._host is None:
                 # may load the ssh library
                 self._host = await asyncio.to_thread(self._open_host, self._name)
-                self._host.on_link(self._on_link_change)
+                self._host.on_link(self._update_link_state)
             self._host.login_prompt = ask
             async with asyncio.timeout(None if ask else _CONNECT_TIMEOUT_S):
                 await self._host.connect()
@@ -251,10 +251,10 @@ class FleetMember:
             self._link, self._problem = "refused", error.message
         return True
 
-    def _on_link_change(self, event: LinkEvent) -> None:
+    def _update_link_state(self, event: LinkEvent) -> None:
         if event.connected:
             self._link, self._problem = "connected", ""
-            self.request_survey()
+            self.request_host_scan()
         else:
             self._link = "refused" if event.refused is not None else "lost"
             self._problem = event.reason or "the link was lost"
@@ -270,22 +270,22 @@ class FleetMember:
 
     # ---- servers and settings
 
-    def request_survey(self) -> None:
+    def request_host_scan(self) -> None:
         """Search for servers and altered settings as soon as the host is connected."""
         self._look_after_s = self._look_due_s = self._whole_look_s = 0.0
 
-    def begin_due_work(self) -> None:
+    def start_due_readings(self) -> None:
         """Start the reading of servers and settings, and the reading of the servers' counters, if
         they are due and the previous ones have ended."""
         now_s = time.monotonic()
         if self._link != "connected" or self._supervisor is None:
             return
-        if now_s >= self._look_due_s and self._begin_work("look", self._survey_host):
+        if now_s >= self._look_due_s and self._start_task("look", self._scan_host):
             self._look_due_s = now_s + LOOK_INTERVAL_S
-        if now_s >= self._rates_due_s and self._begin_work("rates", self._read_rates):
+        if now_s >= self._rates_due_s and self._start_task("rates", self._read_rates):
             self._rates_due_s = now_s + _RATES_INTERVAL_S
 
-    def _begin_work(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
+    def _start_task(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
         task = self._tasks.get(name)
         if task is not None and not task.done():
             return False
@@ -306,7 +306,7 @@ class FleetMember:
 
             self._look_problem = "; ".join(internal_error_message_and_details(error))
 
-    async def _survey_host(self) -> None:
+    async def _scan_host(self) -> None:
         """Read the servers and the altered settings, if their files have changed or the last whole
         reading is old."""
         host, supervisor = self._host, self._supervisor

@@ -45,10 +45,10 @@ class FleetServer:
     def can_answer(self) -> bool:
         """Whether the server can answer requests: its run is READY or READY?, or Workbench did not
         start it."""
-        return self.state in (ServerState.READY, FOUND_STATE) or self.is_text_doubted
+        return self.state in (ServerState.READY, FOUND_STATE) or self.has_suspect_text
 
     @property
-    def is_text_doubted(self) -> bool:
+    def has_suspect_text(self) -> bool:
         """Whether the server answers, and its text is no answer."""
         return self.state == f"{ServerState.READY}?"
 
@@ -112,14 +112,14 @@ class FleetHost:
     @property
     def util_pct(self) -> float | None:
         """The mean utilization of the GPUs in %; None if no GPU reports its utilization."""
-        return self.combine_gpu_readings("gpu_util_pct", MEAN)
+        return self.aggregate_gpu_readings("gpu_util_pct", MEAN)
 
     @property
     def power_w(self) -> float | None:
         """The power in watts of all GPUs that report it, added up; None if none reports it."""
-        return self.combine_gpu_readings("power_w", TOTAL)
+        return self.aggregate_gpu_readings("power_w", TOTAL)
 
-    def combine_gpu_readings(self, field: str, which: str) -> float | None:
+    def aggregate_gpu_readings(self, field: str, which: str) -> float | None:
         """Return one value of the readings `field` of all GPUs: MEAN, TOTAL, HIGHEST or LOWEST. None
         if no GPU reports this reading."""
         known = _known_values(map(attrgetter(field), self.gpus))

@@ -66,11 +66,11 @@ class GpuAlterations:
         telemetry.on_reading.append(self._compare_with_reading)
 
     @property
-    def locks_on(self) -> tuple[Alteration, ...]:
+    def active_clock_locks(self) -> tuple[Alteration, ...]:
         """The clock locks on this host's GPUs, set by this Workbench or by others."""
         return select_locks_in_force(self._core.state.alterations, self._core.state.others)
 
-    async def read(self, *, after_change: bool = False) -> Journal:
+    async def read_altered_settings(self, *, after_change: bool = False) -> Journal:
         """Read the altered settings, and who altered them, from the journal into the session's
         state. Notify the user of settings that a restart of the host or of the driver has reset.
         Return the journal, without its log. `after_change` says that the change which the state
@@ -78,9 +78,9 @@ class GpuAlterations:
         state, records = await self._read_host_journal(with_log=False)
         recovery = state.recovered
         if select_cut_off_changes(records) and (after_change or not self._is_changing):
-            await self._settle_cut_changes()
+            await self._resolve_cut_off_changes()
             state, records = await self._read_host_journal(with_log=False)
-        if any(self._is_settled_by_others(record.entry, state.others) for record in records):
+        if any(self._is_unclaimed_and_restored(record.entry, state.others) for record in records):
             await drop_entries_settled_by_others(self._core.host)
             state, records = await self._read_host_journal(with_log=False)
         self.register_dir = state.register.directory
@@ -88,7 +88,7 @@ class GpuAlterations:
         on = [record for record in records if record.why_lost is None]
         found = tuple(map(alteration_of_record, on))
         settings = {altered.setting for altered in found}
-        findings = await self._findings_about(found)
+        findings = await self._load_findings_by_gpu(found)
         present = self._core.state
         self._core.update(
             alterations=found,
@@ -96,7 +96,9 @@ class GpuAlterations:
                 map(alteration_of_claim, state.others), present.telemetry
             ),
             drift=tuple(drift for drift in present.drift if drift.setting in settings),
-            offers=revert_offers([record for record in on if _is_offered(record, state.others)]),
+            offers=revert_offer_texts(
+                [record for record in on if _can_offer_revert(record, state.others)]
+            ),
             gpu_findings=findings,
         )
         self._report_journal_recovery(recovery, state.recovered)
@@ -105,10 +107,12 @@ class GpuAlterations:
         )
         self.read_monotonic_s, self.lock_changes = time.monotonic(), state.register.changes
         if gone:
-            await self._report_gone_alterations(gone)
+            await self._report_reset_settings(gone)
         return state
 
-    async def _findings_about(self, found: tuple[Alteration, ...]) -> tuple[tuple[int, str], ...]:
+    async def _load_findings_by_gpu(
+        self, found: tuple[Alteration, ...]
+    ) -> tuple[tuple[int, str], ...]:
         """Return the findings of loads about those GPUs whose settings have not changed since. If
         the host is a new one, read what an earlier session, or a command, has found."""
         host, state = self._core.host, self._core.state
@@ -136,7 +140,7 @@ class GpuAlterations:
     def _is_changing(self) -> bool:
         return not set(JOURNAL_CHANGES).isdisjoint(self._core.state.busy)
 
-    async def _settle_cut_changes(self) -> None:
+    async def _resolve_cut_off_changes(self) -> None:
         """Find out what became of changes that were cut off, and tell the user."""
         with suppress(WorkbenchError):  # the link is lost again, or another Workbench changes them
             settled = await settle_cut_off_changes(self._core.host, never_sent=self.never_sent)
@@ -158,11 +162,13 @@ class GpuAlterations:
             present = setting_of(entry.setting).read(telemetry, entry.gpu_uuid)
         return value_equals(entry.setting, present, entry.before)
 
-    def _is_settled_by_others(self, entry: JournalEntry, claims: Sequence[SettingClaim]) -> bool:
+    def _is_unclaimed_and_restored(
+        self, entry: JournalEntry, claims: Sequence[SettingClaim]
+    ) -> bool:
         """Return whether nobody claims a setting any more that has its previous value again."""
         return is_left_to_former_claimant(entry, claims) and self._shows_previous_value(entry)
 
-    async def read_journal(self) -> tuple[Sequence[Record], Sequence[Mapping[str, Any]]]:
+    async def read_records_and_log(self) -> tuple[Sequence[Record], Sequence[Mapping[str, Any]]]:
         """Return (records, log entries) of the journal, the file on the host that records altered
         GPU settings. Both have the oldest first. The records include settings that a restart of the
         host or of the driver has reset."""
@@ -183,7 +189,7 @@ class GpuAlterations:
             records = state.records(energy_j)
         return replace(state, others=state.without_lost_entries(energy_j).others), records
 
-    async def _report_gone_alterations(self, gone: Sequence[Record]) -> None:
+    async def _report_reset_settings(self, gone: Sequence[Record]) -> None:
         settings = ", ".join(record.entry.change_text for record in gone)
         self._core.notify(
             Level.INFO,
@@ -223,7 +229,7 @@ class GpuAlterations:
         self._checked = frozenset(lasting)
         if len(lasting) < len(found) and not self._checking:
             self._checking = True
-            self._core.spawn(self._check_drift(frozenset(found)))
+            self._core.spawn(self._recheck_drift_against_journal(frozenset(found)))
         new = [drift for drift in lasting if drift not in state.drift]
         if new:  # one message, because a second one would replace the first
             texts = [(drift.gpu_index, f"{label_of(drift.setting)}: {drift.text}") for drift in new]
@@ -235,11 +241,11 @@ class GpuAlterations:
         if lasting != state.drift:
             self._core.update(drift=lasting)
 
-    async def _check_drift(self, found: frozenset[Drift]) -> None:
+    async def _recheck_drift_against_journal(self, found: frozenset[Drift]) -> None:
         try:
             if await journal.is_journal_locked(self._core.host):
                 return  # the next reading asks again
-            await self.read()
+            await self.read_altered_settings()
             self._checked |= found
         except WorkbenchError:  # the link is lost, which `state.host` shows
             pass
@@ -262,13 +268,13 @@ def group_by_gpus(texts: Iterable[tuple[int, str]]) -> list[str]:
     return [f"{gpus_text(indexes)} {text}" for text, indexes in groups.items()]
 
 
-def _is_offered(record: Record, others: Sequence[SettingClaim]) -> bool:
+def _can_offer_revert(record: Record, others: Sequence[SettingClaim]) -> bool:
     """Return whether a revert of the setting can be offered now. What is left to another user is
     not, as long as that user claims it."""
     return not record.entry.user_with_setting or is_left_to_former_claimant(record.entry, others)
 
 
-def revert_offers(records: Sequence[Record]) -> tuple[str, ...]:
+def revert_offer_texts(records: Sequence[Record]) -> tuple[str, ...]:
     """Return texts about altered GPU settings for a screen that opens. One text offers to revert
     the settings that an ended Workbench process has left, and others name running Workbench
     processes with altered settings. Settings of this process, and settings that a user keeps on

@@ -14,7 +14,11 @@ from workbench.model.findings import Level
 from workbench.model.setting_commands import is_lock
 from workbench.model.setting_records import InForce
 from workbench.model.settings import ClockRange, ClockSetting, GpuSettings, label_of, setting_of
-from workbench.session.gpu.previous_settings import PreviousValues, previous_values_of, restore_gpu
+from workbench.session.gpu.previous_settings import (
+    PreviousValues,
+    previous_values_of,
+    restore_and_return_problem,
+)
 from workbench.session.uninterrupted import await_uninterrupted
 
 if TYPE_CHECKING:
@@ -33,13 +37,13 @@ PROBE_CLOCK_SHARE = 0.75  # of the observed clock: a probe never makes a GPU hot
 Probes: TypeAlias = Mapping[str, Mapping[int, GpuSettings]]  # setting -> GPU -> the lock to try
 
 
-def unsure_proofs(proofs: Sequence[Proof]) -> tuple[Proof, ...]:
+def proofs_needing_probe(proofs: Sequence[Proof]) -> tuple[Proof, ...]:
     """Return the proofs that only a probe can decide: the clock under load agrees with the lock,
     but the clock might be the same without the lock."""
     return tuple(p for p in proofs if p.in_force is InForce.CONSISTENT and is_lock(p.setting))
 
 
-def choose_probes(
+def choose_probes_and_notes(
     infos: Sequence[GpuInfo], proofs: Sequence[Proof]
 ) -> tuple[Probes, tuple[str, ...]]:
     """Return (probes, notes). The probes are the lower clock locks to try, by setting and GPU
@@ -48,7 +52,7 @@ def choose_probes(
     notes: list[str] = []
     by_index = {info.index: info for info in infos}
     for proof in proofs:
-        mhz = probe_mhz(by_index.get(proof.gpu_index), proof.setting, proof.observed)
+        mhz = choose_probe_clock_mhz(by_index.get(proof.gpu_index), proof.setting, proof.observed)
         if mhz is None:
             notes.append(
                 f"{proof.target_text}: {label_of(proof.setting)} was not probed: the GPU has no "
@@ -60,7 +64,9 @@ def choose_probes(
     return found, tuple(notes)
 
 
-def probe_mhz(info: GpuInfo | None, setting: str, observed_mhz: float | None) -> int | None:
+def choose_probe_clock_mhz(
+    info: GpuInfo | None, setting: str, observed_mhz: float | None
+) -> int | None:
     """Return the supported clock in MHz that is nearest to 75 % of the observed clock. None if no
     supported clock is clearly below the observed one."""
     entry = setting_of(setting)
@@ -94,7 +100,7 @@ class ClockProbe:
             )
         return found
 
-    async def run(
+    async def measure_clocks_and_failures(
         self,
         meter: Meter,
         probes: Probes,
@@ -154,7 +160,9 @@ class ClockProbe:
         for gpu, one in previous.items():
             why = "the host is out of reach"
             with suppress(WorkbenchError):
-                why = await restore_gpu(self._core.host, self._gpu, gpu, one, password)
+                why = await restore_and_return_problem(
+                    self._core.host, self._gpu, gpu, one, password
+                )
             if why:
                 text = (
                     f"GPU{gpu}: the clock lock from before the probe could not be set again ({why})"

@@ -57,7 +57,7 @@ class GpuControl:
         self.guard = GpuGuard(core, config, telemetry, self.alterations, self.rights)
 
     @cached_property
-    def evidence(self) -> GpuEvidence:
+    def load_evidence(self) -> GpuEvidence:
         from workbench.session.gpu.evidence import GpuEvidence
 
         return GpuEvidence(self._core)
@@ -67,7 +67,7 @@ class GpuControl:
         of the host. Raises SettingsError if such a file would not help."""
         from workbench.gpu.settings.sudoers import sudoers_text
 
-        rights = await self.rights.get()
+        rights = await self.rights.load_rights()
         if not rights.by_sudoers:
             why = rights.refusal or "GPU settings can be changed here without sudo"
             raise SettingsError(f"a sudoers file would not help: {why}", host=self._core.host.name)
@@ -79,7 +79,7 @@ class GpuControl:
         files = [core_files(key, cores.idle_states_by_core(key), cores.sysfs) for key in OF_CORES]
         return sudoers_text(rights.user, rights.nvidia_smi, rights.tee, uuids, files)
 
-    async def plan(
+    async def plan_setting_commands(
         self, settings: GpuSettings, gpu: int | str | None = None
     ) -> Sequence[SettingCommand]:
         """Return the commands that set `settings` on a GPU (None: on all). Raises WorkbenchError
@@ -97,9 +97,9 @@ class GpuControl:
         if not set(OF_CORES).isdisjoint(chain(*by_gpu.values())):
             cores = await read_core_settings(host)
         reading = await self._telemetry.get_recent_reading()
-        rights = rights or await self.rights.get()
+        rights = rights or await self.rights.load_rights()
         if is_cluster(host):
-            reading = _reading_of_head(host, reading, by_gpu)
+            reading = _reading_of_head_node(host, reading, by_gpu)
         if _changes_gpu_settings(by_gpu.get(ALL_GPUS, {})):
             allotment = await read_gpu_allotment(host)
         try:
@@ -113,7 +113,7 @@ class GpuControl:
             error.host = error.host or host.name
             raise
 
-    async def apply(
+    async def apply_settings(
         self,
         settings: GpuSettings,
         gpu: int | str | None = None,
@@ -150,8 +150,8 @@ class GpuControl:
         from workbench.gpu.settings import apply
 
         check_trial_time(trial_s)
-        with self._core.show_busy(APPLYING_SETTINGS):
-            rights = await self.rights.with_password(password)
+        with self._core.list_as_busy(APPLYING_SETTINGS):
+            rights = await self.rights.load_rights_with_password(password)
             planned = await self.plan_changes_by_gpu(by_gpu, rights)
             commands = [
                 command for command in planned if (command.gpu_uuid, command.setting) not in without
@@ -164,7 +164,7 @@ class GpuControl:
             await self._record_change_report(report)
             return report
 
-    async def revert(
+    async def revert_settings(
         self,
         gpu: int | str | None = None,
         *,
@@ -178,8 +178,8 @@ class GpuControl:
         "original". With None such a setting is not touched."""
         from workbench.gpu.settings import revert
 
-        with self._core.show_busy(REVERTING_SETTINGS):
-            rights = await self.rights.with_password(password)
+        with self._core.list_as_busy(REVERTING_SETTINGS):
+            rights = await self.rights.load_rights_with_password(password)
             report = await revert.revert_settings(
                 self._core.host,
                 gpu,
@@ -192,7 +192,7 @@ class GpuControl:
                 await self._record_change_report(report)
             return report
 
-    async def doubtful_claims(self) -> Sequence[str]:
+    async def impossible_claim_texts(self) -> Sequence[str]:
         """Return a text about each claim on an altered setting whose user cannot have set the
         value. Sudo is asked only if there are such claims."""
         from workbench.gpu.settings import journal, revert
@@ -201,7 +201,7 @@ class GpuControl:
         if ours.isdisjoint(map(_GPU_AND_SETTING, self._core.state.others)):
             return ()
         state = await journal.read_journal(self._core.host, with_log=False)
-        rights = await self.rights.with_password(None)
+        rights = await self.rights.load_rights_with_password(None)
         _, found = await revert.drop_forged_claims_and_explain(self._core.host, state, rights)
         return tuple(found.values())
 
@@ -220,14 +220,14 @@ class GpuControl:
                 "# the journal of GPU settings was recovered", report.recovery.text
             )
         try:
-            await self.alterations.read(after_change=True)
+            await self.alterations.read_altered_settings(after_change=True)
             self._core.update(offers=())  # the user has just seen to them
             await self._telemetry.refresh_gpu_readings()
         except Exception as error:  # the change is made, and its report must reach the user
             why = getattr(error, "message", None) or f"{type(error).__name__}: {error}"
             self._core.record_command("# the altered settings could not be read again", why)
 
-    async def mark_foreign_changes(
+    async def annotate_changes_by_others(
         self, commands: Sequence[SettingCommand]
     ) -> Sequence[SettingCommand]:
         """Return `commands`, with a note on each command whose setting was last set by another
@@ -236,7 +236,10 @@ class GpuControl:
 
         if not commands:
             return ()
-        state, reading = await self.alterations.read(), await self._telemetry.get_recent_reading()
+        state, reading = (
+            await self.alterations.read_altered_settings(),
+            await self._telemetry.get_recent_reading(),
+        )
         settings = {command.setting for command in commands}
         now = await current_values_with_core_settings(self._core.host, reading, settings)
         return annotate_commands(commands, state, now)
@@ -249,7 +252,7 @@ class GpuControl:
             state.alterations, state.others, await read_once(self._core.host)
         )
 
-    async def processes(self) -> Sequence[tuple[int, int, str, bool]]:
+    async def gpu_processes(self) -> Sequence[tuple[int, int, str, bool]]:
         """Return (GPU index, pid, name, ours) of each process on the GPUs. `ours` is True if
         Workbench started the process. A process of another PID namespace has no known name."""
         from workbench.hosts import detached_process
@@ -274,7 +277,9 @@ class GpuControl:
         return found
 
 
-def _reading_of_head(host: ClusterHost, reading: Telemetry, by_gpu: Iterable[str]) -> Telemetry:
+def _reading_of_head_node(
+    host: ClusterHost, reading: Telemetry, by_gpu: Iterable[str]
+) -> Telemetry:
     """Return the part of a cluster's reading that comes from its first node, the head. Raises
     SettingsError if `by_gpu` names a GPU of another node, because GPU settings are changed on one
     host at a time."""

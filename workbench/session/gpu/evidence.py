@@ -33,14 +33,14 @@ class GpuEvidence:
     def __init__(self, core: StateHolder) -> None:
         self._core = core
 
-    async def known_clocks(self, load: str) -> ContrastEvidence:
+    async def read_known_clocks(self, load: str) -> ContrastEvidence:
         """Return the clocks of the host's GPUs under the loads of the last day, for comparison with
         the next load. `load` is the digest of that next load."""
         return replace(
             await read_measured_clocks(self._core.host), load=load, others=self._core.state.others
         )
 
-    async def store_clocks(
+    async def add_and_store_clocks(
         self, known: ContrastEvidence, clocks: Sequence[Clock], proofs: Sequence[Proof]
     ) -> ContrastEvidence:
         """Add the clocks under a load to `known`, with the clock locks that `proofs` show to be in
@@ -63,7 +63,7 @@ class GpuEvidence:
         }
         return [a for a in self._core.state.alterations if (a.gpu_index, a.setting) in judged]
 
-    async def show_proofs(self, proofs: Sequence[Proof]) -> None:
+    async def show_proofs_on_gpus(self, proofs: Sequence[Proof]) -> None:
         """Show on the row of each GPU whether its altered settings are in force, in this session
         and in later ones, until the settings of that GPU change. Notify the user of settings that
         are not in force."""

@@ -79,12 +79,12 @@ class GpuGuard:
         self._attended = self._ours = False
         self._did_unix_s = None
 
-    def note_screen_drawn(self) -> None:
+    def record_screen_drawn(self) -> None:
         """Record that the screen was drawn now. After the first call, heartbeats are sent only
         while the calls continue, because settings must not stay on behind a stalled screen."""
         self._drawn_s = time.monotonic()
 
-    async def heartbeat_s(self) -> float:
+    async def read_heartbeat_timeout_s(self) -> float:
         """Return the number of seconds without a heartbeat after which the guard reverts the
         settings. It is the setting `gpu.heartbeat_s` of config.toml."""
         config = self._config
@@ -92,33 +92,33 @@ class GpuGuard:
             return HEARTBEAT_S
         return (await asyncio.to_thread(lambda: config.config)).gpu.heartbeat_s
 
-    async def read(self) -> GuardView:
+    async def read_guard_state(self) -> GuardView:
         """Read the guard's state from the host and show it in the session's state. Raises HostError
         if the host does not answer."""
         seen = await client.read_guard_status(self._core.host)
-        await self._show_guard(seen)
+        await self._show_guard_status(seen)
         return seen.view
 
-    async def confirm(self) -> GuardView:
+    async def confirm_trial_settings(self) -> GuardView:
         """Confirm GPU settings that are on trial: they stay on after the trial, as long as this
         session sends heartbeats. Return the guard's state."""
         view = await client.confirm_setting_trials(
-            self._core.host, await self.heartbeat_s() if self._attended else None
+            self._core.host, await self.read_heartbeat_timeout_s() if self._attended else None
         )
         self._ours = self._attended
-        return await self._record_guard_order("confirm", view)
+        return await self._record_guard_command("confirm", view)
 
-    async def keep(self) -> GuardView:
+    async def keep_settings_on(self) -> GuardView:
         """Keep the altered GPU settings on: the guard no longer reverts them when heartbeats stop.
         Return the guard's state."""
         view = await client.keep_all_settings(self._core.host)
         self._ours = False
-        return await self._record_guard_order("keep", view)
+        return await self._record_guard_command("keep", view)
 
-    async def _record_guard_order(self, order: str, view: GuardView) -> GuardView:
+    async def _record_guard_command(self, order: str, view: GuardView) -> GuardView:
         self._core.update(guard=view)
         self._core.record_command(f"workbench gpu {order}", view.problem or "ok")
-        await self._alterations.read()
+        await self._alterations.read_altered_settings()
         self._nudged.set()
         return view
 
@@ -135,7 +135,9 @@ class GpuGuard:
         guard."""
         from workbench.gpu.settings.apply import apply_commands
 
-        terms = GuardTerms(rights, await self.heartbeat_s() if self._attended else None, trial_s)
+        terms = GuardTerms(
+            rights, await self.read_heartbeat_timeout_s() if self._attended else None, trial_s
+        )
 
         async def guard(journal: Journal) -> GuardView:
             view = await client.start_guard(self._core.host, terms, journal, **self.options)
@@ -186,14 +188,14 @@ class GpuGuard:
 
     async def _send_heartbeats(self) -> None:
         while self._attended:
-            heartbeat_s = await self.heartbeat_s()
+            heartbeat_s = await self.read_heartbeat_timeout_s()
             await self._check_guard(heartbeat_s)
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._pause_s(heartbeat_s)):
+                async with asyncio.timeout(self._next_guard_check_delay_s(heartbeat_s)):
                     await self._nudged.wait()
             self._nudged.clear()
 
-    def _pause_s(self, heartbeat_s: float) -> float:
+    def _next_guard_check_delay_s(self, heartbeat_s: float) -> float:
         """Return the time until the next heartbeat, or the next look at the guard."""
         if self._ours:
             return _clamp(heartbeat_s / HEARTBEATS_PER_TIMEOUT, HEARTBEAT_INTERVAL_RANGE_S)
@@ -205,12 +207,12 @@ class GpuGuard:
     async def _check_guard(self, heartbeat_s: float) -> None:
         host, owner = self._core.host, client.owner_id()
         try:
-            is_read = self._core.state.guard is None and await self._read_alterations()
-            marks = await self._read_change_marks(host)
+            is_read = self._core.state.guard is None and await self._try_to_read_alterations()
+            marks = await self._read_marks_of_watched_files(host)
             if marks is not None and marks == self._marks:
                 return
             # a starved screen may not be drawn for long, and its change goes on all the same
-            alive = self._applying or self._is_screen_drawn(heartbeat_s)
+            alive = self._applying or self._was_screen_drawn_recently(heartbeat_s)
             seen = await client.read_guard_status(host, owner if self._ours and alive else "")
             if host is not self._core.host:
                 return
@@ -222,7 +224,7 @@ class GpuGuard:
                 seen = replace(seen, view=started)
                 waits_for_us = True
             self._ours = waits_for_us or self._applying
-            await self._show_guard(seen, is_read)
+            await self._show_guard_status(seen, is_read)
             deadline = None
             if self._ours and seen.view.guarding and seen.view.heartbeat_s is not None:
                 deadline = time.time() + heartbeat_s
@@ -231,15 +233,15 @@ class GpuGuard:
         except WorkbenchError:  # the link is lost, which `state.host` shows
             return
 
-    async def _read_alterations(self) -> bool:
+    async def _try_to_read_alterations(self) -> bool:
         """Read the journal and the register before the first look at a guard, which then has marks
         to compare the next look with. Return whether they could be read."""
         with suppress(WorkbenchError):  # is told when they are read again
-            await self._alterations.read()
+            await self._alterations.read_altered_settings()
             return True
         return False
 
-    async def _read_change_marks(self, host: Host) -> ChangeSignature | None:
+    async def _read_marks_of_watched_files(self, host: Host) -> ChangeSignature | None:
         """Return the marks of the files that show what guard and other Workbenches do. None if the
         marks do not show it: while a guard runs or settings are altered, the state of processes
         counts as well."""
@@ -255,13 +257,13 @@ class GpuGuard:
         marks = read_file_signatures(host, files, [(register, REGISTER_PREFIX)])
         return None if marks is None else (host, *marks)
 
-    def _is_screen_drawn(self, heartbeat_s: float) -> bool:
+    def _was_screen_drawn_recently(self, heartbeat_s: float) -> bool:
         if self._drawn_s is None:
             return True
         limit_s = _clamp(heartbeat_s / 2, STALLED_SCREEN_RANGE_S)
         return time.monotonic() - self._drawn_s < limit_s
 
-    async def _show_guard(self, seen: GuardStatus, is_read: bool = False) -> None:
+    async def _show_guard_status(self, seen: GuardStatus, is_read: bool = False) -> None:
         """Show the guard's state. Read the altered settings, unless they were read just now
         (`is_read`), if somebody may have changed them."""
         view, before = seen.view, self._core.state.guard
@@ -275,7 +277,7 @@ class GpuGuard:
         if before is not None:
             has_changed = before.running != view.running
         if has_changed or acted or is_stale:
-            await self._alterations.read()
+            await self._alterations.read_altered_settings()
             if not is_stale and self._telemetry.is_reading:
                 await self._telemetry.refresh_gpu_readings()
         if acted and self._attended and seen.seen_action != str(view.did_unix_s):
@@ -293,11 +295,13 @@ class GpuGuard:
         no new guard was needed."""
         if not self._ours or seen.view.running:
             return None
-        await self._alterations.read()
+        await self._alterations.read_altered_settings()
         if all(a.state == "kept" for a in self._core.state.alterations if a.owner_state == "this"):
             return None
         async with journal.locked_journal(host) as held:
-            terms = GuardTerms(await self._rights.get(), await self.heartbeat_s())
+            terms = GuardTerms(
+                await self._rights.load_rights(), await self.read_heartbeat_timeout_s()
+            )
             view = await client.start_guard(host, terms, held.journal, **self.options)
         self._core.update(guard=view)  # before the message about it
         if view.running:

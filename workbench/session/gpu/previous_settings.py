@@ -69,19 +69,19 @@ async def previous_values_of(
             and state.last_known_lock_and_source(info.uuid, setting)[0] == UNKNOWN
         )
         value = (
-            _present_lock(ours)
+            _current_clock_lock(ours)
             if is_lock(setting)
-            else _present_value(host, telemetry, setting_of(setting), gpu)
+            else _current_value(host, telemetry, setting_of(setting), gpu)
         )
         found[gpu] = PreviousValues(GpuSettings({setting: value}), ours, unknown)
     return found
 
 
-def _present_lock(ours: JournalEntry | None) -> SettingValue:
+def _current_clock_lock(ours: JournalEntry | None) -> SettingValue:
     return ours.now if ours is not None and isinstance(ours.now, ClockRange) else DEFAULT
 
 
-def _present_value(host: Host, telemetry: Telemetry, setting: Setting, gpu: int) -> SettingValue:
+def _current_value(host: Host, telemetry: Telemetry, setting: Setting, gpu: int) -> SettingValue:
     sample = next((s for s in telemetry.gpus if s.index == gpu), None)
     value = setting.read(telemetry, sample.uuid) if sample is not None else None
     if value is not None:
@@ -95,7 +95,7 @@ def _present_value(host: Host, telemetry: Telemetry, setting: Setting, gpu: int)
     )
 
 
-async def restore_gpu(
+async def restore_and_return_problem(
     host: Host, control: GpuControl, gpu: int, previous: PreviousValues, password: str | None
 ) -> str:
     """Set one GPU to its previous value. Return the reason if that failed, else "". If the journal

@@ -15,7 +15,11 @@ from workbench.model.settings import HOST_INDEX, label_of, setting_of
 from workbench.session.bench.gpu_meter import Meter
 from workbench.session.bench.sustained_load import DrivenLoad, drive_load
 from workbench.session.conditions import gpus_of_plan, load_digest
-from workbench.session.gpu.clock_probe import ClockProbe, choose_probes, unsure_proofs
+from workbench.session.gpu.clock_probe import (
+    ClockProbe,
+    choose_probes_and_notes,
+    proofs_needing_probe,
+)
 from workbench.session.state import VERIFYING_SETTINGS, BenchState
 
 if TYPE_CHECKING:
@@ -67,13 +71,13 @@ class Verification:
         return tuple(dict.fromkeys(found)) or (NOTHING_TO_VERIFY,)
 
     @property
-    def sources(self) -> tuple[str, ...]:
+    def trap_sources(self) -> tuple[str, ...]:
         return tuple(
             dict.fromkeys(source for p in self.proofs for t in p.traps for source in t.sources)
         )
 
 
-class GpuProof:
+class GpuVerifier:
     """Verifies the altered GPU settings of the host. A verification shows its load in `state.bench`
     and its findings on the rows of the GPUs."""
 
@@ -84,7 +88,7 @@ class GpuProof:
         self._probe = ClockProbe(core, telemetry, gpu)
         self._open: Probes = {}  # the probes that would decide what the last load left open
 
-    async def verify_lines(
+    async def verify_and_report_lines(
         self, seconds: float = DEFAULT_VERIFY_S, *, probe: bool = False, password: str | None = None
     ) -> Sequence[str]:
         """Load the selected or newest READY run for `seconds` to check which altered GPU settings
@@ -96,7 +100,7 @@ class GpuProof:
         )
         if not probe and found.proofs:
             infos = (await self._telemetry.get_recent_reading()).infos
-            self._open, _ = choose_probes(infos, unsure_proofs(found.proofs))
+            self._open, _ = choose_probes_and_notes(infos, proofs_needing_probe(found.proofs))
         return found.verdict_lines
 
     async def probe_commands(self) -> Sequence[SettingCommand]:
@@ -118,7 +122,7 @@ class GpuProof:
         the readings whether each altered GPU setting is in force. With `probe`, a lower clock is
         tried for each clock lock on which this load proves nothing: the given probes, or suitable
         ones if `probe` is True. `bench` has fields of BenchSpec."""
-        await self._gpu.alterations.read()
+        await self._gpu.alterations.read_altered_settings()
         altered = self._core.state.alterations
         if not altered:
             return Verification(simulated=self._core.state.simulated)
@@ -128,12 +132,12 @@ class GpuProof:
             and all(setting_of(a.setting).proof == "reading" for a in altered)
         ):
             return await self._verify_by_reading(altered)
-        with self._core.show_busy(VERIFYING_SETTINGS):
+        with self._core.list_as_busy(VERIFYING_SETTINGS):
             async with self._load.open_load_on_server(
                 run_id, url, {**GPU_FILLING_LOAD, **bench}
             ) as load:
                 found = await self._verify_under_load(seconds, load, altered, probe, password)
-        await self._gpu.evidence.show_proofs(found.proofs)
+        await self._gpu.load_evidence.show_proofs_on_gpus(found.proofs)
         findings = "; ".join(p.short for p in found.proofs if p.short)
         self._core.record_command(
             f"workbench gpu verify {found.target} --seconds {seconds:g}", findings
@@ -142,7 +146,7 @@ class GpuProof:
 
     async def _verify_by_reading(self, altered: Sequence[Alteration]) -> Verification:
         proofs = assess_effects_of_settings(altered, (), await read_once(self._core.host))
-        await self._gpu.evidence.show_proofs(proofs)
+        await self._gpu.load_evidence.show_proofs_on_gpus(proofs)
         self._core.record_command("workbench gpu verify", "; ".join(p.text for p in proofs))
         return Verification(proofs, simulated=self._core.state.simulated)
 
@@ -180,27 +184,31 @@ class GpuProof:
                 load.spec, load.env, load.cancel, lambda so_far_s: so_far_s >= load_s, show
             )
 
-        alterations, evidence = self._gpu.alterations, self._gpu.evidence
-        known = await evidence.known_clocks(load_digest(load.spec, load.server))
-        locks, driven = alterations.locks_on, await run(seconds)
-        await alterations.read()
+        alterations, evidence = self._gpu.alterations, self._gpu.load_evidence
+        known = await evidence.read_known_clocks(load_digest(load.spec, load.server))
+        locks, driven = alterations.active_clock_locks, await run(seconds)
+        await alterations.read_altered_settings()
         known = replace(known, others=self._core.state.others)
         infos = meter.latest_reading.infos if meter.latest_reading else ()
         gpus = gpus_of_plan(load.server.plan, infos)
         used = [a for a in altered if a.gpu_index in (*gpus, HOST_INDEX)]
         span = driven.t0_s, driven.t1_s
-        notes = lock_change_texts(locks, alterations.locks_on, gpus)
+        notes = lock_change_texts(locks, alterations.active_clock_locks, gpus)
         known = replace(known, clocks=(), shown=()) if notes else known
         proofs = meter.assess_settings_in_force(*span, used, known)
         clocks = [] if notes else list(meter.clocks_under_load(*span, altered, known))
-        if probe and not notes and (open_proofs := unsure_proofs(proofs)):
-            probes, skipped = choose_probes(infos, open_proofs) if probe is True else (probe, ())
-            tried, failed = await self._probe.run(meter, probes, run, known, password)
+        if probe and not notes and (open_proofs := proofs_needing_probe(proofs)):
+            probes, skipped = (
+                choose_probes_and_notes(infos, open_proofs) if probe is True else (probe, ())
+            )
+            tried, failed = await self._probe.measure_clocks_and_failures(
+                meter, probes, run, known, password
+            )
             notes = (*skipped, *failed)
             clocks += tried
             proofs = meter.assess_settings_in_force(*span, used, known.with_clocks(tried))
         if clocks:
-            await evidence.store_clocks(known, clocks, proofs)
+            await evidence.add_and_store_clocks(known, clocks, proofs)
         return Verification(
             proofs,
             tuple(why_not_loaded(a) for a in altered if a not in used),

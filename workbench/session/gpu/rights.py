@@ -17,7 +17,7 @@ class GpuRights:
         self._core = core
         self._known: tuple[Host, Rights] | None = None
 
-    async def get(self) -> Rights:
+    async def load_rights(self) -> Rights:
         """Return the user's rights and show them in the session's state. Incomplete rights are
         looked up again at each call, because the user may have changed sudoers."""
         host = self._core.host
@@ -43,8 +43,8 @@ class GpuRights:
             user=rights.user,
         )
 
-    async def with_password(self, password: str | None) -> Rights:
+    async def load_rights_with_password(self, password: str | None) -> Rights:
         """Return the user's rights to change GPU settings, including those that sudo grants with
         `password`. `password` None stands for no password. The password is not stored."""
-        rights = await self.get()
+        rights = await self.load_rights()
         return rights if password is None else await add_password(self._core.host, rights, password)

@@ -107,12 +107,12 @@ class TelemetryWatch:
         try:
             self._show_reading(telemetry)
         except Exception as error:
-            self._core.notify_defect(error)
+            self._core.notify_internal_error(error)
         for hear in self.on_reading:
             try:
                 hear(telemetry)
             except Exception as error:
-                self._core.notify_defect(error)
+                self._core.notify_internal_error(error)
 
     def _show_reading(self, telemetry: Telemetry) -> None:
         self._core.beat.record_reading_time()

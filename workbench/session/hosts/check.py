@@ -121,9 +121,9 @@ async def _check_host(
             examination.examine(session.host, programs, parts),
             parts.read_within_limit(
                 "the state directory and the clock",
-                _survey_host(session, entry),
+                _inspect_host(session, entry),
                 _LOOK_TIMEOUT_S,
-                _HostSurvey(),
+                _HostInspection(),
             ),
             parts.read_within_limit(
                 "the containers",
@@ -139,12 +139,15 @@ async def _check_host(
         *_system_findings(seen, looked),
         *_entry_findings(seen, looked, entry, programs),
     ]
-    lines = (*_report_lines(seen, looked, entry), *(("inside", text) for text in inside.lines))
+    lines = (
+        *_report_labels_and_texts(seen, looked, entry),
+        *(("inside", text) for text in inside.lines),
+    )
     return HostCheck(name, True, lines, by_severity(found), seen.facts.latency_ms, looked.skew_s)
 
 
 @dataclass(frozen=True, slots=True)
-class _HostSurvey:
+class _HostInspection:
     """What the shell script of the check has printed about the host. A value that is not known is
     None or ""."""
 
@@ -158,7 +161,7 @@ class _HostSurvey:
     there: tuple[str, ...] = ()
 
 
-async def _survey_host(session: Session, entry: HostEntry | None) -> _HostSurvey:
+async def _inspect_host(session: Session, entry: HostEntry | None) -> _HostInspection:
     host, entry = session.host, entry or HostEntry("")
     uses_sudo = entry.sudo is not False
     try:
@@ -166,10 +169,12 @@ async def _survey_host(session: Session, entry: HostEntry | None) -> _HostSurvey
     except HostUnreachable:
         raise
     except WorkbenchError as error:
-        return _HostSurvey(written=error.message)
+        return _HostInspection(written=error.message)
     started, sent = time.time(), time.monotonic()
     sudo_word = "sudo" if uses_sudo else ""
-    argv = shell_argv(_LOOK_SCRIPT, state_dir, _start_program(entry), sudo_word, *entry.models)
+    argv = shell_argv(
+        _LOOK_SCRIPT, state_dir, _launcher_program_name(entry), sudo_word, *entry.models
+    )
     done = await host.run(argv, timeout_s=_LOOK_TIMEOUT_S)
     took_s = time.monotonic() - sent
     rows = parse_key_value_pairs(done.out)
@@ -177,7 +182,7 @@ async def _survey_host(session: Session, entry: HostEntry | None) -> _HostSurvey
     sudo = "not used: hosts.toml says sudo = false"
     if uses_sudo:
         sudo = values.get("sudo", "not installed")
-    return _HostSurvey(
+    return _HostInspection(
         state_dir,
         _clock_skew_s(values.get("now", ""), started, took_s),
         values.get("written", done.problem),
@@ -189,7 +194,7 @@ async def _survey_host(session: Session, entry: HostEntry | None) -> _HostSurvey
     )
 
 
-def _start_program(entry: HostEntry) -> str:
+def _launcher_program_name(entry: HostEntry) -> str:
     """Return the program with which the launcher of this entry starts servers, such as systemd-run;
     "" if Workbench starts them itself."""
     launcher = launcher_of(entry.run_as or PROCESS)
@@ -230,7 +235,7 @@ def _python_problem(facts: HostFacts) -> str | None:
     return None
 
 
-def _system_findings(seen: Examination, looked: _HostSurvey) -> Sequence[Finding]:
+def _system_findings(seen: Examination, looked: _HostInspection) -> Sequence[Finding]:
     found = list[Finding]()
     problem = _python_problem(seen.facts)
     if problem is not None:
@@ -249,7 +254,7 @@ def _system_findings(seen: Examination, looked: _HostSurvey) -> Sequence[Finding
 
 
 def _entry_findings(
-    seen: Examination, looked: _HostSurvey, entry: HostEntry | None, programs: Mapping[str, str]
+    seen: Examination, looked: _HostInspection, entry: HostEntry | None, programs: Mapping[str, str]
 ) -> Sequence[Finding]:
     """Return problems of the host's entry in hosts.toml: engines, programs and model directories
     that are not on the host, and rights to use sudo that differ."""
@@ -264,7 +269,7 @@ def _entry_findings(
             found.append(_host_finding(Level.WARN, "engine", text, fix))
     if entry is None:
         return found
-    wanted = _start_program(entry)
+    wanted = _launcher_program_name(entry)
     if wanted and looked.program == "":
         text = f"servers are started as {entry.run_as}, and {wanted} is not on PATH there"
         fix = f"install {wanted}, or change run_as in hosts.toml"
@@ -280,10 +285,10 @@ def _entry_findings(
     return found
 
 
-def _report_lines(
-    seen: Examination, looked: _HostSurvey, entry: HostEntry | None
+def _report_labels_and_texts(
+    seen: Examination, looked: _HostInspection, entry: HostEntry | None
 ) -> Sequence[tuple[str, str]]:
-    lines = [("reached", _reached_text(seen.facts)), ("GPUs", _gpus_text(seen))]
+    lines = [("reached", _connection_text(seen.facts)), ("GPUs", _gpus_text(seen))]
     installed = [engine for engine in seen.engines if engine.path]
     engines = [f"{e.engine} {e.version or '(version unknown)'} at {e.path}" for e in installed]
     lines.append(("engines", ", ".join(engines) or "none found"))
@@ -301,7 +306,7 @@ def _report_lines(
     return [(label, clean_text(text, 2 * NAME_CHARS)) for label, text in lines]
 
 
-def _reached_text(facts: HostFacts) -> str:
+def _connection_text(facts: HostFacts) -> str:
     """Return as whom the host was reached, how fast, and what runs on it."""
     parts = [f"as {facts.user or 'unknown'}"]
     if facts.latency_ms:  # none on this machine

@@ -78,26 +78,28 @@ def _node_for_plan(
     node: NodeToCheck, name: str, plan: LaunchPlan, cluster: ClusterHost
 ) -> NodeToCheck:
     """Return the node `name` with the program and the model of the plan."""
-    chosen = _chosen_program(plan, name)
+    chosen = _executable_for_node(plan, name)
     if chosen is not None:
         node = replace(node, executables={**node.executables, plan.engine: chosen})
     if cluster.simulated is None:
-        node = replace(node, model=partial(_identify_model, node.host, plan))
+        node = replace(node, model=partial(_identify_model_on_node, node.host, plan))
     return node
 
 
-def check_findings(report: ClusterReport) -> Sequence[Finding]:
+def sorted_cluster_findings(report: ClusterReport) -> Sequence[Finding]:
     """Return the problems of the cluster, the most severe first."""
     return by_severity(cluster_checks.cluster_findings(report))
 
 
-async def check_start(host: ClusterHost, editor: PlanEditor, *, replaces: bool) -> None:
+async def check_cluster_can_start_plan(
+    host: ClusterHost, editor: PlanEditor, *, replaces: bool
+) -> None:
     """Raise ServerError if the examination of the cluster has an error about the start of the
     editor's plan. With `replaces`, the start ends a server before, so its ports and memory count as
     free."""
     report = await examine_cluster(host, editor)
     passing = FINDINGS_FREED_BY_STOP if replaces else ()
-    found = check_findings(report)
+    found = sorted_cluster_findings(report)
     errors = [f for f in found if f.level is Level.ERROR and f.code not in passing]
     if errors:
         command = f"workbench cluster check {host.entry.name} {editor.plan.preset_id or ''}".strip()
@@ -119,7 +121,7 @@ def node_text(node: NodeReport) -> str:
     return "  ".join(filter(None, (*words, f"driver {driver}" if driver else "no driver")))
 
 
-def _chosen_program(plan: LaunchPlan, node_name: str) -> str | None:
+def _executable_for_node(plan: LaunchPlan, node_name: str) -> str | None:
     """Return the program that the plan starts on a node; None if it is the engine's usual one."""
     words = plan.executable
     for node in plan.nodes:
@@ -128,7 +130,7 @@ def _chosen_program(plan: LaunchPlan, node_name: str) -> str | None:
     return words[0] if words else None
 
 
-async def _identify_model(host: Host, plan: LaunchPlan) -> ModelBytes:
+async def _identify_model_on_node(host: Host, plan: LaunchPlan) -> ModelBytes:
     return await identify_model(host, plan, {e.name: str(e.value) for e in plan.env})
 
 
@@ -150,5 +152,5 @@ def _ports_of_plan(plan: LaunchPlan, editor: PlanEditor) -> Iterator[int]:
 
 def _needed_bytes_per_gpu(editor: PlanEditor) -> int | None:
     """Return the bytes that the plan needs on each GPU; None if there is no estimate."""
-    estimate = editor.estimate()
+    estimate = editor.estimate_memory()
     return None if isinstance(estimate, str) else ceil(estimate.used_gib_per_gpu * _GIB)

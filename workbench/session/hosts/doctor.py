@@ -83,12 +83,12 @@ async def examine_host(session: Session) -> HostReport:
     seen, rights, runs, own, tried, power_off = await asyncio.gather(
         examination.examine(host, programs, parts),
         parts.read_within_limit(
-            "the rights to change GPUs", session.gpu.rights.get(), RIGHTS_TIMEOUT_S, None
+            "the rights to change GPUs", session.gpu.rights.load_rights(), RIGHTS_TIMEOUT_S, None
         ),
         parts.read_within_limit(
             "the runs of Workbench", session.servers.supervisor.runs(), RUNS_TIMEOUT_S, ()
         ),
-        _own_file_findings(session, config),
+        _workbench_file_findings(session, config),
         parts.read_within_limit(
             "the last trial of GPU paths", read_last_trial(host), GPU_PATHS_TIMEOUT_S, None
         ),
@@ -107,7 +107,7 @@ async def examine_host(session: Session) -> HostReport:
         *all_findings(seen),
         *about_paths,
         *_rights_findings(rights),
-        *_leftover_findings(runs),
+        *_stuck_run_findings(runs),
     ]
     altered, begun = split_altered_and_begun_changes(
         session.state.alterations, session.state.telemetry
@@ -123,12 +123,12 @@ async def examine_host(session: Session) -> HostReport:
     return HostReport(seen, by_severity(named), can_change, paths)
 
 
-async def _own_file_findings(session: Session, config: ConfigStore) -> Sequence[Finding]:
+async def _workbench_file_findings(session: Session, config: ConfigStore) -> Sequence[Finding]:
     """Return the problems of the journal of GPU settings, of the stored results, of config.toml and
     of hosts.toml."""
     found: list[Finding] = []
     for code, read in (
-        ("gpu.journal", session.gpu.alterations.read),
+        ("gpu.journal", session.gpu.alterations.read_altered_settings),
         ("results", session.results.refresh_result_rows),
     ):
         try:
@@ -163,7 +163,7 @@ def _rights_findings(rights: Rights | None) -> Iterator[Finding]:
         yield Finding(Level.HINT, "gpu.rights", text, fix=fix)
 
 
-def _leftover_findings(runs: Sequence[ServerStatus]) -> Iterator[Finding]:
+def _stuck_run_findings(runs: Sequence[ServerStatus]) -> Iterator[Finding]:
     """Yield a finding for each run that has ended but still has processes, and for each run whose
     server no longer answers requests."""
     for run in runs:

@@ -34,7 +34,7 @@ class PathsReport:
     simulated: bool
 
     @property
-    def untried_paths(self) -> tuple[Finding, ...]:
+    def reasons_nothing_was_copied(self) -> tuple[Finding, ...]:
         """The findings that say why nothing was copied. Empty if data was copied."""
         return () if self.paths.was_copy_tried else self.findings
 
@@ -56,7 +56,7 @@ def paths_text(
     return multi_gpu_text.path_matrix(paths), tuple(multi_gpu_text.trial_lines(paths)), tested
 
 
-async def try_paths(session: Session, engine: str | None = None) -> PathsReport:
+async def try_copies_between_gpus(session: Session, engine: str | None = None) -> PathsReport:
     """Copy data between the GPUs of the session's host with the torch of `engine`, by default of the
     first engine found, and keep the outcome on the host. Raises HostOccupied if somebody else
     measures there, InputError for an engine without torch, and HostUnreachable if there is no
@@ -76,19 +76,19 @@ async def try_paths(session: Session, engine: str | None = None) -> PathsReport:
         if looked.problem is None and len(looked.gpus) > len(whole):
             why = "GPUs that are divided with MIG exchange no data"
             paths = replace(looked, untried=why)
-        return _paths_report(host, paths)
+        return _report_of_gpu_paths(host, paths)
     installed = await _find_first_installed(session, candidates)
     if installed is None:
         tried = " or ".join(registry.get_engine(name).title for name in candidates)
         paths = replace(looked, untried=f"neither {tried} was found, whose torch would copy")
-        return _paths_report(host, paths)
+        return _report_of_gpu_paths(host, paths)
     async with session.measurement_lock.hold_lock("a trial of the paths between GPUs"):
         printed = await multi_gpu.run_gpu_copy_trial(host, installed)
     try:
         await multi_gpu.store_trial_outcome(host, seen, printed, installed.engine)
     except HostError as error:
         session.core.record_command(f"# the outcome is not kept: {error.message}")
-    return _paths_report(host, multi_gpu.parse_gpu_paths(seen, printed, installed.engine))
+    return _report_of_gpu_paths(host, multi_gpu.parse_gpu_paths(seen, printed, installed.engine))
 
 
 def _find_torch_python(engine: str | None) -> Sequence[str]:
@@ -108,7 +108,7 @@ async def _find_first_installed(session: Session, names: Sequence[str]) -> Insta
 
     settings = HostSettings(session.core, ConfigStore())
     for name in names:
-        chosen = settings.program_for_engine(name)
+        chosen = settings.program_and_file_for_engine(name)
         found = await probe_engine(
             session.host, registry.get_engine(name), tuple(chosen[:1]) if chosen else ()
         )
@@ -117,7 +117,7 @@ async def _find_first_installed(session: Session, names: Sequence[str]) -> Insta
     return None
 
 
-def _paths_report(host: Host, paths: GpuPaths) -> PathsReport:
+def _report_of_gpu_paths(host: Host, paths: GpuPaths) -> PathsReport:
     found = tuple(multi_gpu_checks.gpu_path_findings(paths))
     return PathsReport(paths, found, host.simulated is not None)
 

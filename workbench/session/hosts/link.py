@@ -11,7 +11,7 @@ from workbench.hosts.base import Host, HostKeyUnknown, HostUnreachable
 from workbench.hosts.login_question import Ask
 from workbench.model.errors import HostError
 from workbench.model.findings import Level
-from workbench.session.hosts.names import add_suggestion
+from workbench.session.hosts.names import add_name_suggestion
 
 if TYPE_CHECKING:
     from workbench.hosts.base import LinkEvent
@@ -35,13 +35,13 @@ class HostLink:
         host = self._core.host
         if self._watched_host is not host:
             self._watched_host = host
-            host.on_link(self._on_link_change)
+            host.on_link(self._show_link_state)
         host.login_prompt = self.ask
         try:
             await host.connect()
         except HostError as error:
             if isinstance(error, HostUnreachable) and not isinstance(error, HostKeyUnknown):
-                add_suggestion(error, host.name)
+                add_name_suggestion(error, host.name)
             self._show_failure(error)
             raise
         self._core.update_host(
@@ -52,7 +52,7 @@ class HostLink:
         unknown = error.fingerprint if isinstance(error, HostKeyUnknown) else None
         self._core.update_host(link="failed", message=error.message, unknown_key=unknown)
 
-    def _on_link_change(self, event: LinkEvent) -> None:
+    def _show_link_state(self, event: LinkEvent) -> None:
         if event.connected:
             self._core.update_host(
                 link="connected", message=None, lost_since_unix_s=None, retries=0
@@ -71,7 +71,7 @@ class HostLink:
                 link="lost", message=reason, lost_since_unix_s=since, retries=event.retries
             )
 
-    async def measure_latency(self) -> None:
+    async def measure_and_show_latency(self) -> None:
         """Measure the latency of a remote host and show it in the session's state."""
         if not self._core.host.is_local:
             self._core.update_host(latency_ms=(await self._core.host.facts()).latency_ms)

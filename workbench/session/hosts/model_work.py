@@ -34,7 +34,7 @@ class ModelWork:
         self._core = core
         self._task: asyncio.Task[Any] | None = None
 
-    def begin(
+    def start_in_background(
         self,
         what: str,
         work: Callable[[Progress], Awaitable[T]],

@@ -145,7 +145,7 @@ class Models:
         self.work = ModelWork(session.core)  # what runs in the background of a screen
 
     @property
-    def _entries(self) -> HostsStore:
+    def _hosts_store(self) -> HostsStore:
         """The content of hosts.toml, read again because the screen may have added a host."""
         return HostsStore()
 
@@ -157,7 +157,7 @@ class Models:
 
     def _entry_of_host(self, host: str) -> HostEntry:
         """Return the entry of a host in hosts.toml; an empty one if it has none."""
-        return self._entries.host(host) or HostEntry(host)
+        return self._hosts_store.host(host) or HostEntry(host)
 
     def hosts_to_search(self, *, everywhere: bool = False) -> Sequence[str | None]:
         """Return the names of the hosts to search: this session's host, or all nodes if it is a
@@ -168,7 +168,7 @@ class Models:
         if isinstance(own, ClusterHost):
             names = [node.name for node in own.nodes]
         if everywhere:
-            names += [LOCAL_HOST_NAME, *self._entries.content.hosts]
+            names += [LOCAL_HOST_NAME, *self._hosts_store.content.hosts]
         return [*dict.fromkeys(None if name == own.name else name for name in names)]
 
     async def find_copies(
@@ -387,7 +387,7 @@ class Models:
             if other.is_local:
                 found.append((host, SshAddress(address.alias)))
                 continue
-            for cluster in self._entries.content.clusters.values():
+            for cluster in self._hosts_store.content.clusters.values():
                 own_addresses = {node.host: node.address for node in cluster.nodes}
                 own = own_addresses.get(host.name)
                 if own and other.name in own_addresses:

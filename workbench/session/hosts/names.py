@@ -144,7 +144,7 @@ def known_hosts() -> tuple[KnownHost, ...]:
     from workbench.sim.profiles import PROFILES
 
     return (
-        *real_hosts(),
+        *known_non_simulated_hosts(),
         *_known_clusters(),
         *(KnownHost(SIMULATED_PREFIX + name) for name in PROFILES),
     )
@@ -160,7 +160,7 @@ def _known_clusters() -> tuple[KnownHost, ...]:
     )
 
 
-def real_hosts() -> tuple[KnownHost, ...]:
+def known_non_simulated_hosts() -> tuple[KnownHost, ...]:
     """Return the hosts that the user can pick and that are not simulated."""
     entries = HostsStore().content.hosts
     written = {
@@ -181,10 +181,10 @@ def real_hosts() -> tuple[KnownHost, ...]:
     return (own, *written.values(), *others)
 
 
-def fleet_hosts() -> tuple[KnownHost, ...]:
+def default_fleet_hosts() -> tuple[KnownHost, ...]:
     """Return the hosts of a fleet if the user names none: all hosts of hosts.toml, or if that file
     has none, every known host that is not simulated."""
-    found = real_hosts()
+    found = known_non_simulated_hosts()
     return tuple(host for host in found if host.source == "hosts.toml") or found
 
 
@@ -205,7 +205,7 @@ def nearest_known_name(name: str) -> str | None:
     return next(iter(difflib.get_close_matches(name, known_host_names(), n=1, cutoff=0.75)), None)
 
 
-def add_suggestion(error: HostUnreachable, name: str) -> None:
+def add_name_suggestion(error: HostUnreachable, name: str) -> None:
     """Add "did you mean …" with the most similar known name to `error`, which says that the host
     `name` was not reached. Do nothing if `name` is a known name."""
     if name not in known_host_names() and (other := nearest_known_name(name)) is not None:

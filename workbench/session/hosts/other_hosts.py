@@ -45,7 +45,9 @@ class OtherHosts:
         """Return the hosts that the user can pick."""
         return known_hosts()
 
-    def add(self, name: str, ssh: str = "", container: str = "", label: str = "") -> None:
+    def add_host_entry(
+        self, name: str, ssh: str = "", container: str = "", label: str = ""
+    ) -> None:
         """Write a host to hosts.toml. Raises InputError if a value is not valid, or if the file has
         a host of this name."""
         from workbench.model.host_entry import HostEntry

@@ -36,7 +36,7 @@ class HostSettings:
         Raises InputError if an entry cannot be used."""
         return tuple(replace(place, entry=self._hosts.host(place.host)) for place in places)
 
-    def program_for_engine(self, engine: str) -> tuple[str, str] | None:
+    def program_and_file_for_engine(self, engine: str) -> tuple[str, str] | None:
         """Return (program, file): the program that starts an engine on the host, quoted as in a
         shell, and the name of the file that sets the program. A choice made on the screen, stored
         in config.toml, has precedence over hosts.toml. None if neither file sets a program."""
@@ -51,7 +51,7 @@ class HostSettings:
         """Return the programs that the user has chosen for this host, by engine."""
         found = {}
         for engine in registry.engine_names():
-            program = self.program_for_engine(engine)
+            program = self.program_and_file_for_engine(engine)
             if program is not None:
                 found[engine] = program[0]
         return found

@@ -30,13 +30,15 @@ class EngineFlags:
         self._refused: dict[tuple[str, ...], str] = {}
         self._asking = asyncio.Lock()
 
-    async def find_flag_catalog(self, engine: Engine, executable: str = "") -> InstalledEngine:
+    async def find_installed_engine(self, engine: Engine, executable: str = "") -> InstalledEngine:
         """Return the engine that is installed on the host. Its program is `executable`, or else the
         one that config.toml, hosts.toml or PATH names. The program is run only to read its version.
         """
         from workbench.server.engine_probe import probe_engine
 
-        named = executable or next(iter(self._settings.program_for_engine(engine.name) or ()), "")
+        named = executable or next(
+            iter(self._settings.program_and_file_for_engine(engine.name) or ()), ""
+        )
         return await probe_engine(self._core.host, engine, shlex.split(named))
 
     def stored_catalog(self, engine: Engine, found: InstalledEngine) -> FlagCatalog | None:
@@ -57,7 +59,7 @@ class EngineFlags:
             )
         return None
 
-    async def ask_engine(
+    async def query_engine_flags(
         self, engine: Engine, found: InstalledEngine, *, again: bool = False
     ) -> FlagCatalog:
         """Return the flag catalog of the engine `found`. The engine is asked for its flags if that

@@ -23,7 +23,7 @@ _BYTES_PER_MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class TooLittleMemory:
+class MemoryShortage:
     """The GPUs of a plan have less free memory than it needs. `certain` says that the engine
     refuses to start then, as far as the reading is right."""
 
@@ -31,12 +31,12 @@ class TooLittleMemory:
     certain: bool
 
 
-def find_too_little_memory(
+def find_memory_shortage(
     editor: PlanEditor,
     telemetry: Telemetry | None,
     living: Sequence[ServerStatus],
     staying: Collection[int] | None = None,
-) -> TooLittleMemory | None:
+) -> MemoryShortage | None:
     """Return what is wrong if the fullest GPU of the plan has less free memory now than the plan
     needs on each GPU. None if the memory suffices or is not known, if GPUs use the host's memory,
     and if the plan does not fit into empty GPUs either. `living` are the live servers of the host.
@@ -73,7 +73,7 @@ def find_too_little_memory(
     if share_flag:
         fix += f", or lower {share_flag}"
     finding = Finding(Level.WARN, "host.memory", text, fix=fix)
-    return TooLittleMemory(finding, editor.engine.memory.checks_free_at_start)
+    return MemoryShortage(finding, editor.engine.memory.checks_free_at_start)
 
 
 def _free_bytes(info: GpuInfo, sample: GpuSample, staying: Collection[int] | None) -> int | None:

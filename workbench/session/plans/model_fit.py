@@ -68,7 +68,7 @@ def fit_report_of_plan(
     groups = []
     if telemetry is not None:
         report = replace(report, simulated=telemetry.simulated)
-        groups = group_equal_gpus(telemetry.infos, _used_bytes(telemetry))
+        groups = group_equal_gpus(telemetry.infos, _used_bytes_by_gpu(telemetry))
     if not facts.weight_bytes:
         missing = facts.missing or "the size of the weights is unknown"
         return replace(report, missing=missing)
@@ -87,7 +87,7 @@ def _default_contexts(facts: ModelFacts) -> Sequence[int]:
     return [*(tokens for tokens in CONTEXTS if tokens < longest), longest]
 
 
-def _used_bytes(telemetry: Telemetry) -> dict[int, int]:
+def _used_bytes_by_gpu(telemetry: Telemetry) -> dict[int, int]:
     """Return the bytes of GPU memory that are in use, by GPU index. Of memory that a GPU shares
     with the CPU, everything counts as in use that the operating system does not report as
     available."""
@@ -107,7 +107,7 @@ _FIT_LEGEND = (
 )
 
 
-def fit_blocks(report: FitReport) -> list[Block]:
+def fit_report_blocks(report: FitReport) -> list[Block]:
     """Return the report as blocks: for each kind of GPU the table of what fits, then what its
     columns mean."""
     blocks: list[Block] = [SIMULATED] if report.simulated else []
@@ -156,7 +156,7 @@ def _fit_cells(row: FitRow, contexts: Sequence[int]) -> tuple[str, ...]:
         return (*size, *("-" for _ in contexts), "", "")
     sequences = (_sequences_text(row.sequences.get(length)) for length in contexts)
     limits = (
-        _narrow_text(one, format_four_digits(one)) if one else "?"
+        _shorten_large_number(one, format_four_digits(one)) if one else "?"
         for one in (row.limit_tok_s, row.prefill_tok_s)
     )
     return (*size, *sequences, *limits)
@@ -165,10 +165,10 @@ def _fit_cells(row: FitRow, contexts: Sequence[int]) -> tuple[str, ...]:
 def _sequences_text(sequences: int | None) -> str:
     if sequences is None:
         return "?"
-    return _narrow_text(sequences, f"{sequences:,}") if sequences else "-"
+    return _shorten_large_number(sequences, f"{sequences:,}") if sequences else "-"
 
 
-def _narrow_text(value: float, text: str) -> str:
+def _shorten_large_number(value: float, text: str) -> str:
     """Return `text`, or the value in millions if its digits would fill a column. Models without
     sense, as tests have them, have such values."""
     return text if value < 1e6 else f"{value / 1e6:,.0f} M"

@@ -50,7 +50,7 @@ RUN_ID, RUN_DIR = "RUN", "RUN_DIRECTORY"  # in the command of a launcher, before
 
 
 @dataclass(frozen=True, slots=True)
-class HostSurroundings:
+class HostContext:
     """What a plan is checked against: the host's GPUs, the installed engine, what the user has
     trusted, and facts about models."""
 
@@ -78,7 +78,7 @@ class PlanEditor:
         self.engine = engines.get_engine(plan.engine)
         self.base = plan  # before the edits
         self.plan = plan
-        self.surroundings = HostSurroundings()
+        self.host_context = HostContext()
         self._undo: list[LaunchPlan] = []
         self._redo: list[LaunchPlan] = []
 
@@ -86,8 +86,8 @@ class PlanEditor:
     def catalog(self) -> FlagCatalog:
         """The flags of the installed engine as it lists them, or those that Workbench ships for the
         nearest version. Without an installed engine, the newest ones that Workbench ships."""
-        return self.surroundings.own_catalog or self.engine.catalog(
-            self.surroundings.installed_version
+        return self.host_context.own_catalog or self.engine.catalog(
+            self.host_context.installed_version
         )
 
     @property
@@ -99,45 +99,47 @@ class PlanEditor:
     def can_undo(self) -> bool:
         return bool(self._undo)
 
-    def forget_engine(self) -> None:
+    def clear_located_engine(self) -> None:
         """Forget which program starts the engine, because the plan names another one now. Its flags
         are those known so far until the host was searched."""
-        self.surroundings = replace(
-            self.surroundings, installed=None, installed_problem=None, found=None
+        self.host_context = replace(
+            self.host_context, installed=None, installed_problem=None, found=None
         )
 
     @property
     def effective_plan(self) -> LaunchPlan:
         """The plan as the engine is started with it: with the installed engine's version and the
         known size of the model."""
-        return self._plan_as_started(self.plan)
+        return self._complete_plan_for_start(self.plan)
 
-    def _plan_as_started(self, plan: LaunchPlan) -> LaunchPlan:
-        surroundings = self.surroundings
-        version = surroundings.installed_version or plan.engine_version
-        facts = choose_model_facts(plan, surroundings.models)
-        plan = self._inherit_gpus(replace(plan, engine_version=version, model_facts=facts))
-        if not surroundings.places:
+    def _complete_plan_for_start(self, plan: LaunchPlan) -> LaunchPlan:
+        host_context = self.host_context
+        version = host_context.installed_version or plan.engine_version
+        facts = choose_model_facts(plan, host_context.models)
+        plan = self._add_gpus_from_environment(
+            replace(plan, engine_version=version, model_facts=facts)
+        )
+        if not host_context.places:
             return plan
-        return spread_over_nodes(plan, self.engine, surroundings.places)
+        return spread_over_nodes(plan, self.engine, host_context.places)
 
     @property
     def allotment(self) -> Allotment:
         """What the host's own environment says of its GPUs."""
-        return self.surroundings.found.allotment if self.surroundings.found else NO_ALLOTMENT
+        return self.host_context.found.allotment if self.host_context.found else NO_ALLOTMENT
 
-    def _inherit_gpus(self, plan: LaunchPlan) -> LaunchPlan:
+    def _add_gpus_from_environment(self, plan: LaunchPlan) -> LaunchPlan:
         """Return the plan with the GPUs that the server would inherit from the host's environment,
         so that every launcher and every reader of the plan knows them. On a cluster, each host has
         an environment of its own."""
         devices = self.allotment.visible
-        if devices is None or self.surroundings.places:
+        if devices is None or self.host_context.places:
             return plan
         if VISIBLE_TO_CUDA in [variable.name for variable in plan.env]:
             return plan
         return plan.with_env(VISIBLE_TO_CUDA, devices, Origin.INHERITED)
 
-    def estimate(self, name: str = "", text: str = "") -> engines.MemoryFit | str:
+    def estimate_memory(self, name: str = "", text: str = "") -> engines.MemoryFit | str:
         """Return the estimate of the GPU memory that the plan needs, or the reason why there is
         none. With `name`, the estimate is for the plan with this flag set to `text`, or unset if
         `text` is empty. Raises InputError for an invalid value."""
@@ -147,20 +149,20 @@ class PlanEditor:
         elif name:
             plan = engines.apply_assignments(plan, self.catalog, [f"{name}={text}"])
         return engines.estimate_memory_or_reason(
-            self._plan_as_started(plan), self.surroundings.gpus
+            self._complete_plan_for_start(plan), self.host_context.gpus
         )
 
     @property
     def is_engine_known(self) -> bool:
         """Whether the host's engine was found, or a reason why it cannot be found."""
-        surroundings = self.surroundings
-        return surroundings.installed is not None or surroundings.installed_problem is not None
+        host_context = self.host_context
+        return host_context.installed is not None or host_context.installed_problem is not None
 
     @property
     def needs_model_size(self) -> bool:
         """Whether the size of the plan's model must still be read from the model's files on the
         host."""
-        return must_read_model_files(self.plan, self.surroundings.models)
+        return must_read_model_files(self.plan, self.host_context.models)
 
     def set_flag(self, name: str, text: str) -> None:
         self._change_plan(engines.apply_assignments(self.plan, self.catalog, [f"{name}={text}"]))
@@ -260,7 +262,7 @@ class PlanEditor:
             self._undo.append(self.plan)
             self.plan = self._redo.pop()
 
-    def adapt_history(self, change: Callable[[LaunchPlan], LaunchPlan]) -> None:
+    def change_plan_and_history(self, change: Callable[[LaunchPlan], LaunchPlan]) -> None:
         """Apply `change` to the plan and to every plan of the undo history, because the host has
         changed."""
         self.base, self.plan = change(self.base), change(self.plan)
@@ -281,7 +283,7 @@ class PlanEditor:
         first_node = plan.nodes[0] if plan.nodes else None
         return self.engine.command(plan, first_node, self.catalog)
 
-    def run_command(self) -> Command | None:
+    def make_launcher_command(self) -> Command | None:
         """Return the command with which the plan's launcher starts the server, with secrets masked.
         RUN stands for the run id, which is not known before the start. None if Workbench starts the
         server as a process without a launcher, or if no command can be made."""
@@ -322,21 +324,21 @@ class PlanEditor:
             self.launch_command()
         except WorkbenchError as error:
             found = [Finding(Level.ERROR, "plan.command", error.message, fix=error.next_step)]
-        for part in self.untrusted_parts():
+        for part in self.untrusted_preset_parts():
             found.append(part.finding_with_fix("look at the preset, then start it with --trust"))
-        if self.surroundings.places:
+        if self.host_context.places:
             found += self._cluster_findings()
         found += self._executable_findings()
         found += engines.validate_plan(
             self.effective_plan,
             self.catalog,
-            installed_version=self.surroundings.installed_version,
-            gpus=self.surroundings.gpus,
+            installed_version=self.host_context.installed_version,
+            gpus=self.host_context.gpus,
             allotment=self.allotment,
         )
         return tuple(found)
 
-    def list_doubtful_values(self, sets: Sequence[str]) -> tuple[Finding, ...]:
+    def list_flag_value_warnings(self, sets: Sequence[str]) -> tuple[Finding, ...]:
         """Return the warnings about the values of the flags that `sets`, assignments such as
         "kv-cache-dtype=fp8", name: the engine may not have these values."""
         names = set()
@@ -346,17 +348,17 @@ class PlanEditor:
         doubtful = [finding for finding in self.findings() if finding.code in DOUBTFUL_FINDINGS]
         return tuple(finding for finding in doubtful if finding.flag in names)
 
-    def untrusted_parts(self) -> tuple[ForeignPart, ...]:
+    def untrusted_preset_parts(self) -> tuple[ForeignPart, ...]:
         """Return the parts that the plan's preset runs besides its engine and that the user has not
         trusted."""
-        return list_untrusted_parts(self.plan, self.surroundings.trusted)
+        return list_untrusted_parts(self.plan, self.host_context.trusted)
 
     def _cluster_findings(self) -> Iterator[Finding]:
         """Yield findings about a plan on a cluster: problems of its nodes, and a missing reserve of
         memory."""
-        yield from cluster_findings(self.effective_plan, self.engine, self.surroundings.places)
+        yield from cluster_findings(self.effective_plan, self.engine, self.host_context.places)
         yield from report_missing_memory_reserve(
-            self.surroundings.gpus, self.surroundings.reserve_gib
+            self.host_context.gpus, self.host_context.reserve_gib
         )
 
     def _executable_findings(self) -> Iterator[Finding]:
@@ -375,23 +377,23 @@ class PlanEditor:
                 engines.EXECUTABLE,
                 f"to start another one, {engines.NAME_PROGRAM_STEP}",
             )
-        if self.surroundings.installed_problem:
+        if self.host_context.installed_problem:
             fix = f"install {title}, or "
-            if self.surroundings.executables:
-                fix = f"found here: {', '.join(self.surroundings.executables)}; "
+            if self.host_context.executables:
+                fix = f"found here: {', '.join(self.host_context.executables)}; "
             fix += engines.NAME_PROGRAM_STEP
             yield Finding(
                 Level.WARN,
                 "engine.missing",
-                self.surroundings.installed_problem,
+                self.host_context.installed_problem,
                 engines.EXECUTABLE,
                 fix,
             )
 
-        if self.surroundings.not_asked:
+        if self.host_context.not_asked:
             text = (
                 f"checked against the shipped flag list of {title} {self.catalog.version}: "
-                f"{self.surroundings.not_asked}"
+                f"{self.host_context.not_asked}"
             )
             yield Finding(Level.INFO, "flags.shipped", text, engines.EXECUTABLE)
 
@@ -437,10 +439,10 @@ class PlanEditor:
             self._executable_row(findings),
             *engines.make_launcher_rows(self.plan, self.base, view),
             *(row for row in rows if row.name != name),
-            *(self._removed_rows(findings) if view == "changed" else ()),
+            *(self._rows_of_removed_settings(findings) if view == "changed" else ()),
         )
 
-    def _removed_rows(self, findings: tuple[Finding, ...]) -> Iterator[FlagRow]:
+    def _rows_of_removed_settings(self, findings: tuple[Finding, ...]) -> Iterator[FlagRow]:
         """Yield a row without a value for each flag and variable that the preset sets and the plan
         no longer has, because that is a change too."""
         for change in plan_differences(self.base, self.plan):
@@ -486,19 +488,19 @@ class PlanEditor:
         with suppress(WorkbenchError):
             launch_command = self.launch_command()
             command, secrets = mask_command(launch_command), secret_values(launch_command)
-        estimate = self.estimate()
+        estimate = self.estimate_memory()
         return PlanView(
             plan=mask_secrets_of_plan(self.effective_plan),
             rows=tuple(map(mask_row, self._rows_with_findings(findings, "changed"))),
             findings=tuple(_mask_finding(finding, secrets) for finding in findings),
             command=command,
-            run_command=self.run_command(),
+            run_command=self.make_launcher_command(),
             catalog_version=self.catalog.version,
             catalog_asked=self.catalog.asked is not None,
             total_flags=len(self.catalog.flags),
-            installed=self.surroundings.installed,
-            installed_problem=self.surroundings.installed_problem,
-            executables=self.surroundings.executables,
+            installed=self.host_context.installed,
+            installed_problem=self.host_context.installed_problem,
+            executables=self.host_context.executables,
             memory=None if isinstance(estimate, str) else estimate.text,
             changes=tuple(map(mask_secrets_of_difference, plan_differences(self.base, self.plan))),
             can_undo=self.can_undo,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from workbench.server.engine_probe import InstalledEngine
     from workbench.session.gpu.alterations import GpuAlterations
     from workbench.session.history.telemetry_watch import TelemetryWatch
-    from workbench.session.plans.plan_editor import HostSurroundings, PlanEditor
+    from workbench.session.plans.plan_editor import HostContext, PlanEditor
     from workbench.session.plans.presets import Presets
     from workbench.session.plans.recipes import ExportedPlan
     from workbench.session.state import PlanView
@@ -106,8 +106,8 @@ class Plans:
             self._replaced = self.current
         self.current, self._entry = self.make_editor(plan, title), self._settings.host_entry
         # again, because the GPUs to check are those of the nodes of the plan under edit
-        self.current.surroundings = self._host_surroundings()
-        self.show()
+        self.current.host_context = self._make_host_context()
+        self.show_plan()
 
     def make_editor(self, plan: LaunchPlan, title: str) -> PlanEditor:
         """Return an editor of `plan` on this host that does not replace the plan under edit. Call
@@ -115,19 +115,19 @@ class Plans:
         from workbench.session.plans.plan_editor import PlanEditor
 
         editor = PlanEditor(plan, title)
-        editor.surroundings = self._host_surroundings()
+        editor.host_context = self._make_host_context()
         return editor
 
-    def _host_surroundings(self) -> HostSurroundings:
-        from workbench.session.plans.plan_editor import HostSurroundings
+    def _make_host_context(self) -> HostContext:
+        from workbench.session.plans.plan_editor import HostContext
         from workbench.store.trusted_presets import trusted_digests
 
-        return HostSurroundings(
+        return HostContext(
             gpus=self._gpus_to_check(), trusted=trusted_digests(), **self._cluster_fields()
         )
 
     def _cluster_fields(self) -> dict[str, Any]:
-        """Return the fields of `HostSurroundings` that describe a cluster: its nodes and the memory to
+        """Return the fields of `HostContext` that describe a cluster: its nodes and the memory to
         keep free. {} if the host is no cluster."""
         host = self._core.host
         if not is_cluster(host):
@@ -137,14 +137,14 @@ class Plans:
             "reserve_gib": host.entry.reserve_gib,
         }
 
-    def leave_host(self) -> None:
+    def adapt_plan_to_new_host(self) -> None:
         """Forget the GPUs, engines and models of the previous host. Replace the values that
         hosts.toml gave the plan for the previous host by those for the present host."""
         self._replaced = None  # it has values of the previous host
         if self.current is not None:
-            self._adapt_editor(self.current)
-            self.current.surroundings = replace(
-                self.current.surroundings,
+            self._replace_host_settings(self.current)
+            self.current.host_context = replace(
+                self.current.host_context,
                 gpus=(),
                 installed=None,
                 installed_version=None,
@@ -156,32 +156,32 @@ class Plans:
                 places=(),
                 reserve_gib=None,
             )
-            self.show()
+            self.show_plan()
 
-    def _adapt_editor(self, editor: PlanEditor) -> None:
+    def _replace_host_settings(self, editor: PlanEditor) -> None:
         from workbench.engines.host_entries import add_host_settings, remove_host_settings
 
         old, self._entry, program = self._entry, None, None
         try:
             self._entry, program = (
                 self._settings.host_entry,
-                self._settings.program_for_engine(editor.plan.engine),
+                self._settings.program_and_file_for_engine(editor.plan.engine),
             )
         except WorkbenchError as error:  # the entry cannot be used
             self._core.notify_error(error)
-        editor.adapt_history(
+        editor.change_plan_and_history(
             lambda plan: add_host_settings(remove_host_settings(plan, old), self._entry, program)
         )
 
-    def show(self) -> None:
+    def show_plan(self) -> None:
         """Show the plan and the unapplied GPU settings of its preset in the session's state."""
         self._gpu_settings = ()
         with suppress(WorkbenchError):
             self._gpu_settings = self.preset_gpu_settings()
-        self._show_unapplied_settings()
-        self._show_view()
+        self._show_if_unapplied_settings_changed()
+        self._show_plan_view()
 
-    def _show_view(self) -> None:
+    def _show_plan_view(self) -> None:
         if self.current is not None:
             self._core.update(plan=self.view())
 
@@ -195,7 +195,7 @@ class Plans:
         own = host_entries.report_host_settings(view.plan, self._entry)
         view = replace(
             view,
-            findings=(*self._unreached_nodes(), *view.findings, *own),
+            findings=(*self._unreached_node_findings(), *view.findings, *own),
             can_undo=view.can_undo or self._replaced is not None,
         )
         lacks = self._presets.missing_hardware_text(view.plan.preset_id)
@@ -222,7 +222,7 @@ class Plans:
             view, findings=(*view.findings, Finding(Level.WARN, "gpu.not-applied", text, fix=fix))
         )
 
-    def _unreached_nodes(self) -> tuple[Finding, ...]:
+    def _unreached_node_findings(self) -> tuple[Finding, ...]:
         """Return a finding about the first node of the cluster that cannot be reached."""
         host = self._core.host
         if not is_cluster(host):
@@ -237,16 +237,16 @@ class Plans:
     def untrusted_findings(self) -> Sequence[Finding]:
         """Return a finding for each program or setting that a preset written by someone else adds
         to the plan and that the user does not trust yet."""
-        return tuple(part.finding_with_fix() for part in self.editor.untrusted_parts())
+        return tuple(part.finding_with_fix() for part in self.editor.untrusted_preset_parts())
 
-    def trust(self) -> None:
+    def trust_preset_parts(self) -> None:
         """Trust the programs and settings that `untrusted_findings` returns, for this plan and later ones. A
         value that changes later must be trusted again."""
         from workbench.store.trusted_presets import trust, trusted_digests
 
-        trust(part.digest for part in self.editor.untrusted_parts())
-        self.editor.surroundings = replace(self.editor.surroundings, trusted=trusted_digests())
-        self.show()
+        trust(part.digest for part in self.editor.untrusted_preset_parts())
+        self.editor.host_context = replace(self.editor.host_context, trusted=trusted_digests())
+        self.show_plan()
 
     def export_plan(self, form: str) -> ExportedPlan:
         """Return the plan in the form of another tool, such as "systemd"."""
@@ -256,7 +256,7 @@ class Plans:
         name = editor.plan.preset_id or editor.plan.engine
         return export_plan(editor.effective_plan, form, name=name, title=editor.title)
 
-    async def save_preset(self, preset_id: str, title: str) -> str:
+    async def write_preset_file(self, preset_id: str, title: str) -> str:
         """Write the plan as a preset of the user. Return the path of the file. Raises PresetError
         if the preset is not valid."""
         from workbench.store.preset_edit import document_from_plan  # loads an editor of TOML
@@ -266,19 +266,19 @@ class Plans:
             plan, self._parent_document(plan), preset_id=preset_id, title=title
         )
         path = self._presets.library.save(document, preset_id)
-        if not self.editor.untrusted_parts():  # this user wrote the preset
-            self._trust_own_parts(plan)
-        self._presets.refresh()
+        if not self.editor.untrusted_preset_parts():  # this user wrote the preset
+            self._trust_parts_of_plan(plan)
+        self._presets.reload_presets()
         self._edit_saved_preset(preset_id, title)
         return str(path)
 
-    def _trust_own_parts(self, plan: LaunchPlan) -> None:
+    def _trust_parts_of_plan(self, plan: LaunchPlan) -> None:
         from workbench.engines.preset_trust import list_foreign_parts
         from workbench.store.trusted_presets import trust
 
         trust(part.digest for part in list_foreign_parts(plan, edited=True))
 
-    async def save_tuned_preset(
+    async def write_tuned_preset_file(
         self,
         editor: PlanEditor,
         preset_id: str,
@@ -306,7 +306,7 @@ class Plans:
         with suppress(WorkbenchError):  # there is none
             again = library.document(preset_id).get("title") == title
         path = library.save(document, preset_id, replace_existing=again)
-        self._presets.refresh()
+        self._presets.reload_presets()
         return str(path)
 
     def _edit_saved_preset(self, preset_id: str, title: str) -> None:
@@ -317,8 +317,8 @@ class Plans:
         with suppress(WorkbenchError):  # it needs a variable: the plan stays as it is
             saved = self._presets.make_plan(preset_id, before.plan.variables)
             self.current = PlanEditor(saved, title)
-            self.current.surroundings = before.surroundings
-            self.show()
+            self.current.host_context = before.host_context
+            self.show_plan()
 
     def _parent_document(self, plan: LaunchPlan) -> Mapping[str, Any]:
         """Return the parsed file of the preset that the plan came from. Return that of the engine's
@@ -345,20 +345,20 @@ class Plans:
 
     def _update_gpus_of_plan(self) -> None:
         if self.current is not None:
-            self.current.surroundings = replace(
-                self.current.surroundings, gpus=self._gpus_to_check()
+            self.current.host_context = replace(
+                self.current.host_context, gpus=self._gpus_to_check()
             )
-            self.show()
+            self.show_plan()
         if self._core.state.presets:
-            self._presets.refresh()
+            self._presets.reload_presets()
 
     async def locate_engine(self, editor: PlanEditor | None = None) -> InstalledEngine:
         """Find out which engine and model the host has for a plan, by default the plan under edit.
         The findings about the plan under edit are shown. Return the engine."""
         editor = editor or self.editor
-        found = await self.survey_host(editor)
+        found = await self.probe_engine_and_model(editor)
         if editor is self.current:
-            self.show()
+            self.show_plan()
         return found
 
     async def locate_unknown_engine(self, editor: PlanEditor) -> None:
@@ -379,7 +379,7 @@ class Plans:
         asked, because that takes several seconds of CPU time.
         """
         state, plan = self._core.state, editor.plan
-        if found.path is None or editor.surroundings.own_catalog or state.host.simulated:
+        if found.path is None or editor.host_context.own_catalog or state.host.simulated:
             return
         if plan.stranger and plan.executable_from == "preset":
             return
@@ -387,17 +387,17 @@ class Plans:
             return
         own, problem = None, None
         try:
-            own = await self.engine_flags.ask_engine(editor.engine, found)
+            own = await self.engine_flags.query_engine_flags(editor.engine, found)
         except WorkbenchError as error:
             problem = error.message
-        if editor.surroundings.found == found:  # no other program was chosen meanwhile
-            editor.surroundings = replace(editor.surroundings, own_catalog=own, not_asked=problem)
+        if editor.host_context.found == found:  # no other program was chosen meanwhile
+            editor.host_context = replace(editor.host_context, own_catalog=own, not_asked=problem)
         if editor is self.current:
-            self.show()
+            self.show_plan()
 
-    async def survey_host(self, editor: PlanEditor) -> InstalledEngine:
+    async def probe_engine_and_model(self, editor: PlanEditor) -> InstalledEngine:
         """Find out which version of the editor's engine and which model files the host has, and
-        store that in `editor.surroundings`. Return the engine."""
+        store that in `editor.host_context`. Return the engine."""
         from workbench.engines.containers import choose_image, parse_version_in_tag
         from workbench.model.run_options import runs_image
         from workbench.server.engine_probe import InstalledEngine, probe_engine
@@ -405,7 +405,9 @@ class Plans:
 
         host = self._core.host
         if is_cluster(host):  # its variables are known once it is connected
-            editor.adapt_history(lambda plan: add_cluster_variables(plan, host.cluster_variables))
+            editor.change_plan_and_history(
+                lambda plan: add_cluster_variables(plan, host.cluster_variables)
+            )
         await self.read_model_size(editor)
         plan, engine = editor.plan, editor.engine
         image = choose_image(plan, engine) if runs_image(plan.run_as) else None
@@ -414,15 +416,15 @@ class Plans:
             found = InstalledEngine(engine.name, None, version, how="tag of the image")
         else:
             found = await probe_engine(host, engine, plan.executable, plan.workdir)
-        if _engine_program(editor.plan) != _engine_program(plan):
+        if _engine_program_key(editor.plan) != _engine_program_key(plan):
             return found  # the program was changed meanwhile, and is looked for by itself
         installed = None
         if image or found.path:
             installed = f"{engine.title} {found.version or '(version unknown)'}"
         if image:
             installed = f"{installed} in the image {image}"
-        editor.surroundings = replace(
-            editor.surroundings,
+        editor.host_context = replace(
+            editor.host_context,
             **self._cluster_fields(),  # the places of the nodes are known once the host is connected
             installed_version=found.version,
             installed=installed,
@@ -444,18 +446,18 @@ class Plans:
 
         plan = editor.plan
         facts = await read_facts(self._core.host, plan, {e.name: str(e.value) for e in plan.env})
-        editor.surroundings = replace(
-            editor.surroundings, models={**editor.surroundings.models, model_key(plan): facts}
+        editor.host_context = replace(
+            editor.host_context, models={**editor.host_context.models, model_key(plan): facts}
         )
         if editor is self.current:
-            self.show()
+            self.show_plan()
 
     # ---- edits
 
-    def _show_edited(self) -> None:
+    def _show_edited_plan(self) -> None:
         """Show the plan after an edit. If the edit changed the model, start to read the size of the
         new model."""
-        self.show()
+        self.show_plan()
         if self.editor.needs_model_size and self._core.host.connected:
             self._core.spawn(self.read_model_size(self.editor))
 
@@ -463,14 +465,14 @@ class Plans:
         """Set a flag to the value that `text` denotes ("512", "on", JSON). Raises InputError, and
         changes nothing, if the value is invalid."""
         self.editor.set_flag(name, text)
-        self._show_edited()
+        self._show_edited_plan()
         # an image has an engine of its own
         if name == engines.RUN_AS:
             self._locate_engine_again()
 
     def unset_flag(self, name: str) -> None:
         self.editor.unset_flag(name)
-        self._show_edited()
+        self._show_edited_plan()
         if name in (EXECUTABLE_ROW, engines.RUN_AS):
             self._locate_engine_again()
 
@@ -483,8 +485,8 @@ class Plans:
             self._config.set(
                 ("executables", self._core.host.name, editor.engine.name), text or None
             )
-        editor.forget_engine()
-        self.show()
+        editor.clear_located_engine()
+        self.show_plan()
         if self._core.host.connected:
             self._core.spawn(self._ask_engine_flags(editor, await self.locate_engine()))
 
@@ -492,19 +494,19 @@ class Plans:
         """Search the host for the plan's program, which an edit has changed. Until it is found,
         nothing is said about the program before."""
         if self._core.host.connected:
-            self.editor.forget_engine()
-            self.show()
+            self.editor.clear_located_engine()
+            self.show_plan()
             self._core.spawn(self.locate_engine_and_ask_flags())
 
     def set_env(self, name: str, value: str) -> None:
         self.editor.set_env(name, value)
-        self._show_edited()
+        self._show_edited_plan()
 
     def unset_env(self, name: str) -> None:
         self.editor.unset_env(name)
-        self._show_edited()
+        self._show_edited_plan()
 
-    def apply_fix(self, finding: Finding, made: LaunchPlan | None = None) -> str:
+    def apply_fix_and_describe(self, finding: Finding, made: LaunchPlan | None = None) -> str:
         """Make the changes that `finding` proposes in the plan under edit, and return them as text,
         such as "--unset max-num-seqs". For a finding about a server's log, `made` is the plan of
         that server. Raises InputError if there is nothing to change, or if the plan under edit has
@@ -520,7 +522,7 @@ class Plans:
                 )
             changes = finding.changes
             self.editor.apply_changes(changes)
-        self._show_edited()
+        self._show_edited_plan()
         if any(change.name == EXECUTABLE_ROW for change in changes):
             self._locate_engine_again()
         return " ".join(change.option_text for change in finding.changes)
@@ -530,22 +532,22 @@ class Plans:
         make that plan the one under edit again."""
         replaced = self._replaced
         if replaced is None or self.editor.can_undo:
-            self._step_history(self.editor.undo)
+            self._undo_or_redo(self.editor.undo)
             return
         self.current, self._replaced = replaced, None
-        replaced.surroundings = replace(replaced.surroundings, gpus=self._gpus_to_check())
-        self.show()
+        replaced.host_context = replace(replaced.host_context, gpus=self._gpus_to_check())
+        self.show_plan()
 
     def redo(self) -> None:
-        self._step_history(self.editor.redo)
+        self._undo_or_redo(self.editor.redo)
 
-    def _step_history(self, step: Callable[[], None]) -> None:
+    def _undo_or_redo(self, step: Callable[[], None]) -> None:
         """Undo or redo an edit. If that changes the program that starts the engine, search the host
         for it again."""
-        before = _engine_program(self.editor.plan)
+        before = _engine_program_key(self.editor.plan)
         step()
-        self._show_edited()
-        if _engine_program(self.editor.plan) != before:
+        self._show_edited_plan()
+        if _engine_program_key(self.editor.plan) != before:
             self._locate_engine_again()
 
     def flag_rows(self, view: str = "changed", query: str = "") -> Sequence[FlagRow]:
@@ -562,9 +564,9 @@ class Plans:
         unset if `text` is empty. Raises InputError for an invalid value."""
         from workbench.session.plans.estimate_text import change_text
 
-        return change_text(self.editor.estimate(), self.editor.estimate(name, text))
+        return change_text(self.editor.estimate_memory(), self.editor.estimate_memory(name, text))
 
-    def notes_about(self, name: str) -> Sequence[str]:
+    def preset_texts_about_flag(self, name: str) -> Sequence[str]:
         """Return what the plan's preset says about a flag: the flag's value in the preset, then
         each warning or statement that mentions the flag. () if the preset says nothing about the
         flag."""
@@ -591,7 +593,7 @@ class Plans:
 
         return settings_of_preset(self._presets.get(preset_id))
 
-    async def check_gpu_settings(self, alterations: GpuAlterations) -> None:
+    async def compare_gpu_settings_with_preset(self, alterations: GpuAlterations) -> None:
         """Read the GPUs and `alterations` once, and compare them with the GPU settings of the
         plan's preset. Settings that are not applied become findings about the plan. Nothing is read
         if a screen reads the GPUs."""
@@ -599,7 +601,7 @@ class Plans:
 
         if self._core.state.telemetry is None and self.preset_gpu_settings():
             with suppress(WorkbenchError):
-                await alterations.read()
+                await alterations.read_altered_settings()
                 telemetry = await self._telemetry.get_recent_reading()
                 changed = self._core.state.alterations
                 self._core.update(
@@ -610,14 +612,14 @@ class Plans:
         """Show in the plan's findings what the running server lacks of its preset. `parts` has one
         text for each lack."""
         self._of_run = preset_id, parts
-        if self._show_unapplied_settings():
-            self._show_view()
+        if self._show_if_unapplied_settings_changed():
+            self._show_plan_view()
 
     def _compare_gpu_settings(self, telemetry: Telemetry) -> None:
-        if self._show_unapplied_settings():
-            self._show_view()
+        if self._show_if_unapplied_settings_changed():
+            self._show_plan_view()
 
-    def _show_unapplied_settings(self) -> bool:
+    def _show_if_unapplied_settings_changed(self) -> bool:
         state = self._core.state
         preset_id, of_run = self._of_run
         of_run = (
@@ -637,7 +639,7 @@ class Plans:
         return changed
 
 
-def _engine_program(plan: LaunchPlan) -> tuple[object, ...]:
+def _engine_program_key(plan: LaunchPlan) -> tuple[object, ...]:
     """Return what decides which program starts the engine of a plan."""
     return plan.executable, plan.run_as, plan.run_options, plan.image, plan.workdir
 

@@ -36,7 +36,7 @@ from workbench.session.plans.preset_process_parts import (
     FILES_PART,
     WARM_UP_PART,
     file_limit_problem,
-    note_warm_up,
+    record_warm_up,
 )
 from workbench.session.state import APPLYING_PRESET
 
@@ -140,7 +140,7 @@ class PresetApply:
 
     def __init__(self, session: Session) -> None:
         self._core, self._presets, self._plans = session.core, session.presets, session.plans
-        self._servers, self._gpu, self._load = session.servers, session.gpu, session.load
+        self._servers, self._gpu, self._load = session.servers, session.gpu, session.server_load
 
     def _preset_of_plan(self) -> Preset:
         preset_id = self._plans.editor.plan.preset_id
@@ -159,8 +159,8 @@ class PresetApply:
         if (files := editor.effective_plan.open_files) is not None:
             host = self._core.host
             limit = await read_host_file_limit(host)
-            parts.append(_files_part(files, limit, await can_open_files(host, files)))
-        settings, lacking = await self._split_settings(preset)
+            parts.append(_open_files_part(files, limit, await can_open_files(host, files)))
+        settings, lacking = await self._supported_settings_and_unsupported_parts(preset)
         outcomes: tuple[SettingOutcome, ...] = ()
         if settings:
             outcomes = (await self._gpu.apply_settings_by_gpu(settings, dry_run=True)).outcomes
@@ -178,7 +178,7 @@ class PresetApply:
         command = mask_command(editor.launch_command()).shell()
         return PresetPart("server", before, after, command)
 
-    async def _split_settings(
+    async def _supported_settings_and_unsupported_parts(
         self, preset: Preset
     ) -> tuple[dict[str, GpuSettings], list[PresetPart]]:
         """Return the settings of the preset that can be set on this host, by GPU, and one part with
@@ -191,7 +191,7 @@ class PresetApply:
                 try:
                     await self._gpu.plan_changes_by_gpu({gpu: one})
                 except (InputError, SettingsError) as error:
-                    lacking.append(_unsupported_part(gpu, key, value, error))
+                    lacking.append(_unsupported_setting_part(gpu, key, value, error))
                 else:
                     found[gpu] = GpuSettings({**found.get(gpu, {}), **one})
         return found, lacking
@@ -215,7 +215,7 @@ class PresetApply:
         await self._check_rights(whole, password)
         progress = _ApplyProgress()
         try:
-            with self._core.show_busy(APPLYING_PRESET):
+            with self._core.list_as_busy(APPLYING_PRESET):
                 return await self._apply_parts(whole, password, timeout_s, on_step, progress)
         except asyncio.CancelledError as cut:
             raise Interrupted(_interruption_text(progress, cut)) from None
@@ -248,7 +248,7 @@ class PresetApply:
             problems[FILES_PART] = await self._file_limit_problem(status.pid)
         if (warm_up := self._preset_of_plan().warm_up) is not None:
             on_step(f"warming up: {count_of(warm_up.requests, 'request')} of varying length")
-            problems[WARM_UP_PART] = await self._warm_up_server(run_id, warm_up)
+            problems[WARM_UP_PART] = await self._warm_up_and_return_problem(run_id, warm_up)
             self._plans.show_missing_parts(
                 status.preset_id, await self._servers.missing_preset_parts(status)
             )
@@ -261,7 +261,7 @@ class PresetApply:
         right = whole.missing_right
         if right is not None and password is not None:
             commands = await self._gpu.plan_changes_by_gpu(
-                whole.settings, await self._gpu.rights.with_password(password)
+                whole.settings, await self._gpu.rights.load_rights_with_password(password)
             )
             right = _first_missing_right(commands)
         if right is not None:
@@ -274,7 +274,7 @@ class PresetApply:
                 f"{whole.preset_id}",
             )
 
-    async def _drop_foreign_settings(self, whole: WholePreset) -> WholePreset:
+    async def _drop_settings_changed_by_others(self, whole: WholePreset) -> WholePreset:
         """Return the preset without the settings that somebody else has changed since `preview_preset` showed
         them, because the user has not agreed to overwrite these values. The parts of these settings
         have the reason in `problem`."""
@@ -288,11 +288,11 @@ class PresetApply:
                 if command.setting not in wanted or not _selector_matches(outcome, selector):
                     continue
                 value = wanted[command.setting]
-                if now is None or _has_known_value(now, (outcome.before, value)):
+                if now is None or _has_one_of_values(now, (outcome.before, value)):
                     gpu = "all" if command.gpu_uuid == HOST else command.gpu_uuid
                     kept[gpu] = GpuSettings({**kept.get(gpu, {}), command.setting: value})
                 else:
-                    foreign[_setting_part(outcome).name] = _foreign_text(now)
+                    foreign[_setting_part(outcome).name] = _changed_by_others_text(now)
         return replace(whole, parts=whole.parts_with_problems(foreign), settings=kept)
 
     async def _apply_settings(
@@ -302,7 +302,7 @@ class PresetApply:
         Return the preset with the applied settings, and the report. Raises WorkbenchError after
         stopping the server if the settings cannot be applied."""
         try:
-            whole = await self._drop_foreign_settings(whole)
+            whole = await self._drop_settings_changed_by_others(whole)
             return whole, await self._gpu.apply_settings_by_gpu(whole.settings, password=password)
         except WorkbenchError as error:
             await self._servers.stop(run_id)
@@ -328,7 +328,7 @@ class PresetApply:
         wanted = self._plans.editor.effective_plan.open_files or 0
         return file_limit_problem(wanted, await read_process_file_limit(self._core.host, pid))
 
-    async def _warm_up_server(self, run_id: str, warm_up: WarmUp) -> str:
+    async def _warm_up_and_return_problem(self, run_id: str, warm_up: WarmUp) -> str:
         """Send the requests of the warm-up, one at a time. Return why the warm-up failed; "" if
         every request was answered."""
         from workbench.bench import runner
@@ -356,7 +356,7 @@ class PresetApply:
             f"# warm-up of {run_id}",
             f"{outcome.summary.requests_ok} of {warm_up.requests} requests ok",
         )
-        await note_warm_up(self._core.host, await self._run_dir(run_id), warm_up.requests, failed)
+        await record_warm_up(self._core.host, await self._run_dir(run_id), warm_up.requests, failed)
         if not failed:
             return ""
         return f"{failed} of {count_of(warm_up.requests, 'request')} failed: {errors}"
@@ -368,7 +368,7 @@ class PresetApply:
 # -- parts -----------------------------------------------------------------------------------------
 
 
-def _files_part(wanted: int, limit: FileLimit | None, possible: bool) -> PresetPart:
+def _open_files_part(wanted: int, limit: FileLimit | None, possible: bool) -> PresetPart:
     if limit is None:
         return PresetPart(FILES_PART, "not known", f"at least {wanted:,}")
     part = PresetPart(
@@ -394,7 +394,7 @@ def _setting_part(outcome: SettingOutcome) -> PresetPart:
 _GPU_AND_SETTING = attrgetter("command.gpu_uuid", "command.setting")  # of an outcome
 
 
-def _has_known_value(now: SettingOutcome, known: Iterable[SettingValue | None]) -> bool:
+def _has_one_of_values(now: SettingOutcome, known: Iterable[SettingValue | None]) -> bool:
     """Return whether the value that a setting has now is one of these."""
     setting = now.command.setting
     return any(value_equals(setting, now.before, value) for value in known)
@@ -409,7 +409,7 @@ def _selector_matches(outcome: SettingOutcome, selector: str) -> bool:
     return selector in ("all", str(command.gpu_index), command.gpu_uuid)
 
 
-def _foreign_text(found: SettingOutcome) -> str:
+def _changed_by_others_text(found: SettingOutcome) -> str:
     """Return the text that a setting is left alone, because somebody changed it after the user had
     confirmed the preset. `found` is the setting's outcome in a dry run."""
     value = stored_text(found.command.setting, found.before)
@@ -417,7 +417,7 @@ def _foreign_text(found: SettingOutcome) -> str:
     return f"left alone: changed to {value} after you had confirmed{note}; apply it again"
 
 
-def _unsupported_part(gpu: str, key: str, value: Any, error: WorkbenchError) -> PresetPart:
+def _unsupported_setting_part(gpu: str, key: str, value: Any, error: WorkbenchError) -> PresetPart:
     where = f"GPU{gpu}"
     if setting_of(key).of_host:
         where = ""

@@ -44,7 +44,7 @@ def file_limit_problem(wanted: int, limit: FileLimit | None) -> str:
     return f"the process has {format_file_limit(limit.soft)}, and its hard limit is {format_file_limit(limit.hard)}"
 
 
-async def note_warm_up(host: Host, run_dir: str, requests: int, failed: int) -> None:
+async def record_warm_up(host: Host, run_dir: str, requests: int, failed: int) -> None:
     """Write into the run directory that the server was warmed up, with the numbers of all and of
     failed requests."""
     note = {"unix_s": time.time(), "requests": requests, "failed": failed}

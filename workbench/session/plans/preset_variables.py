@@ -58,7 +58,7 @@ def add_cluster_variables(plan: LaunchPlan, values: Mapping[str, str]) -> Launch
     such as its nodes' addresses. Flags and environment that contain an old value get the new value.
     Values from the user stay."""
     renewed, texts = {}, {}
-    given = _given_names(plan)
+    given = _user_given_variables(plan)
     for name, new in values.items():
         old = plan.variables.get(name, new)
         if old != new and name not in given:
@@ -97,13 +97,13 @@ def variables_to_remember(plan: LaunchPlan) -> dict[str, str]:
     """Return the variables that the user gave and that the plan still uses, by name. Masked values
     are left out, because they cannot be used again."""
     found = {}
-    for name in _given_names(plan):
+    for name in _user_given_variables(plan):
         value = plan.variables[name]
         if value != MASK and plan.contains_text(value):
             found[name] = value
     return found
 
 
-def _given_names(plan: LaunchPlan) -> list[str]:
+def _user_given_variables(plan: LaunchPlan) -> list[str]:
     """Return the variables whose values come from the user."""
     return [name for name, source in plan.sources.items() if source.kind == "given"]

@@ -42,9 +42,9 @@ class Presets:
         """The part that reads recipes of other tools and saves them as presets."""
         from workbench.session.plans.recipes import Recipes
 
-        return Recipes(self._core, self.library, self.refresh)
+        return Recipes(self._core, self.library, self.reload_presets)
 
-    def refresh(self) -> None:
+    def reload_presets(self) -> None:
         """Read the library again, and list its presets in the session's state."""
         telemetry = self._core.state.telemetry
         infos = telemetry.infos if telemetry else None
@@ -83,7 +83,7 @@ class Presets:
         path = self.library.registered_preset_path(preset_id or "")
         return str(path.absolute()) if path is not None else None
 
-    def remember_preset_file(self, plan: LaunchPlan) -> None:
+    def register_preset_file(self, plan: LaunchPlan) -> None:
         """Note the file of the preset of a plan that another Workbench has made. From then on, its id
         stands for this file, unless the library or a file read here has that id."""
         if plan.preset_id is not None and plan.preset_file is not None:
@@ -129,10 +129,10 @@ class Presets:
         one but a node cannot be reached."""
         preset = self.get(preset_id)
         known = self._known_variables(preset)
-        self._check_nodes(preset, known)
+        self._check_nodes_for_variables(preset, known)
         return {name: variable for name, variable in preset.variables.items() if name not in known}
 
-    def _check_nodes(self, preset: Preset, known: KnownVariables) -> None:
+    def _check_nodes_for_variables(self, preset: Preset, known: KnownVariables) -> None:
         """Raise HostUnreachable if a variable has no value because a node of the cluster cannot be
         reached."""
         from workbench.hosts.cluster import VARIABLES, ClusterHost
@@ -163,7 +163,7 @@ class Presets:
 
         preset = self.get(preset_id)
         known = self._known_variables(preset, variables)
-        self._check_nodes(preset, known)
+        self._check_nodes_for_variables(preset, known)
         values = {name: value for name, (value, _) in known.items()}
         plan = engines.plan_from_preset(
             preset, values, {name: source for name, (_, source) in known.items()}
@@ -175,7 +175,7 @@ class Presets:
             preset_file=self.path_of_preset(preset.id),
         )
         return add_host_settings(
-            plan, self._settings.host_entry, self._settings.program_for_engine(plan.engine)
+            plan, self._settings.host_entry, self._settings.program_and_file_for_engine(plan.engine)
         )
 
     def remember_variables(self, run_id: str, plan: LaunchPlan) -> None:

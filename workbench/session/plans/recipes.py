@@ -186,7 +186,7 @@ class Recipes:
             recipe.depends_on_gpus,
         )
 
-    def save_as_preset(self, imported: ImportedRecipe) -> str:
+    def write_preset_file(self, imported: ImportedRecipe) -> str:
         """Write the preset into the user's own directory. Return its path. Raises PresetError if it
         is not valid or exists already."""
         if imported.preset is None:

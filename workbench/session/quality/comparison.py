@@ -159,14 +159,18 @@ class QualityComparisons:
         self, sides: Mapping[str, ComparedSide]
     ) -> AsyncIterator[None]:
         """Keep everything else from the servers while the block runs, also other Workbenches."""
-        sessions = {side.session.host.name: side.session for side in sides.values() if side.on_host}
+        sessions = {
+            side.session.host.name: side.session
+            for side in sides.values()
+            if side.is_on_session_host
+        }
         async with AsyncExitStack() as stack:
             for name in sorted(sessions):
                 await stack.enter_async_context(
                     sessions[name].measurement_lock.hold_lock(_WORK_TITLE)
                 )
-            stack.enter_context(self._core.show_busy(_WORK_TITLE))
-            stack.enter_context(self._servers.reserve(_WORK_TITLE))
+            stack.enter_context(self._core.list_as_busy(_WORK_TITLE))
+            stack.enter_context(self._servers.reserve_servers(_WORK_TITLE))
             yield
 
 
@@ -209,15 +213,15 @@ class _RunningComparison:
     async def _measure_both_sides(self) -> None:
         options = self._measuring.options
         for side in self._sides.values():
-            if side.standing_server is not None:
+            if side.existing_run_id_or_url is not None:
                 async with (
-                    side.load(side.standing_server) as load,
+                    side.open_load(side.existing_run_id_or_url) as load,
                     open_scored_server(load) as server,
                 ):
                     await self._measuring.check_no_other_clients(server, anyway=options.anyway)
         await self._measure_step_on_server(FIRST_STEP)
         await self._measure_step_or_end_early(CHANGED_STEP)
-        standing = self._sides["A"].standing_server is not None
+        standing = self._sides["A"].existing_run_id_or_url is not None
         if standing and self._measuring.can_score_answers_of_b():
             await self._score_answers_of_b()
         elif options.restart and not standing:
@@ -247,16 +251,16 @@ class _RunningComparison:
         """Start the server of a step, or use the one that runs, and measure it."""
         name = CHANGED_STEP if step == CHANGED_STEP else FIRST_STEP
         side = self._sides[name]
-        run_id = side.standing_server
+        run_id = side.existing_run_id_or_url
         if run_id is None:
             self._report_line(f"{step}: starting")
             run_id = await self._arms.ensure_server(name)
             await self._arms.prepare_server(
                 name, run_id, lambda text: self._report_line(f"{step}: {text}")
             )
-        async with side.load(run_id) as load, open_scored_server(load) as server:
+        async with side.open_load(run_id) as load, open_scored_server(load) as server:
             await self._measuring.measure_step(
-                step, server, may_be_shared=side.standing_server is not None
+                step, server, may_be_shared=side.existing_run_id_or_url is not None
             )
             if step in (FIRST_STEP, CHANGED_STEP):
                 await self._run_user_score_command(step, load)

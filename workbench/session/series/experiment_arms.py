@@ -108,7 +108,7 @@ class ExperimentArms:
         it if it still runs."""
         live = {status.run_id for status in statuses if status.state.is_alive}
         if experiment.server in live:
-            await session.servers.end(experiment.server)
+            await session.servers.stop_run_quietly(experiment.server)
         if session.state.server is None and experiment.replaces in live:
             # the killed experiment had not ended it yet
             await session.servers.select(experiment.replaces)
@@ -128,7 +128,7 @@ class ExperimentArms:
             if side.editor is None:
                 continue
             try:
-                await side.session.servers.check_on_host(
+                await side.session.servers.check_start_on_host(
                     side.editor, self._server_stopped_before_start(side)
                 )
             except ServerError as error:
@@ -147,7 +147,7 @@ class ExperimentArms:
         sides = self._sides.values()
         if not status.state.is_alive or status.run_id in [side.run_id for side in sides]:
             return False
-        return None in [side.standing_server for side in sides]
+        return None in [side.existing_run_id_or_url for side in sides]
 
     def _serves_arm_a(self, session: Session, status: ServerStatus) -> bool:
         """Return whether a server is READY and has the configuration of arm A, so that it need not
@@ -164,7 +164,7 @@ class ExperimentArms:
         """Raise SettingsError if a GPU setting that the arms change is altered already. With
         `revert`, try to revert it first. Any other altered setting is equal in all runs."""
         for arm, side in self._sides.items():
-            await side.session.gpu.alterations.read()
+            await side.session.gpu.alterations.read_altered_settings()
             on = await self._altered_settings(side)
             if on and revert:
                 await self._revert_gpu_settings_of_arm(arm)
@@ -196,8 +196,8 @@ class ExperimentArms:
         self._arm, side = arm, self._sides[arm]
         if self._run is not None and self._restarts:
             await self.stop_server_and_revert_settings()
-        if side.standing_server is not None or side.editor is None:
-            return side.standing_server or ""
+        if side.existing_run_id_or_url is not None or side.editor is None:
+            return side.existing_run_id_or_url or ""
         if self._run is None:
             self._run_side = side
             # a cancelled run must end this server too
@@ -243,7 +243,7 @@ class ExperimentArms:
         began = time.monotonic()
         while True:
             try:
-                async with side.session.load.open_load_on_url(url, dict(self._spec.bench)):
+                async with side.session.server_load.open_load_on_url(url, dict(self._spec.bench)):
                     return
             except BenchError as error:
                 waited_s = time.monotonic() - began
@@ -265,7 +265,7 @@ class ExperimentArms:
             await self._revert_gpu_settings_of_arm(self._settings_arm)
         run_id, self._run = self._run, None
         if run_id is not None and self._run_side is not None:
-            await self._run_side.session.servers.end(run_id)
+            await self._run_side.session.servers.stop_run_quietly(run_id)
             self.started_run_id = None
 
     async def wait_then_read_temperature_c(
@@ -325,7 +325,7 @@ class ExperimentArms:
                     if row.kind == "engine" and row.in_force is not None:
                         chosen[row.name] = row.in_force
             ready_after_s = None
-            if side.standing_server is None and run_id == self.started_run_id:
+            if side.existing_run_id_or_url is None and run_id == self.started_run_id:
                 ready_after_s = supervisor.status(run_id).ready_after_s
             self._reported[run_id] = ready_after_s, chosen
         return self._reported[run_id]
@@ -397,7 +397,7 @@ class ExperimentArms:
             return
         self._settings_arm = arm
         for gpu in await side.gpu_selectors():
-            report = await side.session.gpu.apply(wanted, gpu)
+            report = await side.session.gpu.apply_settings(wanted, gpu)
             failed = report.first_failure
             if failed is not None:
                 raise SettingsError(
@@ -409,12 +409,17 @@ class ExperimentArms:
         side_a, side_b = self._sides[a], self._sides[b]
         if design.arm_of(self._spec, a).gpu != design.arm_of(self._spec, b).gpu:
             return False
-        return side_a.session is side_b.session and await side_a.gpus() == await side_b.gpus()
+        return (
+            side_a.session is side_b.session
+            and await side_a.gpu_indexes_and_uses_all() == await side_b.gpu_indexes_and_uses_all()
+        )
 
     async def _revert_gpu_settings_of_arm(self, arm: str) -> None:
         side = self._sides[arm]
         for gpu in await side.gpu_selectors():
-            report = await side.session.gpu.revert(gpu, settings=self._changed_setting_keys)
+            report = await side.session.gpu.revert_settings(
+                gpu, settings=self._changed_setting_keys
+            )
             failed = report.first_failure
             if failed is not None:
                 raise SettingsError(failure_text(failed, "reverted"), host=side.session.host.name)
@@ -429,7 +434,7 @@ class ExperimentArms:
 
     async def _altered_settings(self, side: ComparedSide) -> list[Alteration]:
         """Return the altered settings of the side's GPUs that the arms change."""
-        gpus, every = await side.gpus()
+        gpus, every = await side.gpu_indexes_and_uses_all()
         changed = self._changed_setting_keys
         on = [altered for altered in side.session.state.alterations if altered.setting in changed]
         if every:

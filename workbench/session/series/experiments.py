@@ -240,10 +240,10 @@ class Experiments:
         self, a: Arm, b: Arm, twins: Sequence[str] = ()
     ) -> Sequence[SettingOutcome]:
         """Return what `run` would do to GPU settings, as the outcomes of a dry run."""
-        a, b, bases = await self.targets.look_up(a, b)
+        a, b, bases = await self.targets.resolve_targets(a, b)
         if not bases and a.target is None:
             bases = dict.fromkeys("AB", self._plans.editor.plan)
-        return await self.targets.setting_changes({"A": a, "B": b}, bases, twins)
+        return await self.targets.preview_setting_changes({"A": a, "B": b}, bases, twins)
 
     async def preview_resumed_setting_changes(
         self, experiment: Experiment
@@ -251,7 +251,7 @@ class Experiments:
         """Return what `resume` would do to GPU settings, as the outcomes of a dry run."""
         a, b, bases = spec_with_secrets(self._presets, experiment.spec)
         twins = experiment.spec.twins
-        return await self.targets.setting_changes({"A": a, "B": b}, bases, twins)
+        return await self.targets.preview_setting_changes({"A": a, "B": b}, bases, twins)
 
     def quality_cost_text(
         self, a: Arm, b: Arm, bases: BasePlans = MappingProxyType({}), **options: Any
@@ -284,7 +284,7 @@ class Experiments:
                 continue
             editor = self._editor_with_arm_changes(name, arm, bases)
             if editor is not None:
-                for finding in editor.list_doubtful_values(arm.sets):
+                for finding in editor.list_flag_value_warnings(arm.sets):
                     fix = f": {finding.fix}" if finding.fix else ""
                     found.append(f"{name}: {finding.text}{fix}")
         return found
@@ -302,7 +302,7 @@ class Experiments:
         """Return the changed plan of an arm whose server is started, None for one that runs."""
         if arm.target is None:
             editor = PlanEditor(self._plans.editor.plan)
-            editor.surroundings = self._plans.editor.surroundings
+            editor.host_context = self._plans.editor.host_context
         elif name in bases:
             editor = PlanEditor(bases[name])
         else:
@@ -332,7 +332,7 @@ class Experiments:
         experiment. `on_experiment_stored` is called with the experiment's id before anything is started."""
         async with self._exclude_other_experiments():
             if not bases:
-                a, b, bases = await self.targets.look_up(a, b)
+                a, b, bases = await self.targets.resolve_targets(a, b)
             spec = self.experiment_spec(a, b, **options)
             if a.target is None:
                 await self._find_engine()
@@ -515,7 +515,11 @@ class Experiments:
         """Hold the measurement lock of each host of the experiment, so that no other Workbench
         measures there. `lock_text` tells other Workbenches who holds the lock. A server on a machine
         that is none of these hosts needs no lock: only the load comes from here."""
-        sessions = {side.session.host.name: side.session for side in sides.values() if side.on_host}
+        sessions = {
+            side.session.host.name: side.session
+            for side in sides.values()
+            if side.is_on_session_host
+        }
         async with AsyncExitStack() as stack:
             for name in sorted(sessions):
                 await stack.enter_async_context(
@@ -528,7 +532,10 @@ class Experiments:
         settings, and is returned as stopped."""
         self._conducting = asyncio.ensure_future(work)
         try:
-            with self._core.show_busy(_LOCK_TITLE), self._servers.reserve("an experiment"):
+            with (
+                self._core.list_as_busy(_LOCK_TITLE),
+                self._servers.reserve_servers("an experiment"),
+            ):
                 return await self._conducting
         finally:
             self._conducting = None

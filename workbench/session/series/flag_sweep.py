@@ -103,7 +103,7 @@ class FlagSweep(SweepDesign):
         started on the host."""
         server = self.parts.core.state.server
         replaced = server if server is not None and server.state.is_alive else None
-        await self.parts.servers.check_on_host(self.combinations[0].editor, replaced)
+        await self.parts.servers.check_start_on_host(self.combinations[0].editor, replaced)
 
     async def _stop_selected_server(self) -> None:
         """Stop the selected server. Its run id is stored first, so that a killed sweep can start
@@ -112,7 +112,7 @@ class FlagSweep(SweepDesign):
         if server is not None and server.state.is_alive:
             self.progress.change_sweep(before=server.run_id)
             await self.progress.save()
-            await self.parts.servers.end(server.run_id)
+            await self.parts.servers.stop_run_quietly(server.run_id)
 
     def bench_fields_of_run(self, run: int) -> Mapping[str, Any]:
         """Return the fields of BenchSpec for the run of the point with this index."""
@@ -214,7 +214,7 @@ class FlagSweep(SweepDesign):
             await await_uninterrupted(self._stop_server(run_id))
 
     async def _stop_server(self, run_id: str) -> None:
-        await self.parts.servers.end(run_id)
+        await self.parts.servers.stop_run_quietly(run_id)
         self.progress.change_sweep(server=None)
 
     # ---- the best combination against the current values

@@ -145,8 +145,8 @@ class FlagSweepPlanner:
 
     async def _combinations(self, flags: Mapping[str, Sequence[str]]) -> Sequence[FlagCombination]:
         plans = self.parts.plans
-        surroundings = plans.editor.surroundings
-        if surroundings.installed is None and surroundings.installed_problem is None:
+        host_context = plans.editor.host_context
+        if host_context.installed is None and host_context.installed_problem is None:
             await plans.locate_engine()
         combinations = list_combinations(plans.editor, flags)
         self.parts.servers.check_startable(plans.editor.effective_plan, plans.editor)
@@ -164,7 +164,7 @@ class FlagSweepPlanner:
         plan = self.parts.servers.supervisor.record(run_id).plan
         if plan is not None and MASK not in repr(plan):
             editor = PlanEditor(plan, f"run {run_id}")
-            editor.surroundings = current.surroundings
+            editor.host_context = current.host_context
             return editor
         if plan is not None and not plan_differences(mask_secrets_of_plan(current.plan), plan):
             return editor_with_assignments(current, ())
@@ -198,7 +198,7 @@ class FlagSweepPlanner:
             left.add((await self.parts.experiments.get(sweep.experiment_id)).server)
         for status in await self.parts.servers.supervisor.runs():
             if status.run_id in left and status.state.is_alive:
-                await self.parts.servers.end(status.run_id)
+                await self.parts.servers.stop_run_quietly(status.run_id)
 
 
 def list_combinations(
@@ -276,7 +276,7 @@ def _current_assignments(editor: PlanEditor, names: Sequence[str]) -> FlagCombin
 def editor_with_assignments(base: PlanEditor, sets: Sequence[str]) -> PlanEditor:
     """Return an editor of the plan of `base` with the assignments `sets`, on the same host."""
     editor = PlanEditor(base.plan, base.title)
-    editor.surroundings = base.surroundings
+    editor.host_context = base.host_context
     if sets:
         editor.apply_assignments(sets, (), ())
     return editor

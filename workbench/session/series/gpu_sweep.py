@@ -26,7 +26,7 @@ from workbench.model.settings import POWER_LIMIT, GpuSettings, label_of, setting
 from workbench.model.sweep import PointState
 from workbench.session.bench.gpu_meter import Meter
 from workbench.session.bench.sustained_load import drive_load
-from workbench.session.gpu.previous_settings import PreviousValues, restore_gpu
+from workbench.session.gpu.previous_settings import PreviousValues, restore_and_return_problem
 from workbench.session.series.conduct import SeriesEndedEarly, SeriesStopped
 from workbench.session.series.confirmation import confirm_value_in_pairs
 from workbench.session.series.sweep_progress import (
@@ -285,7 +285,7 @@ class GpuSweep(SweepDesign):
         the sweep may prove that the lock of another value worked."""
         if not is_lock(self.setting):
             return
-        known = await self.parts.gpu.evidence.known_clocks("")
+        known = await self.parts.gpu.load_evidence.read_known_clocks("")
         infos = (await self.parts.telemetry.get_recent_reading()).infos
         uuids = {info.uuid for info in infos if info.index in self.gpus}
         mine = [c for c in known.clocks if c.setting == self.setting and c.gpu_uuid in uuids]
@@ -323,7 +323,7 @@ class GpuSweep(SweepDesign):
     async def _check_value_still_set(self, point_index: int, value: GpuValue) -> None:
         """Mark the point with this index as failed and raise SeriesEndedEarly if a GPU no longer has the
         value that the sweep had set, because then the benchmark measured something else."""
-        await self.parts.gpu.alterations.read()
+        await self.parts.gpu.alterations.read_altered_settings()
         for gpu in self.gpus:
             if not await self._is_value_set(gpu, value.wanted[self.setting]):
                 why = (
@@ -357,7 +357,7 @@ class GpuSweep(SweepDesign):
         why = ""
         while left:
             try:
-                why = await restore_gpu(
+                why = await restore_and_return_problem(
                     self.parts.core.host,
                     self.parts.gpu,
                     left[0],

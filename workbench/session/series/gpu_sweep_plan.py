@@ -199,7 +199,7 @@ class GpuSweepPlanner:
         on the GPUs of `previous`, and the key BACK those that restore the previous values. With
         `require_rights`, raise SettingsError if this user may not run one of the commands."""
         gpu = self.parts.gpu
-        rights = await gpu.rights.with_password(password)
+        rights = await gpu.rights.load_rights_with_password(password)
         by_value = {v.label: {str(index): v.wanted for index in previous} for v in wanted}
         by_value[BACK] = {str(index): one.settings for index, one in previous.items()}
         found = {
@@ -246,7 +246,7 @@ class GpuSweepPlanner:
     async def _check_server_measurable(self, sweep: Sweep, run_id: str) -> None:
         try:
             await self.parts.servers.supervisor.runs()
-            await self.parts.servers.ready_run(run_id)
+            await self.parts.servers.ready_run_id(run_id)
         except WorkbenchError as error:
             raise ServerError(
                 f"sweep {sweep.id} cannot be resumed: its server cannot be measured any more "

@@ -75,7 +75,7 @@ class PlannedSweep:
 async def sweep_target_of(parts: SweepParts, run_id: str | None, url: str | None) -> SweepTarget:
     """Return the server that a sweep measures: the one at `url`, or else the run `run_id`, by
     default the selected or newest READY run. Raises BenchError if the run is not READY."""
-    return SweepTarget(url=url) if url else SweepTarget(await parts.servers.ready_run(run_id))
+    return SweepTarget(url=url) if url else SweepTarget(await parts.servers.ready_run_id(run_id))
 
 
 def validated_runs(runs: int) -> int:

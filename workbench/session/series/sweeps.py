@@ -353,7 +353,7 @@ class Sweeps:
         progress.change_sweep()
         await progress.save()
         what = sweep.description
-        with core.show_busy(what), servers.reserve(f"a {what}"):
+        with core.list_as_busy(what), servers.reserve_servers(f"a {what}"):
             ending = await carry_out_series(planned.make_design(progress))
         self._set_final_state(progress, ending, planned)
         await progress.save()

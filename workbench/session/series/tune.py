@@ -114,7 +114,7 @@ class Tune(FlagSweep):
             await self._revert_settings()
         if self.progress.sweep.experiment_id is not None:
             return  # the race is over; the final reverts what it left on, and checks the others
-        await self.parts.gpu.alterations.read()
+        await self.parts.gpu.alterations.read_altered_settings()
         gpus, changed = await self._gpu_indices(), self._gpu_settings
         on = [
             alteration
@@ -136,7 +136,7 @@ class Tune(FlagSweep):
         self.progress.change_sweep(start={"settings": sorted(settings)})
         await self.progress.save()
         for gpu in await self._gpu_indices():
-            report = await self.parts.gpu.apply(settings, gpu)
+            report = await self.parts.gpu.apply_settings(settings, gpu)
             failed = report.first_failure
             if failed is not None:
                 raise SettingsError(failure_text(failed, "set"))
@@ -144,7 +144,7 @@ class Tune(FlagSweep):
     async def _revert_settings(self) -> None:
         """Restore the GPU settings that a candidate changed. Raises SettingsError if that fails."""
         for gpu in await self._gpu_indices():
-            report = await self.parts.gpu.revert(gpu, settings=self._gpu_settings)
+            report = await self.parts.gpu.revert_settings(gpu, settings=self._gpu_settings)
             failed = report.first_failure
             if failed is not None:
                 raise SettingsError(

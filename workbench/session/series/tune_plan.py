@@ -266,7 +266,7 @@ class TunePlanner(FlagSweepPlanner):
         name = f"{base_name[:40]}-tune-{number}"
         title = f"{base_name}, tune {number}"
         settings = gpu_settings_from_assignments(found.sets)
-        return name, await self.parts.plans.save_tuned_preset(
+        return name, await self.parts.plans.write_tuned_preset_file(
             found.editor, name, title, evidence, settings
         )
 
@@ -276,13 +276,13 @@ def select_candidates_and_left_out(
 ) -> tuple[list[TuneCandidate], list[LeftOut]]:
     """Return the candidates that can be started as far as is known, and what is left out. A
     candidate with a finding that the plan itself has not is left out with it."""
-    plan, surroundings = editor.effective_plan, editor.surroundings
+    plan, host_context = editor.effective_plan, editor.host_context
     here = Situation(
         plan,
         editor.catalog,
         editor.engine,
-        list_visible_gpus(plan, surroundings.gpus),
-        surroundings.installed_version,
+        list_visible_gpus(plan, host_context.gpus),
+        host_context.installed_version,
         editor.allotment,
         cores=_usable_cores(editor),
     )
@@ -312,7 +312,7 @@ def select_candidates_and_left_out(
 def _usable_cores(editor: PlanEditor) -> HostCores | None:
     """Return the cores of the host, if the plan's server runs there with all of them: a scheduler or
     an image may give it fewer."""
-    found = editor.surroundings.found
+    found = editor.host_context.found
     if found is None or not uses_host_files(editor.plan.run_as):
         return None
     return found.cores
@@ -430,7 +430,7 @@ def _is_proposal_for_other_change(finding: Finding, sets: Sequence[str]) -> bool
 
 
 def _why_it_does_not_fit(base: PlanEditor, changed: PlanEditor) -> str | None:
-    match base.estimate(), changed.estimate():
+    match base.estimate_memory(), changed.estimate_memory():
         case MemoryFit(fits=True), MemoryFit(fits=False) as after:
             return f"it does not fit: {after.text}"
     return None

@@ -22,14 +22,16 @@ if TYPE_CHECKING:
     from workbench.session.session import Session
 
 
-async def adopt_server(
+async def adopt_and_return_run_id(
     session: Session, run_as: str, handle: str, options: Sequence[str] = ()
 ) -> str:
     """Adopt a server that somebody else started: record the server as a run of Workbench and select
     that run. `run_as` names the launcher that runs the server, `handle` is the name of its unit,
     container or job, and `options` are options of the launcher, NAME=VALUE. Return the run id.
     Raises ServerError if no known engine runs as `handle`."""
-    plan, command, engine, handle = await plan_of_server(session.host, run_as, handle, options)
+    plan, command, engine, handle = await find_adoptable_server(
+        session.host, run_as, handle, options
+    )
     supervisor = session.servers.supervisor
     runs = await supervisor.runs()
     following = next(
@@ -49,13 +51,13 @@ async def can_restart_in_place(session: Session, run_id: str) -> bool:
     if not status.alive:
         return False
     try:
-        await restart_command(session, run_id)
+        await preview_restart_command(session, run_id)
     except ServerError:
         return False
     return True
 
 
-async def restart_command(session: Session, run_id: str) -> str:
+async def preview_restart_command(session: Session, run_id: str) -> str:
     """Return the command with which the launcher of a run restarts the run's server. Raises
     ServerError if the launcher cannot restart servers."""
     return await session.servers.supervisor.restart_and_return_command(run_id, dry_run=True)
@@ -72,7 +74,7 @@ async def restart_in_place(session: Session, run_id: str) -> None:
     )
     for prepare in session.servers.before_end:
         await prepare(run_id)
-    with session.core.show_busy("restarting"):
+    with session.core.list_as_busy("restarting"):
         shown = await session.servers.supervisor.restart_and_return_command(run_id)
     session.core.record_command(shown, f"run {run_id}")
 
@@ -97,7 +99,7 @@ async def stop_and_uninstall(session: Session, run_id: str) -> Sequence[str]:
     return removed
 
 
-async def plan_of_server(
+async def find_adoptable_server(
     host: Host, run_as: str, handle: str, options: Sequence[str]
 ) -> tuple[LaunchPlan, Command, Engine, str]:
     """Return (plan, command, engine, complete handle) of the server that the launcher `run_as` runs

@@ -51,13 +51,13 @@ class ComparedSide:
     url: str | None = None
 
     @property
-    def standing_server(self) -> str | None:
+    def existing_run_id_or_url(self) -> str | None:
         """The run id or URL of a server that is measured as it is. None if the experiment starts
         the server itself."""
         return self.run_id or self.url
 
     @property
-    def on_host(self) -> bool:
+    def is_on_session_host(self) -> bool:
         """Whether the server is on the session's host, and not at a URL of another machine."""
         return self.url is None or server_address.parse_server_url(self.url).loopback
 
@@ -75,14 +75,14 @@ class ComparedSide:
         version. None for a server at a URL."""
         return self.editor.effective_plan if self.editor is not None else self.plan
 
-    def load(self, run_id: str) -> AbstractAsyncContextManager[BenchmarkLoad]:
+    def open_load(self, run_id: str) -> AbstractAsyncContextManager[BenchmarkLoad]:
         """Allow requests to the server while the block runs, and yield the load. `run_id` is the run
         of a server that the experiment started."""
         if self.url is not None:
-            return self.session.load.open_load_on_url(self.url, {})
-        return self.session.load.open_load_on_run(run_id, {})
+            return self.session.server_load.open_load_on_url(self.url, {})
+        return self.session.server_load.open_load_on_run(run_id, {})
 
-    async def gpus(self) -> tuple[tuple[int, ...], bool]:
+    async def gpu_indexes_and_uses_all(self) -> tuple[tuple[int, ...], bool]:
         """Return the indices of the server's GPUs, and whether those are all GPUs of the host."""
         infos = (await self.session.telemetry.get_recent_reading()).infos
         gpus = gpus_of_plan(self.plan, infos)
@@ -91,7 +91,7 @@ class ComparedSide:
     async def gpu_selectors(self) -> Sequence[int | None]:
         """Return for which GPUs a setting is applied: (None,), which stands for all GPUs of the
         host, if the server uses all of them."""
-        gpus, uses_all = await self.gpus()
+        gpus, uses_all = await self.gpu_indexes_and_uses_all()
         return (None,) if uses_all else gpus
 
 
@@ -102,7 +102,7 @@ class ArmTargets:
     def __init__(self, plans: Plans, hosts: OtherHosts) -> None:
         self._plans, self._hosts = plans, hosts
 
-    async def look_up(
+    async def resolve_targets(
         self, a: Arm, b: Arm, variables: Mapping[str, str] | None = None
     ) -> tuple[Arm, Arm, BasePlans]:
         """Return (arm A, arm B, plans): the arms with each target resolved to a host and a server,
@@ -168,7 +168,7 @@ class ArmTargets:
             )
         return replace(target, name=run.run_id, run_id=run.run_id), None
 
-    def trust_bases(self, bases: BasePlans) -> None:
+    def trust_parts_of_plans(self, bases: BasePlans) -> None:
         """Trust all programs and code that the presets of these plans run besides their engines.
         `bases` has the plan of each arm of an experiment. The trust is stored, so it also holds for
         later plans."""
@@ -178,7 +178,7 @@ class ArmTargets:
             for part in list_untrusted_parts(plan, trusted_digests())
         )
 
-    async def setting_changes(
+    async def preview_setting_changes(
         self, arms: Mapping[str, Arm], bases: BasePlans, twins: Sequence[str] = ()
     ) -> Sequence[SettingOutcome]:
         """Return what an experiment with these arms does to GPU settings, as the outcomes of a dry
@@ -191,7 +191,9 @@ class ArmTargets:
             editor = PlanEditor(base) if base is not None else None
             for host in twins or (target.host,):
                 session = await self._hosts.get_session(host)
-                gpus, _ = await ComparedSide(session, editor, run_id=target.run_id).gpus()
+                gpus, _ = await ComparedSide(
+                    session, editor, run_id=target.run_id
+                ).gpu_indexes_and_uses_all()
                 by_gpu = dict.fromkeys(map(str, gpus), arm.gpu)
                 found += (await session.gpu.apply_settings_by_gpu(by_gpu, dry_run=True)).outcomes
         return found
@@ -213,19 +215,19 @@ class ArmTargets:
                         "starts its own server",
                         next_step="give a preset, or a run together with a changed flag",
                     )
-                side = await self._side_of_standing_server(name, target)
+                side = await self._side_of_existing_server(name, target)
             else:
                 side = await self._side_to_start(name, arm, bases[arm_name], twin)
-            await _check_settings(name, arm, side)
+            await _check_settings_can_be_applied(name, arm, side)
             sides[name] = side
         if spec.twins:
-            await check_twin_hosts_and_pairs(spec.twins, sides)
+            await check_twin_hosts_match(spec.twins, sides)
         return sides
 
-    async def _side_of_standing_server(self, name: str, target: ArmTarget) -> ComparedSide:
+    async def _side_of_existing_server(self, name: str, target: ArmTarget) -> ComparedSide:
         session = await self._hosts.get_session(target.host)
         if target.url is not None:
-            await _check_url(name, session, target.url)
+            await _check_server_answers(name, session, target.url)
         return ComparedSide(session, run_id=target.run_id, url=target.url)
 
     async def _side_to_start(
@@ -243,13 +245,13 @@ class ArmTargets:
         """Apply the changes of an arm to its plan, and check that the plan can be started."""
         current = self._plans.current
         if current is not None and arm.target is None and twin is None:
-            editor.surroundings = current.surroundings
+            editor.host_context = current.host_context
         else:
             infos = (await session.telemetry.get_recent_reading()).infos
-            editor.surroundings = replace(
-                editor.surroundings, gpus=infos, trusted=trusted_digests()
+            editor.host_context = replace(
+                editor.host_context, gpus=infos, trusted=trusted_digests()
             )
-            await session.plans.survey_host(editor)
+            await session.plans.probe_engine_and_model(editor)
         try:
             editor.apply_assignments(arm.sets, arm.unsets, arm.envs)
             session.servers.check_startable(editor.effective_plan, editor)
@@ -312,9 +314,7 @@ def plan_with_secrets(presets: Presets, plan: LaunchPlan) -> LaunchPlan:
     return plans["A"]
 
 
-async def check_twin_hosts_and_pairs(
-    hosts: Sequence[str], sides: Mapping[str, ComparedSide]
-) -> None:
+async def check_twin_hosts_match(hosts: Sequence[str], sides: Mapping[str, ComparedSide]) -> None:
     """Raise InputError if two hosts differ in GPUs, driver or engines; the error's message lists
     the differences. `sides` has the sides of the experiment on both hosts by name, "A on HOST"."""
     facts: list[dict[str, str]] = []
@@ -322,7 +322,7 @@ async def check_twin_hosts_and_pairs(
         found: dict[str, str] = {}
         for name, side in sides.items():
             if name.endswith(f" on {host}"):
-                found |= await _twin_facts(name[:1], side)
+                found |= await _facts_equal_on_twins(name[:1], side)
         facts.append(found)
     first, second = facts
     differing = []
@@ -354,12 +354,12 @@ def _find_named_run(statuses: Sequence[ServerStatus], name: str) -> ServerStatus
     return hits[0] if hits else None
 
 
-async def _twin_facts(arm: str, side: ComparedSide) -> Mapping[str, str]:
+async def _facts_equal_on_twins(arm: str, side: ComparedSide) -> Mapping[str, str]:
     """Return what must be equal on twins: GPUs, driver and engine."""
     telemetry = await side.session.telemetry.get_recent_reading()
-    gpus, _ = await side.gpus()
+    gpus, _ = await side.gpu_indexes_and_uses_all()
     models = [_gpu_model_text(info) for info in telemetry.infos if info.index in gpus]
-    installed = side.editor.surroundings.installed if side.editor is not None else None
+    installed = side.editor.host_context.installed if side.editor is not None else None
     return {
         f"GPUs of {arm}": ", ".join(models) or "none",
         "driver": telemetry.driver.driver_version or "unknown",
@@ -377,21 +377,21 @@ def _plan_with_program(plan: LaunchPlan, executable: str | None) -> LaunchPlan:
     return set_executable(plan, executable) if executable is not None else plan
 
 
-async def _check_url(name: str, session: Session, url: str) -> None:
+async def _check_server_answers(name: str, session: Session, url: str) -> None:
     try:
-        async with session.load.open_load_on_url(url, {}):
+        async with session.server_load.open_load_on_url(url, {}):
             pass
     except WorkbenchError as error:
         error.message = f"{name}: {error.message}"
         raise
 
 
-async def _check_settings(name: str, arm: Arm, side: ComparedSide) -> None:
+async def _check_settings_can_be_applied(name: str, arm: Arm, side: ComparedSide) -> None:
     if not arm.gpu:
         return
     for gpu in await side.gpu_selectors():
         try:
-            commands = await side.session.gpu.plan(arm.gpu, gpu)
+            commands = await side.session.gpu.plan_setting_commands(arm.gpu, gpu)
         except (InputError, SettingsError) as error:
             error.message = f"{name}: {error.message}"
             raise

@@ -26,7 +26,7 @@ _TRANSPORT_FINDINGS = ("log.nccl-rdma", "log.nccl-socket")
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterLook:
+class ClusterSnapshot:
     """The nodes and servers of a cluster at one moment. `lines` are pairs (label, text) about the
     nodes, the servers, and each server's processes on the nodes. `servers` are the servers that may
     still have processes."""
@@ -43,7 +43,9 @@ def cluster_host_of(session: Session) -> ClusterHost:
     return session.host
 
 
-async def survey_cluster(session: Session, editor: PlanEditor | None) -> ClusterLook:
+async def examine_cluster_and_servers(
+    session: Session, editor: PlanEditor | None
+) -> ClusterSnapshot:
     """Check the cluster that is the session's host, and read its servers. With `editor`, also check
     what the editor's plan needs on the nodes."""
     report, servers = await asyncio.gather(
@@ -53,14 +55,14 @@ async def survey_cluster(session: Session, editor: PlanEditor | None) -> Cluster
     lines = [(node.name, cluster_check.node_text(node)) for node in report.nodes]
     shown = [status for status in servers if status.may_still_be_running] or servers[:1]
     for status in shown:
-        lines += [("server", server_text(status)), *rank_lines(status)]
+        lines += [("server", server_text(status)), *rank_labels_and_texts(status)]
         if status.alive and (text := await transport_line(session, status)):
             lines.append(("transport", text))
     living = [status for status in servers if status.may_still_be_running]
     said = [f for status in living for f in status.findings if f.level in (Level.ERROR, Level.WARN)]
-    return ClusterLook(
+    return ClusterSnapshot(
         session.host.name,
-        by_severity([*cluster_check.check_findings(report), *said]),
+        by_severity([*cluster_check.sorted_cluster_findings(report), *said]),
         lines,
         living,
     )
@@ -95,7 +97,7 @@ def server_text(status: ServerStatus) -> str:
     return f"{status.run_id}  {status.state_word:<12} {status.engine}  {status.model}  {detail}{simulated}"
 
 
-def rank_lines(status: ServerStatus) -> Iterator[tuple[str, str]]:
+def rank_labels_and_texts(status: ServerStatus) -> Iterator[tuple[str, str]]:
     """Yield a pair (label, text) for each rank of a server. A rank is one of the processes that a
     server has on the nodes of a cluster."""
     for rank in status.ranks:
@@ -131,7 +133,7 @@ async def cluster_state_text(name: str, open_session: Callable[[str], Session]) 
             await session.close()
 
 
-def counts_text(findings: Sequence[Finding]) -> str:
+def finding_counts_text(findings: Sequence[Finding]) -> str:
     """Return the numbers of errors and of warnings among `findings` as text, such as "1 error, 2
     warnings"; "ok" if there are none."""
     levels = [finding.level for finding in findings]

@@ -34,13 +34,13 @@ class Endpoint:
     key: str
 
     @property
-    def entry(self) -> dict[str, str]:
+    def entry_fields(self) -> dict[str, str]:
         return {"model": self.model, "url": self.url, "key": self.key}
 
     @property
     def text(self) -> str:
         """The entry as a line of the endpoint file."""
-        return entry_text(self.name, **self.entry)
+        return entry_text(self.name, **self.entry_fields)
 
     @property
     def advice(self) -> str:
@@ -75,7 +75,7 @@ async def write_endpoint(session: Session, endpoint: Endpoint) -> str:
     the entry and its URL. Raises InputError if the existing file is not an endpoint file."""
     try:
         text = add_endpoint_entry(
-            await _read_text_file(session, endpoint.file), endpoint.name, **endpoint.entry
+            await _read_text_file(session, endpoint.file), endpoint.name, **endpoint.entry_fields
         )
     except InputError as error:
         raise InputError(

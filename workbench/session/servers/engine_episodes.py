@@ -27,7 +27,7 @@ class _Episode:
     total: int = 0
     told: bool = False
 
-    def add_amount(self, unix_s: float, amount: int) -> str | None:
+    def add_reading(self, unix_s: float, amount: int) -> str | None:
         """Update the episode with the next reading. The condition holds if `amount` is above 0.
         Return "begin" or "end" if the episode begins or ends with this reading, otherwise None."""
         if amount:
@@ -59,7 +59,7 @@ class EngineEpisodes:
         self._queueing, self._preempting = _Episode(_MIN_QUEUE_S), _Episode(0.0)
         self._preemptions: int | None = None  # by the last reading
 
-    def take_reading(self, read: EngineMetrics) -> Iterator[Event]:
+    def events_of_reading(self, read: EngineMetrics) -> Iterator[Event]:
         """Yield an event for each period of queueing or preemption that begins or ends with the
         reading `read`."""
         if read.waiting is not None:
@@ -70,7 +70,7 @@ class EngineEpisodes:
 
     def _queue_events(self, read: EngineMetrics, waiting: int) -> Iterator[Event]:
         episode = self._queueing
-        happened = episode.add_amount(read.unix_s, waiting)
+        happened = episode.add_reading(read.unix_s, waiting)
         if happened == "begin":
             wait = "1 request waits" if waiting == 1 else f"{waiting} requests wait"
             yield Event(
@@ -98,7 +98,7 @@ class EngineEpisodes:
 
     def _preemption_events(self, read: EngineMetrics, preempted: int) -> Iterator[Event]:
         episode = self._preempting
-        happened = episode.add_amount(read.unix_s, preempted)
+        happened = episode.add_reading(read.unix_s, preempted)
         if happened == "begin":
             used = f": KV cache {read.kv_use_pct:.0f} % used" if read.kv_use_pct is not None else ""
             text = f"{count_of(preempted, 'request')} preempted{used}"

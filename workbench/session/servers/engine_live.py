@@ -41,12 +41,12 @@ class EngineReader:
 
     def __init__(self, core: StateHolder, servers: Servers, timeline: Timeline) -> None:
         self._core, self._servers, self._timeline = core, servers, timeline
-        servers.on_engine_reading.append(self._use_reading)
+        servers.on_engine_reading.append(self._store_benchmark_reading)
         self._external: ExternalMetrics | None = None
         self._looked_s = float("-inf")
-        self._forget_counters(None)
+        self._reset_counters(None)
 
-    def _forget_counters(
+    def _reset_counters(
         self, view: EngineView | None, episodes: EngineEpisodes | None = None
     ) -> None:
         """Forget the counters of the server that was read so far. `view` and `episodes` are the
@@ -63,19 +63,19 @@ class EngineReader:
                 await asyncio.sleep(self._core.beat.seconds_to_next_beat(_READ_INTERVAL_S))
                 # a lost link shows in the state; the run may have been removed
                 with suppress(WorkbenchError):
-                    await self._read_once()
+                    await self._read_engine_counters()
         finally:
-            await self._leave_external_server()
-            self._forget_counters(None)
+            await self._close_external_server()
+            self._reset_counters(None)
 
-    async def _read_once(self) -> None:
+    async def _read_engine_counters(self) -> None:
         if not self._core.host.connected:
             return
-        run = self._run_to_read()
+        run = self._find_run_to_read()
         if run is None:
-            await self._read_external()
+            await self._read_external_server()
             return
-        await self._leave_external_server()
+        await self._close_external_server()
         self._begin_reading(
             run.run_id,
             registry.get_engine(run.engine),
@@ -85,7 +85,7 @@ class EngineReader:
         if self._is_reading_due():
             self._store_reading(await self._servers.supervisor.metrics(run.run_id, TIMEOUT_S))
 
-    def _run_to_read(self) -> ServerStatus | None:
+    def _find_run_to_read(self) -> ServerStatus | None:
         """Return the run whose engine's counters are read, if there is one."""
         state = self._core.state
         runs = (state.server, *state.servers)
@@ -98,7 +98,7 @@ class EngineReader:
             None,
         )
 
-    async def _read_external(self) -> None:
+    async def _read_external_server(self) -> None:
         """Read the counters of a server that Workbench did not start. If none is known, search the
         host for such a server, but not more often than every _LOOK_INTERVAL_S seconds."""
         if self._external is None and time.monotonic() - self._looked_s >= _LOOK_INTERVAL_S:
@@ -111,7 +111,7 @@ class EngineReader:
             self._external = ExternalMetrics(self._core.host, known[0]) if known else None
         if self._external is None:
             if self._core.state.engine is not None:
-                self._forget_counters(None)
+                self._reset_counters(None)
             return
         server = self._external.server
         self._begin_reading(
@@ -120,9 +120,9 @@ class EngineReader:
         if self._is_reading_due():
             self._store_reading(await self._external.read(TIMEOUT_S))
             if self._failures > _MAX_FAILED_READINGS:
-                await self._leave_external_server()  # the server may have ended
+                await self._close_external_server()  # the server may have ended
 
-    async def _leave_external_server(self) -> None:
+    async def _close_external_server(self) -> None:
         external, self._external = self._external, None
         if external is not None:
             await external.close()
@@ -134,8 +134,8 @@ class EngineReader:
         view = self._core.state.engine
         if view is None or view.server != server:
             title = f"{engine.title if engine else 'server'} :{port}"
-            self._forget_counters(
-                EngineView(server, title), EngineEpisodes(_running_request_limit(engine, plan))
+            self._reset_counters(
+                EngineView(server, title), EngineEpisodes(_limit_flag_and_value(engine, plan))
             )
 
     def _is_reading_due(self) -> bool:
@@ -147,7 +147,7 @@ class EngineReader:
             self._failures <= _MAX_FAILED_READINGS or int(time.time()) % _RARE_READ_INTERVAL_S == 0
         )
 
-    def _use_reading(self, server: str, read: EngineMetrics) -> None:
+    def _store_benchmark_reading(self, server: str, read: EngineMetrics) -> None:
         """Use a reading of the engine's counters that a benchmark has made. `server` is the run id
         or the URL of the benchmark's server."""
         view = self._core.state.engine
@@ -166,7 +166,7 @@ class EngineReader:
         ended = self._meter.add_reading_and_get_rates(read)
         for second, values in ended.items():
             self._timeline.add_engine_values(values, second)
-        for event in self._episodes.take_reading(read):
+        for event in self._episodes.events_of_reading(read):
             self._timeline.add_event(event.kind, event.text, unix_s=event.unix_s)
         absent = {
             metric.field: read.absent[name]
@@ -180,9 +180,7 @@ class EngineReader:
         self._core.update(engine=EngineView(view.server, view.title, newest, absent, problem))
 
 
-def _running_request_limit(
-    engine: Engine | None, plan: LaunchPlan | None
-) -> tuple[str, int] | None:
+def _limit_flag_and_value(engine: Engine | None, plan: LaunchPlan | None) -> tuple[str, int] | None:
     """Return (flag, value) of the flag that limits the requests which run at the same time, with
     the value for all replicas. None if the plan does not set such a flag."""
     if engine is None or plan is None or engine.concurrency_flag is None:

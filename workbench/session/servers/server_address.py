@@ -77,7 +77,7 @@ def parse_server_url(url: str) -> ServerAddress:
     )
 
 
-async def ask_server(base: str, spec: BenchSpec) -> ServedModels:
+async def read_served_models(base: str, spec: BenchSpec) -> ServedModels:
     """Return which model the server at `base` names, using the API key and the certificates of
     `spec`. Raises BenchError if the server does not answer or rejects the key."""
     key_env = spec.api_key_env

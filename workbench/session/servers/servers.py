@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from workbench.server.external_servers import ExternalServers, FoundServer
     from workbench.server.log_lines import LogRing
     from workbench.server.supervisor import PreparedServer, Supervisor
-    from workbench.session.plans.free_memory import TooLittleMemory
+    from workbench.session.plans.free_memory import MemoryShortage
     from workbench.session.plans.plan_editor import PlanEditor
     from workbench.session.plans.plans import Plans
     from workbench.session.plans.presets import Presets
@@ -79,10 +79,10 @@ class Servers:
         if is_cluster(host):
             from workbench.server.cluster_supervisor import ClusterSupervisor
 
-            return ClusterSupervisor(host, self._on_event)
+            return ClusterSupervisor(host, self._show_server_event)
         from workbench.server.supervisor import Supervisor
 
-        return Supervisor(host, self._on_event, self._core.beat)
+        return Supervisor(host, self._show_server_event, self._core.beat)
 
     def _cluster_supervisor(self) -> ClusterSupervisor | None:
         """Return the supervisor if the session's host is a cluster, otherwise None. Other hosts do
@@ -108,7 +108,7 @@ class Servers:
 
     # ---- what happens on the host
 
-    def _on_event(self, event: ServerStatus | LogBatch) -> None:
+    def _show_server_event(self, event: ServerStatus | LogBatch) -> None:
         if isinstance(event, LogBatch):
             if event.run_id == self._core.state.run_id:
                 self._core.update(log_revision=self._core.state.log_revision + 1)
@@ -119,7 +119,7 @@ class Servers:
         plan = self.supervisor.record(event.run_id).plan
         state_before = None
         if before is None:
-            self._presets.remember_preset_file(plan)
+            self._presets.register_preset_file(plan)
         else:
             state_before = before.state
         if event.state is ServerState.READY and state_before is not ServerState.READY:
@@ -127,7 +127,7 @@ class Servers:
         if before is None:
             return
         if before.state != event.state:
-            self._on_status_change(before, event)
+            self._announce_state_change(before, event)
         elif event.state.is_alive:
             self._report_new_findings(before, event)
 
@@ -146,7 +146,7 @@ class Servers:
             self._walltime = WalltimeWarnings(self._core, self.supervisor.host_unix_time_s)
         self._walltime.schedule_warnings(status)
 
-    def _on_status_change(self, before: ServerStatus, now: ServerStatus) -> None:
+    def _announce_state_change(self, before: ServerStatus, now: ServerStatus) -> None:
         was_not_ready = before.state in (ServerState.STARTING, ServerState.UNKNOWN)
         if now.state is ServerState.READY and was_not_ready:
             if before.ready_unix_s is None:
@@ -229,10 +229,10 @@ class Servers:
         earlier = self.supervisor.record(run_id).replaces
         return earlier if earlier in known else None
 
-    def _follow_run(self, run_id: str) -> None:
+    def _show_run_and_log(self, run_id: str) -> None:
         self._show_run(run_id, log_revision=self._core.state.log_revision + 1)
 
-    async def adopt(self) -> None:
+    async def list_runs_and_select_one(self) -> None:
         """List the host's server runs in the session's state. If no run is selected, select the
         newest live one. If none is alive because the newest run is a restart that failed, perhaps
         after its screen was closed or killed, select that one, so that the user can start the
@@ -275,7 +275,7 @@ class Servers:
         except OSError:  # the supervisor says why
             return False
 
-    async def look_elsewhere(self) -> None:
+    async def list_servers_started_elsewhere(self) -> None:
         """List the servers that another Workbench or a command has started since the last call, and
         notify the user."""
         if not self._core.host.connected:
@@ -283,7 +283,7 @@ class Servers:
         if await self._has_no_runs() or not await self.supervisor.has_unknown_runs():
             return
         known = {status.run_id for status in self._core.state.servers}
-        await self.adopt()
+        await self.list_runs_and_select_one()
         known.add(self._core.state.run_id or "")
         for status in self._core.state.servers:
             if status.state.is_alive and status.run_id not in known:
@@ -313,7 +313,7 @@ class Servers:
         """Select a run and follow its log. If no plan is loaded, the plan of the run becomes the
         plan under edit."""
         await self.supervisor.load_log(run_id)
-        self._follow_run(run_id)
+        self._show_run_and_log(run_id)
         if not self.supervisor.status(run_id).state.is_alive:
             await self.supervisor.mark_read(run_id)
         if self._plans.current is not None:
@@ -342,12 +342,12 @@ class Servers:
             return ()
         return self._supervisor.findings_in_log(run_id)
 
-    async def in_force(self) -> InForceReport:
+    async def read_settings_in_force(self) -> InForceReport:
         """Return for each setting in the plan of the selected run which value the running server
         really has. Raises ServerError if no run is selected."""
-        return await self.supervisor.read_settings_in_force(self._selected_run())
+        return await self.supervisor.read_settings_in_force(self._selected_run_id())
 
-    def _selected_run(self) -> str:
+    def _selected_run_id(self) -> str:
         if self._core.state.run_id is None:
             raise ServerError(
                 "no run is selected",
@@ -356,11 +356,12 @@ class Servers:
             )
         return self._core.state.run_id
 
-    async def search_log(self, text: str) -> Sequence[tuple[int, str]]:
+    async def find_numbered_log_lines(self, text: str) -> Sequence[tuple[int, str]]:
         """Search the whole log file of the selected run, ignoring case. Return the line number and
         the line of the first 500 matches. Raises ServerError if no run is selected."""
         return [
-            (m.number, m.line) for m in await self.supervisor.search_log(self._selected_run(), text)
+            (m.number, m.line)
+            for m in await self.supervisor.search_log(self._selected_run_id(), text)
         ]
 
     def changes_against_running(self) -> Sequence[PlanDifference]:
@@ -392,7 +393,7 @@ class Servers:
             base = editor.base
         return engines.list_changed_flags(running, catalog, base)
 
-    async def selected_or_ready_run(self) -> str:
+    async def selected_or_ready_run_id(self) -> str:
         """Return the id of the selected run, or else of the newest READY run. Raises ServerError if
         there is neither."""
         if self._core.state.run_id is not None:
@@ -406,10 +407,10 @@ class Servers:
             next_step="start a server with `workbench start PRESET --wait`, or give --url URL",
         )
 
-    async def ready_run(self, run_id: str | None) -> str:
+    async def ready_run_id(self, run_id: str | None) -> str:
         """Return `run_id`, or if it is None the id of the selected or newest READY run. Raises
         BenchError if that run is not READY."""
-        run_id = run_id or await self.selected_or_ready_run()
+        run_id = run_id or await self.selected_or_ready_run_id()
         state = self.supervisor.status(run_id).state
         if state is not ServerState.READY:
             raise BenchError(
@@ -441,7 +442,7 @@ class Servers:
     # ---- start and stop
 
     @contextmanager
-    def reserve(self, holder: str) -> Iterator[None]:
+    def reserve_servers(self, holder: str) -> Iterator[None]:
         """Reserve the servers for the caller while the block runs, so that nothing else starts,
         stops or loads them. `holder` names the caller in messages, for example "an experiment"."""
         self._reserved.append(holder)
@@ -463,7 +464,7 @@ class Servers:
     def check_startable(self, plan: LaunchPlan, editor: PlanEditor) -> None:
         """Raise PlanError if the engine would reject the plan or Workbench cannot start it. Raises
         NotTrusted if the plan's preset runs programs that the user has not agreed to."""
-        foreign = editor.untrusted_parts()
+        foreign = editor.untrusted_preset_parts()
         if foreign:
             reason = POWER_OVER_HOST_TEXT
             if plan.stranger:
@@ -532,7 +533,7 @@ class Servers:
         to_replace = status if _must_stop_before_start(status) else self._core.state.server
         return await self._start_editor(editor, to_replace)
 
-    async def go_back(self) -> str:
+    async def start_earlier_server(self) -> str:
         """Start again what ran before a restart failed. Return the id of the new run. Raises
         ServerError if no restart has failed."""
         before = self._core.state.goes_back_to
@@ -546,7 +547,7 @@ class Servers:
 
     async def _start_editor(self, editor: PlanEditor, selected: ServerStatus | None) -> str:
         async with self._start:
-            with self._core.show_busy(_STARTING_TEXT):
+            with self._core.list_as_busy(_STARTING_TEXT):
                 return (await self.launch(editor, _server_to_stop(selected))).run_id
 
     def editor_of_run(self, run_id: str) -> PlanEditor:
@@ -575,7 +576,7 @@ class Servers:
         """Return why a start of the plan under edit would be refused now. None if nothing is known
         that prevents it. A server that the start would stop counts as ended."""
         try:
-            await self.check_on_host(self._plans.editor, self._server_to_replace)
+            await self.check_start_on_host(self._plans.editor, self._server_to_replace)
         except (ServerError, PlanError) as error:
             changes = error.findings[0].changes if error.findings else ()
             return Finding(
@@ -601,7 +602,7 @@ class Servers:
         from workbench.server import preflight
 
         editor, host = self._plans.editor, self._core.host
-        command = self._command_to_check(editor)
+        command = self._command_for_this_host(editor)
         if command is None:
             return ()
         port = None
@@ -610,7 +611,7 @@ class Servers:
             port = await preflight.find_port_problem(host, editor.plan, command, runs)
         return tuple(filter(None, (port, *await self._warnings_about_host(None))))
 
-    def _command_to_check(self, editor: PlanEditor) -> Command | None:
+    def _command_for_this_host(self, editor: PlanEditor) -> Command | None:
         """Return the command that would run on this host. None if there is no such command: the
         check of a cluster has findings about each node, and a wrong plan says so itself."""
         if self._on_cluster or editor.node_commands():
@@ -628,11 +629,11 @@ class Servers:
         from workbench.server.state_disk import check_state_directory
 
         editor, host = self._plans.editor, self._core.host
-        command = self._command_to_check(editor)
+        command = self._command_for_this_host(editor)
         if command is None:
             return ()
         found: list[Finding | None] = [*await check_state_directory(host)]
-        memory = await self._find_too_little_memory(editor, replaced)
+        memory = await self._find_memory_shortage(editor, replaced)
         if memory is not None:
             found.append(memory.finding)
         if preflight.uses_host_files(editor.plan.run_as) and not self._core.state.host.simulated:
@@ -651,7 +652,7 @@ class Servers:
         from workbench.server import preflight
 
         own = preflight.uses_host_files(editor.plan.run_as)
-        engine = editor.surroundings.found if own else None
+        engine = editor.host_context.found if own else None
         seen = await examine_for_start(self._core.host, engine, telemetry.driver, telemetry.infos)
         return (*find_warnings_for_start(seen), *await self._gpu_path_findings(editor, telemetry))
 
@@ -673,7 +674,7 @@ class Servers:
             self._core.host, telemetry.driver, telemetry.infos, used
         )
 
-    async def check_on_host(self, editor: PlanEditor, replaced: ServerStatus | None) -> None:
+    async def check_start_on_host(self, editor: PlanEditor, replaced: ServerStatus | None) -> None:
         """Raise ServerError if the program, the model or the port of the plan is missing or in use.
         If the start replaces a server, also raise it if the engine would find too little GPU memory
         after the end of that server."""
@@ -697,7 +698,9 @@ class Servers:
             )
         await self._check_memory_after_replacement(editor, replaced)
 
-    async def _check_cluster(self, editor: PlanEditor, replaced: ServerStatus | None) -> None:
+    async def _check_cluster_can_start_plan(
+        self, editor: PlanEditor, replaced: ServerStatus | None
+    ) -> None:
         """Raise ServerError for an error that `workbench cluster check` finds about the plan. The
         nodes of a simulated cluster are not examined: they share this machine's addresses."""
         host = self._core.host
@@ -705,7 +708,9 @@ class Servers:
             return
         from workbench.session.hosts import cluster_check
 
-        await cluster_check.check_start(host, editor, replaces=replaced is not None)
+        await cluster_check.check_cluster_can_start_plan(
+            host, editor, replaces=replaced is not None
+        )
 
     async def _check_memory_after_replacement(
         self, editor: PlanEditor, replaced: ServerStatus | None
@@ -714,7 +719,7 @@ class Servers:
         GPU memory after the end of that server."""
         if replaced is None:
             return
-        found = await self._find_too_little_memory(editor, replaced)
+        found = await self._find_memory_shortage(editor, replaced)
         if found is not None and found.certain:
             raise ServerError(
                 f"{found.finding.text}; {replaced.engine} run {replaced.run_id} was not stopped",
@@ -722,24 +727,24 @@ class Servers:
                 next_step=found.finding.fix,
             )
 
-    async def _find_too_little_memory(
+    async def _find_memory_shortage(
         self, editor: PlanEditor, replaced: ServerStatus | None
-    ) -> TooLittleMemory | None:
-        from workbench.session.plans.free_memory import find_too_little_memory
+    ) -> MemoryShortage | None:
+        from workbench.session.plans.free_memory import find_memory_shortage
 
         if self._on_cluster:
             return None
         living = [status for status in self.supervisor.statuses() if status.may_still_be_running]
         telemetry = self._core.state.telemetry
         if replaced is None:
-            return find_too_little_memory(editor, telemetry, living, None)
+            return find_memory_shortage(editor, telemetry, living, None)
         if telemetry is None or replaced.run_as != PROCESS or replaced.run_dir is None:
             return None  # the processes of a unit, container or job are not those of the run
         living = [status for status in living if status.run_id != replaced.run_id]
-        staying = await self._pids_after_end(telemetry, replaced.run_dir)
-        return find_too_little_memory(editor, telemetry, living, staying)
+        staying = await self._gpu_pids_after_stop(telemetry, replaced.run_dir)
+        return find_memory_shortage(editor, telemetry, living, staying)
 
-    async def _pids_after_end(self, telemetry: Telemetry, run_dir: str) -> Collection[int]:
+    async def _gpu_pids_after_stop(self, telemetry: Telemetry, run_dir: str) -> Collection[int]:
         """Return the processes on the GPUs that do not belong to the run in `run_dir`."""
         from workbench.hosts import detached_process
 
@@ -776,7 +781,7 @@ class Servers:
             if note_run_id is not None:
                 await note_run_id(prepared.run_id)
             if replaced is not None:
-                await self.end(replaced.run_id)
+                await self.stop_run_quietly(replaced.run_id)
         except BaseException:
             await asyncio.shield(prepared.discard())
             raise
@@ -790,7 +795,7 @@ class Servers:
             raise
         self._started_plans[status.run_id] = editor.plan
         self._record_start_commands(editor, f"run {status.run_id}")
-        self._follow_run(status.run_id)
+        self._show_run_and_log(status.run_id)
         return status
 
     def _record_start_commands(self, editor: PlanEditor, run_text: str) -> None:
@@ -800,7 +805,7 @@ class Servers:
             outcome = f"{node.node_title} on {node.name}, {run_text}"
             self._core.record_command(mask_command(command).shell(), outcome)
         if not nodes:
-            shown = editor.run_command() or mask_command(editor.launch_command())
+            shown = editor.make_launcher_command() or mask_command(editor.launch_command())
             self._core.record_command(shown.shell(), run_text)
 
     async def _prepare_start(
@@ -811,10 +816,10 @@ class Servers:
         await self._plans.locate_unknown_engine(editor)
         await self._plans.read_model_size(editor)
         await self._check_memory_after_replacement(editor, replaced)
-        await self._check_cluster(editor, replaced)
+        await self._check_cluster_can_start_plan(editor, replaced)
         supervisor, plan = self.supervisor, editor.effective_plan
         options: dict[str, Any] = {
-            "engine_version": editor.surroundings.installed_version,
+            "engine_version": editor.host_context.installed_version,
             "simulated": self._core.state.host.simulated is not None,
             "replaces": replaced.run_id if replaced else self._core.state.goes_back_to,
         }
@@ -833,10 +838,10 @@ class Servers:
                 host=self._core.host.name,
                 next_step="press o in the Log pane to choose a run",
             )
-        with self._core.show_busy("stopping"):
-            await self.end(run_id)
+        with self._core.list_as_busy("stopping"):
+            await self.stop_run_quietly(run_id)
 
-    async def end(self, run_id: str) -> ServerStatus:
+    async def stop_run_quietly(self, run_id: str) -> ServerStatus:
         """Stop a run without showing this work in `state.busy`. Return the last status of the run."""
         for prepare in self.before_end:
             await prepare(run_id)
@@ -848,12 +853,12 @@ class Servers:
         self._show_servers()
         return status
 
-    async def probe(self, run_id: str | None = None) -> ServedText:
+    async def probe_server_text(self, run_id: str | None = None) -> ServedText:
         """Ask the READY server of a run for text again, by default that of the selected run. Return
         what it answers. Raises ServerError if there is no such server, or if it does not answer."""
-        run_id = run_id or self._selected_run()
+        run_id = run_id or self._selected_run_id()
         self.check_not_reserved()
-        with self._core.show_busy("asking for text"):
+        with self._core.list_as_busy("asking for text"):
             text = await self.supervisor.probe(run_id)
         self._core.record_command(f"workbench probe {run_id}", text.summary)
         self._show_servers()

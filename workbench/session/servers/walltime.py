@@ -48,7 +48,7 @@ class WalltimeWarnings:
         loop = asyncio.get_running_loop()
         waits = [max(0.0, d) for d in (*now, *(d for d in due if d > 0))]
         self._timers[status.run_id] = [
-            loop.call_later(wait_s, self._warn_of_end, status) for wait_s in waits
+            loop.call_later(wait_s, self._warn_before_walltime_end, status) for wait_s in waits
         ]
 
     def close(self) -> None:
@@ -58,7 +58,7 @@ class WalltimeWarnings:
         self._timers.clear()
         self._ends.clear()
 
-    def _warn_of_end(self, status: ServerStatus) -> None:
+    def _warn_before_walltime_end(self, status: ServerStatus) -> None:
         left_s = max(0.0, self._ends.get(status.run_id, 0.0) - self._now_unix_s(status.run_id))
         minutes, seconds = divmod(round(left_s), 60)
         left = f"{minutes} min" if minutes else f"{seconds} s"

@@ -87,7 +87,7 @@ class BenchController(Controller):
     async def restart_and_repeat_benchmark(self) -> None:
         """Ask for consent, then restart the server with the plan, repeat the last benchmark, and
         compare the two results."""
-        if self.state.bench.under_way:
+        if self.state.bench.is_running_or_queued:
             self.show_message(
                 "a benchmark is running or waiting",
                 next_step="press K to cancel it, or “.” again after its end",
@@ -146,7 +146,7 @@ class BenchController(Controller):
                 lambda: self.session.sweeps.cancel(),
                 lambda _: self.show_message("sweep stopped; press S to see its points"),
             )
-        elif state.bench.under_way:
+        elif state.bench.is_running_or_queued:
             self.run_in_background(lambda: self.session.bench.cancel())
         elif state.running_quality is not None:
             self.controllers.quality.stop_comparison()

@@ -24,7 +24,7 @@ from workbench.tui.pages.doctor import examination_rows
 if TYPE_CHECKING:
     from workbench.model.server_run import ServerStatus
     from workbench.session.hosts.check import HostCheck
-    from workbench.session.servers.cluster_servers import ClusterLook
+    from workbench.session.servers.cluster_servers import ClusterSnapshot
     from workbench.tui.controllers import Controllers
 
 HOST_LIMIT_S, CLUSTER_LIMIT_S = 30.0, 90.0
@@ -34,7 +34,9 @@ class CheckController(Controller):
     def __init__(self, controllers: Controllers) -> None:
         super().__init__(controllers)
         self.name = ""  # of the host or cluster of the page
-        self.found: list[HostCheck | ClusterLook] = []  # the newest one; none while the check runs
+        self.found: list[
+            HostCheck | ClusterSnapshot
+        ] = []  # the newest one; none while the check runs
         self._page: Page | None = None
         self._began_s = 0.0
 
@@ -76,10 +78,10 @@ class CheckController(Controller):
         page.title = f"Check of {name}"
         page.draw()
 
-        def show_findings(found: HostCheck | ClusterLook) -> None:
-            from workbench.session.servers.cluster_servers import counts_text
+        def show_findings(found: HostCheck | ClusterSnapshot) -> None:
+            from workbench.session.servers.cluster_servers import finding_counts_text
 
-            said = state = counts_text(found.findings)
+            said = state = finding_counts_text(found.findings)
             servers = getattr(found, "servers", None)
             if servers is not None:
                 state = living_servers_text(servers)
@@ -97,7 +99,7 @@ class CheckController(Controller):
             exclusive_group="check",
         )
 
-    async def _check_host_or_cluster(self, name: str) -> HostCheck | ClusterLook:
+    async def _check_host_or_cluster(self, name: str) -> HostCheck | ClusterSnapshot:
         """Check the host or cluster `name`, and return the findings. A host is checked over a new
         connection. Raise HostError if the check of a cluster takes longer than CLUSTER_LIMIT_S
         seconds."""
@@ -108,7 +110,9 @@ class CheckController(Controller):
             try:
                 async with asyncio.timeout(CLUSTER_LIMIT_S):
                     session = await self.session.hosts.get_session(name)
-                    return await cluster_servers.survey_cluster(session, session.plans.current)
+                    return await cluster_servers.examine_cluster_and_servers(
+                        session, session.plans.current
+                    )
             except TimeoutError:
                 text = f"the check did not end within {CLUSTER_LIMIT_S:g} s"
                 step = f"workbench cluster check {name.removeprefix(CLUSTER_PREFIX)}"
@@ -161,7 +165,9 @@ class CheckController(Controller):
         host = self.state.host
         if (host.name, host.link) != (name, "connected"):  # the screen says why
             return
-        await asyncio.gather(self.session.servers.adopt(), self.session.plans.locate_engine())
+        await asyncio.gather(
+            self.session.servers.list_runs_and_select_one(), self.session.plans.locate_engine()
+        )
         await self.controllers.servers.start_server()
 
     def stop_server(self) -> None:

@@ -246,7 +246,7 @@ class ExperimentController(SeriesController[Experiment]):
         altered settings, so that A runs without them. Raise SettingsError if they cannot be
         reverted."""
         if b.gpu:
-            report = await self.session.gpu.revert()
+            report = await self.session.gpu.revert_settings()
             if not report.ok:
                 text = "the GPU settings could not be reverted, so A cannot be measured"
                 step = "press r to try again and see which GPU settings are still altered"
@@ -325,7 +325,7 @@ class ExperimentController(SeriesController[Experiment]):
         def start_experiment_from_form(values: Values | None) -> None:
             if values is not None:
                 wanted = parse_experiment_form(values)
-                self.session.memory.store_form("experiment", values)
+                self.session.screen_memory.store_form("experiment", values)
                 arms, options = (wanted.a, wanted.b), self._experiment_run_options(wanted)
                 if advice is not None and arms == (a, b):
                     options["advice"] = advice
@@ -335,7 +335,7 @@ class ExperimentController(SeriesController[Experiment]):
                     options.get("twins", ()),
                 )
 
-        last = dict(self.session.memory.last_form("experiment"))
+        last = dict(self.session.screen_memory.last_form_values("experiment"))
         if "metric" in given:
             last["metric"] = metric_choice_label(given["metric"])
         if a != b:  # the present difference is a better suggestion than the last form's

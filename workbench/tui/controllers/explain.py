@@ -56,7 +56,7 @@ class ExplainController(Controller):
 
     def _flag_explanation_rows(self, flag: FlagRow, width: int) -> list[Row]:
         plans = self.session.plans
-        notes = plans.notes_about(flag.name) if not flag.is_env else ()
+        notes = plans.preset_texts_about_flag(flag.name) if not flag.is_env else ()
         estimate = (self.state.plan and self.state.plan.memory) or ""
         return flag_rows(flag, notes, estimate, width)
 

@@ -83,7 +83,9 @@ class GpuController(Controller):
             # a key that is typed before the commands are shown is not meant for the pane
             self.services.is_busy = True
             try:
-                report = await self.session.gpu.apply(wanted.settings, wanted.gpu, dry_run=True)
+                report = await self.session.gpu.apply_settings(
+                    wanted.settings, wanted.gpu, dry_run=True
+                )
             except InputError as error:
                 raise await self._error_naming_invalid_setting(wanted, error) from None
             found.append((wanted, await self.planned_change_from_outcomes(report.outcomes)))
@@ -115,7 +117,7 @@ class GpuController(Controller):
         alone."""
         for name, alone in split_settings_with_labels(wanted.settings):
             try:
-                await self.session.gpu.apply(alone, wanted.gpu, dry_run=True)
+                await self.session.gpu.apply_settings(alone, wanted.gpu, dry_run=True)
             except InputError as its:
                 return InputError(f"{name}: {its.message}", next_step=its.next_step)
         return error
@@ -139,7 +141,7 @@ class GpuController(Controller):
         """Return a change from the outcomes of a dry run, with the processes that use the GPUs. If
         they cannot be listed, show the error as a message."""
         try:
-            return PlannedChange(planned, await self.session.gpu.processes(), restore_commands)
+            return PlannedChange(planned, await self.session.gpu.gpu_processes(), restore_commands)
         except Exception as error:
             self.services.show_error(error)
             return PlannedChange(planned, None, restore_commands)
@@ -185,7 +187,7 @@ class GpuController(Controller):
 
         def apply_settings(password: str | None) -> None:
             self.run_in_background(
-                lambda: self.session.gpu.apply(
+                lambda: self.session.gpu.apply_settings(
                     wanted.settings, wanted.gpu, trial_s=wanted.trial_s, password=password
                 ),
                 lambda report: self.show_settings_report("GPU settings", report),
@@ -238,7 +240,7 @@ class GpuController(Controller):
         ]
         planned = [
             SettingOutcome(c, not c.right, before.get((c.gpu_index, c.setting)), c.value)
-            for c in await self.session.gpu.mark_foreign_changes(steps)
+            for c in await self.session.gpu.annotate_changes_by_others(steps)
         ]
         return await self.planned_change_from_outcomes(planned, back)
 
@@ -336,7 +338,7 @@ class GpuController(Controller):
                 self.show_settings_report(done, report, setting_texts)
 
         self.run_in_background(
-            lambda: self.session.gpu.revert(password=password, foreign=foreign_choice),
+            lambda: self.session.gpu.revert_settings(password=password, foreign=foreign_choice),
             show_revert_outcome,
         )
 
@@ -455,7 +457,7 @@ class GpuController(Controller):
             self.show_message("no GPU setting is on trial", next_step=next_step)
             return
         self.run_in_background(
-            lambda: self.session.gpu.guard.confirm(), self._report_confirmed_trial
+            lambda: self.session.gpu.guard.confirm_trial_settings(), self._report_confirmed_trial
         )
 
     def _report_confirmed_trial(self, guard: GuardView) -> None:
@@ -488,7 +490,7 @@ class GpuController(Controller):
 
         def retain_if_confirmed(yes: bool | None) -> None:
             if yes:
-                keep = self.session.gpu.guard.keep
+                keep = self.session.gpu.guard.keep_settings_on
                 said = "the GPU settings stay altered after Workbench ends; press r to revert them"
                 self.run_in_background(lambda: keep(), lambda _: self.show_message(said))
 
@@ -523,9 +525,9 @@ class GpuController(Controller):
         async def verify_and_list_probe_commands() -> tuple[
             Sequence[str], Sequence[SettingCommand]
         ]:
-            return await self.session.proof.verify_lines(
+            return await self.session.gpu_verifier.verify_and_report_lines(
                 VERIFY_S, **probe_options
-            ), await self.session.proof.probe_commands()
+            ), await self.session.gpu_verifier.probe_commands()
 
         self.services.start_countdown(f"checking under load: {engine} is kept busy", VERIFY_S)
         self.run_in_background(

@@ -158,7 +158,7 @@ class HostController(Controller):
         from_list = self.from_list
 
         async def store_host(values: Values) -> None:
-            self.session.hosts.add(
+            self.session.hosts.add_host_entry(
                 values["name"], values["ssh"], values["container"], values["label"]
             )
 
@@ -276,9 +276,9 @@ class HostController(Controller):
             )
 
         async def test_copies_between_gpus() -> None:
-            from workbench.session.hosts.gpu_paths import try_paths
+            from workbench.session.hosts.gpu_paths import try_copies_between_gpus
 
-            for finding in (await try_paths(self.session)).untried_paths:
+            for finding in (await try_copies_between_gpus(self.session)).reasons_nothing_was_copied:
                 self.show_message(finding.text, finding.level, finding.fix)
 
         self.services.pages.open(page)
@@ -289,7 +289,7 @@ class HostController(Controller):
         self.services.pages.open(Page("Known traps of serving", known_trap_rows))
 
     def reconnect_host(self) -> None:
-        self.run_in_background(self.session.try_again())
+        self.run_in_background(self.session.retry_connection())
 
     async def ask_about_host_key(self) -> None:
         """Show the fingerprint of an unknown host key, and connect if the user confirms that it is

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
-from workbench.session.hosts.names import real_hosts
+from workbench.session.hosts.names import known_non_simulated_hosts
 from workbench.tui.bindings import MODEL_KEYS
 from workbench.tui.cells import Row, paragraph_rows
 from workbench.tui.controllers.base import Controller
@@ -135,7 +135,11 @@ class ModelController(Controller):
         copy = self._selected_copy_or_message()
         if copy is None:
             return
-        hosts = tuple(dict.fromkeys(host.name for host in real_hosts() if host.name != copy.host))
+        hosts = tuple(
+            dict.fromkeys(
+                host.name for host in known_non_simulated_hosts() if host.name != copy.host
+            )
+        )
         if not hosts:
             self.show_message(
                 "no host is known to copy the model to",
@@ -268,7 +272,9 @@ class ModelController(Controller):
         *command_words: str,
     ) -> None:
         self.run_or_show_error(
-            lambda: self.session.models.work.begin(description, work, on_result, command_words)
+            lambda: self.session.models.work.start_in_background(
+                description, work, on_result, command_words
+            )
         )
 
     def _refresh_models_page(self) -> None:

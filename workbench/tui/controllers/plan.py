@@ -113,7 +113,7 @@ class PlanController(Controller):
         base = plan.plan.preset_id or plan.plan.engine
 
         async def store_preset(values: Values) -> None:
-            path = await self.session.plans.save_preset(values["id"], values["title"])
+            path = await self.session.plans.write_preset_file(values["id"], values["title"])
             self.show_message(f"saved: {path}")
 
         def require_id_and_title(values: Values) -> None:
@@ -182,7 +182,7 @@ class PlanController(Controller):
                 row,
                 lambda text: plans.set_flag(name, text),
                 lambda: plans.unset_flag(name),
-                notes=plans.notes_about(name),
+                notes=plans.preset_texts_about_flag(name),
                 estimate=lambda text: plans.estimate_change(name, text),
             )
 
@@ -327,7 +327,7 @@ class PlanController(Controller):
         await self.app.push_screen(picker, fix_chosen_finding)
 
     def _apply_fix(self, finding: Finding) -> None:
-        done = self.run_or_show_error(lambda: self.session.plans.apply_fix(finding))
+        done = self.run_or_show_error(lambda: self.session.plans.apply_fix_and_describe(finding))
         if done:
             self.show_message(f"changed in the plan: {done} (press u to undo)")
 
@@ -359,14 +359,14 @@ class PlanController(Controller):
                 for name, why in node.origins.items():
                     made += paragraph_rows(f"# {name}: {why}", width, "dim", "  ")
                 made.append(())
-            if plan.real_command and not plan.nodes:
-                made = command_rows(plan.real_command, width)
+            if plan.start_command and not plan.nodes:
+                made = command_rows(plan.start_command, width)
             elif not plan.command:
                 made = paragraph_rows(
                     "x The plan gives no command; the findings below say why.", width, "bad"
                 )
             findings = finding_rows(plan.findings, width) or paragraph_rows("none", width, "dim")
-            checked = f"Findings, checked against {plan.checked_against_text}"
+            checked = f"Findings, checked against {plan.flag_source_text}"
             return [*made, (), ((checked, "strong"),), *findings]
 
         keys: Keys = {}

@@ -94,7 +94,7 @@ class QualityController(Controller):
 
         arms = [Arm(target=ArmTarget(f"#{number}")) for number in (a_id, b_id)]
         of_a, of_b = await resolve_arms_to_servers(self.session, *arms)
-        of_a, of_b, bases = await self.session.quality.targets.look_up(of_a, of_b)
+        of_a, of_b, bases = await self.session.quality.targets.resolve_targets(of_a, of_b)
         return of_a, of_b, bases, QualityOptions(texts=texts.shipped_text_set())
 
     def _confirm_comparison(self, page: QualityPage, planned: Planned) -> None:

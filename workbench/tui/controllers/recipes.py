@@ -122,7 +122,7 @@ class RecipeController(Controller):
             if not save:
                 return
             path = self.run_or_show_error(
-                lambda: self.session.presets.recipes.save_as_preset(imported)
+                lambda: self.session.presets.recipes.write_preset_file(imported)
             )
             if path is not None:
                 self.show_message(f"saved: {path}")

@@ -133,7 +133,7 @@ class ServerController(Controller):
         what comparing the answers adds; "" if they are not compared."""
         state = self.state
         server, changes = state.server, None
-        if state.living_server is not None:
+        if state.live_server is not None:
             changes = self.run_or_show_error(self.session.servers.changes_against_running)
         elif server is not None and not server.outlived:
             server = None  # nothing of it is in the way
@@ -186,7 +186,9 @@ class ServerController(Controller):
             return
         self.services.clear_message()
         self.show_message(f"starting again what ran before: the plan of run {back}")
-        self.run_in_background(self.session.servers.go_back(), lambda _: self.go_to_pane("log"))
+        self.run_in_background(
+            self.session.servers.start_earlier_server(), lambda _: self.go_to_pane("log")
+        )
 
     async def _start_planned_server(self) -> None:
         self.rejected = None
@@ -211,13 +213,13 @@ class ServerController(Controller):
 
         def make_question_rows(width: int) -> list[Row]:
             rows = [*paragraph_rows(about, width, "warn"), (), *finding_rows(untrusted, width), ()]
-            if plan is not None and plan.real_command:
-                rows += command_rows(plan.real_command, width)
+            if plan is not None and plan.start_command:
+                rows += command_rows(plan.start_command, width)
             return rows
 
         async def trust_and_start(yes: bool | None) -> None:
             if yes:
-                self.run_or_show_error(self.session.plans.trust)
+                self.run_or_show_error(self.session.plans.trust_preset_parts)
                 await self.start_server()
 
         box = Confirm(title, make_question_rows, yes="trust it", no="leave it", default=False)
@@ -332,7 +334,7 @@ class ServerController(Controller):
             self.show_message("no running server is selected")
         else:
             self.run_in_background(
-                adoption.restart_command(self.session, server.run_id),
+                adoption.preview_restart_command(self.session, server.run_id),
                 lambda shown: self._ask_restart(server, shown),
             )
 
@@ -531,7 +533,7 @@ class ServerController(Controller):
 
         assert server.unit is not None
         self.services.pages.close_all()
-        following = adoption.adopt_server(
+        following = adoption.adopt_and_return_run_id(
             self.session, server.launcher_name, server.unit, server.run_options
         )
         self.run_in_background(following, lambda _: self.go_to_pane("log"))
@@ -551,7 +553,9 @@ class ServerController(Controller):
             )
 
         self.run_in_background(
-            self.session.servers.in_force(), open_in_force_page, exclusive_group="in force"
+            self.session.servers.read_settings_in_force(),
+            open_in_force_page,
+            exclusive_group="in force",
         )
 
     # the log
@@ -569,7 +573,7 @@ class ServerController(Controller):
         hit = pane.move_to_line_with(text, again=pane.hit is not None and text == self.searched)
         self.searched = text
         self.run_in_background(
-            self.session.servers.search_log(text),
+            self.session.servers.find_numbered_log_lines(text),
             lambda lines: self._report_matches(hit, lines),
             exclusive_group="log search",
         )
@@ -618,7 +622,9 @@ class ServerController(Controller):
             self.show_message(f"{server.title}: {text.summary}", level)
 
         self.show_message(f"asking {server.title} for text …")
-        self.run_in_background(self.session.servers.probe(server.run_id), report_probed_text)
+        self.run_in_background(
+            self.session.servers.probe_server_text(server.run_id), report_probed_text
+        )
 
     def show_log_findings(self) -> None:
         """Open the page of those log lines of the server whose cause Workbench knows. Each line has
@@ -650,7 +656,9 @@ class ServerController(Controller):
         def apply_fix_to_run_plan(finding: Finding) -> None:
             if run_id is not None:
                 plan = self.session.servers.supervisor.record(run_id).plan
-                done = self.run_or_show_error(lambda: self.session.plans.apply_fix(finding, plan))
+                done = self.run_or_show_error(
+                    lambda: self.session.plans.apply_fix_and_describe(finding, plan)
+                )
                 if done:
                     self.show_message(
                         f"changed in the plan: {done} (press u to undo)",

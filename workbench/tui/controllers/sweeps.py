@@ -75,13 +75,16 @@ class SweepController(SeriesController[Sweep]):
             if values is None:
                 return
             wanted = parse_sweep_form(values, count)
-            self.session.memory.store_form("sweep", values)
+            self.session.screen_memory.store_form("sweep", values)
             if sets_gpu_setting(wanted):
                 self._confirm_gpu_sweep(wanted, server.run_id)
             else:
                 self.start_measurement(lambda: self._run_sweep(wanted))
 
-        last, spec = self.session.memory.last_form("sweep"), self.session.bench.default_spec()
+        last, spec = (
+            self.session.screen_memory.last_form_values("sweep"),
+            self.session.bench.default_spec(),
+        )
         await self.app.push_screen(
             sweep_form(state, self.pane(Launch).current_item, spec, last, self._check_swept_flags),
             start_sweep_from_form,

@@ -85,17 +85,17 @@ class TuneController(SeriesController[Sweep]):
 
         def confirm_planned_tune(values: Values | None) -> None:
             if values is not None and found:
-                self.session.memory.store_form("tune", values)
+                self.session.screen_memory.store_form("tune", values)
                 self._confirm_tune(found[0])
 
         load = self.session.sweeps.tune_load_text(self.session.bench.default_fields())
-        last = self.session.memory.last_form("tune")
+        last = self.session.screen_memory.last_form_values("tune")
         await self.app.push_screen(tune_form(load, last, plan_tune_from_form), confirm_planned_tune)
 
     def _confirm_tune(self, planned: PlannedSweep) -> None:
         """Show what the tune tries, what it leaves out and what it takes. Start it if the user
         agrees."""
-        spec, stops = planned.spec.tune, self.state.living_server
+        spec, stops = planned.spec.tune, self.state.live_server
         assert spec is not None
         cost = self.session.sweeps.estimate_tune_cost(planned)
         blocks = plan_blocks(spec, cost, simulated=self.state.simulated)

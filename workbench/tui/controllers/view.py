@@ -66,7 +66,7 @@ class ViewController(Controller):
             self.services.drop_postponed_notice()
             self.services.pages.open(Page(f"Done to {host}, newest first", make_activity_rows))
 
-        self.run_in_background(self.session.memory.read_activity(), open_activity_page)
+        self.run_in_background(self.session.screen_memory.load_activity_log(), open_activity_page)
 
     def open_newest_watch_night(self) -> None:
         """Open the page of the newest night of the watches, with the nights before it."""
@@ -109,7 +109,7 @@ class ViewController(Controller):
         """Leave at once if nothing is running and no GPU setting is altered. Otherwise ask which
         servers to stop and whether to revert the settings."""
         state = self.state
-        server, title = state.living_server, None
+        server, title = state.live_server, None
         if server is not None:
             title = server.title
         works = state.bench.running or state.running_series or state.host.model_work is not None
@@ -166,10 +166,10 @@ class ViewController(Controller):
             await self.session.servers.stop()
         if self.state.alterations and retain_settings:
             self.show_message("leaving the GPU settings on …")
-            await self.session.gpu.guard.keep()
+            await self.session.gpu.guard.keep_settings_on()
         elif self.state.alterations:
             self.show_message("reverting GPU settings …")
-            report = await self.session.gpu.revert(password=password)
+            report = await self.session.gpu.revert_settings(password=password)
             if not report.ok:
                 self.controllers.gpu.show_settings_report(
                     "Not every GPU setting could be reverted", report

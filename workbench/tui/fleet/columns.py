@@ -61,7 +61,7 @@ def _column_from_reading(reading: Reading) -> Column:
     assert column is not None
 
     def value(host: FleetHost) -> float | None:
-        return host.combine_gpu_readings(reading.field, column.of_gpus)
+        return host.aggregate_gpu_readings(reading.field, column.of_gpus)
 
     return Column(column.title, column.cells, value, column.text.format, column.least_width)
 
@@ -238,7 +238,7 @@ def _no_server_texts(host: FleetHost, max_cells: int) -> list[Run]:
 
 
 def _server_sign_and_role(server: FleetServer) -> Run:
-    if server.is_text_doubted:
+    if server.has_suspect_text:
         return "?", "warn"
     if server.can_answer:
         return G.on, "good"

@@ -233,7 +233,7 @@ class StartPlan(Modal[bool]):
         rows = [*self.make_warning_rows(width), *self._head_rows(width)]
         rows.append((("model   ", "dim"), (plan.plan.model, "text")))
         installed = plan.installed or plan.installed_problem
-        facts = filter(None, (installed, f"checked against {plan.checked_against_text}"))
+        facts = filter(None, (installed, f"checked against {plan.flag_source_text}"))
         rows.append((("engine  ", "dim"), ("   ".join(facts), "text")))
         # the estimate is shown once: as a finding if it is a warning or an error
         findings = list(plan.findings)
@@ -252,11 +252,11 @@ class StartPlan(Modal[bool]):
         serious = list(filter(_is_error_or_warning, findings))
         if serious:
             rows += [(), *finding_rows(serious, width)]
-        if plan.real_command is not None:
+        if plan.start_command is not None:
             title = "Command"
             if plan.run_command:
                 title += f", run by {plan.plan.run_as}"
-            rows += [(), ((title, "strong"),), *command_rows(plan.real_command, width)]
+            rows += [(), ((title, "strong"),), *command_rows(plan.start_command, width)]
         hints = list(filterfalse(_is_error_or_warning, findings))
         if hints:
             rows += [(), (("Hints", "strong"),), *finding_rows(hints, width)]
@@ -299,5 +299,5 @@ class StartPlan(Modal[bool]):
             self._redraw()
 
     def action_copy(self) -> None:
-        if self.plan.real_command is not None:
-            self.copy_text(self.plan.real_command.shell())
+        if self.plan.start_command is not None:
+            self.copy_text(self.plan.start_command.shell())

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from workbench.model.server_run import ServerStatus
     from workbench.model.setting_records import Alteration
     from workbench.session.bench.row import BenchRow
-    from workbench.session.since_left import SinceLeft
+    from workbench.session.since_left import ChangesSinceLastScreen
 
 _DAY_S = 86_400.0
 _SERIES = {"A/B": "experiment"}  # by the word in the list of results
 
 
-def changes_since_leaving_text(since: SinceLeft, gpu_count: int) -> str:
+def changes_since_leaving_text(since: ChangesSinceLastScreen, gpu_count: int) -> str:
     """Return the message in one line: the change itself if there is one, else how many of each kind
     there are. `gpu_count` is the number of GPUs of the host."""
     changes = [text for _, text in _change_times_and_texts(since, gpu_count)]
@@ -38,7 +38,9 @@ def changes_since_leaving_text(since: SinceLeft, gpu_count: int) -> str:
     return f"since you left at {_moment_text(since.left_unix_s)}: {what} (l lists it)"
 
 
-def changes_since_leaving_rows(since: SinceLeft | None, gpu_count: int, width: int) -> list[Row]:
+def changes_since_leaving_rows(
+    since: ChangesSinceLastScreen | None, gpu_count: int, width: int
+) -> list[Row]:
     """Return the rows of the activity page about what happened since the last screen closed. [] if
     nothing did."""
     if since is None or not since.has_changes:
@@ -68,7 +70,9 @@ def _change_time_text(unix_s: float) -> str:
     return time_or_date_text(unix_s)
 
 
-def _change_times_and_texts(since: SinceLeft, gpu_count: int) -> Iterator[tuple[float, str]]:
+def _change_times_and_texts(
+    since: ChangesSinceLastScreen, gpu_count: int
+) -> Iterator[tuple[float, str]]:
     """Yield each change with its time, 0.0 if its time is not known."""
     for row in since.results:
         yield row.unix_s, _result_text(row)
@@ -106,7 +110,7 @@ def _server_text(server: ServerStatus) -> str:
     return f"{server.title} was started"
 
 
-def _change_count_texts(since: SinceLeft) -> list[str]:
+def _change_count_texts(since: ChangesSinceLastScreen) -> list[str]:
     kinds = Counter({"result": 0})  # it is named first
     for row in since.results:
         kind = "result"

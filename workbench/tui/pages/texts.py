@@ -75,10 +75,10 @@ def term_rows(terms: Iterable[Term], width: int) -> list[Row]:
 def fit_page_rows(report: FitReport, files: Sequence[str], width: int) -> list[Row]:
     """Return the rows of the page "What fits": the table of quantizations and GPUs, and the lines
     `files` about the files of the model."""
-    from workbench.session.plans.model_fit import fit_blocks
+    from workbench.session.plans.model_fit import fit_report_blocks
     from workbench.tui.block_rows import block_rows
 
-    rows = block_rows(fit_blocks(report), width)
+    rows = block_rows(fit_report_blocks(report), width)
     if files:
         rows += [(), (("Model files", "title"),)]
     for line in files:

@@ -157,7 +157,7 @@ def _chance_difference_pct(state: SessionState, comparison: Comparison) -> float
 
 def _drawn_parts_of_state(state: SessionState) -> tuple[object, ...]:
     """Return what the pane shows of the state. The progress of a benchmark is not drawn here."""
-    under_way = state.bench.under_way
+    under_way = state.bench.is_running_or_queued
     parts = (state.comparison, state.experiment, state.results, state.mark_a, state.mark_b)
     measures_quality = state.running_quality is not None
     return *map(id, parts), state.b_chosen, under_way, measures_quality
@@ -167,7 +167,7 @@ def _empty_pane_text(state: SessionState) -> str:
     have = len(state.results)
     if have < 2:
         then = "Press b to run a benchmark."
-        if state.bench.under_way:
+        if state.bench.is_running_or_queued:
             then = "A benchmark is under way."
         elif state.running_quality is not None:
             then = "A comparison of answers is under way."

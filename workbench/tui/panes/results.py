@@ -601,7 +601,7 @@ class Results(Pane, PickList):
             return f"No result contains “{self.filter_text}”. Press esc to see all."
         if not state.results_read:
             return "The stored results are not read yet."
-        if state.bench.under_way:
+        if state.bench.is_running_or_queued:
             return "No results yet. The first one appears here when its benchmark ends."
         key = "Press s to start the server, then b to benchmark it."
         if server is not None:

@@ -140,7 +140,7 @@ class CommandBar(Painted):
                 (("$ ", "strong"), ("no plan yet", "dim")),
                 _first_step_keys_row(width, first_keys),
             ]
-        command = plan.real_command
+        command = plan.start_command
         if command is None:
             why = ("the plan gives no command: press v to see why", "bad")
             return [(("x ", "bad"), why), self._plan_checks_row(plan, width)]

@@ -90,7 +90,7 @@ def describe_server_start(server: ServerStatus, state: SessionState) -> RunningW
 def describe_bench(state: SessionState) -> RunningWork:
     """Return the row about the running benchmark. The time left is estimated from the completed
     requests or the elapsed seconds."""
-    p, seconds = state.bench.progress, state.bench.limit_s
+    p, seconds = state.bench.progress, state.bench.time_limit_s
     if p is None:
         return RunningWork("benchmark", "starting", key="K", stops="cancels")
     rate = f"{p.in_flight} in flight"

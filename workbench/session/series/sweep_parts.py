@@ -124,7 +124,7 @@ async def conditions_of_plan(
     """Return the conditions that must not change during a sweep of the plan, as text by name:
     engine, the files that the load sends, GPUs and driver. GPUs and driver are missing if no GPU
     can be read. `shape` has fields of BenchSpec."""
-    engine = f"{editor.engine.name} {editor.surroundings.installed_version or UNKNOWN_VERSION_TEXT}"
+    engine = f"{editor.engine.name} {editor.host_context.installed_version or UNKNOWN_VERSION_TEXT}"
     found = {"engine": engine, **_file_names_of_load(parts, shape)}
     with suppress(SettingsError, HostError):  # no GPU can be read
         infos = (await parts.telemetry.get_recent_reading()).infos

@@ -295,7 +295,7 @@ PARTS = {
     "resume=resume_sweep"
     " cancel=cancel_sweep check_flag_values=check_swept_flags plan_tune"
     " estimate_tune_cost=tune_cost tune_load_text=tune_load run_tune",
-    "memory": "load_activity_log last_form store_form",
+    "screen_memory": "load_activity_log=read_activity last_form_values=last_form store_form",
     "hosts": "known_host_names=known_hosts add_host_entry=add_host",
 }
 

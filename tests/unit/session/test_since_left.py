@@ -162,7 +162,7 @@ def test_a_result_that_is_stored_while_the_screen_opens_is_told() -> None:
             _store_detached_results=nothing,
             _own_files_read=own_files_read,
             results=SimpleNamespace(refresh_if_database_changed=refresh_if_database_changed),
-            memory=SimpleNamespace(left_unix_s=LEFT_S),
+            screen_memory=SimpleNamespace(left_unix_s=LEFT_S),
         )
         await Session._show_changes_since_last_screen(session)  # type: ignore[arg-type]
 

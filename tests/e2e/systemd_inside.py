@@ -418,7 +418,7 @@ def test_a_service_of_others_is_found_followed_restarted_and_left(tmp_path: Path
                 == run_id
             )
             assert "sesame" not in repr(session.servers.supervisor.record(run_id))
-            assert await adoption.restart_command(session, run_id) == (
+            assert await adoption.preview_restart_command(session, run_id) == (
                 f"systemctl --{SCOPE} restart -- vllm.service"
             )
             await adoption.restart_in_place(session, run_id)

@@ -234,7 +234,7 @@ def probe_answer(body: dict[str, Any]) -> dict[str, Any]:
     """Return the whole reply of a healthy model, one token for each word."""
     asked = _asked(body)
     tokens = min(40, body["max_tokens"])
-    text = ReplyText(asked).part(0, tokens)
+    text = ReplyText(asked).text_of_token_range(0, tokens)
     choice = {"index": 0, "message": {"role": "assistant", "content": text}}
     counts = usage(len(asked.split()) + 4, tokens)
     return {"model": "m", "choices": [{**choice, "finish_reason": "stop"}], "usage": counts}

@@ -120,7 +120,9 @@ class _Answer:
         if self.kind == "glyphs":
             drawn = random.Random(f"{self.prompt} {place}")
             return "".join(chr(drawn.randrange(0x0400, 0xD000)) for _ in range(3))
-        return "" if self.kind in ("empty", "usage-only") else self._good.part(place, 1)
+        return (
+            "" if self.kind in ("empty", "usage-only") else self._good.text_of_token_range(place, 1)
+        )
 
     @property
     def thoughts(self) -> int:

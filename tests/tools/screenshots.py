@@ -167,7 +167,7 @@ class Scene:
         from workbench.tui.pages.frame import PageFrame
 
         main, box = self.pilot.app.screen_stack[0], self.pilot.app.screen
-        page = main.query_one(PageFrame).top
+        page = main.query_one(PageFrame).visible_page
         return str(getattr(box, "box_title", page.title if page is not None else ""))
 
     async def sweep_ends(self) -> None:
@@ -603,7 +603,7 @@ async def _play_fleet(folder: Path) -> list[Path]:
             session.plans.set_flag("port", port)
             await session.servers.wait_ready(await session.servers.start())
         await altered.link.connect()
-        await altered.gpu.apply(GpuSettings(parse_setting_argument("power-limit=150")))
+        await altered.gpu.apply_settings(GpuSettings(parse_setting_argument("power-limit=150")))
         loads = [
             asyncio.create_task(s.bench.benchmark_target(s.state.run_id, None, seconds=60.0))
             for s in sessions

@@ -61,12 +61,12 @@ def test_another_process_knows_the_preset_of_a_run_by_its_plan(tmp_path: Path) -
     plan = Session.of_host().presets.make_plan(str(file))
     stored = from_json(LaunchPlan, json.loads(json.dumps(to_json(plan))))
     later = Session.of_host()
-    assert "no preset" in later.load.why_preset_is_unreadable(plan.preset_id)
+    assert "no preset" in later.server_load.why_preset_is_unreadable(plan.preset_id)
     later.presets.register_preset_file(stored)
-    assert later.load.make_spec(stored.preset_id, {}).requests == 21
-    assert later.load.why_preset_is_unreadable(plan.preset_id) == ""
+    assert later.server_load.make_spec(stored.preset_id, {}).requests == 21
+    assert later.server_load.why_preset_is_unreadable(plan.preset_id) == ""
     file.unlink()
-    assert "mine.toml" in later.load.why_preset_is_unreadable(plan.preset_id)
+    assert "mine.toml" in later.server_load.why_preset_is_unreadable(plan.preset_id)
 
 
 def test_a_resumed_tune_takes_its_load_and_its_parent_from_the_file(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_resumed_tune_takes_its_load_and_its_parent_from_the_file(tmp_path: Pa
     later = Session.of_host()
     resumed = later.sweeps._tunes._stored_plan(spec)
     assert later.plans._parent_document(resumed)["title"] == "A preset of a file"
-    assert later.load.make_spec(resumed.preset_id, {}).requests == 21
+    assert later.server_load.make_spec(resumed.preset_id, {}).requests == 21
     file.unlink()
     with pytest.raises(PresetError, match=r"mine\.toml"):
         Session.of_host().sweeps._tunes._stored_plan(spec)

@@ -473,7 +473,7 @@ def test_persistence_mode_and_programs_are_looked_at_each_second_of_a_run(tmp_pa
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("lost_at", [Meter.reading_after, GpuAlterations.read])
+@pytest.mark.parametrize("lost_at", [Meter.reading_after, GpuAlterations.read_altered_settings])
 def test_a_lost_connection_keeps_what_was_measured(
     shared: Callable[[Scenario], None],
     monkeypatch: pytest.MonkeyPatch,
@@ -516,7 +516,7 @@ def test_the_settings_are_read_once_before_a_benchmark_and_once_after_it(
 ) -> None:
     """Each reading starts two programs on the host. A command has read them when it began."""
     reads: list[float] = []
-    real = GpuAlterations.read
+    real = GpuAlterations.read_altered_settings
 
     async def read(self: GpuAlterations) -> None:
         reads.append(time.monotonic())

@@ -640,7 +640,7 @@ def test_a_power_limit_that_cannot_be_set_is_out_and_nothing_stays_set() -> None
         await raced._apply(settings, gpu)
         raise SettingsError("the driver did not like it")
 
-    raced.session.sweeps._parts.gpu.apply = refused  # type: ignore[method-assign,assignment]
+    raced.session.sweeps._parts.gpu.apply_settings = refused  # type: ignore[method-assign,assignment]
     found = raced.ended()
     assert f"1: {CAPPED}: out, not started: the driver did not like it" in found.notes
     assert raced.limit_w == 600.0 and "no candidate could be measured" in found.knee_text
@@ -737,7 +737,7 @@ def test_a_host_that_is_lost_while_a_setting_is_made_is_not_blamed_on_the_candid
     async def lost(settings: GpuSettings, gpu: int) -> SettingsReport:
         raise HostError("no telemetry within 20 s: no connection")
 
-    raced.session.sweeps._parts.gpu.apply = lost  # type: ignore[method-assign,assignment]
+    raced.session.sweeps._parts.gpu.apply_settings = lost  # type: ignore[method-assign,assignment]
     with pytest.raises(HostError, match="no connection"):
         raced.ended()
     sweep = raced.progress.sweep

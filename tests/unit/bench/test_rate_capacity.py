@@ -20,7 +20,9 @@ from workbench.bench.rate_capacity import (
     short_run_duration_s,
     verdict_on_rate,
 )
+from workbench.model.errors import InputError
 from workbench.model.slo import LimitAttained, parse_slo
+from workbench.session.series.rate_capacity import RateRange
 
 TTFT = parse_slo("ttft<=500@p95")
 HORIZON_S = 600.0
@@ -165,3 +167,16 @@ def test_claims_about_a_simulated_server_are_true() -> None:
         )
         >= 36
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"horizon_s": 7200.0}, "a horizon of 120 minutes is not possible"),
+        ({"first": 0.5, "horizon_s": 120.0}, "over 2 min are 60 requests"),
+    ],
+)
+def test_a_refused_range_names_its_horizon_in_minutes(given: dict[str, float], text: str) -> None:
+    with pytest.raises(InputError) as refused:
+        RateRange(**given)
+    assert text in refused.value.message

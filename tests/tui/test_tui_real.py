@@ -333,7 +333,7 @@ def test_a_reading_that_comes_while_the_screen_is_removed_is_not_drawn(
 
     def reading_comes(footer: Footer) -> None:
         bridge = footer.app.main.bridge
-        monkeypatch.setattr(bridge.viewer, "show", lambda *what: drawn.append(what))
+        monkeypatch.setattr(bridge.viewer, "draw_changes", lambda *what: drawn.append(what))
         bridge._draw_changes()
         ended.append(True)
 

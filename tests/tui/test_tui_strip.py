@@ -38,7 +38,7 @@ def after_a_benchmark(gpus: int) -> FakeSession:
     history, now = session.timeline.history, session.ticks
     history.clear()
     for tick in range(now - 60, now + 1):
-        session.server_load = 1.0 if now - AGO_S[0] <= tick < now - AGO_S[1] else 0.02
+        session.load = 1.0 if now - AGO_S[0] <= tick < now - AGO_S[1] else 0.02
         session.remember(tick)
     kinds = (EventKind.BENCH_BEGIN, EventKind.BENCH_END)
     for kind, ago_s in zip(kinds, AGO_S, strict=True):

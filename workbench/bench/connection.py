@@ -279,10 +279,10 @@ class Connection:
         return bool(self._out) or not self.connected
 
     def receive_data_and_time_ns(self) -> tuple[bytes | None, int]:
-        """Read once from the socket. Return (data, receive time in monotonic nanoseconds).
+        """Read once from the socket. Return (data, time of arrival in monotonic nanoseconds).
 
         `data` is b"" if the server closed the connection, and None if no data can be returned yet,
-        for example because a TLS record is incomplete.
+        for example because a TLS record is incomplete. The time is 0 if there was nothing to read.
         """
         try:
             data, ancillary, _, _ = self._recvmsg(READ_BYTES, _ANCILLARY_BYTES)

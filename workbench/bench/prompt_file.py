@@ -175,8 +175,8 @@ def parse_sharegpt_turn(turn: Any) -> dict[str, Any]:
 
 
 def _messages_to_last_question(messages: list[Any]) -> list[dict[str, Any]]:
-    """Return the messages up to the last one of the role "user" or "tool". Later messages are the
-    model's answer and are left out. Raises ValueError for an invalid message."""
+    """Return the messages up to the last one of the role "user" or "tool", without later ones.
+    Raises ValueError if there is none, or if any message is invalid."""
     for message in messages:
         if not isinstance(message, dict) or message.get("role") not in _ROLES:
             raise ValueError(f'each message needs a "role", one of {", ".join(_ROLES)}')

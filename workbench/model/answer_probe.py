@@ -147,8 +147,7 @@ class Ask:
 
 
 def why_weights_lack_language(plan: LaunchPlan) -> str:
-    """Return why the text of the plan's model need not be language, by its weights; "" if it
-    must be."""
+    """Return why the plan's weights need not produce language; "" if no reason is known."""
     if plan.flag("load-format") == _RANDOM_WEIGHTS:
         return "its weights are random (load-format dummy)"
     if plan.model_facts is None:

@@ -217,7 +217,8 @@ class Features:
 
     @property
     def has_odd_characters(self) -> bool:
-        """Whether the text has many characters that no language uses."""
+        """Whether a tenth of the text or more are characters that no language uses. False for a text
+        below LEAST_CHARACTERS."""
         return self.characters >= LEAST_CHARACTERS and self.odd_share >= _ODD_SHARE
 
     @property

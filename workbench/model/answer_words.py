@@ -127,7 +127,9 @@ def why_words_are_unordered(answers: Sequence[Answer]) -> str:
 
 
 def are_nearly_equal(one: str, other: str, names: Sequence[str] = ()) -> bool:
-    """Return whether two texts differ in one place of a word or two. Digits and `names` do not count."""
+    """Return whether two texts are equal, apart from one place of up to two words. Texts below 8
+    words must be equal, with 40 letters or more. Case, digits and `names`, in lower case, do not
+    count."""
     a, b = _words_without_names(one, names), _words_without_names(other, names)
     shorter, longer = sorted((a, b), key=len)
     if len(shorter) < _LEAST_EQUAL_WORDS:

@@ -161,8 +161,8 @@ def mask_argv(argv: Sequence[str], secrets: Iterable[str] = ()) -> tuple[str, ..
 
 
 def _mark_secret_arguments(argv: Sequence[str]) -> Iterable[tuple[str, bool]]:
-    """Yield (argument, whether it is a secret) for each argument. An argument is a secret if it
-    follows a flag such as "--api-key"."""
+    """Yield (argument, whether it is a secret) for each argument. Secrets are all arguments between
+    a flag such as "--api-key" and the next flag, and what looks like a key directly after "-k"."""
     under_secret = key_may_follow = False
     for arg in argv:
         if arg.startswith("-"):
@@ -272,8 +272,9 @@ def mask_command(command: Command) -> Command:
 
 
 def secret_values(command: Command) -> tuple[str, ...]:
-    """Return the values of the secret flags ("--api-key K", "--api-key=K") and of the secret
-    environment variables of a command, longest first."""
+    """Return the secret values in a command's flags and environment variables, longest first.
+    Examples of flags are "--api-key KEY" and "--api-key=KEY". Values of one character are left
+    out, and so is a separate value that begins with "-"."""
     pairs = [*command.env.items(), *(tuple(a.partition("=")[::2]) for a in command.argv)]
     found = {value for name, value in pairs if is_secret_name(name)}
     found |= {arg for arg, under_secret in _mark_secret_arguments(command.argv) if under_secret}

@@ -414,10 +414,13 @@ def _here_document_parts(text: str) -> Word:
 def parse_word_parts(
     text: str, start_characters: str = "$`", quotes: str = "", escapable: str = ""
 ) -> Word:
-    """Return the parts of a text: plain text, variables and code. Only the characters in
-    `start_characters` begin a variable or code. A text between two of the quotation marks in
-    `quotes` loses them, and a character in `escapable` loses the backslash before it, as in a
-    shell. All other characters, such as spaces, are plain text."""
+    """Return the parts of a text: plain text, variables and code.
+
+    Only the characters in `start_characters` begin a variable or code. A text between two of the
+    quotation marks in `quotes` loses them, and a character in `escapable` loses the backslash
+    before it, as in a shell. In double quotes, the shell's own rules apply. All other characters,
+    such as spaces, are plain text. Raises InputError for a quote or bracket that is not closed.
+    """
     lexer = _Lexer(text)
     parts: list[Part] = [""]
     while lexer.at < len(text):

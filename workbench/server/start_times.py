@@ -84,7 +84,8 @@ def _format_difference(now: ServerStatus, before: ServerStatus | None) -> str:
 def _format_most_changed_phase(
     phases: Sequence[tuple[str, float]], before: dict[str, float], *, longer: bool
 ) -> str:
-    """Return the phase that differs most from the start before, in the direction of the whole."""
+    """Return a text about the phase that changed most; "" if none changed by 1 s that way. `longer`
+    is the way in which the whole start changed. Only phases that both starts had count."""
     sign = 1.0 if longer else -1.0
     apart = [(sign * (s - before[name]), name, s) for name, s in phases if name in before]
     widest, name, s = max(apart, default=(0.0, "", 0.0))

@@ -188,8 +188,8 @@ class Replica:
             self.waiting.remove(sequence)
 
     def activity(self, interval_s: float) -> GpuActivity:
-        """Return the activity of the replica's GPUs in the last `interval_s` seconds, and start to
-        measure the next interval."""
+        """Return the activity of the replica's GPUs since the last call, `interval_s` seconds ago. If
+        a step began before and still runs, return the activity during such a step."""
         now = asyncio.get_running_loop().time()
         idle, self.idle_s = self.idle_s, 0.0
         if self.idle_since:

@@ -133,7 +133,8 @@ def justify_row(left: Row, right: Row, width: int) -> Row:
 
 def wrap_text(text: str, width: int, indent: str = "") -> list[str]:
     """Return `text` as lines of at most `width` cells (at least 8), broken at blanks if possible.
-    `indent` begins every line but the first."""
+    Line breaks are kept. `indent`, which must be narrower than `width`, begins each continuation
+    line."""
     import textwrap
 
     lines: list[str] = []
@@ -168,8 +169,8 @@ def _wrap_wide_text(text: str, width: int, indent: str) -> list[str]:
 
 
 def paragraph_rows(text: str, width: int, role: str = "text", indent: str = "") -> list[Row]:
-    """Return `text` as rows of at most `width` cells, in the style of `role`. `indent` begins every
-    row but the first."""
+    """Return `text` as rows in the style of `role`, wrapped as `wrap_text` does. `indent` begins each
+    continuation row."""
     return [((line, role),) for line in wrap_text(text, width, indent)]
 
 

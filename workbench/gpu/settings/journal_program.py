@@ -119,7 +119,8 @@ class JournalProgram:
         return blocks * disk.f_frsize < _LEAST_FREE_BYTES
 
     def read_text_or_damage(self) -> tuple[str | None, str | None]:
-        """Return (text of the journal, why the file cannot be a journal)."""
+        """Return (text of the journal, why the file cannot be a journal); one or both are None. Both
+        are None if there is no journal. Raises OSError if the file cannot be read otherwise."""
         try:
             at = self.file.at
         except FileNotFoundError:

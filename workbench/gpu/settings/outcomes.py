@@ -111,8 +111,8 @@ def foreign_lock_note(before: object) -> str:
 
 
 def _text_of_lower_enforced_limit(one: SettingCommand, after: CurrentValues | None) -> str | None:
-    """Return, as text, the limit that the driver enforces, if it is lower than the value that the
-    command set. Otherwise return None."""
+    """Return the limit that the driver enforces, as text, if it is clearly below the one set.
+    Return None if it is not, if it is unknown, and for a setting without such a limit."""
     setting = setting_of(one.setting)
     if after is None or not isinstance(setting, NumberSetting):
         return None

@@ -564,8 +564,9 @@ class Bench:
 
 
 def _kind_and_id_of_running_series(state: SessionState) -> tuple[str, int] | None:
-    """Return the kind and the id of the series that measures now; None if none does. A sweep resumes
-    the experiments of its own."""
+    """Return (kind, id) of the series that measures now; None if none does. The kind is "tune",
+    "sweep" or "experiment". A sweep goes before an experiment that runs as a part of it, because
+    the sweep resumes that experiment."""
     sweep, experiment = state.sweep, state.experiment
     if sweep is not None and sweep.state == SeriesState.RUNNING:
         return "tune" if sweep.kind == TUNE else "sweep", sweep.id

@@ -529,8 +529,9 @@ async def _wait_until_idle(engine: EngineWatch) -> bool:
 def _failed_prompt_and_output_tokens(
     spec: BenchSpec, summary: BenchSummary, abandoned: AbandonedRequests
 ) -> tuple[int, int]:
-    """Return how many prompt tokens and output tokens the engine may have counted for the failed
-    requests and those that the probe `abandoned`, at most."""
+    """Estimate how many prompt and output tokens the engine counted for unanswered requests. These
+    are the failed ones, and those that the probe `abandoned`. A failed request counts as a long
+    one; without a good request or a trace, its prompt is unknown and counts as 0."""
     failed, good = summary.requests_failed, summary.requests_ok
     prompt_tokens, output_tokens = 0.0, spec.max_tokens * (1 + spec.length_spread)
     if spec.trace:

@@ -145,7 +145,7 @@ class TextProbe:
         await self._recount_tokens(count, until_s)
 
     async def send_prompts_after_load(self) -> None:
-        """Send the part after the load."""
+        """Send the prompts that follow the load, if an ask before the load was answered."""
         if self.skipped or not self._probed:
             return
         asks = make_short_asks(_ASKS_ALONE_BEFORE + _ASKS_ALONE_AFTER)[_ASKS_ALONE_BEFORE:]

@@ -99,8 +99,10 @@ class EngineReader:
         )
 
     async def _read_external_server(self) -> None:
-        """Read the counters of a server that Workbench did not start. If none is known, search the
-        host for such a server, but not more often than every _LOOK_INTERVAL_S seconds."""
+        """Read and store the counters of a server that Workbench did not start, if that is due. If
+        none is known, search the host for such a server, but not more often than every
+        _LOOK_INTERVAL_S seconds. After more than _MAX_FAILED_READINGS failures, forget the server.
+        """
         if self._external is None and time.monotonic() - self._looked_s >= _LOOK_INTERVAL_S:
             from workbench.server.external_servers import ExternalMetrics
 

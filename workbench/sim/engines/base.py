@@ -315,8 +315,8 @@ class SimulatedEngine:
         return {}
 
     def stream_end_events(self, reply: ApiReply, sequence: RequestSequence) -> str:
-        """Return the last server-sent events of a streamed reply: finish_reason (unless the last
-        text had it), usage, [DONE]."""
+        """Return the last events of a streamed reply: finish_reason, usage if requested, [DONE].
+        finish_reason is left out if the last text had it."""
         fields, text = self.extra_reply_fields(sequence), ""
         if not self.finish_on_content:
             text += reply.finish_event_text({} if reply.usage_chunk else fields)

@@ -139,8 +139,8 @@ class HostController(Controller):
                 )
 
     def _last_known_state_text(self, name: str) -> str:
-        """Return the last known state of a host or cluster as text, for its row in the list; "" for
-        a host that was not checked."""
+        """Return what is known about a host or cluster, as text for its row in the list of hosts. It
+        is "" for a host that was not checked, and "asking …" for a cluster that was not read."""
         if not name.startswith(CLUSTER_PREFIX):
             return self.known_states.get(name, "")
         if name == self.state.host.name:

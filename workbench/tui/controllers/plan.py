@@ -208,8 +208,8 @@ class PlanController(Controller):
         return next(row for row in rows if (row.is_env, row.name) == (False, name))
 
     async def _edit_executable(self, row: FlagRow) -> None:
-        """Ask for the program that starts the engine: one of the programs found on the host, or a
-        path from the user."""
+        """Ask which program starts the engine, and set it for this plan or for every plan. The user
+        chooses the engine's own program or one found on the host, or types a path."""
         session, host, plan = self.session, self.state.host.name, self.state.plan
         assert plan is not None  # its row is edited
         own = f"{row.default}, as PATH finds it"

@@ -192,8 +192,8 @@ def number_texts(host: FleetHost, width: int) -> list[Run]:
 
 
 def _number_text(column: Column, host: FleetHost) -> str:
-    """Return the host's number in a column. Without one, the text is "-" if there is no server that
-    could have a token rate, else "n/a"."""
+    """Return the host's number in a column as text; "n/a" or, for tok/s only, "-" without one.
+    The "-" says that none of the host's servers is READY, so that none can have a token rate."""
     value = column.value(host)
     if value is not None:
         return column.text(value)

@@ -120,7 +120,8 @@ class MeasurementPage(Page):
 
     @property
     def latest_measurement(self) -> Experiment | Sweep | None:
-        """Return the sweep or experiment that is running or ran last; None if there is none."""
+        """Return the newest measurement of the page's kind, running or ended; None if there is none.
+        Each subclass says which that is."""
         return None
 
     @property

@@ -98,8 +98,8 @@ class TabRow(Painted):
 
 
 def text_at(rows: Sequence[Row], offset: Offset | None) -> str:
-    """Return the text with one style at the position `offset` of `rows`; "" if `offset` is None or
-    outside the rows."""
+    """Return the text of the run (text, role) that covers the cell `offset` of `rows`; "" if none
+    does, or if `offset` is None."""
     if offset is None or not 0 <= offset.y < len(rows):
         return ""
     end = 0

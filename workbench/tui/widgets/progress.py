@@ -174,7 +174,7 @@ class ProgressRows(Painted):
         self.works: list[RunningWork] = []
 
     def show(self, state: SessionState) -> None:
-        """Draw the rows about the running work, with its elapsed times."""
+        """Draw a row for each running work, up to MOST_ROWS; hide the widget if there is none."""
         before, self.works = len(self.works), self.list_running_work(state)[:MOST_ROWS]
         if len(self.works) != before:
             self.display = bool(self.works)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from urllib.parse import urlsplit
 
 from workbench.bench import steadiness
 from workbench.bench.records import SHORT_ANSWER, RequestRecord, successful, sum_of_field
@@ -249,7 +250,7 @@ def result_notes(
     accuracy of the times."""
     good = successful(counted)
     notes = list(facts.notes)
-    if spec.insecure and spec.url.startswith("https:"):
+    if spec.insecure and urlsplit(spec.url).scheme == "https":
         notes.append("the server's certificate was not checked (--insecure)")
     if window.why and good:
         notes.append(f"rates cover the whole run, including ramp and tail: {window.why}")

@@ -63,10 +63,13 @@ class _Connection:
 
 class KeptConnection:
     """Requests pages of the server at `base_url`, which is plain HTTP and may have a path. Each
-    request has the query `query`, and the API key, if there is one."""
+    request has the query `query`, and the API key, if there is one. Raises ValueError for a URL of
+    another scheme: the key would go out unencrypted."""
 
     def __init__(self, base_url: str, query: str = "", api_key: str | None = None) -> None:
         parts = urlsplit(base_url)
+        if parts.scheme != "http":
+            raise ValueError(f"{base_url!r} is not a URL of plain HTTP")
         self._host, self._port = parts.hostname or "", parts.port or 80
         self._base_path = quote(parts.path.rstrip("/"), safe=_PATH_CHARACTERS)
         self._query = f"?{query}" if query else ""
@@ -204,7 +207,7 @@ async def open_kept_connection(
 ) -> AsyncIterator[AskPath]:
     """Yield a function that makes small requests to the server at `base_url`, with the API key if
     there is one. `tls` returns the TLS context for a server behind https."""
-    if not base_url.startswith("https:"):
+    if urlsplit(base_url).scheme != "https":
         with contextlib.closing(KeptConnection(base_url, api_key=api_key)) as kept:
             yield kept.ask
         return

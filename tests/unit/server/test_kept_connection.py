@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import threading
 from collections.abc import Iterable
 from contextlib import closing
@@ -11,7 +12,7 @@ import pytest
 from support.scripted_server import FIN, RST, Request, ScriptedServer, Step
 
 from workbench.server import kept_connection
-from workbench.server.kept_connection import KeptConnection
+from workbench.server.kept_connection import KeptConnection, open_kept_connection
 from workbench.server.small_requests import Reply
 
 PLAIN = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -31,6 +32,38 @@ def test_requests_go_below_the_path_of_the_base_url() -> None:
         "GET /my%20models/%C3%A9/metrics?asked_by=workbench HTTP/1.1",
         "POST /my%20models/%C3%A9/tokenize HTTP/1.1",
     ]
+
+
+def first_byte_sent_to(scheme: str) -> bytes:
+    """Return the first byte that a request with an API key sends to a server at `scheme`."""
+    found: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        found.append(await reader.read(1))
+        writer.transport.abort()
+
+    async def go() -> None:
+        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+            url = "{}://{}:{}".format(scheme, *server.sockets[0].getsockname())
+            tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            async with open_kept_connection(url, "key-1", lambda: tls) as ask:
+                reply = await ask("/metrics", None, 30.0)
+            assert reply.status is None
+
+    asyncio.run(go())
+    return found[0]
+
+
+def test_a_key_goes_out_encrypted_whatever_the_case_of_the_scheme() -> None:
+    """`HTTPS://host` was taken for plain HTTP, and the API key went out unencrypted."""
+    assert first_byte_sent_to("HTTPS") == b"\x16"  # of a TLS handshake
+    assert first_byte_sent_to("HTTP") == b"G"  # of a GET
+
+
+def test_a_plain_connection_refuses_another_scheme() -> None:
+    for url in ("https://box", "HTTPS://box", "box:8000", ""):
+        with pytest.raises(ValueError, match="not a URL of plain HTTP"):
+            KeptConnection(url, api_key="key-1")
 
 
 def replies(url: str, count: int, api_key: str | None = None) -> list[Reply]:

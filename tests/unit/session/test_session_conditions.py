@@ -249,6 +249,9 @@ def test_all_results_of_an_arm_have_one_label() -> None:
         ("http://[::1]:80/v1", "http://[::1]:80", 80, True),
         ("http://box/llm/v1", "http://box/llm", 80, False),
         ("https://10.0.0.1", "https://10.0.0.1", 443, False),
+        ("HTTPS://Box/v1", "https://Box", 443, False),
+        (" Https://box:8443/llm", "https://box:8443/llm", 8443, False),
+        ("HTTP://127.0.0.1:8000/v1", "http://127.0.0.1:8000", 8000, True),
     ],
 )
 def test_addresses(url: str, base: str, port: int, loopback: bool) -> None:

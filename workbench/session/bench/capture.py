@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from workbench.model.errors import InputError, ServerError
 from workbench.session.bench.server_load import forward_server_port
@@ -29,7 +30,7 @@ async def reach_server(
         opened = forward_server_port(session.host, status.port, status.node)
     else:
         address = server_address.parse_server_url(url)
-        if address.base.startswith("https:"):
+        if urlsplit(address.base).scheme == "https":
             raise InputError(
                 f"{url} is encrypted, so what passes cannot be read",
                 next_step="give the http address of the server behind it",

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class ServerAddress:
     """The parts of the base URL of a server."""
 
-    base: str  # without /v1 and what follows it
+    base: str  # without /v1 and what follows it; its scheme is in lower case
     hostname: str
     port: int
     loopback: bool
@@ -68,7 +68,7 @@ def parse_server_url(url: str) -> ServerAddress:
             "the URL contains a user name or password, which Workbench does not use",
             next_step="put the API key into an environment variable and give --api-key-env NAME",
         )
-    base = _ENDPOINT_PATH.sub("", url)
+    base = _ENDPOINT_PATH.sub("", parts.geturl())  # a scheme has no case: HTTPS is https
     return ServerAddress(
         base,
         parts.hostname,
@@ -82,7 +82,7 @@ async def read_served_models(base: str, spec: BenchSpec) -> ServedModels:
     `spec`. Raises BenchError if the server does not answer or rejects the key."""
     key_env = spec.api_key_env
     key = api_key(key_env, os.environ) if key_env else None
-    if base.startswith("https:"):
+    if urlsplit(base).scheme == "https":
         answer = await _models_over_tls(base, spec, key)
     else:
         with closing(KeptConnection(base, api_key=key)) as kept:

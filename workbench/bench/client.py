@@ -367,8 +367,8 @@ class Client:
 
     def _drop_unsent_requests(self, due_by_ns: int = 0) -> None:
         """Drop all requests that have not started, so that the current phase (warm-up or measured
-        part) starts no more. Add the number of dropped requests that were due by `due_by_ns`
-        (monotonic nanoseconds) to the counter `unsent`."""
+        part) starts no more. Add the number of those that were due by `due_by_ns` (monotonic
+        nanoseconds) to the counter `unsent`; a turn whose user still thinks does not count."""
         self.unsent += sum(
             0 < one.due_ns <= due_by_ns for one in self._ready
         ) + self._phase.drop_unstarted_requests(due_by_ns)
@@ -854,7 +854,8 @@ class Client:
 
     def _fraction_of_load_done(self, running: list[Exchange]) -> float:
         """Return the share (0 to 1) of the run's requests, including the warm-up, that is done. The
-        requests in flight (`running`) count in proportion to their received tokens."""
+        requests in flight (`running`) count in proportion to their received chunks, each taken as
+        one token."""
         parts = (
             len(one.reply.stamps_ns) / self.workload.max_tokens(one.index, warmup=one.warmup)
             for one in running

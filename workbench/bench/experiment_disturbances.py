@@ -240,8 +240,8 @@ def _trend_sentence(slope: float, pairs: Sequence[Pair], arms: Sequence[Runs]) -
 
 
 def _report_order_effect(pairs: Sequence[Pair], slope: float) -> Iterator[str]:
-    """Yield a sentence if the second run of a pair differs from the first one, whichever arm it is,
-    by more than the trend `slope` explains.
+    """Yield a sentence if the second run of a pair clearly differs from the first one, whichever arm
+    it is, beyond what the trend `slope` explains. Too few pairs to tell yield none.
 
     In pairs that begin with A this effect adds to log(B/A), in the others it is subtracted, as the
     difference between two machines is in an experiment on two hosts (twins.py)."""

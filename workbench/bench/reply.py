@@ -319,7 +319,8 @@ def _token_count_in(usage: dict[str, Any] | None, key: str) -> int | None:
 
 def error_text(body: bytes) -> str:
     """Return the message in the body of an error answer, as one line of at most 300 characters.
-    Understands {"error": {"message": …}}, {"detail": …}, {"message": …} and plain text."""
+    Understands {"error": {"message": …}}, {"detail": …}, {"message": …}, {"error_message": …} and
+    plain text. Other JSON is returned as JSON."""
     text = clean_text(body, lines=True)
     try:
         found: Any = json.loads(body)

@@ -327,7 +327,8 @@ def _detect_parser_form_and_lines(
     path: Path, file: BinaryIO
 ) -> tuple[ParseRow, str, Iterator[tuple[int, str]]]:
     """Return what parses a line, the name of the format, and the lines with their numbers. The lines
-    of a CSV file come without its header."""
+    of a CSV file come without its header. Raises InputError if the file is empty or its first line
+    fits no known format."""
     lines = _numbered_lines(path, file)
     first = next(lines, None)
     if first is None:

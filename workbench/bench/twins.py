@@ -51,9 +51,9 @@ def arms_are_swapped(spec: ExperimentSpec, pair: int) -> bool:
 
 
 def is_a_first(spec: ExperimentSpec, pair: int) -> bool:
-    """Return whether A runs first in pair number `pair`. Of every two successive swapped pairs, A
-    runs first in one, and likewise of every two successive unswapped pairs. The experiment's seed
-    decides in which one. A drift of the machines then looks neither like a difference between A and
+    """Return whether A runs first in pair number `pair`. Of the first and second swapped pair, the
+    third and fourth, and so on, A runs first in one, and likewise of the unswapped pairs. The
+    experiment's seed decides in which one. A drift of the machines then looks neither like a difference between A and
     B nor like a difference between the hosts."""
     number = pair // 2  # among the pairs of its kind: of every two pairs one is swapped
     kind = "swapped" if arms_are_swapped(spec, pair) else "unswapped"

@@ -284,8 +284,8 @@ class CapacitySearch:
 
 
 def user_capacity_sentence(search: CapacitySearch, *, ended: bool) -> str:
-    """Return the answer in one or two sentences: how many users hold, how many fail, what is open,
-    and which limit binds. `ended` says whether the search came to its end."""
+    """Return the answer as clauses in one line: how many users hold, how many fail, what is open,
+    which limit binds, and which verdicts changed. `ended` says whether the search came to its end."""
     holds, fails = search.highest_level_that_holds, search.lowest_level_that_fails
     changed = _changed_verdict_sentences(search)
     if holds is None and fails is None:

@@ -28,7 +28,7 @@ _Rule = Callable[[Situation], Iterator[Finding]]
 
 
 def _for_engine(name: str) -> Callable[[_Rule], _Rule]:
-    """Limit a rule to plans of one engine."""
+    """Return a decorator that limits a rule to plans of the engine `name`."""
 
     def restrict_to_engine(rule: _Rule) -> _Rule:
         @wraps(rule)

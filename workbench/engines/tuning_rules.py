@@ -277,8 +277,8 @@ def report_risky_flags(here: Situation) -> Iterator[Finding]:
 
 
 def report_flags_without_effect(here: Situation) -> Iterator[Finding]:
-    """Report flags and variables that change nothing in this plan, because another flag is missing
-    or the value is the default."""
+    """Report flags that change nothing in this plan, because they need a parallel size above 1 or
+    the user set them to the default, and variables that change nothing or only slow the engine."""
     for setting in here.plan.flags:
         unset = (PlanChange(setting.name, None),)
         if needs := _list_missing_parallel_sizes(here, setting):

@@ -411,8 +411,9 @@ class Vllm(Engine):
     def launch_prefix(self, plan: LaunchPlan) -> tuple[str, ...]:
         """Return the first words of the command. If the plan's executable is a Python interpreter,
         the server is started as the module vllm.entrypoints.openai.api_server, which all versions
-        have. "serve" is appended to a program such as /opt/v/bin/vllm, but not to that module or to
-        a container image."""
+        have. "serve" is appended to a program such as /opt/v/bin/vllm, but not to that module, to a
+        container image, or to words that end with it. Without an executable, the engine's usual
+        words are returned."""
         if not plan.executable:
             return self.launch
         if is_python_interpreter(plan.executable):

@@ -330,7 +330,8 @@ def _loop_and_covered_length(text: str) -> tuple[str, int]:
 
 
 def _repeated_tail(text: str) -> str:
-    """Return the short unit that is repeated at the end of the text; "" if none is."""
+    """Return the short unit that is repeated at the end of the text; "" if none is. Units of which
+    rulers and tables consist, such as "-" or blanks, do not count."""
     for period in range(1, _SHORT_LOOP + 1):
         unit = text[-period:]
         if text.endswith(unit * _TAIL_REPEATS) and not _RULERS.issuperset(unit):

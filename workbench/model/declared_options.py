@@ -79,7 +79,7 @@ def number_text(number: float) -> str:
 
 
 def name_for_message(field: str) -> str:
-    """Return the name of a field for a message, without its unit: "stall" for stall_s."""
+    """Return the name of a field for a message, without its unit s, c or pct: "stall" for stall_s."""
     words = field.split("_")
     if len(words) > 1 and words[-1] in ("s", "c", "pct"):
         del words[-1]

@@ -200,9 +200,9 @@ def mask_env(env: Mapping[str, str], secrets: Iterable[str] = ()) -> dict[str, s
 
 
 def mask_data(data: Any, name: str = "") -> Any:
-    """Return a copy of JSON data with its secrets masked: values under a secret name, values after
-    a secret flag in a list, and texts that look like a key. `name` is the name under which `data`
-    was found."""
+    """Return a copy of JSON data with its secrets masked: texts under a secret name, texts after a
+    secret flag in a list, and texts that look like a key. Numbers stay, and so do texts that have a
+    name of their own in an object under a secret name. `name` is the name of `data`."""
     if isinstance(data, (int, float)):  # most values of a result; a check of an ABC takes longer
         return data
     if isinstance(data, Mapping):

@@ -78,7 +78,7 @@ def limit_error(why: str) -> str:
 
 
 def broken_limit(point: SweepPoint) -> str:
-    """Return the limit that a measured point has broken; "" if it keeps all, or has no value."""
+    """Return the limit that a measured point has broken; "" if none is known to be broken."""
     error = point.error or ""
     if not error.startswith(_BREAKS):
         return ""

@@ -25,7 +25,8 @@ def read_fields_and_reasons(
     kind: Any, json_object: Any, readers: Mapping[str, Reader] | None = None
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Return (values, reasons): the fields of the dataclass `kind` that `json_object` has,
-    and for each impossible value the reason why it is left out. `readers` has the readers of fields
+    and for each impossible value the reason why it is left out. A null and a field that `kind` lacks
+    are left out without a reason. `readers` has the readers of fields
     with other types than numbers, texts and lists of these. Raises ValueError if `json_object` is no
     object."""
     if not isinstance(json_object, Mapping):

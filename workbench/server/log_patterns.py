@@ -697,7 +697,7 @@ def _explain_error_kind(
 ) -> Finding | None:
     """Return a finding with the kind of the error and its place in the engine's code. If a log pattern
     explains the whole message, of which the log has several lines, return its finding. None if one of
-    the codes `known_codes` explains the error."""
+    the codes `known_codes` explains the error, or if no pattern fits it."""
     pattern = _find_general_pattern(error.line, engine) or _find_pattern(
         error.line, engine, known_codes
     )
@@ -1093,7 +1093,8 @@ def find_logged_error(lines: Sequence[str], engine: str | None = None) -> Logged
     """Return the line of a log that explains a failure; None if no line looks like an error.
 
     It is the first line that matches a log pattern of the level ERROR that is not general. If there
-    is none, it is the first exception or error that does not merely report an earlier error.
+    is none, it is the first exception or error that does not merely report an earlier error. If all
+    merely report one, it is one of these, with `only_reports`.
     """
     split = "\n".join(lines).split("\n")
     first_of_form: dict[str, int] = {}  # a busy log repeats a few forms of lines

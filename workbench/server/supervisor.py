@@ -336,7 +336,7 @@ class Supervisor:
     def _end_mark_texts_by_run(
         self, read: Sequence[detached_process.ProcessStatus]
     ) -> dict[str, str | None]:
-        """Return the end marks that the runs `read` get, by run id."""
+        """Return the text of each run's end mark by run id; None for a run of `read` that gets none."""
         processes = {_run_id_of_process(process): process for process in read}
         return {
             run_id: old_runs.end_mark_text(process, self._runs[run_id].status)

@@ -143,8 +143,9 @@ class ScreenMemory:
             await self._results().compare(a, b)
 
     async def load_activity_log(self) -> None:
-        """Read the activity log of this host into the session's state. The log has the actions of
-        every Workbench of this user."""
+        """Read the newest part of this host's activity log into the session's state, where it takes
+        the place of the activity on other hosts. The log has the actions of every Workbench of this
+        user."""
         host = self._core.host.name
         kept = await asyncio.to_thread(activity_log.read_newest_entries, host, MAX_KEPT_ACTIVITY)
         found = dict.fromkeys(map(_activity_from_log_entry, kept))

@@ -135,7 +135,7 @@ class GuardFiles(JournalFile):
 
     def pid_that_requests_end(self) -> int | None:
         """Return the id of the process that asks to take this guard's place. Return 0 if the
-        request names no process, and None if there is no request."""
+        request names no process or cannot be read, and None if there is no request."""
         try:
             os.stat("leave", dir_fd=self.home, follow_symlinks=False)
             return int(read_regular_file("leave", self.home))

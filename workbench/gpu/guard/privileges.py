@@ -260,8 +260,9 @@ def user_behind_sudo(sudo_uid: str) -> pwd.struct_passwd | None:
 
 
 def check_only_root_can_write(program: str) -> str:
-    """Return the path of a program's file without links. Raises UnsafeProgramError if anybody but root can
-    change the file or a directory on its path."""
+    """Return the path of a program's file without links. A name without a directory is one in
+    /usr/bin. Raises UnsafeProgramError if anybody but root can change the file or a directory on
+    its path, or if one of these cannot be examined."""
     real = here = os.path.realpath(program if os.path.isabs(program) else "/usr/bin/" + program)
     while True:
         try:

@@ -625,7 +625,9 @@ async def _request_lock(host: Host, path: str, owner: str, dead: Sequence[str]) 
 
 
 async def _acquire_lock(host: Host, path: str) -> JournalAnswer:
-    """Lock the journal, and return what the host says about it then."""
+    """Lock the journal, and return what the host says about it then. The lock of a process that has
+    ended does not count. Raises SettingsError if the journal is unusable, or if another Workbench
+    holds the lock for longer than WAIT_S seconds."""
     until = time.monotonic() + WAIT_S
     owner, dead = owner_token(), list[str]()
     while True:

@@ -492,8 +492,9 @@ class Bench:
 
     async def restart_and_compare_results(self, *, quality: bool = True) -> None:
         """Restart the server with the plan under edit, repeat the last benchmark, and compare the
-        two results. If the plan changes a setting on which the answers depend, compare the answers
-        before and after the restart too, unless `quality` is false. Raises BenchError if such a
+        two results. Without an earlier result, only measure the new server. If the plan changes a
+        setting on which the answers depend, compare the answers before and after the restart too,
+        unless `quality` is false. Raises BenchError if such a
         restart is under way already, or if the new server does not become READY."""
         host = self._core.host.name
         if _RESTART_AND_COMPARE in self._core.state.busy:

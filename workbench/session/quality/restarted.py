@@ -138,7 +138,7 @@ class AnswersOfRestart:
 
     def _settings_that_change_answers(self) -> Sequence[str]:
         """Return the settings of the plan in which the answers may differ from those of the selected
-        run. () if that is not READY."""
+        run. () if that is not READY, or if one of the two plans is unknown."""
         status, editor = self._core.state.server, self._plans.current
         if status is None or status.state is not ServerState.READY or editor is None:
             return ()

@@ -410,7 +410,7 @@ def _page_differences(
 
 
 def _stated_and_expected_excerpts(line: str, expected: str) -> tuple[str, str]:
-    """Return both lines from a little before the first character in which they differ."""
+    """Return excerpts of both lines, from a little before the first character in which they differ."""
     at = next(
         (i for i, (x, y) in enumerate(zip(line, expected, strict=False)) if x != y),
         min(len(line), len(expected)),

@@ -275,7 +275,8 @@ class ExperimentConduct(Design[ExperimentRun]):
     async def _make_warm_up_runs(self) -> None:
         """Make the first runs, whose results are discarded because a cold machine is slower. By
         default this is one run on each host, or one run of each arm whose server must compile at
-        its next start. A resumed experiment repeats these runs."""
+        its next start. With `throw_away` it is one run of each arm; if that is False, there is
+        none. A failed run is repeated. A resumed experiment repeats these runs."""
         spec = self.experiment.spec
         if spec.throw_away is False:
             return

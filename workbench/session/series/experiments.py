@@ -133,7 +133,7 @@ class Experiments:
         return known
 
     async def _read_results(self, experiment: Experiment) -> Sequence[BenchResult]:
-        """Return the stored results of the finished runs."""
+        """Return the stored results of the finished runs, without those that were deleted."""
 
         def read_stored_results() -> Sequence[BenchResult]:
             found = []

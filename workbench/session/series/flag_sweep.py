@@ -241,7 +241,7 @@ class FlagSweep(SweepDesign):
     async def run_experiment(self, b: Arm, **spec_fields: Any) -> Experiment:
         """Compare the plan with the changes `b` against the plan as it is, in an experiment, and
         return the experiment. `spec_fields` has fields of ExperimentSpec. If a resumed sweep had begun
-        this experiment already, continue the experiment."""
+        this experiment already, continue it, or return it if it is done."""
         options = {**self.experiment_options(), **spec_fields}
         left_s = self.progress.limit.remaining_s
         minutes = None if left_s is None else left_s / 60

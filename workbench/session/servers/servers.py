@@ -264,7 +264,7 @@ class Servers:
     async def _has_no_runs(self) -> bool:
         """Return whether this machine has no directory of a run. The supervisor need not be loaded
         then: with all that it needs it takes 1.3 MiB. Return False on another host, which would
-        have to be asked for it."""
+        have to be asked for it, and if the supervisor is loaded or the directory cannot be read."""
         host = self._core.host
         if self._supervisor is not None or not host.is_local or is_cluster(host):
             return False

@@ -200,12 +200,14 @@ def mask_env(env: Mapping[str, str], secrets: Iterable[str] = ()) -> dict[str, s
 
 
 def mask_data(data: Any, name: str = "") -> Any:
-    """Return a copy of JSON data with its secrets masked: texts under a secret name, texts after a
-    secret flag in a list, and texts that look like a key. Numbers stay, and so do texts that have a
-    name of their own in an object under a secret name. `name` is the name of `data`."""
+    """Return a copy of JSON data with its secrets masked: all texts under a secret name, at any
+    depth, values after a secret flag in a list, and texts that look like a key. Numbers are not
+    masked. `name` is the name under which `data` was found."""
     if isinstance(data, (int, float)):  # most values of a result; a check of an ABC takes longer
         return data
     if isinstance(data, Mapping):
+        if name and is_secret_name(name):
+            return {k: mask_data(v, name) for k, v in data.items()}
         return {k: mask_data(v, str(k)) for k, v in data.items()}
     if isinstance(data, (list, tuple)):
         if is_secret_name(name):

@@ -356,3 +356,10 @@ def test_a_long_line_without_a_secret_is_searched_in_one_pass(part: str) -> None
     """A line of a log may have 64 KiB, and clients choose what an engine logs."""
     line = "key " + part * (64 * 1024 // len(part))
     assert len(mask_text(line)) <= len(line)
+
+
+def test_texts_below_a_secret_name_are_masked_at_any_depth() -> None:
+    data = {"api_key": {"value": "abcd"}, "token": ["a", {"x": ["secretword"]}], "x": {"y": "open"}}
+    masked = mask_data(data)
+    assert "abcd" not in repr(masked) and "secretword" not in repr(masked)
+    assert masked["x"] == {"y": "open"} and mask_data(masked) == masked

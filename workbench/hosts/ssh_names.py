@@ -17,6 +17,22 @@ from typing import Any
 from workbench.model.errors import InputError
 
 _NAME = re.compile(r"(?:[A-Za-z0-9_.][A-Za-z0-9_.-]*@)?[A-Za-z0-9_][A-Za-z0-9_.:%-]*")
+# ssh_config(5): a keyword, then whitespace or one "=" with whitespace around it, then the arguments
+_DIRECTIVE = re.compile(r"\s*\"?(?P<keyword>[A-Za-z]+)\"?(?:\s*=\s*|\s+)(?P<rest>.*)")
+_ARGUMENT = re.compile(
+    r"""
+    \s*
+    (?P<argument>
+        (?: "(?:\\["'\\]|[^"])*"      # in double quotes
+        |   '(?:\\["'\\]|[^'])*'      # in single quotes
+        |   \\["'\\ ]                # one escaped character
+        |   [^\s"']
+        )+
+    )
+    """,
+    re.VERBOSE,
+)
+_QUOTE_OR_ESCAPED = re.compile(r"""\\(["'\\ ])|["']""")
 _LONGEST = 253  # characters of a name in DNS
 _RESOLVER_WAIT_S = 1.0
 
@@ -79,15 +95,33 @@ def _host_patterns(config: Path, depth: int = 0) -> Iterator[str]:
     except OSError:
         return
     for line in lines:
-        keyword, _, rest = line.strip().replace("=", " ", 1).partition(" ")
-        if keyword.lower() == "host":
-            yield from rest.split()
-        elif keyword.lower() == "include" and depth < 8:
-            for pattern in rest.split():
+        keyword, arguments = _parse_directive(line)
+        if keyword == "host":
+            yield from arguments
+        elif keyword == "include" and depth < 8:
+            for pattern in arguments:
                 base = Path(pattern).expanduser()
                 root = base.parent if base.is_absolute() else config.parent / base.parent
                 for found in sorted(root.glob(base.name)):
                     yield from _host_patterns(found, depth + 1)
+
+
+def _parse_directive(line: str) -> tuple[str, list[str]]:
+    """Return the keyword of a line of an ssh configuration file, in lower case, and its arguments
+    without their quotes. A comment ends the line. The keyword is "" for a line without arguments
+    and for one that ssh refuses because a quote is not closed."""
+    found = _DIRECTIVE.fullmatch(line.rstrip())
+    if found is None:
+        return "", []
+    arguments = []
+    rest = found["rest"]
+    while rest and not rest.startswith("#"):
+        argument = _ARGUMENT.match(rest)
+        if argument is None:
+            return "", []
+        arguments.append(_QUOTE_OR_ESCAPED.sub(r"\1", argument["argument"]))
+        rest = rest[argument.end() :].lstrip()
+    return found["keyword"].lower(), arguments
 
 
 def _is_in_known_hosts(host: str) -> bool:

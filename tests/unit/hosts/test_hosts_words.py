@@ -204,3 +204,20 @@ def test_fake_host_can_lose_its_link() -> None:
         assert [e.connected for e in events] == [False, True]
 
     asyncio.run(main())
+
+
+def test_host_lines_are_read_as_ssh_reads_them(tmp_path: Path) -> None:
+    """A tab after the keyword hid the host, and the words of a comment counted as hosts."""
+    config = tmp_path / "config"
+    config.write_text(
+        "Host\ttabbed\n"
+        "\tHOST  one   two # the box under the desk\n"
+        "Host=equal\nHost = spaced\n"
+        'Host "quoted" next#door\n'
+        "# Host commented\n"
+        "HostName other\n"
+        'Host "open\n'
+        "Host # nothing\n"
+    )
+    names = ["tabbed", "one", "two", "equal", "spaced", "quoted"]
+    assert ssh_names.list_host_aliases(config) == names

@@ -4,7 +4,7 @@ starts."""
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
 from typing import Any
 
@@ -111,14 +111,16 @@ class LaunchPlan:
     sources: Mapping[str, VariableSource] = field(default_factory=dict)
 
     def contains_text(self, value: str) -> bool:
-        """Return whether the string `value` occurs in the plan: in the model, working directory,
-        executable, flags, environment or nodes. It tells whether a preset variable with this value
-        still has an effect after the user's changes."""
-        texts: list[object] = [self.model, self.workdir, *self.executable]
-        texts += [setting.value for setting in (*self.flags, *self.env)]
+        """Return whether the string `value` occurs in the plan, in a place that variables of a
+        preset can fill: the model, working directory, executable, flags, environment, run options,
+        or the name, flags or environment of a node. It tells whether a preset variable with this
+        value still has an effect after the user's changes."""
+        filled: list[object] = [self.model, self.workdir, self.executable]
+        filled += [setting.value for setting in (*self.flags, *self.env)]
+        filled += self.run_options.values()
         for node in self.nodes:
-            texts += [*node.flags.values(), *node.env.values()]
-        return any(value in text for text in map(str, texts))
+            filled += [node.name, *node.flags.values(), *node.env.values()]
+        return any(value in text for text in _list_texts(filled))
 
     @property
     def gpu_count(self) -> int:
@@ -163,6 +165,20 @@ class LaunchPlan:
 
     def without_env(self, name: str) -> LaunchPlan:
         return replace(self, env=_drop_setting(self.env, name))
+
+
+def _list_texts(value: object) -> Iterator[str]:
+    """Yield the strings and numbers in `value` as texts. A switch and None have no text, and the
+    keys of a mapping are not filled with variables."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _list_texts(tuple(value.values()))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _list_texts(item)
+    elif value is not None and not isinstance(value, bool):
+        yield str(value)
 
 
 def _put_setting(settings: tuple[FlagSetting, ...], new: FlagSetting) -> tuple[FlagSetting, ...]:

@@ -5,8 +5,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from workbench.model.plan import LaunchPlan, Node, VariableSource
-from workbench.session.plans.preset_variables import add_cluster_variables
+from workbench.session.plans.preset_variables import (
+    add_cluster_variables,
+    variables_to_remember,
+)
 
 DOCUMENTED = {"head-address": "192.168.1.1", "other": "192.168.1.10", "interface": "eth1"}
 HERE = {"head-address": "10.0.0.1", "interface": "enp1s0"}
@@ -36,3 +41,25 @@ def test_what_the_user_gave_or_replaced_stays() -> None:
     assert add_cluster_variables(given, HERE).flag("master-addr") == "192.168.1.1"
     edited = plan().with_flag("master-addr", "172.16.0.9")
     assert add_cluster_variables(edited, HERE).flag("master-addr") == "172.16.0.9"
+
+
+@pytest.mark.parametrize(
+    "filled",
+    [
+        LaunchPlan("vllm", "m", run_as="slurm", run_options={"partition": "quick-gpus"}),
+        LaunchPlan("vllm", "m", nodes=(Node("quick-gpus", 0),)),
+        LaunchPlan("vllm", "m").with_flag("overrides", {"names": ["quick-gpus"]}),
+    ],
+)
+def test_a_given_variable_is_remembered_wherever_it_was_filled_in(filled: LaunchPlan) -> None:
+    """A variable that only a run option or the name of a node contained was forgotten."""
+    given = {"partition": "quick-gpus"}
+    sources = {"partition": VariableSource("given")}
+    assert variables_to_remember(replace(filled, variables=given, sources=sources)) == given
+
+
+@pytest.mark.parametrize("word", ["on", "None", "True", "names"])
+def test_what_was_not_filled_in_is_no_effect_of_a_variable(word: str) -> None:
+    """The text of a missing working directory, "None", contains "on"."""
+    made = LaunchPlan("vllm", "m").with_flag("a", True).with_flag("b", {"names": ["x"]})
+    assert not made.contains_text(word)

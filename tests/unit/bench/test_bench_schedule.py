@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import statistics
+import threading
 import time
 from dataclasses import replace
 from typing import Any
@@ -68,6 +69,31 @@ def slow(seconds: float, answer: bytes = OK) -> Any:
         return [answer]
 
     return steps
+
+
+def test_the_next_request_is_prepared_while_an_answer_is_awaited() -> None:
+    """Prepared only when a stream is free, its time would be a part of every wait."""
+    is_prepared = threading.Event()
+    was_prepared: list[bool] = []
+
+    def answer(request: Request, n: int) -> list[Step]:
+        if n == 0:
+            was_prepared.append(is_prepared.wait(20))
+        return [OK]
+
+    with ScriptedServer(answer) as server:
+        spec = replace(SPEC, url=server.url, concurrency=1, requests=2, warmup=0, max_tokens=3)
+        client = Client(spec, resolve_endpoint(spec), None, lambda record: None)
+        make_body = client.workload.request_body
+
+        def request_body(index: int, *, warmup: bool) -> bytes:
+            if index == 1:
+                is_prepared.set()
+            return make_body(index, warmup=warmup)
+
+        client.workload.request_body = request_body  # type: ignore[method-assign]
+        client.run()
+    assert was_prepared == [True] and len(client.counted) == 2
 
 
 # -- open loop -------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from workbench.engines import gpu_table, registry
 from workbench.engines.flag_values import format_value
 from workbench.engines.plan_context import Situation
+from workbench.engines.speculation import drafted_tokens_per_step
 from workbench.engines.tunable_flags import GUESSES, PREFILL, TunableFlag
 from workbench.engines.weight_bits import normalize_quantization
 from workbench.model.counts import count_of
@@ -165,7 +166,13 @@ def _speculation_choices(situation: Situation, streams: int | None) -> Iterator[
                 (f"{flag}={text}",), f"the best depth depends on the acceptance; now {depth}"
             )
         return
-    if config is None:
+    if (short := situation.plan.flag("spec-tokens")) is not None:
+        for other in sorted({1, 2, 4} - {short}):
+            yield TuneCandidate(
+                (f"spec-tokens={other}",), f"the best depth depends on the acceptance; now {short}"
+            )
+        return
+    if drafted_tokens_per_step(situation.engine.name, situation.plan.flag_values) == 0:
         text = format_value(
             {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}
         )

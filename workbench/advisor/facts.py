@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from workbench import engines
 from workbench.engines.gpu_table import GpuType, find_gpu_type
 from workbench.engines.plan_context import Situation
+from workbench.engines.speculation import drafted_tokens_per_step
 from workbench.model.flags import FlagSetting
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import LaunchPlan
@@ -82,6 +83,7 @@ class Facts:
     text_doubt: str = ""
     client_cpu_pct: float | None = None  # of a core, also of an invalid result
     ceiling_tok_s: float | None = None
+    ceiling_missing: str = ""  # why it is None; "": not recorded
     in_force: Mapping[str, str] = field(default_factory=dict)  # "gpu0.gpu_clocks" -> InForce
     imported: str | None = None
     preset_id: str | None = None
@@ -215,8 +217,8 @@ class Facts:
             return True
         if self.here is None:
             return False
-        used = (flag.name for flag in self.here.plan.flags if flag.value)
-        return any(name.startswith(("speculative-", "spec-", "draft")) for name in used)
+        plan = self.here.plan
+        return drafted_tokens_per_step(plan.engine, plan.flag_values) != 0
 
     def fraction_of_run_limited_by(self, reason: str) -> float:
         """Return the share of the run (0..1) in which the driver reported the clock event reason
@@ -259,6 +261,7 @@ def facts_from_result(result: BenchResult, extra_facts: Facts | None = None) -> 
         refused=summary.refused,
         client_cpu_pct=summary.client_cpu_pct,
         ceiling_tok_s=_positive_or_none(conditions.ceiling_tok_s),
+        ceiling_missing="" if conditions.ceiling_tok_s else conditions.ceiling_basis,
         in_force=conditions.in_force,
         imported=conditions.imported,
         preset_id=conditions.preset_id,

@@ -73,6 +73,8 @@ def report_missing_values(facts: Facts) -> Iterator[Advice]:
             why = "bytes per token or GPU unknown"
             if facts.sizes and facts.sizes.missing:
                 why = facts.sizes.missing
+            if facts.ceiling_missing:
+                why = facts.ceiling_missing
             lacks.append(f"the limit by memory bandwidth ({why})")
         elif facts.per_stream_tok_s is None:
             lacks.append("the speed of one stream")

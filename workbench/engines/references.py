@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.engines import registry
 from workbench.engines.gpu_table import GpuType, find_gpu_type, load_gpu_types, load_table_rows
+from workbench.engines.speculation import drafted_tokens_per_step
 from workbench.engines.weight_bits import BITS, normalize_quantization
 from workbench.model.counts import count_of, format_four_digits
 from workbench.model.lazy_dataclass import dataclass
@@ -163,6 +164,20 @@ def find_reference_and_same_streams(setup: Setup) -> tuple[Reference, bool] | No
     return nearest, nearest.streams == setup.streams
 
 
+def _used_speculation(result: BenchResult) -> bool:
+    """Return whether the server of a result drafted tokens, by its flags or its counters."""
+    conditions, engine = result.conditions, result.summary.engine
+    if engine is not None and engine.spec_accepted_pct is not None:
+        return True
+    if "speculation" in conditions.ceiling_basis:
+        return True
+    known = registry.find_engine(conditions.engine)
+    if known is None:
+        return False
+    drafted = drafted_tokens_per_step(known.name, conditions.flags, conditions.engine_version)
+    return drafted != 0
+
+
 def _setup_from_result(result: BenchResult) -> Setup:
     conditions = result.conditions
     setup = Setup(
@@ -172,7 +187,7 @@ def _setup_from_result(result: BenchResult) -> Setup:
         gpu_names=tuple(str(gpu.get("name") or "") for gpu in conditions.gpus),
         parallel=None,
         streams=result.spec.concurrency,
-        speculative="speculation" in conditions.ceiling_basis,
+        speculative=_used_speculation(result),
         eager=False,
     )
     engine, flags = registry.find_engine(conditions.engine), conditions.flags

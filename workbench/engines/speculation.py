@@ -5,26 +5,136 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from workbench.engines.catalog import find_nearest_catalog_version, load_catalog, version_key
 from workbench.model.untrusted_text import as_table
 
-# Flags that name the drafted tokens of a step: SGLang, llama.cpp. vLLM has a key of its JSON flag.
-_DRAFTED = ("speculative-num-steps", "draft-max", "spec-draft-n-max", "num-speculative-tokens")
+UNKNOWN_DRAFTS = "the flags do not say how many tokens speculation drafts in a step"
+# vLLM has three short forms of keys of speculative-config (vllm/engine/arg_utils.py,
+# create_speculative_config, 0.33).
+_VLLM_SHORT_FORMS = ("spec-method", "spec-model", "spec-tokens")
+# What SGLang makes of its flags: arg_groups/speculative_hook.py. A step of these algorithms drafts
+# speculative-num-steps tokens in a row.
+_SGLANG_IN_STEPS = frozenset(("EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "FROZEN_KV_MTP"))
+# The draft tokens of these include the last token of the text itself.
+_SGLANG_IN_WINDOWS = frozenset(("DFLASH", "DSPARK", "NGRAM"))
+_SGLANG_NGRAM_WINDOW = 12
+# Which flag of llama-server limits the drafts of a type: tools/server/README.md. The others share
+# that of the types draft-*.
+_LLAMACPP_DEPTHS = {
+    "ngram-mod": "spec-ngram-mod-n-max",
+    "ngram-simple": "spec-ngram-simple-size-m",
+    "ngram-map-k": "spec-ngram-map-k-size-m",
+    "ngram-map-k4v": "spec-ngram-map-k4v-size-m",
+}
+_LLAMACPP_DRAFT_MODELS = ("spec-draft-model", "spec-draft-hf")
 
 
-def drafted_tokens_per_step(flags: Mapping[str, Any]) -> int:
-    """Return the number of draft tokens per step and stream; 0 without speculative decoding."""
-    config = as_table(flags.get("speculative-config"))
-    given = [config.get("num_speculative_tokens"), *map(flags.get, _DRAFTED)]
-    return next((number for number in given if type(number) is int and number > 0), 0)
+def drafted_tokens_per_step(
+    engine: str, flags: Mapping[str, Any], version: str | None = None
+) -> int | None:
+    """Return the number of tokens that a step drafts per stream at most; 0 without speculative
+    decoding, None if the engine itself chooses the number, by the model or by the load.
+
+    `version` is that of the engine. If it is None, defaults that changed count as unknown.
+    """
+    if engine == "vllm":
+        return _drafted_by_vllm(flags)
+    if engine == "sglang":
+        return _drafted_by_sglang(flags)
+    if engine == "llamacpp":
+        return _drafted_by_llamacpp(flags, version)
+    if engine == "tabbyapi":
+        return _drafted_by_tabbyapi(flags)
+    return None
 
 
-def tokens_per_step(flags: Mapping[str, Any], accepted_pct: float | None) -> float:
-    """Return the tokens that a step produces per stream: the accepted draft tokens, and one token
-    of the model itself.
+def tokens_per_step(drafted: int | None, accepted_pct: float | None) -> float | None:
+    """Return the tokens that a step produces per stream: the accepted ones of the `drafted` tokens,
+    and one token of the model itself. None if `drafted` is None.
 
     `accepted_pct` is the measured percentage of accepted draft tokens. If it is None, all draft
     tokens count as accepted, because the result serves as an upper limit.
     """
+    if drafted is None:
+        return None
     if accepted_pct is None:
         accepted_pct = 100.0
-    return 1 + drafted_tokens_per_step(flags) * accepted_pct / 100
+    return 1 + drafted * accepted_pct / 100
+
+
+def _drafted_by_vllm(flags: Mapping[str, Any]) -> int | None:
+    given = flags.get("speculative-config")
+    if given is None and not any(flags.get(name) for name in _VLLM_SHORT_FORMS):
+        return 0
+    config = {key.replace("-", "_"): value for key, value in as_table(given).items()}
+    if "num_speculative_tokens_per_batch_size" in config:
+        return None
+    number = config.get("num_speculative_tokens", flags.get("spec-tokens"))
+    return _positive_or_none(number)
+
+
+def _drafted_by_sglang(flags: Mapping[str, Any]) -> int | None:
+    """Return the draft tokens of an SGLang server. Without speculative-num-steps it chooses them by
+    the model's architecture or by the draft model's configuration."""
+    algorithm = str(flags.get("speculative-algorithm") or "").upper()
+    if not algorithm:
+        return 0
+    if flags.get("speculative-adaptive"):
+        return None
+    if algorithm in _SGLANG_IN_STEPS:
+        return _positive_or_none(flags.get("speculative-num-steps"))
+    if algorithm == "DSPARK" and flags.get("speculative-dspark-block-size"):
+        return _positive_or_none(flags.get("speculative-dspark-block-size"))
+    if algorithm not in _SGLANG_IN_WINDOWS:
+        return None
+    window = flags.get("speculative-num-draft-tokens")
+    if window is None and algorithm == "DFLASH":
+        window = flags.get("speculative-dflash-block-size")
+    if window is None and algorithm == "NGRAM":
+        window = _SGLANG_NGRAM_WINDOW
+    window = _positive_or_none(window)
+    return window and window - 1
+
+
+def _drafted_by_llamacpp(flags: Mapping[str, Any], version: str | None) -> int | None:
+    types = [name.strip() for name in str(flags.get("spec-type") or "").split(",")]
+    types = [name for name in types if name not in ("", "none")]
+    drafts_by_model = any(flags.get(name) for name in _LLAMACPP_DRAFT_MODELS)
+    if flags.get("spec-default"):
+        return None
+    if not types and not drafts_by_model:
+        return 0
+    # The first type that finds a draft counts, so several types have no common number.
+    if len(types) > 1 or "ngram-cache" in types:
+        return None
+    if flags.get("draft-max") is not None:  # the name in builds before llama.cpp#22397
+        return _positive_or_none(flags["draft-max"])
+    depth = _LLAMACPP_DEPTHS.get(types[0] if types else "", "spec-draft-n-max")
+    if flags.get(depth) is not None:
+        return _positive_or_none(flags[depth])
+    return _positive_or_none(_default_of_llamacpp(depth, version))
+
+
+def _default_of_llamacpp(flag: str, version: str | None) -> Any:
+    """Return the default of a flag; None if it is unknown. It is 3 today for spec-draft-n-max, and
+    was 16, so an older or unknown version has none."""
+    catalog = load_catalog("llamacpp", find_nearest_catalog_version("llamacpp", version))
+    if version_key(version) < version_key(catalog.version):
+        return None
+    spec = catalog.flags.get(flag)
+    return spec and spec.default
+
+
+def _drafted_by_tabbyapi(flags: Mapping[str, Any]) -> int | None:
+    """Return the draft tokens of a TabbyAPI server. Without draft-num-tokens the draft model has a
+    default of its own (common/config_models.py). An n-gram match has the same setting."""
+    mode = str(flags.get("draft-mode") or "model")
+    if mode == "disabled" or (mode == "model" and not flags.get("draft-model-name")):
+        return 0
+    return _positive_or_none(flags.get("draft-num-tokens"))
+
+
+def _positive_or_none(number: Any) -> int | None:
+    if type(number) is int and number > 0:
+        return number
+    return None

@@ -18,6 +18,7 @@ _MINEFIELD = "Blackwellboy/model-serving-minefield, trap {}"
 _DEEP = 8  # draft tokens; there, acceptance fell to zero behind the third token
 # tokens that all sequences together verify in one step; 32 x 16 died, and 4 x 16 ran for weeks
 _VERIFIED = 512
+_METHODS = ("spec-type", "speculative-algorithm", "draft-mode")  # llama.cpp, SGLang, TabbyAPI
 _SEQUENCES = 256  # of vLLM, if max-num-seqs is not set
 _SPECULATION = "speculative-config"
 _QWEN_WITH_MTP = re.compile(r"(?i)qwen-?3\.?8")
@@ -41,13 +42,16 @@ def _for_engine(name: str) -> Callable[[_Rule], _Rule]:
     return restrict_to_engine
 
 
-def _drafts_per_step(here: Situation) -> int:
-    return drafted_tokens_per_step(here.plan.flag_values)
+def _drafts_per_step(here: Situation) -> int | None:
+    return drafted_tokens_per_step(here.engine.name, here.plan.flag_values, here.version)
 
 
 def report_deep_drafts(here: Situation) -> Iterator[Finding]:
-    """Report a plan that drafts so many tokens that most of them are probably refused."""
+    """Report a plan that drafts so many tokens that most of them are probably refused. Copies of
+    earlier text are left out: they need no draft model, and llama-server's are 48 tokens long."""
     depth = _drafts_per_step(here)
+    if depth is None or any("ngram" in str(here.plan.flag(name)).lower() for name in _METHODS):
+        return
     if depth >= _DEEP:
         yield Finding(
             Level.HINT,
@@ -92,20 +96,22 @@ def report_full_graphs_with_mtp(here: Situation) -> Iterator[Finding]:
 def report_drafts_on_unified_memory(here: Situation) -> Iterator[Finding]:
     """Report many sequences with speculation on a GPU that shares the memory of the host."""
     depth = _drafts_per_step(here)
-    if not depth or not here.has_unified_memory:
+    if depth == 0 or not here.has_unified_memory:
         return
     sequences = int(here.flag_number("max-num-seqs") or _SEQUENCES)
-    if sequences * (depth + 1) < _VERIFIED:
+    verified = 2 if depth is None else depth + 1
+    if sequences * verified < _VERIFIED:
         return
+    tokens = f"{verified} or more" if depth is None else f"{verified}"
     yield Finding(
         Level.HINT,
         "spec.unified-memory",
-        f"{sequences} sequences verify {depth + 1} tokens each in a step: on unified memory such "
+        f"{sequences} sequences verify {tokens} tokens each in a step: on unified memory such "
         "plans ran out of memory at the start, or minutes after the first load",
         "max-num-seqs",
         "start with max-num-seqs 4, and raise it under load",
         _MINEFIELD.format(98),
-        evidence=f"{sequences} x {depth + 1} tokens, unified memory",
+        evidence=f"{sequences} x {tokens} tokens, unified memory",
         changes=(PlanChange("max-num-seqs", 4),),
     )
 
@@ -115,7 +121,7 @@ def report_indexer_with_drafts(here: Situation) -> Iterator[Finding]:
     """Report speculation with a model whose sparse attention keeps an index that is one block too
     short for the drafted tokens."""
     depth = _drafts_per_step(here)
-    if depth and _INDEXED.search(here.plan.model):
+    if depth != 0 and _INDEXED.search(here.plan.model):
         yield Finding(
             Level.WARN,
             "spec.indexer",
@@ -125,7 +131,7 @@ def report_indexer_with_drafts(here: Situation) -> Iterator[Finding]:
             "load the server with three and more long requests at once before you rely on it; "
             "without speculation the fault is absent",
             _MINEFIELD.format(120),
-            evidence=f"{here.plan.model}, {depth} draft tokens",
+            evidence=f"{here.plan.model}, {depth or 'unknown number of'} draft tokens",
         )
 
 

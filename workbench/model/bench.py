@@ -256,7 +256,8 @@ class Conditions:
     workbench_version: str = ""
     simulated: bool = False
     ceiling_tok_s: float | None = None  # limit of one stream by the memory bandwidth
-    ceiling_basis: str = ""  # which bandwidth that is: nominal, or at the memory clock under load
+    # which bandwidth that is: nominal, or at the memory clock under load; without a limit, why
+    ceiling_basis: str = ""
     ceiling_total_tok_s: float | None = None  # limit of all streams together
     ceiling_total_bound: str = "memory"  # what sets that limit: "memory" or "compute"
     quantization: str = ""  # of the model's weights, as far as it is known

@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, Any
 from workbench import __version__, engines
 from workbench.engines.memory_estimate import kv_bits_per_value
 from workbench.engines.roofline import Ceiling, Load, compute_speed_limits
-from workbench.engines.speculation import tokens_per_step
+from workbench.engines.speculation import (
+    UNKNOWN_DRAFTS,
+    drafted_tokens_per_step,
+    tokens_per_step,
+)
 from workbench.model.answer_probe import ECHO
 from workbench.model.bench import BenchSpec, Conditions
 from workbench.model.declared_options import DIGEST
@@ -156,8 +160,8 @@ def conditions_of(
         **_plan_conditions(server.plan),
         **_record_conditions(server.record),
         **_status_conditions(server.status, spec),
-        **_gpu_conditions(spec, server.plan, measured, locks),
     }
+    fields |= _gpu_conditions(spec, server.plan, measured, locks, fields["engine_version"])
     return Conditions(
         host=server.host,
         in_force={f"{p.storage_key_prefix}.{p.setting}": str(p.in_force) for p in measured.proofs},
@@ -222,9 +226,14 @@ def _status_conditions(status: ServerStatus | None, spec: BenchSpec) -> dict[str
 
 
 def _gpu_conditions(
-    spec: BenchSpec, plan: LaunchPlan | None, measured: MeasuredLoad, locks: Sequence[Alteration]
+    spec: BenchSpec,
+    plan: LaunchPlan | None,
+    measured: MeasuredLoad,
+    locks: Sequence[Alteration],
+    engine_version: str | None,
 ) -> dict[str, Any]:
-    """Return the driver, the GPUs with their settings, and the highest speeds that they allow."""
+    """Return the driver, the GPUs with their settings, and the highest speeds that they allow. If
+    it is unknown how many tokens a step drafts, there is no speed, and the basis is the reason."""
     telemetry, gpus = measured.telemetry, measured.gpus
     if telemetry is None:
         return {"gpu_settings": settings_of_gpus(None, locks, gpus)}
@@ -237,7 +246,10 @@ def _gpu_conditions(
     }
     during = measured.summary.gpu
     memory_mhz = during.memory_mhz if during is not None else None
-    limit = speed_ceiling_of_plan(plan, infos, memory_mhz, _roofline_load(spec, plan, measured))
+    load = _roofline_load(spec, plan, measured, engine_version)
+    if load is None:
+        return {**found, "ceiling_basis": UNKNOWN_DRAFTS}
+    limit = speed_ceiling_of_plan(plan, infos, memory_mhz, load)
     if limit is None:
         return found
     return {
@@ -258,20 +270,27 @@ def _gpu_properties(info: GpuInfo) -> dict[str, Any]:
     return found
 
 
-def _roofline_load(spec: BenchSpec, plan: LaunchPlan | None, measured: MeasuredLoad) -> Load:
+def _roofline_load(
+    spec: BenchSpec, plan: LaunchPlan | None, measured: MeasuredLoad, engine_version: str | None
+) -> Load | None:
     """Return what a benchmark's load adds to the computation of the highest possible speed:
     streams, mean context in tokens, bits of a KV cache value, tokens per step. The mean context is
-    the prompt and half of the output."""
+    the prompt and half of the output. None if the tokens per step are unknown."""
     engine = measured.summary.engine
     accepted_pct = engine.spec_accepted_pct if engine else None
-    flags, bits = {}, 16.0
+    drafted: int | None = 0
+    bits = 16.0
     if plan is not None:
-        flags, bits = {flag.name: flag.value for flag in plan.flags}, kv_bits_per_value(plan)
+        drafted = drafted_tokens_per_step(plan.engine, plan.flag_values, engine_version)
+        bits = kv_bits_per_value(plan)
+    per_step = tokens_per_step(drafted, accepted_pct)
+    if per_step is None:
+        return None
     return Load(
         streams=max(1, spec.concurrency),
         context_tokens=0.0 if spec.command else spec.input_tokens + spec.max_tokens / 2,
         kv_bits=bits,
-        tokens_per_step=tokens_per_step(flags, accepted_pct),
+        tokens_per_step=per_step,
     )
 
 

@@ -262,6 +262,11 @@ def test_a_server_that_workbench_started_is_not_told_to_be_started_by_it() -> No
     assert by_code(Facts())["facts.missing"].fix
 
 
+def test_a_withheld_limit_has_its_reason() -> None:
+    withheld = facts(ceiling_missing="nobody knows the drafts", summary=summary(10.0))
+    assert "(nobody knows the drafts)" in by_code(withheld)["facts.missing"].text
+
+
 def test_two_sparks_are_memory_bound_and_need_fewer_bytes() -> None:
     """The document calls the set-up compute-bound, blames synchronization and calls all settings
     optimal."""

@@ -267,6 +267,13 @@ def test_llamacpp_speculates_without_a_draft_model_for_few_requests() -> None:
     assert "draft-mtp" in of_plan["spec-type=ngram-simple,ngram-mod"]
 
 
+def test_the_short_form_of_speculation_is_tried_in_other_depths_only() -> None:
+    """An n-gram proposal beside it is a second method, which vLLM refuses."""
+    candidates, _ = found("vllm", TuneLoad(4, 512), spec_method="mtp", spec_tokens=2)
+    assert "spec-tokens=4" in candidates and "spec-tokens=2" not in candidates
+    assert not any(name.startswith("speculative-config") for name in candidates)
+
+
 def test_continuous_batching_is_tried_where_there_is_a_batch() -> None:
     load = TuneLoad(8, 1024)
     several, _ = found("llamacpp", load, parallel=8, cont_batching=False)

@@ -55,7 +55,10 @@ def qwen(version: str = "0.27.1", model: str = "unsloth/Qwen3.8-27B-NVFP4", **fl
 
 
 CASES: dict[str, tuple[list[Situation], list[Situation]]] = {
-    "spec.depth": ([drafts(8), drafts(15)], [drafts(7), here()]),
+    "spec.depth": (
+        [drafts(8), drafts(15), here(spec_method="mtp", spec_tokens=8)],
+        [drafts(7), here(), here(spec_method="mtp"), lcpp(spec_type="ngram-mod")],
+    ),
     "spec.full-graphs": (
         [qwen(), qwen(compilation_config={"cudagraph_mode": "FULL"})],
         [
@@ -69,7 +72,11 @@ CASES: dict[str, tuple[list[Situation], list[Situation]]] = {
         ],
     ),
     "spec.unified-memory": (
-        [drafts(1, gpu=GB10), drafts(15, gpu=GB10, max_num_seqs=32)],
+        [
+            drafts(1, gpu=GB10),
+            drafts(15, gpu=GB10, max_num_seqs=32),
+            here(gpu=GB10, spec_method="mtp"),
+        ],
         [
             drafts(15, gpu=GB10, max_num_seqs=4),
             drafts(15, gpu=PRO, max_num_seqs=32),
@@ -77,7 +84,11 @@ CASES: dict[str, tuple[list[Situation], list[Situation]]] = {
         ],
     ),
     "spec.indexer": (
-        [drafts(1, model="deepseek-ai/DeepSeek-V3.2"), drafts(1, model="zai-org/GLM-5.2-FP8")],
+        [
+            drafts(1, model="deepseek-ai/DeepSeek-V3.2"),
+            drafts(1, model="zai-org/GLM-5.2-FP8"),
+            here(model="deepseek-ai/DeepSeek-V3.2", spec_method="mtp"),
+        ],
         [drafts(1, model="deepseek-ai/DeepSeek-V3.1"), here(model="deepseek-ai/DeepSeek-V3.2")],
     ),
     "kv.quant-pair": (

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from workbench.bench.compare import compare
+from workbench.bench.records import BenchOutcome
 from workbench.cli import result_output
 from workbench.engines.result_limits import (
     compare_with_stream_limit,
@@ -18,18 +19,24 @@ from workbench.model.answer_probe import DEGENERATE, ECHO
 from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Conditions
 from workbench.model.errors import InputError
 from workbench.model.flags import FlagSetting
-from workbench.model.gpu import GpuInfo
+from workbench.model.gpu import DriverInfo, GpuInfo, HostSample, Telemetry
 from workbench.model.model_shape import ModelShape, WeightParts
 from workbench.model.plan import LaunchPlan, ModelFacts
 from workbench.model.server_run import ServedText, ServerState, ServerStatus
 from workbench.session.bench.benchmark_load import ServerUnderTest
+from workbench.session.bench.measurement import MeasuredLoad
 from workbench.session.bench.result_rows import (
     experiment_arm,
     label_of_result,
     rows_of_results,
     speed_ceiling_view,
 )
-from workbench.session.conditions import _status_conditions, gpus_of_plan, load_digest
+from workbench.session.conditions import (
+    _gpu_conditions,
+    _status_conditions,
+    gpus_of_plan,
+    load_digest,
+)
 from workbench.session.servers.server_address import parse_server_url
 
 FOUR = tuple(GpuInfo(i, f"GPU-{i}", "NVIDIA L4") for i in range(4))
@@ -314,6 +321,26 @@ def test_a_result_says_its_limit_once_and_for_which_bandwidth() -> None:
         and speed_ceiling_view(result(1)) is None
         and speed_ceiling_view(eight) is None
     )
+
+
+def test_a_limit_is_withheld_where_the_number_of_drafts_is_unknown() -> None:
+    """It was the limit without speculation, which a server with drafts exceeds."""
+    gpu = GpuInfo(0, "GPU-0", "NVIDIA GB10")
+    telemetry = Telemetry(1.0, 1.0, DriverInfo(), HostSample(), (gpu,), ())
+    run = BenchOutcome(LOAD, result(1).summary)
+    measured = MeasuredLoad(run, run.summary, (0,), telemetry)
+    facts = ModelFacts("m", bytes_per_token=5e9)
+
+    def conditions(**flags: Any) -> dict[str, Any]:
+        of = replace(plan("sglang", **flags), model_facts=facts)
+        return _gpu_conditions(LOAD, of, measured, (), None)
+
+    unknown = conditions(speculative_algorithm="EAGLE")
+    assert unknown.get("ceiling_tok_s") is None
+    assert "speculation" in unknown["ceiling_basis"]
+    alone = conditions()["ceiling_tok_s"]
+    three = conditions(speculative_algorithm="EAGLE", speculative_num_steps=3)["ceiling_tok_s"]
+    assert three == pytest.approx(4 * alone)
 
 
 def test_several_streams_are_compared_with_the_limit_of_all_together() -> None:

@@ -493,7 +493,7 @@ def test_a_benchmark_whose_result_is_rejected_is_told(drive: Any) -> None:
         d.session.push(
             results=(bench_row(7, "x", 9.0, refused=("partial result: the link was lost",)),)
         )
-        d.app.main.controllers.bench.report_rejected_result(7)
+        d.app.main.controllers.bench.warn_if_result_rejected(7)
         await d.until(lambda: "! result 7 is rejected: partial result: the link" in d.text)
 
     drive(scenario)

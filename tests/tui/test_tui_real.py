@@ -319,7 +319,7 @@ def test_the_gpu_key_before_the_first_reading_says_that_there_is_none() -> None:
         await s.until(lambda: s.session.telemetry.is_reading)
         await s.session.telemetry.stop()  # a reading that came now would open the form
         s.session.core.update(telemetry=None, host=replace(s.state.host, link="connecting"))
-        s.app.main.services.run_in_background(s.app.main.controllers.gpu.change_settings())
+        s.app.main.services.run_in_background(s.app.main.controllers.gpu.open_settings_form())
         await s.until("the GPUs have not been read yet")
 
     shown(scenario)

@@ -28,7 +28,7 @@ from workbench.store import paths
 from workbench.store.watches import WatchStore
 from workbench.tui.cells import row_width
 from workbench.tui.controllers import sweeps
-from workbench.tui.controllers.series import resume_of_sweep
+from workbench.tui.controllers.series import prepare_sweep_resume
 from workbench.tui.modals import sweep_form
 from workbench.tui.modals.experiment_form import (
     RequestedExperiment,
@@ -799,7 +799,9 @@ def test_the_newest_night_of_the_watches_is_a_page(drive: Any) -> None:
 def test_a_sweep_that_is_resumed_says_so_in_words() -> None:
     """A renaming once put the name of the function into this text."""
     session: Any = SimpleNamespace()
-    assert resume_of_sweep(session, canned_sweep(), None).said.startswith("resuming: ")
+    assert prepare_sweep_resume(session, canned_sweep(), None).progress_text.startswith(
+        "resuming: "
+    )
 
 
 def test_a_sweep_of_memory_clocks_offers_the_clocks_that_every_gpu_has() -> None:

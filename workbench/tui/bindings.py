@@ -78,7 +78,7 @@ FleetKey = ScreenKey["FleetScreen"]
 
 # two keys each
 def change_gpu_settings(controllers: Controllers) -> Awaitable[None]:
-    return controllers.gpu.change_settings()
+    return controllers.gpu.open_settings_form()
 
 
 def explain_visible_terms(controllers: Controllers) -> None:

@@ -110,7 +110,7 @@ class AdviceController(Controller):
         )
 
         result, view = advised.result, self.state.plan
-        if result is None or not self.controllers.experiments.can_measure():
+        if result is None or not self.controllers.experiments.can_measure_or_show_message():
             return
         if finding.settings and self.state.alterations:
             text = "GPU settings are altered, and this experiment begins without altered settings"
@@ -136,4 +136,6 @@ class AdviceController(Controller):
         if options is None:
             return
         tested = advised_change(finding, result)
-        await self.controllers.experiments.ask_precision_and_run(*arms, about, tested, options)
+        await self.controllers.experiments.ask_precision_and_run_experiment(
+            *arms, about, tested, options
+        )

@@ -56,7 +56,7 @@ class Controller:
         state = self.state
         return state.server is None and not state.servers_read and state.host.link != "failed"
 
-    def ready_server_or_message(self, purpose: str) -> ServerStatus | None:
+    def ready_server_or_show_message(self, purpose: str) -> ServerStatus | None:
         """Return the selected server if it is READY. Otherwise say that `purpose`, such as "a
         sweep", needs one, and return None."""
         server = self.state.server

@@ -44,23 +44,24 @@ class BenchController(Controller):
                 self.go_to_pane("results")
                 self.run_measurement(
                     lambda: self.session.bench.benchmark_selected_run(**made),
-                    self.report_rejected_result,
+                    self.warn_if_result_rejected,
                     outlives_screen=True,
                 )
 
         profiles = (
             self.run_or_show_error(lambda: self.session.bench.profile_titles_and_fields()) or {}
         )
-        standing = "standard"
+        load_source = "standard"
         if self.session.bench.asked:
-            standing = "as before"
+            load_source = "as before"
         elif preset_id:
-            standing = "preset's own"
+            load_source = "preset's own"
         await self.app.push_screen(
-            BenchForm(self.session.bench.default_spec(), profiles, text, standing), start_benchmark
+            BenchForm(self.session.bench.default_spec(), profiles, text, load_source),
+            start_benchmark,
         )
 
-    def report_rejected_result(self, result_id: int | None) -> None:
+    def warn_if_result_rejected(self, result_id: int | None) -> None:
         """Show a message if a benchmark has ended with a result that is not valid."""
         row = next((row for row in self.state.results if row.id == result_id), None)
         if row is not None and row.refused:
@@ -113,7 +114,7 @@ class BenchController(Controller):
             restart_and_compare,
             self.restart_and_repeat_benchmark,
             followup_text=_AGAIN,
-            answers_cost=self.run_or_show_error(self.session.bench.answer_comparison_cost_text)
+            answers_cost_text=self.run_or_show_error(self.session.bench.answer_comparison_cost_text)
             or "",
         )
 
@@ -121,11 +122,8 @@ class BenchController(Controller):
         """Open the Compare pane if the terminal is so small that it shows only one pane. Do nothing
         if there is no comparison, or if the user has left the Bench pane or opened a page."""
         panes = self.services.panes
-        if (
-            not panes.single
-            or panes.active != "results"
-            or self.services.pages.visible_page is not None
-        ):
+        is_bench_pane_alone = panes.single and panes.active == "results"
+        if not is_bench_pane_alone or self.services.pages.visible_page is not None:
             return
         if self.state.comparison is not None:
             self.go_to_pane("compare")

@@ -81,15 +81,15 @@ class CheckController(Controller):
         def show_findings(found: HostCheck | ClusterSnapshot) -> None:
             from workbench.session.servers.cluster_servers import finding_counts_text
 
-            said = state = finding_counts_text(found.findings)
+            outcome = state = finding_counts_text(found.findings)
             servers = getattr(found, "servers", None)
             if servers is not None:
                 state = living_servers_text(servers)
-                said = f"{state}; {said}"
-            self.controllers.hosts.known_states[name] = state
+                outcome = f"{state}; {outcome}"
+            self.controllers.hosts.last_state_texts[name] = state
             if page is self._page:
                 self.found[:] = [found]
-                page.title = f"Check of {name}: {said}"
+                page.title = f"Check of {name}: {outcome}"
                 page.draw()
 
         self.run_in_background(

@@ -13,7 +13,12 @@ from workbench.model.findings import Level
 from workbench.model.plan import PlanDifference
 from workbench.model.settings import GpuSettings
 from workbench.tui.cells import pad_text
-from workbench.tui.controllers.series import ChangeLookup, Resume, RunMeasurement, SeriesController
+from workbench.tui.controllers.series import (
+    ChangeLookup,
+    PreparedResume,
+    RunMeasurement,
+    SeriesController,
+)
 from workbench.tui.formats import clock_text
 from workbench.tui.modals.base import PickModal
 from workbench.tui.modals.experiment_form import (
@@ -41,10 +46,9 @@ class ExperimentController(SeriesController[Experiment]):
         return self.state.experiment
 
     def make_measurement_page(self, chosen: Experiment | None = None) -> ExperimentPage:
-        left = self.services.progress.remaining_s
         return ExperimentPage(
             self.state,
-            left,
+            self.services.progress.remaining_s,
             self.run_page_action,
             self.pane(Compare).interval_histories.interval_history,
             chosen,
@@ -64,7 +68,9 @@ class ExperimentController(SeriesController[Experiment]):
     async def stop_measurement(self) -> None:
         await self.session.experiments.stop()
 
-    def prepare_resume(self, page: MeasurementPage, action: str) -> Resume[Experiment] | None:
+    def prepare_resume(
+        self, page: MeasurementPage, action: str
+    ) -> PreparedResume[Experiment] | None:
         e = page.shown_measurement
         if not isinstance(e, Experiment):
             return None
@@ -79,9 +85,9 @@ class ExperimentController(SeriesController[Experiment]):
             )
 
         changes: ChangeLookup | None = None
-        if _sets_gpu_settings(e.spec.a, e.spec.b):
+        if _has_arm_with_gpu_settings(e.spec.a, e.spec.b):
             changes = look_up_setting_changes
-        return Resume("resuming", lambda _: experiments.resume(e.id, pairs=pairs), changes)
+        return PreparedResume("resuming", lambda _: experiments.resume(e.id, pairs=pairs), changes)
 
     def _start_experiment(
         self,
@@ -103,13 +109,13 @@ class ExperimentController(SeriesController[Experiment]):
             return await self.controllers.gpu.planned_change_from_outcomes(shown)
 
         changes: ChangeLookup | None = None
-        if _sets_gpu_settings(a, b):
+        if _has_arm_with_gpu_settings(a, b):
             changes = look_up_setting_changes
-        self.start_after_consent(changes, run_experiment)
+        self.start_measurement_after_consent(changes, run_experiment)
 
-    def end_text_and_next_step(self, measured: Experiment) -> tuple[str, str]:
-        said = measured.verdict or measured.error or measured.state
-        return f"experiment {measured.id}: {said}", "press X to see the experiment"
+    def end_message_and_next_step(self, measured: Experiment) -> tuple[str, str]:
+        outcome = measured.verdict or measured.error or measured.state
+        return f"experiment {measured.id}: {outcome}", "press X to see the experiment"
 
     # a quick one
     async def open_measurement_page_or_form(self) -> None:
@@ -119,13 +125,13 @@ class ExperimentController(SeriesController[Experiment]):
         new one."""
         found: tuple[Arm, Arm] | None = None
         if self.state.plan is not None and self.latest_measurement not in self.state.running_series:
-            found = self._arms_of_current_change()
+            found = self._arms_of_plan_or_gpu_changes()
         if found is None:
             await super().open_measurement_page_or_form()
-        elif self.can_measure():
+        elif self.can_measure_or_show_message():
             await self._ask_precision_of_change(*found)
 
-    def _arms_of_current_change(self) -> tuple[Arm, Arm] | None:
+    def _arms_of_plan_or_gpu_changes(self) -> tuple[Arm, Arm] | None:
         """Return the arms (A, B) of an experiment about what the user has changed. A is the running
         server and B the plan, or A has the original GPU settings and B the altered ones. Return
         None if nothing is changed, if no server is READY, or if the change cannot be written as an
@@ -146,7 +152,7 @@ class ExperimentController(SeriesController[Experiment]):
             return None
         return Arm(), Arm(gpu=GpuSettings(altered))
 
-    async def ask_precision_and_run(
+    async def ask_precision_and_run_experiment(
         self,
         a: Arm,
         b: Arm,
@@ -167,7 +173,9 @@ class ExperimentController(SeriesController[Experiment]):
         def open_full_form() -> None:
             self._open_suggested_form(a, b, sentences[0], advice, options)
 
-        await self._ask_precision(a, b, sentences, options, make_run_for_answer, open_full_form)
+        await self._ask_experiment_precision(
+            a, b, sentences, options, make_run_for_answer, open_full_form
+        )
 
     async def _ask_precision_of_change(self, a: Arm, b: Arm) -> None:
         spec, shape = self.session.bench.default_spec(), dict(self.session.bench.default_fields())
@@ -186,11 +194,11 @@ class ExperimentController(SeriesController[Experiment]):
         def make_run_for_answer(answer: Mapping[str, Any]) -> RunMeasurement[Experiment]:
             return lambda: self._revert_if_needed_and_run(a, b, bench=shape, **answer)
 
-        await self._ask_precision(
+        await self._ask_experiment_precision(
             a, b, about, {"bench": shape}, make_run_for_answer, self.open_measurement_form
         )
 
-    async def _ask_precision(
+    async def _ask_experiment_precision(
         self,
         a: Arm,
         b: Arm,
@@ -220,7 +228,7 @@ class ExperimentController(SeriesController[Experiment]):
             elif answer is not None:
                 self._start_experiment(a, b, make_run_for_answer(ANSWERS[answer][1]))
 
-        cost, earlier = self._warnings_and_cost_text(a, b, options), None
+        cost, earlier = self._warnings_and_answers_cost_text(a, b, options), None
         if cost:
             sentences = (*sentences, cost)
         if self.latest_measurement is not None:
@@ -230,9 +238,10 @@ class ExperimentController(SeriesController[Experiment]):
             start_or_open_as_answered,
         )
 
-    def _warnings_and_cost_text(self, a: Arm, b: Arm, options: Mapping[str, Any]) -> str:
-        """Return in sentences which values the engine may not have, and what comparing the answers
-        adds; "" for nothing, or if the start will show why the experiment cannot be made."""
+    def _warnings_and_answers_cost_text(self, a: Arm, b: Arm, options: Mapping[str, Any]) -> str:
+        """Return sentences that say which values the engine may not have, and what comparing the
+        answers adds. Return "" if there is neither, or if the start of the experiment will fail
+        and say why."""
         experiments = self.session.experiments
         try:
             warnings = experiments.doubtful_value_warnings(a, b)
@@ -261,15 +270,17 @@ class ExperimentController(SeriesController[Experiment]):
                 Level.WARN,
                 "press p to load a preset",
             )
-        elif self.can_measure():
+        elif self.can_measure_or_show_message():
             self.run_in_background(
-                self._suggest_arms_and_sources(), lambda found: self._open_suggested_form(*found)
+                self._suggest_arms_and_source_sentence(),
+                lambda found: self._open_suggested_form(*found),
             )
 
-    async def _suggest_arms_and_sources(self) -> tuple[Arm, Arm, str]:
-        """Return what the form of an experiment suggests: arm A, arm B, and a sentence about their
-        sources. A is the running server, or else the configuration of the result marked A. B is the
-        plan."""
+    async def _suggest_arms_and_source_sentence(self) -> tuple[Arm, Arm, str]:
+        """Return what the form of an experiment suggests: arm A, arm B, and a sentence that says
+        where they come from. A is the running server, or else the configuration of the result
+        marked A. B is the plan. Both arms are empty if nothing differs, or if the difference
+        cannot be written as arms."""
         state = self.state
         changes = list(self.run_or_show_error(self.session.servers.changes_against_running) or ())
         about = "A is the running server, B the plan under edit."
@@ -277,7 +288,7 @@ class ExperimentController(SeriesController[Experiment]):
             result = await self.session.results.get(state.mark_a)
             if result.conditions.engine == state.plan.plan.engine:
                 new = {f.name: f.value for f in state.plan.plan.flags}
-                changes = _flag_changes(result.conditions.flags, new)
+                changes = _flag_differences(result.conditions.flags, new)
                 about = f"A is the configuration of result #{state.mark_a}, B the plan under edit."
         if not changes:
             return Arm(), Arm(), "A is the plan as it is loaded. Write into B what B changes."
@@ -317,8 +328,8 @@ class ExperimentController(SeriesController[Experiment]):
             except WorkbenchError:  # the start shows the error
                 return None
 
-        def answers_cost_text(wanted: RequestedExperiment) -> str:
-            return self._warnings_and_cost_text(
+        def warnings_and_cost_text(wanted: RequestedExperiment) -> str:
+            return self._warnings_and_answers_cost_text(
                 wanted.a, wanted.b, {"bench": shape, **self._experiment_run_options(wanted)}
             )
 
@@ -343,13 +354,13 @@ class ExperimentController(SeriesController[Experiment]):
             last.pop("b", None)
         self.app.push_screen(
             experiment_form(
-                a, b, source_sentence, load, estimate_experiment_s, answers_cost_text, last
+                a, b, source_sentence, load, estimate_experiment_s, warnings_and_cost_text, last
             ),
             start_experiment_from_form,
         )
 
     def _experiment_run_options(self, wanted: RequestedExperiment) -> dict[str, Any]:
-        """Return the keyword arguments for `Experiments.run` from the accepted form. If the user
+        """Return the keyword arguments for `run_experiment` from the accepted form. If the user
         named a twin, a second host of the same type, `twins` is the pair (present host, twin)."""
         options = dict(wanted.options)
         if twin := options.pop("twin", None):
@@ -397,11 +408,11 @@ class ExperimentController(SeriesController[Experiment]):
         return self.latest_measurement is not None and self.latest_measurement.id == experiment.id
 
 
-def _sets_gpu_settings(a: Arm, b: Arm) -> bool:
+def _has_arm_with_gpu_settings(a: Arm, b: Arm) -> bool:
     return bool(a.gpu or b.gpu)
 
 
-def _flag_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[PlanDifference]:
+def _flag_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[PlanDifference]:
     changes = [
         PlanDifference("flag", name, old.get(name), new.get(name)) for name in {**old, **new}
     ]

@@ -36,20 +36,22 @@ class ExplainController(Controller):
         flag = (
             self.pane(Launch).current_item if page is None and panes.active == Launch.NAME else None
         )
-        here: Painted = page if page is not None else panes.current_pane
-        words = glossary.terms_in_text(here.drawn_text)
-        around = glossary.terms_in_text(
-            "\n".join(one.drawn_text for one in (panes.strip, self.services.status_bar))
-        )
-        further = [term for term in around if term not in words]
-        here_title = f"Words of {page.title if page is not None else panes.current_pane.TITLE}"
+        shown: Painted = page if page is not None else panes.current_pane
+        shown_title = page.title if page is not None else panes.current_pane.TITLE
+        shown_terms = glossary.terms_in_text(shown.drawn_text)
+        text_above = f"{panes.strip.drawn_text}\n{self.services.status_bar.drawn_text}"
+        terms_above = [
+            term for term in glossary.terms_in_text(text_above) if term not in shown_terms
+        ]
+        titled_terms = ((f"Words of {shown_title}", shown_terms), ("Above", terms_above))
 
         def make_term_rows(width: int) -> list[Row]:
             made: list[Row] = [(("? again, or F1, lists every key.", "dim"),)]
             if flag is not None:
                 made += [(), ((flag.name, "title"),), *self._flag_explanation_rows(flag, width)]
-            for title, terms in ((here_title, words), ("Above", further)):
-                made += [(), ((title, "title"),), *term_rows(terms, width)] if terms else []
+            for title, terms in titled_terms:
+                if terms:
+                    made += [(), ((title, "title"),), *term_rows(terms, width)]
             return made
 
         self.services.pages.open(Page(IN_SIGHT, make_term_rows))

@@ -68,7 +68,7 @@ CHOSEN = {"ours": ("setting again", "Set again"), "keep": ("leaving as it is", "
 
 
 class GpuController(Controller):
-    async def change_settings(self) -> None:
+    async def open_settings_form(self) -> None:
         """Show the form of GPU settings, then the commands that would change them, and run these if
         the user agrees."""
         state = self.state
@@ -139,7 +139,8 @@ class GpuController(Controller):
         self, planned: Sequence[SettingOutcome], restore_commands: Sequence[SettingCommand] = ()
     ) -> PlannedChange:
         """Return a change from the outcomes of a dry run, with the processes that use the GPUs. If
-        they cannot be listed, show the error as a message."""
+        they cannot be listed, show the error as a message, and return the change with None for the
+        processes."""
         try:
             return PlannedChange(planned, await self.session.gpu.gpu_processes(), restore_commands)
         except Exception as error:
@@ -162,7 +163,7 @@ class GpuController(Controller):
         is true, and with `takes_password` for a password if sudo needs one. If the user agrees,
         call `on_consent` with the password, or with None if none was asked for."""
 
-        def pass_password_on(given: Values | None) -> None:
+        def call_on_consent(given: Values | None) -> None:
             if given is not None:
                 on_consent(given.get("password"))
 
@@ -175,7 +176,7 @@ class GpuController(Controller):
             asks_password=password,
             make_detailed_rows=make_detailed_rows,
         )
-        self.app.push_screen(box, pass_password_on)
+        self.app.push_screen(box, call_on_consent)
 
     def _confirm_requested_settings(self, wanted: RequestedSettings, change: PlannedChange) -> None:
         after = "The previous values are written to disk first; press r to restore them."
@@ -222,13 +223,13 @@ class GpuController(Controller):
             make_change_rows,
             accept_label,
             on_consent,
-            is_no_default=asks or _disturbs_measurement(state),
+            is_no_default=asks or _is_host_being_measured(state),
             make_detailed_rows=detailed,
             takes_password=takes_password,
         )
 
     # measurements that change settings
-    async def planned_change_from_commands(
+    async def planned_change_of_gpu_sweep(
         self, commands_by_value: Mapping[str, Sequence[SettingCommand]]
     ) -> PlannedChange:
         """Return the change that a sweep of a GPU setting makes. `commands_by_value` has its
@@ -274,10 +275,11 @@ class GpuController(Controller):
 
         self.run_in_background(look_up_changes, ask_consent, on_error=accept_keys_again)
 
-    def _warn_if_change_runs(self, retry_key: str, undone_text: str) -> bool:
-        """Return whether a change of GPU settings is under way. If so, say that `retry_key` must be
-        pressed again after it, because the altered settings are not known before. `undone_text`
-        says what the key has not done, such as "nothing is reverted yet"."""
+    def _warn_if_settings_are_changing(self, retry_key: str, undone_text: str) -> bool:
+        """Warn if a change of GPU settings is under way, and return whether it is. The altered
+        settings are known only after the change, so the message says that `retry_key` must be
+        pressed again then. `undone_text` says what the key has not done, such as "nothing is
+        reverted yet"."""
         work = running_setting_change_text(self.state)
         if work:
             next_step = f"press {retry_key} again when that has ended"
@@ -290,7 +292,7 @@ class GpuController(Controller):
         sudo needs a password."""
         state = self.state
         if not state.alterations:
-            if not self._warn_if_change_runs("r", "nothing is reverted yet"):
+            if not self._warn_if_settings_are_changing("r", "nothing is reverted yet"):
                 self.show_message("no GPU setting is altered")
             return
         altered, begun = split_altered_and_begun_changes(state.alterations, state.telemetry)
@@ -300,7 +302,7 @@ class GpuController(Controller):
         for change, outcome in begun:
             ((gpus, now, _),) = alteration_gpus_now_and_before([change])
             texts.append(f"{gpus}: {now}, {outcome}")
-        disturbs = _disturbs_measurement(state)
+        disturbs = _is_host_being_measured(state)
         if not disturbs and not state.host.sudo_password:
             self._run_revert(texts)
             return
@@ -329,7 +331,7 @@ class GpuController(Controller):
 
         def show_revert_outcome(report: SettingsReport) -> None:
             if any(map(_was_changed_by_others, report.outcomes)):
-                self._ask_about_others_settings(report, password)
+                self._ask_about_externally_changed_settings(report, password)
             elif not report.outcomes and report.recovery is None:
                 self.show_message(
                     "no GPU setting is altered"
@@ -342,7 +344,9 @@ class GpuController(Controller):
             show_revert_outcome,
         )
 
-    def _ask_about_others_settings(self, report: SettingsReport, password: str | None) -> None:
+    def _ask_about_externally_changed_settings(
+        self, report: SettingsReport, password: str | None
+    ) -> None:
         """Ask what to do about the settings that another user or program has changed. The revert
         has left these settings as they are."""
         outcomes = list(filter(_was_changed_by_others, report.outcomes))
@@ -421,7 +425,8 @@ class GpuController(Controller):
 
     @property
     def _trial_remaining_s(self) -> float | None:
-        """The seconds that were left of the trial when the guard was last read; None without one."""
+        """The seconds that were left of the trial when the guard was last read; None if no settings
+        are on trial."""
         if self.state.guard is None:
             return None
         return self.state.guard.trial_left_s
@@ -448,8 +453,9 @@ class GpuController(Controller):
 
     # trial, guard
     def confirm_trial_settings(self) -> None:
+        """End the trial of the GPU settings so that they stay; show a message if none is on trial."""
         if self._trial_remaining_s is None:
-            if self._warn_if_change_runs("T", "nothing is kept yet"):
+            if self._warn_if_settings_are_changing("T", "nothing is kept yet"):
                 return
             next_step = (
                 "press g to change GPU settings; enter a trial time in the last field of the form"
@@ -471,7 +477,7 @@ class GpuController(Controller):
         the guard, a process on the host, that it must not revert them."""
         alterations = self.state.alterations
         if not alterations:
-            if not self._warn_if_change_runs("L", "nothing is left on yet"):
+            if not self._warn_if_settings_are_changing("L", "nothing is left on yet"):
                 self.show_message("no GPU setting is altered")
             return
         cautions = await self.session.gpu.warnings_without_guard()
@@ -506,12 +512,12 @@ class GpuController(Controller):
         """Put load on the server for some seconds, then show which of the altered GPU settings are
         in force."""
         if not self.state.alterations:
-            if not self._warn_if_change_runs("V", "nothing is checked yet"):
+            if not self._warn_if_settings_are_changing("V", "nothing is checked yet"):
                 self.show_message(
                     "no GPU setting is altered: there is nothing to check",
                     next_step="press g to change GPU settings",
                 )
-        elif (server := self.ready_server_or_message(_CHECK)) is None:
+        elif (server := self.ready_server_or_show_message(_CHECK)) is None:
             return
         elif self.state.bench.running:
             self.show_message(
@@ -522,16 +528,14 @@ class GpuController(Controller):
             self._run_load_check(server.engine)
 
     def _run_load_check(self, engine: str, **probe_options: Any) -> None:
-        async def verify_and_list_probe_commands() -> tuple[
-            Sequence[str], Sequence[SettingCommand]
-        ]:
+        async def findings_and_probe_commands() -> tuple[Sequence[str], Sequence[SettingCommand]]:
             return await self.session.gpu_verifier.verify_and_report_lines(
                 VERIFY_S, **probe_options
             ), await self.session.gpu_verifier.probe_commands()
 
         self.services.start_countdown(f"checking under load: {engine} is kept busy", VERIFY_S)
         self.run_in_background(
-            verify_and_list_probe_commands,
+            findings_and_probe_commands,
             lambda found: self._show_load_check(*found),
             on_error=self.services.stop_countdown,
         )
@@ -557,7 +561,7 @@ class GpuController(Controller):
     def _ask_clock_lock_probe(self, commands: Sequence[SettingCommand]) -> None:
         """Ask for consent to test further whether this GPU obeys clock locks. The `commands` of the
         test set another clock lock under load for some seconds."""
-        server, password = self.ready_server_or_message(_CHECK), self.state.host.sudo_password
+        server, password = self.ready_server_or_show_message(_CHECK), self.state.host.sudo_password
         if server is None:
             return
 
@@ -581,8 +585,9 @@ class GpuController(Controller):
         )
 
 
-def _disturbs_measurement(state: SessionState) -> bool:
-    """Return whether a change of a GPU setting now would disturb a measurement, also another's."""
+def _is_host_being_measured(state: SessionState) -> bool:
+    """Return whether this Workbench or anybody else measures on the host now. A change of a GPU
+    setting would disturb the measurement."""
     return state.host.measured_by is not None or bool(running_measurement_name(state))
 
 

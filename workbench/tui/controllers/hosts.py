@@ -92,8 +92,8 @@ class HostController(Controller):
         super().__init__(controllers)
         self.under_cursor = ""  # in the list of hosts, when a key was pressed there
         self.from_list = False  # the action that starts now was chosen in the list of hosts
-        # what the last check or look found, by the name of a host or cluster
-        self.known_states: dict[str, str] = {}
+        # what the last check or reading found, by the name of a host or cluster
+        self.last_state_texts: dict[str, str] = {}
 
     async def pick_host(self, cursor_host: str = "") -> None:
         """Open the list of hosts with the cursor on the host `cursor_host`, or on the present host.
@@ -127,7 +127,7 @@ class HostController(Controller):
             from workbench.session.servers.cluster_servers import cluster_state_text
             from workbench.session.session import Session
 
-            self.known_states[name] = await cluster_state_text(name, Session.of_host)
+            self.last_state_texts[name] = await cluster_state_text(name, Session.of_host)
             if listed.is_current:
                 listed.update_host_texts(make_list_items())
 
@@ -142,10 +142,10 @@ class HostController(Controller):
         """Return what is known about a host or cluster, as text for its row in the list of hosts. It
         is "" for a host that was not checked, and "asking …" for a cluster that was not read."""
         if not name.startswith(CLUSTER_PREFIX):
-            return self.known_states.get(name, "")
+            return self.last_state_texts.get(name, "")
         if name == self.state.host.name:
             return living_servers_text(self.state.servers)
-        return self.known_states.get(name, "asking …")
+        return self.last_state_texts.get(name, "asking …")
 
     def open_host_check(self) -> None:
         """Open the page that checks the host or cluster under the cursor of the host list. If the
@@ -232,7 +232,7 @@ class HostController(Controller):
             lambda width: host_examination_rows(found, width),
             lambda: {
                 "R": ("examine again", examine_again),
-                "m": ("copies between GPUs", ask_to_test_copies),
+                "m": ("copies between GPUs", ask_to_test_gpu_copies),
                 "t": ("known traps", self.open_known_traps),
             },
         )
@@ -252,8 +252,8 @@ class HostController(Controller):
                 exclusive_group="doctor",
             )
 
-        async def ask_to_test_copies() -> None:
-            def copy_if_confirmed(yes: bool | None) -> None:
+        async def ask_to_test_gpu_copies() -> None:
+            def test_copies_if_confirmed(yes: bool | None) -> None:
                 if yes:
                     found.clear()
                     page.title = f"Doctor: {name}, copying between the GPUs (at most 5 min)"
@@ -272,7 +272,7 @@ class HostController(Controller):
                     yes="copy and compare",
                     no="do not",
                 ),
-                copy_if_confirmed,
+                test_copies_if_confirmed,
             )
 
         async def test_copies_between_gpus() -> None:
@@ -296,7 +296,7 @@ class HostController(Controller):
         right."""
         host = self.state.host
 
-        def accept_if_confirmed(yes: bool | None) -> None:
+        def accept_host_key_if_confirmed(yes: bool | None) -> None:
             if yes:
                 self.run_in_background(self.session.accept_host_key())
 
@@ -306,4 +306,4 @@ class HostController(Controller):
             yes="the fingerprint is right: connect",
             no="do not connect",
         )
-        await self.app.push_screen(box, accept_if_confirmed)
+        await self.app.push_screen(box, accept_host_key_if_confirmed)

@@ -73,7 +73,7 @@ class ModelController(Controller):
         self.all_hosts = not self.all_hosts
         self.search_models()
 
-    def _selected_copy_or_message(self) -> ModelCopy | None:
+    def _selected_copy_or_show_message(self) -> ModelCopy | None:
         """Return the model copy under the cursor of the page of models. If there is none, show a
         message and return None."""
         page = self._displayed_page
@@ -88,7 +88,7 @@ class ModelController(Controller):
     # ---- keys of one copy
 
     def show_selected_files(self) -> None:
-        copy = self._selected_copy_or_message()
+        copy = self._selected_copy_or_show_message()
         if copy is not None:
             self._open_files_page(copy)
 
@@ -98,14 +98,14 @@ class ModelController(Controller):
         )
 
     def copy_model_path(self) -> None:
-        copy = self._selected_copy_or_message()
+        copy = self._selected_copy_or_show_message()
         if copy is not None:
             self.copy_text(copy.path, copy.path)
 
     def hash_model_copy(self) -> None:
         """Hash every byte of the model copy under the cursor, on its host, and show its files with
         their hashes."""
-        copy = self._selected_copy_or_message()
+        copy = self._selected_copy_or_show_message()
         if copy is None:
             return
 
@@ -132,7 +132,7 @@ class ModelController(Controller):
 
     async def copy_model_to_host(self) -> None:
         """Ask for a target host, and copy the model copy under the cursor to that host."""
-        copy = self._selected_copy_or_message()
+        copy = self._selected_copy_or_show_message()
         if copy is None:
             return
         hosts = tuple(

@@ -67,7 +67,7 @@ class PlanController(Controller):
             if empty:
                 raise InputError(f"{', '.join(empty)}: a value is needed")
 
-        async def load_with_values(values: Values | None) -> None:
+        async def load_preset_with_values(values: Values | None) -> None:
             if values is not None:
                 await self._load_preset_into_plan(entry.id, values)
 
@@ -83,7 +83,7 @@ class PlanController(Controller):
                 check=reject_empty_values,
                 accept="load",
             ),
-            load_with_values,
+            load_preset_with_values,
         )
 
     async def _load_preset_into_plan(self, preset_id: str, values: Values | None = None) -> None:
@@ -107,7 +107,7 @@ class PlanController(Controller):
             self.services.pages.open(Page(f"Preset {preset.id}", lambda w: preset_rows(preset, w)))
 
     async def save_preset(self) -> None:
-        plan = self._plan_or_message()
+        plan = self._plan_or_show_message()
         if plan is None:
             return
         base = plan.plan.preset_id or plan.plan.engine
@@ -132,7 +132,7 @@ class PlanController(Controller):
         await self.app.push_screen(form)
 
     # flags
-    def _plan_or_message(self) -> PlanView | None:
+    def _plan_or_show_message(self) -> PlanView | None:
         if self.state.plan is None:
             self.show_message("there is no plan yet", Level.WARN, "press p to load a preset")
         return self.state.plan
@@ -144,7 +144,7 @@ class PlanController(Controller):
 
     async def pick_flag_group(self) -> None:
         """Ask for a group of flags, and go to its first flag."""
-        if self._plan_or_message() is None:
+        if self._plan_or_show_message() is None:
             return
         pane = self.pane(Launch)
         items = [(name, name, "text") for name in pane.group_names]
@@ -159,11 +159,11 @@ class PlanController(Controller):
     def go_to_adjacent_group(self, step: int) -> None:
         """Move the cursor to the next group of flags (`step` 1) or to the group before (`step`
         -1)."""
-        if self._plan_or_message() is not None:
+        if self._plan_or_show_message() is not None:
             self.pane(Launch).move_to_adjacent_group(step)
 
     async def edit_flag_row(self, row: FlagRow) -> None:
-        if self._plan_or_message() is None:
+        if self._plan_or_show_message() is None:
             return
         if row.name == "executable" and not row.is_env:
             await self._edit_executable(row)
@@ -194,12 +194,12 @@ class PlanController(Controller):
 
     async def choose_engine(self) -> None:
         """Ask which of the installed programs, or which path, starts the engine of the plan."""
-        if self._plan_or_message() is not None:
+        if self._plan_or_show_message() is not None:
             await self._edit_executable(self._plan_row_named("executable"))
 
     async def choose_launcher(self) -> None:
         """Ask what runs the server on its host: Workbench itself, or a launcher such as systemd."""
-        if self._plan_or_message() is not None:
+        if self._plan_or_show_message() is not None:
             await self.edit_flag_row(self._plan_row_named("run-as"))
 
     def _plan_row_named(self, name: str) -> FlagRow:
@@ -221,14 +221,14 @@ class PlanController(Controller):
             found = f"No program of {plan.plan.engine} was found here."
         intro = f"{found} You may type the path of another program."
 
-        def ask_scope_of_choice(path: str | None) -> None:
+        def ask_whether_for_every_plan(path: str | None) -> None:
             if path is None:
                 return
 
-            def set_executable(keep: bool | None) -> None:
-                if keep is not None:
+            def set_executable(for_every_plan: bool | None) -> None:
+                if for_every_plan is not None:
                     self.run_in_background(
-                        session.plans.set_executable(path, keep=keep),
+                        session.plans.set_executable(path, keep=for_every_plan),
                         lambda _: self._show_edited_row(False, row.name),
                     )
 
@@ -247,17 +247,17 @@ class PlanController(Controller):
         picker = PickModal(
             "Engine executable", items, chosen=str(row.value or ""), intro=intro, filter=True
         )
-        await self.app.push_screen(picker, ask_scope_of_choice)
+        await self.app.push_screen(picker, ask_whether_for_every_plan)
 
     def _show_edited_row(self, is_env: bool, row_name: str) -> None:
         self.go_to_pane("launch")
         self.pane(Launch).select_item((is_env, row_name))
 
     async def add_variable(self) -> None:
-        if self._plan_or_message() is None:
+        if self._plan_or_show_message() is None:
             return
 
-        def name_and_value(values: Values) -> tuple[str, str]:
+        def variable_name_and_value(values: Values) -> tuple[str, str]:
             """Return the name and the value, also of NAME=value that was pasted as the name."""
             name, equals, value = values["name"].partition("=")
             if equals and not values["value"]:
@@ -265,12 +265,12 @@ class PlanController(Controller):
             return values["name"], values["value"]
 
         async def set_variable(values: Values) -> None:
-            name, value = name_and_value(values)
+            name, value = variable_name_and_value(values)
             self.session.plans.set_env(name, value)
             self._show_edited_row(True, name)
 
         def check_variable_name(values: Values) -> None:
-            name, _ = name_and_value(values)
+            name, _ = variable_name_and_value(values)
             if not (name.isascii() and name.isidentifier()):
                 raise InputError(f"expected the name of an environment variable, got “{name}”")
 
@@ -297,7 +297,7 @@ class PlanController(Controller):
         """Apply the fix of a finding, which is a problem that Workbench has found in the plan. If
         exactly one fixable finding is about the flag under the cursor, take that finding. Otherwise
         ask which finding to fix, unless there is only one."""
-        plan = self._plan_or_message()
+        plan = self._plan_or_show_message()
         if plan is None:
             return
         row = self.pane(Launch).current_item
@@ -345,7 +345,7 @@ class PlanController(Controller):
 
     # the command
     def show_command(self) -> None:
-        plan = self._plan_or_message()
+        plan = self._plan_or_show_message()
         if plan is None:
             return
 
@@ -380,7 +380,7 @@ class PlanController(Controller):
         updated when the plan or the used memory changes."""
         from workbench.session.plans.model_fit import fit_report_of_plan
 
-        view = self._plan_or_message()
+        view = self._plan_or_show_message()
         if view is None:
             return
         made: tuple[LaunchPlan, object, FitReport] | None = None

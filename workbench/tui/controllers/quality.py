@@ -22,28 +22,32 @@ if TYPE_CHECKING:
     from workbench.session.quality.measuring import QualityOptions
     from workbench.session.servers.arm_targets import BasePlans
 
-    Planned = tuple[Arm, Arm, BasePlans, QualityOptions]
+    PlannedComparison = tuple[Arm, Arm, BasePlans, QualityOptions]
 
 
 class QualityController(Controller):
     def open_quality_page(self) -> None:
         """Open the page about the answers of the results A and B, or about the comparison that
         runs."""
-        self.run_in_background(self._find_page_content, self._open_comparison_page)
+        self.run_in_background(self._find_comparison_to_show, self._open_comparison_page)
 
     def _open_comparison_page(self, content: ShownComparison) -> None:
         self.services.pages.open(QualityPage(self.state, content, self.run_page_action))
 
-    def run_page_action(self, page: QualityPage, page_action: str) -> None:
-        """Do what a key of the page asks for."""
-        if page_action == "stop":
+    def run_page_action(self, page: QualityPage, action: str) -> None:
+        """Do what a key of the page asks for. `action` is "stop" (stop the comparison that runs),
+        "list" (choose a stored comparison) or "measure" (ask for consent to a new comparison)."""
+        if action == "stop":
             self.stop_comparison()
-        elif page_action == "list":
+        elif action == "list":
             self.run_in_background(
                 self.session.results.list_quality_results,
                 partial(self._pick_stored_comparison, page),
             )
-        elif page.shown.pair is not None and self.controllers.experiments.can_measure():
+        elif (
+            page.shown.pair is not None
+            and self.controllers.experiments.can_measure_or_show_message()
+        ):
             self.run_in_background(
                 partial(self._plan_comparison, *page.shown.pair),
                 partial(self._confirm_comparison, page),
@@ -53,18 +57,19 @@ class QualityController(Controller):
         """Stop the comparison that runs. The servers that ran before are restored."""
         self.run_in_background(self.session.quality.stop)
 
-    async def _find_page_content(self) -> ShownComparison:
-        """Return what the page shows: the marked results, else those of the Compare pane, else the
-        last two."""
-        known = await self.session.results.list_quality_results()
+    async def _find_comparison_to_show(self) -> ShownComparison:
+        """Return what the page shows: the comparison of the marked results, else of those of the
+        Compare pane, else of the last two. Without two results, return the newest stored
+        comparison."""
+        stored = await self.session.results.list_quality_results()
         try:
             pair = self.session.results.resolve_result_pair(
-                *self.controllers.results.marked_or_compared_ids()
+                *self.controllers.results.marked_or_compared_result_ids()
             )
         except InputError:
-            return ShownComparison(next(iter(known), None), earlier=len(known))
+            return ShownComparison(next(iter(stored), None), earlier=len(stored))
         return ShownComparison(
-            await self.session.results.find_comparison_of_answers(*pair), pair, len(known)
+            await self.session.results.find_comparison_of_answers(*pair), pair, len(stored)
         )
 
     def _pick_stored_comparison(
@@ -85,7 +90,7 @@ class QualityController(Controller):
         self.app.push_screen(picker, show_chosen_comparison)
 
     # a new one
-    async def _plan_comparison(self, a_id: int, b_id: int) -> Planned:
+    async def _plan_comparison(self, a_id: int, b_id: int) -> PlannedComparison:
         """Return what a comparison of the servers behind two results measures."""
         await import_in_thread("workbench.session.quality.comparison")
         from workbench.quality import texts
@@ -97,7 +102,7 @@ class QualityController(Controller):
         of_a, of_b, bases = await self.session.quality.targets.resolve_targets(of_a, of_b)
         return of_a, of_b, bases, QualityOptions(texts=texts.shipped_text_set())
 
-    def _confirm_comparison(self, page: QualityPage, planned: Planned) -> None:
+    def _confirm_comparison(self, page: QualityPage, planned: PlannedComparison) -> None:
         """Show what a comparison does and what it takes, and start it if the user agrees."""
         from workbench.session.quality.comparison import plan_lines
         from workbench.session.quality.sides import run_ids_to_stop
@@ -116,10 +121,10 @@ class QualityController(Controller):
         def make_question_rows(width: int) -> list[Row]:
             rows = stack_paragraphs(lines, width, "text", "   ")
             if stopped:
-                said = (
+                warning = (
                     f"run {', '.join(stopped)} is stopped meanwhile, and a server runs at the end"
                 )
-                rows += [(), *paragraph_rows(f"{G.alert} {said}", width, "warnb", "  ")]
+                rows += [(), *paragraph_rows(f"{G.alert} {warning}", width, "warnb", "  ")]
             return rows
 
         def measure_if_confirmed(yes: bool | None) -> None:

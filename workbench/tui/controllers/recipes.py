@@ -92,9 +92,9 @@ class RecipeController(Controller):
             else:
                 found[:] = [recipes.read_text(source, "", preset_id, gpus=gpus)]
 
-        def show_read_recipe(values: Values | None) -> None:
+        def show_recipe_if_read(values: Values | None) -> None:
             if values is not None:
-                self._show_import(found[0])
+                self._show_imported_recipe(found[0])
 
         form = Form(
             "Import a recipe",
@@ -105,10 +105,10 @@ class RecipeController(Controller):
             submit=read_recipe,
             doing="reading",
         )
-        await self.app.push_screen(form, show_read_recipe)
+        await self.app.push_screen(form, show_recipe_if_read)
 
-    def _show_import(self, imported: ImportedRecipe) -> None:
-        def rows(width: int) -> list[Row]:
+    def _show_imported_recipe(self, imported: ImportedRecipe) -> None:
+        def make_recipe_rows(width: int) -> list[Row]:
             made = finding_rows(imported.findings, width) or paragraph_rows(
                 "nothing was left out", width, "dim"
             )
@@ -128,6 +128,9 @@ class RecipeController(Controller):
                 self.show_message(f"saved: {path}")
 
         question = Confirm(
-            f"Import {imported.preset_id}", rows, yes="save it as your own preset", wide=True
+            f"Import {imported.preset_id}",
+            make_recipe_rows,
+            yes="save it as your own preset",
+            wide=True,
         )
         self.app.push_screen(question, save_if_confirmed)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from workbench.session.results.advice import AdvisedResult
     from workbench.store.result_timelines import ResultTimeline
 
-    Found = tuple[AdvisedResult, ResultTimeline | None, Sequence[QualityResult]]
+    ResultDetails = tuple[AdvisedResult, ResultTimeline | None, Sequence[QualityResult]]
 
 
 class ResultController(Controller):
@@ -62,7 +62,7 @@ class ResultController(Controller):
             pane.toggle_series_runs(pane.current_item)
             return
 
-        async def read_result_details(result_id: int) -> Found:
+        async def read_result_details(result_id: int) -> ResultDetails:
             found = await self.session.advisor.advise_on_result(result_id)
             return (
                 found,
@@ -70,10 +70,10 @@ class ResultController(Controller):
                 await self.session.results.list_quality_results(),
             )
 
-        def open_result_page(found: Found) -> None:
-            advised, timeline, known = found
+        def open_result_page(found: ResultDetails) -> None:
+            advised, timeline, quality_results = found
             result, advice = advised.result, self.controllers.advice
-            assert result is not None  # of_result has one
+            assert result is not None  # the advice on a result has one
 
             def page_keys() -> Keys:
                 return {
@@ -87,7 +87,7 @@ class ResultController(Controller):
                     width,
                     timeline_rows(timeline, width),
                     top_finding_rows(advised, width),
-                    known,
+                    quality_results,
                 )
 
             self.services.pages.open(Page(f"Result #{result.id}", make_result_rows, page_keys))
@@ -95,23 +95,23 @@ class ResultController(Controller):
         if (row := self.selected_row) is not None:
             self.run_in_background(read_result_details(row.id), open_result_page)
 
-    def marked_or_compared_ids(self) -> tuple[int | None, int | None]:
-        """Return the results that are marked A and B. One that is not marked is that of the Compare
-        pane, None if that shows no comparison."""
+    def marked_or_compared_result_ids(self) -> tuple[int | None, int | None]:
+        """Return the numbers of the results that are marked A and B. In place of one that is not
+        marked, return that of the Compare pane; None if the pane shows no comparison."""
         a, b, comparison = self.state.mark_a, self.state.mark_b, self.state.comparison
         if comparison is None:
             return a, b
         return a or comparison.a, b or comparison.b
 
-    def _pair_ids_or_message(self, missing_phrase: str) -> tuple[int, int] | None:
-        """Return the results that are marked A and B. If only one or none is marked, the missing
-        one is that of the Compare pane. If there is none there, say that there is no
-        `missing_phrase` to show, and return None."""
-        a, b = self.marked_or_compared_ids()
+    def _result_ids_or_show_message(self, absence_phrase: str) -> tuple[int, int] | None:
+        """Return the numbers of the results that are marked A and B. In place of one that is not
+        marked, return that of the Compare pane. If there are no two, show a message, and return
+        None. `absence_phrase` says in it what cannot be shown, such as "is no difference"."""
+        a, b = self.marked_or_compared_result_ids()
         if a is not None and b is not None:
             return a, b
         self.show_message(
-            f"no two results are marked, so there {missing_phrase} to show",
+            f"no two results are marked, so there {absence_phrase} to show",
             Level.WARN,
             "mark two results in the Bench pane with a and B",
         )
@@ -119,7 +119,7 @@ class ResultController(Controller):
 
     def show_differences(self) -> None:
         """Open the page with what differs between the results A and B."""
-        found = self._pair_ids_or_message("is no difference")
+        found = self._result_ids_or_show_message("is no difference")
         if found is None:
             return
 
@@ -139,7 +139,7 @@ class ResultController(Controller):
     def show_timelines(self) -> None:
         """Open the page with the timelines of the results that are marked A and B. If only one or
         none is marked, take the missing one from the Compare pane."""
-        found = self._pair_ids_or_message("are no timelines")
+        found = self._result_ids_or_show_message("are no timelines")
         if found is None:
             return
         a, b = found

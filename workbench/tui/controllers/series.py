@@ -23,26 +23,30 @@ ChangeLookup = Callable[[], Coroutine[Any, Any, "PlannedChange"]]
 
 
 @dataclass(frozen=True)
-class Resume(Generic[M]):
-    """How to resume a measurement: the text that its page shows meanwhile, and the function that
-    does so, which gets the password for sudo if it `takes_password`. If the measurement changes GPU
-    settings, `changes` finds out how."""
+class PreparedResume(Generic[M]):
+    """How to resume a measurement: `progress_text`, which its page shows meanwhile, and `resume`,
+    the function that does so, which gets the password for sudo if it `takes_password`. If the
+    measurement changes GPU settings, `look_up_changes` finds out which."""
 
-    said: str
-    work: Callable[[str | None], Coroutine[Any, Any, M]]
-    changes: ChangeLookup | None = None
+    progress_text: str
+    resume: Callable[[str | None], Coroutine[Any, Any, M]]
+    look_up_changes: ChangeLookup | None = None
     takes_password: bool = False
 
 
-def resume_of_sweep(
-    session: Session, sweep: Sweep, changes: ChangeLookup | None, *, takes_password: bool = False
-) -> Resume[Sweep]:
-    """Return how to resume a sweep. `changes` finds out how it changes GPU settings; None if it
-    changes none."""
-    return Resume(
+def prepare_sweep_resume(
+    session: Session,
+    sweep: Sweep,
+    look_up_changes: ChangeLookup | None,
+    *,
+    takes_password: bool = False,
+) -> PreparedResume[Sweep]:
+    """Return how to resume a sweep. `look_up_changes` finds out which GPU settings it changes; None
+    if it changes none."""
+    return PreparedResume(
         "resuming: everything is checked before anything is changed",
         lambda password: session.sweeps.resume(sweep.id, password=password),
-        changes,
+        look_up_changes,
         takes_password,
     )
 
@@ -73,14 +77,14 @@ class SeriesController(Controller, Generic[M]):
     async def stop_measurement(self) -> None:
         """Stop the running measurement."""
 
-    def prepare_resume(self, page: MeasurementPage, action: str) -> Resume[M] | None:
+    def prepare_resume(self, page: MeasurementPage, action: str) -> PreparedResume[M] | None:
         """Return how to resume the measurement on `page`; None if it cannot be resumed. `action` is
         "resume" to continue the measurement, or "more" to add runs to it."""
 
-    def end_text_and_next_step(self, measured: M) -> tuple[str, str]:
+    def end_message_and_next_step(self, measured: M) -> tuple[str, str]:
         """Return a message about a measurement that has ended, and the text of the user's next
         step."""
-        raise AssertionError("a subclass of SeriesController must define end_text_and_next_step")
+        raise AssertionError("a subclass of SeriesController must define end_message_and_next_step")
 
     def pick_earlier_measurement(self) -> None:
         """Show a list of the measurements on this host, and open the page of the chosen one."""
@@ -102,25 +106,27 @@ class SeriesController(Controller, Generic[M]):
         elif (found := self.prepare_resume(page, action)) is not None:
             self._resume_on_page(page, found)
 
-    def _resume_on_page(self, page: MeasurementPage, resume: Resume[M]) -> None:
+    def _resume_on_page(self, page: MeasurementPage, prepared: PreparedResume[M]) -> None:
         """Resume the measurement on `page`. If it changes GPU settings, show the commands first."""
 
         def resume_with_password(password: str | None = None) -> None:
-            page.show_requested_action(resume.said)
+            page.show_requested_action(prepared.progress_text)
             self.run_measurement(
-                lambda: resume.work(password),
+                lambda: prepared.resume(password),
                 self._report_measurement_end,
                 on_error=lambda: page.clear_failed_request(self.state),
             )
 
-        if resume.changes is None:
+        if prepared.look_up_changes is None:
             resume_with_password()
         else:
             self.controllers.gpu.confirm_setting_changes(
-                resume.changes, resume_with_password, takes_password=resume.takes_password
+                prepared.look_up_changes,
+                resume_with_password,
+                takes_password=prepared.takes_password,
             )
 
-    def start_after_consent(
+    def start_measurement_after_consent(
         self, look_up_changes: ChangeLookup | None, work: RunMeasurement[M]
     ) -> None:
         """Start a new measurement as `start_measurement` does. If it changes GPU settings, which
@@ -145,16 +151,18 @@ class SeriesController(Controller, Generic[M]):
         )
 
     def _report_measurement_end(self, measured: M) -> None:
-        """Show a message that the measurement has ended, unless the page of a measurement is open."""
+        """Show a message that the measurement has ended. Do nothing if the page of a measurement is
+        open, or if the measurement is still running."""
         if (
             not isinstance(self.services.pages.visible_page, MeasurementPage)
             and measured.state != "running"
         ):
-            text, next_step = self.end_text_and_next_step(measured)
+            text, next_step = self.end_message_and_next_step(measured)
             self.show_message(text, next_step=next_step)
 
-    def can_measure(self) -> bool:
-        """Return True if no measurement is running. Otherwise show a message, and return False."""
+    def can_measure_or_show_message(self) -> bool:
+        """Return True if no measurement of this Workbench is running. Otherwise show a message, and
+        return False."""
         if self.state.bench.running:
             self.show_message(
                 "a measurement is running", next_step="press K to cancel the measurement"

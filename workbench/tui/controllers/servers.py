@@ -66,7 +66,7 @@ def _stop_method_text(server: ServerStatus, grace_s: float, unit: str | None) ->
     )
 
 
-def _launcher_suffix(server: ServerStatus) -> str:
+def _launcher_and_handle_text(server: ServerStatus) -> str:
     if server.run_as == PROCESS:
         return ""
     return f"  {server.run_as} {server.handle or ''}".rstrip()
@@ -101,9 +101,9 @@ class ServerController(Controller):
         if state.plan is None:
             self.show_message("there is no plan to start", Level.WARN, "press p to load a preset")
             return
-        untrusted = self.session.plans.untrusted_findings()
-        if untrusted:
-            await self._ask_trust_in_plan(untrusted)
+        untrusted_findings = self.session.plans.untrusted_findings()
+        if untrusted_findings:
+            await self._ask_trust_in_plan(untrusted_findings)
             return
         panes = self.services.panes
         before = panes.active
@@ -122,15 +122,16 @@ class ServerController(Controller):
         self,
         plan: PlanView,
         on_consent: Callable[[StartPlan], None],
-        reopen: Callable[[], Awaitable[None]],
+        reopen_page: Callable[[], Awaitable[None]],
         *,
         followup_text: str = "",
-        answers_cost: str = "",
+        answers_cost_text: str = "",
     ) -> None:
         """Show the plan with its command, and call `on_consent` with the page if the user agrees to
         start it. If the user chose the change that the reason against a start proposes, make this
-        change and call `reopen`. `followup_text` says what follows the start, and `answers_cost`
-        what comparing the answers adds; "" if they are not compared."""
+        change and call `reopen_page`. `followup_text` says what follows the start; "" if nothing
+        does. `answers_cost_text` says what comparing the answers adds; "" if they are not
+        compared."""
         state = self.state
         server, changes = state.server, None
         if state.live_server is not None:
@@ -150,7 +151,7 @@ class ServerController(Controller):
             changes or (),
             make_disturbance_rows,
             next_step_text=followup_text,
-            answers_cost_text=answers_cost,
+            answers_cost_text=answers_cost_text,
         )
 
         async def start_or_fix_plan(yes: bool | None) -> None:
@@ -162,7 +163,7 @@ class ServerController(Controller):
                 self.run_or_show_error(
                     lambda: self.session.plans.set_flag(change.name, str(change.value))
                 )
-                await reopen()
+                await reopen_page()
 
         await self.app.push_screen(page, start_or_fix_plan)
         if not page.rejected:
@@ -198,7 +199,7 @@ class ServerController(Controller):
             self.rejected = error
             raise
 
-    async def _ask_trust_in_plan(self, untrusted: Sequence[Finding]) -> None:
+    async def _ask_trust_in_plan(self, untrusted_findings: Sequence[Finding]) -> None:
         """Show the parts of the plan that run programs from outside Workbench or give the server
         power over its host. If the user agrees, trust these parts and open the page before the
         start of the server."""
@@ -212,7 +213,12 @@ class ServerController(Controller):
             )
 
         def make_question_rows(width: int) -> list[Row]:
-            rows = [*paragraph_rows(about, width, "warn"), (), *finding_rows(untrusted, width), ()]
+            rows = [
+                *paragraph_rows(about, width, "warn"),
+                (),
+                *finding_rows(untrusted_findings, width),
+                (),
+            ]
             if plan is not None and plan.start_command:
                 rows += command_rows(plan.start_command, width)
             return rows
@@ -372,23 +378,23 @@ class ServerController(Controller):
             self.session.servers.find_other_servers, self._list_server_runs, exclusive_group="runs"
         )
 
-    def _list_server_runs(self, others: Sequence[FoundServer]) -> None:
-        """Show a list of all server runs, from which the user selects one. The servers `others`,
-        which Workbench did not start, are at the end of the list."""
+    def _list_server_runs(self, other_servers: Sequence[FoundServer]) -> None:
+        """Show a list of all server runs, from which the user selects one. `other_servers`, which
+        Workbench did not start, are at the end of the list."""
         state = self.state
         # the link is slow, and a form was opened meanwhile
         if self.app.screen is not self.services.screen:
             return
-        if not (state.servers or others):
+        if not (state.servers or other_servers):
             self.show_message(
                 "no server has run on this host yet", next_step="press s to start the plan"
             )
             return
-        by_hand = {f"pid {o.pid}": o for o in others}
+        by_hand = {f"pid {o.pid}": o for o in other_servers}
         items = [
             (
                 s.run_id,
-                f"{s.run_id}  {s.state_word:<13} {s.engine:<9} {s.model}{_launcher_suffix(s)}",
+                f"{s.run_id}  {s.state_word:<13} {s.engine:<9} {s.model}{_launcher_and_handle_text(s)}",
                 "text",
             )
             for s in reversed(state.servers)
@@ -450,7 +456,7 @@ class ServerController(Controller):
 
         self.app.push_screen(PickModal("Your jobs", items), select_run_of_job)
 
-    async def open_endpoint(self) -> None:
+    async def show_endpoint_entry(self) -> None:
         """Show the selected server's entry for the endpoint file of the evaluation library
         "verifiers". Ask whether to copy the address, to copy the entry, or to write the entry into
         the file."""
@@ -480,7 +486,7 @@ class ServerController(Controller):
 
         async def copy_or_write_endpoint(what: str | None) -> None:
             if what == "write":
-                await self._write_endpoint(found)
+                await self._ask_and_write_endpoint_entry(found)
             elif what == "address":
                 self.copy_text(what, found.url)
             elif what == "entry":
@@ -501,7 +507,7 @@ class ServerController(Controller):
         )
         await self.app.push_screen(box, copy_or_write_endpoint)
 
-    async def _write_endpoint(self, found: Endpoint) -> None:
+    async def _ask_and_write_endpoint_entry(self, found: Endpoint) -> None:
         """Ask for the path of the endpoint file and the name of the entry, and write the entry
         `found` into that file on the host."""
         from workbench.session.servers import endpoint as endpoints
@@ -511,7 +517,7 @@ class ServerController(Controller):
             Field("name", "name", found.name, "as `vf-eval -m` takes it", wide=True),
         )
 
-        async def write_entry(values: Values) -> None:
+        async def write_endpoint_entry(values: Values) -> None:
             entry = replace(
                 found,
                 file=values["file"].strip() or found.file,
@@ -523,7 +529,14 @@ class ServerController(Controller):
 
         title = f"Write the endpoint on {found.host}"
         await self.app.push_screen(
-            Form(title, fields, accept="write", submit=write_entry, doing="writing", label_cells=8)
+            Form(
+                title,
+                fields,
+                accept="write",
+                submit=write_endpoint_entry,
+                doing="writing",
+                label_cells=8,
+            )
         )
 
     def _adopt_server(self, server: FoundServer) -> None:
@@ -574,17 +587,19 @@ class ServerController(Controller):
         self.searched = text
         self.run_in_background(
             self.session.servers.find_numbered_log_lines(text),
-            lambda lines: self._report_matches(hit, lines),
+            lambda lines: self._report_log_matches(hit, lines),
             exclusive_group="log search",
         )
 
-    def _report_matches(self, is_match_in_pane: bool, lines: Sequence[tuple[int, str]]) -> None:
-        self.matches = tuple(lines)
-        if not lines:
+    def _report_log_matches(
+        self, is_match_in_pane: bool, numbered_lines: Sequence[tuple[int, str]]
+    ) -> None:
+        self.matches = tuple(numbered_lines)
+        if not numbered_lines:
             self.show_message(f"“{self.searched}” is not in the log", Level.WARN)
             return
-        n_lines = count_of(len(lines), "line")
-        if len(lines) >= MOST_MATCHES:
+        n_lines = count_of(len(numbered_lines), "line")
+        if len(numbered_lines) >= MOST_MATCHES:
             n_lines += " or more"
         if is_match_in_pane:
             self.show_message(

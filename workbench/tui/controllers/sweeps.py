@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.model.settings import SWEPT
 from workbench.model.sweep import CONCURRENCY, FLAGS, RATES, USERS, Sweep
-from workbench.tui.controllers.series import ChangeLookup, Resume, SeriesController, resume_of_sweep
+from workbench.tui.controllers.series import (
+    ChangeLookup,
+    PreparedResume,
+    SeriesController,
+    prepare_sweep_resume,
+)
 from workbench.tui.modals.form import Values
 from workbench.tui.modals.gpu_confirm import PlannedChange
 from workbench.tui.modals.sweep_form import (
@@ -41,32 +46,32 @@ class SweepController(SeriesController[Sweep]):
     async def stop_measurement(self) -> None:
         await self.session.sweeps.cancel()
 
-    def prepare_resume(self, page: MeasurementPage, action: str) -> Resume[Sweep] | None:
+    def prepare_resume(self, page: MeasurementPage, action: str) -> PreparedResume[Sweep] | None:
         sweep = self.latest_measurement
         if sweep is None:
             return None
         changes: ChangeLookup | None = None
         if sweep.kind_details.sets_gpu:
             changes = partial(self._look_up_resumed_changes, sweep)
-        return resume_of_sweep(
+        return prepare_sweep_resume(
             self.session, sweep, changes, takes_password=sweep.kind_details.sets_gpu
         )
 
     async def _look_up_resumed_changes(self, sweep: Sweep) -> PlannedChange:
         by_value = await self.session.sweeps.list_resume_commands(sweep.id)
-        return await self.controllers.gpu.planned_change_from_commands(by_value)
+        return await self.controllers.gpu.planned_change_of_gpu_sweep(by_value)
 
-    def end_text_and_next_step(self, measured: Sweep) -> tuple[str, str]:
+    def end_message_and_next_step(self, measured: Sweep) -> tuple[str, str]:
         return (
             f"{measured.description}: {measured.error or measured.knee_text or measured.state}",
             "press S to see the sweep",
         )
 
     async def open_measurement_form(self) -> None:
-        if not self.can_measure():
+        if not self.can_measure_or_show_message():
             return
         state = self.state
-        server = self.ready_server_or_message("a sweep")
+        server = self.ready_server_or_show_message("a sweep")
         if server is None:
             return
         count = len(state.gpus)
@@ -98,7 +103,7 @@ class SweepController(SeriesController[Sweep]):
             by_value = await self.session.sweeps.list_gpu_sweep_commands(
                 wanted.kind, wanted.values, wanted.gpu, run_id=run_id
             )
-            return await self.controllers.gpu.planned_change_from_commands(by_value)
+            return await self.controllers.gpu.planned_change_of_gpu_sweep(by_value)
 
         def start_sweep(password: str | None) -> None:
             self.start_measurement(
@@ -126,14 +131,14 @@ async def _sweep_concurrency(session: Session, wanted: RequestedSweep, load: Loa
     levels = [int(value) for value in wanted.values]
     # the level decides the numbers of requests
     return await session.sweeps.run_concurrency_sweep(
-        levels, **_drop_load_fields(load, "requests", "warmup", "concurrency")
+        levels, **_load_without_fields(load, "requests", "warmup", "concurrency")
     )
 
 
 async def _sweep_gpu_setting(session: Session, wanted: RequestedSweep, load: Load) -> Sweep:
     # each value is given the same time
     return await session.sweeps.run_gpu_setting_sweep(
-        wanted.kind, wanted.values, wanted.gpu, **_drop_load_fields(load, "requests", "warmup")
+        wanted.kind, wanted.values, wanted.gpu, **_load_without_fields(load, "requests", "warmup")
     )
 
 
@@ -152,7 +157,7 @@ async def _search_rate_capacity(session: Session, wanted: RequestedSweep, load: 
     return await session.sweeps.run_rate_capacity_search(rates, **make_search_load(load, wanted))
 
 
-def _drop_load_fields(load: Load, *names: str) -> dict[str, Any]:
+def _load_without_fields(load: Load, *names: str) -> dict[str, Any]:
     return {name: value for name, value in load.items() if name not in names}
 
 

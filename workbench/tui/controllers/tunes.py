@@ -10,7 +10,12 @@ from workbench.model.tune import TUNE, gpu_settings_from_assignments
 from workbench.report.tune_blocks import plan_blocks
 from workbench.tui.block_rows import block_rows
 from workbench.tui.cells import Row, paragraph_rows
-from workbench.tui.controllers.series import ChangeLookup, Resume, SeriesController, resume_of_sweep
+from workbench.tui.controllers.series import (
+    ChangeLookup,
+    PreparedResume,
+    SeriesController,
+    prepare_sweep_resume,
+)
 from workbench.tui.glyphs import G
 from workbench.tui.modals.ask import Confirm
 from workbench.tui.modals.form import Values
@@ -36,11 +41,11 @@ class TuneController(SeriesController[Sweep]):
     async def stop_measurement(self) -> None:
         await self.session.sweeps.cancel()
 
-    def prepare_resume(self, page: MeasurementPage, action: str) -> Resume[Sweep] | None:
+    def prepare_resume(self, page: MeasurementPage, action: str) -> PreparedResume[Sweep] | None:
         tune = self.latest_measurement
         if tune is None or tune.spec is None:
             return None
-        return resume_of_sweep(self.session, tune, self._make_change_lookup(tune.spec))
+        return prepare_sweep_resume(self.session, tune, self._make_change_lookup(tune.spec))
 
     def _make_change_lookup(self, spec: SweepSpec) -> ChangeLookup | None:
         """Return what finds out how a tune changes GPU settings; None if it changes none."""
@@ -55,14 +60,14 @@ class TuneController(SeriesController[Sweep]):
 
         return look_up_setting_changes
 
-    def end_text_and_next_step(self, measured: Sweep) -> tuple[str, str]:
-        said = measured.error or measured.knee_text or measured.state
-        return f"{measured.name}: {said}", "press N to see the tune"
+    def end_message_and_next_step(self, measured: Sweep) -> tuple[str, str]:
+        outcome = measured.error or measured.knee_text or measured.state
+        return f"{measured.name}: {outcome}", "press N to see the tune"
 
     async def open_measurement_form(self) -> None:
         """Open the form of a tune of the plan. Then show its candidates, and start it if the user
         agrees."""
-        if not self.can_measure():
+        if not self.can_measure_or_show_message():
             return
         if self.state.plan is None:
             self.show_message(
@@ -103,14 +108,16 @@ class TuneController(SeriesController[Sweep]):
         def make_question_rows(width: int) -> list[Row]:
             rows = block_rows(blocks, width)
             if stops is not None:
-                said = f"run {stops.run_id} is stopped meanwhile, and started again afterwards"
-                rows += [(), *paragraph_rows(f"{G.alert} {said}", width, "warnb", "  ")]
+                warning = f"run {stops.run_id} is stopped meanwhile, and started again afterwards"
+                rows += [(), *paragraph_rows(f"{G.alert} {warning}", width, "warnb", "  ")]
             return rows
 
         def start_if_confirmed(yes: bool | None) -> None:
             if yes:
                 changes = self._make_change_lookup(planned.spec)
-                self.start_after_consent(changes, lambda: self.session.sweeps.run_tune(planned))
+                self.start_measurement_after_consent(
+                    changes, lambda: self.session.sweeps.run_tune(planned)
+                )
 
         title = f"{planned.name[:1].upper()}{planned.name[1:]} on {self.state.host.name}"
         self.app.push_screen(

@@ -71,11 +71,12 @@ class ViewController(Controller):
     def open_newest_watch_night(self) -> None:
         """Open the page of the newest night of the watches, with the nights before it."""
 
-        def open_newest_night(nights: Sequence[Night]) -> None:
+        def open_night_page(nights: Sequence[Night]) -> None:
             if not nights:
-                said = "no night of a watch yet"
                 return self.show_message(
-                    said, Level.INFO, "workbench watch add, then workbench watch run"
+                    "no night of a watch yet",
+                    Level.INFO,
+                    "workbench watch add, then workbench watch run",
                 )
             newest, *earlier = nights
             blocks = [*night_blocks(newest, earlier), verdict_items(newest)]
@@ -86,7 +87,7 @@ class ViewController(Controller):
             )
 
         store = WatchStore(paths.watches_dir())
-        self.run_in_background(asyncio.to_thread(store.nights), open_newest_night)
+        self.run_in_background(asyncio.to_thread(store.nights), open_night_page)
 
     def save_picture(self) -> None:
         try:

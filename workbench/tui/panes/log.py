@@ -91,7 +91,7 @@ class LogPane(Pane):
             "E",
             "endpoint",
             "copy the address of the server, or write its endpoint file",
-            lambda c: c.servers.open_endpoint(),
+            lambda c: c.servers.show_endpoint_entry(),
         ),
         Key(
             "J",

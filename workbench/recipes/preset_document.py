@@ -74,13 +74,13 @@ def preset_document_of_recipe(recipe: Recipe, preset_id: str, source: str) -> di
         "provenance": {
             "document": source,
             "status": "untested",
-            "note": _note_of_missing_parts(recipe.findings),
+            "note": _omissions_and_changes_text(recipe.findings),
         },
     }
     return {name: value for name, value in document.items() if value}
 
 
-def _note_of_missing_parts(findings: tuple[Finding, ...]) -> str | None:
+def _omissions_and_changes_text(findings: tuple[Finding, ...]) -> str | None:
     """Return a text that lists the parts of a recipe that its preset does not contain, and those
     that it contains in another form; None if there are none."""
     serious = [f for f in findings if f.level in ("error", "warn")]

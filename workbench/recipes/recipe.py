@@ -1,7 +1,7 @@
 """A recipe of another tool, as far as Workbench understands it: a plan, further properties such as
 title and GPUs, and findings about the parts that a plan cannot contain.
 
-`Notes` collects the findings while a recipe is read. `drop_unusable_values` removes secrets and
+`Notes` collects the findings while a recipe is read. `drop_values_unfit_for_preset` removes secrets and
 values that only a shell could compute, so that neither is written into a preset.
 """
 
@@ -63,7 +63,7 @@ class Given:
     directory: Path | None = None
     gpus: tuple[GpuInfo, ...] | None = None
 
-    def require_known_entry(self, form: str, kind: str, entries: Collection[str] = ()) -> None:
+    def require_entry_among(self, form: str, kind: str, entries: Collection[str] = ()) -> None:
         """Raise InputError if an entry is asked for that is not in `entries`. `form` is the format
         of the recipe, and `kind` says what its entries are, such as "variant"."""
         if self.entry is None or self.entry in entries:
@@ -101,7 +101,7 @@ class Notes:
     def add_left_out_note(self, part: str, reason: str) -> None:
         self.add(Level.INFO, "left-out", f"{part} is left out: {reason}")
 
-    def add_and_reference_variable(self, name: str, where: str, about: str = "") -> str:
+    def add_variable_and_get_reference(self, name: str, where: str, about: str = "") -> str:
         """Add a variable to the preset for the recipe's variable `name`, whose value is unknown,
         and return the reference "${…}" to it. `where` names the format of the recipe."""
         own = re.sub(r"[^a-z0-9_]+", "_", name.lower()).lstrip("_0123456789")[:32] or "value"
@@ -116,14 +116,15 @@ def shorten_value(value: Any) -> str:
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
-def drop_unusable_values(recipe: Recipe, notes: Notes) -> Recipe:
-    """Return the recipe without values that a preset must not contain: secrets, and values that
-    only a shell could compute. There is a finding for each removed value that the plan needs."""
+def drop_values_unfit_for_preset(recipe: Recipe, notes: Notes) -> Recipe:
+    """Return the recipe without values that a preset must not contain: secrets, placeholders, and
+    values that only a shell could compute. The recipe's findings name each value that is left out
+    of the plan; in other texts, secrets are masked."""
     plan = recipe.plan
     if plan is not None:
         masked = mask_secrets_of_plan(plan)
-        flags = _usable_settings(plan.flags, masked.flags, notes, "--")
-        env = _usable_settings(plan.env, masked.env, notes, "")
+        flags = _settings_fit_for_preset(plan.flags, masked.flags, notes, "--")
+        env = _settings_fit_for_preset(plan.env, masked.env, notes, "")
         executable = plan.executable
         if any(map(_has_secret_or_computed_part, executable)):
             notes.add(
@@ -134,14 +135,12 @@ def drop_unusable_values(recipe: Recipe, notes: Notes) -> Recipe:
             executable = ()
         workdir = None if COMPUTED in (plan.workdir or "") else plan.workdir
         image = plan.image
-        if image is not None and (
-            _has_secret_or_computed_part(image) or not re.fullmatch(IMAGE, image)
-        ):
+        if image is not None and not _is_image_fit_for_preset(image):
             notes.add_not_understood_warning("the image", image)
             image = None
         model = plan.model
         if (name := _placeholder_name(model)) is not None:
-            model = notes.add_and_reference_variable(name, recipe.form)
+            model = notes.add_variable_and_get_reference(name, recipe.form)
             notes.add(
                 Level.WARN,
                 "placeholder",
@@ -153,7 +152,7 @@ def drop_unusable_values(recipe: Recipe, notes: Notes) -> Recipe:
             )
             model = ""
         if not model:
-            model = notes.add_and_reference_variable("model", recipe.form)
+            model = notes.add_variable_and_get_reference("model", recipe.form)
             notes.add(Level.WARN, "no-model", "no model is named; the preset asks for it")
         plan = replace(
             plan,
@@ -184,19 +183,25 @@ def drop_unusable_values(recipe: Recipe, notes: Notes) -> Recipe:
     )
 
 
+def _is_image_fit_for_preset(image: str) -> bool:
+    return not _has_secret_or_computed_part(image) and bool(re.fullmatch(IMAGE, image))
+
+
 def _has_secret_or_computed_part(text: str) -> bool:
     """Return whether a text contains a secret or a part that only a shell could compute."""
     return COMPUTED in text or mask_text(text) != text
 
 
-def _usable_settings(
+def _settings_fit_for_preset(
     settings: tuple[FlagSetting, ...],
-    masked: tuple[FlagSetting, ...],
+    masked_settings: tuple[FlagSetting, ...],
     notes: Notes,
     name_prefix: str,
 ) -> tuple[FlagSetting, ...]:
+    """Return the settings whose value a preset may contain, and add a note about each other one.
+    `masked_settings` are the same settings with secrets masked."""
     kept = []
-    for setting, shown in zip(settings, masked, strict=True):
+    for setting, shown in zip(settings, masked_settings, strict=True):
         name, option = f"{name_prefix}{setting.name}", "--set " if name_prefix else "--env "
         if COMPUTED in str(setting.value):
             notes.add(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.model.errors import InputError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_text import clean_data, clean_json, clean_text
-from workbench.recipes.recipe import COMPUTED, Given, Notes, Recipe, drop_unusable_values
+from workbench.recipes.recipe import COMPUTED, Given, Notes, Recipe, drop_values_unfit_for_preset
 
 if TYPE_CHECKING:
     from workbench.recipes.launch import Launch
@@ -109,7 +109,7 @@ EXPORT_FORMS = (
 )
 
 
-def export_form(name: str) -> ExportForm:
+def find_export_form(name: str) -> ExportForm:
     """Return the export format called `name`. If there is none, raises InputError with a list of
     the names."""
     found = next((form for form in EXPORT_FORMS if form.name == name), None)
@@ -131,15 +131,15 @@ def parse_recipe_text(text: str, given: Given | None = None) -> Recipe:
     notes = Notes()
     given = given or Given()
     if systemd_unit.recognizes(text):
-        given.require_known_entry(systemd_unit.FORM_TITLE, "entry")
-        return drop_unusable_values(systemd_unit.read(text, notes), notes)
+        given.require_entry_among(systemd_unit.FORM_TITLE, "entry")
+        return drop_values_unfit_for_preset(systemd_unit.read(text, notes), notes)
     document = _parse_document(text)
     if document is None:
-        return drop_unusable_values(_read_script(text, notes, given), notes)
+        return drop_values_unfit_for_preset(_read_script(text, notes, given), notes)
     for form in IMPORT_FORMS:
         if form.recognizes(document):
             try:
-                return drop_unusable_values(form.read(document, notes, given), notes)
+                return drop_values_unfit_for_preset(form.read(document, notes, given), notes)
             except RecursionError:
                 raise InputError("a value of the recipe is nested too deeply") from None
     known = ", ".join(form.title for form in IMPORT_FORMS)
@@ -159,7 +159,7 @@ def _read_script(text: str, notes: Notes, given: Given) -> Recipe:
         return recipe
     from workbench.recipes.imports import written_file
 
-    return written_file.read_written_file(text, notes, given) or recipe
+    return written_file.read_file_written_by_script(text, notes, given) or recipe
 
 
 def _parse_document(text: str) -> Mapping[str, Any] | None:

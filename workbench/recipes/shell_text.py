@@ -60,7 +60,7 @@ Word = tuple[Part, ...]
 
 
 @dataclass(slots=True)
-class Simple:
+class SimpleCommand:
     """A single command of a shell script: its words, the texts of its redirections and of its
     here-documents, and its own text in the script (`source`). A here-document is a word: in one
     whose end has no quotes, the shell replaces variables. `arrays` has the arrays that the command
@@ -79,7 +79,7 @@ class Simple:
         return bool(self.words or self.redirects or self.arrays)
 
 
-def split_simple_commands(text: str) -> list[Simple]:
+def split_simple_commands(text: str) -> list[SimpleCommand]:
     """Return the simple commands of a script in their order. Raises InputError for a quote or
     bracket that is not closed, and for a script longer than MAX_CHARS."""
     if len(text) > MAX_CHARS:
@@ -101,10 +101,10 @@ class _Lexer:
         # ends of here-documents that begin after this line, and whether each has no quotes
         self.waiting: list[tuple[str, bool]] = []
 
-    def read_commands(self, include_wordless: bool = False) -> Iterator[Simple]:
+    def read_commands(self, include_wordless: bool = False) -> Iterator[SimpleCommand]:
         """Yield the commands that follow. `include_wordless` True includes those without words,
         such as what stands before a bracket."""
-        now, start = Simple(), 0
+        now, start = SimpleCommand(), 0
         while self.at < len(self.text):
             rest = self.text[self.at]
             if rest in " \t\r":
@@ -112,8 +112,8 @@ class _Lexer:
             elif continued := _CONTINUED.match(self.text, self.at):
                 self.at = continued.end()
             elif rest == "#":
-                self.at = self._end_of_line()
-            elif calculation := self._arithmetic_command():
+                self.at = self._index_of_line_end()
+            elif calculation := self._arithmetic_command_text():
                 now.words.append((Code(calculation),))
                 self.at += len(calculation)
             elif found := _REDIRECT.match(self.text, self.at):
@@ -128,7 +128,7 @@ class _Lexer:
                     self._skip_here_documents(now)
                 if now.has_content or operator in CASE_ENDS or include_wordless:
                     yield now
-                now, start = Simple(), self.at
+                now, start = SimpleCommand(), self.at
             elif array := _ARRAY.match(self.text, self.at):
                 self.at = array.end()
                 now.arrays.append((array[1], bool(array[2]), self._read_array_elements()))
@@ -138,16 +138,16 @@ class _Lexer:
             now.source = _join_continued_lines(self.text[start:]).strip()
             yield now
 
-    def _end_of_commands(self) -> int:
+    def _index_after_commands(self) -> int:
         """Return the index after the bracket that closes the commands which begin at `at`: one
         that opens nothing, closes nothing, and ends no pattern of a `case`. Raises InputError if
         there is none."""
         brackets, cases = 0, [False]  # for each open case: whether its patterns are read now
         for command in self.read_commands(include_wordless=True):
-            words = [word for word in command.words if word not in _BEFORE_CASE]
-            if words and words[0] == ("case",):
+            first = next((word for word in command.words if word not in _BEFORE_CASE), None)
+            if first == ("case",):
                 cases.append(True)
-            elif len(cases) > 1 and words and words[0] == ("esac",):
+            elif first == ("esac",) and len(cases) > 1:
                 cases.pop()
             if command.end == "(" and not cases[-1]:
                 brackets += 1
@@ -161,11 +161,11 @@ class _Lexer:
                 cases[-1] = True
         raise InputError("the commands are not closed")
 
-    def _end_of_line(self) -> int:
+    def _index_of_line_end(self) -> int:
         end = self.text.find("\n", self.at)
         return len(self.text) if end < 0 else end
 
-    def _arithmetic_command(self) -> str:
+    def _arithmetic_command_text(self) -> str:
         """Return the text of the arithmetic command, `((...))`, that begins at `at`; "" if none
         begins there."""
         found = _CALCULATION.match(self.text, self.at)
@@ -182,7 +182,7 @@ class _Lexer:
                 self.at += 1
                 return elements
             if char == "#":
-                self.at = self._end_of_line()
+                self.at = self._index_of_line_end()
             elif continued := _CONTINUED.match(self.text, self.at):
                 self.at = continued.end()
             elif char in " \t\r\n;&|(<>":
@@ -193,7 +193,7 @@ class _Lexer:
             f"the script has an array that is not closed: {self.text[begin - 1 : begin + 20]!r}"
         )
 
-    def _read_redirect(self, now: Simple, operator: str) -> None:
+    def _read_redirect(self, command: SimpleCommand, operator: str) -> None:
         begin = self.at
         self.at += len(operator)
         while self.text[self.at : self.at + 1] in (" ", "\t"):
@@ -201,27 +201,27 @@ class _Lexer:
         target: Word = ()
         if self.at < len(self.text) and self.text[self.at] not in "\n;&|()<>":
             target = self.read_word()
-        now.redirects.append(self.text[begin : self.at])
+        command.redirects.append(self.text[begin : self.at])
         if operator.endswith(("<<", "<<-")) and not operator.endswith("<<<"):
             written = self.text[begin : self.at]
             end = "".join(p for p in target if isinstance(p, str))
             self.waiting.append((end, not any(mark in written for mark in "'\"\\")))
 
-    def _skip_here_documents(self, now: Simple) -> None:
+    def _skip_here_documents(self, command: SimpleCommand) -> None:
         """Skip the here-documents that begin in this line, and add their text to the redirections
-        of the command `now`."""
+        of the command `command`."""
         for end, filled_in in self.waiting:
             lines = []
             while self.at < len(self.text):
-                until = self._end_of_line()
+                until = self._index_of_line_end()
                 line = self.text[self.at : until]
                 self.at = until + 1
                 if line.strip() == end:
                     break
                 lines.append(line)
-            now.redirects.append(" ".join(lines))
+            command.redirects.append(" ".join(lines))
             text = "\n".join(lines)
-            now.documents.append(
+            command.documents.append(
                 _here_document_parts(_join_continued_lines(text)) if filled_in else (text,)
             )
         self.waiting.clear()
@@ -243,11 +243,11 @@ class _Lexer:
                 parts.append(self.text[self.at + 1 : self.at + 2])
                 self.at += 2
             elif char in "$`":
-                parts.append(self._read_dollar("'\""))
+                parts.append(self._read_expansion("'\""))
             else:
                 parts.append(char)
                 self.at += 1
-        return _join_texts(parts)
+        return _join_adjacent_texts(parts)
 
     def _index_of_closing_quote(self, quote: str, begin: int) -> int:
         end = self.text.find(quote, begin)
@@ -280,12 +280,12 @@ class _Lexer:
                 parts.append(" ")
                 self.at = continued.end()
             elif char in "$`":
-                parts.append(self._read_dollar('"'))
+                parts.append(self._read_expansion('"'))
             else:
                 parts.append(char)
                 self.at += 1
 
-    def _read_dollar(self, quotes: str = "") -> Part:
+    def _read_expansion(self, quotes: str = "") -> Part:
         """Read what a dollar sign or a backquote begins. `quotes` are the quotation marks that the
         default of a variable loses here, as in `${name:-"word"}`."""
         text, begin = self.text, self.at
@@ -297,13 +297,13 @@ class _Lexer:
             return Code(_join_continued_lines(text[begin : self.at]))
         following = text[begin + 1 : begin + 2]
         if following == "{":
-            self.at = self._end_of_reference(begin + 1, quotes)
+            self.at = self._index_after_reference(begin + 1, quotes)
             inside, source = text[begin + 2 : self.at - 1], text[begin : self.at]
-            return _variable_part(
+            return _parse_variable_reference(
                 _join_continued_lines(inside), _join_continued_lines(source), quotes
             )
         if following == "(":
-            self.at = self._end_of_substitution(begin + 1)
+            self.at = self._index_after_substitution(begin + 1)
             return Code(_join_continued_lines(text[begin : self.at]))
         if (quoted := _ANSI_QUOTED.match(text, begin)) and "'" in quotes:
             self.at = quoted.end()
@@ -320,19 +320,19 @@ class _Lexer:
         self.at = begin + 1
         return "$"
 
-    def _end_of_substitution(self, begin: int) -> int:
+    def _index_after_substitution(self, begin: int) -> int:
         """Return the index after the bracket that closes the one at `begin`, which follows a dollar
         sign. Quotes, comments, here-documents and the patterns of a `case` within are those of a
         shell. If no bracket closes it then, as in the text of another language, the brackets are
         counted. Raises InputError if it is not closed."""
         if self.depth < _DEEPEST:
             try:
-                return _Lexer(self.text, begin + 1, self.depth + 1)._end_of_commands()
+                return _Lexer(self.text, begin + 1, self.depth + 1)._index_after_commands()
             except InputError:
                 pass
         return self._index_after_closing_bracket(begin)
 
-    def _end_of_reference(self, begin: int, quotes: str) -> int:
+    def _index_after_reference(self, begin: int, quotes: str) -> int:
         """Return the index after the brace that closes the one at `begin`. A brace between two of
         the quotation marks in `quotes` closes nothing."""
         lexer = _Lexer(self.text, begin + 1, self.depth + 1)
@@ -358,7 +358,7 @@ class _Lexer:
             self.at += 1
             self._read_double_quoted()
         elif char in "$`":
-            self._read_dollar(quotes)
+            self._read_expansion(quotes)
         else:
             self.at += 2 if char == "\\" else 1
 
@@ -377,7 +377,7 @@ class _Lexer:
         )
 
 
-def _variable_part(inside: str, source: str, quotes: str) -> Part:
+def _parse_variable_reference(inside: str, source: str, quotes: str) -> Part:
     """Return the part for `${inside}`: a Variable, or Code if only a shell could compute it.
     `source` is the whole text of the reference, and `quotes` are the quotation marks that its
     default loses."""
@@ -427,7 +427,7 @@ def parse_word_parts(
         char = text[lexer.at]
         following = text[lexer.at + 1 : lexer.at + 2]
         if char in start_characters:
-            parts.append(lexer._read_dollar(quotes))
+            parts.append(lexer._read_expansion(quotes))
         elif char == '"' and char in quotes:
             lexer.at += 1
             parts += lexer._read_double_quoted()
@@ -441,26 +441,27 @@ def parse_word_parts(
         else:
             parts.append(char)
             lexer.at += 1
-    return _join_texts(parts)
+    return _join_adjacent_texts(parts)
 
 
-def compose_value_parts(text: str) -> Word:
+def parse_compose_file_value(text: str) -> Word:
     """Return the parts of a value of a compose file, in which only "$" is special and "$$" means a
     dollar sign."""
     pieces = [parse_word_parts(piece, "$") for piece in text.split("$$")]
     joined: list[Part] = list(pieces[0])
     for piece in pieces[1:]:
         joined += ["$", *piece]
-    return _join_texts(joined)
+    return _join_adjacent_texts(joined)
 
 
-def _join_texts(parts: list[Part]) -> Word:
+def _join_adjacent_texts(parts: list[Part]) -> Word:
     """Return the parts as a word, with adjacent texts joined into one. An empty list becomes a word
     of one empty text."""
     joined: list[Part] = []
     for part in parts:
-        if isinstance(part, str) and joined and isinstance(joined[-1], str):
-            joined[-1] += part
+        before = joined[-1] if joined else None
+        if isinstance(part, str) and isinstance(before, str):
+            joined[-1] = before + part
         else:
             joined.append(part)
     return tuple(joined) or ("",)

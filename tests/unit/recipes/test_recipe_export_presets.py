@@ -20,7 +20,7 @@ from workbench.model.node_network import NodePlace
 from workbench.model.plan import LaunchPlan
 from workbench.recipes.launch import build_launch
 from workbench.recipes.recipe import Notes
-from workbench.recipes.registry import EXPORT_FORMS, export_form, parse_recipe_text
+from workbench.recipes.registry import EXPORT_FORMS, find_export_form, parse_recipe_text
 from workbench.session.plans.recipes import export_plan
 from workbench.store.presets import PresetLibrary
 
@@ -68,7 +68,7 @@ def _exported(plan: LaunchPlan, form: str) -> tuple[str, Notes] | None:
     notes = Notes()
     launch = build_launch(plan, notes, "a-name", "A title")
     try:
-        return export_form(form).render(launch, notes), notes
+        return find_export_form(form).render(launch, notes), notes
     except InputError as error:
         assert any(reason in error.message for reason in REFUSALS), error
         return None

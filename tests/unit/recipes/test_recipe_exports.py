@@ -24,7 +24,7 @@ from workbench.model.plan import LaunchPlan, Node
 from workbench.recipes.exports import shell, systemd
 from workbench.recipes.launch import Launch, build_launch
 from workbench.recipes.recipe import Notes
-from workbench.recipes.registry import EXPORT_FORMS, export_form, parse_recipe_text
+from workbench.recipes.registry import EXPORT_FORMS, find_export_form, parse_recipe_text
 
 WORDS = st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), max_size=20)
 NAMES = st.from_regex(r"W_[A-Z]{1,8}", fullmatch=True)
@@ -44,7 +44,7 @@ SECRET = LaunchPlan(
 def exported(plan: LaunchPlan, form: str, **known: Any) -> tuple[str, Notes]:
     notes = Notes()
     launch = build_launch(plan, notes, "a-name", "A title", **known)
-    return export_form(form).render(launch, notes), notes
+    return find_export_form(form).render(launch, notes), notes
 
 
 def launch_with(argv: list[str], env: dict[str, str], **changes: Any) -> Launch:

@@ -12,7 +12,7 @@ from workbench.model.flags import FlagSetting
 from workbench.model.plan import LaunchPlan, Node
 from workbench.recipes.launch import build_launch
 from workbench.recipes.recipe import Given, Notes, Recipe
-from workbench.recipes.registry import export_form, parse_recipe_text
+from workbench.recipes.registry import find_export_form, parse_recipe_text
 
 SERVICE = """apiVersion: v1
 kind: Service
@@ -96,7 +96,7 @@ def plan_in(recipe: Recipe) -> LaunchPlan:
 
 def values_of(plan: LaunchPlan) -> tuple[str, Notes]:
     notes = Notes()
-    return export_form("helm").render(build_launch(plan, notes, "a-name", ""), notes), notes
+    return find_export_form("helm").render(build_launch(plan, notes, "a-name", ""), notes), notes
 
 
 def test_a_deployment_gives_the_server_with_the_paths_of_the_node() -> None:
@@ -224,4 +224,4 @@ def test_values_for_one_node_of_several_are_an_error() -> None:
     notes = Notes()
     launch = build_launch(LaunchPlan("vllm", "m", nodes=nodes), notes, "a-name", "")
     with pytest.raises(InputError, match="all nodes of a server together"):
-        export_form("helm").render(launch.nodes[0][1], notes)
+        find_export_form("helm").render(launch.nodes[0][1], notes)

@@ -14,7 +14,7 @@ from workbench.model.plan import LaunchPlan
 from workbench.recipes.preset_document import preset_document_of_recipe
 from workbench.recipes.recipe import Recipe
 from workbench.recipes.registry import parse_recipe_text
-from workbench.recipes.shell_text import Simple, split_simple_commands
+from workbench.recipes.shell_text import SimpleCommand, split_simple_commands
 from workbench.session.plans.recipes import Recipes
 from workbench.session.session import Session
 
@@ -492,7 +492,7 @@ def test_a_script_is_read_on_after_any_quotes(before: str) -> None:
 
 @pytest.mark.parametrize("opened", ['"$(', "$(", "`", '"${a:-', "$((", "("])
 def test_a_script_of_nothing_but_openings_is_refused_soon(opened: str) -> None:
-    commands: list[Simple] = []
+    commands: list[SimpleCommand] = []
     with suppress(InputError):
         commands = split_simple_commands(opened * 20_000)
     assert not any(command.words == [("vllm",)] for command in commands)

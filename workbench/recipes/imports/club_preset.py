@@ -41,7 +41,7 @@ def recognizes(document: Mapping[str, Any]) -> bool:
 def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     """Return the recipe in a preset file of the community (JSON). Parts that are not
     understood are added to `notes`."""
-    given.require_known_entry(FORM_TITLE, "entry")
+    given.require_entry_among(FORM_TITLE, "entry")
     runtime, model = table_field(document, "runtime", notes), table_field(document, "model", notes)
     hardware, context = (
         table_field(document, "hardware", notes),

@@ -22,7 +22,7 @@ from workbench.recipes.imports.fields import (
 )
 from workbench.recipes.imports.shell_script import recipe_of_first_server
 from workbench.recipes.recipe import Given, Notes, Recipe, shorten_value
-from workbench.recipes.shell_text import Variable, compose_value_parts, split_simple_commands
+from workbench.recipes.shell_text import Variable, parse_compose_file_value, split_simple_commands
 
 FORM_TITLE = "compose file"
 _KNOWN = "image entrypoint command environment volumes ports working_dir deploy gpus container_name"
@@ -213,7 +213,9 @@ def _fill_in_variables(value: Any, notes: Notes, values: Mapping[str, str]) -> A
         return [_fill_in_variables(v, notes, values) for v in value]
     if not isinstance(value, str):
         return value
-    return "".join(_expand_value_part(part, notes, values) for part in compose_value_parts(value))
+    return "".join(
+        _expand_value_part(part, notes, values) for part in parse_compose_file_value(value)
+    )
 
 
 def _expand_value_part(part: Any, notes: Notes, values: Mapping[str, str]) -> str:
@@ -232,5 +234,7 @@ def _expand_value_part(part: Any, notes: Notes, values: Mapping[str, str]) -> st
     if known:
         return known
     if part.default is None:
-        return notes.add_and_reference_variable(part.name, FORM_TITLE) if known is None else known
+        return (
+            notes.add_variable_and_get_reference(part.name, FORM_TITLE) if known is None else known
+        )
     return "".join(_expand_value_part(one, notes, values) for one in part.default)

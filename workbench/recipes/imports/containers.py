@@ -16,7 +16,7 @@ from workbench.recipes.imports.fields import scalar_text
 from workbench.recipes.imports.server_command import (
     VISIBLE_TO_CONTAINER,
     ServerCommand,
-    start_in_image,
+    recognize_start_in_container,
 )
 from workbench.recipes.recipe import Notes, shorten_value
 
@@ -80,7 +80,7 @@ def parse_run_command(words: Sequence[str], notes: Notes) -> Container | None:
         word = rest.pop(0)
         if word == "--":
             break
-        options += _options_in_word(word, rest)
+        options += _parse_option_names_and_values(word, rest)
     if not rest:
         notes.add(Level.ERROR, "no-image", f"{words[0]} run names no image")
         return None
@@ -94,16 +94,16 @@ def _starts_with_option(words: Sequence[str]) -> bool:
     return bool(words) and words[0].startswith("-")
 
 
-def _options_in_word(word: str, rest: list[str]) -> list[tuple[str, str]]:
+def _parse_option_names_and_values(word: str, following_words: list[str]) -> list[tuple[str, str]]:
     """Return the options in the argument `word`, such as "-it" or "--gpus=all", as (name, value)
-    pairs. `rest` are the arguments after `word`. If the first of them is the option's value, it is
-    removed from `rest`."""
+    pairs. `following_words` are the arguments after `word`. If the first of them is the option's value, it is
+    removed from `following_words`."""
     if word.startswith("--"):
         name, equals, value = word[2:].partition("=")
         if name in _SWITCHES:
             return [(name, value)]
-        if not equals and rest:
-            value = rest.pop(0)
+        if not equals and following_words:
+            value = following_words.pop(0)
         return [(name, value)]
     found: list[tuple[str, str]] = []
     letters = word[1:]
@@ -113,8 +113,8 @@ def _options_in_word(word: str, rest: list[str]) -> list[tuple[str, str]]:
             found.append((letter, ""))
             continue
         value = letters.removeprefix("=")
-        if not letters and rest:
-            value = rest.pop(0)
+        if not letters and following_words:
+            value = following_words.pop(0)
         return [*found, (_LONG.get(letter, letter), value)]
     return found
 
@@ -176,20 +176,22 @@ class Interpreter(Protocol):
     ) -> list[ServerCommand]: ...
 
 
-def server_commands(
-    container: Container, notes: Notes, interpret: Interpreter, depth: int = 0
+def server_commands_of_container(
+    container: Container, notes: Notes, find_in_script: Interpreter, depth: int = 0
 ) -> list[ServerCommand]:
     """Return the commands of the servers that a container starts; [] if it starts no server of an
-    engine that Workbench supports. If the container starts a shell, `interpret` finds them in the
+    engine that Workbench supports. If the container starts a shell, `find_in_script` finds them in the
     shell's script."""
     words = [*container.entrypoint, *container.command]
-    if script := find_shell_script(words):
-        found = interpret(
+    if script := shell_script_and_arguments(words):
+        found = find_in_script(
             script[0], notes, env=container.env, positional=script[1], depth=depth + 1
         )
         for each in found:
             each.image = each.image or container.image
-    elif start := start_in_image(container.image, container.entrypoint, container.command):
+    elif start := recognize_start_in_container(
+        container.image, container.entrypoint, container.command
+    ):
         found = [ServerCommand(start, dict(container.env), image=container.image)]
     else:
         return []
@@ -212,7 +214,7 @@ def use_host_paths(command: ServerCommand, volumes: Sequence[str], notes: Notes)
     command.env = _environment_without_container_paths(command, volumes, notes)
 
 
-def find_shell_script(words: Sequence[str]) -> tuple[str, list[str]] | None:
+def shell_script_and_arguments(words: Sequence[str]) -> tuple[str, list[str]] | None:
     """Return (SCRIPT, ARGUMENTS) of the command line `bash -c SCRIPT NAME ARGUMENTS…`; None for any
     other command line."""
     if not words or words[0].rpartition("/")[2] not in _SHELLS:

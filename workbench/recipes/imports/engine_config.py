@@ -24,7 +24,7 @@ def recognizes(document: Mapping[str, Any]) -> bool:
 def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     """Return the recipe in an engine's configuration file, which consists of flags. The recipe's
     engine is the one that knows most of these flags."""
-    given.require_known_entry(FORM_TITLE, "entry")
+    given.require_entry_among(FORM_TITLE, "entry")
     engine = _engine_of_document(document)
     words = flag_arguments(engine, document, notes, "")
     return Recipe(
@@ -40,9 +40,10 @@ def _engine_of_document(document: Mapping[str, Any]) -> Engine:
 
 
 def _count_known_flags(engine: Engine, document: Mapping[str, Any]) -> int:
-    catalog = engine.catalog()
-    return sum(
-        not isinstance(value, Mapping | list)
-        and (name in engine.model_flags or look_up_flag(catalog, name).spec is not None)
-        for name, value in document.items()
-    )
+    catalog, count = engine.catalog(), 0
+    for name, value in document.items():
+        if isinstance(value, Mapping | list):
+            continue
+        if name in engine.model_flags or look_up_flag(catalog, name).spec is not None:
+            count += 1
+    return count

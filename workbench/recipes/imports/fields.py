@@ -32,10 +32,10 @@ def text_field(document: Mapping[str, Any], name: str, notes: Notes) -> str:
     return ""
 
 
-def first_text_field(notes: Notes, *places: tuple[Mapping[str, Any], str]) -> str:
-    """Return the text of the first of these fields, each a table and a name, that has one. "" if
-    none has."""
-    for table, name in places:
+def first_text_field(notes: Notes, *tables_and_names: tuple[Mapping[str, Any], str]) -> str:
+    """Return the text of the first of these fields, each given as (table, name), that is neither
+    absent nor empty; "" if there is none."""
+    for table, name in tables_and_names:
         if text := text_field(table, name, notes):
             return text
     return ""
@@ -71,19 +71,21 @@ def _is_text_or_number(value: Any) -> bool:
 
 
 def count_field(document: Mapping[str, Any], name: str) -> int | None:
+    """Return the whole number `document[name]`, which is from 1 to _MOST; None for any other
+    value."""
     value = document.get(name)
-    if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _MOST:
-        return value
-    return None
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return value if 0 < value <= _MOST else None
 
 
 def add_unknown_field_notes(
-    document: Mapping[str, Any], known_fields: str, notes: Notes, where: str = ""
+    document: Mapping[str, Any], space_separated_names: str, notes: Notes, where: str = ""
 ) -> None:
-    """Add a note about each field of `document` whose name is not in `known_fields`, a text of
+    """Add a note about each field of `document` whose name is not in `space_separated_names`, a text of
     names separated by spaces. The notes begin with the text `where`."""
     for name, value in document.items():
-        if name not in known_fields.split():
+        if name not in space_separated_names.split():
             notes.add_not_understood_warning(f"{where}{name}", value)
 
 

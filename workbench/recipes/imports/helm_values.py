@@ -64,7 +64,7 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     """Return the recipe of the model `given.entry`, or by default of the first model. Parts that
     are not understood are added to `notes`. Raises InputError if there is no such model."""
     models = _models_by_name(document)
-    given.require_known_entry(FORM_TITLE, "model", models)
+    given.require_entry_among(FORM_TITLE, "model", models)
     chosen = given.entry or next(iter(models))
     model = models[chosen]
     for other in models:
@@ -112,7 +112,8 @@ def _model_arguments(model: Mapping[str, Any], notes: Notes) -> list[str]:
     for field, flag in _SWITCHES.items():
         if isinstance(config.get(field), bool):
             words.append(f"--{flag}" if config[field] else f"--no-{flag}")
-    if config and "enablePrefixCaching" not in config and "raySpec" not in model:
+    chart_decides = "enablePrefixCaching" not in config and "raySpec" not in model
+    if config and chart_decides:
         words.append("--no-enable-prefix-caching")  # as the chart does
     for field, flag in _FLAGS.items():
         if isinstance(config.get(field), str | int | float):
@@ -135,15 +136,16 @@ def _model_arguments(model: Mapping[str, Any], notes: Notes) -> list[str]:
 
 
 def _count_gpus(model: Mapping[str, Any], notes: Notes) -> int | None:
-    """Return the number of GPUs of all pods of a server, None if it is unknown."""
-    count = parse_whole_number(str(model.get("requestGPU")), 4)
+    """Return the number of GPUs of all pods of a server; None if the model names none."""
+    of_pod = parse_whole_number(str(model.get("requestGPU")), 4)
     ray = as_table(model.get("raySpec"))
     if ray.get("enabled") is not True:
-        return count
+        return of_pod
     workers = parse_whole_number(str(model.get("replicaCount")), 4) or 0
-    of_head = parse_whole_number(str(as_table(ray.get("headNode")).get("requestGPU")), 4)
+    of_head = parse_whole_number(str(as_table(ray.get("headNode")).get("requestGPU")), 4) or 0
     notes.add_left_out_note(
         f"the placement on {workers + 1} nodes",
         "add the nodes with their addresses to the preset",
     )
-    return (count or 0) * workers + (of_head or 0) or None
+    total = (of_pod or 0) * workers + of_head
+    return total or None

@@ -39,8 +39,8 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     starts a server. Parts that are not understood are added to `notes`. Raises InputError if there
     is no such model."""
     models = table_field(document, "models", notes)
-    given.require_known_entry(FORM_TITLE, "model", models)
-    chosen = given.entry or _first_server(document, models)
+    given.require_entry_among(FORM_TITLE, "model", models)
+    chosen = given.entry or _choose_default_model_name(document, models)
     for name in models:
         if name != chosen:
             notes.add_left_out_note(f"the model {name}", f"--entry {name} reads it")
@@ -59,7 +59,7 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     )
 
 
-def _first_server(document: Mapping[str, Any], models: Mapping[str, Any]) -> str:
+def _choose_default_model_name(document: Mapping[str, Any], models: Mapping[str, Any]) -> str:
     """Return the name of the first model whose command starts a server, else of the first model."""
     for name, model in models.items():
         if isinstance(model, Mapping) and _server_commands_of_model(document, name, model, Notes()):
@@ -92,6 +92,8 @@ def _fill_in_macros(text: str, macros: Mapping[str, Any], notes: Notes) -> str:
     # ${PORT} is a port that llama-swap chooses; without the flag the engine's own default holds.
     text = re.sub(r"(?:--port|-p)[ =]\$\{PORT\}", "", text)
     return _MACRO.sub(
-        lambda found: notes.add_and_reference_variable(found[1].removeprefix("env."), FORM_TITLE),
+        lambda found: notes.add_variable_and_get_reference(
+            found[1].removeprefix("env."), FORM_TITLE
+        ),
         text,
     )

@@ -14,7 +14,7 @@ from workbench.recipes.imports.server_command import (
     no_server_finding,
     plan_of_command,
 )
-from workbench.recipes.recipe import Notes, Recipe, drop_unusable_values, shorten_value
+from workbench.recipes.recipe import Notes, Recipe, drop_values_unfit_for_preset, shorten_value
 
 FORM_TITLE = "command of a running process"
 
@@ -30,7 +30,7 @@ def recipe_of_process(
         notes.findings.append(
             no_server_finding(FORM_TITLE, [shorten_value(" ".join(mask_argv(argv)))])
         )
-        return drop_unusable_values(Recipe(None, FORM_TITLE), notes)
+        return drop_values_unfit_for_preset(Recipe(None, FORM_TITLE), notes)
     start = found[1]
     if env is None:
         notes.add_left_out_note(
@@ -45,4 +45,4 @@ def recipe_of_process(
     relative = any("/" in word and not word.startswith("/") for word in start.executable)
     named = "." in start.engine.launch[-1]  # such an engine starts in its source directory
     plan = plan_of_command(ServerCommand(start, own, workdir if relative or named else None), notes)
-    return drop_unusable_values(Recipe(plan, FORM_TITLE), notes)
+    return drop_values_unfit_for_preset(Recipe(plan, FORM_TITLE), notes)

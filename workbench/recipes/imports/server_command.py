@@ -45,14 +45,13 @@ def plan_of_command(command: ServerCommand, notes: Notes) -> LaunchPlan:
     engine = command.start.engine
     tag = (command.image or "").partition("@")[0].rpartition(":")[2]
     version = tag.removeprefix("v") if version_key(tag) else None
-    env = {
-        name: text
-        for name, text in command.env.items()
-        if _is_importable_variable(name, notes)
-        and (text or not is_secret_name(name))  # an empty one hides the user's
-    }
+    env = {}
+    for name, text in command.env.items():
+        hides_secret_of_user = not text and is_secret_name(name)
+        if _is_importable_variable(name, notes) and not hides_secret_of_user:
+            env[name] = text
     start = replace(
-        command.start, arguments=_drop_computed_arguments(engine, command.start.arguments)
+        command.start, arguments=_drop_arguments_computed_by_shell(engine, command.start.arguments)
     )
     plan, findings = parse_plan(start, env, command.workdir, version)
     notes.findings += [found for found in findings if found not in notes.findings]
@@ -65,7 +64,7 @@ def plan_of_command(command: ServerCommand, notes: Notes) -> LaunchPlan:
     return _with_host_paths(_with_host_port(plan, engine, command.ports), command.paths, notes)
 
 
-def _drop_computed_arguments(engine: Engine, words: Sequence[str]) -> tuple[str, ...]:
+def _drop_arguments_computed_by_shell(engine: Engine, words: Sequence[str]) -> tuple[str, ...]:
     """Return the arguments `words` without those that only a shell could compute and whose value is
     therefore unknown. Such an argument stays if it is the value of a flag, which would otherwise
     get the next argument as its value."""
@@ -127,17 +126,17 @@ def _with_host_paths(plan: LaunchPlan, paths: Mapping[str, str], notes: Notes) -
     return moved
 
 
-def start_in_image(
+def recognize_start_in_container(
     image: str, entrypoint: Sequence[str], command: Sequence[str]
 ) -> StartOfEngine | None:
     """Return the start of the engine that a container runs with this `entrypoint` and `command`. If
     they name no engine and `entrypoint` is empty, the engine is taken from the image's name. None
     if that names no engine either."""
-    words = [*entrypoint, *command]
-    found = recognize_engine_start(words)
-    if found is None and not entrypoint and (engine := registry.find_engine_named_in(image)):
-        found = StartOfEngine(engine, (), tuple(command))
-    return None if found is None else replace(found, executable=())
+    found = recognize_engine_start([*entrypoint, *command])
+    if found is not None:
+        return replace(found, executable=())
+    engine = None if entrypoint else registry.find_engine_named_in(image)
+    return None if engine is None else StartOfEngine(engine, (), tuple(command))
 
 
 def no_server_finding(form: str, found: Sequence[str] = ()) -> Finding:

@@ -31,7 +31,7 @@ from workbench.recipes.recipe import COMPUTED, Given, Notes, Recipe, shorten_val
 from workbench.recipes.shell_text import (
     CASE_ENDS,
     Code,
-    Simple,
+    SimpleCommand,
     Variable,
     Word,
     split_simple_commands,
@@ -132,7 +132,7 @@ class _State:
     written: list[Word] = field(default_factory=list)  # here-documents
 
     @property
-    def block(self) -> _Block | _Case | None:
+    def innermost_block(self) -> _Block | _Case | None:
         """The innermost block that is not closed yet."""
         return next(reversed(self.blocks), None)
 
@@ -144,7 +144,7 @@ def read(text: str, notes: Notes, given: Given) -> Recipe:
     if not commands:
         notes.findings.insert(0, no_server_finding(FORM_TITLE))
         return Recipe(None, FORM_TITLE)
-    given.require_known_entry(
+    given.require_entry_among(
         FORM_TITLE, "server command", [str(at + 1) for at in range(len(commands))]
     )
     if given.entry is not None:
@@ -181,13 +181,13 @@ def recipe_of_first_server(
     """Return the recipe of the container `given.entry`, or by default of the first one that starts a
     server. A container is read with the notes about it, and `kind` is what the format calls it.
     Raises InputError if there is no such container."""
-    given.require_known_entry(form, kind, containers_by_name)
+    given.require_entry_among(form, kind, containers_by_name)
     found: dict[str, list[ServerCommand]] = {}
     noted: dict[str, Notes] = {}
     for name, read_container in containers_by_name.items():
         if given.entry in (None, name):
             own = noted[name] = Notes()
-            if commands := containers.server_commands(
+            if commands := containers.server_commands_of_container(
                 read_container(own), own, find_server_commands
             ):
                 found[name] = commands
@@ -246,8 +246,8 @@ def _interpret_script(
     return state
 
 
-def _interpret_command(command: Simple, state: _State) -> None:
-    if not _is_executed(command, state):
+def _interpret_command(command: SimpleCommand, state: _State) -> None:
+    if not _follow_blocks_and_is_executed(command, state):
         return
     for name, appended, elements in command.arrays:
         before = state.arrays.get(name, []) if appended else []
@@ -270,12 +270,12 @@ def _interpret_command(command: Simple, state: _State) -> None:
             state.notes.add_not_run_warning("a redirection", redirect)
         state.variables |= own
         state.env |= {name: value for name, value in own.items() if name in state.env}
-    elif _try_environment_switch(words, state):
+    elif _apply_if_python_environment_switch(words, state):
         pass
     elif words[0] == "tee":
         state.notes.add_left_out_note(f"`{shlex.join(words)}`", _LOGGED)
     elif words[0] == "ulimit":
-        _read_file_limit(words, state)
+        _apply_open_file_limit(words, state)
     elif words[0] in ("export", "declare", "typeset", "readonly", "local"):
         _export_variables(words, state)
     elif words[0] == "cd" and len(words) <= 3:
@@ -286,11 +286,12 @@ def _interpret_command(command: Simple, state: _State) -> None:
         _interpret_program_call(words, own, command, state)
 
 
-def _is_executed(command: Simple, state: _State) -> bool:
-    """Return False for a command in a branch of an `if` that the shell does not run with the
-    script's own values. Keeps the blocks of `state`."""
+def _follow_blocks_and_is_executed(command: SimpleCommand, state: _State) -> bool:
+    """Update the blocks of `state` with a command, and return whether the shell runs it. False for
+    a keyword of a `case`, and for a command in a branch that the shell does not run with the
+    script's own values."""
     first = next(iter(command.words), ())
-    block = state.block
+    block = state.innermost_block
     if isinstance(block, _Case):
         if first == ("esac",):
             state.blocks.pop()
@@ -304,7 +305,7 @@ def _is_executed(command: Simple, state: _State) -> bool:
     elif block is not None and block.deciding:
         block.outcome = None  # a second command decides as well: if A && B
     if not any(each.skipped for each in state.blocks):
-        return not _starts_case(command, state)
+        return not _open_case_block(command, state)
     if first == ("case",):
         state.blocks.append(_Case("", "", matched=True, skipped=True))
         return False
@@ -314,13 +315,14 @@ def _is_executed(command: Simple, state: _State) -> bool:
     return first == ("elif",) and not any(each.skipped for each in state.blocks[:-1])
 
 
-def _starts_case(command: Simple, state: _State) -> bool:
-    """Return whether a command is `case WORD in`, with the first pattern behind it or without."""
+def _open_case_block(command: SimpleCommand, state: _State) -> bool:
+    """Open the block of a command `case WORD in`, which may end with the first pattern. Return
+    False if it is another command."""
     words = [word for word in command.words if word not in (("then",), ("else",), ("do",))]
-    if len(words) < _WORDS_OF_CASE or words[0] != ("case",) or words[2] != ("in",):
+    if len(words) < _WORDS_OF_CASE or (words[0], words[2]) != (("case",), ("in",)):
         return False
     text: str | None = _word_text(words[1], state)
-    if _has_unknown_value(str(text)) or _may_be_set_elsewhere(words[1], state):
+    if _has_unknown_value(str(text)) or _may_be_set_in_sourced_file(words[1], state):
         text = None
         state.notes.add_not_run_warning("a condition", command.source)
     begun = _Case(text, command.source)
@@ -330,8 +332,9 @@ def _starts_case(command: Simple, state: _State) -> bool:
     return True
 
 
-def _read_case_pattern(command: Simple, case: _Case, state: _State) -> None:
-    """Read a pattern of a `case`. With the bracket behind it, its branch begins."""
+def _read_case_pattern(command: SimpleCommand, case: _Case, state: _State) -> None:
+    """Add the pattern that `command` contains to those of `case`. If it ends with a bracket, the
+    branch of these patterns begins."""
     if not command.words:
         return
     case.patterns.append("".join(_word_text(word, state) for word in command.words))
@@ -344,7 +347,7 @@ def _read_case_pattern(command: Simple, case: _Case, state: _State) -> None:
     case.patterns, case.in_patterns = [], False
 
 
-def _opens_block(command: Simple) -> bool:
+def _opens_block(command: SimpleCommand) -> bool:
     """Return whether a command begins with `if`, after other words of the shell such as `then`."""
     for word in command.words:
         if word == ("if",):
@@ -364,7 +367,7 @@ def _process_branch_keyword(word: str, block: _Block, state: _State) -> None:
             state.blocks.pop()
 
 
-def _interpret_condition(words: Sequence[str], command: Simple, state: _State) -> None:
+def _interpret_condition(words: Sequence[str], command: SimpleCommand, state: _State) -> None:
     """Process the command after `if`, `elif`, `while` or `until`, of which `words` are the texts.
     If the script's own values decide it, the branches that the shell does not run are skipped."""
     if words[0] in ("while", "until"):
@@ -372,7 +375,7 @@ def _interpret_condition(words: Sequence[str], command: Simple, state: _State) -
         return
     if words[0] == "if":
         state.blocks.append(_Block(skipped=False, taken=False))
-    block = state.block
+    block = state.innermost_block
     if isinstance(block, _Block):
         block.skipped, block.deciding, block.condition = False, True, command.source
         block.outcome = _outcome_of_condition(words[1:], command, state)
@@ -392,12 +395,14 @@ def _start_branch(block: _Block, state: _State) -> None:
         state.notes.add_left_out_note(f"the branch `{shorten_value(block.condition)}`", why)
 
 
-def _outcome_of_condition(words: Sequence[str], command: Simple, state: _State) -> bool | None:
+def _outcome_of_condition(
+    words: Sequence[str], command: SimpleCommand, state: _State
+) -> bool | None:
     """Return whether a condition such as `[ "$MODE" = fast ]` holds. None if the script's own
     values do not decide it."""
     if len(words) < 2 or words[0] not in ("[", "[[", "test"):
         return None
-    if any(_may_be_set_elsewhere(word, state) for word in command.words):
+    if any(_may_be_set_in_sourced_file(word, state) for word in command.words):
         return None
     terms = list(words[1:-1] if words[0] != "test" else words[1:])
     if any(map(_has_unknown_value, terms)):
@@ -427,23 +432,27 @@ def _has_unknown_value(text: str) -> bool:
     return COMPUTED in text or "${" in text
 
 
-def _may_be_set_elsewhere(word: Word, state: _State) -> bool:
+def _may_be_set_in_sourced_file(word: Word, state: _State) -> bool:
     """Return whether a file that the script has sourced may set a variable of the word."""
     if not state.sourced:
         return False
     return any(isinstance(part, Variable) and part.name not in state.variables for part in word)
 
 
-def _add_assignment(assignment: re.Match[str], own: dict[str, str], state: _State) -> None:
-    """Add an assignment to `own`, the variables that the command sets. A value that only a shell
-    could compute does not replace a known one."""
+def _add_assignment(
+    assignment: re.Match[str], own_variables: dict[str, str], state: _State
+) -> None:
+    """Add an assignment to `own_variables`, the variables that the command sets. A value that only
+    a shell could compute does not replace one without such a part."""
     name, appended, value = assignment.groups()
     value = _expand_tilde(value, state)
-    known = own.get(name, state.variables.get(name))
+    earlier = own_variables.get(name, state.variables.get(name))
     if appended:
-        value = f"{known or ''}{value}"
-    if known is None or COMPUTED in known or COMPUTED not in value:
-        own[name] = value
+        value = f"{earlier or ''}{value}"
+    is_better_known = earlier is not None and COMPUTED not in earlier
+    if COMPUTED in value and is_better_known:
+        return
+    own_variables[name] = value
 
 
 def _resolve_from_workdir(path: str, state: _State) -> str:
@@ -452,19 +461,19 @@ def _resolve_from_workdir(path: str, state: _State) -> str:
     begins with a variable and one that a command computes are returned unchanged."""
     if path.startswith(("/", "${")) or COMPUTED in path:
         return path
-    start = state.workdir or state.notes.add_and_reference_variable(
+    start = state.workdir or state.notes.add_variable_and_get_reference(
         "start_dir", FORM_TITLE, "directory in which the script is started"
     )
     return posixpath.join(start, path)
 
 
-def _try_environment_switch(words: Sequence[str], state: _State) -> bool:
+def _apply_if_python_environment_switch(words: Sequence[str], state: _State) -> bool:
     """Follow a command that enters or leaves an environment of Python programs, or sets conda up
     for that. Return False if it does something else, or if only conda knows the environment."""
     command, name = (*words, "")[:2]
     match ("conda" if command in _CONDAS else command, name):
         case "source" | ".", _ if name.endswith(_ACTIVATE):
-            state.programs = _activated_program_directory(words, state)
+            state.programs = _program_directory_after_activate(words, state)
         case "source" | ".", _ if name.endswith(_CONDA_SETUP):
             state.conda = _resolve_from_workdir(name.removesuffix(_CONDA_SETUP), state)
         case ("deactivate", _) | ("conda", "deactivate"):
@@ -478,7 +487,7 @@ def _try_environment_switch(words: Sequence[str], state: _State) -> bool:
     return True
 
 
-def _activated_program_directory(words: Sequence[str], state: _State) -> str:
+def _program_directory_after_activate(words: Sequence[str], state: _State) -> str:
     """Return the directory of the programs of the environment that `source …/bin/activate` enters.
     A name after it is that of an environment of conda."""
     programs = _resolve_from_workdir(words[1].removesuffix("/activate"), state)
@@ -499,8 +508,9 @@ def _conda_program_directory(names: Sequence[str], state: _State) -> str | None:
     return posixpath.join(state.conda, "bin" if name == "base" else f"envs/{name}/bin")
 
 
-def _read_file_limit(words: Sequence[str], state: _State) -> None:
-    """Take over the limit of open files that `ulimit` sets."""
+def _apply_open_file_limit(words: Sequence[str], state: _State) -> None:
+    """Set the limit of open files of `state` if `words` are a `ulimit` command that sets its soft
+    limit."""
     letters = "".join(word[1:] for word in words[1:] if word.startswith("-"))
     number = parse_whole_number(words[-1])
     if "n" in letters and "H" not in letters and number is not None:
@@ -518,13 +528,13 @@ def _export_variables(words: Sequence[str], state: _State) -> None:
 
 
 def _interpret_program_call(
-    words: list[str], own_variables: Mapping[str, str], command: Simple, state: _State
+    words: list[str], own_variables: Mapping[str, str], command: SimpleCommand, state: _State
 ) -> None:
     """Process a command that starts a program. `words` are the program and its arguments, and
     `own_variables` are the variables that are assigned in front of it. If it starts a server, add
     the server's command to `state.found`, otherwise add a note that the command is not run."""
     env, name = {**state.env, **own_variables}, words[0].rpartition("/")[2]
-    script = containers.find_shell_script(words)
+    script = containers.shell_script_and_arguments(words)
     if name in containers.PROGRAMS:
         found = _commands_of_container([word for word in words if word != COMPUTED], state)
     elif script is not None:
@@ -552,7 +562,8 @@ def _server_command_in_state(
     virtual environment, a Python program without a path is that of the environment."""
     program = start.executable or start.engine.launch
     of_python = bool(start.engine.packages) or is_python_interpreter(program[:1])
-    if state.programs is not None and of_python and "/" not in program[0]:
+    is_found_on_path = of_python and "/" not in program[0]
+    if state.programs is not None and is_found_on_path:
         words = program[:-1] if program[-1] == "serve" else program
         executable = (posixpath.join(state.programs, words[0]), *words[1:])
         start = replace(start, executable=executable)
@@ -586,7 +597,9 @@ def _commands_of_container(words: Sequence[str], state: _State) -> list[ServerCo
     container = containers.parse_run_command(words, state.notes)
     if container is None:
         return []
-    return containers.server_commands(container, state.notes, find_server_commands, state.depth)
+    return containers.server_commands_of_container(
+        container, state.notes, find_server_commands, state.depth
+    )
 
 
 def _add_ignored_words_note(words: Sequence[str], start: StartOfEngine, state: _State) -> None:
@@ -624,7 +637,7 @@ def _expand_tilde(text: str, state: _State) -> str:
     """Return `text` with "~/" at its beginning replaced by a variable for the home directory."""
     if not text.startswith("~/"):
         return text
-    return f"{state.notes.add_and_reference_variable('home', FORM_TITLE)}{text[1:]}"
+    return f"{state.notes.add_variable_and_get_reference('home', FORM_TITLE)}{text[1:]}"
 
 
 def _array_elements(array: Variable, state: _State) -> list[str]:
@@ -673,7 +686,7 @@ def _part_as_text(part: str | Variable | Code, state: _State) -> str:
         name, about = "script_dir", "directory of the script"
         if "/.." in part.source:
             name, about = "project_dir", "directory above that of the script"
-        return state.notes.add_and_reference_variable(name, FORM_TITLE, about)
+        return state.notes.add_variable_and_get_reference(name, FORM_TITLE, about)
     if isinstance(part, Code):
         return _computed_placeholder_with_note(part.source, state)
     if part.name == "@":
@@ -688,4 +701,4 @@ def _part_as_text(part: str | Variable | Code, state: _State) -> str:
         if part.assigns:
             state.variables[part.name] = text
         return text
-    return state.notes.add_and_reference_variable(part.name, FORM_TITLE)
+    return state.notes.add_variable_and_get_reference(part.name, FORM_TITLE)

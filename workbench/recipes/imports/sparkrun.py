@@ -130,7 +130,7 @@ def _apply_variant(document: Mapping[str, Any], notes: Notes, given: Given) -> M
     replaces the document's field of this name, otherwise one of its defaults. Without an entry, the
     document is returned as it is, and the variants are added to `notes`."""
     variants = table_field(document, "variants", notes)
-    given.require_known_entry(FORM_TITLE, "variant", variants)
+    given.require_entry_among(FORM_TITLE, "variant", variants)
     rest = {name: value for name, value in document.items() if name != "variants"}
     for name in variants:
         if name != given.entry:

@@ -34,7 +34,8 @@ Settings = Sequence[tuple[str, str]]  # (name, value) of the lines of a section,
 def recognizes(text: str) -> bool:
     """Return whether `text` is the file of a unit with a section [Service]."""
     lines = _logical_lines(text)
-    return bool(lines) and _SECTION.fullmatch(lines[0]) is not None and "[Service]" in lines
+    begins_with_section = bool(lines) and _SECTION.fullmatch(lines[0]) is not None
+    return begins_with_section and "[Service]" in lines
 
 
 def read(text: str, notes: Notes) -> Recipe:
@@ -65,7 +66,8 @@ def _logical_lines(text: str) -> list[str]:
     joined = ""
     for line in text.splitlines():
         stripped = line.strip()
-        if stripped.startswith(("#", ";")) or not (stripped or joined):
+        ends_joined_line = bool(joined) and not stripped
+        if _is_comment_or_empty(stripped) and not ends_joined_line:
             continue
         if stripped.endswith("\\"):
             joined += f"{stripped[:-1]} "
@@ -73,6 +75,10 @@ def _logical_lines(text: str) -> list[str]:
         lines.append(f"{joined}{stripped}")
         joined = ""
     return lines if not joined else [*lines, joined.strip()]
+
+
+def _is_comment_or_empty(line: str) -> bool:
+    return not line or line.startswith(("#", ";"))
 
 
 def _parse_sections(text: str) -> Mapping[str, Settings]:
@@ -134,7 +140,7 @@ def _expand_variables(words: Sequence[str], env: Mapping[str, str], notes: Notes
     for word in words:
         whole = _WHOLE_VARIABLE.fullmatch(word)
         if whole is None:
-            found.append(_VARIABLE_NAME.sub(lambda m: _value_of(m[1], env, notes), word))
+            found.append(_VARIABLE_NAME.sub(lambda m: _value_of_variable(m[1], env, notes), word))
         elif whole[1] in env:
             found += env[whole[1]].split()
         else:
@@ -143,12 +149,12 @@ def _expand_variables(words: Sequence[str], env: Mapping[str, str], notes: Notes
     return [_expand_specifiers(word, notes) for word in found]
 
 
-def _value_of(name: str | None, env: Mapping[str, str], notes: Notes) -> str:
+def _value_of_variable(name: str | None, env: Mapping[str, str], notes: Notes) -> str:
     """Return the value of the variable `name`, or a reference to a variable of the preset if the
     unit does not set it. None stands for `$$`, a dollar sign."""
     if name is None:
         return "$"
-    return env[name] if name in env else notes.add_and_reference_variable(name, FORM_TITLE)
+    return env[name] if name in env else notes.add_variable_and_get_reference(name, FORM_TITLE)
 
 
 def _expand_specifiers(text: str, notes: Notes) -> str:
@@ -159,7 +165,7 @@ def _expand_specifiers(text: str, notes: Notes) -> str:
         if match[1] == "%":
             return "%"
         name = _SPECIFIERS.get(match[1])
-        return notes.add_and_reference_variable(name, FORM_TITLE) if name else match[0]
+        return notes.add_variable_and_get_reference(name, FORM_TITLE) if name else match[0]
 
     return _SPECIFIER.sub(specifier_text, text)
 
@@ -174,7 +180,7 @@ def _split_words(text: str) -> list[str]:
         char = text[at]
         at += 1
         if char == "\\" and at < len(text):
-            piece, at = _resolve_escape(text, at)
+            piece, at = _escaped_character_and_next_index(text, at)
         elif char == quote:
             piece = quote = ""
         elif quote:
@@ -192,12 +198,12 @@ def _split_words(text: str) -> list[str]:
     return words if word is None else [*words, word]
 
 
-def _resolve_escape(text: str, at: int) -> tuple[str, int]:
-    """Return (character, index after it) for the escape whose backslash stands before `at`."""
-    if hexadecimal := re.compile(r"x([0-9A-Fa-f]{2})").match(text, at):
+def _escaped_character_and_next_index(text: str, index: int) -> tuple[str, int]:
+    """Return (character, index after it) for the escape whose backslash stands before `index`."""
+    if hexadecimal := re.compile(r"x([0-9A-Fa-f]{2})").match(text, index):
         return chr(int(hexadecimal[1], 16)), hexadecimal.end()
-    char = text[at]
-    return _ESCAPES.get(char, char), at + 1
+    char = text[index]
+    return _ESCAPES.get(char, char), index + 1
 
 
 def _working_directory(service: Settings, notes: Notes) -> str | None:
@@ -206,7 +212,7 @@ def _working_directory(service: Settings, notes: Notes) -> str | None:
         return None
     path = values[-1].removeprefix("-")
     return (
-        notes.add_and_reference_variable("home", FORM_TITLE)
+        notes.add_variable_and_get_reference("home", FORM_TITLE)
         if path == "~"
         else _expand_specifiers(path, notes)
     )

@@ -43,7 +43,7 @@ def recognizes(document: Mapping[str, Any]) -> bool:
 def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     """Return the recipe in a config.yml. If it lies in TabbyAPI's source directory, the server
     starts there, and relative directories of models count from there."""
-    given.require_known_entry(FORM_TITLE, "entry")
+    given.require_entry_among(FORM_TITLE, "entry")
     source = given.directory
     if source is not None and not (source / "main.py").is_file():
         source = None
@@ -59,7 +59,9 @@ def add_settings_of_file(plan: LaunchPlan, notes: Notes, given: Given) -> Launch
     workdir = Path(plan.workdir) if plan.workdir else None
     start = workdir or given.directory or Path.cwd()
     path = start / (named if isinstance(named, str) else _USUAL_FILE)
-    if named is None and not (workdir and path.is_file()):
+    if named is None and workdir is None:
+        return plan
+    if named is None and not path.is_file():
         return plan
     try:
         with path.open("rb") as handle:

@@ -75,7 +75,7 @@ def choose_placement(
     least = _least_gpu_count(document, strategy, given.gpus)
     if declared is not None:
         return Placement(strategy, max(declared, least), need)
-    size = _smallest_gpu_gb(given.gpus)
+    size = _least_gpu_memory_gb(given.gpus)
     if size is None or need is None:
         return Placement(strategy, least if least > 1 and need is None else None, need)
     enough = math.ceil(need / size)
@@ -93,7 +93,7 @@ def add_memory_fit_note(
     """Add to `notes` whether the chosen variant fits on the GPUs of the host, and if it does not,
     which other variants do."""
     need, gpus = placement.need_gb, placement.gpus
-    size = _smallest_gpu_gb(given.gpus)
+    size = _least_gpu_memory_gb(given.gpus)
     if need is None:
         notes.add(Level.INFO, "memory", "the recipe does not say how much GPU memory it needs")
         return
@@ -113,23 +113,25 @@ def add_memory_fit_note(
     if gpus is not None:
         text += f" on {gpus} GPUs"
     text += f"; this host has {host}"
-    others = list(_variants_that_fit(document, variants, chosen, given))
+    others = list(_describe_other_fitting_variants(document, variants, chosen, given))
     fix = f"take {' or '.join(others)}" if others else "no variant of the recipe fits on this host"
     notes.add(Level.WARN, "does-not-fit", text, fix=fix)
 
 
-def _variants_that_fit(
+def _describe_other_fitting_variants(
     document: Mapping[str, Any], variants: Mapping[str, Any], chosen: str, given: Given
 ) -> Sequence[str]:
     """Return the other variants that fit on the host, each as text with its number of GPUs."""
-    size = _smallest_gpu_gb(given.gpus) or 0.0
+    size = _least_gpu_memory_gb(given.gpus) or 0.0
     found = []
     for name, variant in variants.items():
         if name == chosen or not isinstance(variant, Mapping):
             continue
         other = choose_placement(document, variant, given, Notes())
         gpus, need = other.gpus, other.need_gb
-        if gpus is not None and other.fits_on_gpus(len(given.gpus or ()), size):
+        if gpus is None:
+            continue
+        if other.fits_on_gpus(len(given.gpus or ()), size):
             found.append(f"--entry {name} ({need:g} GB on {count_of(gpus, 'GPU')})")
     return found
 
@@ -210,7 +212,9 @@ def _preferred_strategy(
         if name not in _STRATEGIES:
             continue
         gate = _first_value(as_table(gates.get(name)), keys)
-        if gate == "supported" or (name in listed and gate != "unsupported"):
+        if gate == "unsupported":
+            continue
+        if gate == "supported" or name in listed:
             return name
     return ""
 
@@ -268,8 +272,8 @@ def _first_value(table: Any, keys: Sequence[str]) -> Any:
     return next((found[key] for key in (keys or ["default"]) if key in found), None)
 
 
-def _smallest_gpu_gb(gpus: Sequence[GpuInfo] | None) -> float | None:
-    """Return the memory of the smallest GPU in GB. None if it is unknown."""
+def _least_gpu_memory_gb(gpus: Sequence[GpuInfo] | None) -> float | None:
+    """Return the memory in GB of the GPU that has least; None if that of no GPU is known."""
     sizes = [gpu.memory_total_bytes for gpu in gpus or () if gpu.memory_total_bytes]
     return min(sizes) / GB if sizes else None
 

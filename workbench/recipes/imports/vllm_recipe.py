@@ -55,7 +55,7 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     `notes`. Raises InputError if there is no such variant."""
     model, meta = table_field(document, "model", notes), table_field(document, "meta", notes)
     variants = table_field(document, "variants", notes)
-    given.require_known_entry(FORM_TITLE, "variant", variants)
+    given.require_entry_among(FORM_TITLE, "variant", variants)
     chosen = given.entry or "default"
     variant = table_field(variants, chosen, notes)
     add_unknown_field_notes(document, _KNOWN, notes)

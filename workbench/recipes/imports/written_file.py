@@ -12,9 +12,10 @@ from workbench.recipes.recipe import Given, Notes, Recipe
 _CONTAINER = re.compile(r"(?:docker|podman) run")
 
 
-def read_written_file(text: str, notes: Notes, given: Given) -> Recipe | None:
+def read_file_written_by_script(text: str, notes: Notes, given: Given) -> Recipe | None:
     """Return the recipe in the first file that a script writes and that starts a server. None if it
-    writes no such file. The notes about the script are replaced by those about the file."""
+    writes no such file. The notes about the script are replaced by those about the file. Raises
+    InputError if such a file is found and `given.entry` asks for an entry of the text."""
     for written in shell_script.here_documents(text):
         own = Notes()
         if systemd_unit.recognizes(written):
@@ -24,7 +25,7 @@ def read_written_file(text: str, notes: Notes, given: Given) -> Recipe | None:
         else:
             continue
         if recipe.plan is not None:
-            given.require_known_entry(recipe.form, "server command")
+            given.require_entry_among(recipe.form, "server command")
             own.add_left_out_note(
                 "the rest of the script", "the server stands in a file that it writes"
             )

@@ -61,7 +61,7 @@ def export_plan(
     from workbench.recipes.launch import RAY_ORDER, build_launch
     from workbench.recipes.preset_document import slug_of
     from workbench.recipes.recipe import Notes
-    from workbench.recipes.registry import export_form
+    from workbench.recipes.registry import find_export_form
 
     notes = Notes()
     launch = build_launch(plan, notes, slug_of(name), title, gpus)
@@ -75,7 +75,7 @@ def export_plan(
             text = f"this starts one of the {len(launch.nodes)} parts of the server: {parts}"
             notes.add(Level.WARN, "one-part", text, fix=f"export each of them; {RAY_ORDER}")
         launch = found[0]
-    text = export_form(form).render(launch, notes)
+    text = find_export_form(form).render(launch, notes)
     return ExportedPlan(form, text, tuple(notes.findings))
 
 

@@ -47,10 +47,10 @@ def result_lines(result: BenchResult) -> Iterator[str]:
     from workbench.report.formats.terminal import block_lines
     from workbench.report.result_blocks import (
         alert_boxes,
+        answer_text_fact_blocks,
         key_metrics,
         latency_blocks,
         slo_blocks,
-        text_blocks,
     )
 
     summary = result.summary
@@ -61,7 +61,7 @@ def result_lines(result: BenchResult) -> Iterator[str]:
     )
     if not result.spec.command:
         yield from block_lines(latency_blocks(summary))
-    yield from block_lines([*slo_blocks(summary), *text_blocks(summary)])
+    yield from block_lines([*slo_blocks(summary), *answer_text_fact_blocks(summary)])
     yield ""
     for name, found in result.conditions.findings.items():
         yield f"  setting    {name}: {found}"
@@ -96,7 +96,7 @@ def metric_spread_lines(spreads: Sequence[Spread], runs: int, invalid: int) -> I
     """Yield the lines that `bench --repeat` prints about the scatter of each metric."""
     from workbench.model.metrics import metric_title
     from workbench.report.blocks import Table
-    from workbench.report.format_values import metric_number
+    from workbench.report.format_values import format_metric_value
     from workbench.report.formats.terminal import block_lines
 
     left_out = f", {invalid} of them invalid and left out" if invalid else ""
@@ -104,7 +104,7 @@ def metric_spread_lines(spreads: Sequence[Spread], runs: int, invalid: int) -> I
     rows = []
     for one in spreads:
         scatter = "" if one.cv_pct is None else f"± {one.cv_pct:.2f} %"
-        mean = metric_number(one.name, one.geometric_mean)
+        mean = format_metric_value(one.name, one.geometric_mean)
         rows.append((metric_title(one.name), one.unit, mean, scatter))
     head = ("metric", "unit", "mean", "scatter")
     yield from block_lines([Table(head, tuple(rows), frozenset({2, 3}))])

@@ -32,7 +32,7 @@ from workbench.report.registry import (
     OUTPUT_FORMATS,
     find_output_format,
     format_from_suffix,
-    importable_tools,
+    importable_tool_names_text,
 )
 
 if TYPE_CHECKING:
@@ -262,7 +262,7 @@ def show_result(arguments: argparse.Namespace) -> int:
         return print_json({**document, "timeline": timeline})
     from workbench.report.content import Report
 
-    report = Report.from_result(result, known=known)
+    report = Report.from_result(result, comparisons=known)
     print_lines([find_output_format("txt").render(report).rstrip("\n")])
     line = "none was kept with this result"
     if timeline:
@@ -487,7 +487,7 @@ def _proof_check_lines(found: VerifiedProof) -> Iterator[str]:
 
 @command(
     "results import",
-    f"import results of {importable_tools()}",
+    f"import results of {importable_tool_names_text()}",
     option("files FILE", "result file of one of these tools (JSON)", nargs="+"),
     option("--model NAME", "the served model, if the file does not contain it"),
     option("--engine NAME", "the engine that served it; the files do not contain it"),

@@ -54,15 +54,15 @@ class Report:
         cls,
         result: BenchResult,
         samples: Sequence[Mapping[str, Any]] = (),
-        known: Sequence[QualityResult] = (),
+        comparisons: Sequence[QualityResult] = (),
     ) -> Report:
         """Return the report for the export of one result. `samples` are the records of the result's
-        requests, and `known` are comparisons of answers, of which the report has those that concern
+        requests, and `comparisons` are comparisons of answers, of which the report has those that concern
         the result."""
         return cls(
             (result,),
             {result.id: samples},
-            answers=comparisons_by_result_id((result,), known),
+            answers=comparisons_by_result_id((result,), comparisons),
             layout=Layout.RESULT,
         )
 
@@ -72,17 +72,17 @@ class Report:
         flags += [series.simulated for series in (self.experiment, self.sweep) if series]
         return any(flags)
 
-    def masked(self) -> Report:
+    def with_masked_secrets(self) -> Report:
         """Return a copy of the report in which secrets, such as API keys, are masked."""
         return replace(
             self,
-            results=tuple(_mask_record(result) for result in self.results),
-            comparison=self.comparison and _mask_record(self.comparison),
-            experiment=self.experiment and _mask_record(self.experiment),
-            sweep=self.sweep and _mask_record(self.sweep),
-            quality=self.quality and _mask_record(self.quality),
+            results=tuple(_mask_secrets_of_record(result) for result in self.results),
+            comparison=self.comparison and _mask_secrets_of_record(self.comparison),
+            experiment=self.experiment and _mask_secrets_of_record(self.experiment),
+            sweep=self.sweep and _mask_secrets_of_record(self.sweep),
+            quality=self.quality and _mask_secrets_of_record(self.quality),
             answers={
-                number: tuple((side, _mask_record(one)) for side, one in found)
+                number: tuple((side, _mask_secrets_of_record(one)) for side, one in found)
                 for number, found in self.answers.items()
             },
         )
@@ -100,5 +100,5 @@ def comparisons_by_result_id(
     return {number: answers for number, answers in found.items() if answers}
 
 
-def _mask_record(record: Record) -> Record:
+def _mask_secrets_of_record(record: Record) -> Record:
     return from_json(type(record), mask_data(to_json(record)))

@@ -30,7 +30,7 @@ def document_from_report(report: Report) -> Document:
     if len(report.results) == 1:
         (result,) = report.results
         blocks = result_blocks(result, report.samples.get(result.id, ()))
-        blocks += answer_blocks(report.answers.get(result.id, ()), whole=True)
+        blocks += answer_blocks(report.answers.get(result.id, ()), with_measures=True)
         return Document(
             result_title(result), result_subtitle(result), tuple(blocks), report.simulated
         )
@@ -67,7 +67,7 @@ def _several_results_document(report: Report) -> Document:
     for result in report.results:
         blocks += [
             Heading(f"#{result.id}: {result_title(result)}"),
-            *_blocks_inside_report(report, result),
+            *_result_blocks_inside_report(report, result),
         ]
     numbers = ", ".join(f"#{result.id}" for result in report.results)
     newest = max((result.unix_s for result in report.results), default=0.0)
@@ -96,17 +96,17 @@ def _collapsed_result_blocks(report: Report) -> list[Block]:
     """Return one block for each result of an experiment or sweep. It shows the details of the
     result when the reader opens it."""
     return [
-        Fold(f"Result #{result.id}", tuple(_blocks_inside_report(report, result)))
+        Fold(f"Result #{result.id}", tuple(_result_blocks_inside_report(report, result)))
         for result in report.results
     ]
 
 
-def _blocks_inside_report(report: Report, result: BenchResult) -> list[Block]:
+def _result_blocks_inside_report(report: Report, result: BenchResult) -> list[Block]:
     """Return a result's blocks for use inside a larger report. Their headings are one level lower.
     The SIMULATED alert is left out, because the larger report shows it at its top.
     """
     blocks = result_blocks(result, report.samples.get(result.id, ()))
-    blocks += answer_blocks(report.answers.get(result.id, ()), whole=False)
+    blocks += answer_blocks(report.answers.get(result.id, ()), with_measures=False)
     inner: list[Block] = []
     for block in blocks:
         if isinstance(block, Heading):

@@ -12,11 +12,12 @@ NO_ADVICE = "No finding: nothing in the facts asks for a change."
 
 def doctor_blocks(
     findings: Sequence[Finding],
-    lines: Sequence[tuple[str, str]],
-    nothing: str = "Nothing is missing.",
+    fact_rows: Sequence[tuple[str, str]],
+    text_without_findings: str = "Nothing is missing.",
 ) -> list[ShownBlock]:
     """Return what is missing or does not fit on a host or a cluster, with the next steps, and then
-    `lines`, pairs (label, text) with what was read. `nothing` is the text if all fits."""
+    `fact_rows`, pairs (label, text) with what was read. `text_without_findings` is shown if all
+    fits."""
     found: list[ShownBlock] = []
     for finding in findings:
         changes = " ".join(change.option_text for change in finding.changes)
@@ -25,30 +26,31 @@ def doctor_blocks(
         text = ": ".join(filter(None, (finding.file_and_line, finding.text)))
         found.append(FindingBlock(finding.level, text, known))
     if not found:
-        found.append(TextBlock(nothing, mark="good"))
-    if lines:
-        found += [Heading("Facts"), Facts(tuple(lines))]
+        found.append(TextBlock(text_without_findings, mark="good"))
+    if fact_rows:
+        found += [Heading("Facts"), Facts(tuple(fact_rows))]
     return found
 
 
 def gpu_path_blocks(
     matrix: Sequence[tuple[str, ...]],
-    lines: Sequence[tuple[str, str]],
-    tested: str | None = None,
+    fact_rows: Sequence[tuple[str, str]],
+    tested_when: str | None = None,
 ) -> list[ShownBlock]:
-    """Return the matrix of copies between GPUs, whose rows are the GPUs that send, and `lines` about
-    the GPUs and pairs. `tested` says when a kept trial was made."""
-    if not lines:
+    """Return the matrix of copies between GPUs, whose rows are the GPUs that send, and `fact_rows`,
+    pairs (label, text) about the GPUs; [] without `fact_rows`. `tested_when` says when a stored
+    trial was made."""
+    if not fact_rows:
         return []
     title = "Paths between GPUs"
-    if tested:
-        title += f", tried {tested}"
+    if tested_when:
+        title += f", tried {tested_when}"
     found: list[ShownBlock] = [Heading(title)]
     if matrix:
         head = ("GB/s", *(f"to {row[0].removeprefix('GPU ')}" for row in matrix))
         numeric = frozenset(range(1, len(head)))
         found.append(Table(head, tuple(matrix), numeric, importance=(0,) * len(head)))
-    return [*found, Facts(tuple(lines))]
+    return [*found, Facts(tuple(fact_rows))]
 
 
 def trap_table_blocks(

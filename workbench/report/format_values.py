@@ -39,14 +39,16 @@ def number_text(value: float | None, unit: str = "", decimals: int | None = None
 
 def _digits_of_number(value: float, decimals: int | None) -> int:
     size = abs(value)
-    if isinstance(value, int) or size >= 100 or not size:
+    if isinstance(value, int) or size == 0:
+        return 0
+    if size >= 100:
         return 0
     if decimals is not None:
         return decimals
     return next((digits for digits, least in _LEAST_OF_DIGITS if size >= least), 4)
 
 
-def metric_number(name: str, value: float | None, unit: str = "") -> str:
+def format_metric_value(name: str, value: float | None, unit: str = "") -> str:
     """Return a value of a metric of the table, such as "ttft_ms.p50", with the metric's decimals."""
     return number_text(value, unit, decimals_of(name))
 
@@ -58,10 +60,10 @@ def metric_text(summary: BenchSummary, name: str, unit: str = "") -> str:
     reason = summary.absent.get(name)
     if reason and not value:
         return f"{NA} ({reason})"
-    return metric_number(name, value, unit)
+    return format_metric_value(name, value, unit)
 
 
-def is_missing_in_file(summary: BenchSummary, name: str) -> bool:
+def is_absent_from_imported_file(summary: BenchSummary, name: str) -> bool:
     """Return whether a metric has no value because the imported result file does not contain it.
     Reports list all such metrics in one line."""
     return summary.absent.get(name) == NOT_IN_FILE
@@ -74,16 +76,17 @@ def percent_change(a: float | None, b: float | None) -> float | None:
     return 100 * (b / a - 1)
 
 
-def change_text(percent: float | None, half: float | None = None) -> str:
-    """Return a change in percent as text, with the half width of its interval if `half` is not
-    None: "+3.1 %", "−0.4 % ± 0.9".
-    """
+def change_text(percent: float | None, half_width_pct: float | None = None) -> str:
+    """Return a change in percent as text, with the half width of its interval if that is not None:
+    "+3.1 %", "−0.4 % ± 0.9". "n/a" for an unknown change."""
     if percent is None:
         return NA
-    digits = 1 if max(abs(percent), half or 0.0) >= 0.095 or not percent else 2
+    largest = max(abs(percent), half_width_pct or 0.0)
+    is_too_small_for_one_digit = percent != 0 and largest < 0.095
+    digits = 2 if is_too_small_for_one_digit else 1
     text = f"{percent:+.{digits}f} %".replace("-", MINUS)
-    if half is not None:
-        text += f" ± {format_half_width(half, digits)}"
+    if half_width_pct is not None:
+        text += f" ± {format_half_width(half_width_pct, digits)}"
     return text
 
 

@@ -70,7 +70,9 @@ def _arrival_s_and_token_count(sample: Sample) -> Iterator[tuple[float, float]]:
     tokens, start_s = sample.get("output_tokens"), sample.get("start_s")
     # of a large benchmark, only one of several requests is kept, and stands for the others
     stands_for = sample.get(KEPT_ONE_OF, 1)
-    if not is_measured_success(sample) or not tokens or start_s is None:
+    if not is_measured_success(sample):
+        return
+    if not tokens or start_s is None:
         return
     at_s = start_s + sample.get("ttft_us", sample.get("end_us", 0)) / 1e6
     gaps = sample.get("gaps_us", ())
@@ -102,13 +104,13 @@ def latency_plots(samples: Sequence[Sample]) -> list[PlotBlock]:
 
 
 def _cumulative_plot(
-    title: str, values_us: Iterable[float], what: str, kept: str
+    title: str, values_us: Iterable[float], counted_name: str, sampling_note: str
 ) -> PlotBlock | None:
     ordered = sorted(value / 1000 for value in values_us if value >= 0)
     count = len(ordered)
     if count < 5:
         return None
-    y = svg.SvgAxis(f"% of {what}", 0.0, 100.0)
+    y = svg.SvgAxis(f"% of {counted_name}", 0.0, 100.0)
     places = sorted({round(i * (count - 1) / _CURVE_POINTS) for i in range(_CURVE_POINTS + 1)})
     curve = svg.Series([(ordered[i], 100 * (i + 1) / count) for i in places])
     marks = [
@@ -117,8 +119,10 @@ def _cumulative_plot(
         if each.least_values <= count
     ]
     x = _latency_axis(ordered[0], ordered[-1])
-    drawn = svg.curves_svg(f"{title}: share of {what}", x, y, [curve], height=220, marks=marks)
-    which = f"the {count:,} {what}{kept}"
+    drawn = svg.curves_svg(
+        f"{title}: share of {counted_name}", x, y, [curve], height=220, marks=marks
+    )
+    which = f"the {count:,} {counted_name}{sampling_note}"
     return PlotBlock(drawn, f"{title}: share of {which} that took at most this long.")
 
 

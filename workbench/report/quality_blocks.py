@@ -154,14 +154,14 @@ def _score_text(value: float | None) -> str:
     return NA if value is None else f"{value:.4g}"
 
 
-def answer_blocks(answers: Answers, *, whole: bool) -> list[Block]:
+def answer_blocks(answers: Answers, *, with_measures: bool) -> list[Block]:
     """Return the blocks about the comparisons of answers in which the configuration of a result was
-    one side: the newest one with all its measures if `whole` is true, the others in one line each."""
+    one side: the newest one with all its measures if `with_measures` is true, the others in one line each."""
     if not answers:
         return []
     blocks: list[Block] = [Heading("Answers against other configurations")]
     lines = [answer_line(side, one) for side, one in answers]
-    if not whole:
+    if not with_measures:
         return [*blocks, *bulleted_list(lines)]
     _, newest = answers[0]
     blocks.append(TextBlock(lines[0]))
@@ -244,13 +244,14 @@ def _forked_answer_blocks(result: QualityResult) -> list[Block]:
     return [Heading("The answers that part first", 3), Facts(rows)]
 
 
-def _divergence_rows(found: WorstText | ForkedAnswer) -> list[tuple[str, str]]:
-    """Return the place where A and B part. The quotes show spaces at the ends."""
-    token = f"token {(found.position or 0) + 1}"
+def _divergence_rows(divergence: WorstText | ForkedAnswer) -> list[tuple[str, str]]:
+    """Return the rows (label, quoted text) about the token at which A and B part. The quotes show
+    spaces at the ends."""
+    token = f"token {(divergence.position or 0) + 1}"
     return [
-        ("after", f"“{found.before}”"),
-        (f"A, {token}", f"“{found.a}”"),
-        (f"B, {token}", f"“{found.b}”"),
+        ("after", f"“{divergence.before}”"),
+        (f"A, {token}", f"“{divergence.a}”"),
+        (f"B, {token}", f"“{divergence.b}”"),
     ]
 
 

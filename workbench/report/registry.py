@@ -35,7 +35,9 @@ class OutputFormat:
 
     def render(self, report: Report) -> str:
         """Return the report as text in this format, with secrets masked."""
-        text: str = import_module(f"workbench.report.formats.{self.module}").render(report.masked())
+        text: str = import_module(f"workbench.report.formats.{self.module}").render(
+            report.with_masked_secrets()
+        )
         return text
 
 
@@ -119,7 +121,7 @@ def format_from_suffix(path: Path) -> OutputFormat:
     )
 
 
-def importable_tools() -> str:
+def importable_tool_names_text() -> str:
     """Return the names of the tools whose result files can be imported, as text for help and
     messages."""
     return ", ".join(each.tool for each in IMPORT_FORMATS)

@@ -59,8 +59,8 @@ from workbench.report.blocks import (
 from workbench.report.format_values import (
     NA,
     NOT_IN_FILE,
-    is_missing_in_file,
-    metric_number,
+    format_metric_value,
+    is_absent_from_imported_file,
     metric_text,
     number_text,
     setting_text,
@@ -141,7 +141,7 @@ def metric_blocks(summary: BenchSummary) -> list[Block]:
         Heading("Metrics"),
         Facts(_run_metrics(summary)),
         *slo_blocks(summary),
-        *text_blocks(summary),
+        *answer_text_fact_blocks(summary),
         *_energy_blocks(summary),
         *_engine_counter_blocks(summary.engine),
     ]
@@ -160,8 +160,9 @@ def slo_blocks(summary: BenchSummary) -> list[Block]:
     return _facts_section("SLO", slo_rows(summary.slo))
 
 
-def text_blocks(summary: BenchSummary) -> list[Block]:
-    """Return what the answers said and what is wrong with them; [] if nobody looked."""
+def answer_text_fact_blocks(summary: BenchSummary) -> list[Block]:
+    """Return what the answers said and what is wrong with them; [] if their text was not
+    checked."""
     return _facts_section("Text", answer_text_rows(summary.text))
 
 
@@ -208,7 +209,7 @@ def key_metrics(summary: BenchSummary) -> KeyMetrics:
         efficiency = number_text(summary.tok_per_joule, "tok/J")
         items.append(("efficiency", efficiency, f"{number_text(summary.power_w, 'W')} mean"))
     if summary.slo_pct is not None:
-        kept = metric_number("slo_pct", summary.slo_pct, "%")
+        kept = format_metric_value("slo_pct", summary.slo_pct, "%")
         goodput = f"goodput {number_text(summary.goodput_request_s, 'requests/s')}"
         items.append((METRICS["slo_pct"].title, kept, goodput))
     items.append(("requests", f"{summary.requests_ok:,} ok", _failed_requests_text(summary)))
@@ -283,7 +284,7 @@ def _run_metrics(summary: BenchSummary) -> tuple[Row, ...]:
     ]
     if summary.warmup_requests:
         rows.append(("warm-up, not counted", count_of(summary.warmup_requests, "request")))
-    if any(is_missing_in_file(summary, metric.name) for metric in metrics_of_group(RUN)):
+    if any(is_absent_from_imported_file(summary, metric.name) for metric in metrics_of_group(RUN)):
         rows.append(("all else", NOT_IN_FILE))
     return tuple(rows)
 
@@ -293,7 +294,7 @@ def _metric_rows(summary: BenchSummary, group: str) -> list[Row]:
     shows the reason instead. It gets no row if it is optional or if the imported file lacks it."""
     rows = []
     for metric in metrics_of_group(group):
-        is_left_out = metric.optional or is_missing_in_file(summary, metric.name)
+        is_left_out = metric.optional or is_absent_from_imported_file(summary, metric.name)
         if getattr(summary, metric.name) is not None or not is_left_out:
             rows.append((metric.title, metric_text(summary, metric.name, metric.unit)))
     return rows
@@ -301,7 +302,7 @@ def _metric_rows(summary: BenchSummary, group: str) -> list[Row]:
 
 def _energy_blocks(summary: BenchSummary) -> list[Block]:
     rows = _metric_rows(summary, ENERGY)
-    if is_missing_in_file(summary, "power_w") and not rows:
+    if is_absent_from_imported_file(summary, "power_w") and not rows:
         return []
     return [Heading("Energy and GPUs"), Facts((*rows, *_gpu_rows(summary.gpu)))]
 
@@ -358,14 +359,14 @@ def _record_rows(
     record: object,
     metrics: Sequence[SummaryMetric],
     absent: Mapping[str, str],
-    unknown: str = "",
+    default_reason: str = "",
 ) -> list[Row]:
     """Return a row of (title, value) for each of the `metrics`, which are fields of `record`. A
-    field without a value shows its reason from `absent`, or else the text `unknown`. If both are
+    field without a value shows its reason from `absent`, or else the text `default_reason`. If both are
     empty, the field gets no row."""
     rows = []
     for metric in metrics:
-        value, reason = getattr(record, metric.name), absent.get(metric.name, unknown)
+        value, reason = getattr(record, metric.name), absent.get(metric.name, default_reason)
         if value is not None:
             rows.append((metric.title, number_text(value, metric.unit, metric.decimals)))
         elif reason:
@@ -400,7 +401,8 @@ def workload_facts(result: BenchResult) -> tuple[Row, ...]:
     """Return the requested workload of a result as rows of name and value. For an imported result,
     only the fields that its file states are included."""
     spec, hidden = result.spec, _SPEC_FIELDS_NOT_LISTED
-    if spec.prompts_name or spec.command or spec.has_conversations:
+    has_own_prompts = bool(spec.prompts_name) or spec.has_conversations
+    if has_own_prompts or spec.command:
         hidden = {*hidden, "content"}  # of synthetic prompts only
     rows = []
     for name in [field.name for field in fields(BenchSpec) if field.name not in hidden]:
@@ -416,10 +418,10 @@ def workload_facts(result: BenchResult) -> tuple[Row, ...]:
         rows.append(("API key from", spec.api_key_env))
     if result.conditions.known_workload:
         return *rows, ("all else", NOT_IN_FILE)
-    return *rows, ("repeat with", repeat_command(result))
+    return *rows, ("repeat with", command_to_repeat_result(result))
 
 
-def repeat_command(result: BenchResult) -> str:
+def command_to_repeat_result(result: BenchResult) -> str:
     """Return the `workbench bench` command that repeats this measurement. Parts of the workload for
     which `bench` has no option are left out."""
     spec, conditions = result.spec, result.conditions
@@ -432,7 +434,7 @@ def repeat_command(result: BenchResult) -> str:
     if is_on_host and conditions.host != "local":
         words += ["--host", conditions.host]
     words += ["bench", *server]
-    if not conditions.run_id or spec.model not in _served_names(conditions):
+    if not conditions.run_id or spec.model not in _served_model_names(conditions):
         words += ["--model", spec.model]
     words += bench_cli_options(spec, conditions.preset_id)
     if spec.command:
@@ -447,7 +449,7 @@ def _is_loopback_url(url: str) -> bool:
         return False
 
 
-def _served_names(conditions: Conditions) -> tuple[str, ...]:
+def _served_model_names(conditions: Conditions) -> tuple[str, ...]:
     """Return the names that a run gives its own model."""
     given = conditions.flags.get("served-model-name")
     others = given if isinstance(given, list | tuple) else [given]
@@ -478,7 +480,7 @@ def overview_table(results: Sequence[BenchResult]) -> Table:
             state = "rejected"
         elif summary.requests_failed:
             state = f"{summary.requests_failed} failed"
-        values = [metric_number(name, metric_value(summary, name)) for name in metrics]
+        values = [format_metric_value(name, metric_value(summary, name)) for name in metrics]
         rows.append((number, result.conditions.model, streams, *values, state))
     head = ("result", "model", "streams", *map(short_title, metrics), "state")
     return Table(

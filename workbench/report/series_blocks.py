@@ -30,7 +30,7 @@ from workbench.report.blocks import (
 from workbench.report.format_values import (
     NA,
     change_text,
-    metric_number,
+    format_metric_value,
     number_text,
     percent_change,
     setting_text,
@@ -134,7 +134,7 @@ def like_for_like_blocks(comparison: Comparison) -> list[Block]:
 
 
 def answer_text_blocks(comparison: Comparison) -> list[Block]:
-    """Return the blocks with what A and B answered; [] if nobody looked."""
+    """Return the blocks with what A and B answered; [] if the text of neither was checked."""
     rows = tuple(
         (side, text.excerpt or NA) for side, text in comparison.sides_and_texts if text is not None
     )
@@ -152,8 +152,8 @@ def change_table(metrics: Sequence[MetricChange]) -> Table:
             (
                 Wording(metric_title(m.metric), short_title(m.metric, m.unit)),
                 Wording(m.unit, ""),
-                metric_number(m.metric, m.a),
-                metric_number(m.metric, m.b),
+                format_metric_value(m.metric, m.a),
+                format_metric_value(m.metric, m.b),
                 change_text(m.change_pct, m.interval_pct),
                 Wording(m.verdict, short_verdict),
             )
@@ -240,8 +240,8 @@ def machine_blocks(experiment: Experiment) -> list[Block]:
     row = (
         metric_title(machine.metric),
         machine.unit,
-        metric_number(machine.metric, machine.a),
-        metric_number(machine.metric, machine.b),
+        format_metric_value(machine.metric, machine.a),
+        format_metric_value(machine.metric, machine.b),
         change_text(machine.change_pct, machine.interval_pct),
         machine.verdict,
     )
@@ -260,11 +260,12 @@ def engine_choice_blocks(experiment: Experiment) -> list[Block]:
     runs_b = [run for run in counted if run.arm == "B"]
     rows, marks = [], []
     for name in dict.fromkeys(chain.from_iterable(run.chosen for run in counted)):
-        a, b = _chosen_values(runs_a, name), _chosen_values(runs_b, name)
-        is_other = a and b and a.keys().isdisjoint(b)
+        a, b = _distinct_engine_choices(runs_a, name), _distinct_engine_choices(runs_b, name)
+        are_both_known = bool(a) and bool(b)
+        is_other = are_both_known and a.keys().isdisjoint(b)
         marks.append("warning" if is_other else "")
         rows.append((name, _values_text(a), _values_text(b)))
-    times = (_start_times(runs_a), _start_times(runs_b))
+    times = (_start_time_range_text(runs_a), _start_time_range_text(runs_b))
     if set(times) != {NA}:
         rows.append(("ready after", *times))
         marks.append("")
@@ -273,7 +274,7 @@ def engine_choice_blocks(experiment: Experiment) -> list[Block]:
     return [Heading("What the engines use"), Table(("", "A", "B"), tuple(rows), marks=tuple(marks))]
 
 
-def _chosen_values(runs: Sequence[ExperimentRun], name: str) -> dict[str, None]:
+def _distinct_engine_choices(runs: Sequence[ExperimentRun], name: str) -> dict[str, None]:
     """Return the different values that the engine chose in these runs, in their order."""
     return dict.fromkeys(run.chosen.get(name, NA) for run in runs)
 
@@ -289,7 +290,8 @@ def _values_text(values: Collection[str]) -> str:
     return f"{first} and {len(others)} others"
 
 
-def _start_times(runs: Sequence[ExperimentRun]) -> str:
+def _start_time_range_text(runs: Sequence[ExperimentRun]) -> str:
+    """Return how long the starts of these runs took, such as "41 to 44 s"; n/a if no run has it."""
     seconds = known_values(run.ready_after_s for run in runs)
     if not seconds:
         return NA
@@ -355,7 +357,7 @@ def pairs_table(metrics: Sequence[MetricChange]) -> Table:
         name = metric.metric
         title = ", ".join(filter(None, (metric_title(name), metric.unit)))
         for i, (a, b) in enumerate(metric.pairs, start=1):
-            values = (metric_number(name, a), metric_number(name, b))
+            values = (format_metric_value(name, a), format_metric_value(name, b))
             rows.append((title, str(i), *values, change_text(percent_change(a, b))))
     return Table(("metric", "pair", "A", "B", "B against A"), tuple(rows), frozenset({1, 2, 3, 4}))
 
@@ -371,7 +373,7 @@ def _runs_table(experiment: Experiment) -> Table:
         if run.took_s is not None:
             took = f"{run.took_s:.0f} s"
         state = ": ".join(filter(None, (run.state, run.error)))
-        value = metric_number(metric, run.value)
+        value = format_metric_value(metric, run.value)
         rows.append((str(run.place + 1), pair, run.side_label, state, result, value, took))
     head = ("order", "pair", "arm", "state", "result", metric_title(metric), "took")
     return Table(head, tuple(rows), frozenset({0, 1, 5, 6}))
@@ -469,14 +471,14 @@ def points_table(sweep: Sweep) -> Table:
 
 
 def _point_row(
-    point: SweepPoint, columns: Mapping[str, str], judged: Iterable[str]
+    point: SweepPoint, columns: Mapping[str, str], verdict_fields: Iterable[str]
 ) -> tuple[str, ...]:
     missing = "" if point.state in (*UNFINISHED, PointState.SKIPPED) else NA
     state = ": ".join(filter(None, (point.state, point.error)))
     values = [missing] * len(columns)
     if point.state == PointState.DONE:
-        values = [metric_number(of, getattr(point, name)) for name, of in columns.items()]
-    verdicts = [getattr(point, name) or missing for name in judged]
+        values = [format_metric_value(of, getattr(point, name)) for name, of in columns.items()]
+    verdicts = [getattr(point, name) or missing for name in verdict_fields]
     results = ", ".join(f"#{result}" for result in point.result_ids) or missing
     return point.label, *values, *verdicts, results, state
 

@@ -52,23 +52,22 @@ class SvgAxis:
         """Return the function that maps a value to its position in pixels. The position is `start`
         for the value `low` and `end` for `high`.
         """
-        measure = self._logarithm if self.log else float
+        measure = self._log10_clamped_to_low if self.log else float
         low, high = measure(self.low), measure(self.high)
         span = (high - low) or 1.0
         return lambda value: start + (measure(value) - low) / span * (end - start)
 
-    def _logarithm(self, value: float) -> float:
+    def _log10_clamped_to_low(self, value: float) -> float:
         return math.log10(max(value, self.low))
 
 
-def _ticks(low: float, high: float, about: int = 5) -> list[float]:
-    """Return about `about` round numbers from `low` to `high` at equal distances, which are 1, 2 or
-    5 times a power of ten.
-    """
+def _ticks(low: float, high: float, wanted_count: int = 5) -> list[float]:
+    """Return about `wanted_count` round numbers from `low` to `high` at equal distances, which are
+    1, 2 or 5 times a power of ten; [low] for an empty or infinite range."""
     span = high - low
     if span <= 0 or not math.isfinite(span):
         return [low]
-    rough = span / about
+    rough = span / wanted_count
     power = 10.0 ** math.floor(math.log10(rough))
     step = next((m * power for m in (1, 2, 5, 10) if m * power >= rough), power)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)

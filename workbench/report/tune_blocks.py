@@ -42,7 +42,7 @@ from workbench.report.blocks import (
     TextBlock,
     simulated_alert,
 )
-from workbench.report.format_values import change_text, metric_number, percent_change
+from workbench.report.format_values import change_text, format_metric_value, percent_change
 
 _WROTE = "wrote the preset"  # begins the note about the preset of the winner
 UNKNOWN = "known after the first run: there is no earlier start or benchmark like this one"
@@ -170,7 +170,7 @@ def race_table(sweep: Sweep) -> Table:
             if one.gain is not None:
                 gain = change_text(100 * math.expm1(one.gain))
         values = [_metric_value_text(goal.metric, value) for value in one.values]
-        rows.append((name, *values, gain, _state_text(sweep, one, leads)))
+        rows.append((name, *values, gain, _race_state_text(sweep, one, leads)))
         marks.append(_standing_mark(one, leads))
     title = short_title(goal.metric)
     return Table(
@@ -205,13 +205,15 @@ def final_experiment_blocks(sweep: Sweep, final: Experiment | None) -> list[Bloc
 
 
 def _metric_value_text(metric: str, value: float | None) -> str:
-    return "" if value is None else metric_number(metric, value)
+    return "" if value is None else format_metric_value(metric, value)
 
 
 def _leading_entry(sweep: Sweep, found: Sequence[Standing]) -> Entry | None:
     """Return the configuration that leads the race now; None if the start preset does."""
     for one in found:
-        if one.entry == START_ENTRY or one.gain is None or one.newest_point.error:
+        if one.entry == START_ENTRY or one.newest_point.error:
+            continue
+        if one.gain is None:
             continue
         if one.gain > 0 or limit_broken_by_start(sweep):
             return one.entry
@@ -219,10 +221,10 @@ def _leading_entry(sweep: Sweep, found: Sequence[Standing]) -> Entry | None:
     return None
 
 
-def _state_text(sweep: Sweep, one: Standing, leads: Entry | None) -> str:
-    point = one.newest_point
-    if one.entry == START_ENTRY:
-        broken = next(filter(None, map(broken_limit, one.points)), "")
+def _race_state_text(sweep: Sweep, standing: Standing, leader: Entry | None) -> str:
+    point = standing.newest_point
+    if standing.entry == START_ENTRY:
+        broken = next(filter(None, map(broken_limit, standing.points)), "")
         if broken:
             return f"breaks a limit: {broken}"
     if point.state == PointState.SKIPPED and point.error == sweep.error:
@@ -231,14 +233,14 @@ def _state_text(sweep: Sweep, one: Standing, leads: Entry | None) -> str:
         return f"not tried: {point.error}" if point.state == PointState.SKIPPED else point.error
     if point.state in _STATES_OF_A_POINT:
         state = _STATES_OF_A_POINT[point.state]
-        return f"leads, {state}" if one.entry == leads else state
-    if one.entry == leads:
-        return _state_of_leader(sweep)
-    left = f"{parse_point_label(point.label)[0]}: {changes_text(one.entry)}: "
+        return f"leads, {state}" if standing.entry == leader else state
+    if standing.entry == leader:
+        return _leader_state_text(sweep)
+    left = f"{parse_point_label(point.label)[0]}: {changes_text(standing.entry)}: "
     why = next((note for note in reversed(sweep.notes) if note.startswith(left)), "")
     if "; " in why:
         return why.rpartition("; ")[2]
-    if sweep.state == SeriesState.DONE and one.gain is not None and one.gain <= 0:
+    if sweep.state == SeriesState.DONE and standing.gain is not None and standing.gain <= 0:
         return "not better than the start preset"
     return ""
 
@@ -246,21 +248,21 @@ def _state_text(sweep: Sweep, one: Standing, leads: Entry | None) -> str:
 _STATES_OF_A_POINT = {PointState.PLANNED: "waits", PointState.MEASURING: "measuring"}
 
 
-def _state_of_leader(sweep: Sweep) -> str:
+def _leader_state_text(sweep: Sweep) -> str:
     if sweep.state == SeriesState.DONE:
         return "proven in the final" if sweep.confirmed else "not proven in the final"
     return "leads" if sweep.experiment_id is None else "in the final"
 
 
-def _standing_mark(one: Standing, leads: Entry | None) -> str:
-    if one.entry == START_ENTRY:
+def _standing_mark(standing: Standing, leader: Entry | None) -> str:
+    if standing.entry == START_ENTRY:
         return ""
-    if one.newest_point.state == PointState.MEASURING:
+    if standing.newest_point.state == PointState.MEASURING:
         return "warning"
-    if one.entry == leads:
+    if standing.entry == leader:
         return "good"
-    if one.newest_point.state == PointState.FAILED or broken_limit(one.newest_point):
+    if standing.newest_point.state == PointState.FAILED or broken_limit(standing.newest_point):
         return "bad"
-    if one.gain is None or one.newest_point.error:
+    if standing.gain is None or standing.newest_point.error:
         return "dim"
     return ""

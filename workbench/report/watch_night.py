@@ -20,7 +20,7 @@ from workbench.report.blocks import (
     TextBlock,
     simulated_alert,
 )
-from workbench.report.format_values import NA, metric_number
+from workbench.report.format_values import NA, format_metric_value
 
 _MARKS = {ALARM: "bad", FAILED: "warning"}
 _METRIC = "output_tok_s"
@@ -122,7 +122,9 @@ def _watch_history_blocks(entry: NightEntry, nights: Sequence[Night]) -> list[Bl
     known, speeds, pinned, percents = [], [], [], []
     for night in nights:
         for one in night.entries:
-            if one.watch.watch_name == entry.watch.watch_name and one.speed and one.pinned_speed:
+            if one.watch.watch_name != entry.watch.watch_name:
+                continue
+            if one.speed and one.pinned_speed:
                 known.append((night, one))
                 speeds.append(one.speed)
                 pinned.append(one.pinned_speed)
@@ -144,8 +146,8 @@ def _watch_history_blocks(entry: NightEntry, nights: Sequence[Night]) -> list[Bl
             (
                 time.strftime("%m-%d", time.localtime(night.unix_s)),
                 one.version or NA,
-                metric_number(_METRIC, pinned[place]),
-                metric_number(_METRIC, speeds[place]),
+                format_metric_value(_METRIC, pinned[place]),
+                format_metric_value(_METRIC, speeds[place]),
                 f"{percents[place]:.1f} %",
                 _percent_bar(percents[place]),
                 one.state,
@@ -164,22 +166,24 @@ def _watch_history_blocks(entry: NightEntry, nights: Sequence[Night]) -> list[Bl
 
 
 def _change_text_by_index(series_name: str, newest_first: Sequence[float]) -> dict[int, str]:
-    """Return the change points of a series by the place of their first night, in words."""
+    """Return {index of a night: text} for the change points of a series, such as "machine −3.0 %".
+    Each is at the index of its first night."""
     last = len(newest_first) - 1
     found = change_points(newest_first[::-1])
     return {last - one.index: f"{series_name} {one.change_pct:+.1f} %" for one in found}
 
 
 def _newest_change_sentence(
-    known: Sequence[tuple[Night, NightEntry]], changes: Sequence[Mapping[int, str]]
+    nights_and_entries: Sequence[tuple[Night, NightEntry]],
+    texts_by_index: Sequence[Mapping[int, str]],
 ) -> str:
     """Return a sentence about the newest change point, or that there is none."""
-    places = set(chain.from_iterable(changes))
+    places = set(chain.from_iterable(texts_by_index))
     if not places:
-        return f"No change point in {count_of(len(known), 'night')}."
+        return f"No change point in {count_of(len(nights_and_entries), 'night')}."
     place = min(places)
-    events = " and ".join(_change_texts_at_index(place, changes))
-    night, one = known[place]
+    events = " and ".join(_change_texts_at_index(place, texts_by_index))
+    night, one = nights_and_entries[place]
     return f"Newest change: {events} from night {night.id} on, version {one.version or NA}."
 
 

@@ -16,7 +16,7 @@ from support import made_results
 from workbench.model.bench import Comparison, MetricChange
 from workbench.model.metrics import LATENCY, METRICS, PARTS, metric_title, short_title
 from workbench.report.content import Report
-from workbench.report.format_values import metric_number
+from workbench.report.format_values import format_metric_value
 from workbench.report.formats.terminal import block_lines
 from workbench.report.registry import find_output_format
 from workbench.report.series_blocks import comparison_blocks, experiment_blocks
@@ -101,7 +101,7 @@ def rows_of(text: str) -> list[list[str]]:
 def test_each_metric_has_its_title_its_unit_and_its_numbers(shown_by: str) -> None:
     rows = rows_of(SHOWN_BY[shown_by]())
     for change in every_change():
-        numbers = [metric_number(change.metric, value) for value in (change.a, change.b)]
+        numbers = [format_metric_value(change.metric, value) for value in (change.a, change.b)]
         unit = [change.unit] if change.unit else []
         expected = [metric_title(change.metric), *unit, *numbers]
         found = [row for row in rows if row[: len(expected)] == expected]
@@ -113,7 +113,7 @@ def test_each_metric_has_its_pairs(shown_by: str) -> None:
     rows = rows_of(SHOWN_BY[shown_by]())
     for change in every_change():
         title = ", ".join(filter(None, (metric_title(change.metric), change.unit)))
-        numbers = [metric_number(change.metric, value) for value in (change.a, change.b)]
+        numbers = [format_metric_value(change.metric, value) for value in (change.a, change.b)]
         for pair in ("1", "2"):
             assert [title, pair, *numbers] in [row[:4] for row in rows], title
 
@@ -135,7 +135,7 @@ def test_a_narrow_screen_has_short_titles_and_every_number(width: int) -> None:
     rows = screen_rows(width)
     assert max(map(len, rows)) <= width
     for change in every_change():
-        numbers = [metric_number(change.metric, value) for value in (change.a, change.b)]
+        numbers = [format_metric_value(change.metric, value) for value in (change.a, change.b)]
         title = short_title(change.metric, change.unit)[:8].split()[0]
         found = [row for row in rows if row.startswith(title) and numbers[0] in row.split()]
         assert any(numbers[1] in row.split() for row in found), (change.metric, found)
@@ -150,6 +150,6 @@ def test_the_page_of_an_experiment_has_the_digits_of_the_reports(width: int) -> 
     page = experiment_rows(replace(made, spec=spec, runs=runs), width)
     cells = {cell for row in page for text, _ in row for cell in text.split()}
     done = [run for run in runs if run.state == "done"]
-    expected = {metric_number("tok_per_joule", run.value) for run in done}
+    expected = {format_metric_value("tok_per_joule", run.value) for run in done}
     assert done and expected <= cells
     assert all(re.fullmatch(r"0\.\d{3}", text) for text in expected)

@@ -29,7 +29,7 @@ from workbench.model.metrics import (
     short_title,
 )
 from workbench.report.content import Report
-from workbench.report.format_values import metric_number, number_text
+from workbench.report.format_values import format_metric_value, number_text
 from workbench.report.registry import find_output_format
 from workbench.report.result_blocks import overview_table
 from workbench.tui.pages.result import result_rows
@@ -198,7 +198,8 @@ def test_several_results_are_listed_with_the_metrics_of_narrow_tables(render: st
     table = overview_table([result])
     assert table.head[3:-1] == tuple(map(short_title, narrow_table_metrics()))
     cells = [
-        metric_number(name, metric_value(result.summary, name)) for name in narrow_table_metrics()
+        format_metric_value(name, metric_value(result.summary, name))
+        for name in narrow_table_metrics()
     ]
     assert list(table.rows[0][3:-1]) == cells
     report = replace(Report.from_result(result), results=(result, result))

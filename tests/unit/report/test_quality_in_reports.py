@@ -66,7 +66,9 @@ OLDER = replace(OF_RESULT, id=2, verdict="same", summary="its answers are the sa
 
 @pytest.mark.parametrize("form", ["md", "txt", "html"])
 def test_the_report_of_one_result_has_the_comparisons_that_it_belongs_to(form: str) -> None:
-    text = find_output_format(form).render(Report.from_result(ALONE, known=(OF_RESULT, OLDER)))
+    text = find_output_format(form).render(
+        Report.from_result(ALONE, comparisons=(OF_RESULT, OLDER))
+    )
     assert "0.03200 to 0.03800" in text and "prose-orchard" in text
     assert "comparison of answers 3" in text
     assert "B against llama-8b: its answers are the same (comparison of answers 2)" in text
@@ -82,7 +84,9 @@ def test_a_report_of_several_results_has_one_line_about_each_comparison() -> Non
 
 
 def test_csv_has_the_measures_of_the_newest_comparison() -> None:
-    text = find_output_format("csv").render(Report.from_result(ALONE, known=(OF_RESULT, OLDER)))
+    text = find_output_format("csv").render(
+        Report.from_result(ALONE, comparisons=(OF_RESULT, OLDER))
+    )
     cells = dict(csv.reader(text.splitlines()))
     assert cells["quality.verdict"] == "differs" and cells["quality.side"] == "B"
     assert cells["quality.kl"] == "0.035" and cells["quality.kl.high"] == "0.038"

@@ -16,7 +16,7 @@ from workbench.bench.compare import compare
 from workbench.model.bench import BenchResult
 from workbench.model.errors import BenchError
 from workbench.model.server_run import ServerState
-from workbench.report.result_blocks import repeat_command, workload_facts
+from workbench.report.result_blocks import command_to_repeat_result, workload_facts
 from workbench.session.session import Session
 
 Scenario = Callable[[Session, str], Awaitable[None]]
@@ -92,8 +92,8 @@ def test_a_trace_is_replayed_and_stored_by_its_name(tmp_path: Path) -> None:
         assert not of_reuse(summary.marked) and len(of_reuse(summary.notes)) == 1
         assert not [reason for reason in summary.refused if "cache" in reason]
 
-        assert "--trace talks.jsonl" in repeat_command(result)
-        assert "--requests" not in repeat_command(result)
+        assert "--trace talks.jsonl" in command_to_repeat_result(result)
+        assert "--requests" not in command_to_repeat_result(result)
         assert dict(workload_facts(result))["trace name"] == spec.trace_name
 
         faster = replace(spec, speed=2.0, trace_s=spec.trace_s / 2 if spec.trace_s else None)

@@ -20,9 +20,9 @@ from workbench.model.distribution import PERCENTILES
 from workbench.report.content import Report
 from workbench.report.formats.json_data import json_text, simulated_fields
 from workbench.report.formats.stated_load import (
-    limits_ms,
+    export_writer_text,
     require_exportable_load,
-    writer_of_export,
+    slo_limits_ms,
 )
 
 SCHEMA = "1.4"
@@ -49,13 +49,13 @@ def render(report: Report) -> str:
     document = {
         "schema_version": SCHEMA,
         "benchmark_id": f"workbench-{result.id}",
-        "exported_by": writer_of_export(result),
+        "exported_by": export_writer_text(result),
         **simulated_fields(result.conditions.simulated),
         **_metrics_by_name(result.summary),
         "window": result.summary.window,
         "input_config": _aiperf_config(result),
         "was_cancelled": False,
-        **_end_state(result.summary),
+        **_completeness_fields(result.summary),
         "error_summary": [
             {"error_details": {"type": kind, "message": kind}, "count": count}
             for kind, count in result.summary.errors.items()
@@ -91,7 +91,7 @@ def _metrics_by_name(summary: BenchSummary) -> dict[str, dict[str, Any]]:
         if value is not None:
             found[name] = {"unit": unit, "avg": value}
     for name, field in _LATENCIES.items():
-        values = _latency_values(getattr(summary, field), summary.partial.get(field, {}))
+        values = _latency_fields(getattr(summary, field), summary.partial.get(field, {}))
         if values:
             found[name] = {"unit": "ms", **values}
     return found
@@ -115,14 +115,18 @@ def _unit_and_token_count_by_name(summary: BenchSummary) -> dict[str, tuple[str,
     return found
 
 
-def _latency_values(whole: Distribution | None, partial: Mapping[str, float]) -> dict[str, Any]:
+def _latency_fields(
+    distribution: Distribution | None, partial_statistics: Mapping[str, float]
+) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for part, name in _PARTS.items():
-        value = partial.get(part) if whole is None else getattr(whole, part)
+        value = (
+            partial_statistics.get(part) if distribution is None else getattr(distribution, part)
+        )
         if value is not None:
             values[name] = value
-    if whole is not None:
-        values["count"] = whole.count
+    if distribution is not None:
+        values["count"] = distribution.count
     return values
 
 
@@ -138,10 +142,10 @@ def _aiperf_config(result: BenchResult) -> dict[str, Any]:
         "models": {"items": [{"name": spec.model}]},
         "endpoint": {**endpoint, "use_server_token_count": True},
         "datasets": [_dataset_config(result)],
-        "phases": [{"name": "profiling", **_end_of_phase(spec), **_arrival_config(spec)}],
+        "phases": [{"name": "profiling", **_phase_end_condition(spec), **_arrival_config(spec)}],
     }
     if spec.slo:
-        config["slos"] = limits_ms(spec.slo, _LIMITED)
+        config["slos"] = slo_limits_ms(spec.slo, _LIMITED)
     return config
 
 
@@ -152,7 +156,7 @@ def _dataset_config(result: BenchResult) -> dict[str, Any]:
     return {"name": "main", "entries": requests, **source}
 
 
-def _end_of_phase(spec: BenchSpec) -> dict[str, Any]:
+def _phase_end_condition(spec: BenchSpec) -> dict[str, Any]:
     if spec.seconds is not None:
         return {"duration": spec.seconds}  # as many requests as start in this time
     return {"requests": spec.requests}
@@ -169,7 +173,7 @@ def _arrival_config(spec: BenchSpec) -> dict[str, Any]:
     return {"type": spec.arrival, "rate": spec.rate}
 
 
-def _end_state(summary: BenchSummary) -> dict[str, Any]:
+def _completeness_fields(summary: BenchSummary) -> dict[str, Any]:
     """Return whether a reader may compare the result: AIPerf's word for one that is not valid."""
     if not summary.refused:
         return {"is_complete": True}

@@ -26,10 +26,10 @@ from workbench.report.content import Report
 from workbench.report.formats.csv_tables import SIMULATED
 from workbench.report.formats.json_data import json_text
 from workbench.report.formats.stated_load import (
-    limits_ms,
+    export_writer_text,
     missing_field_error,
     require_exportable_load,
-    writer_of_export,
+    slo_limits_ms,
 )
 from workbench.report.plots import is_measured_success
 
@@ -82,7 +82,7 @@ def render(report: Report) -> str:
     if result.summary.duration_s is None:
         raise missing_field_error(result, GUIDELLM, "it needs the duration, which is not known")
     document = {
-        "metadata": {"version": REPORT_VERSION, "guidellm_version": writer_of_export(result)},
+        "metadata": {"version": REPORT_VERSION, "guidellm_version": export_writer_text(result)},
         "simulated": result.conditions.simulated,
         "config": {"spec": _scenario_config(result)},
         "benchmarks": [_benchmark_data(result, samples)],
@@ -109,13 +109,15 @@ def _benchmark_data(result: BenchResult, samples: Sequence[Mapping[str, Any]]) -
     }
 
 
-def _metrics_data(result: BenchResult, good: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the metrics. `good` are the records of the successful requests, as bench/records.py
-    writes them."""
+def _metrics_data(
+    result: BenchResult, successful_requests: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return the metrics as GuideLLM's fields. `successful_requests` are records of requests, as
+    bench/records.py writes them."""
     summary = result.summary
     measured = [name for name in _FROM_REQUESTS if getattr(summary, name) is not None]
-    prompt = [one.get("prompt_tokens") for one in good]
-    output = [one.get("output_tokens") for one in good]
+    prompt = [one.get("prompt_tokens") for one in successful_requests]
+    output = [one.get("output_tokens") for one in successful_requests]
     total = []
     for asked, answered in zip(prompt, output, strict=True):
         if asked is not None and answered is not None:
@@ -123,17 +125,18 @@ def _metrics_data(result: BenchResult, good: Sequence[Mapping[str, Any]]) -> dic
     latencies_s = []
     ttfts_ms = []
     if "e2e_ms" in measured:
-        latencies_s = [one["end_us"] / 1e6 for one in good]
+        latencies_s = [one["end_us"] / 1e6 for one in successful_requests]
     if "ttft_ms" in measured:
-        ttfts_ms = [_milliseconds(one.get("ttft_us")) for one in good]
+        ttfts_ms = [_milliseconds(one.get("ttft_us")) for one in successful_requests]
     by_token: Counter[float] = Counter()
     after_first: Counter[float] = Counter()
-    for one in good:
+    for one in successful_requests:
         tokens = one.get("output_tokens") or 0
         if tokens and "e2e_ms" in measured:
             by_token[one["end_us"] / 1000 / tokens] += tokens
-        if tokens > 1 and one.get("gaps_us") and "tpot_ms" in measured:
-            after_first[sum(one["gaps_us"]) / 1000 / (tokens - 1)] += tokens - 1
+        gaps_us = one.get("gaps_us") if "tpot_ms" in measured else None
+        if gaps_us and tokens > 1:
+            after_first[sum(gaps_us) / 1000 / (tokens - 1)] += tokens - 1
     found: dict[str, Any] = {
         "request_totals": _request_totals(result),
         "requests_per_second": _distribution_of_values([summary.request_s]),
@@ -219,7 +222,7 @@ def _strategy_and_slo(result: BenchResult) -> dict[str, Any]:
     """Return the load as GuideLLM's strategy, and the limits of the SLO without percentages."""
     spec = result.spec
     environment: dict[str, Any] = {
-        "written_by": writer_of_export(result),
+        "written_by": export_writer_text(result),
         "window": result.summary.window,
     }
     if result.conditions.simulated:
@@ -229,7 +232,7 @@ def _strategy_and_slo(result: BenchResult) -> dict[str, Any]:
         "run_index": 0,
         "strategy": _strategy_config(spec),
         "constraints": {},
-        "slo": limits_ms(spec.slo, _LIMITED) or None,
+        "slo": slo_limits_ms(spec.slo, _LIMITED) or None,
         "profile": {},
         "requests": {},
         "backend": _backend_config(spec),

@@ -84,13 +84,13 @@ def _items_html(lines: Iterable[str]) -> str:
 
 
 def _table_html(table: Table) -> str:
-    def write_cells(row: tuple[str, ...], tag: str) -> str:
+    def cells_html(row: tuple[str, ...], tag: str) -> str:
         written = ""
         for i, cell in enumerate(row):
             kind = " class=n" if i in table.numeric else ""
             written += f"<{tag}{kind}>{escape_markup(cell)}</{tag}>"
         return written
 
-    rows = "".join(f"<tr>{write_cells(row, 'td')}</tr>" for row in table.rows)
-    head = write_cells(table.head, "th")
+    rows = "".join(f"<tr>{cells_html(row, 'td')}</tr>" for row in table.rows)
+    head = cells_html(table.head, "th")
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'

@@ -41,10 +41,10 @@ def _parse_given_limits(slo: str) -> tuple[Limit, ...]:
     return parse_slo(slo)
 
 
-def limits_ms(slo: str, names: Mapping[str, str]) -> dict[str, float]:
-    """Return the limits of an SLO in milliseconds, without their percentages, by the tool's `names`
-    of the latencies."""
-    return {names[limit.latency]: limit.most_ms for limit in _parse_given_limits(slo)}
+def slo_limits_ms(slo: str, name_by_latency: Mapping[str, str]) -> dict[str, float]:
+    """Return {the other tool's name of a latency: limit in milliseconds} for an SLO, without the
+    percentages. `name_by_latency` has these names by those of Workbench."""
+    return {name_by_latency[limit.latency]: limit.most_ms for limit in _parse_given_limits(slo)}
 
 
 def missing_field_error(result: BenchResult, form: str, why: str) -> InputError:
@@ -55,7 +55,7 @@ def missing_field_error(result: BenchResult, form: str, why: str) -> InputError:
     )
 
 
-def writer_of_export(result: BenchResult) -> str:
+def export_writer_text(result: BenchResult) -> str:
     """Return who wrote the export and, if it was not Workbench, who measured the values."""
     writer = f"Workbench {__version__}"
     if result.conditions.imported:

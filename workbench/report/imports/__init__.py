@@ -23,13 +23,13 @@ from workbench.model.untrusted_numbers import MOST_COUNTED, parse_error_text, wh
 from workbench.model.untrusted_text import clean_data, unique_json_object
 from workbench.report.imports.checked_fields import Fields, Imported, ImportOptions
 from workbench.report.proof_document import check_intact, is_proof, split_page_and_data
-from workbench.report.registry import IMPORT_FORMATS, importable_tools
+from workbench.report.registry import IMPORT_FORMATS, importable_tool_names_text
 
 __all__ = ["ImportOptions", "Imported", "read_results"]
 
 _MOST_BYTES = 128 << 20  # a detailed file of 100,000 requests has some 100 MB
 _MOST_PARTS = 2_000_000  # lists and objects of a file; each takes far more memory than its text
-_NEXT_STEP = f"Workbench imports JSON results of {importable_tools()}"
+_NEXT_STEP = f"Workbench imports JSON results of {importable_tool_names_text()}"
 
 
 def read_results(path: Path, options: ImportOptions | None = None) -> tuple[Imported, ...]:
@@ -60,9 +60,14 @@ def read_results(path: Path, options: ImportOptions | None = None) -> tuple[Impo
 
 
 def _read_document(
-    document: Mapping[str, Any], path: Path, at: str, line: int | None, options: ImportOptions
+    document: Mapping[str, Any],
+    path: Path,
+    path_in_document: str,
+    line: int | None,
+    options: ImportOptions,
 ) -> list[Imported]:
-    """Return the results in one document of the file. `at` and `line` say where it is."""
+    """Return the results in one document of the file. `path_in_document` and `line` say where it
+    is."""
     tool = next((each for each in IMPORT_FORMATS if each.recognizes(document)), None)
     if tool is None:
         raise InputError(f"{path}: {_why_format_is_unknown(document)}", next_step=_NEXT_STEP)
@@ -74,7 +79,7 @@ def _read_document(
         plain = json.dumps(document, sort_keys=True)
     except RecursionError:
         raise _too_deep_error(path) from None
-    fields = Fields(path, cleaned, at, line)
+    fields = Fields(path, cleaned, path_in_document, line)
     digest = hashlib.sha256(plain.encode()).hexdigest()[:24]
     results = tool.read(fields, options)
     for place, one in enumerate(results):
@@ -83,22 +88,22 @@ def _read_document(
     return [replace(one, uid=one.uid or f"{digest}-{n}") for n, one in enumerate(checked)]
 
 
-def _refuse_impossible_counts(fields: Fields, place: int, one: Imported) -> None:
+def _refuse_impossible_counts(fields: Fields, index: int, imported: Imported) -> None:
     """Raise InputError if a result counts what no run can have had: a rate, a mean and a verdict
     would follow from it."""
-    for name, value in _iterate_counts(one):
+    for name, value in _names_and_counts(imported):
         is_broken = isinstance(value, float) and not value.is_integer()
         if is_broken or why_impossible(value, 0, MOST_COUNTED):
             problem = (
                 f"the number of {name} must be a whole number from 0 to {MOST_COUNTED:,}, "
                 f"found {value!r:.40}"
             )
-            raise fields.inner_value_error(f"result {place + 1}", problem)
+            raise fields.inner_value_error(f"result {index + 1}", problem)
 
 
-def _iterate_counts(one: Imported) -> Iterator[tuple[str, Any]]:
+def _names_and_counts(imported: Imported) -> Iterator[tuple[str, Any]]:
     """Yield the name and the value of each count of a result. Tokens are those of one request."""
-    made, load = one.summary, one.spec
+    made, load = imported.summary, imported.spec
     yield "answered requests", made.requests_ok
     yield "failed requests", made.requests_failed
     yield "requests", load.requests
@@ -108,7 +113,7 @@ def _iterate_counts(one: Imported) -> Iterator[tuple[str, Any]]:
     answered = max(1, made.requests_ok)
     yield "prompt tokens of a request", (made.prompt_tokens or 0) // answered
     yield "answer tokens of a request", (made.output_tokens or 0) // answered
-    for sample in one.samples:
+    for sample in imported.samples:
         for name, field in (("prompt", "prompt_tokens"), ("answer", "output_tokens")):
             if sample.get(field) is not None:
                 yield f"{name} tokens of request {sample.get('index', '?')}", sample[field]
@@ -138,8 +143,10 @@ def _check_imported(one: Imported, path: Path) -> Imported:
     return _mark_invalid(one, f"none of its {made.requests_failed:,} requests succeeded")
 
 
-def _mark_invalid(one: Imported, why: str) -> Imported:
-    return replace(one, summary=replace(one.summary, refused=(*one.summary.refused, why)))
+def _mark_invalid(imported: Imported, reason: str) -> Imported:
+    return replace(
+        imported, summary=replace(imported.summary, refused=(*imported.summary.refused, reason))
+    )
 
 
 def _json_documents_with_line(path: Path) -> Iterator[tuple[int, Any]]:

@@ -93,7 +93,7 @@ def read(fields: Fields, options: ImportOptions) -> list[Imported]:
     own = _tokens_by_own_tokenizer(fields)
     if usage and own and rate:
         rate *= usage / own
-    counts = _counts_note(fields, usage, by_server)
+    counts = _token_counts_note(fields, usage, by_server)
     reasons = dict.fromkeys(tokens, "the file has no token counts of the server")
     if by_tokenizer:
         whole.pop("tpot_ms", None)
@@ -108,7 +108,7 @@ def read(fields: Fields, options: ImportOptions) -> list[Imported]:
         errors=_error_counts(fields),
         duration_s=_run_duration_s(fields),
         output_tok_s=rate,
-        **_window_fields(fields, rate),
+        **_rate_window_fields(fields, rate),
         request_s=_scalar_metric(fields, "request_throughput", "requests/sec"),
         power_w=_scalar_metric(fields, "nvidia_total_gpu_power", "W"),
         energy_j=_scalar_metric(fields, "nvidia_total_gpu_energy", "J"),
@@ -197,7 +197,9 @@ def _why_per_token_time_is_absent(fields: Fields, usage: int | None) -> str:
     """Return why the time per token is absent, if AIPerf divided by token counts of its own
     tokenizer that differ from the server's usage. Otherwise return ""."""
     own = _tokens_by_own_tokenizer(fields)
-    if not usage or not own or abs(own / usage - 1) <= _APART:
+    if not usage or not own:
+        return ""
+    if abs(own / usage - 1) <= _APART:
         return ""
     return (
         f"AIPerf divided by {own:,} tokens of its own tokenizer; the server's usage has {usage:,}"
@@ -210,10 +212,12 @@ def _tokens_by_own_tokenizer(fields: Fields) -> int | None:
     return _metric_total(fields, "total_output_tokens") or _metric_total(fields, "total_osl")
 
 
-def _counts_note(fields: Fields, usage: int | None, by_server: bool) -> str:
-    if by_server:
+def _token_counts_note(fields: Fields, usage_tokens: int | None, counted_by_server: bool) -> str:
+    """Return the note that says whose token counts the result has; "" if AIPerf was set to use the
+    server's. `usage_tokens` are the output tokens of the server's usage."""
+    if counted_by_server:
         return ""
-    if not usage:
+    if not usage_tokens:
         return _COUNTED_HERE
     odd = _metric_total(fields, "usage_discrepancy_count")
     said = "tokens and the output rate are the server's usage, not the counts of AIPerf's tokenizer"
@@ -298,11 +302,11 @@ def _was_written_by_workbench(fields: Fields) -> bool:
     return fields.text_or("exported_by").startswith("Workbench")
 
 
-def _window_fields(fields: Fields, rate: float | None) -> dict[str, Any]:
+def _rate_window_fields(fields: Fields, output_tok_s: float | None) -> dict[str, Any]:
     """Return the part of the run that the rates are of, and the output rate of the whole run: the
-    only `rate` of AIPerf, but not of an export of Workbench."""
+    only `output_tok_s` of AIPerf, but not of an export of Workbench."""
     if not _was_written_by_workbench(fields):
-        return {"whole_run_tok_s": rate}
+        return {"whole_run_tok_s": output_tok_s}
     found: dict[str, Any] = {
         "whole_run_tok_s": _scalar_metric(fields, WHOLE_RUN_RATE, "tokens/sec")
     }

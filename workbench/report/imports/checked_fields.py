@@ -93,13 +93,13 @@ class Fields:
             found = f"{found[:59]}…"
         return self.inner_value_error(name, f"{problem}, found {found}")
 
-    def inner_value_error(self, place: str, problem: str) -> InputError:
-        """Return the error for a value inside of this object. `place` is where it is, such as
+    def inner_value_error(self, path_in_object: str, problem: str) -> InputError:
+        """Return the error for a value inside of this object. `path_in_object` is where it is, such as
         "own.p", and `problem` says what it is."""
         place_in_file = str(self.file)
         if self.line is not None:
             place_in_file += f":{self.line}"
-        text = f"{place_in_file}: {self._path_of_field(place)}: {problem}"
+        text = f"{place_in_file}: {self._path_of_field(path_in_object)}: {problem}"
         return InputError(text, next_step=NOTHING_IMPORTED)
 
     def _path_of_field(self, name: str) -> str:
@@ -112,9 +112,9 @@ class Fields:
         value = self.data.get(name)
         if value is None:
             return None
-        highest = _highest_possible(unit)
-        if not _is_usable_number(value, highest):
-            raise self.field_error(name, f"the field must be {_expected_text(highest)}")
+        highest = _highest_possible_value(unit)
+        if not _is_number_up_to(value, highest):
+            raise self.field_error(name, f"the field must be {_expected_range_text(highest)}")
         return float(value)
 
     def count(self, name: str) -> int | None:
@@ -177,13 +177,13 @@ class Fields:
         value = self.data.get(name)
         if value is None:
             return None
-        highest = _highest_possible(unit)
-        if not isinstance(value, list) or not all(_is_usable_number(v, highest) for v in value):
-            expected = f"a list of which each value is {_expected_text(highest)}"
+        highest = _highest_possible_value(unit)
+        if not isinstance(value, list) or not all(_is_number_up_to(v, highest) for v in value):
+            expected = f"a list of which each value is {_expected_range_text(highest)}"
             raise self.field_error(name, f"the field must be {expected}")
         return [float(v) for v in value]
 
-    def latency_parts(self, tag: str) -> dict[str, float]:
+    def latency_statistics_ms(self, tag: str) -> dict[str, float]:
         """Return the statistics of a latency that the file states, in fields such as "p99_TAG_ms".
         Without streaming they are zeros, which are left out."""
         found = {}
@@ -229,15 +229,15 @@ class Fields:
         return unix_s, note
 
 
-def _is_usable_number(value: Any, highest: float) -> bool:
+def _is_number_up_to(value: Any, highest: float) -> bool:
     return number_or_none(value, 0, highest) is not None
 
 
-def _highest_possible(unit: str) -> float:
+def _highest_possible_value(unit: str) -> float:
     return min(range_of(unit)[1], EXACT)
 
 
-def _expected_text(highest: float) -> str:
+def _expected_range_text(highest: float) -> str:
     if highest == EXACT:
         return "a number that is 0 or more"
     return f"a number from 0 to {highest:,.0f}"
@@ -271,22 +271,28 @@ def imported_result(
     return Imported(spec, conditions, summary, unix_s, **known)
 
 
-def imported_summary(reasons: Mapping[str, str], **known: Any) -> BenchSummary:
-    """Return a summary with the metrics in `known`. Every other metric is absent, for the reason
-    that `reasons` has for it, or else because the file does not contain the metric. Without
-    `errors`, the kinds of failed requests are not known."""
-    metrics = {**dict.fromkeys(_METRICS), **known}
+def imported_summary(absence_reasons: Mapping[str, str], **known_metrics: Any) -> BenchSummary:
+    """Return a summary with the metrics in `known_metrics`, without values that no run can have.
+    Every other metric is absent, for the reason that `absence_reasons` has for it, or else because
+    the file does not contain the metric. Without `errors`, the kinds of failed requests are not
+    known."""
+    metrics = {**dict.fromkeys(_METRICS), **known_metrics}
     withheld = _reasons_to_withhold(metrics)
-    reasons = {**reasons, **withheld}
+    absence_reasons = {**absence_reasons, **withheld}
     metrics |= dict.fromkeys(withheld)
     partial = metrics.get("partial", {})
     metrics["partial"] = {name: partial[name] for name in partial if name not in withheld}
-    absent = {name: reasons.get(name, NOT_IN_FILE) for name in _METRICS if metrics[name] is None}
+    absent = {
+        name: absence_reasons.get(name, NOT_IN_FILE) for name in _METRICS if metrics[name] is None
+    }
     tpot = metrics["tpot_ms"]
-    if metrics["per_stream_tok_s"] is None and tpot is not None and tpot.mean > 0:
-        metrics["per_stream_tok_s"] = 1000 / tpot.mean  # the same definition as in bench/summary.py
+    tpot_mean_ms = tpot.mean if tpot is not None else 0.0
+    if tpot_mean_ms > 0 and metrics["per_stream_tok_s"] is None:
+        metrics["per_stream_tok_s"] = (
+            1000 / tpot_mean_ms
+        )  # the same definition as in bench/summary.py
         absent.pop("per_stream_tok_s")
-    extra = {name: reason for name, reason in reasons.items() if name not in _METRICS}
+    extra = {name: reason for name, reason in absence_reasons.items() if name not in _METRICS}
     failed = metrics.setdefault("requests_failed", 0)
     metrics.setdefault("errors", {"failed": failed} if failed else {})
     return BenchSummary(**metrics, absent={**absent, **extra})
@@ -306,12 +312,12 @@ def _reasons_to_withhold(metrics: Mapping[str, Any]) -> dict[str, str]:
         if is_far and not reasons.get(rate):
             counts = f"the file counts {counted:,.0f}"
             reasons[rate] = f"this rate gives {by_rate:,.0f} in the duration, and {counts}"
-    for name, parts in _parts_of_latencies(metrics).items():
+    for name, parts in _statistics_by_latency(metrics).items():
         reasons[name] = _why_impossible_latency(parts)
     return {name: f"withheld: {why}" for name, why in reasons.items() if why}
 
 
-def _parts_of_latencies(metrics: Mapping[str, Any]) -> dict[str, Mapping[str, float | None]]:
+def _statistics_by_latency(metrics: Mapping[str, Any]) -> dict[str, Mapping[str, float | None]]:
     found: dict[str, Mapping[str, float | None]] = {}
     for name, value in metrics.items():
         if isinstance(value, Distribution):
@@ -319,9 +325,9 @@ def _parts_of_latencies(metrics: Mapping[str, Any]) -> dict[str, Mapping[str, fl
     return {**found, **metrics.get("partial", {})}
 
 
-def _why_impossible_latency(parts: Mapping[str, float | None]) -> str:
-    """Return why no values in milliseconds have the statistics `parts`, "" if some have."""
-    known = {part: value for part, value in parts.items() if value is not None}
+def _why_impossible_latency(statistics: Mapping[str, float | None]) -> str:
+    """Return why no values in milliseconds have these statistics; "" if some have."""
+    known = {part: value for part, value in statistics.items() if value is not None}
     for value in known.values():
         if why := why_impossible(value, *range_of("ms")):
             return why

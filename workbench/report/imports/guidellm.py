@@ -88,7 +88,7 @@ def _imported_run(fields: Fields, run: Fields, tool: str, options: ImportOptions
     )
     workload = {
         **_load_fields(config.object("strategy")),
-        **_mean_lengths(metrics, ok),
+        **_mean_token_counts(metrics, ok),
         "requests": ok + failed + cut,
     }
     model = served_model_name(fields, options, _model_name(fields, run))
@@ -144,15 +144,15 @@ def _load_fields(strategy: Fields) -> dict[str, Any]:
     return found
 
 
-def _mean_lengths(metrics: Fields, ok: int) -> dict[str, Any]:
-    """Return the mean lengths of the `ok` successful requests as fields of BenchSpec."""
-    if not ok:
+def _mean_token_counts(metrics: Fields, successful_count: int) -> dict[str, Any]:
+    """Return the mean lengths of the `successful_count` successful requests as fields of BenchSpec."""
+    if not successful_count:
         return {}
     totals = {
         "input_tokens": _total_of_successful(metrics, "prompt_token_count"),
         "max_tokens": _total_of_successful(metrics, "output_token_count"),
     }
-    return {name: round(tokens / ok) for name, tokens in totals.items() if tokens}
+    return {name: round(tokens / successful_count) for name, tokens in totals.items() if tokens}
 
 
 def _attainment_fields(metrics: Fields, config: Fields, notes: list[str]) -> dict[str, Any]:

@@ -62,8 +62,8 @@ def _imported_run(
     options: ImportOptions,
     model: str,
     unix_s: float,
-    zone: str,
-    cached: bool | None,
+    time_zone_note: str,
+    prefix_cached: bool | None,
 ) -> Imported:
     concurrency, depth = run.required_count("concurrency"), run.count_or_0("context_size")
     workload: dict[str, Any] = {
@@ -72,11 +72,11 @@ def _imported_run(
         "max_tokens": run.required_count("response_size"),
         "endpoint": "chat",
     }
-    if cached is not None:
-        workload["shared_prefix"] = cached
+    if prefix_cached is not None:
+        workload["shared_prefix"] = prefix_cached
     ttft, ttfr = _distribution_of_values(run, "e2e_ttft"), _distribution_of_values(run, "ttfr")
     per_stream = _distribution_of_values(run, "tg_req_throughput")
-    notes = [zone] if zone else []
+    notes = [time_zone_note] if time_zone_note else []
     if run.flag("is_context_prefill_phase"):
         notes.append(
             f"the phase that fills a context of {depth} tokens, not the phase that "

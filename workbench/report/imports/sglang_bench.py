@@ -37,7 +37,7 @@ def recognizes(document: Mapping[str, Any]) -> bool:
 def read(fields: Fields, options: ImportOptions) -> list[Imported]:
     completed = fields.required_count("completed")
     output = fields.count("total_output_tokens")
-    latencies = {name: fields.latency_parts(tag) for tag, name in _LATENCIES.items()}
+    latencies = {name: fields.latency_statistics_ms(tag) for tag, name in _LATENCIES.items()}
     known = {name: parts for name, parts in latencies.items() if parts and completed}
     output_tok_s = fields.number("output_throughput") or None
     made = imported_summary(
@@ -61,7 +61,9 @@ def read(fields: Fields, options: ImportOptions) -> list[Imported]:
 
 def _retokenized_note(fields: Fields, output: int | None) -> str:
     again = fields.count("total_output_tokens_retokenized")
-    if not output or again is None or abs(again / output - 1) <= _APART:
+    if not output or again is None:
+        return ""
+    if abs(again / output - 1) <= _APART:
         return ""
     return (
         f"the client's tokenizer counts {again:,} output tokens in the texts, the rates count"

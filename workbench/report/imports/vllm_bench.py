@@ -199,7 +199,7 @@ def _distributions_and_partial_statistics(
     if values["ttft_ms"]:
         whole = {name: distribution_of(found) for name, found in values.items()}
     for short, name in _LATENCIES.items():
-        parts = fields.latency_parts(short)
+        parts = fields.latency_statistics_ms(short)
         if parts and whole.get(name) is None:
             partial[name] = parts
     return whole, partial

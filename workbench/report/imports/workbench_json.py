@@ -54,7 +54,7 @@ def _imported_result(fields: Fields, options: ImportOptions) -> Imported:
     except ValueError as error:
         text = f"the field is not valid in a Workbench result ({error})"
         raise fields.field_error("conditions", text) from None
-    if problem := _find_impossible_load_field(read_spec, made):
+    if problem := _impossible_load_field_and_expectation(read_spec, made):
         raise fields.inner_value_error(*problem)
     uid = fields.text_or("uid")
     if uid and not _UID.fullmatch(uid):  # files are named after it
@@ -94,13 +94,18 @@ def _parse_tags(fields: Fields) -> tuple[str, ...]:
     return tuple(tags)
 
 
-def _find_impossible_load_field(spec: BenchSpec, conditions: Conditions) -> tuple[str, str] | None:
+def _impossible_load_field_and_expectation(
+    spec: BenchSpec, conditions: Conditions
+) -> tuple[str, str] | None:
     """Return (field, expectation) of the first option of the load with a value that no benchmark can
-    have; None if there is none. A file of another tool may have told a mean of 0 tokens."""
+    have; None if there is none. Of another tool's result, a value 0 passes: it may be the rounded
+    mean of token counts."""
     for option in OPTIONS:
         value = getattr(spec, option.field)
-        is_mean = value == 0 and conditions.known_workload
-        if value == option.default or is_mean or not conditions.knows(option.field):
+        is_rounded_mean = value == 0 and conditions.known_workload
+        if is_rounded_mean or value == option.default:
+            continue
+        if not conditions.knows(option.field):
             continue
         try:
             option.check(value)
@@ -118,7 +123,7 @@ def _comparison_objects(fields: Fields) -> list[Fields]:
     return found
 
 
-def _parse_quality_result(fields: Fields, made: Conditions) -> QualityResult:
+def _parse_quality_result(fields: Fields, conditions: Conditions) -> QualityResult:
     """Return a comparison of answers of an exported result. It is marked as imported."""
     if why := find_impossible_number(fields.data):
         place, _, problem = why.partition(": ")
@@ -137,6 +142,6 @@ def _parse_quality_result(fields: Fields, made: Conditions) -> QualityResult:
     return replace(
         read,
         id=0,
-        imported=read.imported or made.imported or "Workbench",
-        simulated=read.simulated or made.simulated,
+        imported=read.imported or conditions.imported or "Workbench",
+        simulated=read.simulated or conditions.simulated,
     )

@@ -102,7 +102,7 @@ def make_proof(report: Report) -> dict[str, Any]:
     """Return the data of the proof of a report, with secrets masked. Raises InputError if the report
     proves nothing: no comparison, a result that is missing or not valid, or an answer whose text
     nobody has checked."""
-    masked = report.masked()
+    masked = report.with_masked_secrets()
     experiment = masked.experiment
     if experiment is not None:
         _require_provable_experiment(experiment, masked.results)
@@ -155,7 +155,7 @@ def _page_html(document: Mapping[str, Any], proven: ProvenContent) -> str:
     stated = document.get("comparison")
     if stated is not None:
         report = replace(report, comparison=from_json(Comparison, stated))
-    return html.render(report.masked())
+    return html.render(report.with_masked_secrets())
 
 
 def _result_json(result: BenchResult) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def result_rows(
     if advice_rows:
         rows += [(), *advice_rows]
     answers = find_quality_comparisons_and_side(result.conditions, quality_results)
-    rows += block_rows(answer_blocks(answers, whole=False), width)
+    rows += block_rows(answer_blocks(answers, with_measures=False), width)
     rows += block_rows(latency_blocks(summary), width)
     if summary.notes or summary.command_output:
         rows.append(())

@@ -15,7 +15,7 @@ from workbench.model.counts import count_of
 from workbench.model.experiment import ExperimentRun
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.metrics import narrow_table_metrics, short_title
-from workbench.report.format_values import metric_number
+from workbench.report.format_values import format_metric_value
 from workbench.tui.cells import (
     Row,
     Run,
@@ -302,7 +302,7 @@ class _PairTable:
             role = "text"
         return self.make_row(
             short_title(m.metric, m.unit),
-            (metric_number(m.metric, m.a), metric_number(m.metric, m.b)),
+            (format_metric_value(m.metric, m.a), format_metric_value(m.metric, m.b)),
             m.change_pct or 0.0,
             m.interval_pct,
             METRIC_ROLES[is_deciding],
@@ -327,7 +327,7 @@ def _pair_and_metric_rows(
     axis = make_axis(spans, min(61, width - name - 2 * value - CHANGE - verdict - 4))
     table = _PairTable(name, value, verdict, axis)
     rows = [table.head_row(short_title(e.spec.metric))]
-    shown = partial(metric_number, e.spec.metric)
+    shown = partial(format_metric_value, e.spec.metric)
     for pair, a, b in pairs:
         name_of = f"pair {pair + 1}"
         if e.spec.twins and twins.arms_are_swapped(e.spec, pair):
@@ -352,7 +352,10 @@ def _host_difference_rows(e: Experiment, table: _PairTable) -> list[Row]:
     machine = e.comparison.machine
     if machine is None or machine.change_pct is None:
         return []
-    values = (metric_number(machine.metric, machine.a), metric_number(machine.metric, machine.b))
+    values = (
+        format_metric_value(machine.metric, machine.a),
+        format_metric_value(machine.metric, machine.b),
+    )
     return [
         ((table.first_cells("host", "1", "2"), "head"),),
         table.make_row("machine", values, machine.change_pct, machine.interval_pct, "text"),
@@ -447,7 +450,7 @@ def _run_table_lines(
     def value_cell(run: ExperimentRun) -> Run:
         if run.value is None:
             return "", "text"
-        return metric_number(e.spec.metric, run.value), "text"
+        return format_metric_value(e.spec.metric, run.value), "text"
 
     def duration_cell(run: ExperimentRun) -> Run:
         if run.took_s is None:

@@ -33,7 +33,7 @@ from support.made_results import result  # noqa: E402
 from support.serving import free_port  # noqa: E402
 from support.virtual_engine import Load, NotStarted, VirtualServer, attained  # noqa: E402
 
-from workbench.engines.plan_context import Situation, list_visible_gpus  # noqa: E402
+from workbench.engines.plan_context import PlanContext, list_visible_gpus  # noqa: E402
 from workbench.model.bench import BenchResult  # noqa: E402
 from workbench.model.errors import ServerError  # noqa: E402
 from workbench.model.experiment import Arm, Experiment, ExperimentRun, ExperimentSpec  # noqa: E402
@@ -301,7 +301,7 @@ async def tuned(
         if verbose:
             print("\n".join(f"   {note}" for note in sweep.notes), sweep.error or "")
         entry = winner_of(sweep, await _final(session, sweep))
-        here = _situation(servers.base)
+        context = _plan_context(servers.base)
         candidates = planned.spec.tune.candidates
         return Row(
             case,
@@ -310,7 +310,7 @@ async def tuned(
             truth(_editor(servers.base, entry)),
             changes_text(entry),
             sweep.knee_text,
-            forbidden(here, case.streams, goal, candidates),
+            forbidden(context, case.streams, goal, candidates),
         )
     finally:
         await session.close()
@@ -326,10 +326,10 @@ async def _loaded(session: Session, preset: str, case: Case) -> PlanEditor:
     return session.plans.editor
 
 
-def _situation(editor: PlanEditor) -> Situation:
+def _plan_context(editor: PlanEditor) -> PlanContext:
     plan, host_context = editor.effective_plan, editor.host_context
     gpus = list_visible_gpus(plan, host_context.gpus)
-    return Situation(plan, editor.catalog, editor.engine, gpus, host_context.installed_version)
+    return PlanContext(plan, editor.catalog, editor.engine, gpus, host_context.installed_version)
 
 
 async def _final(session: Session, sweep: Sweep) -> Experiment | None:

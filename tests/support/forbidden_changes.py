@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from workbench.engines.gpu_table import find_gpu_type
-from workbench.engines.plan_context import Situation
+from workbench.engines.plan_context import PlanContext
 from workbench.engines.weight_bits import normalize_quantization
 from workbench.model.settings import GpuSettings
 from workbench.model.tune import (
@@ -25,7 +25,7 @@ _FOUR_BITS = ("AWQ", "GPTQ", "NVFP4", "MXFP4")
 class Proposed:
     """A candidate of a tune, with the plan and the load for which it is proposed."""
 
-    here: Situation
+    context: PlanContext
     streams: int
     goal: str
     flags: dict[str, str]
@@ -33,11 +33,11 @@ class Proposed:
 
     @property
     def capability(self) -> str:
-        return self.here.gpus[0].compute_capability or ""
+        return self.context.gpus[0].compute_capability or ""
 
     @property
     def bits(self) -> str | None:
-        facts = self.here.plan.model_facts
+        facts = self.context.plan.model_facts
         return normalize_quantization(facts.quantization) if facts and facts.quantization else None
 
     def number(self, name: str) -> float:
@@ -46,10 +46,10 @@ class Proposed:
 
 def _splits_without_need(one: Proposed) -> bool:
     """Several requests, cards without NVLink, and a plan whose model is on one card already."""
-    kind = find_gpu_type(one.here.gpus[0].name)
+    kind = find_gpu_type(one.context.gpus[0].name)
     linked = kind is not None and kind.nvlink
-    split = one.number("tensor-parallel-size") > one.here.flag_count("tensor-parallel-size")
-    return split and one.streams > 1 and not linked and one.here.gpus_needed == 1
+    split = one.number("tensor-parallel-size") > one.context.flag_count("tensor-parallel-size")
+    return split and one.streams > 1 and not linked and one.context.gpus_needed == 1
 
 
 # (corrections, what they forbid, whether a candidate is that)
@@ -78,7 +78,9 @@ FORBIDDEN: tuple[tuple[str, str, Callable[[Proposed], bool]], ...] = (
     (
         "2-11",
         "a larger memory share on a GB10",
-        lambda one: "GB10" in one.here.gpus[0].name and any(one.number(s) > 0.8 for s in _SHARES),
+        lambda one: (
+            "GB10" in one.context.gpus[0].name and any(one.number(s) > 0.8 for s in _SHARES)
+        ),
     ),
     (
         "2-15, 2-16",
@@ -109,13 +111,13 @@ FORBIDDEN: tuple[tuple[str, str, Callable[[Proposed], bool]], ...] = (
 
 
 def forbidden(
-    here: Situation, streams: int, goal: str, candidates: Sequence[TuneCandidate]
+    context: PlanContext, streams: int, goal: str, candidates: Sequence[TuneCandidate]
 ) -> list[str]:
     """Return which candidates the corrections forbid, with the numbers of the corrections."""
     found = []
     for one in candidates:
         words = dict(word.split("=", 1) for word in plan_assignments_among(one.sets))
-        proposed = Proposed(here, streams, goal, words, gpu_settings_from_assignments(one.sets))
+        proposed = Proposed(context, streams, goal, words, gpu_settings_from_assignments(one.sets))
         found += [
             f"{' '.join(one.sets)}: {what} ({numbers})"
             for numbers, what, is_that in FORBIDDEN
@@ -124,6 +126,6 @@ def forbidden(
         found += [
             f"{' '.join(one.sets)}: {name} is no flag"
             for name in words
-            if name not in here.catalog.flags
+            if name not in context.catalog.flags
         ]
     return found

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from workbench.engines import gpu_table, registry
 from workbench.engines.flag_values import format_value
-from workbench.engines.plan_context import Situation
+from workbench.engines.plan_context import PlanContext
 from workbench.engines.speculation import drafted_tokens_per_step
 from workbench.engines.tunable_flags import GUESSES, PREFILL, TunableFlag
 from workbench.engines.weight_bits import normalize_quantization
@@ -54,29 +54,29 @@ _NO_REPLICA = "the load has 1 request at a time, and a second replica would have
 
 
 def list_candidates(
-    situation: Situation, findings: Sequence[Finding], load: TuneLoad
+    context: PlanContext, findings: Sequence[Finding], load: TuneLoad
 ) -> Iterator[Choice]:
     """Yield the candidates and what is left out, the largest possible gains first. `findings` are
     those about the plan."""
-    yield from _cuda_graph_choices(situation)
-    yield from _make_choices_from_findings(situation, findings, load.streams)
-    yield from _parallelism_choices(situation, load)
-    yield from _weight_precision_choices(situation)
-    yield from _concurrent_sequence_choices(situation, load.streams)
-    yield from _thread_choices(situation)
-    yield from _speculation_choices(situation, load.streams)
-    yield from _tunable_flag_choices(situation, load)
-    yield from _untried_flag_choices(situation)
+    yield from _cuda_graph_choices(context)
+    yield from _make_choices_from_findings(context, findings, load.streams)
+    yield from _parallelism_choices(context, load)
+    yield from _weight_precision_choices(context)
+    yield from _concurrent_sequence_choices(context, load.streams)
+    yield from _thread_choices(context)
+    yield from _speculation_choices(context, load.streams)
+    yield from _tunable_flag_choices(context, load)
+    yield from _untried_flag_choices(context)
 
 
-def _cuda_graph_choices(situation: Situation) -> Iterator[Choice]:
-    if flag := situation.enabled_eager_flag:
-        reason = _COMPILED if situation.computes_on_cpu else _GRAPHS
+def _cuda_graph_choices(context: PlanContext) -> Iterator[Choice]:
+    if flag := context.enabled_eager_flag:
+        reason = _COMPILED if context.computes_on_cpu else _GRAPHS
         yield TuneCandidate((f"{flag}=false",), reason)
 
 
 def _make_choices_from_findings(
-    situation: Situation, findings: Sequence[Finding], streams: int | None
+    context: PlanContext, findings: Sequence[Finding], streams: int | None
 ) -> Iterator[Choice]:
     """Yield what findings about the plan propose for its speed."""
     for finding in findings:
@@ -107,23 +107,23 @@ def _format_assignment(change: PlanChange) -> str | None:
     return None
 
 
-def _parallelism_choices(situation: Situation, load: TuneLoad) -> Iterator[Choice]:
+def _parallelism_choices(context: PlanContext, load: TuneLoad) -> Iterator[Choice]:
     """Yield replicas and a model that is split over two GPUs, if there are several GPUs and the plan
     uses one. A request at a time has no use for a replica, and several have none for a split over a
     slow link."""
-    gpus, streams = situation.gpus_visible, load.streams
-    if gpus < 2 or situation.gpus_needed > 1 or situation.nodes > 1:
+    gpus, streams = context.gpus_visible, load.streams
+    if gpus < 2 or context.gpus_needed > 1 or context.nodes > 1:
         return
-    if _REPLICAS in situation.catalog.flags and streams == 1:
+    if _REPLICAS in context.catalog.flags and streams == 1:
         yield LeftOut(_REPLICAS, _NO_REPLICA)
-    elif _REPLICAS in situation.catalog.flags:
+    elif _REPLICAS in context.catalog.flags:
         most = gpus if streams is None else min(gpus, streams)
         for replicas in sorted({2, most}, reverse=True):
             reason = f"{replicas} replicas share the requests, and need no link between the GPUs"
             yield TuneCandidate((f"{_REPLICAS}={replicas}",), reason)
-    if _TENSOR not in situation.catalog.flags:
+    if _TENSOR not in context.catalog.flags:
         return
-    if streams != 1 and not load.for_latency and not _may_gpus_have_nvlink(situation):
+    if streams != 1 and not load.for_latency and not _may_gpus_have_nvlink(context):
         reason = "the model is on one GPU, and replicas need no link; these GPUs have no NVLink"
         yield LeftOut(f"{_TENSOR}=2", reason)
         return
@@ -131,30 +131,30 @@ def _parallelism_choices(situation: Situation, load: TuneLoad) -> Iterator[Choic
     yield TuneCandidate((f"{_TENSOR}=2",), reason)
 
 
-def _may_gpus_have_nvlink(situation: Situation) -> bool:
+def _may_gpus_have_nvlink(context: PlanContext) -> bool:
     """Return whether the GPUs can have NVLink. A GPU of an unknown type can."""
-    known = filter(None, (gpu_table.find_gpu_type(gpu.name) for gpu in situation.gpus))
+    known = filter(None, (gpu_table.find_gpu_type(gpu.name) for gpu in context.gpus))
     return all(one.nvlink for one in known)
 
 
-def _weight_precision_choices(situation: Situation) -> Iterator[Choice]:
-    bits = normalize_quantization(situation.model_facts.quantization)
-    change = situation.engine.eight_bit_weights
-    if not change or situation.plan.flag(change.partition("=")[0]) is not None:
+def _weight_precision_choices(context: PlanContext) -> Iterator[Choice]:
+    bits = normalize_quantization(context.model_facts.quantization)
+    change = context.engine.eight_bit_weights
+    if not change or context.plan.flag(change.partition("=")[0]) is not None:
         return
-    if situation.computes_on_cpu:
-        yield LeftOut(change, _explain_missing_gpu(situation))
+    if context.computes_on_cpu:
+        yield LeftOut(change, _explain_missing_gpu(context))
     elif bits == "BF16":
         yield TuneCandidate((change,), "8-bit weights are half the bytes of a token")
     elif bits is not None:
         yield LeftOut(change, f"the checkpoint's weights are {bits} already")
 
 
-def _speculation_choices(situation: Situation, streams: int | None) -> Iterator[Choice]:
-    flag = situation.engine.speculation_flag
-    if flag is None or flag not in situation.catalog.flags:
+def _speculation_choices(context: PlanContext, streams: int | None) -> Iterator[Choice]:
+    flag = context.engine.speculation_flag
+    if flag is None or flag not in context.catalog.flags:
         return
-    config = situation.plan.flag(flag)
+    config = context.plan.flag(flag)
     if streams is not None and streams > _FEW_STREAMS:
         yield LeftOut(f"other speculation ({flag})", _explain_no_compute_for_speculation(streams))
         return
@@ -166,13 +166,13 @@ def _speculation_choices(situation: Situation, streams: int | None) -> Iterator[
                 (f"{flag}={text}",), f"the best depth depends on the acceptance; now {depth}"
             )
         return
-    if (short := situation.plan.flag("spec-tokens")) is not None:
+    if (short := context.plan.flag("spec-tokens")) is not None:
         for other in sorted({1, 2, 4} - {short}):
             yield TuneCandidate(
                 (f"spec-tokens={other}",), f"the best depth depends on the acceptance; now {short}"
             )
         return
-    if drafted_tokens_per_step(situation.engine.name, situation.plan.flag_values) == 0:
+    if drafted_tokens_per_step(context.engine.name, context.plan.flag_values) == 0:
         text = format_value(
             {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}
         )
@@ -192,24 +192,24 @@ def _explain_compute_for_speculation(streams: int | None) -> str:
     return f"{_format_requests(streams)} at a time {verb} room"
 
 
-def _concurrent_sequence_choices(situation: Situation, streams: int | None) -> Iterator[Choice]:
+def _concurrent_sequence_choices(context: PlanContext, streams: int | None) -> Iterator[Choice]:
     """Yield other limits on the requests at a time. A limit above the load's changes nothing."""
-    flag = situation.engine.concurrency_flag
-    if flag is None or flag not in situation.catalog.flags:
+    flag = context.engine.concurrency_flag
+    if flag is None or flag not in context.catalog.flags:
         return
-    now = _read_concurrency_limit(situation, flag)
+    now = _read_concurrency_limit(context, flag)
     if streams is None:
-        yield from _higher_concurrency_choices(situation, flag, now)
+        yield from _higher_concurrency_choices(context, flag, now)
         return
     if now is not None and 0 < now < streams:
         reason = f"the load has {_format_requests(streams)} at a time, and {streams - now:g} of them wait"
         yield TuneCandidate(
-            situation.engine.flag_assignments_for_concurrency(situation, streams), reason
+            context.engine.flag_assignments_for_concurrency(context, streams), reason
         )
         if 2 * now < streams:
             half = "less waiting, with a KV cache for fewer requests than the load has"
             yield TuneCandidate(
-                situation.engine.flag_assignments_for_concurrency(situation, int(2 * now)), half
+                context.engine.flag_assignments_for_concurrency(context, int(2 * now)), half
             )
         return
     at_most = "the default" if now is None else f"{now:g}"
@@ -217,16 +217,16 @@ def _concurrent_sequence_choices(situation: Situation, streams: int | None) -> I
     yield LeftOut(f"a higher {flag}", reason)
 
 
-def _read_concurrency_limit(situation: Situation, flag: str) -> float | None:
+def _read_concurrency_limit(context: PlanContext, flag: str) -> float | None:
     """Return how many requests the server processes at a time. None if that is not known."""
-    given = situation.flag_number_in_plan(flag)
+    given = context.flag_number_in_plan(flag)
     if given is None or given < 0:
-        return situation.engine.default_concurrency
+        return context.engine.default_concurrency
     return given
 
 
 def _higher_concurrency_choices(
-    situation: Situation, flag: str, current_limit: float | None
+    context: PlanContext, flag: str, current_limit: float | None
 ) -> Iterator[Choice]:
     """Yield higher limits for a search for users, which can go above any limit."""
     if current_limit is None or current_limit <= 0:
@@ -237,28 +237,26 @@ def _higher_concurrency_choices(
     reason = f"the requests of more than {count_of(int(current_limit), 'user')} wait"
     for times in (4, 2):
         yield TuneCandidate(
-            situation.engine.flag_assignments_for_concurrency(
-                situation, int(times * current_limit)
-            ),
+            context.engine.flag_assignments_for_concurrency(context, int(times * current_limit)),
             reason,
         )
 
 
-def _thread_choices(situation: Situation) -> Iterator[Choice]:
+def _thread_choices(context: PlanContext) -> Iterator[Choice]:
     """Yield other numbers of threads, if the CPU computes layers: one for each core, and half of
     that, because decode waits for the memory."""
-    flag = situation.engine.threads_flag
-    if flag is None or flag not in situation.catalog.flags:
+    flag = context.engine.threads_flag
+    if flag is None or flag not in context.catalog.flags:
         return
-    if not situation.engine.layers_on_cpu(situation):
+    if not context.engine.layers_on_cpu(context):
         yield LeftOut(flag, "the GPUs compute all layers")
         return
-    if situation.cores is None:
+    if context.cores is None:
         yield LeftOut(flag, "the number of the host's cores is not known")
         return
-    cores = situation.cores.cores
-    given = situation.flag_number_in_plan(flag)
-    now = _count_started_threads(situation.cores, given)
+    cores = context.cores.cores
+    given = context.flag_number_in_plan(flag)
+    now = _count_started_threads(context.cores, given)
     reasons = {
         cores: f"one thread for each of {count_of(cores, 'core')}; now {now}",
         cores
@@ -283,77 +281,75 @@ def _format_requests(streams: int) -> str:
     return count_of(streams, "request")
 
 
-def _tunable_flag_choices(situation: Situation, load: TuneLoad) -> Iterator[Choice]:
-    for flag in situation.engine.tunable_flags:
-        spec = situation.catalog.flags.get(flag.name)
+def _tunable_flag_choices(context: PlanContext, load: TuneLoad) -> Iterator[Choice]:
+    for flag in context.engine.tunable_flags:
+        spec = context.catalog.flags.get(flag.name)
         if spec is None:
-            yield LeftOut(
-                flag.name, f"{situation.engine.title} {situation.version} has no such flag"
-            )
+            yield LeftOut(flag.name, f"{context.engine.title} {context.version} has no such flag")
             continue
-        if (why := _reason_not_tried(situation, flag, load)) is not None:
+        if (why := _reason_not_tried(context, flag, load)) is not None:
             yield LeftOut(f"{flag.name}={','.join(flag.values)}", why)
             continue
-        now = format_value(situation.effective_flag_value(flag.name))
+        now = format_value(context.effective_flag_value(flag.name))
         for text in flag.values:
             if text == now:
                 continue
             if flag.reason == PREFILL and _can_step_process_all_prompts(
-                situation, flag.name, text, load
+                context, flag.name, text, load
             ):
                 reason = f"the requests at a time have {load.prompt_tokens} prompt tokens together"
                 yield LeftOut(f"{flag.name}={text}", f"{reason}, which one step holds already")
                 continue
             yield TuneCandidate(
-                _make_assignments(flag, text, situation),
-                _reason_to_try(flag, text, situation, load),
+                _make_assignments(flag, text, context),
+                _reason_to_try(flag, text, context, load),
             )
 
 
-def _make_assignments(flag: TunableFlag, text: str, situation: Situation) -> tuple[str, ...]:
+def _make_assignments(flag: TunableFlag, text: str, context: PlanContext) -> tuple[str, ...]:
     """Return the assignments that give a flag this value: the flag whose value caps it is raised
     too, since the engine would silently take less, and so is what it does not work without."""
-    cap = situation.flag_number(flag.within)
+    cap = context.flag_number(flag.within)
     assignments = [f"{flag.name}={text}"]
     if cap is not None and float(text) > cap:
         assignments.insert(0, f"{flag.within}={text}")
-    missing = [one for one in flag.together if not _is_in_effect(one, situation)]
+    missing = [one for one in flag.together if not _is_in_effect(one, context)]
     return (*assignments, *missing)
 
 
-def _is_in_effect(assignment: str, situation: Situation) -> bool:
+def _is_in_effect(assignment: str, context: PlanContext) -> bool:
     name, _, text = assignment.partition("=")
-    return format_value(situation.effective_flag_value(name)) == text
+    return format_value(context.effective_flag_value(name)) == text
 
 
-def _reason_not_tried(situation: Situation, flag: TunableFlag, load: TuneLoad) -> str | None:
+def _reason_not_tried(context: PlanContext, flag: TunableFlag, load: TuneLoad) -> str | None:
     """Return why no value of a flag is tried on these GPUs and this load; None if they are. The
     prompts of Workbench have no common beginning."""
-    if flag.of_gpus and situation.computes_on_cpu:
-        return _explain_missing_gpu(situation)
+    if flag.of_gpus and context.computes_on_cpu:
+        return _explain_missing_gpu(context)
     if flag.of_prefixes and load.prompt_tokens is not None:
         return _OF_PREFIXES
     if flag.guesses:
         if load.streams is not None and load.streams > _FEW_STREAMS:
             return _explain_no_compute_for_speculation(load.streams)
-        given = situation.plan.flag(flag.name)
+        given = context.plan.flag(flag.name)
         if given not in (None, "none"):
             return f"the plan has {flag.name} {given}"
     if flag.of_numa and (
-        not situation.engine.layers_on_cpu(situation) or _count_numa_nodes(situation) < 2
+        not context.engine.layers_on_cpu(context) or _count_numa_nodes(context) < 2
     ):
         return "it acts where the CPUs of several NUMA nodes compute layers"
-    limit = situation.engine.concurrency_flag
-    if flag.of_batches and limit and _read_concurrency_limit(situation, limit) == 1:
+    limit = context.engine.concurrency_flag
+    if flag.of_batches and limit and _read_concurrency_limit(context, limit) == 1:
         return f"with {limit} 1 there is no batch"
-    return _reason_by_capability(situation, flag)
+    return _reason_by_capability(context, flag)
 
 
-def _reason_by_capability(situation: Situation, flag: TunableFlag) -> str | None:
+def _reason_by_capability(context: PlanContext, flag: TunableFlag) -> str | None:
     """Return why a flag is not for GPUs of this compute capability; None if it is."""
     if not flag.capabilities:
         return None
-    for capability in filter(None, (gpu.compute_capability for gpu in situation.gpus)):
+    for capability in filter(None, (gpu.compute_capability for gpu in context.gpus)):
         if int(capability.partition(".")[0]) not in flag.capabilities:
             least, most = min(flag.capabilities), max(flag.capabilities)
             return (
@@ -363,20 +359,20 @@ def _reason_by_capability(situation: Situation, flag: TunableFlag) -> str | None
     return None
 
 
-def _count_numa_nodes(situation: Situation) -> int:
-    return 1 if situation.cores is None else situation.cores.numa_nodes
+def _count_numa_nodes(context: PlanContext) -> int:
+    return 1 if context.cores is None else context.cores.numa_nodes
 
 
-def _explain_missing_gpu(situation: Situation) -> str:
-    return _NO_GPU.format(f"{situation.engine.title} {situation.installed}")
+def _explain_missing_gpu(context: PlanContext) -> str:
+    return _NO_GPU.format(f"{context.engine.title} {context.installed}")
 
 
-def _reason_to_try(flag: TunableFlag, text: str, situation: Situation, load: TuneLoad) -> str:
+def _reason_to_try(flag: TunableFlag, text: str, context: PlanContext, load: TuneLoad) -> str:
     if flag.guesses:
         return f"{GUESSES}: {_explain_compute_for_speculation(load.streams)}"
     if flag.reason != PREFILL:
         return flag.reason
-    now = situation.flag_number(flag.name)
+    now = context.flag_number(flag.name)
     if now is None:
         return _PREFILL_OTHER
     if float(text) < now:
@@ -385,22 +381,22 @@ def _reason_to_try(flag: TunableFlag, text: str, situation: Situation, load: Tun
 
 
 def _can_step_process_all_prompts(
-    situation: Situation, flag_name: str, flag_value: str, load: TuneLoad
+    context: PlanContext, flag_name: str, flag_value: str, load: TuneLoad
 ) -> bool:
     """Return whether one step takes the prompts of all requests, with the value `flag_value` of the flag
     as well as without it."""
     if load.prompt_tokens is None or load.streams is None:
         return False
-    now = situation.flag_number(flag_name) or _LEAST_DEFAULT
+    now = context.flag_number(flag_name) or _LEAST_DEFAULT
     return min(now, float(flag_value)) >= load.prompt_tokens
 
 
-def _untried_flag_choices(situation: Situation) -> Iterator[Choice]:
+def _untried_flag_choices(context: PlanContext) -> Iterator[Choice]:
     for name in _PREFIX_FLAGS:
-        if name in situation.catalog.flags:
+        if name in context.catalog.flags:
             yield LeftOut(name, _OF_PREFIXES)
-    for name, reason in situation.engine.untried_flags.items():
-        if name in situation.catalog.flags:
+    for name, reason in context.engine.untried_flags.items():
+        if name in context.catalog.flags:
             yield LeftOut(name, reason)
     yield LeftOut(
         "memory clocks", "a lock can lower other clocks of the GPU unseen, and costs 12 to 32 %"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from workbench import engines
 from workbench.engines.gpu_table import GpuType, find_gpu_type
-from workbench.engines.plan_context import Situation
+from workbench.engines.plan_context import PlanContext
 from workbench.engines.speculation import drafted_tokens_per_step
 from workbench.model.flags import FlagSetting
 from workbench.model.lazy_dataclass import dataclass
@@ -68,11 +68,11 @@ class GpuFacts:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All input of the advisor's rules. `here` is the server's plan and engine, None if its command
+    """All input of the advisor's rules. `plan_context` is the server's plan and engine, None if its command
     line is unknown. `summary` has the metrics of a result. For an invalid result, `summary` is None
     and `refused` has the reasons."""
 
-    here: Situation | None = None
+    plan_context: PlanContext | None = None
     sizes: ModelFacts | None = None
     gpus: tuple[GpuFacts, ...] = ()
     spec: BenchSpec | None = None
@@ -114,22 +114,22 @@ class Facts:
 
     def has_flag(self, name: str) -> bool:
         """Return whether the server's engine has a flag."""
-        return self.here is not None and name in self.here.catalog.flags
+        return self.plan_context is not None and name in self.plan_context.catalog.flags
 
     @property
     def concurrency_flag(self) -> str | None:
         """The flag that limits the requests at a time."""
-        return self.here.engine.concurrency_flag if self.here else None
+        return self.plan_context.engine.concurrency_flag if self.plan_context else None
 
     @property
     def enabled_eager_flag(self) -> str | None:
         """The flag that turns CUDA graphs off, if the server was started with it."""
-        return self.here.enabled_eager_flag if self.here else None
+        return self.plan_context.enabled_eager_flag if self.plan_context else None
 
     def parallel_size_of(self, name: str) -> int:
         """Return the parallel size that the flag `name` sets, such as the number of GPUs of tensor
         parallelism. 1 if the flag is not set or the command line is unknown."""
-        return self.here.flag_count(name) if self.here else 1
+        return self.plan_context.flag_count(name) if self.plan_context else 1
 
     @property
     def tp(self) -> int:
@@ -146,15 +146,15 @@ class Facts:
     @property
     def nodes(self) -> int:
         """The number of machines that the server spans."""
-        if self.here is None:
+        if self.plan_context is None:
             return 1
         ranks = self.tp * self.pp
         if self.gpus and self.gpus[0].name == NODES_OF_ONE_GPU:
             return ranks * self.dp
         spanned = 1
-        if self.gpus and not self.here.engine.uses_all_gpus:
+        if self.gpus and not self.plan_context.engine.uses_all_gpus:
             spanned = math.ceil(ranks / len(self.gpus))
-        return max(self.here.nodes, spanned)
+        return max(self.plan_context.nodes, spanned)
 
     @property
     def per_stream_tok_s(self) -> float | None:
@@ -215,9 +215,9 @@ class Facts:
         engine = self.engine_during
         if engine is not None and engine.spec_accepted_pct is not None:
             return True
-        if self.here is None:
+        if self.plan_context is None:
             return False
-        plan = self.here.plan
+        plan = self.plan_context.plan
         return drafted_tokens_per_step(plan.engine, plan.flag_values) != 0
 
     def fraction_of_run_limited_by(self, reason: str) -> float:
@@ -229,7 +229,7 @@ class Facts:
         return gpu.event_reasons.get(reason, 0.0)
 
 
-def situation_from_conditions(conditions: Conditions) -> Situation | None:
+def plan_context_from_conditions(conditions: Conditions) -> PlanContext | None:
     """Return the plan and engine of the server that was measured, given the result's conditions.
     None if the server's command line is unknown."""
     engine = engines.find_engine(conditions.engine)
@@ -242,7 +242,7 @@ def situation_from_conditions(conditions: Conditions) -> Situation | None:
         tuple(FlagSetting(name, value) for name, value in conditions.flags.items()),
         tuple(FlagSetting(name, value) for name, value in conditions.env.items()),
     )
-    return Situation(plan, engine.catalog(conditions.engine_version), engine)
+    return PlanContext(plan, engine.catalog(conditions.engine_version), engine)
 
 
 def facts_from_result(result: BenchResult, extra_facts: Facts | None = None) -> Facts:
@@ -252,7 +252,7 @@ def facts_from_result(result: BenchResult, extra_facts: Facts | None = None) -> 
     conditions, summary = result.conditions, result.summary
     return replace(
         extra_facts or Facts(),
-        here=situation_from_conditions(conditions),
+        plan_context=plan_context_from_conditions(conditions),
         sizes=conditions.model_facts,
         gpus=tuple(_gpu_facts_from_result(conditions, summary)),
         spec=result.spec,

@@ -84,7 +84,7 @@ def report_queued_requests(facts: Facts) -> Iterator[Advice]:
     if kv is not None:
         counted.append(f"KV cache up to {kv:.0f} %")
     flag = facts.concurrency_flag
-    limit = facts.here.flag_number(flag) if facts.here else None
+    limit = facts.plan_context.flag_number(flag) if facts.plan_context else None
     text = "requests wait in the queue"
     if kv is not None and kv >= _KV_FULL_PCT:
         text += " because the KV cache is full"
@@ -270,7 +270,7 @@ def report_low_unified_memory(facts: Facts) -> Iterator[Advice]:
     )
     changes: tuple[PlanChange, ...] = ()
     fix = "run earlyoom"
-    share = facts.here.engine.memory.share_flag if facts.here else None
+    share = facts.plan_context.engine.memory.share_flag if facts.plan_context else None
     if share:
         changes, fix = (PlanChange(share, 0.8),), f"set {share} to 0.8 or less, {fix}"
     fix = f"keep {_RESERVE_GIB:.0f} to 10 GiB free: {fix}"

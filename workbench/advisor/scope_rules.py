@@ -85,7 +85,7 @@ def report_missing_values(facts: Facts) -> Iterator[Advice]:
         if facts.summary.engine is None:
             lacks.append("the engine's own counters")
     next_step = ""
-    if facts.here is None:
+    if facts.plan_context is None:
         lacks.append("the server's flags")
         next_step = "measure a server that Workbench started from a preset"
     if lacks:

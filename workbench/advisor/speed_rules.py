@@ -246,7 +246,7 @@ def report_single_stream(facts: Facts) -> Iterator[Advice]:
 def _max_simultaneous_requests(facts: Facts) -> float:
     """Return how many simultaneous requests all replicas together allow. Infinite if the command
     line does not set a limit."""
-    limit = facts.here and facts.here.flag_number_in_plan(facts.concurrency_flag)
+    limit = facts.plan_context and facts.plan_context.flag_number_in_plan(facts.concurrency_flag)
     if not limit or limit < 0:
         return math.inf
     return limit * facts.dp
@@ -272,11 +272,11 @@ def _compute_speedup_with_streams(facts: Facts, streams: int) -> float | None:
 def report_eager_mode(facts: Facts) -> Iterator[Advice]:
     """Report that CUDA graphs are off. The expected gain is that of a published measurement,
     limited to what the memory bandwidth allows."""
-    here, flag = facts.here, facts.enabled_eager_flag
-    if here is None or flag is None:
+    context, flag = facts.plan_context, facts.enabled_eager_flag
+    if context is None or flag is None:
         return
     text = (
-        f"{flag} turns {here.engine.compiled_parts} off: each step launches hundreds of "
+        f"{flag} turns {context.engine.compiled_parts} off: each step launches hundreds of "
         "kernels one by one"
     )
     high = min(_EAGER_PCT, facts.possible_speed_gain_pct)
@@ -328,9 +328,9 @@ def _format_step_times(facts: Facts) -> str:
 def report_useful_replicas(facts: Facts) -> Iterator[Advice]:
     """Report a model that is split over GPUs although one GPU can hold it. Replicas would need no
     communication."""
-    here, sizes, ranks = facts.here, facts.sizes, facts.tp * facts.pp
+    context, sizes, ranks = facts.plan_context, facts.sizes, facts.tp * facts.pp
     totals = [g.memory_total_bytes for g in facts.gpus if g.memory_total_bytes]
-    if here is None or sizes is None or not sizes.weight_bytes or ranks < 2:
+    if context is None or sizes is None or not sizes.weight_bytes or ranks < 2:
         return
     if sizes.weight_bytes > FITS_WELL * min(totals, default=0):
         return
@@ -341,7 +341,7 @@ def report_useful_replicas(facts: Facts) -> Iterator[Advice]:
         "between GPUs"
     )
     evidence = f"{sizes.weight_bytes / 1e9:.1f} GB of weights, {min(totals) / 1e9:.1f} GB per GPU"
-    if here.engine.uses_all_gpus or not facts.has_flag("data-parallel-size"):
+    if context.engine.uses_all_gpus or not facts.has_flag("data-parallel-size"):
         return
     split = [
         name
@@ -367,7 +367,7 @@ def report_useful_replicas(facts: Facts) -> Iterator[Advice]:
 
 def report_idle_pipeline_stages(facts: Facts) -> Iterator[Advice]:
     """Report that the server's pipeline stages do not make the result's only stream faster."""
-    if facts.here is None or facts.pp < 2 or facts.streams != 1:
+    if facts.plan_context is None or facts.pp < 2 or facts.streams != 1:
         return
     text = (
         f"a token of one stream passes the {facts.pp} pipeline stages one after another: they "
@@ -439,9 +439,9 @@ _BATCH_1 = {  # flags that decide about room, prefill or concurrency
 
 def report_flags_without_effect_on_one_stream(facts: Facts) -> Iterator[Advice]:
     """Report flags that cannot change the decoding speed of one stream."""
-    if facts.here is None or facts.streams != 1:
+    if facts.plan_context is None or facts.streams != 1:
         return
-    found = facts.here.plan.flag_values
+    found = facts.plan_context.plan.flag_values
     names = [name for name in _BATCH_1 if found.get(name) is not None]
     if not names:
         return

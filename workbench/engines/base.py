@@ -25,7 +25,7 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import Command, LaunchPlan, Node
 
 if TYPE_CHECKING:
-    from workbench.engines.plan_context import Situation
+    from workbench.engines.plan_context import PlanContext
     from workbench.model.findings import Finding
 
 LOOPBACK = "127.0.0.1"
@@ -197,7 +197,7 @@ class Engine:
     # variable that enables a custom all-reduce over PCIe
     pcie_all_reduce_env: ClassVar[str | None] = None
     # checks of this engine's plans only
-    rules: ClassVar[tuple[Callable[[Situation], Iterator[Finding]], ...]] = ()
+    rules: ClassVar[tuple[Callable[[PlanContext], Iterator[Finding]], ...]] = ()
 
     def catalog(self, version: str | None = None) -> FlagCatalog:
         """Return the flag catalog of this engine that Workbench ships for the version nearest to
@@ -247,32 +247,32 @@ class Engine:
         None if the engine cannot span hosts."""
         return None
 
-    def replicas_per_node(self, here: Situation) -> int:
+    def replicas_per_node(self, context: PlanContext) -> int:
         """Return the number of data-parallel replicas that the plan runs on one node. Each replica
         has its own GPUs."""
-        return here.flag_count("data-parallel-size")
+        return context.flag_count("data-parallel-size")
 
-    def kv_rule(self, here: Situation) -> KvRule:
+    def kv_rule(self, context: PlanContext) -> KvRule:
         """Return how the engine stores the KV cache of layers with sliding-window attention."""
         return KvRule()
 
-    def computes_on_cpu(self, here: Situation) -> bool:
+    def computes_on_cpu(self, context: PlanContext) -> bool:
         """Return whether the CPU computes all layers of the model: the installed engine is such a
         build, as 0.32.0+cpu is."""
-        return (here.installed or "").endswith("+cpu")
+        return (context.installed or "").endswith("+cpu")
 
-    def layers_on_cpu(self, here: Situation) -> bool:
+    def layers_on_cpu(self, context: PlanContext) -> bool:
         """Return whether the CPU computes layers of the model, or may compute some."""
-        return self.computes_on_cpu(here)
+        return self.computes_on_cpu(context)
 
     def flag_assignments_for_concurrency(
-        self, here: Situation, concurrency: int
+        self, context: PlanContext, concurrency: int
     ) -> tuple[str, ...]:
         """Return the assignments for a server that processes `concurrency` requests at a time, each of
         which may be as long as those of the plan."""
         return (f"{self.concurrency_flag}={concurrency}",)
 
-    def why_no_memory_estimate(self, here: Situation) -> str | None:
+    def why_no_memory_estimate(self, context: PlanContext) -> str | None:
         """Return the reason why the memory of this plan cannot be estimated, or None if it can."""
         return None
 

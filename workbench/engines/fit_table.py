@@ -10,7 +10,7 @@ from dataclasses import replace
 from workbench.engines import registry
 from workbench.engines.memory_estimate import GIB, MemoryFit, estimate_memory_or_reason
 from workbench.engines.model_facts import estimate_weight_parts
-from workbench.engines.plan_context import Situation
+from workbench.engines.plan_context import PlanContext
 from workbench.engines.roofline import compute_speed_limits
 from workbench.engines.weight_bits import (
     BITS,
@@ -184,8 +184,8 @@ def _adapt_plan_to_gpus(
         if flag:
             made = made.with_flag(flag, length)
     if use.share_flag:
-        here = Situation(plan, engine.catalog(plan.engine_version), engine)
-        share = here.flag_number(use.share_flag) or use.default_share
+        context = PlanContext(plan, engine.catalog(plan.engine_version), engine)
+        share = context.flag_number(use.share_flag) or use.default_share
         possible = free / total // _SHARE_STEP * _SHARE_STEP
         made = made.with_flag(use.share_flag, max(_SHARE_STEP, min(share, possible)))
     return made

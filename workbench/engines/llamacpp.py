@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from workbench.engines.base import Engine, MemoryUse
 from workbench.engines.kv_size import KvRule
-from workbench.engines.plan_context import Situation
+from workbench.engines.plan_context import PlanContext
 from workbench.engines.reported_settings import LLAMACPP
 from workbench.engines.tunable_flags import GUESSES, KERNEL, KV, PREFILL, TunableFlag
 from workbench.model.plan import LaunchPlan
@@ -131,36 +131,39 @@ class Llamacpp(Engine):
             return None
         return {"content": text, "add_special": True, "parse_special": True}
 
-    def kv_rule(self, here: Situation) -> KvRule:
-        if here.is_switched_on("swa-full"):
+    def kv_rule(self, context: PlanContext) -> KvRule:
+        if context.is_switched_on("swa-full"):
             return KvRule()
-        return KvRule("window", in_flight=int(here.flag_number("ubatch-size") or 0))
+        return KvRule("window", in_flight=int(context.flag_number("ubatch-size") or 0))
 
-    def computes_on_cpu(self, here: Situation) -> bool:
-        return not here.gpus_visible or here.flag_number("n-gpu-layers") == 0
+    def computes_on_cpu(self, context: PlanContext) -> bool:
+        return not context.gpus_visible or context.flag_number("n-gpu-layers") == 0
 
-    def layers_on_cpu(self, here: Situation) -> bool:
-        return self.computes_on_cpu(here) or self.why_no_memory_estimate(here) is not None
+    def layers_on_cpu(self, context: PlanContext) -> bool:
+        return self.computes_on_cpu(context) or self.why_no_memory_estimate(context) is not None
 
     def flag_assignments_for_concurrency(
-        self, here: Situation, concurrency: int
+        self, context: PlanContext, concurrency: int
     ) -> tuple[str, ...]:
         """Return slots with the context that each has now, and with continuous batching. Slots share
         ctx-size: more of them would leave less to each request, and one that the plan serves would no
         longer fit (llama.cpp#11681)."""
-        batching = here.effective_flag_value("cont-batching") is not False
+        batching = context.effective_flag_value("cont-batching") is not False
         slots = (f"parallel={concurrency}", *(() if batching else ("cont-batching=true",)))
-        context, now = here.flag_number("ctx-size"), here.flag_number("parallel")
-        if here.is_switched_on("kv-unified"):
+        context_tokens, slot_count = (
+            context.flag_number("ctx-size"),
+            context.flag_number("parallel"),
+        )
+        if context.is_switched_on("kv-unified"):
             return slots
-        if context and now and now > 0:
-            return (f"ctx-size={int(context) // int(now) * concurrency}", *slots)
+        if context_tokens and slot_count and slot_count > 0:
+            return (f"ctx-size={int(context_tokens) // int(slot_count) * concurrency}", *slots)
         return ("kv-unified=true", *slots)
 
-    def why_no_memory_estimate(self, here: Situation) -> str | None:
-        if here.is_switched_on("cpu-moe") or here.flag_number("n-cpu-moe"):
+    def why_no_memory_estimate(self, context: PlanContext) -> str | None:
+        if context.is_switched_on("cpu-moe") or context.flag_number("n-cpu-moe"):
             return "experts stay in host memory"
-        layers, facts = here.flag_number("n-gpu-layers"), here.plan.model_facts
+        layers, facts = context.flag_number("n-gpu-layers"), context.plan.model_facts
         all_on_gpu = facts and facts.layers and layers is not None and layers >= facts.layers
         if layers is not None and layers >= 0 and not all_on_gpu:
             return "some layers may stay in host memory (n-gpu-layers)"

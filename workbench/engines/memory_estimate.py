@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from workbench.engines import registry
 from workbench.engines.kv_size import BATCHED_TOKENS, kv_bytes_of_sequence
-from workbench.engines.plan_context import Situation, list_visible_gpus
+from workbench.engines.plan_context import PlanContext, list_visible_gpus
 from workbench.model.counts import count_of
 from workbench.model.gpu import GpuInfo
 from workbench.model.lazy_dataclass import dataclass
@@ -79,19 +79,19 @@ def estimate_memory_or_reason(
     if gpus and not shown:
         return "CUDA_VISIBLE_DEVICES names no MIG instance of this host"
     gpus = shown
-    here = Situation(plan, engine.catalog(plan.engine_version), engine, gpus)
-    facts = here.model_facts
+    context = PlanContext(plan, engine.catalog(plan.engine_version), engine, gpus)
+    facts = context.model_facts
     if facts.weight_bytes is None:
         return facts.missing or "the size of the weights is unknown"
-    if not here.smallest_gpu_bytes:
+    if not context.smallest_gpu_bytes:
         return "the memory of the GPUs is unknown"
-    if reason := engine.why_no_memory_estimate(here):
+    if reason := engine.why_no_memory_estimate(context):
         return reason
-    total = here.smallest_gpu_bytes / GIB
-    split = _gpus_per_replica(here)
-    offloaded_gib = here.flag_number("cpu-offload-gb") or 0.0
+    total = context.smallest_gpu_bytes / GIB
+    split = _gpus_per_replica(context)
+    offloaded_gib = context.flag_number("cpu-offload-gb") or 0.0
     weights = max(0.0, facts.weight_bytes / split / GIB - offloaded_gib)
-    need = _Need(here, total, weights, split, *_estimate_working_gib_and_basis(here))
+    need = _Need(context, total, weights, split, *_estimate_working_gib_and_basis(context))
     estimate = _estimate_with_allocated_cache
     if engine.memory.share_flag:
         estimate = _estimate_with_memory_share
@@ -111,7 +111,7 @@ class _Need:
     """The memory that a plan needs on one GPU, in GiB. `total` is the memory size of the GPU, and
     `working` the memory for activations and CUDA graphs."""
 
-    here: Situation
+    context: PlanContext
     total: float
     weights: float
     split: int  # GPUs of a replica
@@ -121,63 +121,63 @@ class _Need:
     def sequence_kv_gib(self, length: int) -> float | None:
         """Return the memory in GiB that the KV cache of one sequence of `length` tokens takes on
         one GPU. None if it is unknown."""
-        here, shape = self.here, self.here.model_shape
+        context, shape = self.context, self.context.model_shape
         if self.why_sequence_is_unknown():
             return None
         if not shape.kv:
-            per_token = here.model_facts.kv_bytes_per_token
+            per_token = context.model_facts.kv_bytes_per_token
             if not per_token:
                 return None
-            return per_token * _kv_fraction_of_16_bits(here) / self.split / GIB * length
+            return per_token * _kv_fraction_of_16_bits(context) / self.split / GIB * length
         tp = 1
-        if not here.engine.uses_all_gpus:
-            tp = here.flag_count("tensor-parallel-size")
+        if not context.engine.uses_all_gpus:
+            tp = context.flag_count("tensor-parallel-size")
         size = kv_bytes_of_sequence(
             shape.kv,
             length,
             tp=tp,
             pp=self.split // tp,
-            bits=16 * _kv_fraction_of_16_bits(here),
-            rule=here.engine.kv_rule(here),
+            bits=16 * _kv_fraction_of_16_bits(context),
+            rule=context.engine.kv_rule(context),
         )
         return size / GIB
 
     def why_sequence_is_unknown(self) -> str:
         """Return why the memory of a sequence is unknown although the sizes of the model's weights
         are known; "" if there is no such reason."""
-        shape = self.here.model_shape
+        shape = self.context.model_shape
         if any(one.is_state_layer for one in shape.kv):
-            return self.here.engine.kv_rule(self.here).no_states
+            return self.context.engine.kv_rule(self.context).no_states
         return shape.kv_missing
 
     def longest_sequence_tokens(self) -> int:
         """Return the length in tokens of the longest sequence that the server must be able to
         process: the plan's limit, otherwise the model's maximum. If both are unknown, return a
         typical length."""
-        if given := self.here.positive_flag_number(self.here.engine.memory.length_flag):
+        if given := self.context.positive_flag_number(self.context.engine.memory.length_flag):
             return int(given)
-        return self.here.model_shape.max_length or _SOME_LENGTH
+        return self.context.model_shape.max_length or _SOME_LENGTH
 
 
-def _estimate_working_gib_and_basis(here: Situation) -> tuple[float, str]:
+def _estimate_working_gib_and_basis(context: PlanContext) -> tuple[float, str]:
     """Return (memory in GiB for activations, CUDA graphs and the CUDA context; text that says how
     it was computed). If the sizes of the model's layers are unknown, the engine's constant
     `reserve_gib` is returned."""
-    constant = here.engine.memory.reserve_gib
+    constant = context.engine.memory.reserve_gib
     if not constant:
         return 0.0, "activations outside that share"
-    shape = here.model_shape
+    shape = context.model_shape
     assumed = f"{constant} GiB assumed for activations and graphs"
-    if here.engine.memory.share_flag is None or not shape.hidden or not shape.feed_forward:
+    if context.engine.memory.share_flag is None or not shape.hidden or not shape.feed_forward:
         return constant, assumed
-    tokens = here.flag_number("max-num-batched-tokens") or BATCHED_TOKENS
-    feed_forward = 2 * shape.feed_forward / here.flag_count("tensor-parallel-size")
+    tokens = context.flag_number("max-num-batched-tokens") or BATCHED_TOKENS
+    feed_forward = 2 * shape.feed_forward / context.flag_count("tensor-parallel-size")
     width = feed_forward + _HIDDEN_COPIES * shape.hidden
-    sequences = here.flag_number("max-num-seqs") or _SEQUENCES
+    sequences = context.flag_number("max-num-seqs") or _SEQUENCES
     logits = sequences * (shape.vocabulary or 0) * _LOGIT_BYTES
     activations = (tokens * width * 2 + logits) / GIB
     graphs = GRAPHS_GIB
-    if here.enabled_eager_flag:
+    if context.enabled_eager_flag:
         graphs = 0.0
     basis = (
         f"activations {activations:.1f}, CUDA graphs {graphs:g}, CUDA context {CONTEXT_GIB} "
@@ -186,25 +186,29 @@ def _estimate_working_gib_and_basis(here: Situation) -> tuple[float, str]:
     return CONTEXT_GIB + activations + graphs, basis
 
 
-def _gpus_per_replica(here: Situation) -> int:
-    if not here.engine.uses_all_gpus:
-        return here.flag_count("tensor-parallel-size") * here.flag_count("pipeline-parallel-size")
-    if here.effective_flag_value("split-mode") == "none":
+def _gpus_per_replica(context: PlanContext) -> int:
+    if not context.engine.uses_all_gpus:
+        return context.flag_count("tensor-parallel-size") * context.flag_count(
+            "pipeline-parallel-size"
+        )
+    if context.effective_flag_value("split-mode") == "none":
         return 1
-    return max(1, here.gpus_visible)
+    return max(1, context.gpus_visible)
 
 
 def kv_bits_per_value(plan: LaunchPlan) -> float:
     """Return the number of bits of one value in the plan's KV cache."""
     engine = registry.get_engine(plan.engine)
     return 16 * _kv_fraction_of_16_bits(
-        Situation(plan, engine.catalog(plan.engine_version), engine)
+        PlanContext(plan, engine.catalog(plan.engine_version), engine)
     )
 
 
-def _kv_fraction_of_16_bits(here: Situation) -> float:
+def _kv_fraction_of_16_bits(context: PlanContext) -> float:
     """Return the mean bits of a cached key or value, as a share of 16 bits."""
-    kinds = [str(here.effective_flag_value(flag)) for flag in here.engine.memory.cache_type_flags]
+    kinds = [
+        str(context.effective_flag_value(flag)) for flag in context.engine.memory.cache_type_flags
+    ]
     if re.fullmatch(r"[2-8]\s*,\s*[2-8]", kinds[0]):  # bits of keys and values
         return sum(float(bits) for bits in kinds[0].split(",")) / 32
     return sum(_KV_BITS.get(kind, 16.0) for kind in kinds) / len(kinds) / 16
@@ -213,14 +217,19 @@ def _kv_fraction_of_16_bits(here: Situation) -> float:
 def _estimate_with_memory_share(need: _Need) -> MemoryFit:
     """Return the estimate for an engine that allocates a fixed share of each GPU's memory. The KV
     cache gets what weights, activations and graphs leave of that share."""
-    here, total, weights, use = need.here, need.total, need.weights, need.here.engine.memory
-    given = here.flag_number(use.share_flag)
+    context, total, weights, use = (
+        need.context,
+        need.total,
+        need.weights,
+        need.context.engine.memory,
+    )
+    given = context.flag_number(use.share_flag)
     share = given
     if share is None:
         share = use.default_share
     budget = total * share
     room = budget - weights - need.working
-    if fixed := here.flag_number("kv-cache-memory-bytes"):
+    if fixed := context.flag_number("kv-cache-memory-bytes"):
         room = min(fixed / GIB, total - weights - need.working)
         budget = weights + need.working + room
     basis = (
@@ -228,7 +237,7 @@ def _estimate_with_memory_share(need: _Need) -> MemoryFit:
         f"{need.working_basis}"
     )
     if given is None and use.chooses_share:
-        basis += f"; {share} assumed, {here.engine.title} chooses it at start"
+        basis += f"; {share} assumed, {context.engine.title} chooses it at start"
     if room <= 0:
         used = weights + need.working
         text = (
@@ -236,8 +245,8 @@ def _estimate_with_memory_share(need: _Need) -> MemoryFit:
             f"{total:.1f} GiB allowed"
         )
         return MemoryFit(used, total, weights, 0, 0, False, text, basis)
-    replicas = here.flag_count("data-parallel-size")
-    length = here.positive_flag_number(use.length_flag)
+    replicas = context.flag_count("data-parallel-size")
+    length = context.positive_flag_number(use.length_flag)
     tokens = sequences = None
     fits = True
     if each := need.sequence_kv_gib(need.longest_sequence_tokens()):
@@ -253,10 +262,15 @@ def _estimate_with_memory_share(need: _Need) -> MemoryFit:
 
 def _estimate_with_allocated_cache(need: _Need) -> MemoryFit:
     """Return the estimate for an engine that allocates a KV cache of the size that a flag sets."""
-    here, total, weights, use = need.here, need.total, need.weights, need.here.engine.memory
+    context, total, weights, use = (
+        need.context,
+        need.total,
+        need.weights,
+        need.context.engine.memory,
+    )
     # without a limit of the length, the slots divide the cache
-    length = here.positive_flag_number(use.length_flag)
-    size = next(filter(None, map(here.flag_number, use.cache_size_flags)), 0.0)
+    length = context.positive_flag_number(use.length_flag)
+    size = next(filter(None, map(context.flag_number, use.cache_size_flags)), 0.0)
     known = kv = sequences = None
     if size > 0:
         known = int(size)
@@ -290,7 +304,9 @@ def _format_kv_basis(need: _Need) -> str:
             text += f": {why}"
         return text
     kib = sequence * 2**20 / length
-    return f"; KV {kib:.1f} KiB per token and GPU, {16 * _kv_fraction_of_16_bits(need.here):g} bits"
+    return (
+        f"; KV {kib:.1f} KiB per token and GPU, {16 * _kv_fraction_of_16_bits(need.context):g} bits"
+    )
 
 
 def _format_memory_fit(

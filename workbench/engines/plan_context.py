@@ -41,7 +41,7 @@ def list_visible_gpus(plan: LaunchPlan, gpus: Sequence[GpuInfo]) -> tuple[GpuInf
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class PlanContext:
     """A plan together with the engine, catalog, installed version and GPUs for which it is checked."""
 
     plan: LaunchPlan

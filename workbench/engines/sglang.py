@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from workbench.engines.base import Engine, MemoryUse, PythonParser, is_python_interpreter
 from workbench.engines.catalog import version_key
 from workbench.engines.kv_size import SWA_SHARE, KvRule
-from workbench.engines.plan_context import Situation
+from workbench.engines.plan_context import PlanContext
 from workbench.engines.reported_settings import SGLANG
 from workbench.engines.tunable_flags import BATCH, KERNEL, KV, PREFILL, TunableFlag
 from workbench.model.flags import FlagValue
@@ -173,16 +173,16 @@ class Sglang(Engine):
         address = f"[{head}]:{_INIT_PORT}" if ":" in head else f"{head}:{_INIT_PORT}"
         return {"nnodes": count, "node-rank": rank, "dist-init-addr": address}
 
-    def replicas_per_node(self, here: Situation) -> int:
+    def replicas_per_node(self, context: PlanContext) -> int:
         # attention is replicated inside the tensor-parallel group
-        if here.is_switched_on("enable-dp-attention"):
+        if context.is_switched_on("enable-dp-attention"):
             return 1
-        return here.flag_count("data-parallel-size")
+        return context.flag_count("data-parallel-size")
 
-    def kv_rule(self, here: Situation) -> KvRule:
-        if here.is_switched_on("disable-hybrid-swa-memory"):
+    def kv_rule(self, context: PlanContext) -> KvRule:
+        if context.is_switched_on("disable-hybrid-swa-memory"):
             return KvRule()
-        return KvRule("share", share=here.flag_number("swa-full-tokens-ratio") or SWA_SHARE)
+        return KvRule("share", share=context.flag_number("swa-full-tokens-ratio") or SWA_SHARE)
 
     def launch_prefix(self, plan: LaunchPlan) -> tuple[str, ...]:
         """Return the first words of the command, in the form that the installed version accepts.

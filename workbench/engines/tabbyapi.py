@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from workbench.engines.base import Engine, MemoryUse
-from workbench.engines.plan_context import Situation
+from workbench.engines.plan_context import PlanContext
 from workbench.engines.reported_settings import TABBYAPI
 from workbench.engines.tunable_flags import KV, PREFILL, TunableFlag
 from workbench.model.errors import PlanError
@@ -23,10 +23,12 @@ from workbench.model.plan import Command, LaunchPlan, Node
 CONFIG_FILE = "config.yml"
 
 
-def report_other_source_directory(here: Situation) -> Iterator[Finding]:
+def report_other_source_directory(context: PlanContext) -> Iterator[Finding]:
     """Report a plan that does not start TabbyAPI in its source directory, and a plan that selects
     the ExLlamaV2 backend, which TabbyAPI has removed."""
-    if not here.plan.workdir and not any(part.startswith("/") for part in here.plan.executable):
+    if not context.plan.workdir and not any(
+        part.startswith("/") for part in context.plan.executable
+    ):
         text = "TabbyAPI starts in its own source directory, and the plan has no working directory"
         yield Finding(
             Level.ERROR,
@@ -34,7 +36,7 @@ def report_other_source_directory(here: Situation) -> Iterator[Finding]:
             text,
             fix="set `workdir` in the table [engine] of the preset",
         )
-    if here.effective_flag_value("backend") == "exllamav2":
+    if context.effective_flag_value("backend") == "exllamav2":
         text = "the ExLlamaV2 backend was removed on 2026-07-14"
         yield Finding(
             Level.WARN,

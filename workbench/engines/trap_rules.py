@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import wraps
 
 from workbench.engines.catalog import version_key
-from workbench.engines.plan_context import Situation
+from workbench.engines.plan_context import PlanContext
 from workbench.engines.speculation import drafted_tokens_per_step
 from workbench.model.findings import Finding, Level, PlanChange
 from workbench.model.untrusted_text import as_table
@@ -25,7 +25,7 @@ _QWEN_WITH_MTP = re.compile(r"(?i)qwen-?3\.?8")
 _INDEXED = re.compile(r"(?i)deepseek-?v3\.2|glm-?5")
 _PLAIN_CACHE = frozenset(("f32", "f16", "bf16"))
 _EXPERTS = re.compile(r"num_experts_per_tok|expert_used_count|num_experts_per_token")
-_Rule = Callable[[Situation], Iterator[Finding]]
+_Rule = Callable[[PlanContext], Iterator[Finding]]
 
 
 def _for_engine(name: str) -> Callable[[_Rule], _Rule]:
@@ -33,24 +33,24 @@ def _for_engine(name: str) -> Callable[[_Rule], _Rule]:
 
     def restrict_to_engine(rule: _Rule) -> _Rule:
         @wraps(rule)
-        def check(here: Situation) -> Iterator[Finding]:
-            if here.engine.name == name:
-                yield from rule(here)
+        def check(context: PlanContext) -> Iterator[Finding]:
+            if context.engine.name == name:
+                yield from rule(context)
 
         return check
 
     return restrict_to_engine
 
 
-def _drafts_per_step(here: Situation) -> int | None:
-    return drafted_tokens_per_step(here.engine.name, here.plan.flag_values, here.version)
+def _drafts_per_step(context: PlanContext) -> int | None:
+    return drafted_tokens_per_step(context.engine.name, context.plan.flag_values, context.version)
 
 
-def report_deep_drafts(here: Situation) -> Iterator[Finding]:
+def report_deep_drafts(context: PlanContext) -> Iterator[Finding]:
     """Report a plan that drafts so many tokens that most of them are probably refused. Copies of
     earlier text are left out: they need no draft model, and llama-server's are 48 tokens long."""
-    depth = _drafts_per_step(here)
-    if depth is None or any("ngram" in str(here.plan.flag(name)).lower() for name in _METHODS):
+    depth = _drafts_per_step(context)
+    if depth is None or any("ngram" in str(context.plan.flag(name)).lower() for name in _METHODS):
         return
     if depth >= _DEEP:
         yield Finding(
@@ -65,18 +65,18 @@ def report_deep_drafts(here: Situation) -> Iterator[Finding]:
 
 
 @_for_engine("vllm")
-def report_full_graphs_with_mtp(here: Situation) -> Iterator[Finding]:
+def report_full_graphs_with_mtp(context: PlanContext) -> Iterator[Finding]:
     """Report Qwen3.8 with MTP on vLLM 0.27, whose full CUDA graphs spoil the text without an
     error."""
-    if version_key(here.version)[:2] != (0, 27) or not _QWEN_WITH_MTP.search(here.plan.model):
+    if version_key(context.version)[:2] != (0, 27) or not _QWEN_WITH_MTP.search(context.plan.model):
         return
-    config = as_table(here.plan.flag(_SPECULATION))
+    config = as_table(context.plan.flag(_SPECULATION))
     method = str(config.get("method", ""))
     if "mtp" not in method.lower() or "num_speculative_tokens_per_batch_size" in config:
         return
-    compiled = as_table(here.plan.flag("compilation-config"))
+    compiled = as_table(context.plan.flag("compilation-config"))
     mode = str(compiled.get("cudagraph_mode", "")).upper()
-    if mode in ("PIECEWISE", "NONE") or here.is_switched_on("enforce-eager"):
+    if mode in ("PIECEWISE", "NONE") or context.is_switched_on("enforce-eager"):
         return
     yield Finding(
         Level.WARN,
@@ -87,18 +87,18 @@ def report_full_graphs_with_mtp(here: Situation) -> Iterator[Finding]:
         "set compilation-config to PIECEWISE CUDA graphs, and compare the text with a run without "
         "speculation",
         _MINEFIELD.format(122),
-        evidence=f"vLLM {here.version}, method {method}",
+        evidence=f"vLLM {context.version}, method {method}",
         changes=(PlanChange("compilation-config", {**compiled, "cudagraph_mode": "PIECEWISE"}),),
     )
 
 
 @_for_engine("vllm")
-def report_drafts_on_unified_memory(here: Situation) -> Iterator[Finding]:
+def report_drafts_on_unified_memory(context: PlanContext) -> Iterator[Finding]:
     """Report many sequences with speculation on a GPU that shares the memory of the host."""
-    depth = _drafts_per_step(here)
-    if depth == 0 or not here.has_unified_memory:
+    depth = _drafts_per_step(context)
+    if depth == 0 or not context.has_unified_memory:
         return
-    sequences = int(here.flag_number("max-num-seqs") or _SEQUENCES)
+    sequences = int(context.flag_number("max-num-seqs") or _SEQUENCES)
     verified = 2 if depth is None else depth + 1
     if sequences * verified < _VERIFIED:
         return
@@ -117,11 +117,11 @@ def report_drafts_on_unified_memory(here: Situation) -> Iterator[Finding]:
 
 
 @_for_engine("vllm")
-def report_indexer_with_drafts(here: Situation) -> Iterator[Finding]:
+def report_indexer_with_drafts(context: PlanContext) -> Iterator[Finding]:
     """Report speculation with a model whose sparse attention keeps an index that is one block too
     short for the drafted tokens."""
-    depth = _drafts_per_step(here)
-    if depth != 0 and _INDEXED.search(here.plan.model):
+    depth = _drafts_per_step(context)
+    if depth != 0 and _INDEXED.search(context.plan.model):
         yield Finding(
             Level.WARN,
             "spec.indexer",
@@ -131,16 +131,16 @@ def report_indexer_with_drafts(here: Situation) -> Iterator[Finding]:
             "load the server with three and more long requests at once before you rely on it; "
             "without speculation the fault is absent",
             _MINEFIELD.format(120),
-            evidence=f"{here.plan.model}, {depth or 'unknown number of'} draft tokens",
+            evidence=f"{context.plan.model}, {depth or 'unknown number of'} draft tokens",
         )
 
 
 @_for_engine("llamacpp")
-def report_mixed_cache_types(here: Situation) -> Iterator[Finding]:
+def report_mixed_cache_types(context: PlanContext) -> Iterator[Finding]:
     """Report a pair of cache types for which llama.cpp has no fast attention kernel unless it was
     built with all of them."""
-    keys = str(here.effective_flag_value("cache-type-k"))
-    values = str(here.effective_flag_value("cache-type-v"))
+    keys = str(context.effective_flag_value("cache-type-k"))
+    values = str(context.effective_flag_value("cache-type-v"))
     if keys == values or {keys, values} <= _PLAIN_CACHE:
         return
     yield Finding(
@@ -157,9 +157,9 @@ def report_mixed_cache_types(here: Situation) -> Iterator[Finding]:
 
 
 @_for_engine("llamacpp")
-def report_flash_attention_off(here: Situation) -> Iterator[Finding]:
+def report_flash_attention_off(context: PlanContext) -> Iterator[Finding]:
     """Report that flash attention is off, which slows decoding the more the longer the context."""
-    if here.plan.flag("flash-attn") == "off":
+    if context.plan.flag("flash-attn") == "off":
         yield Finding(
             Level.HINT,
             "kv.flash-attn",
@@ -173,10 +173,10 @@ def report_flash_attention_off(here: Situation) -> Iterator[Finding]:
 
 
 @_for_engine("llamacpp")
-def report_partial_offload(here: Situation) -> Iterator[Finding]:
+def report_partial_offload(context: PlanContext) -> Iterator[Finding]:
     """Report that some layers of the model are computed by the CPU."""
-    wanted, layers = here.plan.flag("n-gpu-layers"), here.model_facts.layers
-    if not here.gpus or not layers:
+    wanted, layers = context.plan.flag("n-gpu-layers"), context.model_facts.layers
+    if not context.gpus or not layers:
         return
     if type(wanted) is int and 0 <= wanted < layers:
         yield Finding(
@@ -193,28 +193,28 @@ def report_partial_offload(here: Situation) -> Iterator[Finding]:
 
 
 @_for_engine("llamacpp")
-def report_shared_slot_context(here: Situation) -> Iterator[Finding]:
+def report_shared_slot_context(context: PlanContext) -> Iterator[Finding]:
     """Report that the slots share the context, so that a request gets only a part of it."""
-    slots, context = here.plan.flag("parallel"), here.flag_number("ctx-size")
-    if not context or here.is_switched_on("kv-unified"):
+    slots, context_tokens = context.plan.flag("parallel"), context.flag_number("ctx-size")
+    if not context_tokens or context.is_switched_on("kv-unified"):
         return
     if isinstance(slots, int) and slots > 1:
         yield Finding(
             Level.INFO,
             "context.slots",
-            f"each of the {slots} slots has {int(context) // slots} tokens of context: ctx-size is "
+            f"each of the {slots} slots has {int(context_tokens) // slots} tokens of context: ctx-size is "
             "that of all slots together",
             "ctx-size",
-            f"for {int(context)} tokens in each slot set ctx-size to {int(context) * slots}",
+            f"for {int(context_tokens)} tokens in each slot set ctx-size to {int(context_tokens) * slots}",
             _MINEFIELD.format(87),
-            evidence=f"ctx-size {int(context)}, parallel {slots}",
+            evidence=f"ctx-size {int(context_tokens)}, parallel {slots}",
         )
 
 
 @_for_engine("llamacpp")
-def report_unparsed_tool_calls(here: Situation) -> Iterator[Finding]:
+def report_unparsed_tool_calls(context: PlanContext) -> Iterator[Finding]:
     """Report a server that answers with the text of a tool call instead of a tool call."""
-    if here.effective_flag_value("jinja") is False:
+    if context.effective_flag_value("jinja") is False:
         yield Finding(
             Level.HINT,
             "tools.template",
@@ -229,10 +229,10 @@ def report_unparsed_tool_calls(here: Situation) -> Iterator[Finding]:
 
 
 @_for_engine("vllm")
-def report_unused_tool_parser(here: Situation) -> Iterator[Finding]:
+def report_unused_tool_parser(context: PlanContext) -> Iterator[Finding]:
     """Report a parser of tool calls without the switch that allows the calls."""
-    allowed = here.is_switched_on("enable-auto-tool-choice")
-    if here.plan.flag("tool-call-parser") and not allowed:
+    allowed = context.is_switched_on("enable-auto-tool-choice")
+    if context.plan.flag("tool-call-parser") and not allowed:
         yield Finding(
             Level.HINT,
             "tools.parser",
@@ -245,10 +245,10 @@ def report_unused_tool_parser(here: Situation) -> Iterator[Finding]:
         )
 
 
-def report_changed_expert_count(here: Situation) -> Iterator[Finding]:
+def report_changed_expert_count(context: PlanContext) -> Iterator[Finding]:
     """Report that the plan changes how many experts a token uses, which makes answers worse."""
     for name in ("hf-overrides", "json-model-override-args", "override-kv"):
-        value = here.plan.flag(name)
+        value = context.plan.flag(name)
         if value is not None and _EXPERTS.search(str(value)):
             yield Finding(
                 Level.WARN,
@@ -263,12 +263,12 @@ def report_changed_expert_count(here: Situation) -> Iterator[Finding]:
             )
 
 
-def report_rope_scaled_context(here: Situation) -> Iterator[Finding]:
+def report_rope_scaled_context(context: PlanContext) -> Iterator[Finding]:
     """Report a context that was stretched beyond the length that the model was trained with."""
     flag = "rope-scaling"
-    if here.plan.flag(flag) in (None, "none"):
+    if context.plan.flag(flag) in (None, "none"):
         flag = "hf-overrides"
-        if {"rope_scaling", "rope_parameters"}.isdisjoint(as_table(here.plan.flag(flag))):
+        if {"rope_scaling", "rope_parameters"}.isdisjoint(as_table(context.plan.flag(flag))):
             return
     yield Finding(
         Level.HINT,
@@ -282,11 +282,11 @@ def report_rope_scaled_context(here: Situation) -> Iterator[Finding]:
     )
 
 
-def report_equal_gid_index(here: Situation) -> Iterator[Finding]:
+def report_equal_gid_index(context: PlanContext) -> Iterator[Finding]:
     """Report that all nodes get the same index of an RDMA address."""
     name = "NCCL_IB_GID_INDEX"
-    index = here.environment_value(name)
-    if index is not None and here.nodes > 1:
+    index = context.environment_value(name)
+    if index is not None and context.nodes > 1:
         yield Finding(
             Level.HINT,
             "nccl.gid-index",
@@ -295,18 +295,18 @@ def report_equal_gid_index(here: Situation) -> Iterator[Finding]:
             name,
             "unset it, so that NCCL chooses; or give each node its own index under [nodes]",
             _MINEFIELD.format(114),
-            evidence=f"{name}={index}, {here.nodes} nodes",
+            evidence=f"{name}={index}, {context.nodes} nodes",
             changes=(PlanChange(name, None, env=True),),
         )
 
 
-def report_fused_collectives(here: Situation) -> Iterator[Finding]:
+def report_fused_collectives(context: PlanContext) -> Iterator[Finding]:
     """Report a fusion that vLLM echoes as on and then switches off."""
-    config = as_table(here.plan.flag("compilation-config"))
+    config = as_table(context.plan.flag("compilation-config"))
     if as_table(config.get("pass_config")).get("fuse_gemm_comms") is not True:
         return
-    newest = any((g.compute_capability or "").startswith("12.") for g in here.gpus)
-    if newest or here.nodes > 1:
+    newest = any((g.compute_capability or "").startswith("12.") for g in context.gpus)
+    if newest or context.nodes > 1:
         yield Finding(
             Level.WARN,
             "flag.fuse-gemm-comms",
@@ -320,10 +320,10 @@ def report_fused_collectives(here: Situation) -> Iterator[Finding]:
 
 
 @_for_engine("llamacpp")
-def report_reasoning_off(here: Situation) -> Iterator[Finding]:
+def report_reasoning_off(context: PlanContext) -> Iterator[Finding]:
     """Report that a server with reasoning off still reasons when a client asks for it."""
     for flag, off in (("reasoning", "off"), ("reasoning-budget", 0)):
-        if here.plan.flag(flag) != off:
+        if context.plan.flag(flag) != off:
             continue
         yield Finding(
             Level.HINT,

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from workbench.engines.flag_values import format_argument, format_value
 from workbench.engines.memory_estimate import GIB, MemoryFit, estimate_memory_or_reason
-from workbench.engines.plan_context import Situation
+from workbench.engines.plan_context import PlanContext
 from workbench.engines.weight_bits import BITS, normalize_quantization
 from workbench.model.counts import count_of
 from workbench.model.findings import Finding, Level, PlanChange
@@ -52,20 +52,20 @@ _NO_EFFECT_ENV: Mapping[tuple[str, str], str] = {
 }
 
 
-def report_useful_replicas(here: Situation) -> Iterator[Finding]:
+def report_useful_replicas(context: PlanContext) -> Iterator[Finding]:
     """Report a model that is split over GPUs although one GPU can hold it. Replicas would need no
     communication."""
-    split, weights = here.flag_count(_TP) * here.flag_count(_PP), here.weight_bytes
-    smallest = here.smallest_gpu_bytes
-    if here.nodes > 1 or split < 2 or not weights or weights > FITS_WELL * smallest:
+    split, weights = context.flag_count(_TP) * context.flag_count(_PP), context.weight_bytes
+    smallest = context.smallest_gpu_bytes
+    if context.nodes > 1 or split < 2 or not weights or weights > FITS_WELL * smallest:
         return
-    replicas = split * here.flag_count(_DP)
-    changes = (*here.changes_to_unset(_TP, _PP), PlanChange(_DP, replicas))
-    alone = estimate_memory_or_reason(_apply_changes(here.plan, changes), here.gpus)
+    replicas = split * context.flag_count(_DP)
+    changes = (*context.changes_to_unset(_TP, _PP), PlanChange(_DP, replicas))
+    alone = estimate_memory_or_reason(_apply_changes(context.plan, changes), context.gpus)
     if not isinstance(alone, MemoryFit) or not alone.fits or alone.full_length_sequences == 0:
         return
-    split_by = [name for name in (_TP, _PP) if here.flag_count(name) > 1]
-    sizes_of = " x ".join(f"{name} {here.flag_count(name)}" for name in split_by)
+    split_by = [name for name in (_TP, _PP) if context.flag_count(name) > 1]
+    sizes_of = " x ".join(f"{name} {context.flag_count(name)}" for name in split_by)
     text = (
         f"the model fits one GPU; {sizes_of} splits it over {count_of(split, 'GPU')}, and "
         "every token waits for "
@@ -85,10 +85,10 @@ def report_useful_replicas(here: Situation) -> Iterator[Finding]:
     )
 
 
-def report_useful_quantization(here: Situation) -> Iterator[Finding]:
+def report_useful_quantization(context: PlanContext) -> Iterator[Finding]:
     """Report a 16-bit model that needs several GPUs only because it is not quantized."""
-    weights, smallest = here.weight_bytes, here.smallest_gpu_bytes
-    if not weights or normalize_quantization(here.model_facts.quantization) != "BF16":
+    weights, smallest = context.weight_bytes, context.smallest_gpu_bytes
+    if not weights or normalize_quantization(context.model_facts.quantization) != "BF16":
         return
     fp8 = weights * BITS["FP8"] / BITS["BF16"]
     fits_tightly = weights <= smallest < weights / FITS_WELL
@@ -107,9 +107,9 @@ def report_useful_quantization(here: Situation) -> Iterator[Finding]:
     )
 
 
-def report_pipeline_stages(here: Situation) -> Iterator[Finding]:
+def report_pipeline_stages(context: PlanContext) -> Iterator[Finding]:
     """Report that the plan has pipeline stages, which do not make a single request faster."""
-    stages = here.flag_count(_PP)
+    stages = context.flag_count(_PP)
     if stages > 1:
         text = (
             f"{_PP} {stages}: a token passes the stages one after another, so one request "
@@ -126,10 +126,10 @@ def report_pipeline_stages(here: Situation) -> Iterator[Finding]:
         yield Finding(Level.HINT, "pp.batch1", text, _PP, fix, source, evidence=f"{_PP} {stages}")
 
 
-def report_one_request_at_a_time(here: Situation) -> Iterator[Finding]:
+def report_one_request_at_a_time(context: PlanContext) -> Iterator[Finding]:
     """Report a server that processes one request at a time, so that nothing is batched."""
-    flag = here.engine.concurrency_flag
-    if flag and here.flag_number_in_plan(flag) == 1:
+    flag = context.engine.concurrency_flag
+    if flag and context.flag_number_in_plan(flag) == 1:
         yield Finding(
             Level.WARN,
             "batch.first",
@@ -144,17 +144,17 @@ def report_one_request_at_a_time(here: Situation) -> Iterator[Finding]:
         )
 
 
-def report_small_cache(here: Situation) -> Iterator[Finding]:
+def report_small_cache(context: PlanContext) -> Iterator[Finding]:
     """Report that the KV cache cannot hold as many requests of full length as the plan allows at
     the same time."""
-    flag = here.engine.concurrency_flag
-    wanted = here.flag_number_in_plan(flag)
+    flag = context.engine.concurrency_flag
+    wanted = context.flag_number_in_plan(flag)
     if not wanted:
         return
-    estimate = estimate_memory_or_reason(here.plan, here.gpus)
+    estimate = estimate_memory_or_reason(context.plan, context.gpus)
     if not isinstance(estimate, MemoryFit) or not estimate.full_length_sequences:
         return
-    room = estimate.full_length_sequences // here.flag_count(_DP)
+    room = estimate.full_length_sequences // context.flag_count(_DP)
     if 0 < room < wanted:
         text = (
             f"{flag} {wanted:g} is more than the {room} sequences of full length that the KV "
@@ -169,13 +169,13 @@ def report_small_cache(here: Situation) -> Iterator[Finding]:
         )
 
 
-def report_other_quantization(here: Situation) -> Iterator[Finding]:
+def report_other_quantization(context: PlanContext) -> Iterator[Finding]:
     """Report that the plan sets a quantization method other than that of the checkpoint."""
-    given = here.plan.flag("quantization")
-    if not given or here.engine.uses_all_gpus:
+    given = context.plan.flag("quantization")
+    if not given or context.engine.uses_all_gpus:
         return
     method = normalize_quantization(str(given))
-    level, own, basis = _level_quantization_and_basis(here)
+    level, own, basis = _level_quantization_and_basis(context)
     unquantized = own in (None, "BF16")
     converts = method not in _CHECKPOINT_ONLY
     if method in (None, own) or (unquantized and converts):
@@ -187,7 +187,7 @@ def report_other_quantization(here: Situation) -> Iterator[Finding]:
     if unquantized:
         kind = "not such a checkpoint"
     fix = f"unset quantization: the engine reads it from the checkpoint{fix}"
-    text = f"quantization {given} {needs}, but the model {here.plan.model} is {kind}"
+    text = f"quantization {given} {needs}, but the model {context.plan.model} is {kind}"
     yield Finding(
         level,
         "quant.checkpoint",
@@ -200,12 +200,12 @@ def report_other_quantization(here: Situation) -> Iterator[Finding]:
     )
 
 
-def _level_quantization_and_basis(here: Situation) -> tuple[Level, str | None, str]:
+def _level_quantization_and_basis(context: PlanContext) -> tuple[Level, str | None, str]:
     """Return the level of a finding about the quantization of the plan's checkpoint, that
     quantization (None: unknown), and where it is read."""
-    facts = here.model_facts
+    facts = context.model_facts
     level, own, basis = Level.WARN, None, "its name, which names no quantization"
-    if name := _NAMED.search(here.plan.model.rstrip("/").rpartition("/")[2]):
+    if name := _NAMED.search(context.plan.model.rstrip("/").rpartition("/")[2]):
         own, basis = name[1].upper(), "its name"
     if "config.json" in facts.source and (read := normalize_quantization(facts.quantization)):
         level, own, basis = Level.ERROR, read, "config.json"
@@ -224,10 +224,10 @@ _DRAFT_FLAGS = (
 )
 
 
-def report_draft_model_memory(here: Situation) -> Iterator[Finding]:
+def report_draft_model_memory(context: PlanContext) -> Iterator[Finding]:
     """Report that the plan has a draft model, whose memory the memory estimate does not include."""
     for flag in _DRAFT_FLAGS:
-        draft = here.plan.flag(flag)
+        draft = context.plan.flag(flag)
         if flag == "speculative-config":
             draft = as_table(draft).get("model")
         if draft:
@@ -243,10 +243,10 @@ def report_draft_model_memory(here: Situation) -> Iterator[Finding]:
             return
 
 
-def report_risky_flags(here: Situation) -> Iterator[Finding]:
+def report_risky_flags(context: PlanContext) -> Iterator[Finding]:
     """Report flags that run code from the model's repository, and flags that make the first request
     slow."""
-    if here.is_switched_on("trust-remote-code"):
+    if context.is_switched_on("trust-remote-code"):
         yield Finding(
             Level.WARN,
             "risk.remote-code",
@@ -255,10 +255,10 @@ def report_risky_flags(here: Situation) -> Iterator[Finding]:
             "unset the flag if the engine has the model's architecture; otherwise pin a revision "
             "that you have read",
             "Hugging Face transformers, trust_remote_code",
-            evidence=f"model {here.plan.model}",
+            evidence=f"model {context.plan.model}",
             changes=(PlanChange("trust-remote-code", None),),
         )
-    if here.is_switched_on("sleep-on-idle"):
+    if context.is_switched_on("sleep-on-idle"):
         text = (
             "sleep-on-idle saves CPU time while nothing runs; the first request after a pause "
             "waits for the wake-up"
@@ -276,23 +276,23 @@ def report_risky_flags(here: Situation) -> Iterator[Finding]:
         )
 
 
-def report_flags_without_effect(here: Situation) -> Iterator[Finding]:
+def report_flags_without_effect(context: PlanContext) -> Iterator[Finding]:
     """Report flags that change nothing in this plan, because they need a parallel size above 1 or
     the user set them to the default, and variables that change nothing or only slow the engine."""
-    for setting in here.plan.flags:
+    for setting in context.plan.flags:
         unset = (PlanChange(setting.name, None),)
-        if needs := _list_missing_parallel_sizes(here, setting):
+        if needs := _list_missing_parallel_sizes(context, setting):
             text = f"{setting.name} has no effect: it needs {' or '.join(needs)} above 1"
             yield Finding(
                 Level.HINT, "flag.no-effect", text, setting.name, "unset it", changes=unset
             )
-        elif _was_edited_to_default(here, setting):
+        elif _was_edited_to_default(context, setting):
             text = (
                 f"{setting.name} {format_value(setting.value)} is the default of "
-                f"{here.engine.title} {here.catalog.version}"
+                f"{context.engine.title} {context.catalog.version}"
             )
             yield Finding(Level.INFO, "flag.default", text, setting.name, "unset it", changes=unset)
-    for setting in here.plan.env:
+    for setting in context.plan.env:
         change = (PlanChange(setting.name, None, env=True),)
         value = str(setting.value).strip()
         if reason := _NO_EFFECT_ENV.get((setting.name, value)):
@@ -317,34 +317,34 @@ def report_flags_without_effect(here: Situation) -> Iterator[Finding]:
             )
 
 
-def _list_missing_parallel_sizes(here: Situation, setting: FlagSetting) -> tuple[str, ...]:
+def _list_missing_parallel_sizes(context: PlanContext, setting: FlagSetting) -> tuple[str, ...]:
     """Return the parallel sizes of which a flag needs one above 1; () if it has an effect."""
     needs = _ONLY_WITH.get(setting.name, ())
-    if setting.value is False or any(here.flag_count(name) > 1 for name in needs):
+    if setting.value is False or any(context.flag_count(name) > 1 for name in needs):
         return ()
     return needs
 
 
-def _was_edited_to_default(here: Situation, setting: FlagSetting) -> bool:
+def _was_edited_to_default(context: PlanContext, setting: FlagSetting) -> bool:
     """Return whether the user set a flag to the engine's default. A preset may state a default on
     purpose."""
     if setting.origin is not Origin.EDITED:
         return False
-    if not here.engine.same_release(here.installed, here.catalog.version):
+    if not context.engine.same_release(context.installed, context.catalog.version):
         return False
-    spec = here.catalog.flags.get(setting.name)
+    spec = context.catalog.flags.get(setting.name)
     if spec is None or spec.default is None:
         return False
     return _equals_default(setting.value, spec.default)
 
 
-def report_gpus_from_environment(here: Situation) -> Iterator[Finding]:
+def report_gpus_from_environment(context: PlanContext) -> Iterator[Finding]:
     """Report the GPUs that the server inherits from the host's environment, such as those that a
     job scheduler allotted, and a plan that sets others."""
-    setting = next((e for e in here.plan.env if e.name == VISIBLE_TO_CUDA), None)
+    setting = next((e for e in context.plan.env if e.name == VISIBLE_TO_CUDA), None)
     if setting is None:
         return
-    devices, allotment = str(setting.value), here.allotment
+    devices, allotment = str(setting.value), context.allotment
     if setting.origin is Origin.INHERITED and devices == allotment.visible:
         giver = allotment.job or "the host's environment"
         text = f"the server uses only the GPUs that {giver} gives: {VISIBLE_TO_CUDA}={devices}"
@@ -360,11 +360,11 @@ def report_gpus_from_environment(here: Situation) -> Iterator[Finding]:
             evidence=f"job {allotment.job}",
             changes=(PlanChange(VISIBLE_TO_CUDA, None, env=True),),
         )
-    if not here.gpus:
+    if not context.gpus:
         return
-    visible, unknown = visible_gpus_and_unknown_word(devices, here.gpus)
+    visible, unknown = visible_gpus_and_unknown_word(devices, context.gpus)
     if unknown is not None:
-        names = ", ".join(str(gpu.index) for gpu in here.gpus)
+        names = ", ".join(str(gpu.index) for gpu in context.gpus)
         rest = "the server sees only those before it"
         if not visible:
             rest = "the server sees no GPU"

@@ -29,7 +29,7 @@ from workbench.engines.flag_values import (
     format_argument,
     parse_json_value,
 )
-from workbench.engines.plan_context import Situation, list_visible_gpus
+from workbench.engines.plan_context import PlanContext, list_visible_gpus
 from workbench.engines.plans import VARIABLE
 from workbench.engines.rules import apply_all_rules
 from workbench.model.errors import InputError, did_you_mean
@@ -57,8 +57,8 @@ def validate_plan(
     `installed_version` is None if it is unknown. `allotment` has what the host's own environment
     says of its GPUs."""
     engine, shown = registry.get_engine(plan.engine), list_visible_gpus(plan, gpus)
-    here = Situation(plan, catalog, engine, shown, installed_version, allotment)
-    found: list[Finding] = [*_check_plan_values(here)]
+    context = PlanContext(plan, catalog, engine, shown, installed_version, allotment)
+    found: list[Finding] = [*_check_plan_values(context)]
     if gpus and not shown:
         text = "CUDA_VISIBLE_DEVICES names a MIG instance that this host does not have"
         fix = "`workbench gpu status` lists the instances"
@@ -69,15 +69,15 @@ def validate_plan(
         *(FlagSetting(n, v) for node in ranks for n, v in node.flags.items()),
     )
     for setting in settings:
-        found += _check_flag(here, setting)
-    found += _report_repeated_flags(here)
+        found += _check_flag(context, setting)
+    found += _report_repeated_flags(context)
     variables = (
         *plan.env,
         *(FlagSetting(n, v) for node in plan.nodes for n, v in node.env.items()),
     )
     for setting in variables:
-        found += _check_variable(here, setting)
-    found += apply_all_rules(here)
+        found += _check_variable(context, setting)
+    found += apply_all_rules(context)
     once: dict[tuple[str, str | None, str], Finding] = {}
     for finding in found:
         once.setdefault((finding.code, finding.flag, finding.text), finding)
@@ -161,16 +161,16 @@ def _find_nearest_choice(spec: FlagSpec, wrong: str, choices: Sequence[str]) -> 
     return next(iter(near), None)
 
 
-def _choose_fp8_cache_word(here: Situation) -> str:
+def _choose_fp8_cache_word(context: PlanContext) -> str:
     """Return the engine's word for a KV cache with 8 bits per value."""
-    spec = here.catalog.flags.get("kv-cache-dtype")
+    spec = context.catalog.flags.get("kv-cache-dtype")
     if spec is not None and "fp8" in (*spec.choices, *spec.words):
         return "fp8"
     return _E4M3
 
 
-def _check_plan_values(here: Situation) -> Iterator[Finding]:
-    plan, catalog = here.plan, here.catalog
+def _check_plan_values(context: PlanContext) -> Iterator[Finding]:
+    plan, catalog = context.plan, context.catalog
     if not plan.model:
         yield Finding(
             Level.ERROR,
@@ -182,14 +182,14 @@ def _check_plan_values(here: Situation) -> Iterator[Finding]:
         if match := VARIABLE.search(string):
             text = f"variable {match[1]} has no value"
             yield Finding(Level.ERROR, "variable.missing", text, fix=f"--var {match[1]}=…")
-    yield from _report_remembered_values(here)
+    yield from _report_remembered_values(context)
     yield from _report_unknown_sizes(plan.model_facts)
-    if here.installed and not _is_catalog_of_release(here):
+    if context.installed and not _is_catalog_of_release(context):
         text = (
-            f"the plan was checked against the flags of {here.engine.title} "
+            f"the plan was checked against the flags of {context.engine.title} "
             f"{catalog.version}, but version "
         )
-        yield Finding(Level.INFO, "version.catalog", f"{text}{here.installed} is installed")
+        yield Finding(Level.INFO, "version.catalog", f"{text}{context.installed} is installed")
     for name in ("host", "port"):
         value = plan.flag(name)
         if isinstance(value, list | dict | bool):
@@ -201,17 +201,17 @@ def _check_plan_values(here: Situation) -> Iterator[Finding]:
             )
 
 
-def _report_remembered_values(here: Situation) -> Iterator[Finding]:
+def _report_remembered_values(context: PlanContext) -> Iterator[Finding]:
     """Report each variable of the preset whose value was taken from an earlier run. Also report
     each variable that has the preset's default although an earlier run used another value."""
-    plan = here.plan
+    plan = context.plan
     for name, source in plan.sources.items():
         value = plan.variables.get(name)
         if source.run_id is None or value is None or not plan.contains_text(value):
             continue
         flag = None
         if value == plan.model:
-            flag = here.engine.model_flags[0]
+            flag = context.engine.model_flags[0]
         earlier = format_run_and_time(source.run_id)
         if source.kind == "remembered":
             text, code = f"{name} {value}: remembered from {earlier}", "variable.remembered"
@@ -245,32 +245,32 @@ def _report_unknown_sizes(facts: ModelFacts | None) -> Iterator[Finding]:
         yield Finding(Level.INFO, "model.facts", text)
 
 
-def _check_flag(here: Situation, setting: FlagSetting) -> Iterator[Finding]:
-    match = look_up_flag(here.catalog, setting.name)
+def _check_flag(context: PlanContext, setting: FlagSetting) -> Iterator[Finding]:
+    match = look_up_flag(context.catalog, setting.name)
     if match.spec is None:
-        yield _make_unknown_flag_finding(here, setting.name)
+        yield _make_unknown_flag_finding(context, setting.name)
         return
     spec, value = match.spec, match.value_for_flag(setting.value)
-    certain, fp8_cache = _is_catalog_of_release(here), _choose_fp8_cache_word(here)
+    certain, fp8_cache = _is_catalog_of_release(context), _choose_fp8_cache_word(context)
     open_variable = isinstance(value, str) and VARIABLE.search(value)  # has a finding of its own
     if not open_variable and (finding := check_flag_value(spec, value, certain, fp8_cache)):
         yield finding
     if spec.deprecated:
-        yield _make_deprecated_flag_finding(here, spec.name)
+        yield _make_deprecated_flag_finding(context, spec.name)
     has_word_for_off = spec.negation or spec.value_takes_bool_word
     if value is False and spec.kind == FlagKind.BOOL and not has_word_for_off:
         text = f"{spec.name} cannot be switched off on the command line, so the command omits it"
         yield Finding(Level.INFO, "flag.no-negation", text, spec.name, "unset it")
-    if here.engine.argparse_values and spec.nargs in ("+", "*"):
+    if context.engine.argparse_values and spec.nargs in ("+", "*"):
         yield from _report_words_with_dashes(spec.name, value)
 
 
-def _make_deprecated_flag_finding(here: Situation, name: str) -> Finding:
-    text = f"{name} is deprecated in {here.engine.title} {here.catalog.version}"
-    entry = load_removed_names(here.engine.name, "flags").get(name)
+def _make_deprecated_flag_finding(context: PlanContext, name: str) -> Finding:
+    text = f"{name} is deprecated in {context.engine.title} {context.catalog.version}"
+    entry = load_removed_names(context.engine.name, "flags").get(name)
     if entry is None:
         return Finding(Level.HINT, "flag.deprecated", text, name)
-    changes = _propose_replacement(here, name, entry)
+    changes = _propose_replacement(context, name, entry)
     return Finding(Level.HINT, "flag.deprecated", text, name, entry.fix, changes=changes)
 
 
@@ -286,10 +286,10 @@ def _report_words_with_dashes(name: str, value: FlagValue) -> Iterator[Finding]:
         yield Finding(Level.ERROR, "flag.dash", text, name, fix)
 
 
-def _make_unknown_flag_finding(here: Situation, name: str) -> Finding:
-    level = _level_of_problem(_is_catalog_of_release(here))
-    title, version = here.engine.title, here.catalog.version
-    if entry := load_removed_names(here.engine.name, "flags").get(name):
+def _make_unknown_flag_finding(context: PlanContext, name: str) -> Finding:
+    level = _level_of_problem(_is_catalog_of_release(context))
+    title, version = context.engine.title, context.catalog.version
+    if entry := load_removed_names(context.engine.name, "flags").get(name):
         text = f"{title} {version} does not have {name}: {entry.reason}{_format_removal_versions(entry)}"
         return Finding(
             level,
@@ -297,40 +297,40 @@ def _make_unknown_flag_finding(here: Situation, name: str) -> Finding:
             text,
             name,
             entry.fix,
-            changes=_propose_replacement(here, name, entry),
+            changes=_propose_replacement(context, name, entry),
         )
-    near = find_nearest_flag(here.catalog, name)
+    near = find_nearest_flag(context.catalog, name)
     fix = did_you_mean(near, "unset it, or search for its new name")
     changes: tuple[PlanChange, ...] = (PlanChange(name, None),)
     if near:
-        changes = _propose_renamed_flag(here, name, near)
+        changes = _propose_renamed_flag(context, name, near)
     text = f"{title} {version} does not have a flag {name}"
     return Finding(level, "flag.unknown", text, name, fix, changes=changes)
 
 
-def _propose_renamed_flag(here: Situation, name: str, new: str) -> tuple[PlanChange, ...]:
+def _propose_renamed_flag(context: PlanContext, name: str, new: str) -> tuple[PlanChange, ...]:
     """Return the changes that remove the flag `name` and set the flag `new` to the same value. The
     second change is left out if `new` does not accept the value or is set already."""
-    value, spec = here.plan.flag(name), here.catalog.flags.get(new)
-    if value is None or here.plan.flag(new) is not None:
+    value, spec = context.plan.flag(name), context.catalog.flags.get(new)
+    if value is None or context.plan.flag(new) is not None:
         return (PlanChange(name, None),)
     if spec is not None and find_type_problem(spec, value) is not None:
         return (PlanChange(name, None),)
     return PlanChange(name, None), PlanChange(new, value)
 
 
-def _propose_replacement(here: Situation, name: str, entry: Removed) -> tuple[PlanChange, ...]:
+def _propose_replacement(context: PlanContext, name: str, entry: Removed) -> tuple[PlanChange, ...]:
     """Return the changes that replace a removed flag; () if the user must decide what replaces the
     flag."""
     if not entry.renamed:
         return (PlanChange(name, None),) if entry.fix.startswith("unset it") else ()
     flag, _, key = entry.renamed.partition(".")
     if not key:
-        return _propose_renamed_flag(here, name, flag)
-    joined = dict(as_table(here.plan.flag(flag)))
+        return _propose_renamed_flag(context, name, flag)
+    joined = dict(as_table(context.plan.flag(flag)))
     unset = []
-    for other, removed in load_removed_names(here.engine.name, "flags").items():
-        new, value = removed.renamed.partition(".")[2], here.plan.flag(other)
+    for other, removed in load_removed_names(context.engine.name, "flags").items():
+        new, value = removed.renamed.partition(".")[2], context.plan.flag(other)
         if new and value is not None:
             joined[new] = value
             unset.append(PlanChange(other, None))
@@ -344,15 +344,15 @@ def _format_removal_versions(entry: Removed) -> str:
     return f" (rejected since {entry.since}{again})"
 
 
-def _is_catalog_of_release(here: Situation) -> bool:
-    return here.engine.same_release(here.installed, here.catalog.version)
+def _is_catalog_of_release(context: PlanContext) -> bool:
+    return context.engine.same_release(context.installed, context.catalog.version)
 
 
-def _report_repeated_flags(here: Situation) -> Iterator[Finding]:
+def _report_repeated_flags(context: PlanContext) -> Iterator[Finding]:
     seen: set[str] = set()
-    for setting in here.plan.flags:
-        name = look_up_flag(here.catalog, setting.name).name
-        spec = here.catalog.flags.get(name)
+    for setting in context.plan.flags:
+        name = look_up_flag(context.catalog, setting.name).name
+        spec = context.catalog.flags.get(name)
         # of two lists the last one counts
         adds_up = spec is not None and spec.repeatable and spec.nargs is None
         if name in seen and not adds_up:
@@ -367,8 +367,8 @@ def _report_repeated_flags(here: Situation) -> Iterator[Finding]:
         seen.add(name)
 
 
-def _check_variable(here: Situation, setting: FlagSetting) -> Iterator[Finding]:
-    name, value, prefix = setting.name, str(setting.value), here.engine.env_prefix
+def _check_variable(context: PlanContext, setting: FlagSetting) -> Iterator[Finding]:
+    name, value, prefix = setting.name, str(setting.value), context.engine.env_prefix
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         yield Finding(
             Level.ERROR,
@@ -376,40 +376,45 @@ def _check_variable(here: Situation, setting: FlagSetting) -> Iterator[Finding]:
             f"{name!r} is not a valid name for an environment variable",
             name,
         )
-    elif entry := _find_removal_of_variable(here, name):
+    elif entry := _find_removal_of_variable(context, name):
         text = f"{name} has no effect: {entry.reason}"
         unset = (PlanChange(name, None, env=True),)
         yield Finding(Level.WARN, "env.removed", text, name, entry.fix, changes=unset)
-    elif spec := here.catalog.env.get(name):
+    elif spec := context.catalog.env.get(name):
         if problem := _find_variable_problem(spec, value):
             yield Finding(Level.WARN, "env.value", f"{name} is {value!r}, expected {problem}", name)
     elif (
-        here.catalog.env and prefix and name.startswith(prefix) and name not in here.engine.more_env
+        context.catalog.env
+        and prefix
+        and name.startswith(prefix)
+        and name not in context.engine.more_env
     ):
-        yield _make_unknown_variable_finding(here, name, value)
+        yield _make_unknown_variable_finding(context, name, value)
 
 
-def _make_unknown_variable_finding(here: Situation, name: str, value: str) -> Finding:
-    strict = here.is_switched_on("fail-on-environ-validation") and _is_catalog_of_release(here)
-    text = f"{here.engine.title} {here.catalog.version} does not read the variable {name}"
+def _make_unknown_variable_finding(context: PlanContext, name: str, value: str) -> Finding:
+    strict = context.is_switched_on("fail-on-environ-validation") and _is_catalog_of_release(
+        context
+    )
+    text = f"{context.engine.title} {context.catalog.version} does not read the variable {name}"
     changes = [PlanChange(name, None, env=True)]
     fix = "unset it"
-    if near := find_nearest_variable(here.catalog, name):
+    if near := find_nearest_variable(context.catalog, name):
         fix = f"did you mean {near}?"
-        if here.environment_value(near) is None:
+        if context.environment_value(near) is None:
             changes.append(PlanChange(near, value, env=True))
     return Finding(
         _level_of_problem(strict), "env.unknown", text, name, fix, changes=tuple(changes)
     )
 
 
-def _find_removal_of_variable(here: Situation, name: str) -> Removed | None:
+def _find_removal_of_variable(context: PlanContext, name: str) -> Removed | None:
     """Return the entry of the catalog of removed variables for `name`; None if the installed
     version still reads the variable."""
-    entry = load_removed_names(here.engine.name, "env").get(name)
+    entry = load_removed_names(context.engine.name, "env").get(name)
     if entry is None or not entry.since:
         return entry
-    still_read = version_key(here.version) < version_key(entry.since)
+    still_read = version_key(context.version) < version_key(entry.since)
     return None if still_read else entry
 
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from workbench.engines.base import Engine, MemoryUse, PythonParser, is_python_interpreter
 from workbench.engines.catalog import version_key
 from workbench.engines.kv_size import BATCHED_TOKENS, BLOCK, KvRule
-from workbench.engines.plan_context import Situation
+from workbench.engines.plan_context import PlanContext
 from workbench.engines.ray import ROLE as RAY
 from workbench.engines.ray import make_ray_command as ray_command
 from workbench.engines.reported_settings import VLLM
@@ -27,11 +27,11 @@ _VERIFIERS = "vf-vllm"
 _LEFT = "left the package verifiers on 2026-07-08 (commit a497ee5)"
 
 
-def report_scheduler_conflicts(here: Situation) -> Iterator[Finding]:
+def report_scheduler_conflicts(context: PlanContext) -> Iterator[Finding]:
     """Report limits of the scheduler that contradict each other, and flags that only repeat the
     default of newer versions."""
-    version = version_key(here.installed or here.catalog.version)
-    if here.plan.flag("async-scheduling") is True and version >= (0, 14):
+    version = version_key(context.installed or context.catalog.version)
+    if context.plan.flag("async-scheduling") is True and version >= (0, 14):
         text = (
             "async-scheduling is on by default since 0.14 unless another flag is incompatible "
             "with it"
@@ -40,13 +40,16 @@ def report_scheduler_conflicts(here: Situation) -> Iterator[Finding]:
         yield Finding(
             Level.HINT, "flag.default", text, "async-scheduling", "unset it", changes=change
         )
-    if here.plan.flag("enable-log-requests") is False:
+    if context.plan.flag("enable-log-requests") is False:
         text = "requests are not logged by default since 0.10.1"
         change = (PlanChange("enable-log-requests", None),)
         yield Finding(
             Level.HINT, "flag.default", text, "enable-log-requests", "unset it", changes=change
         )
-    tokens, sequences = here.flag_number("max-num-batched-tokens"), here.flag_number("max-num-seqs")
+    tokens, sequences = (
+        context.flag_number("max-num-batched-tokens"),
+        context.flag_number("max-num-seqs"),
+    )
     if tokens and sequences and tokens < sequences:
         text = (
             f"max-num-batched-tokens ({tokens:g}) is below max-num-seqs ({sequences:g}): vLLM "
@@ -57,9 +60,9 @@ def report_scheduler_conflicts(here: Situation) -> Iterator[Finding]:
         yield Finding(
             Level.ERROR, "scheduler.tokens", text, "max-num-batched-tokens", fix, changes=change
         )
-    length = here.flag_number("max-model-len")
+    length = context.flag_number("max-model-len")
     if (
-        here.effective_flag_value("enable-chunked-prefill") is False
+        context.effective_flag_value("enable-chunked-prefill") is False
         and tokens
         and length
         and tokens < length
@@ -75,13 +78,13 @@ def report_scheduler_conflicts(here: Situation) -> Iterator[Finding]:
         )
 
 
-def report_log_statistics(here: Situation) -> Iterator[Finding]:
+def report_log_statistics(context: PlanContext) -> Iterator[Finding]:
     """Report that a plan with several API servers gets no lines with statistics in its log."""
-    servers = here.flag_number("api-server-count")
+    servers = context.flag_number("api-server-count")
     if (
-        here.flag_count("data-parallel-size") > 1
+        context.flag_count("data-parallel-size") > 1
         and servers != 1
-        and not here.is_switched_on("disable-log-stats")
+        and not context.is_switched_on("disable-log-stats")
     ):
         text = (
             "several API servers write no statistics lines to the log; /metrics still has the "
@@ -98,36 +101,36 @@ def report_log_statistics(here: Situation) -> Iterator[Finding]:
         )
 
 
-def report_ray_needs(here: Situation) -> Iterator[Finding]:
+def report_ray_needs(context: PlanContext) -> Iterator[Finding]:
     """Report what a plan with the Ray backend needs: Ray itself, and a cluster of hosts on which
     Workbench starts it."""
     flag = "distributed-executor-backend"
-    if here.effective_flag_value(flag) != "ray":
+    if context.effective_flag_value(flag) != "ray":
         return
-    if not here.plan.nodes:
+    if not context.plan.nodes:
         text = "Workbench starts Ray only on a cluster: on one host, vLLM starts a Ray of its own"
         fix = "to use several hosts, run `workbench cluster start NAME PRESET`"
         yield Finding(Level.HINT, "parallel.ray-cluster", text, flag, fix)
-    if version_key(here.installed or here.catalog.version) >= (0, 18):
+    if version_key(context.installed or context.catalog.version) >= (0, 18):
         text = "vLLM does not install Ray since 0.18"
         fix = "install ray in the environment of vLLM on each node, or unset this flag: vLLM spans "
         fix += "several hosts without Ray since 0.11.1"
         yield Finding(Level.HINT, "parallel.ray", text, flag, fix)
 
 
-def report_server_module(here: Situation) -> Iterator[Finding]:
+def report_server_module(context: PlanContext) -> Iterator[Finding]:
     """Report that the plan starts vLLM by the Python module of its server, which is deprecated."""
-    version = version_key(here.installed or here.catalog.version)
-    words = here.engine.launch_prefix(here.plan)
+    version = version_key(context.installed or context.catalog.version)
+    words = context.engine.launch_prefix(context.plan)
     if version >= (0, 29) and any("vllm.entrypoints.openai.api_server" in word for word in words):
         text = "python -m vllm.entrypoints.openai.api_server is deprecated since 0.29"
         yield Finding(Level.HINT, "executable.deprecated", text, fix="use vllm serve")
 
 
-def report_removed_vf_vllm(here: Situation) -> Iterator[Finding]:
+def report_removed_vf_vllm(context: PlanContext) -> Iterator[Finding]:
     """Report a plan that starts vLLM by `vf-vllm`, a program that the package verifiers no longer
     has."""
-    if any(part.rpartition("/")[2] == _VERIFIERS for part in here.plan.executable):
+    if any(part.rpartition("/")[2] == _VERIFIERS for part in context.plan.executable):
         text = f"{_VERIFIERS} {_LEFT}"
         fix, change = "use vllm serve, which has the same flags", (PlanChange("executable", None),)
         yield Finding(
@@ -145,14 +148,14 @@ def report_removed_vf_vllm(here: Situation) -> Iterator[Finding]:
 _STATE_BITS = {"float32": 32, "float16": 16, "bfloat16": 16}
 
 
-def _reason_states_are_unknown(here: Situation) -> str:
+def _reason_states_are_unknown(context: PlanContext) -> str:
     """Return why the memory of the states of a hybrid model is unknown with this plan; "" if it is
     known."""
-    if here.effective_flag_value("speculative-config") is not None:
+    if context.effective_flag_value("speculative-config") is not None:
         return "with speculation, more states are kept"
-    if here.is_switched_on("use-replayssm"):
+    if context.is_switched_on("use-replayssm"):
         return "with use-replayssm, a state keeps its newest inputs as well"
-    if here.effective_flag_value("mamba-cache-dtype") not in (None, "auto"):
+    if context.effective_flag_value("mamba-cache-dtype") not in (None, "auto"):
         return "with mamba-cache-dtype, all parts of a state have another size"
     return ""
 
@@ -385,27 +388,28 @@ class Vllm(Engine):
             return ray_command(plan, node)
         return super().command(plan, node, catalog)
 
-    def replicas_per_node(self, here: Situation) -> int:
+    def replicas_per_node(self, context: PlanContext) -> int:
         return int(
-            here.flag_number("data-parallel-size-local") or here.flag_count("data-parallel-size")
+            context.flag_number("data-parallel-size-local")
+            or context.flag_count("data-parallel-size")
         )
 
-    def kv_rule(self, here: Situation) -> KvRule:
+    def kv_rule(self, context: PlanContext) -> KvRule:
         """Return how vLLM stores the KV cache of layers with sliding-window attention: in blocks of
         tokens, for the window and for the batches being computed. With asynchronous scheduling, two
         batches are computed at the same time."""
         batches = max(
-            1 if here.effective_flag_value("async-scheduling") is False else 2,
-            here.flag_count("pipeline-parallel-size"),
+            1 if context.effective_flag_value("async-scheduling") is False else 2,
+            context.flag_count("pipeline-parallel-size"),
         )
-        batch = here.flag_number("max-num-batched-tokens") or BATCHED_TOKENS
+        batch = context.flag_number("max-num-batched-tokens") or BATCHED_TOKENS
         return KvRule(
             "blocks",
             in_flight=int(batch) * batches,
-            block=int(here.flag_number("block-size") or BLOCK),
-            keeps_prefixes=here.effective_flag_value("enable-prefix-caching") is not False,
-            state_bits=_STATE_BITS.get(str(here.effective_flag_value("mamba-ssm-cache-dtype"))),
-            no_states=_reason_states_are_unknown(here),
+            block=int(context.flag_number("block-size") or BLOCK),
+            keeps_prefixes=context.effective_flag_value("enable-prefix-caching") is not False,
+            state_bits=_STATE_BITS.get(str(context.effective_flag_value("mamba-ssm-cache-dtype"))),
+            no_states=_reason_states_are_unknown(context),
         )
 
     def launch_prefix(self, plan: LaunchPlan) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from support import made_results
 
 from workbench import engines
 from workbench.advisor.facts import Facts, GpuFacts
-from workbench.engines.plan_context import Situation
+from workbench.engines.plan_context import PlanContext
 from workbench.model.bench import BenchSpec, BenchSummary, EngineDuring, GpuDuring
 from workbench.model.flags import FlagSetting
 from workbench.model.plan import LaunchPlan, ModelFacts
@@ -27,11 +27,11 @@ QWEN_7B_FP8 = ModelFacts("qwen7", 7.62e9, "FP8", 7.62e9, 8.71e9, 57344.0, 28)
 QWEN_7B_AWQ = ModelFacts("qwen7", 7.62e9, "AWQ INT4", 4.48e9, 5.57e9, 57344.0, 28)
 
 
-def served(engine: str = "vllm", sizes: ModelFacts | None = None, **flags: Any) -> Situation:
+def served(engine: str = "vllm", sizes: ModelFacts | None = None, **flags: Any) -> PlanContext:
     """Return the configuration of a server. Underscores in the names of flags stand for dashes."""
     found = engines.get_engine(engine)
     settings = tuple(FlagSetting(name.replace("_", "-"), value) for name, value in flags.items())
-    return Situation(LaunchPlan(engine, "org/model", sizes, settings), found.catalog(), found)
+    return PlanContext(LaunchPlan(engine, "org/model", sizes, settings), found.catalog(), found)
 
 
 def summary(per_stream: float | None = None, **fields: Any) -> BenchSummary:
@@ -78,7 +78,7 @@ def two_sparks(**fields: Any) -> Facts:
         power_w_each=(40.0, 40.0),
     )
     base = {
-        "here": served(sizes=LLAMA_70B, tensor_parallel_size=2, gpu_memory_utilization=0.8),
+        "plan_context": served(sizes=LLAMA_70B, tensor_parallel_size=2, gpu_memory_utilization=0.8),
         "sizes": LLAMA_70B,
         "gpus": gpus(GB10, 2, memory_total_bytes=130.6e9, power_w=40.0),
         "summary": summary(3.17, gpu=gpu),
@@ -103,7 +103,9 @@ def passed_through(**fields: Any) -> Facts:
         "virtualization": "passthrough",
     }
     base = {
-        "here": served("sglang", MISTRAL_AWQ, mem_fraction_static=0.92, chunked_prefill_size=16384),
+        "plan_context": served(
+            "sglang", MISTRAL_AWQ, mem_fraction_static=0.92, chunked_prefill_size=16384
+        ),
         "sizes": MISTRAL_AWQ,
         "gpus": gpus(PRO_6000, 1, limit_w=600.0, power_w=503.0, **card, **more),
         "summary": summary(22.7, gpu=gpu),
@@ -116,7 +118,7 @@ def four_cards(**fields: Any) -> Facts:
     """Return Qwen3-VL-2B on four PCIe cards in eager mode with eight streams: 51.5 of 1808 tok/s
     per stream."""
     base = {
-        "here": served(sizes=QWEN_2B, tensor_parallel_size=4, enforce_eager=True),
+        "plan_context": served(sizes=QWEN_2B, tensor_parallel_size=4, enforce_eager=True),
         "sizes": QWEN_2B,
         "gpus": gpus(
             A100, 4, memory_total_bytes=42.9e9, limit_w=250.0, power_w=70.0, power_default_w=250.0

@@ -77,16 +77,18 @@ CASES: dict[str, tuple[Facts, Facts]] = {
     "queue.limit": (
         facts(
             16,
-            here=served(max_num_seqs=8),
+            plan_context=served(max_num_seqs=8),
             summary=engine_side(waiting_mean=8.0, running_max=8, kv_use_max_pct=12.0),
         ),
         facts(
-            16, here=served(max_num_seqs=8), summary=engine_side(waiting_mean=0.0, running_max=8)
+            16,
+            plan_context=served(max_num_seqs=8),
+            summary=engine_side(waiting_mean=0.0, running_max=8),
         ),
     ),
     "batch.first": (
-        facts(16, here=ONE_SEQ, summary=engine_side(waiting_mean=15.0, running_max=1)),
-        facts(1, here=ONE_SEQ, summary=engine_side(waiting_mean=0.0, running_max=1)),
+        facts(16, plan_context=ONE_SEQ, summary=engine_side(waiting_mean=15.0, running_max=1)),
+        facts(1, plan_context=ONE_SEQ, summary=engine_side(waiting_mean=0.0, running_max=1)),
     ),
     "queue.waiting": (
         facts(64, summary=engine_side(waiting_mean=20.0, running_max=40, kv_use_max_pct=99.0)),
@@ -118,8 +120,8 @@ CASES: dict[str, tuple[Facts, Facts]] = {
         facts(spec=load(warmup=8), summary=summary(10.0)),
     ),
     "uma.reserve": (
-        facts(gpus=gpus(GB10), here=served(), memory_available_bytes=FREE),
-        facts(gpus=gpus(PRO_6000), here=served(), memory_available_bytes=FREE),
+        facts(gpus=gpus(GB10), plan_context=served(), memory_available_bytes=FREE),
+        facts(gpus=gpus(PRO_6000), plan_context=served(), memory_available_bytes=FREE),
     ),
     "roofline.near-ceiling": (two_sparks(), four_cards()),
     "roofline.above-ceiling": (
@@ -127,7 +129,7 @@ CASES: dict[str, tuple[Facts, Facts]] = {
         facts(
             ceiling_tok_s=54.9,
             summary=summary(59.0),
-            here=served(speculative_config='{"method": "mtp"}'),
+            plan_context=served(speculative_config='{"method": "mtp"}'),
         ),
     ),
     "promise.above-roofline": (
@@ -139,10 +141,10 @@ CASES: dict[str, tuple[Facts, Facts]] = {
     "quant.first": (two_sparks(), passed_through()),
     "quant.bytes": (QWEN_ON_TI, replace(QWEN_ON_TI, sizes=QWEN_7B_AWQ)),
     "batch.ceiling": (two_sparks(), two_sparks(streams=8)),
-    "eager.cost": (four_cards(), four_cards(here=served(tensor_parallel_size=4))),
+    "eager.cost": (four_cards(), four_cards(plan_context=served(tensor_parallel_size=4))),
     "launch.bound": (four_cards(), two_sparks()),
     "dp-before-tp": (four_cards(), two_sparks(streams=4)),
-    "pp.batch1": (facts(here=PP2), facts(8, here=PP2)),
+    "pp.batch1": (facts(plan_context=PP2), facts(8, plan_context=PP2)),
     "comm.latency": (two_sparks(), passed_through()),
     "knob.scope": (passed_through(), passed_through(streams=8)),
     "power.unequal-caps": (
@@ -216,12 +218,12 @@ CASES: dict[str, tuple[Facts, Facts]] = {
         two_sparks(summary=summary(3.17, tok_per_joule=0.04)),
     ),
     "dp.sum-engines": (
-        facts(here=served(data_parallel_size=4)),
-        facts(here=served(data_parallel_size=1)),
+        facts(plan_context=served(data_parallel_size=4)),
+        facts(plan_context=served(data_parallel_size=1)),
     ),
-    "facts.missing": (facts(summary=summary(10.0)), facts(here=served())),
+    "facts.missing": (facts(summary=summary(10.0)), facts(plan_context=served())),
     "promise.sum": (
-        two_sparks(here=served(tensor_parallel_size=2, enforce_eager=True)),
+        two_sparks(plan_context=served(tensor_parallel_size=2, enforce_eager=True)),
         two_sparks(),
     ),
 }
@@ -257,7 +259,7 @@ def test_without_facts_only_what_is_missing_is_said() -> None:
 
 
 def test_a_server_that_workbench_started_is_not_told_to_be_started_by_it() -> None:
-    known = by_code(facts(here=served(), summary=summary(10.0)))["facts.missing"]
+    known = by_code(facts(plan_context=served(), summary=summary(10.0)))["facts.missing"]
     assert "the server's flags" not in known.text and not known.fix
     assert by_code(Facts())["facts.missing"].fix
 
@@ -292,7 +294,9 @@ def test_two_sparks_are_memory_bound_and_need_fewer_bytes() -> None:
 
 
 def test_no_more_streams_are_proposed_than_the_server_takes() -> None:
-    eight, one = (by_code(two_sparks(here=served(max_num_seqs=n)))["batch.ceiling"] for n in (8, 1))
+    eight, one = (
+        by_code(two_sparks(plan_context=served(max_num_seqs=n)))["batch.ceiling"] for n in (8, 1)
+    )
     assert (eight.fix or "").endswith("--concurrency 1,4,8") and "16 streams" not in (
         eight.evidence or ""
     )
@@ -338,7 +342,7 @@ def test_four_cards_are_held_by_launches_not_by_memory() -> None:
 def test_a_gain_never_passes_the_ceiling() -> None:
     eager = served(sizes=MISTRAL_AWQ, enforce_eager=True)
     assert (
-        by_code(passed_through(here=eager))["eager.cost"].expected_gain
+        by_code(passed_through(plan_context=eager))["eager.cost"].expected_gain
         == f"up to +18 % tok/s{FROM}"
     )
 
@@ -400,8 +404,8 @@ def test_settings_without_effect_are_named_by_their_labels() -> None:
 def test_each_replica_takes_as_many_requests_as_its_flag_says() -> None:
     """Eight running requests fill two replicas of four, and not two replicas of eight."""
     waits = engine_side(waiting_mean=8.0, running_max=8, kv_use_max_pct=12.0)
-    full = facts(16, here=served(max_num_seqs=4, data_parallel_size=2), summary=waits)
-    half_full = facts(16, here=served(max_num_seqs=8, data_parallel_size=2), summary=waits)
+    full = facts(16, plan_context=served(max_num_seqs=4, data_parallel_size=2), summary=waits)
+    half_full = facts(16, plan_context=served(max_num_seqs=8, data_parallel_size=2), summary=waits)
     assert "queue.limit" in by_code(full)
     assert "queue.limit" not in by_code(half_full)
 

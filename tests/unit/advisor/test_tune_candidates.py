@@ -13,7 +13,7 @@ from workbench.advisor.candidates import (
     list_candidates,
     needs_at_least_same_memory,
 )
-from workbench.engines.plan_context import Situation
+from workbench.engines.plan_context import PlanContext
 from workbench.model.errors import InputError
 from workbench.model.findings import Finding, Level, PlanChange
 from workbench.model.gpu import GpuInfo
@@ -49,8 +49,8 @@ def found(
         plan = plan.with_flag(name.replace("_", "-"), value)  # type: ignore[arg-type]
     one = GpuInfo(index=0, uuid="GPU-0", name=gpu, compute_capability=capability)
     infos = tuple(replace(one, index=n, uuid=f"GPU-{n}") for n in range(gpus))
-    here = Situation(plan, kind.catalog(None), kind, infos, installed, cores=cores)
-    each = list(list_candidates(here, findings, work))
+    context = PlanContext(plan, kind.catalog(None), kind, infos, installed, cores=cores)
+    each = list(list_candidates(context, findings, work))
     candidates = {" ".join(c.sets): c.reason for c in each if isinstance(c, TuneCandidate)}
     return candidates, {c.words: c.reason for c in each if isinstance(c, LeftOut)}
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from workbench import engines
-from workbench.engines.plan_context import Situation
+from workbench.engines.plan_context import PlanContext
 from workbench.engines.trap_rules import RULES
 from workbench.model.findings import Finding
 from workbench.model.flags import FlagSetting
@@ -32,21 +32,21 @@ def here(
     layers: int | None = None,
     env: dict[str, str] | None = None,
     **flags: Any,
-) -> Situation:
+) -> PlanContext:
     """Return a plan with these flags; underscores in the names of flags stand for dashes."""
     found = engines.get_engine(engine)
     settings = tuple(FlagSetting(name.replace("_", "-"), value) for name, value in flags.items())
     variables = tuple(FlagSetting(name, value) for name, value in (env or {}).items())
     facts = ModelFacts(model, layers=layers)
     plan = LaunchPlan(engine, model, facts, settings, variables)
-    return Situation(plan, found.catalog(), found, (gpu,), installed)
+    return PlanContext(plan, found.catalog(), found, (gpu,), installed)
 
 
-def lcpp(**options: Any) -> Situation:
+def lcpp(**options: Any) -> PlanContext:
     return here("llamacpp", **options)
 
 
-def drafts(count: int, **options: Any) -> Situation:
+def drafts(count: int, **options: Any) -> PlanContext:
     return here(speculative_config={"method": "x", "num_speculative_tokens": count}, **options)
 
 
@@ -54,7 +54,7 @@ def qwen(version: str = "0.27.1", model: str = "unsloth/Qwen3.8-27B-NVFP4", **fl
     return here(model=model, installed=version, **{"speculative_config": MTP, **flags})
 
 
-CASES: dict[str, tuple[list[Situation], list[Situation]]] = {
+CASES: dict[str, tuple[list[PlanContext], list[PlanContext]]] = {
     "spec.depth": (
         [drafts(8), drafts(15), here(spec_method="mtp", spec_tokens=8)],
         [drafts(7), here(), here(spec_method="mtp"), lcpp(spec_type="ngram-mod")],
@@ -162,7 +162,7 @@ CASES: dict[str, tuple[list[Situation], list[Situation]]] = {
 }
 
 
-def found(situation: Situation) -> dict[str, Finding]:
+def found(situation: PlanContext) -> dict[str, Finding]:
     return {finding.code: finding for rule in RULES for finding in rule(situation)}
 
 
@@ -188,7 +188,7 @@ def test_the_change_of_a_finding_ends_it() -> None:
                     if change.value is None
                     else plan.with_flag(change.name, change.value)
                 )
-                after = Situation(
+                after = PlanContext(
                     plan,
                     situation.catalog,
                     situation.engine,

@@ -9,7 +9,7 @@ import pytest
 from support.forbidden_changes import forbidden
 
 from workbench.engines import plan_from_preset
-from workbench.engines.plan_context import Situation
+from workbench.engines.plan_context import PlanContext
 from workbench.model.bench import BenchSpec
 from workbench.model.gpu import GpuInfo
 from workbench.model.tune import TuneCandidate, parse_limits
@@ -67,23 +67,23 @@ BASELINES = (
 def test_the_way_to_the_best_is_tried_and_nothing_that_a_correction_forbids(
     case: Baseline, goal: str
 ) -> None:
-    here, candidates = candidates_of(case, goal)
+    context, candidates = candidates_of(case, goal)
     words = [" ".join(one.sets) for one in candidates]
-    assert forbidden(here, case.streams, goal, candidates) == []
+    assert forbidden(context, case.streams, goal, candidates) == []
     assert {*case.tries} <= {*words}
     assert [word for word in words if any(name in word for name in case.never)] == []
 
 
 def test_a_forbidden_change_is_seen() -> None:
     """The test above would pass with a table that forbids nothing."""
-    here, _ = candidates_of(BASELINES[-2], "tok_s")
+    context, _ = candidates_of(BASELINES[-2], "tok_s")
     wrong = ("tensor-parallel-size=2", "dtype=float8", "speculative-model=a", "gpu.power-limit=400")
-    found = forbidden(here, 16, "tok_s", [TuneCandidate((one,), "") for one in wrong])
+    found = forbidden(context, 16, "tok_s", [TuneCandidate((one,), "") for one in wrong])
     assert [line.partition(":")[0] for line in found[:3]] == list(wrong[:3])
     assert "speculative-model is no flag" in " ".join(found) and wrong[3] in found[-1]
 
 
-def candidates_of(case: Baseline, goal: str) -> tuple[Situation, list[TuneCandidate]]:
+def candidates_of(case: Baseline, goal: str) -> tuple[PlanContext, list[TuneCandidate]]:
     profile = profiles.get_profile(case.profile)
     gpu = profile.gpu
     info = GpuInfo(
@@ -106,5 +106,5 @@ def candidates_of(case: Baseline, goal: str) -> tuple[Situation, list[TuneCandid
     editor.host_context = replace(editor.host_context, gpus=gpus)
     load = BenchSpec("", "", concurrency=case.streams, input_tokens=256, max_tokens=128)
     candidates, _ = select_candidates_and_left_out(editor, load, goal, parse_limits(""))
-    here = Situation(editor.effective_plan, editor.catalog, editor.engine, gpus)
-    return here, candidates
+    context = PlanContext(editor.effective_plan, editor.catalog, editor.engine, gpus)
+    return context, candidates

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from workbench import engines
 from workbench.engines.memory_estimate import GIB
-from workbench.engines.plan_context import Situation
+from workbench.engines.plan_context import PlanContext
 from workbench.model.counts import gpus_text
 from workbench.model.findings import Finding, Level
 from workbench.model.lazy_dataclass import dataclass
@@ -92,5 +92,5 @@ def _needed_gib(editor: PlanEditor, gpus: Sequence[GpuInfo], total_gib: float) -
     if memory.share_flag is None or memory.chooses_share:
         estimate = engines.estimate_memory_or_reason(plan, gpus)
         return None if isinstance(estimate, str) else estimate.used_gib_per_gpu
-    here = Situation(plan, editor.catalog, editor.engine, tuple(gpus))
-    return (here.flag_number(memory.share_flag) or memory.default_share) * total_gib
+    context = PlanContext(plan, editor.catalog, editor.engine, tuple(gpus))
+    return (context.flag_number(memory.share_flag) or memory.default_share) * total_gib

@@ -17,7 +17,7 @@ from workbench.advisor.facts import Facts, GpuFacts, facts_from_result
 from workbench.advisor.known_answers import drop_changes_with_worse_answers
 from workbench.advisor.verdicts import list_verdicts_on_finding
 from workbench.engines.flag_values import format_value
-from workbench.engines.plan_context import Situation
+from workbench.engines.plan_context import PlanContext
 from workbench.model.errors import InputError, WorkbenchError
 from workbench.model.experiment import AdvisedChange, Arm
 from workbench.model.lazy_dataclass import dataclass
@@ -134,7 +134,7 @@ class Advisor:
         engine = engines.find_engine(plan.engine)
         if engine is not None:
             catalog = engine.catalog(plan.engine_version)
-            facts = replace(facts, here=Situation(plan, catalog, engine))
+            facts = replace(facts, plan_context=PlanContext(plan, catalog, engine))
         known = replace(
             facts,
             sizes=plan.model_facts,

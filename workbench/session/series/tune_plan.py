@@ -16,7 +16,7 @@ from workbench.bench import tune_race
 from workbench.bench.tune_race import RaceSize
 from workbench.bench.user_capacity import MAX_LIMIT_PERCENT
 from workbench.engines.memory_estimate import MemoryFit
-from workbench.engines.plan_context import Situation, list_visible_gpus
+from workbench.engines.plan_context import PlanContext, list_visible_gpus
 from workbench.model import tune
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError, WorkbenchError
@@ -277,7 +277,7 @@ def select_candidates_and_left_out(
     """Return the candidates that can be started as far as is known, and what is left out. A
     candidate with a finding that the plan itself has not is left out with it."""
     plan, host_context = editor.effective_plan, editor.host_context
-    here = Situation(
+    context = PlanContext(
         plan,
         editor.catalog,
         editor.engine,
@@ -290,8 +290,8 @@ def select_candidates_and_left_out(
     candidates: dict[tuple[str, ...], TuneCandidate] = {}
     left_out: list[LeftOut] = []
     proposals = [
-        list_candidates(here, editor.findings(), work),
-        gpu_setting_choices(here.gpus, goal, limits),
+        list_candidates(context, editor.findings(), work),
+        gpu_setting_choices(context.gpus, goal, limits),
     ]
     if goal == "tok_j":  # the largest gains first: power decides about the tokens of a joule
         proposals.reverse()

@@ -105,13 +105,13 @@ async def _wait_until_capture_ends(
     telling = asyncio.create_task(_print_progress(capturing, arguments))
     first = asyncio.create_task(signals.get())
     try:
-        await _wait_for_first_of(seconds, first, capturing.ended.wait())
+        await _wait_for_first_or_timeout(seconds, first, capturing.ended.wait())
     finally:
         telling.cancel()
-    telling = asyncio.create_task(_print_in_flight(capturing))
+    telling = asyncio.create_task(_print_requests_in_flight(capturing))
     next_one = asyncio.create_task(signals.get())
     try:
-        await _wait_for_first_of(
+        await _wait_for_first_or_timeout(
             None, capturing.stop_accepting_and_drain(), next_one, capturing.ended.wait()
         )
     finally:
@@ -121,7 +121,7 @@ async def _wait_until_capture_ends(
 
 
 async def _print_progress(capturing: TrafficCapture, arguments: argparse.Namespace) -> None:
-    """Say how much was captured whenever that has changed."""
+    """Print how much was captured, whenever that has changed; nothing with --json."""
     told = 0
     while not arguments.json:
         await asyncio.sleep(_PROGRESS_S)
@@ -134,8 +134,8 @@ async def _print_progress(capturing: TrafficCapture, arguments: argparse.Namespa
             )
 
 
-async def _print_in_flight(capturing: TrafficCapture) -> None:
-    """Say how many requests the end waits for."""
+async def _print_requests_in_flight(capturing: TrafficCapture) -> None:
+    """Print for how many requests the end of the capture waits; nothing if there are none."""
     totals = await capturing.read_totals()
     if capturing.ended.is_set():
         return
@@ -145,7 +145,7 @@ async def _print_in_flight(capturing: TrafficCapture) -> None:
         print_message(f"{waiting} in flight; Ctrl-C again cuts them")
 
 
-async def _wait_for_first_of(timeout_s: float | None, *waits: Awaitable[Any]) -> None:
+async def _wait_for_first_or_timeout(timeout_s: float | None, *waits: Awaitable[Any]) -> None:
     """Wait until one of `waits` has ended or the time is over, and cancel the others."""
     from workbench.hosts.task_cancellation import cancel_all
 
@@ -159,7 +159,7 @@ async def _wait_for_first_of(timeout_s: float | None, *waits: Awaitable[Any]) ->
 def _make_nothing_captured_error(
     totals: dict[str, Any], ended_by: signal.Signals | None
 ) -> WorkbenchError:
-    """Return the error of a capture without a request, whose file is removed."""
+    """Return the error of a capture that ended without a request."""
     said = "".join(
         ("nothing was captured", *(f"; {one}" for one in _omitted_traffic_lines(totals)))
     )
@@ -180,15 +180,15 @@ def _report_capture(
     document = {"written": str(path), "run": run_id, "simulated": simulated, **totals}
     lines = [
         *_capture_lines(path, totals, simulated=simulated),
-        *_next_command_lines(arguments, run_id, path),
+        *_replay_command_lines(arguments, run_id, path),
     ]
     return print_json_or_lines(arguments.json, document, lines)
 
 
-def _next_command_lines(
+def _replay_command_lines(
     arguments: argparse.Namespace, run_id: str | None, path: Path
 ) -> Iterator[str]:
-    """Yield the commands that replay the file."""
+    """Yield lines with the commands that replay the captured requests."""
     words = ["workbench"]
     for name in ("host", "cluster", "container", "simulate"):
         given = getattr(arguments, name)
@@ -229,7 +229,7 @@ def _capture_lines(path: Path, totals: dict[str, Any], *, simulated: bool) -> It
 
 
 def _omitted_traffic_lines(totals: dict[str, Any]) -> Iterator[str]:
-    """Yield what went through the port and is not in the file."""
+    """Yield lines about what went through the port and is not in the file."""
     left = [f"{number:,} {why}" for why, number in sorted(totals.get("left_out", {}).items())]
     if left:
         yield f"left out: {', '.join(left)}"

@@ -134,7 +134,7 @@ async def tune_preset(arguments: argparse.Namespace) -> int:
 async def _confirm_server_starts(
     session: Session, arguments: argparse.Namespace, tune_run_id: str | None = None
 ) -> None:
-    """Ask before the tune starts servers. `tune_run_id` is a server that the tune itself has
+    """Ask the user before the tune starts servers. `tune_run_id` is a server that the tune itself has
     started."""
     server = session.state.server
     stops = ""
@@ -230,12 +230,12 @@ def _tune_lines(sweep: Sweep) -> Iterator[str]:
     simulated = simulated_suffix(sweep.simulated)
     title = sweep.name.removeprefix("tune of ")
     yield f"tune {sweep.id}: {title} on {sweep.host}  {sweep.state}{simulated}"
-    yield from block_lines(sweep_blocks(sweep, (), _final_experiment_of(sweep)))
+    yield from block_lines(sweep_blocks(sweep, (), _load_final_experiment(sweep)))
     if sweep.can_be_resumed and sweep.state != "done":
         yield f"to resume it: {sweep.resume_command}"
 
 
-def _final_experiment_of(sweep: Sweep) -> Experiment | None:
+def _load_final_experiment(sweep: Sweep) -> Experiment | None:
     """Return the experiment of the final; None before it, or if it was deleted."""
     from workbench.store import paths
     from workbench.store.experiments import ExperimentsDb

@@ -80,7 +80,7 @@ def add_watch(arguments: argparse.Namespace) -> int:
     watch = Watch(
         preset=arguments.preset,
         candidate=validated_candidate(arguments.candidate),
-        nightly=_parse_time_of_day(arguments.nightly),
+        nightly=_validated_time_of_day(arguments.nightly),
         host=read_host_option(arguments),
         simulate=arguments.simulate,
         variables=tuple(arguments.variables),
@@ -88,7 +88,7 @@ def add_watch(arguments: argparse.Namespace) -> int:
         requests=arguments.requests,
         quality=not arguments.no_quality,
     )
-    _check_preset(arguments, watch)
+    _check_preset_and_trust_image(arguments, watch)
     _watch_store().add(watch)
     line = (
         f"{watch.watch_name} is watched; `workbench watch run` judges it now, `workbench watch "
@@ -111,9 +111,9 @@ def reject_unstorable_assignments(arguments: argparse.Namespace) -> None:
             )
 
 
-def _check_preset(arguments: argparse.Namespace, watch: Watch) -> None:
-    """Trust the image of the candidate, which the user has named. Raises InputError if the preset does
-    not exist or cannot start the candidate."""
+def _check_preset_and_trust_image(arguments: argparse.Namespace, watch: Watch) -> None:
+    """Check that the preset exists and can start the candidate, and trust the candidate's image, which
+    the user has named. Raises InputError if it cannot."""
     from workbench.cli.open_session import create_session
     from workbench.session.series.night_watch import (
         pinned_and_candidate_arms,
@@ -125,7 +125,7 @@ def _check_preset(arguments: argparse.Namespace, watch: Watch) -> None:
     store_trust_in_image(pinned_and_candidate_arms(plan, watch)[2]["B"])
 
 
-def _parse_time_of_day(text: str) -> str:
+def _validated_time_of_day(text: str) -> str:
     if not _TIME.fullmatch(text):
         raise InputError(f"{text!r} is no time of the day", next_step="give --nightly HH:MM")
     return text
@@ -223,7 +223,7 @@ async def run_watches(arguments: argparse.Namespace) -> int:
             night = await NightRun(
                 night, store, open_watch_session, print_message
             ).run_night_experiments()
-    _save_night(night, store, arguments)
+    _write_night_files(night, store, arguments)
     _print_night_report(night, store, arguments.json)
     if night.entries_with_alarm:
         return ALARM_CODE
@@ -254,7 +254,7 @@ def _find_night_and_watch_names(
     from workbench.store.watches import find_unfinished_night
 
     if arguments.at is not None:
-        _parse_time_of_day(arguments.at)
+        _validated_time_of_day(arguments.at)
     chosen = [
         one
         for one in store.watches()
@@ -273,21 +273,21 @@ def _find_night_and_watch_names(
     return Night(id=0, unix_s=0.0, entries=entries), [one.watch_name for one in chosen]
 
 
-def _save_night(night: Night, store: WatchStore, arguments: argparse.Namespace) -> None:
+def _write_night_files(night: Night, store: WatchStore, arguments: argparse.Namespace) -> None:
     from workbench.report.formats.markdown import document_text
     from workbench.report.watch_night import night_document, night_junit_xml
 
     if arguments.junit:
-        _write_file(arguments.junit, night_junit_xml(night))
+        _write_report_file(arguments.junit, night_junit_xml(night))
     if arguments.markdown:
-        _write_file(
+        _write_report_file(
             arguments.markdown,
             document_text(night_document(night, _list_earlier_nights(night, store))),
         )
 
 
-def _write_file(name: str, text: str) -> None:
-    path = Path(name).expanduser()
+def _write_report_file(path_text: str, text: str) -> None:
+    path = Path(path_text).expanduser()
     try:
         path.write_text(text, "utf-8")
     except OSError as error:
@@ -326,7 +326,7 @@ def show_night(arguments: argparse.Namespace) -> int:
         if not nights:
             raise InputError("no night yet", next_step="`workbench watch run` makes one")
         night = nights[0]
-    _save_night(night, store, arguments)
+    _write_night_files(night, store, arguments)
     _print_night_report(night, store, arguments.json)
     return 0
 
@@ -343,7 +343,7 @@ async def install_watches(arguments: argparse.Namespace) -> int:
     if not times:
         raise InputError("nothing is watched", next_step="add a watch first: workbench watch add")
     directory = _systemd_units_dir(arguments.system)
-    units = {name: text for at in times for name, text in _systemd_units(at).items()}
+    units = {name: text for at in times for name, text in _systemd_unit_texts(at).items()}
     for name, text in units.items():
         print_message(f"{directory / name}:\n{text}")
     timers = [name for name in units if name.endswith(".timer")]
@@ -380,22 +380,22 @@ def _systemd_units_dir(system: bool) -> Path:
     return root / "systemd" / "user"
 
 
-def _systemd_units(at: str) -> dict[str, str]:
+def _systemd_unit_texts(time_of_day: str) -> dict[str, str]:
     """Return the service and the timer of the watches of one time, by file name."""
     from workbench.model.systemd_text import double_dollars, escape_for_quotes, quote_argument
 
-    name = f"workbench-watch-{at.replace(':', '')}"
-    words = [sys.executable, "-m", "workbench", "watch", "run", "--at", at, "--yes"]
+    name = f"workbench-watch-{time_of_day.replace(':', '')}"
+    words = [sys.executable, "-m", "workbench", "watch", "run", "--at", time_of_day, "--yes"]
     kept = [name for name in _UNIT_VARIABLES if name in os.environ]
     variables = "".join(f'Environment="{n}={escape_for_quotes(os.environ[n])}"\n' for n in kept)
     service = (
-        f"[Unit]\nDescription=Workbench: the watches of {at}\n\n[Service]\nType=oneshot\n"
+        f"[Unit]\nDescription=Workbench: the watches of {time_of_day}\n\n[Service]\nType=oneshot\n"
         f"{variables}SuccessExitStatus={ALARM_CODE}\n"
         f"ExecStart={' '.join(quote_argument(double_dollars(word)) for word in words)}\n"
     )
     timer = (
-        f"[Unit]\nDescription=Workbench: the watches of {at}, each night\n\n[Timer]\n"
-        f"OnCalendar=*-*-* {at}:00\nPersistent=false\n\n[Install]\nWantedBy=timers.target\n"
+        f"[Unit]\nDescription=Workbench: the watches of {time_of_day}, each night\n\n[Timer]\n"
+        f"OnCalendar=*-*-* {time_of_day}:00\nPersistent=false\n\n[Install]\nWantedBy=timers.target\n"
     )
     return {f"{name}.service": service, f"{name}.timer": timer}
 

@@ -23,7 +23,7 @@ _MINEFIELD = "https://github.com/Blackwellboy/model-serving-minefield/pull/55"
 
 
 def check_slowed_clocks(seen: Examination) -> Iterator[Finding]:
-    """Report the reasons that the driver names for lower clocks, with what is left to their limits."""
+    """Report GPUs whose clocks the driver lowers, with its reasons and their power and temperature."""
     for _, now in seen.gpus_with_readings:
         named = [reason for reason in now.event_reasons if reason not in QUIET_REASONS]
         if not named:
@@ -37,11 +37,11 @@ def check_slowed_clocks(seen: Examination) -> Iterator[Finding]:
         elif set(named).intersection(THERMAL_REASONS):
             fix = "improve the cooling, or lower the power limit: workbench gpu set --power-limit W"
         reasons = ", ".join(named)
-        text = f"GPU {now.index} runs slower now: {reasons} ({_power_and_heat_text(now)})"
+        text = f"GPU {now.index} runs slower now: {reasons} ({_power_and_temperature_text(now)})"
         yield Finding(level, "gpu.slowed", text, fix=fix, evidence=reasons)
 
 
-def _power_and_heat_text(now: GpuSample) -> str:
+def _power_and_temperature_text(now: GpuSample) -> str:
     parts = []
     if now.power_w and now.limit_w:
         parts.append(f"{now.power_w:.0f} of {now.limit_w:.0f} W")
@@ -72,7 +72,7 @@ def check_unexplained_low_clock(seen: Examination) -> Iterator[Finding]:
 
 
 def check_prochot(seen: Examination) -> Iterator[Finding]:
-    """Report that the board of a DGX Spark holds its processors down."""
+    """Report that the board slows its processors down (PROCHOT), as that of a DGX Spark does."""
     host = seen.host_sample
     if not host.prochot:
         return

@@ -23,11 +23,11 @@ _OF_A_START = (
     stack_checks.check_torch_cpu_build,
     stack_checks.check_driver_cuda,
     stack_checks.check_torch_cuda,
-    stack_checks.check_packages,
+    stack_checks.check_package_gpu_support,
 )
 
 
-def find_warnings_for_start(seen: Examination) -> Sequence[Finding]:
+def find_engine_start_warnings(seen: Examination) -> Sequence[Finding]:
     """Return warnings about a driver or packages with which an engine cannot use the GPUs."""
     found = (finding for check in _OF_A_START for finding in check(seen))
     return [replace(one, level=Level.WARN) for one in found if one.level is Level.ERROR]

@@ -10,7 +10,7 @@ from itertools import combinations
 from typing import Any
 
 from workbench.doctor.cluster_facts import ClusterReport, NodeReport, unreached_node_finding
-from workbench.doctor.table import is_below, threshold_and_source
+from workbench.doctor.table import is_known_and_below, threshold_and_source
 from workbench.engines.model_facts import is_path
 from workbench.model.counts import count_of
 from workbench.model.findings import Finding, Level
@@ -62,7 +62,7 @@ def check_addresses(report: ClusterReport) -> Iterator[Finding]:
         elif _is_loopback(place.address):
             continue  # nodes on one machine
         elif node.network.interfaces and node.network.interface_with_address(place.address) is None:
-            own = ", ".join(_addresses_of(node)) or "none"
+            own = ", ".join(_interface_addresses(node)) or "none"
             text = f"{node.name} does not have the address {place.address}"
             yield Finding(
                 Level.ERROR, "cluster.address-foreign", text, fix=fix, evidence=f"it has {own}"
@@ -77,7 +77,7 @@ def check_addresses(report: ClusterReport) -> Iterator[Finding]:
             yield Finding(Level.ERROR, "cluster.address-twice", text, fix=fix)
 
 
-def _addresses_of(node: NodeReport) -> list[str]:
+def _interface_addresses(node: NodeReport) -> list[str]:
     """Return the addresses of all interfaces of a node, without the lengths of their networks."""
     return [a.partition("/")[0] for i in node.network.interfaces for a in i.addresses]
 
@@ -111,7 +111,7 @@ def check_host_names(report: ClusterReport) -> Iterator[Finding]:
             other = by_name.get(name)
             if other is None or not found or other is node or other.place.address in found:
                 continue
-            theirs = set(_addresses_of(other))
+            theirs = set(_interface_addresses(other))
             if theirs and theirs.isdisjoint(found):
                 text = (
                     f"on {node.name} the name {name} is {found[0]}, which is no address of {name}"
@@ -161,7 +161,7 @@ def check_interfaces(report: ClusterReport) -> Iterator[Finding]:
             text = f"interface {name} of {node.name} is down"
             fix = f"check the cable, then on {node.name}: sudo ip link set {name} up"
             yield Finding(Level.ERROR, "cluster.interface-down", text, fix=fix)
-        elif is_below(interface.speed_mbit_s, 1000 * slow_gbit):
+        elif is_known_and_below(interface.speed_mbit_s, 1000 * slow_gbit):
             text = (
                 f"interface {name} of {node.name} runs at {interface.speed_mbit_s / 1000:g} Gbit/s"
             )
@@ -246,7 +246,7 @@ def check_versions(report: ClusterReport) -> Iterator[Finding]:
             )
     if report.engine is not None:
         for node in report.reached_nodes:
-            if not _has_engine(node, report.engine):
+            if not _was_engine_found(node, report.engine):
                 text = f"{report.engine} was not found on {node.name}"
                 fix = (
                     f"install {report.engine} on {node.name}, or write its "
@@ -262,13 +262,13 @@ def check_versions(report: ClusterReport) -> Iterator[Finding]:
     yield from _report_unequal_values(
         drivers, "driver", Level.WARN, "install the same NVIDIA driver on every node"
     )
-    gpus = {n.name: _gpus_text(n) for n in report.reached_nodes if n.seen.gpus}
+    gpus = {n.name: _gpu_count_and_names_text(n) for n in report.reached_nodes if n.seen.gpus}
     yield from _report_unequal_values(
         gpus, "GPUs", Level.WARN, "expect the speed of the slowest GPU"
     )
 
 
-def _has_engine(node: NodeReport, engine: str) -> bool:
+def _was_engine_found(node: NodeReport, engine: str) -> bool:
     """Return whether the engine was found on the node, with a known version or without."""
     found = [installed for installed in node.seen.engines if installed.engine == engine]
     return any(installed.path or installed.version for installed in found)
@@ -294,14 +294,14 @@ def _check_packages(report: ClusterReport) -> Iterator[Finding]:
 
 
 def _report_unequal_values(
-    found: Mapping[str, str], what: str, level: Level, fix: str
+    value_by_node: Mapping[str, str], title: str, level: Level, fix: str
 ) -> Iterator[Finding]:
-    if len(set(found.values())) > 1:
-        code = f"cluster.unequal-{what.split()[0].lower()}"
-        text = f"the nodes have different versions of {what}"
-        if what == "GPUs":
+    if len(set(value_by_node.values())) > 1:
+        code = f"cluster.unequal-{title.split()[0].lower()}"
+        text = f"the nodes have different versions of {title}"
+        if title == "GPUs":
             text = "the nodes have different GPUs"
-        yield Finding(level, code, text, fix=fix, evidence=_value_on_each_node(found))
+        yield Finding(level, code, text, fix=fix, evidence=_value_on_each_node(value_by_node))
 
 
 def check_model_files(report: ClusterReport) -> Iterator[Finding]:
@@ -414,7 +414,7 @@ def check_leftover_processes_and_memory(report: ClusterReport) -> Iterator[Findi
         ):
             found = node.look.get(key) or ()
             if found:
-                each = ", ".join(map(_leftover_text, found[:5]))
+                each = ", ".join(map(_leftover_process_text, found[:5]))
                 if len(found) > 5:
                     each += ", …"
                 verb = "lives" if len(found) == 1 else "live"
@@ -437,7 +437,7 @@ def check_leftover_processes_and_memory(report: ClusterReport) -> Iterator[Findi
             yield Finding(Level.WARN, "cluster.left-memory", text, fix=fix)
 
 
-def _leftover_text(process: Mapping[str, Any]) -> str:
+def _leftover_process_text(process: Mapping[str, Any]) -> str:
     whose = " (a run of Workbench)" if process["run"] else ""
     return f"{process['name']} {process['pid']}{whose}"
 
@@ -455,7 +455,7 @@ def _free_memory_bytes(node: NodeReport) -> int | None:
     return min(each, default=None)
 
 
-def _gpus_text(node: NodeReport) -> str:
+def _gpu_count_and_names_text(node: NodeReport) -> str:
     names = dict.fromkeys(gpu.name or "?" for gpu in node.seen.gpus)
     return f"{len(node.seen.gpus)} x {' and '.join(names)}"
 

@@ -105,14 +105,15 @@ class ClockOffset(NamedTuple):
 
 
 class NodeProgram:
-    """The program cluster_node.py, running on a node. `request_from_node` sends a question and returns the
-    answer. It raises HostError if the answer reports an error or does not come in time."""
+    """The program cluster_node.py, running on a node. All methods but `close` raise HostError if an
+    answer reports an error or does not come in time."""
 
     def __init__(self, host: Host, stream: Stream) -> None:
         self._host, self._stream = host, stream
         self._lines = stream.lines()
 
-    async def request_from_node(self, request: str, **fields: Any) -> dict[str, Any]:
+    async def request_answer(self, request: str, **fields: Any) -> dict[str, Any]:
+        """Send a question, such as "clock", to the program, and return its answer."""
         await self._stream.write(json.dumps({"ask": request, **fields}).encode() + b"\n")
         try:
             async with asyncio.timeout(ANSWER_S):
@@ -138,7 +139,7 @@ class NodeProgram:
         found = []
         for _ in range(CLOCK_ASKS):
             began_s, began_unix_s = time.monotonic(), time.time()
-            theirs = self._number_from_answer("unix_s", await self.request_from_node("clock"))
+            theirs = self._number_from_answer("unix_s", await self.request_answer("clock"))
             half_s = (time.monotonic() - began_s) / 2
             found.append((half_s, theirs - (began_unix_s + half_s)))
         error_s, ahead_s = min(found)
@@ -153,15 +154,13 @@ class NodeProgram:
     async def listen_on_node(self, address: str) -> int:
         """Let the node listen at `address`, and return the port."""
         return int(
-            self._number_from_answer(
-                "port", await self.request_from_node("listen", address=address)
-            )
+            self._number_from_answer("port", await self.request_answer("listen", address=address))
         )
 
     async def measure_connect_time_ms(self, address: str, port: int) -> float:
         """Let the node connect to a port, and return the duration in milliseconds."""
         return self._number_from_answer(
-            "ms", await self.request_from_node("connect", address=address, port=port)
+            "ms", await self.request_answer("connect", address=address, port=port)
         )
 
     async def close(self) -> None:
@@ -186,7 +185,9 @@ async def gather_reports(nodes: Sequence[NodeToCheck]) -> tuple[list[NodeReport]
     """Return (a report for each node, the attempts of each node to connect to each other node). The
     report of a node that cannot be reached has only a `problem`."""
     names = [node.place.host for node in nodes]
-    programs = dict(zip(names, await asyncio.gather(*map(_start_program, nodes)), strict=True))
+    programs = dict(
+        zip(names, await asyncio.gather(*map(_start_program_or_reason, nodes)), strict=True)
+    )
     try:
         reports = await asyncio.gather(
             *(_report_on_node(node, programs[node.place.host], nodes) for node in nodes)
@@ -196,7 +197,7 @@ async def gather_reports(nodes: Sequence[NodeToCheck]) -> tuple[list[NodeReport]
         await asyncio.gather(*(p.close() for p in programs.values() if isinstance(p, NodeProgram)))
 
 
-async def _start_program(node: NodeToCheck) -> NodeProgram | str:
+async def _start_program_or_reason(node: NodeToCheck) -> NodeProgram | str:
     """Start the program cluster_node.py on a node and return it. If it cannot be started, return
     the reason."""
     try:
@@ -216,7 +217,7 @@ async def _report_on_node(
         await node.host.connect()
         report["seen"], report["model"] = await asyncio.gather(
             examine(node.host, node.executables, parts),
-            _return_no_model() if node.model is None else node.model(),
+            _return_none() if node.model is None else node.model(),
         )
     except WorkbenchError as error:
         return NodeReport(node.place, node.network, problem=error.message)
@@ -227,7 +228,7 @@ async def _report_on_node(
     try:
         others = [other.place.host.rpartition("@")[2] for other in nodes if other is not node]
         engines = registry.join_leftover_patterns()
-        report["look"] = await program.request_from_node(
+        report["look"] = await program.request_answer(
             "look", names=others, ports=list(node.ports), engines=engines
         )
         offset = await program.measure_clock_offset()
@@ -239,7 +240,7 @@ async def _report_on_node(
     return NodeReport(node.place, node.network, **report, parts=tuple(parts.problems))
 
 
-async def _return_no_model() -> None:
+async def _return_none() -> None:
     return None
 
 
@@ -284,8 +285,8 @@ async def _connect_all_pairs(
     return found
 
 
-def _failed_connection(made: Connection, problem: str) -> Connection:
-    return Connection(made.source, made.target, made.address, problem=problem)
+def _failed_connection(attempt: Connection, problem: str) -> Connection:
+    return Connection(attempt.source, attempt.target, attempt.address, problem=problem)
 
 
 def unreached_node_finding(node: NodeReport) -> Finding:

@@ -47,11 +47,11 @@ def main() -> None:
         sys.stdout.flush()
 
 
-def read_clock() -> dict[str, Any]:
+def read_unix_time() -> dict[str, Any]:
     return {"unix_s": time.time()}
 
 
-def listen(address: str) -> dict[str, Any]:
+def listen_on_free_port(address: str) -> dict[str, Any]:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listener = socket.socket(family)
     listener.bind((address, 0))
@@ -65,7 +65,7 @@ def _accept_and_close_connections(listener: socket.socket) -> None:
         listener.accept()[0].close()
 
 
-def connect(address: str, port: int) -> dict[str, Any]:
+def measure_connect_time(address: str, port: int) -> dict[str, Any]:
     began = time.monotonic()
     try:
         socket.create_connection((address, port), CONNECT_S).close()
@@ -84,11 +84,13 @@ def examine_node(names: list[str], ports: list[int], engines: str) -> dict[str, 
         "hostname": socket.gethostname(),
         "names": {name: _resolve_addresses(name) for name in [*names, socket.gethostname()]},
         "taken": [port for port in ports if _port_is_taken(port)],
-        "memory": _memory_sizes(),
-        "memlock_bytes": _resource_limit(resource.RLIMIT_MEMLOCK),
+        "memory": _memory_sizes_bytes(),
+        "memlock_bytes": _soft_resource_limit(resource.RLIMIT_MEMLOCK),
         "engines": [p for p in processes if p["kind"] == "engine"][:MOST],
         "ray": [p for p in processes if p["kind"] == "ray"][:MOST],
-        "segments": [] if os.environ.get("WORKBENCH_SIM_STATE") else _unmapped_segments(),
+        "segments": []
+        if os.environ.get("WORKBENCH_SIM_STATE")
+        else _unmapped_shared_memory_segments(),
     }
 
 
@@ -105,21 +107,24 @@ def _port_is_taken(port: int) -> bool:
     """Return whether a program of this node listens on the port, on any address."""
     wanted = ":%04X" % port
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        for line in _read_text(table).splitlines()[1:]:
+        for line in _read_text_or_empty(table).splitlines()[1:]:
             words = line.split()
             if len(words) > 3 and words[1].endswith(wanted) and words[3] == "0A":
                 return True
     return False
 
 
-def _memory_sizes() -> dict[str, int]:
+def _memory_sizes_bytes() -> dict[str, int]:
     """Return MemTotal, MemAvailable, SwapTotal and SwapFree from /proc/meminfo, in bytes. Missing
     ones are left out."""
     sizes = r"(?m)^(MemTotal|MemAvailable|SwapTotal|SwapFree):\s+(\d+)\s"
-    return {name: 1024 * int(kib) for name, kib in re.findall(sizes, _read_text("/proc/meminfo"))}
+    return {
+        name: 1024 * int(kib)
+        for name, kib in re.findall(sizes, _read_text_or_empty("/proc/meminfo"))
+    }
 
 
-def _resource_limit(kind: int) -> int | None:
+def _soft_resource_limit(kind: int) -> int | None:
     soft = resource.getrlimit(kind)[0]
     return None if soft == resource.RLIM_INFINITY else soft
 
@@ -129,26 +134,26 @@ def _engine_processes(engines: re.Pattern[str]) -> list[dict[str, Any]]:
     uid, age_s, and run, which says whether Workbench started the process. Command lines are left
     out, because they may contain secrets."""
     found = []
-    up = float((_read_text("/proc/uptime") or "0").split()[0])
+    up = float((_read_text_or_empty("/proc/uptime") or "0").split()[0])
     tick = os.sysconf("SC_CLK_TCK")
     simulated = os.environ.get("WORKBENCH_SIM_STATE")
     for pid in filter(str.isdecimal, os.listdir("/proc")):
-        command = _read_text("/proc/%s/cmdline" % pid).replace("\0", " ").strip()
+        command = _read_text_or_empty("/proc/%s/cmdline" % pid).replace("\0", " ").strip()
         of_ray = RAY.search(command)
         match = of_ray or engines.search(command)
         kind = "ray" if of_ray else "engine"
-        stat = _read_text("/proc/%s/stat" % pid).rpartition(") ")[2].split()
+        stat = _read_text_or_empty("/proc/%s/stat" % pid).rpartition(") ")[2].split()
         if match is None or int(pid) == os.getpid() or len(stat) < 20 or stat[0] in "ZX":
             continue
         try:
             uid = os.stat("/proc/%s" % pid).st_uid
         except OSError:  # it has ended meanwhile
             continue
-        environ = _read_text("/proc/%s/environ" % pid)
+        environ = _read_text_or_empty("/proc/%s/environ" % pid)
         if simulated and "\0WORKBENCH_SIM_STATE=%s\0" % simulated not in "\0%s\0" % environ:
             continue  # of the machine below
         run = re.search(r"(?:^|\0)WORKBENCH_RUN=(\w+)", environ)
-        name = _read_text("/proc/%s/comm" % pid).strip()
+        name = _read_text_or_empty("/proc/%s/comm" % pid).strip()
         found.append(
             {
                 "pid": int(pid),
@@ -162,7 +167,7 @@ def _engine_processes(engines: re.Pattern[str]) -> list[dict[str, Any]]:
     return found
 
 
-def _unmapped_segments() -> list[dict[str, Any]]:
+def _unmapped_shared_memory_segments() -> list[dict[str, Any]]:
     """Return the shared memory segments of engines that no process has mapped, as {"name": file
     name, "bytes": size}."""
     try:
@@ -170,7 +175,7 @@ def _unmapped_segments() -> list[dict[str, Any]]:
     except OSError:
         return []
     pids = filter(str.isdecimal, os.listdir("/proc"))
-    mapped = "".join(_read_text("/proc/%s/maps" % pid) for pid in pids)
+    mapped = "".join(_read_text_or_empty("/proc/%s/maps" % pid) for pid in pids)
     found = []
     for entry in entries:
         if "/dev/shm/" + entry.name not in mapped and entry.is_file(follow_symlinks=False):
@@ -183,7 +188,7 @@ def _unmapped_segments() -> list[dict[str, Any]]:
     return found
 
 
-def _read_text(path: str) -> str:
+def _read_text_or_empty(path: str) -> str:
     """Return the content of a file, "" if it cannot be read."""
     try:
         with open(path, "rb") as file:
@@ -194,7 +199,7 @@ def _read_text(path: str) -> str:
 
 ANSWERS: dict[str, Callable[..., dict[str, Any]]] = {
     "look": examine_node,
-    "clock": read_clock,
-    "listen": listen,
-    "connect": connect,
+    "clock": read_unix_time,
+    "listen": listen_on_free_port,
+    "connect": measure_connect_time,
 }

@@ -117,7 +117,7 @@ def parse_packages(engine: str, python: str | None, answer: str) -> EnginePackag
         _text_or_none(document.get("python")),
         {name: text for name, text in texts.items() if text},
         {
-            name: {of: _texts_in(pins) for of, pins in _dict_or_empty(value).items()}
+            name: {of: _nonempty_texts(pins) for of, pins in _dict_or_empty(value).items()}
             for name, value in needs.items()
         },
         _text_or_none(document.get("cuda")),
@@ -128,7 +128,7 @@ def _text_or_none(value: Any) -> str | None:
     return value[:VERSION_CHARS] if isinstance(value, str) else None
 
 
-def _texts_in(value: Any) -> tuple[str, ...]:
+def _nonempty_texts(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list):
         return ()
     return tuple(filter(None, map(_text_or_none, value)))

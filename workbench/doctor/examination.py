@@ -49,8 +49,8 @@ class Examination:
     packages: tuple[EnginePackages, ...] = ()
 
     @property
-    def is_driver_known(self) -> bool:
-        """Whether the driver, or its absence, is known at all."""
+    def was_driver_read(self) -> bool:
+        """Whether the driver was read. If so, `driver` also says that none answers."""
         return self.driver.source != NOTHING
 
     @property
@@ -74,11 +74,11 @@ class TimedParts:
     def __init__(self) -> None:
         self.problems: list[Finding] = []
 
-    async def read_within_limit(
-        self, part: str, work: Awaitable[T], limit_s: float, default: T
+    async def read_part_within_limit(
+        self, part_name: str, work: Awaitable[T], limit_s: float, default: T
     ) -> T:
         """Return the result of `work`. If it fails or takes longer than `limit_s` seconds, add a
-        finding about the part called `part` to `problems`, and return `default`. Raises
+        finding about the part called `part_name` to `problems`, and return `default`. Raises
         HostUnreachable if there is no connection."""
         try:
             async with asyncio.timeout(limit_s):
@@ -87,13 +87,13 @@ class TimedParts:
             raise
         except TimeoutError:
             text, step = (
-                (f"{part} could not be read within {limit_s:g} s"),
+                (f"{part_name} could not be read within {limit_s:g} s"),
                 "`top` on this host shows what keeps it busy",
             )
             self.problems.append(Finding(Level.WARN, "doctor.slow", text, fix=step))
         except WorkbenchError as error:
             text, step = (
-                (f"{part} could not be read: {error.message}"),
+                (f"{part_name} could not be read: {error.message}"),
                 error.next_step or "run the command by hand",
             )
             self.problems.append(
@@ -109,19 +109,19 @@ async def examine(host: Host, executables: Mapping[str, str], parts: TimedParts)
     engines = [registry.get_engine(name) for name in registry.engine_names()]
     ports = [engine.default_port for engine in engines]
     facts, values, telemetry, found = await asyncio.gather(
-        parts.read_within_limit(
+        parts.read_part_within_limit(
             "the system", host.facts(), FACTS_S, HostFacts(host.name, host.kind)
         ),
-        parts.read_within_limit(
+        parts.read_part_within_limit(
             "limits, disk and processes",
             host_values.read_host_values(host, ports, VALUES_S),
             2 * VALUES_S,
             HostValues(),
         ),
-        parts.read_within_limit("the GPUs", _read_telemetry(host), GPUS_S, None),
+        parts.read_part_within_limit("the GPUs", _read_telemetry(host), GPUS_S, None),
         _find_installed_engines(host, executables, parts),
     )
-    packages = await parts.read_within_limit(
+    packages = await parts.read_part_within_limit(
         "the engines' packages", _read_engine_packages(host, found, values), 2 * PACKAGES_S, ()
     )
     seen = Examination(facts, values, engines=found, packages=packages)
@@ -136,7 +136,7 @@ async def examine(host: Host, executables: Mapping[str, str], parts: TimedParts)
     )
 
 
-async def examine_for_start(
+async def examine_for_engine_start(
     host: Host, engine: InstalledEngine | None, driver: DriverInfo, gpus: tuple[GpuInfo, ...]
 ) -> Examination:
     """Return what a start depends on: the driver, the GPUs and, if an `engine` is given, the
@@ -148,8 +148,10 @@ async def examine_for_start(
     parts, values = TimedParts(), HostValues()
     if host.simulated:
         read = host_values.read_host_values(host, (), VALUES_S)
-        values = await parts.read_within_limit("the simulated packages", read, VALUES_S, values)
-    packages = await parts.read_within_limit(
+        values = await parts.read_part_within_limit(
+            "the simulated packages", read, VALUES_S, values
+        )
+    packages = await parts.read_part_within_limit(
         "the engine's packages", _read_engine_packages(host, [engine], values), PACKAGES_S, ()
     )
     return replace(seen, packages=tuple(one for one in packages if one.engine == engine.engine))
@@ -178,7 +180,7 @@ async def _find_installed_engines(
             (executables[name],) if name in executables else (),
         )
         unread = InstalledEngine(name, None, problem="it could not be read")
-        return await parts.read_within_limit(
+        return await parts.read_part_within_limit(
             engine.title, probe_engine(host, engine, chosen), ENGINES_S, unread
         )
 

@@ -13,7 +13,7 @@ from workbench.model.gpu import NEEDS_SECOND, GpuInfo, GpuSample, absent_texts
 from workbench.server.file_limit import UNLIMITED_FILES, format_file_limit
 
 
-def fact_lines(seen: Examination) -> Iterator[tuple[str, str]]:
+def labels_and_fact_texts(seen: Examination) -> Iterator[tuple[str, str]]:
     """Yield each property of the host as (label, text)."""
     facts, values = seen.facts, seen.values
     yield "host", f"{facts.name} ({facts.kind}){'  SIMULATED' if facts.simulated else ''}"
@@ -38,7 +38,7 @@ def fact_lines(seen: Examination) -> Iterator[tuple[str, str]]:
     )
     yield (
         "limits",
-        f"open files {_limit_text(values.files_soft)} (at most {_limit_text(values.files_hard)}), "
+        f"open files {_file_limit_text(values.files_soft)} (at most {_file_limit_text(values.files_hard)}), "
         f"locked memory {_size_text(values.memlock_kib)}",
     )
     if seen.host_sample.rails_w:
@@ -51,7 +51,7 @@ def fact_lines(seen: Examination) -> Iterator[tuple[str, str]]:
     samples = {sample.uuid: sample for sample in seen.samples}
     for number, gpu in enumerate(seen.gpus):
         yield f"GPU{number}", _gpu_text(gpu, samples.get(gpu.uuid))
-    yield from _unreported_values(seen)
+    yield from _labels_and_unreported_texts(seen)
     packages = {stack.engine: stack for stack in seen.packages}
     for engine in seen.engines:
         name = engine.engine
@@ -74,7 +74,7 @@ def _deepest_idle_state_text(values: HostValues) -> str:
 
 
 def _driver_text(seen: Examination) -> str:
-    if not seen.is_driver_known:
+    if not seen.was_driver_read:
         return "not read"
     driver = seen.driver
     cuda = format_unless_empty(", CUDA {}", driver.cuda_version)
@@ -99,7 +99,7 @@ def _gpu_text(gpu: GpuInfo, sample: GpuSample | None) -> str:
     return ", ".join(parts)
 
 
-def _unreported_values(seen: Examination) -> Iterator[tuple[str, str]]:
+def _labels_and_unreported_texts(seen: Examination) -> Iterator[tuple[str, str]]:
     """Yield what the driver does not report, once for GPUs that lack the same."""
     alike: dict[str, list[int]] = {}
     for gpu, sample in seen.gpus_with_readings:
@@ -135,5 +135,5 @@ def _size_text(kib: int | None) -> str:
     return f"{kib / 2**20:.1f} GiB" if kib >= 2**20 else f"{kib / 2**10:.0f} MiB"
 
 
-def _limit_text(number: int | None) -> str:
+def _file_limit_text(number: int | None) -> str:
     return "unknown" if number is None else format_file_limit(number)

@@ -6,8 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from workbench.doctor.examination import Examination
-from workbench.doctor.host_checks import hypervisor_of
-from workbench.doctor.table import architecture_of, load_doctor_table, threshold_and_source
+from workbench.doctor.host_checks import hypervisor_name
+from workbench.doctor.table import (
+    architecture_of_capability,
+    load_doctor_table,
+    threshold_and_source,
+)
 from workbench.engines import gpu_table
 from workbench.engines.catalog import version_key
 from workbench.model.findings import Finding, Level
@@ -21,7 +25,7 @@ def check_driver(seen: Examination) -> Iterator[Finding]:
     """Report a driver that does not answer, and the kernel module nouveau, which prevents NVIDIA's
     driver from using the GPU."""
     found = seen.driver
-    if found.status is DriverStatus.OK or not seen.is_driver_known:
+    if found.status is DriverStatus.OK or not seen.was_driver_read:
         return
     code = "driver." + found.status.replace(" ", "-")
     missing = found.status is DriverStatus.NO_LIBRARY
@@ -47,7 +51,7 @@ def check_driver_version(seen: Examination) -> Iterator[Finding]:
     if not have:
         return
     for capability in seen.compute_capabilities:
-        row = architecture_of(capability)
+        row = architecture_of_capability(capability)
         if row and version_key(have) < version_key(row.driver):
             text = (
                 f"driver {have} is older than {row.name}, which needs branch {row.driver} or newer"
@@ -92,7 +96,7 @@ def check_lost_gpus(seen: Examination) -> Iterator[Finding]:
 def check_virtualization(seen: Examination) -> Iterator[Finding]:
     """Report that the host is a virtual machine or a container that uses GPUs of another machine,
     and which settings can only be changed on that machine."""
-    guest, modes = hypervisor_of(seen), {gpu.virtualization for gpu in seen.gpus} - {None, "none"}
+    guest, modes = hypervisor_name(seen), {gpu.virtualization for gpu in seen.gpus} - {None, "none"}
     evidence = (
         f"virtualization {seen.facts.virtualization}, GPU "
         f"{', '.join(sorted(map(str, modes))) or 'none'}"

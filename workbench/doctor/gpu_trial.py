@@ -11,7 +11,7 @@ argv[1]: {"case_s": limit of one case, "total_s": no case begins later, "words":
 stdout, one JSON document per line:
 {"torch", "cuda", "nccl", "devices": [{"name", "uuid"}], "peer": [[can copy directly]]}   first
 {"case": "pair", "a", "b", ...}              of each pair of devices, see `check_pair_copies`
-{"case": "all-reduce", "p2p": bool, ...}     see `all_reduce`
+{"case": "all-reduce", "p2p": bool, ...}     see `run_all_reduce_rank`
 {"error": reason}                            if nothing can be tried
 
 A case that failed has "hang": true, or "error". If its process cannot even be killed, it has
@@ -58,7 +58,7 @@ def main() -> None:
     try:
         import torch
     except Exception as error:
-        print_json(out, {"error": "torch cannot be imported: %s" % first_line_of_error(error)})
+        write_json_line(out, {"error": "torch cannot be imported: %s" % first_line_of_error(error)})
         return
     GpuTrial(torch, orders, out).run_all_cases()
 
@@ -70,8 +70,8 @@ def exit_when_stdin_ends() -> None:
     os._exit(1)
 
 
-def print_json(out: int, document: dict[str, Any]) -> None:
-    os.write(out, json.dumps(document).encode() + b"\n")
+def write_json_line(descriptor: int, document: dict[str, Any]) -> None:
+    os.write(descriptor, json.dumps(document).encode() + b"\n")
 
 
 def first_line_of_error(error: BaseException) -> str:
@@ -94,27 +94,27 @@ class GpuTrial:
             self.run_all_reduce(2, True)
             return
         seen = self.run_case_in_children([partial(describe_devices, self.torch)])
-        print_json(self.out, seen)
+        write_json_line(self.out, seen)
         count = len(seen.get("devices", ()))
         for a in range(count):
             for b in range(a + 1, count):
                 found = self.run_or_skip_case(
                     [partial(check_pair_copies, self.torch, a, b, self.words)]
                 )
-                print_json(self.out, {"case": "pair", "a": a, "b": b, **found})
+                write_json_line(self.out, {"case": "pair", "a": a, "b": b, **found})
         if count > 1:
             found = self.run_all_reduce(count, True)
             if found.get("hang") or found.get("wrong_bytes") or "error" in found:
                 self.run_all_reduce(count, False)
 
     def run_all_reduce(self, rank_count: int, p2p: bool) -> dict[str, Any]:
-        port = free_port()
+        port = find_free_port()
         work = [
-            partial(all_reduce, self.torch, self.backend, rank, rank_count, port, p2p)
+            partial(run_all_reduce_rank, self.torch, self.backend, rank, rank_count, port, p2p)
             for rank in range(rank_count)
         ]
         found = self.run_or_skip_case(work)
-        print_json(self.out, {"case": "all-reduce", "ranks": rank_count, "p2p": p2p, **found})
+        write_json_line(self.out, {"case": "all-reduce", "ranks": rank_count, "p2p": p2p, **found})
         return found
 
     def run_or_skip_case(self, work: Sequence[Callable[[], dict[str, Any]]]) -> dict[str, Any]:
@@ -146,7 +146,7 @@ class GpuTrial:
                     waiting.discard(reader)
                 if done and b'"error"' in answers[reader]:
                     failed = json.loads(answers[reader].decode())
-        left_over = kill_and_list_unkillable(children)
+        left_over = kill_and_list_unkillable_pids(children)
         if failed is None and waiting:
             failed = {"hang": True, "limit_s": self.case_s}
         found = failed or answer_with_most_wrong_bytes(
@@ -174,20 +174,20 @@ def fork_child_pid_and_pipe(work: Callable[[], dict[str, Any]]) -> tuple[int, in
             found = work()
         except BaseException as error:
             found = {"error": "%s: %s" % (type(error).__name__, first_line_of_error(error))}
-        print_json(writer, found)
+        write_json_line(writer, found)
         while True:  # other ranks may still need this one; the parent ends all
             signal.pause()
     finally:
         os._exit(1)
 
 
-def kill_and_list_unkillable(children: list[tuple[int, int]]) -> list[int]:
-    """Kill the children. Return the process ids of those that do not end, because they hang in the
-    driver."""
-    for pid, reader in children:
+def kill_and_list_unkillable_pids(pids_and_pipes: list[tuple[int, int]]) -> list[int]:
+    """Kill the children, each of which has a process id and a pipe with its answer. Return the ids of
+    those that do not end, because they hang in the driver."""
+    for pid, reader in pids_and_pipes:
         os.kill(pid, signal.SIGKILL)
         os.close(reader)
-    alive = [pid for pid, _ in children]
+    alive = [pid for pid, _ in pids_and_pipes]
     end = time.monotonic() + KILL_S
     while alive and time.monotonic() < end:
         alive = [pid for pid in alive if os.waitpid(pid, os.WNOHANG) == (0, 0)]
@@ -200,7 +200,7 @@ def answer_with_most_wrong_bytes(found: list[dict[str, Any]]) -> dict[str, Any]:
     return max(found, key=lambda one: one.get("wrong_bytes", 0))
 
 
-def free_port() -> int:
+def find_free_port() -> int:
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     port = listener.getsockname()[1]
@@ -248,9 +248,9 @@ def check_pair_copies(torch: Any, a: int, b: int, word_count: int) -> dict[str, 
         torch.cuda.synchronize(one)
         torch.cuda.synchronize(other)
         copy = {"source": one, "target": other}
-        copy.update(count_wrong_bytes(torch, arrived.cpu(), source))
+        copy.update(find_wrong_bytes(torch, arrived.cpu(), source))
         if copy["wrong_bytes"]:
-            before = count_wrong_bytes(torch, sent.cpu(), source)
+            before = find_wrong_bytes(torch, sent.cpu(), source)
             copy["sender_wrong_bytes"] = before["wrong_bytes"]
         with torch.cuda.device(one):
             began = torch.cuda.Event(enable_timing=True)
@@ -266,7 +266,7 @@ def check_pair_copies(torch: Any, a: int, b: int, word_count: int) -> dict[str, 
     return {"copies": found}
 
 
-def count_wrong_bytes(torch: Any, found: Any, wanted: Any) -> dict[str, Any]:
+def find_wrong_bytes(torch: Any, found: Any, wanted: Any) -> dict[str, Any]:
     """Return how many bytes of the tensor `found` differ from `wanted`, and where the first is."""
     differs = found.view(torch.uint8).ne(wanted.view(torch.uint8))
     count = int(differs.sum())
@@ -275,12 +275,12 @@ def count_wrong_bytes(torch: Any, found: Any, wanted: Any) -> dict[str, Any]:
     return {"wrong_bytes": count, "first_wrong": int(differs.nonzero()[0])}
 
 
-def all_reduce(
-    torch: Any, backend: str, rank: int, ranks: int, port: int, p2p: bool
+def run_all_reduce_rank(
+    torch: Any, backend: str, rank: int, rank_count: int, port: int, p2p: bool
 ) -> dict[str, Any]:
-    """All-reduce 1 MiB per rank, count the bytes that differ from the expected sum, and time it.
-    Without `p2p`, NCCL's P2P is off. Return {"wrong_bytes", "first_wrong", "mean_us": time of one
-    operation}."""
+    """Be one of the ranks of an all-reduce of 1 MiB per rank: count the bytes that differ from the
+    expected sum, and time it. Without `p2p`, NCCL's P2P is off. Return
+    {"wrong_bytes", "first_wrong", "mean_us": time of one operation}."""
     from datetime import timedelta
 
     import torch.distributed as dist
@@ -296,14 +296,14 @@ def all_reduce(
         backend,
         init_method="tcp://127.0.0.1:%d" % port,
         rank=rank,
-        world_size=ranks,
+        world_size=rank_count,
         timeout=timedelta(seconds=60),
     )
     base = torch.arange(REDUCED_WORDS, dtype=torch.float32).remainder(1024)  # sums are exact
     data = (base + rank).to("cuda:%d" % rank if on_gpu else "cpu")
     dist.all_reduce(data)
-    wanted = base * ranks + ranks * (ranks - 1) // 2
-    found = count_wrong_bytes(torch, data.cpu(), wanted)
+    wanted = base * rank_count + rank_count * (rank_count - 1) // 2
+    found = find_wrong_bytes(torch, data.cpu(), wanted)
     began = time.perf_counter()
     for _ in range(REDUCTIONS):
         dist.all_reduce(data)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Container, Iterator
 
 from workbench.doctor.examination import Examination
-from workbench.doctor.table import is_below, threshold_and_source
+from workbench.doctor.table import is_known_and_below, threshold_and_source
 from workbench.engines import NAME_PROGRAM_STEP, registry
 from workbench.model.findings import Finding, Level
 
@@ -20,7 +20,7 @@ _GUESTS = {
 _REAPERS = frozenset({"systemd", "init"})  # they take the processes whose parent has ended
 
 
-def hypervisor_of(seen: Examination) -> str | None:
+def hypervisor_name(seen: Examination) -> str | None:
     """Return the name of the hypervisor if the host is a virtual machine, otherwise None."""
     kind = seen.facts.virtualization
     return None if kind in (None, "none") else _GUESTS.get(kind, kind)
@@ -73,7 +73,7 @@ def check_container_main_process(seen: Examination) -> Iterator[Finding]:
         yield Finding(Level.INFO, "host.main-process", text, fix=fix, evidence=f"process 1: {init}")
 
 
-def check_engines(seen: Examination) -> Iterator[Finding]:
+def check_engines_on_path(seen: Examination) -> Iterator[Finding]:
     if seen.engines and not any(e.path for e in seen.engines):
         text = f"no engine was found on PATH ({', '.join(e.engine for e in seen.engines)})"
         yield Finding(
@@ -111,7 +111,7 @@ def check_governor(seen: Examination) -> Iterator[Finding]:
 def check_idle_states(seen: Examination) -> Iterator[Finding]:
     most_us, source = threshold_and_source("idle_latency_us")
     deep = [s for s in seen.values.idle_states if s.enabled and s.latency_us > most_us]
-    if deep and hypervisor_of(seen) is None:
+    if deep and hypervisor_name(seen) is None:
         named = ", ".join(f"{s.name} ({s.latency_us} µs)" for s in deep)
         text = (
             f"the CPU may enter idle states that take longer than {most_us:g} µs to leave: {named}"
@@ -123,7 +123,7 @@ def check_idle_states(seen: Examination) -> Iterator[Finding]:
 def check_open_files(seen: Examination) -> Iterator[Finding]:
     wanted, source = threshold_and_source("open_files")
     hard = seen.values.files_hard
-    if is_below(hard, wanted):
+    if is_known_and_below(hard, wanted):
         text = f"a process may open at most {hard} files; a server with many connections needs more"
         fix = (
             f"set LimitNOFILE=1048576 in the service, or `* hard nofile {1 << 20}` in "
@@ -176,14 +176,14 @@ def check_memory(seen: Examination) -> Iterator[Finding]:
 def check_shared_memory(seen: Examination) -> Iterator[Finding]:
     wanted, source = threshold_and_source("shared_memory_kib")
     free, size = seen.values.shared_memory_free_kib, seen.values.shared_memory_kib
-    if not is_below(free, wanted):
+    if not is_known_and_below(free, wanted):
         return
     text = (
         f"/dev/shm has {free / 1024:.0f} MiB left: engines that run on several GPUs pass data "
         "through it"
     )
     fix = "remove files that ended servers left there (ls -l /dev/shm)"
-    if is_below(size, wanted):
+    if is_known_and_below(size, wanted):
         fix = "mount /dev/shm with a larger size"
         if seen.facts.container:
             fix = "start the container with --ipc=host or --shm-size 16g"
@@ -200,7 +200,7 @@ def check_shared_memory(seen: Examination) -> Iterator[Finding]:
 def check_disk(seen: Examination) -> Iterator[Finding]:
     wanted, source = threshold_and_source("free_disk_kib")
     free = seen.values.disk_free_kib
-    if is_below(free, wanted):
+    if is_known_and_below(free, wanted):
         text = f"{free / 2**20:.1f} GiB are left on the disk for models ({seen.values.hub})"
         fix = (
             "`hf cache ls` lists the models, so that you can delete some; HF_HOME names a "
@@ -218,13 +218,13 @@ def check_ports(seen: Examination) -> Iterator[Finding]:
             pid = taken[port]
             by = f"process {pid}" if pid else "a process of another user"
             text = f"port {port}, the default of {engine.title}, is in use by {by}"
-            fix = f"workbench servers shows servers; or start with --set port={_first_free_port(port, taken)}"
+            fix = f"workbench servers shows servers; or start with --set port={_first_free_port_after(port, taken)}"
             yield Finding(
                 Level.HINT, "host.port", text, fix=fix, evidence=f"{by} listens on port {port}"
             )
 
 
-def _first_free_port(port: int, taken: Container[int]) -> int:
+def _first_free_port_after(port: int, taken: Container[int]) -> int:
     return next(p for p in range(port + 1, port + 1000) if p not in taken)
 
 
@@ -267,7 +267,7 @@ CHECKS = (
     check_python,
     check_shell_programs,
     check_container_main_process,
-    check_engines,
+    check_engines_on_path,
     check_open_files,
     check_locked_memory,
     check_memory,

@@ -107,7 +107,7 @@ def parse_host_values(output: str) -> HostValues:
         open_module="open_module" in one,
         infiniband="infiniband" in one,
         ports=dict(filter(None, map(_parse_listening_port_and_pid, many.get("port", [])))),
-        workers=tuple(filter(None, map(_parse_worker, many.get("worker", [])))),
+        workers=tuple(filter(None, map(_parse_engine_worker, many.get("worker", [])))),
         xids=tuple(many.get("xid", [])),
         own=frozenset(pid for text in many.get("own", []) for pid in _numbers_in(text)),
         stacks=tuple(many.get("stack", [])),
@@ -141,7 +141,7 @@ def _parse_listening_port_and_pid(text: str) -> tuple[int, int | None] | None:
     return None if number is None else (number, _first_number(pid))
 
 
-def _parse_worker(text: str) -> Worker | None:
+def _parse_engine_worker(text: str) -> Worker | None:
     words = text.split(None, 3)
     ids = _numbers_in(" ".join(words[:2]))
     if len(words) != 4 or len(ids) != 2:

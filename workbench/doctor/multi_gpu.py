@@ -65,9 +65,9 @@ class PathEnd:
     acs: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def link_gb_s(self) -> float | None:
-        """The nominal bandwidth of its PCIe link in one direction, None if unknown. GPUs with unified
-        memory report a link that is none."""
+    def pcie_link_gb_s(self) -> float | None:
+        """The nominal bandwidth of its PCIe link in one direction, None if unknown. It is None for GPUs
+        with unified memory, because the link that they report does not exist."""
         known = gpu_table.find_gpu_type(self.name)
         if known is not None and known.unified_memory:
             return None
@@ -75,14 +75,14 @@ class PathEnd:
         return None if nominal is None else nominal / 1000
 
     @property
-    def link_text(self) -> str:
-        if self.link_gb_s is None:
+    def pcie_link_text(self) -> str:
+        if self.pcie_link_gb_s is None:
             return "PCIe link unknown"
         return f"PCIe {self.pcie_gen_max} x{self.pcie_width}"
 
     @property
-    def slot_and_address(self) -> str:
-        """Where the card is: its slot and its address."""
+    def slot_and_address_text(self) -> str:
+        """Where the card is: its slot, if known, and its address on the PCIe bus."""
         return f"slot {self.slot}, {self.bus_id}" if self.slot else self.bus_id
 
 
@@ -161,6 +161,7 @@ class GpuPaths:
     limit_s: float = CASE_S
 
     def gpu(self, index: int) -> PathEnd:
+        """Return the GPU with this index, without properties if the driver named none."""
         return next((one for one in self.gpus if one.index == index), PathEnd(index))
 
     def nominal_gb_s(self, pair: Pair) -> float | None:
@@ -169,7 +170,7 @@ class GpuPaths:
         if pair.nvlink == "ok" and all(end.nvlinks and end.nvlink_version for end in ends):
             each = NVLINK_GB_S.get(ends[0].nvlink_version or 0)
             return each * min(end.nvlinks for end in ends) if each else None
-        rates = [end.link_gb_s for end in ends if end.link_gb_s is not None]
+        rates = [end.pcie_link_gb_s for end in ends if end.pcie_link_gb_s is not None]
         return min(rates) if len(rates) == len(ends) else None
 
     @property
@@ -233,33 +234,34 @@ def _parse_json_lines(text: str) -> list[dict[str, Any]]:
 
 
 def parse_gpu_paths(
-    seen: Mapping[str, Any], tried: Sequence[Mapping[str, Any]], engine: str | None
+    topology: Mapping[str, Any], trial_output: Sequence[Mapping[str, Any]], engine: str | None
 ) -> GpuPaths:
-    """Return the paths from what both programs printed. `tried` is empty if nothing was copied. An
-    entry that cannot be understood is left out."""
-    gpus = _parse_records(PathEnd, seen.get("gpus"), _parse_path_end)
-    pairs = {(pair.a, pair.b): pair for pair in _parse_records(Pair, seen.get("pairs"))}
-    words = seen.get("cmdline")
+    """Return the paths between GPUs from what the topology program and the trial printed.
+    `trial_output` has one object per line of the trial, none if no trial was made. An entry that
+    cannot be understood is left out."""
+    gpus = _parse_valid_records(PathEnd, topology.get("gpus"), _parse_path_end)
+    pairs = {(pair.a, pair.b): pair for pair in _parse_valid_records(Pair, topology.get("pairs"))}
+    words = topology.get("cmdline")
     paths = GpuPaths(
         gpus=tuple(gpus),
         pairs=tuple(pairs.values()),
-        driver=_text_or_none(seen.get("driver")),
+        driver=_text_or_none(topology.get("driver")),
         cmdline=tuple(filter(None, map(_text_or_none, _list_or_empty(words)))),
-        problem=_text_or_none(seen.get("error")),
+        problem=_text_or_none(topology.get("error")),
         engine=engine,
     )
-    if not tried:
+    if not trial_output:
         return paths
-    first = tried[0]
-    at = _driver_indices(first.get("devices"), paths.gpus)
-    for said in tried:
+    first = trial_output[0]
+    at = _driver_index_by_device(first.get("devices"), paths.gpus)
+    for said in trial_output:
         if said.get("case") == "pair":
-            found = _pair_with_outcome(said, at, first.get("peer"), pairs)
+            found = _pair_with_copy_outcome(said, at, first.get("peer"), pairs)
             if found is not None:
                 pairs[found.a, found.b] = found
-    reductions = [one for one in tried if one.get("case") == "all-reduce"]
-    cases = [one for one in tried if "case" in one]
-    errors = [_text_or_none(one.get("error")) for one in tried if "case" not in one]
+    reductions = [one for one in trial_output if one.get("case") == "all-reduce"]
+    cases = [one for one in trial_output if "case" in one]
+    errors = [_text_or_none(one.get("error")) for one in trial_output if "case" not in one]
     untried = next(filter(None, errors), None)
     if not cases and len(gpus) > 1:
         untried = untried or "the program ended before its first case"
@@ -268,7 +270,7 @@ def parse_gpu_paths(
     return replace(
         paths,
         pairs=tuple(pairs.values()),
-        reductions=tuple(_parse_records(Reduction, reductions)),
+        reductions=tuple(_parse_valid_records(Reduction, reductions)),
         torch=_text_or_none(first.get("torch")),
         cuda=_text_or_none(first.get("cuda")),
         nccl=_text_or_none(first.get("nccl")),
@@ -276,7 +278,7 @@ def parse_gpu_paths(
     )
 
 
-def _pair_with_outcome(
+def _pair_with_copy_outcome(
     outcome: Mapping[str, Any],
     driver_indices: Mapping[int, int],
     peer_access: Any,
@@ -286,7 +288,7 @@ def _pair_with_outcome(
     torch's devices, and `peer_access` a row of truth values for each device. None if the outcome
     belongs to no pair."""
     index = driver_indices
-    copies = _parse_records(Copy, outcome.get("copies"))
+    copies = _parse_valid_records(Copy, outcome.get("copies"))
     try:
         trial = read_record(Pair, outcome)
         a, b = sorted((index[trial.a], index[trial.b]))
@@ -308,8 +310,9 @@ def _pair_with_outcome(
     )
 
 
-def _driver_indices(devices: Any, gpus: Sequence[PathEnd]) -> Mapping[int, int]:
-    """Return the driver's index of each device of torch: by its UUID, else by its place."""
+def _driver_index_by_device(devices: Any, gpus: Sequence[PathEnd]) -> Mapping[int, int]:
+    """Return the driver's index of each device of torch, by torch's index. A device whose UUID the
+    driver does not have gets torch's index."""
     by_uuid = {gpu.uuid.removeprefix("GPU-"): gpu.index for gpu in gpus if gpu.uuid}
     found = {}
     for number, device in enumerate(_list_or_empty(devices)):
@@ -319,20 +322,22 @@ def _driver_indices(devices: Any, gpus: Sequence[PathEnd]) -> Mapping[int, int]:
     return found
 
 
-def _parse_records(kind: type[Any], said: Any, read: Any = None) -> list[Any]:
+def _parse_valid_records(
+    record_type: type[Any], entries: Any, parse_entry: Any = None
+) -> list[Any]:
     found = []
-    for one in _list_or_empty(said):
+    for one in _list_or_empty(entries):
         try:
-            found.append(read(one) if read else read_record(kind, one))
+            found.append(parse_entry(one) if parse_entry else read_record(record_type, one))
         except ValueError:
             continue
     return found
 
 
-def _parse_path_end(said: Any) -> PathEnd:
-    end = read_record(PathEnd, said)
-    acs = said.get("acs")
-    busy = number_for_field("busy_count", said.get("busy"))
+def _parse_path_end(entry: Any) -> PathEnd:
+    end = read_record(PathEnd, entry)
+    acs = entry.get("acs")
+    busy = number_for_field("busy_count", entry.get("busy"))
     texts = {}
     for bridge, redirects in acs.items() if isinstance(acs, dict) else ():
         if isinstance(redirects, list):
@@ -349,22 +354,29 @@ def _text_or_none(value: Any) -> str | None:
 
 
 async def store_trial_outcome(
-    host: Host, seen: Mapping[str, Any], tried: Sequence[Mapping[str, Any]], engine: str
+    host: Host, topology: Mapping[str, Any], trial_output: Sequence[Mapping[str, Any]], engine: str
 ) -> None:
-    """Keep the outcome of a trial on the host. Raises HostError if it cannot be written."""
-    document = {"tested_unix_s": time.time(), "engine": engine, "seen": seen, "tried": tried}
+    """Store the outcome of a trial on the host. Raises HostError if it cannot be written."""
+    document = {
+        "tested_unix_s": time.time(),
+        "engine": engine,
+        "seen": topology,
+        "tried": trial_output,
+    }
     await host.write_file(f"{await host.state_dir()}/{FILE}", json.dumps(document).encode())
 
 
-def trial_still_applies(paths: GpuPaths, driver: DriverInfo, gpus: Sequence[GpuInfo]) -> bool:
+def trial_matches_driver_and_gpus(
+    paths: GpuPaths, driver: DriverInfo, gpus: Sequence[GpuInfo]
+) -> bool:
     """Return whether a trial was made with this driver and these GPUs."""
     uuids = {gpu.uuid for gpu in gpus}
     return paths.driver == driver.driver_version and {end.uuid for end in paths.gpus} == uuids
 
 
 async def read_last_trial(host: Host) -> GpuPaths | None:
-    """Return the outcome of the last trial that was kept on the host, None if there is none. Raises
-    HostUnreachable if there is no connection."""
+    """Return the outcome of the last trial that is stored on the host, None if there is none or its
+    file cannot be understood. Raises HostUnreachable if there is no connection."""
     try:
         kept = await host.read_file(f"{await host.state_dir()}/{FILE}", limit=FILE_MAX_BYTES)
         document = clean_json(kept)

@@ -26,7 +26,7 @@ WITHOUT_P2P: tuple[PlanChange, ...] = (
 )
 
 
-def is_slow(paths: GpuPaths, pair: Pair, copy: Copy) -> bool:
+def is_copy_slow(paths: GpuPaths, pair: Pair, copy: Copy) -> bool:
     nominal = paths.nominal_gb_s(pair)
     if nominal is None or copy.gb_s is None:
         return False
@@ -63,9 +63,9 @@ def check_hanging_copies(paths: GpuPaths) -> Iterator[Finding]:
                 Level.ERROR,
                 "paths.hang",
                 text,
-                fix=_cause_of_broken_path(paths, [pair]),
+                fix=_fix_for_broken_path(paths, [pair]),
                 source=HANGS,
-                evidence=_evidence_text(paths, pair),
+                evidence=_pair_evidence_text(paths, pair),
                 changes=WITHOUT_P2P,
             )
 
@@ -81,7 +81,7 @@ def check_wrong_bytes(paths: GpuPaths) -> Iterator[Finding]:
                 f"{copy.wrong_bytes} bytes of a copy from GPU {copy.source} to GPU {copy.target} "
                 f"arrived wrong, the first at {copy.first_wrong}: answers become garbage"
             )
-            fix, changes = _cause_of_broken_path(paths, [pair]), WITHOUT_P2P
+            fix, changes = _fix_for_broken_path(paths, [pair]), WITHOUT_P2P
             if copy.sender_wrong_bytes:
                 text = (
                     f"GPU {copy.source} gave back other bytes than it was sent: its memory or its "
@@ -95,32 +95,32 @@ def check_wrong_bytes(paths: GpuPaths) -> Iterator[Finding]:
                 text,
                 fix=fix,
                 source=WRONG,
-                evidence=_evidence_text(paths, pair),
+                evidence=_pair_evidence_text(paths, pair),
                 changes=changes,
             )
 
 
 def check_slow_copies(paths: GpuPaths) -> Iterator[Finding]:
     for pair in paths.pairs:
-        found = [copy for copy in pair.copies if is_slow(paths, pair, copy)]
+        found = [copy for copy in pair.copies if is_copy_slow(paths, pair, copy)]
         nominal = paths.nominal_gb_s(pair)
         if not found or nominal is None:
             continue
         worst = min(found, key=lambda copy: copy.gb_s or 0.0)
-        end = min((paths.gpu(pair.a), paths.gpu(pair.b)), key=lambda gpu: gpu.link_gb_s or 0.0)
+        end = min((paths.gpu(pair.a), paths.gpu(pair.b)), key=lambda gpu: gpu.pcie_link_gb_s or 0.0)
         text = (
             f"from GPU {worst.source} to GPU {worst.target} {worst.gb_s:.1f} GB/s arrive, "
-            f"nominal are {nominal:.1f}: the slower link is {end.link_text} (GPU {end.index}, "
-            f"{end.slot_and_address})"
+            f"nominal are {nominal:.1f}: the slower link is {end.pcie_link_text} (GPU {end.index}, "
+            f"{end.slot_and_address_text})"
         )
         yield Finding(
             Level.WARN,
             "paths.slow",
             text,
             fix=f"check riser, seating and the slot's lanes and generation in the BIOS; "
-            f"{_cause_of_broken_path(paths, [pair])}",
+            f"{_fix_for_broken_path(paths, [pair])}",
             source=NCCL_DOCS,
-            evidence=_evidence_text(paths, pair),
+            evidence=_pair_evidence_text(paths, pair),
         )
 
 
@@ -134,7 +134,7 @@ def check_copy_errors(paths: GpuPaths) -> Iterator[Finding]:
         if busy and "memory" in pair.error.lower():
             fix = "stop the servers on these GPUs, and try again: a copy needs 0.6 GiB on each"
         yield Finding(
-            Level.ERROR, "paths.error", text, fix=fix, evidence=_evidence_text(paths, pair)
+            Level.ERROR, "paths.error", text, fix=fix, evidence=_pair_evidence_text(paths, pair)
         )
 
 
@@ -158,7 +158,7 @@ def check_all_reduce(paths: GpuPaths) -> Iterator[Finding]:
         return
     said = f"an all-reduce of NCCL {paths.nccl or ''} over {with_p2p.ranks} GPUs".replace("  ", " ")
     code, text = _all_reduce_code_and_problem(paths, with_p2p, said)
-    changes, fix = WITHOUT_P2P, _cause_of_broken_path(paths, paths.pairs)
+    changes, fix = WITHOUT_P2P, _fix_for_broken_path(paths, paths.pairs)
     if without is not None and without.is_correct:
         text += "; without peer-to-peer copies (NCCL_P2P_DISABLE=1) it is right"
     elif without is not None and without.skipped is None:
@@ -270,14 +270,15 @@ def _has_broken_path(paths: GpuPaths) -> bool:
         if pair.hang:
             return True
         for copy in pair.copies:
-            if copy.wrong_bytes or is_slow(paths, pair, copy):
+            if copy.wrong_bytes or is_copy_slow(paths, pair, copy):
                 return True
     with_p2p = [one for one in paths.reductions if one.p2p]
     return not all(one.is_correct or one.skipped for one in with_p2p)
 
 
-def _cause_of_broken_path(paths: GpuPaths, pairs: Sequence[Pair]) -> str:
-    """Return what to do about a broken path, from what the host says of its IOMMU and ACS."""
+def _fix_for_broken_path(paths: GpuPaths, pairs: Sequence[Pair]) -> str:
+    """Return what to do about a broken path: about the IOMMU or ACS if either is in the way, else the
+    usual steps."""
     if _gpus_behind_iommu(paths):
         return _IOMMU
     if _acs_bridges_and_flags(paths):
@@ -289,7 +290,7 @@ def _cause_of_broken_path(paths: GpuPaths, pairs: Sequence[Pair]) -> str:
     return f"update BIOS and driver, check ACS and “Above 4G decoding” in the BIOS{root}"
 
 
-def _evidence_text(paths: GpuPaths, pair: Pair) -> str:
+def _pair_evidence_text(paths: GpuPaths, pair: Pair) -> str:
     return join_nonempty(
         pair.ancestor,
         format_unless_empty("P2P {}", pair.read),

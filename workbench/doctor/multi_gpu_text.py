@@ -6,29 +6,31 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from workbench.doctor.multi_gpu import Copy, GpuPaths, Pair, PathEnd, Reduction
-from workbench.doctor.multi_gpu_checks import is_slow
+from workbench.doctor.multi_gpu_checks import is_copy_slow
 from workbench.doctor.optional_text import format_unless_empty, join_nonempty
 
 
-def path_matrix(paths: GpuPaths) -> Sequence[tuple[str, ...]]:
+def copy_matrix_rows(paths: GpuPaths) -> Sequence[tuple[str, ...]]:
     """Return the rows of the matrix, one for each GPU that sends: its name, then what arrived at
     each GPU, as GB/s or as what went wrong. Without a trial there are no rows."""
     if not paths.was_copy_tried:
         return ()
     order = [gpu.index for gpu in paths.gpus]
-    return [(f"GPU {one}", *(_matrix_cell(paths, one, other) for other in order)) for one in order]
+    return [
+        (f"GPU {one}", *(_copy_matrix_cell(paths, one, other) for other in order)) for one in order
+    ]
 
 
-def _matrix_cell(paths: GpuPaths, one: int, other: int) -> str:
-    if one == other:
+def _copy_matrix_cell(paths: GpuPaths, source: int, target: int) -> str:
+    if source == target:
         return "·"
-    wanted = {one, other}
+    wanted = {source, target}
     pair = next((pair for pair in paths.pairs if {pair.a, pair.b} == wanted), None)
     if pair is None or pair.skipped is not None:
         return "not tried"
     if pair.hang:
         return "HANGS"
-    copy = next((copy for copy in pair.copies if copy.source == one), None)
+    copy = next((copy for copy in pair.copies if copy.source == source), None)
     if copy is None:
         return "failed"
     return _copy_outcome_text(paths, pair, copy)
@@ -38,10 +40,10 @@ def _copy_outcome_text(paths: GpuPaths, pair: Pair, copy: Copy) -> str:
     rate = f"{copy.gb_s:.1f}" if copy.gb_s is not None else "?"
     if copy.wrong_bytes:
         return f"{rate} WRONG"
-    return f"{rate} slow" if is_slow(paths, pair, copy) else rate
+    return f"{rate} slow" if is_copy_slow(paths, pair, copy) else rate
 
 
-def trial_lines(paths: GpuPaths) -> Iterator[tuple[str, str]]:
+def labels_and_trial_texts(paths: GpuPaths) -> Iterator[tuple[str, str]]:
     """Yield pairs (label, text) about the trial, each GPU and each pair."""
     if paths.torch:
         yield "tried with", _software_stack_text(paths)
@@ -66,10 +68,10 @@ def _software_stack_text(paths: GpuPaths) -> str:
 
 
 def _gpu_text(gpu: PathEnd) -> str:
-    rate = format_unless_empty(" ({:.1f} GB/s)", gpu.link_gb_s)
+    rate = format_unless_empty(" ({:.1f} GB/s)", gpu.pcie_link_gb_s)
     return join_nonempty(
-        gpu.slot_and_address,
-        f"{gpu.link_text}{rate}",
+        gpu.slot_and_address_text,
+        f"{gpu.pcie_link_text}{rate}",
         format_unless_empty("{} NVLinks", gpu.nvlinks),
         "" if gpu.numa_node is None else f"NUMA node {gpu.numa_node}",
         format_unless_empty("IOMMU {}", gpu.iommu),

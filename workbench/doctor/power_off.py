@@ -72,19 +72,19 @@ class ShutdownFacts:
 
 
 async def examine_last_power_off(
-    host: Host, kept: LoadedHistory, boot_id: str | None
+    host: Host, history: LoadedHistory, boot_id: str | None
 ) -> Finding | None:
     """Return the finding about the last minute under the boot before `boot_id`. None if nothing was
     recorded then, if the recording or the host ended in order, or if the recording ended long
     before the host did. Raises HostError if the host does not answer."""
-    end = kept.find_unclean_previous_boot_end(boot_id) if boot_id else None
+    end = history.find_unclean_previous_boot_end(boot_id) if boot_id else None
     if end is None:
         return None
     done = await run_and_end_leftovers(host, shell_argv(_SCRIPT, end.boot_id), timeout_s=LOOK_S)
     facts = parse_shutdown_facts(
         done.stdout[:OUTPUT_MAX_BYTES].decode("utf-8", "replace"), time.time()
     )
-    return assess_end_of_boot(end, kept.infos, facts)
+    return assess_end_of_boot(end, history.infos, facts)
 
 
 def parse_shutdown_facts(output: str, now: float) -> ShutdownFacts:
@@ -95,11 +95,11 @@ def parse_shutdown_facts(output: str, now: float) -> ShutdownFacts:
     wtmp: list[WtmpEntry] = []
     for key, value in parse_key_value_pairs(output):
         if key == "now":
-            ahead_s = (_unix_seconds_in(value) or now) - now
+            ahead_s = (_parse_unix_s(value) or now) - now
         elif key == "started":
-            started_s = _unix_seconds_in(value)
+            started_s = _parse_unix_s(value)
         elif key == "journal":
-            at_s = _unix_seconds_in(value.partition(" ")[0])
+            at_s = _parse_unix_s(value.partition(" ")[0])
             if at_s is not None:
                 journal.append((at_s, value))
         elif key == "wtmp":
@@ -115,7 +115,7 @@ def parse_shutdown_facts(output: str, now: float) -> ShutdownFacts:
     )
 
 
-def _unix_seconds_in(text: str) -> float | None:
+def _parse_unix_s(text: str) -> float | None:
     try:
         return number_for_field("unix_s", float(text))
     except ValueError:
@@ -135,7 +135,8 @@ def _parse_wtmp_entry(line: str) -> Iterator[WtmpEntry]:
 def assess_end_of_boot(
     end: EndOfBoot, infos: Sequence[GpuInfo], facts: ShutdownFacts
 ) -> Finding | None:
-    """Return the finding about the end of a recording, None if nothing may be claimed."""
+    """Return the finding about the end of a recording. None if the host was shut down, or if too
+    little is known about that end."""
     last_s = end.last_s + facts.ahead_s  # by the host's clock
     after = [entry for entry in facts.wtmp if entry.unix_s > last_s - _SAME_CLOCK_S]
     next_s, was_started = after[0] if after else (facts.started_s, None)
@@ -159,7 +160,7 @@ def assess_end_of_boot(
     text += f". In its last {span_s} s: {told}. What ran: {ran or 'no server of Workbench'}"
     if facts.trouble:
         text += f". The journal had: {facts.trouble[:300]}"
-    return _power_off_with_remedy(text, infos)
+    return _power_off_finding_with_fix(text, infos)
 
 
 def _gpu_texts(end: EndOfBoot, infos: Sequence[GpuInfo]) -> Iterator[str]:
@@ -168,18 +169,18 @@ def _gpu_texts(end: EndOfBoot, infos: Sequence[GpuInfo]) -> Iterator[str]:
     names = {info.index: info.name for info in infos}
     for gpu in sorted({gpu for cell in cells for gpu, _ in cell.values if gpu != ENGINE}):
         readings = join_nonempty(
-            _range_text(cells, gpu, "power_w", "W"),
-            _range_text(cells, gpu, "sm_mhz", "MHz"),
-            _range_text(cells, gpu, "temperature_c", "°C"),
-            _range_text(cells, gpu, "gpu_util_pct", "% utilization"),
+            _mean_and_highest_text(cells, gpu, "power_w", "W"),
+            _mean_and_highest_text(cells, gpu, "sm_mhz", "MHz"),
+            _mean_and_highest_text(cells, gpu, "temperature_c", "°C"),
+            _mean_and_highest_text(cells, gpu, "gpu_util_pct", "% utilization"),
         )
         yield f"GPU {gpu} ({names.get(gpu, 'GPU')}) {readings}"
-    speed = _range_text(cells, ENGINE, "generation_tok_s", "tok/s")
+    speed = _mean_and_highest_text(cells, ENGINE, "generation_tok_s", "tok/s")
     if speed:
         yield f"the server {speed}"
 
 
-def _range_text(cells: Sequence[Cell], gpu: int, name: str, unit: str) -> str:
+def _mean_and_highest_text(cells: Sequence[Cell], gpu: int, name: str, unit: str) -> str:
     values = [cell.values[gpu, name] for cell in cells if (gpu, name) in cell.values]
     if not values:
         return ""
@@ -187,7 +188,7 @@ def _range_text(cells: Sequence[Cell], gpu: int, name: str, unit: str) -> str:
     return f"{mean} {unit}" + (f" (at most {highest})" if highest != mean else "")
 
 
-def _power_off_with_remedy(text: str, infos: Sequence[GpuInfo]) -> Finding:
+def _power_off_finding_with_fix(text: str, infos: Sequence[GpuInfo]) -> Finding:
     kinds = filter(None, map(gpu_table.find_gpu_type, (info.name for info in infos)))
     if any(kind.unified_memory for kind in kinds):
         fix = (

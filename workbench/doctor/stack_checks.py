@@ -10,10 +10,10 @@ from workbench.doctor.engine_packages import TITLES, EnginePackages
 from workbench.doctor.examination import Examination
 from workbench.doctor.table import (
     Architecture,
-    architecture_of,
+    architecture_of_capability,
     load_doctor_table,
-    package_rules,
-    pinned_versions,
+    load_package_rules,
+    versions_pinned_by_package,
 )
 from workbench.engines.catalog import version_key
 from workbench.model.findings import Finding, Level
@@ -22,7 +22,7 @@ FLASHINFER = "flashinfer-python"
 _NEW_VENV = "install {} alone in a new venv, so that it brings the packages it was built with"
 
 
-def check_known_versions(seen: Examination) -> Iterator[Finding]:
+def check_versions_are_known(seen: Examination) -> Iterator[Finding]:
     """Report engines whose Python does not answer, and GPUs that are too new to be in the table of
     versions (table.json)."""
     for stack in seen.packages:
@@ -55,7 +55,7 @@ def check_torch_cpu_build(seen: Examination) -> Iterator[Finding]:
                 f"the torch of {stack.engine} is built without CUDA: {stack.engine} cannot "
                 "use the GPUs"
             )
-            yield _stack_finding(
+            yield _package_finding(
                 stack, Level.ERROR, "stack.cpu-build", text, _NEW_VENV.format(stack.engine), "torch"
             )
 
@@ -74,7 +74,7 @@ def check_driver_cuda(seen: Examination) -> Iterator[Finding]:
             needed = table["drivers"].get(str(built[0]))
             fix = f"install driver {needed} or newer" if needed else "install a newer driver"
             fix += f", or {stack.engine} built for CUDA {have[0]}"
-            yield _stack_finding(
+            yield _package_finding(
                 stack,
                 Level.ERROR,
                 "stack.driver",
@@ -88,7 +88,7 @@ def check_driver_cuda(seen: Examination) -> Iterator[Finding]:
                 f"{about}; {that}: programs run, but kernels that are compiled at run time "
                 "may not load"
             )
-            yield _stack_finding(
+            yield _package_finding(
                 stack,
                 Level.HINT,
                 "stack.driver-minor",
@@ -103,7 +103,7 @@ def check_torch_cuda(seen: Examination) -> Iterator[Finding]:
     """Report a torch that was built for a CUDA version without full support for a GPU of this host."""
     oldest = load_doctor_table()["oldest_architecture"]
     for stack, capability in product(seen.packages, seen.compute_capabilities):
-        built, row = version_key(stack.cuda), architecture_of(capability)
+        built, row = version_key(stack.cuda), architecture_of_capability(capability)
         about = f"the torch of {stack.engine} is built for CUDA {stack.cuda}"
         if not built:
             continue
@@ -116,7 +116,7 @@ def check_torch_cuda(seen: Examination) -> Iterator[Finding]:
                 f"{_NEW_VENV.format(stack.engine)}; it needs torch for CUDA {row.cuda_full} or "
                 "newer"
             )
-            yield _stack_finding(
+            yield _package_finding(
                 stack, Level.ERROR, "stack.cuda-arch", text, fix, "torch", row.source
             )
         elif row and built < version_key(row.cuda_full):
@@ -128,7 +128,7 @@ def check_torch_cuda(seen: Examination) -> Iterator[Finding]:
                 f"use a build for CUDA {row.cuda_full}, or set TRITON_PTXAS_PATH to ptxas of "
                 f"CUDA {row.nvcc} or later"
             )
-            yield _stack_finding(
+            yield _package_finding(
                 stack, Level.WARN, "stack.cuda-partly", text, fix, "torch", row.source
             )
         elif built >= version_key(oldest["cuda"]) and version_key(capability) < version_key(
@@ -136,40 +136,42 @@ def check_torch_cuda(seen: Examination) -> Iterator[Finding]:
         ):
             text = f"{about}, which has no code for compute capability {capability} any more"
             fix = f"install {stack.engine} built for CUDA 12"
-            yield _stack_finding(
+            yield _package_finding(
                 stack, Level.ERROR, "stack.cuda-dropped", text, fix, "torch", oldest["source"]
             )
 
 
-def check_packages(seen: Examination) -> Iterator[Finding]:
+def check_package_gpu_support(seen: Examination) -> Iterator[Finding]:
     """Report versions of torch, FlashInfer and the engines that do not support a GPU of this host."""
     for stack, capability in product(seen.packages, seen.compute_capabilities):
-        row = architecture_of(capability)
+        row = architecture_of_capability(capability)
         if row is None:
             continue
         yield from _report_old_packages(stack, row)
         rules = [
             r
-            for r in package_rules()
-            if capability in r.capabilities and _is_below(stack, r.package, r.below)
+            for r in load_package_rules()
+            if capability in r.capabilities and _is_package_older(stack, r.package, r.below)
         ]
         for rule in rules[:1]:  # the oldest bound that is missed is the worst
             text = rule.text.format(version=stack.versions[rule.package], arch=row.name)
-            yield _stack_finding(
+            yield _package_finding(
                 stack, rule.level, "stack.engine-arch", text, rule.fix, rule.package, rule.source
             )
 
 
 def _report_old_packages(stack: EnginePackages, row: Architecture) -> Iterator[Finding]:
     # otherwise `check_torch_cuda` judges the build itself
-    if stack.cuda is None and _is_below(stack, "torch", row.torch):
+    if stack.cuda is None and _is_package_older(stack, "torch", row.torch):
         text = f"torch {stack.versions['torch']} of {stack.engine} is older than {row.name}"
         fix = (
             f"{_NEW_VENV.format(stack.engine)}; it needs torch {row.torch} or newer for CUDA "
             f"{row.cuda_full}"
         )
-        yield _stack_finding(stack, Level.ERROR, "stack.torch-arch", text, fix, "torch", row.source)
-    if row.flashinfer and _is_below(stack, FLASHINFER, row.flashinfer):
+        yield _package_finding(
+            stack, Level.ERROR, "stack.torch-arch", text, fix, "torch", row.source
+        )
+    if row.flashinfer and _is_package_older(stack, FLASHINFER, row.flashinfer):
         text = (
             f"FlashInfer {stack.versions[FLASHINFER]} of {stack.engine} has no kernels for "
             f"{row.name}"
@@ -178,7 +180,7 @@ def _report_old_packages(stack: EnginePackages, row: Architecture) -> Iterator[F
             f"install a {stack.engine} with FlashInfer {row.flashinfer} or newer, or choose "
             "another attention backend"
         )
-        yield _stack_finding(
+        yield _package_finding(
             stack, Level.WARN, "stack.flashinfer-arch", text, fix, FLASHINFER, row.source
         )
 
@@ -188,7 +190,7 @@ def check_pinned_versions(seen: Examination) -> Iterator[Finding]:
     built with."""
     for stack in seen.packages:
         for package, version in stack.versions.items():
-            needs = stack.needs.get(package) or pinned_versions(package, version)
+            needs = stack.needs.get(package) or versions_pinned_by_package(package, version)
             for name, wanted in needs.items():
                 have = stack.versions.get(name)
                 if have is None or name not in TITLES:
@@ -201,7 +203,7 @@ def check_pinned_versions(seen: Examination) -> Iterator[Finding]:
                 )
                 fix = f"pip install '{name}=={wanted[0]}', or {_NEW_VENV.format(stack.engine)}"
                 level = Level.HINT if package == "torch" else Level.WARN
-                yield _stack_finding(
+                yield _package_finding(
                     stack,
                     level,
                     "stack.pins",
@@ -220,7 +222,7 @@ def check_nccl(seen: Examination) -> Iterator[Finding]:
         if found and built and f"nvidia-nccl-cu{built[0]}" not in found:
             other = ", ".join(f"{name} {stack.versions[name]}" for name in found)
             text = f"{stack.engine} has {other}, and its torch is built for CUDA {stack.cuda}"
-            yield _stack_finding(
+            yield _package_finding(
                 stack,
                 Level.WARN,
                 "stack.nccl",
@@ -257,11 +259,11 @@ def check_cuda_toolkit(seen: Examination) -> Iterator[Finding]:
                 "set CUDA_HOME"
             )
             source = "https://github.com/flashinfer-ai/flashinfer/issues/1919"
-            yield _stack_finding(stack, Level.WARN, "cuda.nvcc", text, fix, FLASHINFER, source)
+            yield _package_finding(stack, Level.WARN, "cuda.nvcc", text, fix, FLASHINFER, source)
         return
     have = version_key(values.nvcc_version)
     evidence = f"{values.nvcc}: release {values.nvcc_version}"
-    for row in filter(None, map(architecture_of, seen.compute_capabilities)):
+    for row in filter(None, map(architecture_of_capability, seen.compute_capabilities)):
         if have and have < version_key(row.nvcc):
             text = (
                 f"nvcc {values.nvcc_version} cannot compile for {row.name}: kernels built at "
@@ -282,7 +284,7 @@ def check_cuda_toolkit(seen: Examination) -> Iterator[Finding]:
             yield Finding(Level.HINT, "cuda.nvcc-torch", text, fix=fix, evidence=evidence)
 
 
-def _is_below(stack: EnginePackages, package: str, bound: str) -> bool:
+def _is_package_older(stack: EnginePackages, package: str, bound: str) -> bool:
     have = version_key(stack.versions.get(package))
     return bool(have) and have < version_key(bound)
 
@@ -293,7 +295,7 @@ def _is_same_version(have: str, wanted: str) -> bool:
     return have == wanted or ("+" not in wanted and have.partition("+")[0] == wanted)
 
 
-def _stack_finding(
+def _package_finding(
     stack: EnginePackages,
     level: Level,
     code: str,
@@ -310,11 +312,11 @@ def _stack_finding(
 
 
 CHECKS = (
-    check_known_versions,
+    check_versions_are_known,
     check_driver_cuda,
     check_torch_cuda,
     check_torch_cpu_build,
-    check_packages,
+    check_package_gpu_support,
     check_pinned_versions,
     check_nccl,
     check_cuda_toolkit,

@@ -56,7 +56,7 @@ def load_doctor_table() -> Mapping[str, Any]:
 
 
 @cache
-def architecture_of(capability: str | None) -> Architecture | None:
+def architecture_of_capability(capability: str | None) -> Architecture | None:
     """Return the architecture with a compute capability such as "12.0"; None if the table does not
     contain it."""
     for row in load_doctor_table()["architectures"]:
@@ -66,7 +66,7 @@ def architecture_of(capability: str | None) -> Architecture | None:
 
 
 @cache
-def package_rules() -> tuple[PackageRule, ...]:
+def load_package_rules() -> tuple[PackageRule, ...]:
     return tuple(
         PackageRule(
             **{**row, "capabilities": tuple(row["capabilities"]), "level": Level(row["level"])}
@@ -75,7 +75,7 @@ def package_rules() -> tuple[PackageRule, ...]:
     )
 
 
-def pinned_versions(package: str, version: str) -> Mapping[str, tuple[str, ...]]:
+def versions_pinned_by_package(package: str, version: str) -> Mapping[str, tuple[str, ...]]:
     """Return the versions of other packages with which this release of an engine's package was
     built, by package name; {} if unknown."""
     rows: list[dict[str, str]] = load_doctor_table()["pins"]["rows"]
@@ -83,7 +83,7 @@ def pinned_versions(package: str, version: str) -> Mapping[str, tuple[str, ...]]
     return {name: (pin,) for name, pin in row.items() if name not in ("package", "version")}
 
 
-def is_below(value: float | None, limit: float) -> TypeGuard[float]:
+def is_known_and_below(value: float | None, limit: float) -> TypeGuard[float]:
     """Return whether a value is known and below a limit."""
     return value is not None and value < limit
 

@@ -331,7 +331,7 @@ def test_a_driver_that_was_not_read_is_not_called_missing() -> None:
     """Another finding says that the GPUs could not be read in time."""
     unread = Examination(HostFacts("box", "local"))
     assert not any(finding.code.startswith("driver.") for finding in all_findings(unread))
-    assert dict(facts_text.fact_lines(unread))["driver"] == "not read"
+    assert dict(facts_text.labels_and_fact_texts(unread))["driver"] == "not read"
     # the time for a reading ends before that for all of the GPUs, and after the agent's own
     assert 2 * HUNG_CALL_S < READING_S <= GPUS_S - 2
 
@@ -341,7 +341,7 @@ def test_without_a_gpu_no_stack_is_wrong() -> None:
         HEALTHY
     )
     assert codes(cpu) == {"driver.no-library"}
-    assert "torch 2.13.0+cpu (without CUDA)" in dict(facts_text.fact_lines(cpu))[""]
+    assert "torch 2.13.0+cpu (without CUDA)" in dict(facts_text.labels_and_fact_texts(cpu))[""]
 
 
 @pytest.mark.parametrize(
@@ -356,7 +356,7 @@ def test_a_limit_is_shown_in_a_unit_that_fits(
     memlock_kib: int, files_hard: int | None, limits: str
 ) -> None:
     seen = values(memlock_kib=memlock_kib, files_hard=files_hard)(HEALTHY)
-    assert dict(facts_text.fact_lines(seen))["limits"].endswith(limits)
+    assert dict(facts_text.labels_and_fact_texts(seen))["limits"].endswith(limits)
 
 
 def test_every_row_of_the_table_names_its_source() -> None:

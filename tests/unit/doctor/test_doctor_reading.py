@@ -149,8 +149,8 @@ def test_a_part_that_hangs_or_fails_is_named() -> None:
 
     async def work() -> TimedParts:
         parts = TimedParts()
-        assert await parts.read_within_limit("the clock", asyncio.sleep(60, 1), 0.01, 0) == 0
-        assert await parts.read_within_limit("the disk", fail(), 5, 7) == 7
+        assert await parts.read_part_within_limit("the clock", asyncio.sleep(60, 1), 0.01, 0) == 0
+        assert await parts.read_part_within_limit("the disk", fail(), 5, 7) == 7
         return parts
 
     found = asyncio.run(work()).problems
@@ -163,7 +163,7 @@ def test_a_lost_host_ends_the_examination() -> None:
         raise HostUnreachable("gone", host="box")
 
     with pytest.raises(HostUnreachable):
-        asyncio.run(TimedParts().read_within_limit("the disk", lose(), 5, LocalHost()))
+        asyncio.run(TimedParts().read_part_within_limit("the disk", lose(), 5, LocalHost()))
 
 
 ESCAPES = r"release 1=2 \033]52;c;cHduZWQ=\007\033[2J x"

@@ -101,8 +101,11 @@ def text_of(paths: GpuPaths, code: str) -> tuple[str, str]:
 def test_a_host_on_which_all_is_right_has_no_finding() -> None:
     paths = multi_gpu.parse_gpu_paths(seen(), tried(), "vllm")
     assert not gpu_path_findings(paths)
-    assert multi_gpu_text.path_matrix(paths) == [("GPU 0", "·", "27.0"), ("GPU 1", "27.0", "·")]
-    lines = dict(multi_gpu_text.trial_lines(paths))
+    assert multi_gpu_text.copy_matrix_rows(paths) == [
+        ("GPU 0", "·", "27.0"),
+        ("GPU 1", "27.0", "·"),
+    ]
+    lines = dict(multi_gpu_text.labels_and_trial_texts(paths))
     assert lines["all-reduce"] == "1 MiB over 2 GPUs: 55 µs, every byte right"
     assert lines["GPU 0"] == "slot PCIE3, 0000:01:00.0, PCIe 4 x16 (31.5 GB/s), ACS no redirect"
 
@@ -113,7 +116,7 @@ def test_the_devices_of_torch_are_matched_by_uuid_and_not_by_their_place() -> No
     )
     text, _ = text_of(paths, "paths.wrong-bytes")
     assert text.startswith("7 bytes of a copy from GPU 1 to GPU 0 arrived wrong, the first at 4096")
-    assert multi_gpu_text.path_matrix(paths)[1] == ("GPU 1", "? WRONG", "·")
+    assert multi_gpu_text.copy_matrix_rows(paths)[1] == ("GPU 1", "? WRONG", "·")
 
 
 def test_a_slow_path_names_the_slot_of_the_slower_link() -> None:
@@ -186,7 +189,7 @@ def test_a_collective_that_works_without_p2p_says_so() -> None:
 )
 def test_a_trial_that_could_not_begin_says_why(printed: list[dict[str, Any]], said: str) -> None:
     paths = multi_gpu.parse_gpu_paths(seen(), printed, "vllm")
-    assert said in text_of(paths, "paths.untried")[0] and not multi_gpu_text.path_matrix(paths)
+    assert said in text_of(paths, "paths.untried")[0] and not multi_gpu_text.copy_matrix_rows(paths)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -207,7 +210,10 @@ def test_no_answer_of_a_program_raises(seed: int) -> None:
         printed = [one for one in map(spoilt, tried()) if isinstance(one, dict)]
         paths = multi_gpu.parse_gpu_paths(first if isinstance(first, dict) else {}, printed, "vllm")
         gpu_path_findings(paths)
-        shown = [*multi_gpu_text.path_matrix(paths), *multi_gpu_text.trial_lines(paths)]
+        shown = [
+            *multi_gpu_text.copy_matrix_rows(paths),
+            *multi_gpu_text.labels_and_trial_texts(paths),
+        ]
         assert "\x1b" not in json.dumps(shown)
 
 

@@ -151,7 +151,7 @@ def test_recorded_answers_drive_the_checks_and_the_alerts(readings: list[Telemet
     assert measured["pcie-errors"] == [None, 0.0, 0.0, 0.0]
     assert measured["gpu-memory"][GB10] is None, "the host's memory"
     assert measured["temperature"][TI] is None, "no limit is known"
-    shown = [text for label, text in facts_text.fact_lines(seen) if label == "not read"]
+    shown = [text for label, text in facts_text.labels_and_fact_texts(seen) if label == "not read"]
     assert {
         "GPU0: ECC, PCIe replays, PCIe replays per minute, PCIe rx, PCIe tx, default power limit, "
         "enforced power limit, fan, highest memory clock, highest power limit, lowest power limit, "

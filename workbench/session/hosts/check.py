@@ -119,13 +119,13 @@ async def _check_host(
         programs = settings.chosen_programs()
         seen, looked, inside = await asyncio.gather(
             examination.examine(session.host, programs, parts),
-            parts.read_within_limit(
+            parts.read_part_within_limit(
                 "the state directory and the clock",
                 _inspect_host(session, entry),
                 _LOOK_TIMEOUT_S,
                 _HostInspection(),
             ),
-            parts.read_within_limit(
+            parts.read_part_within_limit(
                 "the containers",
                 list_containers(session.host, sudo=entry.sudo if entry else None),
                 _LOOK_TIMEOUT_S,
@@ -322,7 +322,7 @@ def _connection_text(facts: HostFacts) -> str:
 
 
 def _gpus_text(seen: Examination) -> str:
-    if not seen.is_driver_known:
+    if not seen.was_driver_read:
         return "not read"
     if seen.gpus:
         counts = Counter(gpu.name for gpu in seen.gpus)

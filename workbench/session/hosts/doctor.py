@@ -51,7 +51,7 @@ class HostReport:
         """The properties of the host as pairs (label, text)."""
         from workbench.doctor import facts_text
 
-        return tuple(facts_text.fact_lines(self.seen))
+        return tuple(facts_text.labels_and_fact_texts(self.seen))
 
     def as_json(self) -> dict[str, Any]:
         seen = self.seen
@@ -74,7 +74,7 @@ async def examine_host(session: Session) -> HostReport:
     HostUnreachable if there is no connection."""
     from workbench.doctor import examination, multi_gpu_checks
     from workbench.doctor.checks import all_findings
-    from workbench.doctor.multi_gpu import read_last_trial, trial_still_applies
+    from workbench.doctor.multi_gpu import read_last_trial, trial_matches_driver_and_gpus
     from workbench.store.config import ConfigStore
 
     parts, config = examination.TimedParts(), ConfigStore()
@@ -82,22 +82,24 @@ async def examine_host(session: Session) -> HostReport:
     programs = HostSettings(session.core, config).chosen_programs()
     seen, rights, runs, own, tried, power_off = await asyncio.gather(
         examination.examine(host, programs, parts),
-        parts.read_within_limit(
+        parts.read_part_within_limit(
             "the rights to change GPUs", session.gpu.rights.load_rights(), RIGHTS_TIMEOUT_S, None
         ),
-        parts.read_within_limit(
+        parts.read_part_within_limit(
             "the runs of Workbench", session.servers.supervisor.runs(), RUNS_TIMEOUT_S, ()
         ),
         _workbench_file_findings(session, config),
-        parts.read_within_limit(
+        parts.read_part_within_limit(
             "the last trial of GPU paths", read_last_trial(host), GPU_PATHS_TIMEOUT_S, None
         ),
-        parts.read_within_limit(
+        parts.read_part_within_limit(
             "the end of the boot before", _power_off_finding(host), POWER_OFF_TIMEOUT_S, None
         ),
     )
     paths = (
-        tried if tried is not None and trial_still_applies(tried, seen.driver, seen.gpus) else None
+        tried
+        if tried is not None and trial_matches_driver_and_gpus(tried, seen.driver, seen.gpus)
+        else None
     )
     about_paths = () if paths is None else multi_gpu_checks.gpu_path_findings(paths)
     found = [

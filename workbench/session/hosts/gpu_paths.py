@@ -53,7 +53,11 @@ def paths_text(
     tested = None
     if paths.tested_unix_s is not None:
         tested = time.strftime("%Y-%m-%d %H:%M", time.localtime(paths.tested_unix_s))
-    return multi_gpu_text.path_matrix(paths), tuple(multi_gpu_text.trial_lines(paths)), tested
+    return (
+        multi_gpu_text.copy_matrix_rows(paths),
+        tuple(multi_gpu_text.labels_and_trial_texts(paths)),
+        tested,
+    )
 
 
 async def try_copies_between_gpus(session: Session, engine: str | None = None) -> PathsReport:
@@ -131,7 +135,7 @@ async def start_findings(
     if len(ends) < 2 or any(gpu.unified_memory or gpu.mig for gpu in ends.values()):
         return ()
     paths = await multi_gpu.read_last_trial(host)
-    if paths is None or not multi_gpu.trial_still_applies(paths, driver, gpus):
+    if paths is None or not multi_gpu.trial_matches_driver_and_gpus(paths, driver, gpus):
         text = "the paths between these GPUs were never tried"
         if paths is not None:
             text = "the GPUs or their driver have changed since the paths between them were tried"

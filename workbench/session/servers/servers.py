@@ -647,14 +647,19 @@ class Servers:
         telemetry = self._core.state.telemetry
         if telemetry is None or not telemetry.infos:
             return ()
-        from workbench.doctor.checks import find_warnings_for_start
-        from workbench.doctor.examination import examine_for_start
+        from workbench.doctor.checks import find_engine_start_warnings
+        from workbench.doctor.examination import examine_for_engine_start
         from workbench.server import preflight
 
         own = preflight.uses_host_files(editor.plan.run_as)
         engine = editor.host_context.found if own else None
-        seen = await examine_for_start(self._core.host, engine, telemetry.driver, telemetry.infos)
-        return (*find_warnings_for_start(seen), *await self._gpu_path_findings(editor, telemetry))
+        seen = await examine_for_engine_start(
+            self._core.host, engine, telemetry.driver, telemetry.infos
+        )
+        return (
+            *find_engine_start_warnings(seen),
+            *await self._gpu_path_findings(editor, telemetry),
+        )
 
     async def _gpu_path_findings(
         self, editor: PlanEditor, telemetry: Telemetry

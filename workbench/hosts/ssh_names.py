@@ -5,18 +5,20 @@ from __future__ import annotations
 
 import base64
 import fnmatch
+import glob
 import hashlib
 import hmac
+import os
 import re
 import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from workbench.model.errors import InputError
 
-_NAME = re.compile(r"(?:[A-Za-z0-9_.][A-Za-z0-9_.-]*@)?[A-Za-z0-9_][A-Za-z0-9_.:%-]*")
+_NAME = re.compile(r"(?:[A-Za-z0-9_.][A-Za-z0-9_.-]*@)?\.?[A-Za-z0-9_][A-Za-z0-9_.:%-]*")
 # ssh_config(5): a keyword, then whitespace or one "=" with whitespace around it, then the arguments
 _DIRECTIVE = re.compile(r"\s*\"?(?P<keyword>[A-Za-z]+)\"?(?:\s*=\s*|\s+)(?P<rest>.*)")
 _ARGUMENT = re.compile(
@@ -62,11 +64,10 @@ def parse_jump_host_and_options(text: str) -> tuple[str, dict[str, Any]]:
 def list_host_aliases(config: Path | None = None) -> list[str]:
     """Return the host aliases in an ssh configuration file, without patterns and without what
     cannot name a host. None means the user's ~/.ssh/config."""
-    names = (
-        n
-        for n in _host_patterns(config or _user_config())
-        if _NAME.fullmatch(n) and len(n) <= _LONGEST
-    )
+    names: list[str] = []
+    for block in _host_blocks(config or _user_config()):
+        usable = (n for n in block.patterns if _NAME.fullmatch(n) and len(n) <= _LONGEST)
+        names += filter(block.applies_to, usable)
     return list(dict.fromkeys(names))
 
 
@@ -77,8 +78,8 @@ def is_known(name: str) -> bool:
     host = name.rpartition("@")[2]
     if "@" in name or "." in host or ":" in host:
         return True
-    patterns = [p for p in _host_patterns(_user_config()) if p != "*"]
-    if any(not p.startswith("!") and fnmatch.fnmatchcase(host, p) for p in patterns):
+    blocks = _host_blocks(_user_config())
+    if any("*" not in block.patterns and block.applies_to(host) for block in blocks):
         return True
     return _is_in_known_hosts(host) or _name_resolves(host)
 
@@ -87,23 +88,61 @@ def _user_config() -> Path:
     return Path.home() / ".ssh" / "config"
 
 
-def _host_patterns(config: Path, depth: int = 0) -> Iterator[str]:
-    """Yield the patterns of all `Host` lines in an ssh configuration file and in the files that it
-    includes."""
+class _HostBlock(NamedTuple):
+    """A `Host` line: its patterns, and those of the `Host` lines below which its file is included."""
+
+    patterns: tuple[str, ...]
+    around: tuple[tuple[str, ...], ...]
+
+    def applies_to(self, name: str) -> bool:
+        """Return whether ssh applies the block to a host called `name`."""
+        return all(_match_patterns(patterns, name) for patterns in (self.patterns, *self.around))
+
+
+def _match_patterns(patterns: tuple[str, ...], name: str) -> bool:
+    """Return whether `name` matches one of the patterns of a `Host` line, and none after a "!"."""
+    positive = [pattern for pattern in patterns if not pattern.startswith("!")]
+    negated = [pattern[1:] for pattern in patterns if pattern.startswith("!")]
+    if any(_match_pattern(pattern, name) for pattern in negated):
+        return False
+    return any(_match_pattern(pattern, name) for pattern in positive)
+
+
+def _match_pattern(pattern: str, name: str) -> bool:
+    return fnmatch.fnmatchcase(name, pattern.replace("[", "[[]"))  # ssh has no sets of characters
+
+
+def _host_blocks(
+    config: Path, around: tuple[tuple[str, ...], ...] = (), open_files: tuple[Path, ...] = ()
+) -> Iterator[_HostBlock]:
+    """Yield the blocks of an ssh configuration file and of the files that it includes.
+    `open_files` are the files that lead to it; a circle ends where it closes."""
     try:
-        lines = config.read_text(errors="replace").splitlines()
+        lines = config.read_text(errors="replace").split("\n")
     except OSError:
         return
+    chain = (config, *open_files)
+    included_in = around
     for line in lines:
         keyword, arguments = _parse_directive(line)
         if keyword == "host":
-            yield from arguments
-        elif keyword == "include" and depth < 8:
-            for pattern in arguments:
-                base = Path(pattern).expanduser()
-                root = base.parent if base.is_absolute() else config.parent / base.parent
-                for found in sorted(root.glob(base.name)):
-                    yield from _host_patterns(found, depth + 1)
+            patterns = tuple(arguments)
+            yield _HostBlock(patterns, around)
+            included_in = (*around, patterns)
+        elif keyword == "match":
+            included_in = around
+        elif keyword == "include":
+            for found in _list_included_files(chain[-1].parent, arguments):
+                if found not in chain:
+                    yield from _host_blocks(found, included_in, chain)
+
+
+def _list_included_files(directory: Path, patterns: list[str]) -> Iterator[Path]:
+    """Yield the files that an `Include` line names. `directory` is that of the user's file."""
+    for pattern in patterns:
+        # Path.expanduser raises for an unknown user, and Path.glob finds hidden files
+        path = directory / os.path.expanduser(pattern)  # noqa: PTH111
+        yield from map(Path, sorted(glob.glob(str(path))))  # noqa: PTH207
 
 
 def _parse_directive(line: str) -> tuple[str, list[str]]:

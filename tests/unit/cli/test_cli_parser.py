@@ -145,7 +145,7 @@ def test_a_host_in_front_of_a_command_is_answered_with_the_option(ssh_home: Path
 
 
 def test_ssh_patterns_known_hosts_and_addresses_are_hosts(ssh_home: Path) -> None:
-    (ssh_home / "config").write_text("Host *\n  User me\nHost node-*\n  User me\nInclude more\n")
+    (ssh_home / "config").write_text("Include more\nHost *\n  User me\nHost node-*\n  User me\n")
     (ssh_home / "more").write_text("Host included\n")
     # "192.168.1.61" in sshd(8)
     hashed = "|1|F1E1KeoE/eEWhi10WpGv4OdiO6Y=|3988QV0VE8wmZL7suNrYQLITLCg="

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -214,10 +215,66 @@ def test_host_lines_are_read_as_ssh_reads_them(tmp_path: Path) -> None:
         "\tHOST  one   two # the box under the desk\n"
         "Host=equal\nHost = spaced\n"
         'Host "quoted" next#door\n'
+        "Host .host ..\n"
         "# Host commented\n"
         "HostName other\n"
         'Host "open\n'
         "Host # nothing\n"
     )
-    names = ["tabbed", "one", "two", "equal", "spaced", "quoted"]
+    names = ["tabbed", "one", "two", "equal", "spaced", "quoted", ".host"]
     assert ssh_names.list_host_aliases(config) == names
+
+
+def test_files_are_included_as_ssh_includes_them(tmp_path: Path) -> None:
+    """A wildcard for a directory was not followed, and a file below a `Host` line counted always."""
+    config = tmp_path / "config"
+    files = {
+        "config": f"Include {tmp_path}/*/hosts {tmp_path}/parts/*.conf\n"
+        "Include ~nobody-here/config\n"
+        f"Host gpu-* !gpu-9 build\n  Include {tmp_path}/lab\n",
+        "work/hosts": f"Include {tmp_path}/more\nHost first\n",
+        "more": "Host second\n",
+        "parts/a.conf": "Host third\n",
+        "parts/.b.conf": "Host hidden\n",
+        "lab": "Host gpu-1 gpu-9 elsewhere\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    names = ["second", "first", "third", "build", "gpu-1"]
+    assert ssh_names.list_host_aliases(config) == names
+    assert _names_that_ssh_knows(config, [*names, "hidden", "gpu-9", "elsewhere"]) == names
+
+
+def test_files_are_relative_to_that_of_the_user_and_a_circle_ends(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "config").write_text("Include work/hosts\n")
+    (tmp_path / "work" / "hosts").write_text("Include more config\n")
+    (tmp_path / "work" / "more").write_text("Host wrong-directory\n")
+    (tmp_path / "more").write_text("Host right\n")
+    assert ssh_names.list_host_aliases(tmp_path / "config") == ["right"]
+
+
+def _names_that_ssh_knows(config: Path, names: list[str]) -> list[str]:
+    """Return those of `names` for which ssh finds a `Host` line with the same text."""
+    if shutil.which("ssh") is None:
+        pytest.skip("no ssh here")
+    known = []
+    for name in names:
+        told = subprocess.run(
+            ["ssh", "-v", "-G", "-F", config, name], capture_output=True, text=True, check=True
+        )
+        if f"Applying options for {name}\n" in told.stderr.replace("\r", ""):
+            known.append(name)
+    return known
+
+
+def test_a_pattern_of_the_configuration_knows_the_names_that_ssh_matches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh" / "config").write_text("Host gpu-? !gpu-9\nHost [ab]\nHost *\n")
+    monkeypatch.setattr(ssh_names, "_name_resolves", lambda host: False)
+    known = [name for name in ("gpu-1", "gpu-9", "a", "other") if ssh_names.is_known(name)]
+    assert known == ["gpu-1"]

@@ -32,7 +32,7 @@ from workbench.tui.controllers.series import prepare_sweep_resume
 from workbench.tui.modals import sweep_form
 from workbench.tui.modals.experiment_form import (
     RequestedExperiment,
-    arms_from_changes,
+    arms_from_plan_differences,
     format_arm,
     parse_arm,
 )
@@ -206,15 +206,18 @@ def test_arms_are_made_from_the_differences() -> None:
         PlanDifference("flag", "b", None, True),
         PlanDifference("env", "E", "x", None),
     ]
-    assert arms_from_changes(changes) == (Arm(("a=1",), ("b",), ("E=x",)), Arm(("a=2", "b=on")))
+    assert arms_from_plan_differences(changes) == (
+        Arm(("a=1",), ("b",), ("E=x",)),
+        Arm(("a=2", "b=on")),
+    )
     exact = PlanDifference("flag", "c", 0.8123456789, ["a b", ""])
-    assert arms_from_changes([exact]) == (Arm(("c=0.8123456789",)), Arm(("c='a b' ''",)))
+    assert arms_from_plan_differences([exact]) == (Arm(("c=0.8123456789",)), Arm(("c='a b' ''",)))
     added = [PlanDifference("env", "E", None, "x")]
-    assert arms_from_changes(added) == (Arm(unsets=("E",)), Arm(envs=("E=x",))), (
+    assert arms_from_plan_differences(added) == (Arm(unsets=("E",)), Arm(envs=("E=x",))), (
         "an empty variable is not an unset one"
     )
     with pytest.raises(InputError, match="model"):
-        arms_from_changes([PlanDifference("model", "model", "m", "n")])
+        arms_from_plan_differences([PlanDifference("model", "model", "m", "n")])
 
 
 @pytest.mark.parametrize(
@@ -424,7 +427,7 @@ def test_a_search_has_the_load_of_the_benchmark_before_without_its_schedule() ->
     with pytest.raises(InputError, match="think time"):
         sweep_form.parse_sweep_form({**values, "slo": "ttft<=1s@95%", "think": "soon"}, 4)
     rated = {"input_tokens": 700, "rate": 2.0, "burstiness": 0.5, "requests": 60, "seconds": 30.0}
-    load = sweep_form.make_search_load(rated, wanted)
+    load = sweep_form.search_load_from_bench_fields(rated, wanted)
     assert load == {"input_tokens": 700, "think_time": "2-8", "slo": "ttft<=1000@p95"}
     assert spec_from_fields(None, load).think_time == "2-8"
     traced = {
@@ -438,7 +441,7 @@ def test_a_search_has_the_load_of_the_benchmark_before_without_its_schedule() ->
         "content": "text",
         "think_time": "9",
     }
-    assert sweep_form.make_search_load(traced, wanted._replace(think_time="")) == {
+    assert sweep_form.search_load_from_bench_fields(traced, wanted._replace(think_time="")) == {
         "input_tokens": 700,
         "max_tokens": 50,
         "slo": "ttft<=1000@p95",
@@ -811,4 +814,4 @@ def test_a_sweep_of_memory_clocks_offers_the_clocks_that_every_gpu_has() -> None
         SimpleNamespace(memory_max_mhz=2619, supported_memory_mhz=supported) for supported in clocks
     ]
     state: Any = SimpleNamespace(gpu_infos=infos)
-    assert sweep_form.suggest_values(MEMORY_CLOCKS.label, state) == "1593,2619"
+    assert sweep_form.suggest_values_text(MEMORY_CLOCKS.label, state) == "1593,2619"

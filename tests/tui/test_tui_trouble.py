@@ -22,8 +22,8 @@ from workbench.tui.cells import row_width
 from workbench.tui.formats import bench_progress_text
 from workbench.tui.modals.gpu_confirm import (
     affected_gpu_rows,
-    check_finding_rows,
-    has_more_details,
+    has_details_beyond_summary,
+    load_check_finding_rows,
     setting_change_rows,
     setting_note_rows,
 )
@@ -310,10 +310,12 @@ def test_many_processes_share_a_line_until_the_details_are_asked_for() -> None:
     assert "GPU0-3  4 x RTX PRO 6000" in text and "GPU-0000" not in text
     assert "4242 VLLM::EngineCor, 3 more: servers of Workbench" in text
     assert "90 train.py, 91 train.py: not started by Workbench" in text
-    listed = said(affected_gpu_rows(state, [0, 1, 2, 3], processes, 72, one_row_each=True))
+    listed = said(affected_gpu_rows(state, [0, 1, 2, 3], processes, 72, is_detailed=True))
     assert "4245 VLLM::EngineCor on GPU3: a server of Workbench" in listed
     assert all(f"GPU{n}  RTX PRO 6000" in listed for n in range(4)) and "GPU-0000" in listed
-    assert has_more_details([0, 1], processes) and not has_more_details([3], processes)
+    assert has_details_beyond_summary([0, 1], processes) and not has_details_beyond_summary(
+        [3], processes
+    )
 
 
 def test_gpus_with_the_same_finding_share_a_paragraph_and_the_worst_comes_first() -> None:
@@ -322,7 +324,7 @@ def test_gpus_with_the_same_finding_share_a_paragraph_and_the_worst_comes_first(
         *(f"GPU{n}: {held}" for n in range(3)),
         "GPU3: power limit 200 W has no effect: requested 200 W, 230 W drawn",
     ]
-    lines = said(check_finding_rows(findings, 100)).splitlines()
+    lines = said(load_check_finding_rows(findings, 100)).splitlines()
     assert lines[0].startswith("▲ GPU3: power limit 200 W has no effect")
     assert (
         "ok GPU0-2: power limit 200 W is in force: 99 W drawn"

@@ -44,7 +44,7 @@ from workbench.report.formats.stated_load import require_exportable_load
 from workbench.session.bench.spec import spec_from_fields
 from workbench.tui.modals.bench_form import IN_FORM, bench_fields_from_values
 from workbench.tui.modals.declared_fields import option_text
-from workbench.tui.modals.sweep_form import RequestedSweep, make_search_load
+from workbench.tui.modals.sweep_form import RequestedSweep, search_load_from_bench_fields
 from workbench.tui.pages.result import result_load_text
 
 NO_NUMBERS = ("12", "", None, True, float("nan"), float("inf"), -(10**400), 10**400)
@@ -234,7 +234,9 @@ def test_a_search_for_users_has_no_option_that_it_decides() -> None:
     wanted = RequestedSweep("users", [], None, {}, "ttft<=500@p95")
     for option in OF_A_SEARCH:
         assert option.dest not in of_command
-        assert option.field not in make_search_load({option.field: other_value(option)}, wanted)
+        assert option.field not in search_load_from_bench_fields(
+            {option.field: other_value(option)}, wanted
+        )
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from workbench.model.server_run import ServerState
 from workbench.tui.controllers.base import Controller
 from workbench.tui.modals.bench_form import BenchForm, bench_fields_from_values
 from workbench.tui.modals.form import Values
-from workbench.tui.modals.launch import StartPlan
+from workbench.tui.modals.launch import ConfirmStart
 
 _WHEN_READY = "; the benchmark starts when the server is READY"
 _AGAIN = "Restart with the plan, benchmark as before, compare with the previous result."
@@ -101,7 +101,7 @@ class BenchController(Controller):
             self.show_message("there is no benchmark to repeat yet", Level.WARN, next_step)
             return
 
-        def restart_and_compare(page: StartPlan) -> None:
+        def restart_and_compare(page: ConfirmStart) -> None:
             self.go_to_pane("results")
             self.run_measurement(
                 partial(self.session.bench.restart_and_compare_results, quality=page.with_answers),

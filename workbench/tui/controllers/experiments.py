@@ -23,7 +23,7 @@ from workbench.tui.formats import clock_text
 from workbench.tui.modals.base import PickModal
 from workbench.tui.modals.experiment_form import (
     RequestedExperiment,
-    arms_from_changes,
+    arms_from_plan_differences,
     experiment_form,
     metric_choice_label,
     parse_experiment_form,
@@ -141,7 +141,7 @@ class ExperimentController(SeriesController[Experiment]):
         try:
             changes = self.session.servers.changes_against_running()
             if changes:
-                return arms_from_changes(changes)
+                return arms_from_plan_differences(changes)
         except WorkbenchError:  # the form explains what A cannot be
             return None
         altered: dict[str, Any] = {}
@@ -293,7 +293,7 @@ class ExperimentController(SeriesController[Experiment]):
         if not changes:
             return Arm(), Arm(), "A is the plan as it is loaded. Write into B what B changes."
         try:
-            return *arms_from_changes(changes), about
+            return *arms_from_plan_differences(changes), about
         except InputError as error:
             return (
                 Arm(),

@@ -36,10 +36,10 @@ from workbench.tui.modals.form import Values
 from workbench.tui.modals.gpu_confirm import (
     ConfirmSettings,
     PlannedChange,
-    check_finding_rows,
     consent_rows,
-    has_more_details,
-    running_measurement_name,
+    has_details_beyond_summary,
+    load_check_finding_rows,
+    running_measurement_kind,
     running_measurement_warning_rows,
     setting_command_rows,
     settings_report_rows,
@@ -49,7 +49,7 @@ from workbench.tui.modals.gpu_settings import (
     Suggestion,
     parse_settings_form,
     settings_form,
-    split_settings_with_labels,
+    split_into_labelled_settings,
     suggestion_from_entries,
 )
 from workbench.tui.modals.launch import other_measurement_warning_rows
@@ -115,7 +115,7 @@ class GpuController(Controller):
         """Return `error`, which rejects the GPU settings `wanted`, with the label of the invalid
         setting in front of its message. To find that setting, make a dry run with each setting
         alone."""
-        for name, alone in split_settings_with_labels(wanted.settings):
+        for name, alone in split_into_labelled_settings(wanted.settings):
             try:
                 await self.session.gpu.apply_settings(alone, wanted.gpu, dry_run=True)
             except InputError as its:
@@ -210,13 +210,13 @@ class GpuController(Controller):
         `_ask_consent` does."""
         state = self.state
 
-        def make_change_rows(width: int, listed: bool = False) -> list[Row]:
-            rows = consent_rows(state, change, width, listed)
+        def make_change_rows(width: int, is_detailed: bool = False) -> list[Row]:
+            rows = consent_rows(state, change, width, is_detailed)
             return [*rows, *paragraph_rows(closing_text, width, "dim")]
 
         detailed: RowMaker | None = None
-        if has_more_details(change.gpu_indexes, change.processes):
-            detailed = partial(make_change_rows, listed=True)
+        if has_details_beyond_summary(change.gpu_indexes, change.processes):
+            detailed = partial(make_change_rows, is_detailed=True)
         asks = any(c.right or c.foreign for c in change.commands)
         self._ask_consent(
             "These commands change the GPUs",
@@ -553,7 +553,7 @@ class GpuController(Controller):
         on_trial = bool(self.state.alterations)
         self._open_settings_page(
             "What the load showed",
-            lambda width: check_finding_rows(findings, width),
+            lambda width: load_check_finding_rows(findings, width),
             keys,
             is_on_trial=on_trial,
         )
@@ -588,7 +588,7 @@ class GpuController(Controller):
 def _is_host_being_measured(state: SessionState) -> bool:
     """Return whether this Workbench or anybody else measures on the host now. A change of a GPU
     setting would disturb the measurement."""
-    return state.host.measured_by is not None or bool(running_measurement_name(state))
+    return state.host.measured_by is not None or bool(running_measurement_kind(state))
 
 
 def _are_all_settings_in_force(report: SettingsReport) -> bool:

@@ -22,7 +22,7 @@ from workbench.tui.modals.ask import (
 from workbench.tui.modals.base import PickModal
 from workbench.tui.modals.form import Field, Form, Values
 from workbench.tui.modals.launch import (
-    StartPlan,
+    ConfirmStart,
     command_rows,
     external_server_rows,
     finding_rows,
@@ -112,7 +112,7 @@ class ServerController(Controller):
             if panes.active == before:
                 self.go_to_pane("log")
 
-        def start_server_in_background(_: StartPlan) -> None:
+        def start_server_in_background(_: ConfirmStart) -> None:
             # A start that is rejected leaves the user at the pane where the plan can be corrected.
             self.run_in_background(self._start_planned_server(), show_log_if_same_pane)
 
@@ -121,7 +121,7 @@ class ServerController(Controller):
     async def show_start_plan(
         self,
         plan: PlanView,
-        on_consent: Callable[[StartPlan], None],
+        on_consent: Callable[[ConfirmStart], None],
         reopen_page: Callable[[], Awaitable[None]],
         *,
         followup_text: str = "",
@@ -145,7 +145,7 @@ class ServerController(Controller):
                 *running_series_warning_rows(self.state, width),
             ]
 
-        page = StartPlan(
+        page = ConfirmStart(
             plan,
             server,
             changes or (),

@@ -19,9 +19,9 @@ from workbench.tui.modals.form import Values
 from workbench.tui.modals.gpu_confirm import PlannedChange
 from workbench.tui.modals.sweep_form import (
     RequestedSweep,
-    make_search_load,
+    is_gpu_setting_sweep,
     parse_sweep_form,
-    sets_gpu_setting,
+    search_load_from_bench_fields,
     sweep_form,
 )
 from workbench.tui.pages.live import MeasurementPage, SweepPage
@@ -81,7 +81,7 @@ class SweepController(SeriesController[Sweep]):
                 return
             wanted = parse_sweep_form(values, count)
             self.session.screen_memory.store_form("sweep", values)
-            if sets_gpu_setting(wanted):
+            if is_gpu_setting_sweep(wanted):
                 self._confirm_gpu_sweep(wanted, server.run_id)
             else:
                 self.start_measurement(lambda: self._run_sweep(wanted))
@@ -146,7 +146,7 @@ async def _search_user_capacity(session: Session, wanted: RequestedSweep, load: 
     from workbench.session.series.user_capacity import UserLevels
 
     return await session.sweeps.run_user_capacity_search(
-        UserLevels(), **make_search_load(load, wanted)
+        UserLevels(), **search_load_from_bench_fields(load, wanted)
     )
 
 
@@ -154,7 +154,9 @@ async def _search_rate_capacity(session: Session, wanted: RequestedSweep, load: 
     from workbench.session.series.rate_capacity import RateRange
 
     rates = RateRange(horizon_s=wanted.horizon_s)
-    return await session.sweeps.run_rate_capacity_search(rates, **make_search_load(load, wanted))
+    return await session.sweeps.run_rate_capacity_search(
+        rates, **search_load_from_bench_fields(load, wanted)
+    )
 
 
 def _load_without_fields(load: Load, *names: str) -> dict[str, Any]:

@@ -60,9 +60,9 @@ class Question(TextThenChoices[T]):
 
 
 class Confirm(Question[bool]):
-    """A question that closes with True for yes and False for no. Yes is off until the end of the
-    text was visible. `default` is the choice on which
-    the cursor begins; callers pass False if yes would lose data."""
+    """A question that closes with True for yes, False for no, and None for escape. Before the end
+    of the text was visible, yes only scrolls on. With `default`, the cursor begins on yes,
+    otherwise on no."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "choose('yes')", show=False),

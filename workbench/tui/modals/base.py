@@ -140,25 +140,25 @@ class TextThenChoices(Modal[T], Generic[T]):
     agreement = ""
 
     def make_text(self, make_text_rows: RowMaker, reserved_rows: int) -> TextAboveChoices:
-        """Return the text of the box."""
+        """Make and return the text of the box."""
         self.body = TextAboveChoices(
-            make_text_rows, reserved_rows=reserved_rows, on_end=self._enable_agreement
+            make_text_rows, reserved_rows=reserved_rows, on_end=self._enable_agreement_choice
         )
         return self.body
 
     def make_choices(
         self, items: Sequence[Choice], on_choose: Callable[[str], object], preselected: str
     ) -> Choices:
-        """Return the list of choices."""
+        """Make and return the list of choices, with the cursor on the choice `preselected`."""
         self.wanted = list(items)
         self.choices = Choices(items, self._choose_or_scroll, preselected)
         self.choose = on_choose
         return self.choices
 
     def on_mount(self) -> None:
-        self.call_after_refresh(self._disable_agreement)
+        self.call_after_refresh(self._disable_agreement_choice)
 
-    def _disable_agreement(self) -> None:
+    def _disable_agreement_choice(self) -> None:
         if self.agreement and not self.body.end_seen:
             items = []
             for name, text, role in self.wanted:
@@ -167,7 +167,7 @@ class TextThenChoices(Modal[T], Generic[T]):
                 items.append((name, text, role))
             self.choices.set_items(items)
 
-    def _enable_agreement(self) -> None:
+    def _enable_agreement_choice(self) -> None:
         if self.agreement:
             self.choices.set_items(self.wanted)
 
@@ -279,7 +279,7 @@ class PickModal(Modal[str]):
             parts.append(
                 Entry(
                     placeholder=placeholder,
-                    on_submit=self._submit_text,
+                    on_submit=self._close_with_item_or_text,
                     on_change=self._filter_choices,
                 )
             )
@@ -292,7 +292,9 @@ class PickModal(Modal[str]):
         found = fuzzy.best_scored(self.all, lambda item: self.score(text, item))
         self.choices.set_items(found, keep_cursor=False)
 
-    def _submit_text(self, text: str) -> None:
+    def _close_with_item_or_text(self, text: str) -> None:
+        """Close with the item under the cursor. If no item matches, close with the typed `text`, or
+        do nothing where the user may not enter one."""
         if self.choices.current_item is not None:
             self.dismiss(self.choices.current_item[0])
         elif self.free and text.strip():

@@ -12,11 +12,11 @@ from workbench.model.declared_options import DeclaredOption
 from workbench.model.errors import InputError
 from workbench.model.load_spec import OF_A_TRACE, ONLY_OF_A_TRACE, OPTIONS
 from workbench.tui.cells import Row, paragraph_rows
-from workbench.tui.modals.declared_fields import field_from_option, option_text, parse_option
+from workbench.tui.modals.declared_fields import field_from_option, option_text, parse_option_field
 from workbench.tui.modals.form import Field, Form, Values
 
 Profiles = Mapping[str, tuple[str, Mapping[str, Any]]]
-STANDING = {  # source of the first values -> its description
+SOURCE_DESCRIPTIONS = {  # source of the first values -> its description
     "as before": "as in the last benchmark",
     "preset's own": "as the preset suggests",
     "standard": "Workbench's standard",
@@ -32,10 +32,10 @@ def bench_fields_from_values(values: Values) -> dict[str, Any]:
     """Return the values of the form as BenchSpec fields, by field name. Raise InputError for an
     invalid value."""
     made: dict[str, Any] = {}
-    if values.get("profile", "as before") not in STANDING:
+    if values.get("profile", "as before") not in SOURCE_DESCRIPTIONS:
         made["profile"] = values["profile"]
     for option in IN_FORM:
-        made[option.dest] = parse_option(option, values)
+        made[option.dest] = parse_option_field(option, values)
         if not option.argument:
             option.check(made[option.dest])
     if made["trace_file"]:
@@ -52,14 +52,15 @@ def bench_fields_from_values(values: Values) -> dict[str, Any]:
     return made
 
 
-def _bench_fields_for_trace(made: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that have an effect beside a trace. Its streams are those of a trace: the
-    form's number is that of a load without one. Raise InputError for a second source of prompts."""
-    if made["prompts_file"]:
+def _bench_fields_for_trace(form_fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the form's fields that have an effect on the replay of a trace. The number of
+    streams has none, because the trace has its own. Raise InputError if the form also names a
+    prompts file."""
+    if form_fields["prompts_file"]:
         raise InputError("a trace and a prompts file exclude each other: leave one of them empty")
     of_the_trace = (option.dest for option in OF_A_TRACE)
     without = (*of_the_trace, "profile", "concurrency")
-    return {name: value for name, value in made.items() if name not in without}
+    return {name: value for name, value in form_fields.items() if name not in without}
 
 
 class BenchForm(Form):
@@ -90,7 +91,7 @@ class BenchForm(Form):
     def _load_summary_rows(self, values: Values, width: int) -> list[Row]:
         """Return rows with the purpose of the chosen profile and the values of the hidden fields."""
         chosen = values.get("profile", "")
-        title = STANDING.get(chosen) or self.profiles.get(chosen, ("",))[0]
+        title = SOURCE_DESCRIPTIONS.get(chosen) or self.profiles.get(chosen, ("",))[0]
         return [*paragraph_rows(title, width), *load_description_rows(values, width)]
 
     def update_after_field_change(self, field_name: str) -> None:
@@ -108,7 +109,7 @@ def _option_field(option: DeclaredOption, spec: BenchSpec) -> Field:
     value = ""
     if not option.argument and option not in ONLY_OF_A_TRACE:  # those are named each time
         value = getattr(spec, option.field)
-    return field_from_option(option, value, detail=option.dest not in _ALWAYS_SHOWN)
+    return field_from_option(option, value, is_detail=option.dest not in _ALWAYS_SHOWN)
 
 
 def _form_fields(spec: BenchSpec, profiles: Profiles, source_text: str) -> tuple[Field, ...]:
@@ -122,6 +123,7 @@ def _form_fields(spec: BenchSpec, profiles: Profiles, source_text: str) -> tuple
 
 
 def _check_values(values: Values) -> None:
+    """Raise InputError for an invalid value, or if there are fewer requests than streams."""
     made = bench_fields_from_values(values)
     if "trace_file" in made:
         return
@@ -141,7 +143,7 @@ def load_description_rows(values: Values, width: int) -> list[Row]:
     except InputError:  # enter shows the error
         return []
     if "trace_file" in made:
-        return paragraph_rows(_replay_text(made), width, "dim", "  ")
+        return paragraph_rows(_trace_replay_text(made), width, "dim", "  ")
     what = count_of(made["input_tokens"], "prompt token")
     if made.get("prompts_file"):
         what = made["prompts_file"]
@@ -162,14 +164,15 @@ def load_description_rows(values: Values, width: int) -> list[Row]:
     return paragraph_rows(text, width, "dim", "  ")
 
 
-def _replay_text(made: Mapping[str, Any]) -> str:
-    """Return what a benchmark with a trace does. The other fields have no effect on it."""
-    text = f"replays {made['trace_file']}: "
-    if made["first"] is not None:
-        text += f"its first {made['first']} requests, "
+def _trace_replay_text(fields: Mapping[str, Any]) -> str:
+    """Return a description of the load that replays a trace. `fields` is that of
+    `bench_fields_from_values`."""
+    text = f"replays {fields['trace_file']}: "
+    if fields["first"] is not None:
+        text += f"its first {fields['first']} requests, "
     text += "each at its time and with its lengths"
-    if made["speed"] is not None:
-        text += f", at {made['speed']:g} times the speed"
-    if made["seconds"] is not None:
-        text += f", at most {made['seconds']:g} s"
-    return f"{text}; warm-up {count_of(made['warmup'], 'request')}"
+    if fields["speed"] is not None:
+        text += f", at {fields['speed']:g} times the speed"
+    if fields["seconds"] is not None:
+        text += f", at most {fields['seconds']:g} s"
+    return f"{text}; warm-up {count_of(fields['warmup'], 'request')}"

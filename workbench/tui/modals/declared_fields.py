@@ -29,8 +29,8 @@ def option_text(value: object) -> str:
     return number_text(value) if isinstance(value, float) else str(value)
 
 
-def field_from_option(option: DeclaredOption, value: object, *, detail: bool) -> Field:
-    """Return the field of an option with its first value. A detail is hidden at first."""
+def field_from_option(option: DeclaredOption, value: object, *, is_detail: bool) -> Field:
+    """Return the field of an option with the first value `value`. A detail is hidden at first."""
     choices: tuple[str, ...] = ()
     match option.kind:
         case Switch():
@@ -38,11 +38,12 @@ def field_from_option(option: DeclaredOption, value: object, *, detail: bool) ->
         case Choice():
             choices = option.kind.choices
     label = option.label.replace("±", G.plus_minus)
-    return Field(option.dest, label, option_text(value), option.hint, choices, detail=detail)
+    return Field(option.dest, label, option_text(value), option.hint, choices, detail=is_detail)
 
 
-def parse_option(option: DeclaredOption, values: Values) -> Any:
-    """Return the value of the option's field in the form. Raise InputError if it is invalid."""
+def parse_option_field(option: DeclaredOption, values: Values) -> Any:
+    """Return the value of the option's field in the form; None if the field is empty and the option
+    may be without a value. Raise InputError if the text of the field is invalid."""
     name, label = option.dest, option.label
     match option.kind:
         case OptionalWhole() | Factor() if not values[name].strip():

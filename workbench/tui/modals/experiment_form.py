@@ -17,8 +17,8 @@ from workbench.model.plan import PlanDifference
 from workbench.model.settings import GpuSettings, parse_setting_argument
 from workbench.tui.cells import Row, paragraph_rows
 from workbench.tui.formats import duration_text, value_text
-from workbench.tui.modals.declared_fields import field_from_option, parse_option
-from workbench.tui.modals.form import Field, Form, Values, fill_fields
+from workbench.tui.modals.declared_fields import field_from_option, parse_option_field
+from workbench.tui.modals.form import Field, Form, Values, fill_fields_with_last_values
 from workbench.tui.widgets.experiment import format_arm_as_words
 
 COMPARED, NOT_COMPARED = "compared", "not compared"
@@ -38,8 +38,8 @@ DECIDING = {metric_choice_label(name): name for name in names_of_deciding_metric
 IN_FORM = {option.field: option for option in OPTIONS if option.label}
 
 
-def _declared_field(field: str, *, detail: bool = False) -> Field:
-    return field_from_option(IN_FORM[field], IN_FORM[field].default, detail=detail)
+def _form_field_of_option(name: str, *, is_detail: bool = False) -> Field:
+    return field_from_option(IN_FORM[name], IN_FORM[name].default, is_detail=is_detail)
 
 
 class RequestedExperiment(NamedTuple):
@@ -48,10 +48,10 @@ class RequestedExperiment(NamedTuple):
     options: dict[str, Any]
 
 
-def arms_from_changes(changes: Sequence[PlanDifference]) -> tuple[Arm, Arm]:
+def arms_from_plan_differences(changes: Sequence[PlanDifference]) -> tuple[Arm, Arm]:
     """Return the arms (A, B) for an experiment about `changes`, the differences between a running
-    server and the plan. A has the value before each change and B the value after it. Raise
-    InputError for a change that is neither a flag nor an environment variable."""
+    server and the plan. A has the server's values and B those of the plan. Raise InputError for a
+    change that is neither of a flag nor of an environment variable."""
     a: dict[str, list[str]] = {"sets": [], "unsets": [], "envs": []}
     b: dict[str, list[str]] = {"sets": [], "unsets": [], "envs": []}
     for change in changes:
@@ -135,7 +135,7 @@ def parse_experiment_form(values: Values) -> RequestedExperiment:
         raise InputError("A and B are the same; enter the change to test in the field B")
     options: dict[str, Any] = {"metric": DECIDING[values["metric"]]}
     for option in IN_FORM.values():
-        value = parse_option(option, values)
+        value = parse_option_field(option, values)
         if value is not None:
             option.check(value)
             options[option.field] = value
@@ -163,20 +163,21 @@ def experiment_form(
     intro_text: str,
     load_text: str,
     estimate_s: Callable[[RequestedExperiment], float | None],
-    answers_cost_text: Callable[[RequestedExperiment], str],
+    warnings_and_cost_text: Callable[[RequestedExperiment], str],
     last_values: Mapping[str, str] | None = None,
 ) -> Form:
     """Return the form of a new experiment. `intro_text` says where A and B come from, and
     `load_text` describes the benchmark of each run. `estimate_s` returns the duration in seconds,
-    None if unknown, and `answers_cost_text` what comparing the answers adds, "" for nothing.
-    `last_values` has the texts of the fields when the user last accepted the form."""
+    None if unknown. `warnings_and_cost_text` returns which values the engine may not have and what
+    comparing the answers adds, "" for neither. `last_values` has the texts of the fields when the
+    user last accepted the form."""
     fields: tuple[Field, ...] = (
         Field("a", "A", format_arm(a), wide=True),
         Field("b", "B", format_arm(b), wide=True),
-        _declared_field("pairs"),
-        _declared_field("until_pct"),
+        _form_field_of_option("pairs"),
+        _form_field_of_option("until_pct"),
         Field("metric", "decided by", "tok/s", "chosen before the runs", tuple(DECIDING)),
-        _declared_field("match_temperature_c", detail=True),
+        _form_field_of_option("match_temperature_c", is_detail=True),
         Field(
             "twin",
             "twin host",
@@ -192,10 +193,10 @@ def experiment_form(
             (COMPARED, NOT_COMPARED),
             detail=True,
         ),
-        _declared_field("max_minutes", detail=True),
+        _form_field_of_option("max_minutes", is_detail=True),
     )
 
-    fields = fill_fields(fields, last_values or {})
+    fields = fill_fields_with_last_values(fields, last_values or {})
 
     def make_hints(values: Values) -> Mapping[str, str]:
         listed = ", ".join(f"{n} pairs {pct:g} %" for n, pct in SHOWS_PCT.items())
@@ -209,9 +210,9 @@ def experiment_form(
         time = "the time is known after a first benchmark of this load"
         if seconds is not None:
             time = f"about {duration_text(seconds)}"
-        said = f"{count} runs of {load_text}, and a first run that is discarded"
-        rows = paragraph_rows(f"{said}: {time}", width, "strong", "  ")
-        if cost := answers_cost_text(wanted):
+        runs = f"{count} runs of {load_text}, and a first run that is discarded"
+        rows = paragraph_rows(f"{runs}: {time}", width, "strong", "  ")
+        if cost := warnings_and_cost_text(wanted):
             rows += paragraph_rows(cost, width, "dim", "  ")
         return rows
 

@@ -134,8 +134,8 @@ class FlagEdit(Modal[bool]):
         return chosen
 
     def _memory_effect_rows(self, width: int) -> list[Row]:
-        """Return the row that says how the typed or chosen value would change the memory estimate;
-        [] if the effect is unknown."""
+        """Return rows that say how the typed or chosen value would change the memory estimate, or
+        why that value is invalid; [] for a row of the plan whose effect is never estimated."""
         if self.estimate is None:
             return []
         try:
@@ -170,16 +170,16 @@ class FlagEdit(Modal[bool]):
         if text == UNSET:
             self.action_remove()
         elif text.strip() or (may_be_empty and not self.secret):
-            self._change_plan(partial(self.set_value, text.strip()))
+            self._change_plan_or_show_error(partial(self.set_value, text.strip()))
         elif self.secret or self.row.value is None:
             self.dismiss(False)
         else:
             self.action_remove()
 
     def action_remove(self) -> None:
-        self._change_plan(self.unset)
+        self._change_plan_or_show_error(self.unset)
 
-    def _change_plan(self, change: Callable[[], None]) -> None:
+    def _change_plan_or_show_error(self, change: Callable[[], None]) -> None:
         """Change the plan and close the box, or show why the plan cannot be changed."""
         try:
             change()
@@ -193,7 +193,7 @@ class FlagEdit(Modal[bool]):
 
 
 def _flag_fact_texts(spec: FlagSpec) -> Iterator[str]:
-    """Yield what a catalog says of a flag, besides its help."""
+    """Yield what a catalog says of a flag besides its help, such as its kind and its default."""
     if spec.area:
         yield spec.area
     yield f"{spec.kind} {range_text(spec.minimum, spec.maximum)}".rstrip()

@@ -44,7 +44,9 @@ class Field:
     lines: bool = False  # a pasted text may have several lines
 
 
-def fill_fields(fields: Sequence[Field], last_values: Mapping[str, str]) -> tuple[Field, ...]:
+def fill_fields_with_last_values(
+    fields: Sequence[Field], last_values: Mapping[str, str]
+) -> tuple[Field, ...]:
     """Return the fields with the values of `last_values`, which maps field names to texts. A value
     that is not among the options of its field is ignored."""
     filled = []
@@ -198,7 +200,7 @@ class Form(Modal[Values]):
 
     def _summary_rows(self, width: int) -> list[Row]:
         """Return the rows below the fields, which describe the values. While a typed value is
-        invalid, return the error instead."""
+        invalid, return the error instead; [] while the form shows a problem."""
         if self.problem or self.make_summary is None:
             return []
         try:
@@ -212,12 +214,12 @@ class Form(Modal[Values]):
                 field.options,
                 field.value,
                 lambda _: self.update_after_field_change(field.name),
-                self._accept_values,
+                self._check_and_accept_values,
                 self.handle_unmatched_key,
             )
         return Entry(
             field.value,
-            on_submit=self._accept_values,
+            on_submit=self._check_and_accept_values,
             select=not field.secret,
             secret=field.secret,
             lines=field.lines,
@@ -306,7 +308,7 @@ class Form(Modal[Values]):
                 self.action_unfold()
             self.set_focus(self.inputs[faulty.name])
 
-    def _accept_values(self, _: str = "") -> None:
+    def _check_and_accept_values(self, _: str = "") -> None:
         values = self.values
         try:
             if self.check is not None:
@@ -319,9 +321,9 @@ class Form(Modal[Values]):
         elif not self.is_busy:
             self.is_busy = True
             self.show_key_hints(self.doing)
-            self.run_worker(self._run_submit(self.submit, values), exit_on_error=False)
+            self.run_worker(self._submit_values_and_close(self.submit, values), exit_on_error=False)
 
-    async def _run_submit(self, submit: Submit, values: Values) -> None:
+    async def _submit_values_and_close(self, submit: Submit, values: Values) -> None:
         """Call `submit` with the accepted values. Close the form if `submit` succeeds, otherwise
         show its error in the form."""
         problem = ""
@@ -359,6 +361,8 @@ def _field_named_in_problem(problem: str, fields: Sequence[Field]) -> Field | No
 
 # values of fields, for `check`
 def parse_whole_number(values: Values, name: str, label: str, minimum: int = 1) -> int:
+    """Return the number in the field `name`. If the text is not a whole number of at least
+    `minimum`, raise InputError with `label` in the message."""
     text = values[name]
     if not text.isdecimal() or len(text) > _MOST_DIGITS or int(text) < minimum:
         raise InputError(f"{label}: expected a whole number of at least {minimum}, got “{text}”")

@@ -51,7 +51,7 @@ FORCE = {
 }
 
 
-KNOWN = {
+VALUE_SOURCES = {
     "read": "read from the driver",
     "journal": "set by Workbench before",
     "default": "the driver's default",
@@ -70,24 +70,25 @@ OF_WHOM = {
 
 class PlannedChange(NamedTuple):
     """A change of GPU settings before it is made: what each command would do, and the processes on
-    the GPUs (None if they are unknown). If the change ends by itself, `back` has the commands that
-    restore the values before."""
+    the GPUs (None if they are unknown). If the change ends by itself, `restore_commands` has the
+    commands that restore the values before."""
 
-    planned: Sequence[SettingOutcome]
+    planned_outcomes: Sequence[SettingOutcome]
     processes: Sequence[Process] | None
-    back: Sequence[SettingCommand] = ()
+    restore_commands: Sequence[SettingCommand] = ()
 
     @property
     def commands(self) -> Sequence[SettingCommand]:
-        return [*(o.command for o in self.planned), *self.back]
+        return [*(o.command for o in self.planned_outcomes), *self.restore_commands]
 
     @property
     def gpu_indexes(self) -> Sequence[int]:
+        """The numbers of the GPUs that the commands change, and HOST_INDEX if they change the host."""
         return sorted({c.gpu_index for c in self.commands})
 
 
-def running_measurement_name(state: SessionState) -> str:
-    """Return what this Workbench measures now, which a change of a GPU setting would disturb; "" if it
+def running_measurement_kind(state: SessionState) -> str:
+    """Return the kind of measurement that this Workbench runs now, such as "benchmark"; "" if it
     measures nothing."""
     if state.experiment in state.running_series:
         return "experiment"
@@ -100,35 +101,36 @@ def running_measurement_name(state: SessionState) -> str:
 
 def running_measurement_warning_rows(state: SessionState, width: int) -> list[Row]:
     """Return a warning that this Workbench is measuring; [] if it is not."""
-    what = running_measurement_name(state)
+    what = running_measurement_kind(state)
     if not what:
         return []
-    said = f"! A running {what} is disturbed: its result would mix both settings."
-    return [*paragraph_rows(said, width, "warn", "  "), ()]
+    text = f"! A running {what} is disturbed: its result would mix both settings."
+    return [*paragraph_rows(text, width, "warn", "  "), ()]
 
 
 def consent_rows(
-    state: SessionState, change: PlannedChange, width: int, one_row_each: bool = False
+    state: SessionState, change: PlannedChange, width: int, is_detailed: bool = False
 ) -> list[Row]:
     """Return the rows that a user reads before a change of GPU settings: who measures on the host,
-    the GPUs and their processes, the values before and requested, the commands, and the notes."""
+    the GPUs and their processes, the values before and requested, the commands, and the notes. If
+    `is_detailed` is true, each GPU and each process has a row of its own."""
     password = state.host.sudo_password
     rows = [
         *other_measurement_warning_rows(state.host.measured_by, width),
         *running_measurement_warning_rows(state, width),
-        *affected_gpu_rows(state, change.gpu_indexes, change.processes, width, one_row_each),
+        *affected_gpu_rows(state, change.gpu_indexes, change.processes, width, is_detailed),
         (),
-        *setting_change_rows(change.planned, width),
+        *setting_change_rows(change.planned_outcomes, width),
         (),
-        *setting_command_rows([o.command for o in change.planned], width, password),
+        *setting_command_rows([o.command for o in change.planned_outcomes], width, password),
     ]
-    if change.back:
+    if change.restore_commands:
         rows += [
             (),
             (("Back at the end", "strong"),),
-            *setting_command_rows(change.back, width, password),
+            *setting_command_rows(change.restore_commands, width, password),
         ]
-    return [*rows, (), *setting_note_rows(change.planned, width)]
+    return [*rows, (), *setting_note_rows(change.planned_outcomes, width)]
 
 
 def gpu_label(gpu_index: int) -> str:
@@ -140,13 +142,13 @@ def affected_gpu_rows(
     gpu_indexes: Sequence[int],
     processes: Sequence[Process] | None,
     width: int,
-    one_row_each: bool = False,
+    is_detailed: bool = False,
 ) -> list[Row]:
     """Return rows with the names of the GPUs that have the numbers `gpu_indexes`, and the processes
     on these GPUs. Equal GPUs share a row, and so do the servers of Workbench and the other
-    programs; if `one_row_each` is true, each GPU and each process has its own. `processes` is None
+    programs; if `is_detailed` is true, each GPU and each process has its own. `processes` is None
     if the processes are unknown."""
-    rows = _gpu_name_rows(state, gpu_indexes, one_row_each)
+    rows = _gpu_name_rows(state, gpu_indexes, is_detailed)
     if processes is None:
         return [
             *rows,
@@ -159,7 +161,7 @@ def affected_gpu_rows(
     for ours in (True, False):
         same = {key: on for key, on in where.items() if key[2] is ours}
         one, several, role = OF_WHOM[ours]
-        if one_row_each or len(same) == 1:
+        if is_detailed or len(same) == 1:
             for (pid, what, _), on in same.items():
                 if len(gpu_indexes) > 1:
                     what += f" on {gpus_text(on)}"
@@ -167,7 +169,7 @@ def affected_gpu_rows(
                 rows += paragraph_rows(text, width, role, "        ")
         elif same:
             programs = [(pid, what) for pid, what, _ in same]
-            rows.append(((_programs_line(programs, several, width), role),))
+            rows.append(((_fitting_processes_text(programs, several, width), role),))
     if not all(ours for _, _, ours in where):
         rows += paragraph_rows(
             "! Other programs use these GPUs: the change affects them too.", width, "warn", "  "
@@ -175,19 +177,19 @@ def affected_gpu_rows(
     return rows
 
 
-def has_more_details(gpu_indexes: Sequence[int], processes: Sequence[Process] | None) -> bool:
-    """Return whether a list shows more than the summary: there are several GPUs, or several
-    processes of a kind."""
+def has_details_beyond_summary(
+    gpu_indexes: Sequence[int], processes: Sequence[Process] | None
+) -> bool:
+    """Return whether the detailed rows of `affected_gpu_rows` show more than the short ones. They do
+    if there are several GPUs, several servers of Workbench, or several other programs."""
     concerned = {(pid, ours) for index, pid, _, ours in processes or () if index in gpu_indexes}
     of_each_kind = Counter(ours for _, ours in concerned)
     return max(len(gpu_indexes), *of_each_kind.values(), 0) > 1
 
 
-def _gpu_name_rows(
-    state: SessionState, gpu_indexes: Sequence[int], one_row_each: bool
-) -> list[Row]:
+def _gpu_name_rows(state: SessionState, gpu_indexes: Sequence[int], is_detailed: bool) -> list[Row]:
     """Return rows with the names of GPUs: one row for GPUs with the same name, or, if
-    `one_row_each`, one for each with its UUID."""
+    `is_detailed`, one for each with its UUID."""
     infos = {info.index: info for info in state.gpu_infos}
     alike: dict[tuple[str, str], list[int]] = {}
     for index in gpu_indexes:
@@ -196,7 +198,7 @@ def _gpu_name_rows(
             name = "CPUs of the host"
         elif index in infos:
             name, uuid = short_gpu_name(infos[index].name), infos[index].uuid
-        if not one_row_each and len(gpu_indexes) > 1:
+        if not is_detailed and len(gpu_indexes) > 1:
             uuid = ""
         alike.setdefault((name, uuid), []).append(index)
     rows: list[Row] = []
@@ -209,8 +211,11 @@ def _gpu_name_rows(
     return rows
 
 
-def _programs_line(processes: Sequence[tuple[int, str]], origin_text: str, width: int) -> str:
-    """Return one line with as many of the processes, each (pid, name), as have room."""
+def _fitting_processes_text(
+    processes: Sequence[tuple[int, str]], origin_text: str, width: int
+) -> str:
+    """Return one line with as many of the processes, each (pid, name), as have room. If there is
+    none for even one, return how many there are."""
     most = len(processes)
     for shown in range(most, 0, -1):
         names = ", ".join(f"{pid} {what}" for pid, what in processes[:shown])
@@ -223,32 +228,33 @@ def _programs_line(processes: Sequence[tuple[int, str]], origin_text: str, width
 
 def setting_change_rows(planned: Sequence[SettingOutcome], width: int) -> list[Row]:
     """Return a table of the planned changes of GPU settings: GPU, setting, present value, requested
-    value, and how the present value is known. GPUs with the same change share a row. The present
+    value, and the source of the present value. GPUs with the same change share a row. The present
     value is not always the one that a revert restores, which is "before" on the form."""
     alike: dict[tuple[str, str, str, str], list[int]] = {}
     for o in planned:
         word, now = setting_name(o.command.setting), setting_value(o.command.setting, o.before)
         wanted = setting_value(o.command.setting, o.command.value)
-        known = KNOWN.get(o.before_known, o.before_known)
-        alike.setdefault((word, now, wanted, known), []).append(o.command.gpu_index)
+        source = VALUE_SOURCES.get(o.before_known, o.before_known)
+        alike.setdefault((word, now, wanted, source), []).append(o.command.gpu_index)
     cells = (9, 17, 15, 15) if width >= 90 else (8, 17, 13, 13)
     heads = zip(("", "setting", "now", "requested"), cells, strict=True)
     rows: list[Row] = [(("".join(pad_text(text, size) for text, size in heads), "head"),)]
-    for (word, now, wanted, known), indexes in alike.items():
+    for (word, now, wanted, source), indexes in alike.items():
         texts = (gpus_text(indexes), word, now, wanted)
         shown = zip(texts, cells, ("title", "text", "text", "strong"), strict=True)
         row = [(pad_text_with_gap(text, size), role) for text, size, role in shown]
-        rows.append((*row, (known, "dim")))
+        rows.append((*row, (source, "dim")))
     return rows
 
 
 def setting_note_rows(planned: Sequence[SettingOutcome], width: int) -> list[Row]:
-    """Return the notes about the planned commands as rows, each different note once."""
+    """Return the notes about the planned commands as rows, each different note once. A note about a
+    missing permission is left out, because `setting_command_rows` shows it."""
     notes: list[str] = []
     rights: list[str] = []  # listed below the commands
     for o in planned:
-        notes += split_sentences(f"{o.command.note}; {o.message}")
-        rights += split_sentences(o.command.right or "")
+        notes += split_at_semicolons(f"{o.command.note}; {o.message}")
+        rights += split_at_semicolons(o.command.right or "")
     rows: list[Row] = []
     for note in dict.fromkeys(notes):
         if note not in rights:
@@ -256,11 +262,11 @@ def setting_note_rows(planned: Sequence[SettingOutcome], width: int) -> list[Row
     return rows
 
 
-def split_sentences(text: str) -> list[str]:
+def split_at_semicolons(text: str) -> list[str]:
     return list(filter(None, map(str.strip, text.split("; "))))
 
 
-def check_finding_rows(findings: Sequence[str], width: int) -> list[Row]:
+def load_check_finding_rows(findings: Sequence[str], width: int) -> list[Row]:
     """Return rows for what a check under load found about each GPU setting. GPUs with the same
     finding share a paragraph."""
     alike: dict[str, list[int]] = {}
@@ -275,31 +281,30 @@ def check_finding_rows(findings: Sequence[str], width: int) -> list[Row]:
             alike.setdefault(finding, [])
     rows: list[Row] = []
     for text, indexes in sorted(
-        alike.items(), key=lambda one: _SEVERE.index(_outcome_sign_and_role(one[0])[1])
+        alike.items(), key=lambda one: _SEVERE.index(_finding_sign_and_role(one[0])[1])
     ):
-        first, *more = split_sentences(text) or [""]
-        sign, role = _outcome_sign_and_role(first)
+        first, *more = split_at_semicolons(text) or [""]
+        sign, role = _finding_sign_and_role(first)
         if indexes:
             first = f"{gpus_text(indexes)}: {first}"
         rows += paragraph_rows(f"{sign} {first}", width, role, "  ")
         rows += [*stack_paragraphs((f"  {line}" for line in more), width, "text", "  "), ()]
-    said = rows or [
-        *paragraph_rows("The load gave no evidence about the settings.", width, "dim"),
-        (),
-    ]
+    if not rows:
+        text = "The load gave no evidence about the settings."
+        rows = [*paragraph_rows(text, width, "dim"), ()]
     where = (
         "The GPU's row on the main screen shows this until the settings change, and every "
         "result records it."
     )
-    return [*said, *paragraph_rows(where, width, "dim")]
+    return [*rows, *paragraph_rows(where, width, "dim")]
 
 
-def _outcome_sign_and_role(text: str) -> Run:
-    if "no effect" in text:
+def _finding_sign_and_role(finding: str) -> Run:
+    if "no effect" in finding:
         return G.alert, "warnb"
-    if "capped by" in text:
+    if "capped by" in finding:
         return G.alert, "warn"
-    if "is in force" in text or text.endswith(" is on"):
+    if "is in force" in finding or finding.endswith(" is on"):
         return "ok", "good"
     return "!", "text"
 
@@ -404,7 +409,10 @@ def settings_report_rows(report: SettingsReport, width: int) -> list[Row]:
         rows += [*paragraph_rows(f"! {report.recovery.text}", width, "warn"), ()]
     if report.outcomes:
         heads = ("", "setting", "before", "requested", "reads", "in force")
-        rows += [((_aligned_text(width, *heads), "head"),), *_outcome_rows(report.outcomes, width)]
+        rows += [
+            ((_report_table_line(width, *heads), "head"),),
+            *_outcome_rows(report.outcomes, width),
+        ]
     else:
         rows += paragraph_rows("Nothing to do: no setting was altered.", width, "dim")
     if report.rolled_back:
@@ -425,20 +433,20 @@ def settings_report_rows(report: SettingsReport, width: int) -> list[Row]:
     return rows
 
 
-def _aligned_text(width: int, *cells: str) -> str:
+def _report_table_line(width: int, *cells: str) -> str:
     *first, last = cells
-    sized = zip(first, _column_sizes(width), strict=True)
+    sized = zip(first, _report_column_cells(width), strict=True)
     return "".join(pad_text_with_gap(text, size) for text, size in sized) + last
 
 
-def _column_sizes(width: int) -> tuple[int, ...]:
+def _report_column_cells(width: int) -> tuple[int, ...]:
     return (9, 17, 16, 15, 15) if width >= 96 else (8, 17, 12, 12, 12)
 
 
 def _outcome_rows(outcomes: Sequence[SettingOutcome], width: int) -> list[Row]:
     alike: dict[tuple[object, ...], list[SettingOutcome]] = {}
     for o in outcomes:
-        said = (
+        shown = (
             o.ok,
             str(o.before),
             str(o.requested),
@@ -446,7 +454,7 @@ def _outcome_rows(outcomes: Sequence[SettingOutcome], width: int) -> list[Row]:
             o.in_force,
             _message_without_gpu(o),
         )
-        alike.setdefault((o.command.setting, str(o.command.value), *said), []).append(o)
+        alike.setdefault((o.command.setting, str(o.command.value), *shown), []).append(o)
     rows: list[Row] = []
     for same in alike.values():
         rows += _rows_of_equal_outcomes(same, width)
@@ -466,15 +474,15 @@ def _rows_of_equal_outcomes(equal_outcomes: Sequence[SettingOutcome], width: int
     word, asked = setting_name(o.command.setting), o.requested
     if asked is None:
         asked = o.command.value
-    (said, role), message_role = FORCE[o.in_force], "dim"
+    (outcome_text, role), message_role = FORCE[o.in_force], "dim"
     if not o.ok:
-        said, role, message_role = "x failed", "bad", "warn"
+        outcome_text, role, message_role = "x failed", "bad", "warn"
     values = [setting_value(o.command.setting, value) for value in (o.before, asked, o.read_back)]
-    line = _aligned_text(
+    line = _report_table_line(
         width, gpus_text(one.command.gpu_index for one in equal_outcomes), word, *values, ""
     )
-    rows: list[Row] = [((line, "text"), (said, role))]
-    if len(values[0]) >= _column_sizes(width)[2]:
+    rows: list[Row] = [((line, "text"), (outcome_text, role))]
+    if len(values[0]) >= _report_column_cells(width)[2]:
         rows += paragraph_rows(f"      before: {values[0]}", width, "text", "      ")
-    lines = (f"      {line}" for line in split_sentences(o.message))
+    lines = (f"      {line}" for line in split_at_semicolons(o.message))
     return [*rows, *stack_paragraphs(lines, width, message_role, "        ")]

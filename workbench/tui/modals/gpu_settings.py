@@ -74,7 +74,7 @@ def suggestion_from_entries(entries: Sequence[SettingsEntry], preset_id: str) ->
         return None
     which, settings, reason = next((e for e in entries if e[0] == "all"), entries[0])
     texts = dict.fromkeys((setting.name for setting in SETTINGS), "")
-    for setting in _settings_in(settings):
+    for setting in _settings_with_value(settings):
         texts[setting.name] = setting.input_text(settings[setting.key])
     return Suggestion({"gpu": which, **texts}, reason, preset_id)
 
@@ -93,23 +93,27 @@ class SettingsForm(Form):
                 self.set_field(field.name, "")
 
 
-def split_settings_with_labels(settings: GpuSettings) -> list[tuple[str, GpuSettings]]:
+def split_into_labelled_settings(settings: GpuSettings) -> list[tuple[str, GpuSettings]]:
     """Return one pair for each setting in `settings`: its label, and a GpuSettings with only this
     setting."""
-    return [(s.label, GpuSettings({s.key: settings[s.key]})) for s in _settings_in(settings)]
+    return [
+        (s.label, GpuSettings({s.key: settings[s.key]})) for s in _settings_with_value(settings)
+    ]
 
 
-def _settings_in(settings: GpuSettings) -> list[Setting]:
+def _settings_with_value(settings: GpuSettings) -> list[Setting]:
     """Return the settings that have a value in `settings`, in the order of the form."""
     return [setting for setting in SETTINGS if setting.key in settings]
 
 
 def settings_form(
-    state: SessionState, suggestion: Suggestion | None = None, find_commands: Submit | None = None
+    state: SessionState,
+    suggestion: Suggestion | None = None,
+    look_up_commands: Submit | None = None,
 ) -> SettingsForm:
     """Return the form of GPU settings. `suggestion` has the first texts of its fields.
-    `find_commands` finds the commands for the accepted values, or raises the error that the form
-    shows."""
+    `look_up_commands` looks up the commands for the accepted values, or raises the error that the
+    form shows."""
     gpus = state.gpus
     given, keys = {"gpu": "all"}, ""
     shown_intro: RowMaker | None = None
@@ -151,7 +155,7 @@ def settings_form(
         entry_cells=ENTRY,
         wide=True,
         keys=keys,
-        submit=find_commands,
+        submit=look_up_commands,
         doing="looking up the commands: nothing is changed yet",
     )
 
@@ -191,24 +195,24 @@ def _make_hints(state: SessionState) -> Callable[[Values], Mapping[str, str]]:
             now = _current_value_text(setting, state, chosen)
             allowed = setting.allowed_values_text(known) or f"{NA}: not supported"
             before = _previous_value_text(state, setting, chosen)
-            made[setting.name] = _heading_columns(now, allowed, before)
+            made[setting.name] = _aligned_hint_text(now, allowed, before)
         return made
 
     return make_hints
 
 
-def _heading_columns(now: str, allowed: str, before: str) -> str:
+def _aligned_hint_text(now: str, allowed: str, before: str) -> str:
     return f"{pad_text(now, NOW - 1)} {pad_text(allowed, ALLOWED - 1)} {before}"
 
 
 def _current_value_text(setting: Setting, state: SessionState, chosen: Sequence[GpuSample]) -> str:
-    """Return the present value of a setting on the chosen GPUs as text. For a clock lock, return
-    the present clock, because drivers do not report locks."""
+    """Return the present value of a setting on the chosen GPUs as text; "n/a" if none reports it.
+    For a clock lock, return the present clock, because drivers do not report locks."""
     if setting.of_host:
         telemetry = state.telemetry
         return getattr(telemetry and telemetry.host, setting.reading or "", None) or NA
-    names = _reading_fields_of_setting(setting)
-    known = known_values(_first_available_reading(sample, names) for sample in chosen)
+    fields = _reading_fields_of_setting(setting)
+    known = known_values(_first_reported_value(sample, fields) for sample in chosen)
     if isinstance(setting, SwitchSetting):
         return "/".join(sorted(set(map(setting.format, known)))) or NA
     return _range_text(known, f" {setting.unit}")
@@ -224,8 +228,8 @@ def _reading_fields_of_setting(setting: Setting) -> Sequence[str]:
     return (reading,)
 
 
-def _first_available_reading(sample: GpuSample, names: Sequence[str]) -> Any:
-    for name in names:
+def _first_reported_value(sample: GpuSample, fields: Sequence[str]) -> Any:
+    for name in fields:
         value = getattr(sample, name)
         if value is not None:
             return value
@@ -244,6 +248,8 @@ def _range_text(values: Sequence[float], unit: str) -> str:
 
 
 def _previous_value_text(state: SessionState, setting: Setting, chosen: Sequence[GpuSample]) -> str:
+    """Return the value of a setting before Workbench altered it on the chosen GPUs, as text; "" if
+    it is not altered there."""
     indexes = {s.index for s in chosen} | {HOST_INDEX}
     texts = []
     for alteration in state.alterations:

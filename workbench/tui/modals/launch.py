@@ -135,7 +135,7 @@ def _stopped_by_restart_text(server: ServerStatus) -> str:
     return f"{server.outlived} processes that outlived the server {server.run_id} are"
 
 
-class StartPlan(Modal[bool]):
+class ConfirmStart(Modal[bool]):
     """The page before the start of a server. The enter key starts the server, but it has no effect
     if the plan has an error, or if a start on the host would be refused. The page closes with True
     if the user agrees, and with False if the user chose the change that the reason proposes."""
@@ -207,8 +207,8 @@ class StartPlan(Modal[bool]):
         return (TextBody(self._plan_rows),)
 
     def show_problem(self, problem: Finding | None) -> None:
-        """Show why a start on the host would be refused, and refuse it. None if nothing is known
-        that prevents it."""
+        """Show why a start on the host would be refused, and refuse it. Do nothing for None, which
+        means that nothing is known to prevent the start."""
         if problem is None or not self.is_current:
             return
         self.problem, self.rejected = problem, True
@@ -222,7 +222,7 @@ class StartPlan(Modal[bool]):
             self._redraw()
 
     def _redraw(self) -> None:
-        """Show keys and text again."""
+        """Show the key hints and the text again."""
         self.keys = self._key_hints()
         self.show_key_hints(self.keys)
         for body in self.query(TextBody):
@@ -230,7 +230,7 @@ class StartPlan(Modal[bool]):
 
     def _plan_rows(self, width: int) -> list[Row]:
         plan = self.plan
-        rows = [*self.make_warning_rows(width), *self._head_rows(width)]
+        rows = [*self.make_warning_rows(width), *self._first_step_or_refusal_rows(width)]
         rows.append((("model   ", "dim"), (plan.plan.model, "text")))
         installed = plan.installed or plan.installed_problem
         facts = filter(None, (installed, f"checked against {plan.flag_source_text}"))
@@ -262,8 +262,9 @@ class StartPlan(Modal[bool]):
             rows += [(), (("Hints", "strong"),), *finding_rows(hints, width)]
         return rows
 
-    def _head_rows(self, width: int) -> list[Row]:
-        """Return what the start does first, or why it is refused."""
+    def _first_step_or_refusal_rows(self, width: int) -> list[Row]:
+        """Return rows that say what the start does first, or why it is refused; [] for a start that
+        stops nothing."""
         if self.problem is not None:
             rows = finding_rows([self.problem], width)
             if self.restart:

@@ -29,7 +29,13 @@ from workbench.model.think_time import parse_think_time
 from workbench.session.state import SessionState
 from workbench.tui.cells import Row, paragraph_rows
 from workbench.tui.formats import value_text
-from workbench.tui.modals.form import Field, Form, Values, fill_fields, parse_gpu_index
+from workbench.tui.modals.form import (
+    Field,
+    Form,
+    Values,
+    fill_fields_with_last_values,
+    parse_gpu_index,
+)
 from workbench.tui.widgets.entry import Entry
 
 STREAMS, USERS, RATES, FLAG = "concurrency", "users", "requests/s", "flag"
@@ -80,15 +86,17 @@ class RequestedSweep(NamedTuple):
     think_time: str = ""
 
 
-def sets_gpu_setting(wanted: RequestedSweep) -> bool:
+def is_gpu_setting_sweep(wanted: RequestedSweep) -> bool:
     """Return whether a sweep sets a GPU setting."""
     return any(setting.key == wanted.kind for setting in SWEPT)
 
 
-def make_search_load(bench_fields: Mapping[str, Any], wanted: RequestedSweep) -> dict[str, Any]:
-    """Return the load of a search for users or rates after a benchmark with the fields
-    `bench_fields` of BenchSpec. After the benchmark of a trace, it has synthetic prompts of the
-    trace's mean lengths."""
+def search_load_from_bench_fields(
+    bench_fields: Mapping[str, Any], wanted: RequestedSweep
+) -> dict[str, Any]:
+    """Return the load of a search for users or rates as fields of BenchSpec. It is that of
+    `bench_fields`, the fields of a benchmark, without what the search decides itself. In place of a
+    trace, it has synthetic prompts of the trace's mean lengths."""
     left_out = set(_NOT_KEPT)
     if bench_fields.get("trace_name"):
         left_out.update(_OF_A_TRACE)
@@ -98,7 +106,7 @@ def make_search_load(bench_fields: Mapping[str, Any], wanted: RequestedSweep) ->
     return {**kept, "slo": wanted.slo}
 
 
-def suggest_values(quantity: str, state: SessionState) -> str:
+def suggest_values_text(quantity: str, state: SessionState) -> str:
     """Return suggested values for the swept quantity `quantity` as text, separated by commas; "" if
     there are none. If the quantity is a GPU setting, every GPU that reports its limits allows these
     values."""
@@ -147,10 +155,10 @@ def _evenly_spaced_values_text(low: float, high: float, step_sizes: tuple[int, .
     return ",".join(f"{v:g}" for v in reversed(values))
 
 
-def suggest_flag_values(row: FlagRow | None) -> str:
+def suggest_flag_values_text(row: FlagRow | None) -> str:
     """Return values for a sweep of the flag `row` as text, separated by commas: on and off, some of
     its choices, or numbers around its present value. Return "" for None, for an environment
-    variable, and for a flag without a value."""
+    variable, and for a flag that has neither a value nor a default."""
     if row is None or row.is_env:
         return ""
     if row.spec is not None and row.spec.kind is FlagKind.BOOL:
@@ -162,7 +170,8 @@ def suggest_flag_values(row: FlagRow | None) -> str:
         value = row.default
     if value is None:
         return ""
-    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or value <= 0:
         return value_text(value)
     numbers: list[float] = [value * 0.5, value, value * 2]
     if isinstance(value, float) and value <= 1:
@@ -190,7 +199,7 @@ def parse_sweep_form(values: Values, gpu_count: int) -> RequestedSweep:
         return wanted
     listed = re.split(r"[,\s]+", values["values"].strip(", "))
     for text in listed:
-        if not _is_valid_value(what, text):
+        if not _is_valid_swept_value(what, text):
             raise InputError(f"values: expected numbers with commas between them, got “{text}”")
     if len(listed) < 2:
         raise InputError("values: a sweep needs at least two values")
@@ -237,7 +246,7 @@ def _parse_flags(text: str) -> dict[str, list[str]]:
     return flags
 
 
-def _is_valid_value(quantity: str, text: str) -> bool:
+def _is_valid_swept_value(quantity: str, text: str) -> bool:
     if quantity not in SETTING:
         return re.fullmatch(r"[1-9]\d*", text) is not None
     try:
@@ -263,10 +272,10 @@ def sweep_form(
     first = kinds[0]
     flag_text = ""
     if flag is not None and not flag.is_env:
-        flag_text = f"{flag.name}={suggest_flag_values(flag)}"
+        flag_text = f"{flag.name}={suggest_flag_values_text(flag)}"
     fields = [
         Field("what", "over", first, "left and right change it", kinds),
-        Field("values", "values", suggest_values(first, state), wide=True),
+        Field("values", "values", suggest_values_text(first, state), wide=True),
         Field("flags", "flags", flag_text, wide=True),
         Field("slo", "SLO", bench_spec.slo or SLO, wide=True),
         Field(
@@ -301,14 +310,14 @@ def sweep_form(
 
     return _SweepForm(
         "Sweep",
-        fill_fields(fields, given),
+        fill_fields_with_last_values(fields, given),
         check=check_values,
         make_summary=make_summary_rows,
         accept="start",
         label_cells=10,
         entry_cells=24,
         wide=True,
-        suggest=lambda quantity: suggest_values(quantity, state),
+        suggest=lambda quantity: suggest_values_text(quantity, state),
     )
 
 
@@ -356,7 +365,7 @@ class _SweepForm(Form):
         self.suggest = suggest
 
     def on_mount(self) -> None:
-        self._show_fields()
+        self._show_fields_of_quantity()
 
     def handle_unmatched_key(self, event: events.Key) -> None:
         """Type a key that chooses no quantity into the values."""
@@ -365,7 +374,7 @@ class _SweepForm(Form):
             self.set_focus(entry)
             entry.consume_key(event)
 
-    def _show_fields(self) -> None:
+    def _show_fields_of_quantity(self) -> None:
         shown = OFFERS[self.values["what"]].fields
         for name, line in self.lines.items():
             if name in _OF_SOME_KINDS:
@@ -373,7 +382,7 @@ class _SweepForm(Form):
 
     def update_after_field_change(self, field_name: str) -> None:
         if field_name == "what" and self.lines:
-            self._show_fields()
+            self._show_fields_of_quantity()
             self.set_field("values", self.suggest(self.values["what"]))
             for entry in (self.inputs["values"], self.inputs["flags"], self.inputs["slo"]):
                 if isinstance(entry, Entry):

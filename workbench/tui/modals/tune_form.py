@@ -12,7 +12,7 @@ from workbench.tui.modals.form import (
     Field,
     Form,
     Values,
-    fill_fields,
+    fill_fields_with_last_values,
     parse_positive_number,
     parse_whole_number,
 )
@@ -28,7 +28,8 @@ class RequestedTune(NamedTuple):
 
 
 def parse_tune_form(values: Values) -> RequestedTune:
-    """Return what the form asks for. Raise InputError for an invalid field."""
+    """Return the goal, the limits and the allowed effort from the texts in the form. Raise
+    InputError for an invalid field."""
     try:
         parse_limits(values["limits"])
     except InputError as error:
@@ -59,16 +60,16 @@ def tune_form(
 
     def make_summary_rows(values: Values, width: int) -> list[Row]:
         parse_tune_form(values)
-        said = (
+        text = (
             f"Each run is {load_text}. Limits are such as ttft<=500@p95, power<=400, temp<=83, kld<=0.001: "
             "what breaks one is out, whatever its speed. Next you see the candidates, and nothing "
             "starts before you agree."
         )
-        return paragraph_rows(said, width, "dim", "  ")
+        return paragraph_rows(text, width, "dim", "  ")
 
     return Form(
         "Tune",
-        fill_fields(fields, last_values),
+        fill_fields_with_last_values(fields, last_values),
         check=parse_tune_form,
         make_summary=make_summary_rows,
         accept="plan",

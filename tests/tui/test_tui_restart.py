@@ -7,6 +7,7 @@ import socket
 
 import pytest
 from support.real_screen import RealScreen, on_free_port, shown
+from support.serving import free_port
 
 from workbench.model.server_run import ServerState
 
@@ -45,6 +46,8 @@ def test_the_page_before_a_start_warns_of_a_driver_and_packages_that_do_not_know
 
     async def scenario(s: RealScreen) -> None:
         await s.session.plans.load_preset("sglang-any")
+        s.session.plans.editor.set_flag("port", str(free_port()))
+        s.session.plans.show_plan()
         await s.until("$ sglang serve", lambda: s.state.plan.installed)
         await s.press("s")
         text = await s.until(

@@ -57,6 +57,23 @@ def test_commands_answer_as_they_do_locally(server: Sshd) -> None:
     on(server, work)
 
 
+def test_comments_in_the_configuration_do_not_hide_the_host(server: Sshd, tmp_path: Path) -> None:
+    """asyncssh refused the whole file, which ssh reads: "Extra data at end"."""
+    config = tmp_path / "config"
+    port = f"{server.port} # of the box"
+    identity = f'"{server.client_key_path}" # "mine" and my colleague\'s'
+    config.write_text(server.stanza("noted # under the desk", Port=port, IdentityFile=identity))
+
+    async def main() -> None:
+        host = SshHost("noted", ssh_config=config)
+        try:
+            assert (await host.run(["echo", "here"])).stdout == b"here\n"
+        finally:
+            await host.close()
+
+    asyncio.run(main())
+
+
 def test_a_missing_model_is_not_found(server: Sshd) -> None:
     async def work(host: SshHost) -> None:
         for argv in (

@@ -225,6 +225,16 @@ class SshStream:
             self._release()
 
 
+class _ArgumentsAsInSsh:
+    """What asyncssh's parser of configuration files uses in place of the module shlex. That one
+    takes the words of a comment at the end of a line for further arguments, and refuses the file."""
+
+    split = staticmethod(ssh_names.split_arguments)
+
+
+vars(asyncssh.config)["shlex"] = _ArgumentsAsInSsh
+
+
 class SshHost(BaseHost):
     """A host behind ssh. `address` is an alias of the ssh configuration, HOST or USER@HOST.
     `known_as` is the name that the user sees, if it differs from `address`. `ssh_config` is read

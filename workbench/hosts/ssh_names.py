@@ -152,15 +152,24 @@ def _parse_directive(line: str) -> tuple[str, list[str]]:
     found = _DIRECTIVE.fullmatch(line.rstrip())
     if found is None:
         return "", []
+    try:
+        return found["keyword"].lower(), split_arguments(found["rest"])
+    except ValueError:
+        return "", []
+
+
+def split_arguments(text: str) -> list[str]:
+    """Split a text of an ssh configuration file into its arguments, without their quotes and without
+    a comment at the end. Raises ValueError if a quote is not closed."""
     arguments = []
-    rest = found["rest"]
+    rest = text.strip()
     while rest and not rest.startswith("#"):
         argument = _ARGUMENT.match(rest)
         if argument is None:
-            return "", []
+            raise ValueError("a quote is not closed")
         arguments.append(_QUOTE_OR_ESCAPED.sub(r"\1", argument["argument"]))
         rest = rest[argument.end() :].lstrip()
-    return found["keyword"].lower(), arguments
+    return arguments
 
 
 def _is_in_known_hosts(host: str) -> bool:

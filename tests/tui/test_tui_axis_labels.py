@@ -21,7 +21,7 @@ from workbench.session.bench.row_changes import (
 from workbench.session.state import BenchState
 from workbench.tui.formats import throughput_change_and_role
 from workbench.tui.glyphs import choose_glyphs
-from workbench.tui.panes.results import change_text_and_role
+from workbench.tui.panes.results import short_throughput_change_and_role
 from workbench.tui.widgets.axis_labels import axis_labels
 from workbench.tui.widgets.time_axis import Label, TimeView, label_row
 
@@ -255,5 +255,5 @@ def test_a_change_that_may_be_chance_is_no_gain() -> None:
     # a narrow column keeps the change, without its decimal
     wide = replace(small, rate_error_pct=19.5)
     base = replace(OFF, rate_error_pct=0.9)
-    assert change_text_and_role(wide, base, 9) == ("+1.9%±43", "text")
-    assert change_text_and_role(wide, base, 8) == ("+2%±43", "text")
+    assert short_throughput_change_and_role(wide, base, 9) == ("+1.9%±43", "text")
+    assert short_throughput_change_and_role(wide, base, 8) == ("+2%±43", "text")

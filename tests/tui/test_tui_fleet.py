@@ -17,7 +17,13 @@ from workbench.model.setting_records import Alteration
 from workbench.session.fleet.fleet import Fleet
 from workbench.session.fleet.state import FleetHost, FleetServer, FleetState, fleet_totals
 from workbench.tui.fleet.app import FleetApp
-from workbench.tui.fleet.columns import ORDERS, host_matches, number_texts, server_texts, sort_hosts
+from workbench.tui.fleet.columns import (
+    ORDERS,
+    host_matches_filter,
+    number_column_texts,
+    server_texts,
+    sort_hosts,
+)
 from workbench.tui.fleet.screen import FleetScreen, FleetView
 from workbench.tui.fleet.table import FleetTable
 from workbench.tui.formats import NA
@@ -81,7 +87,7 @@ def test_a_host_that_was_not_searched_for_servers_is_not_called_empty() -> None:
     """For the first two seconds, a host with a READY server had "no server" and 0 tok/s."""
     new, empty = box("new", gpus(1), servers_read=False), box("empty", gpus(1))
     assert [server_texts(host, 20)[0][0] for host in (new, empty)] == [NA, "no server"]
-    assert [number_texts(host, 80)[-1][0].strip() for host in (new, empty)] == [NA, "-"]
+    assert [number_column_texts(host, 80)[-1][0].strip() for host in (new, empty)] == [NA, "-"]
     assert fleet_totals([new, empty]).tok_unknown == 1 and fleet_totals([empty]).tok_unknown == 0
 
 
@@ -211,7 +217,7 @@ def test_the_worst_state_is_first() -> None:
     ],
 )
 def test_the_filter_finds_hosts_by_their_words(words: str, found: list[str]) -> None:
-    assert [host.name for host in FLEET.hosts if host_matches(host, words)] == found
+    assert [host.name for host in FLEET.hosts if host_matches_filter(host, words)] == found
 
 
 def test_no_host_left_by_the_filter_says_so_and_enter_does_nothing() -> None:

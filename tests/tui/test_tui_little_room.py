@@ -10,7 +10,7 @@ import pytest
 from support.fake_session import FakeSession, fresh
 
 from workbench.model.findings import Finding, Level
-from workbench.tui.panes.log_lines import condense_line
+from workbench.tui.panes.log_lines import condense_log_line
 from workbench.tui.widgets.gpu_metrics import node_name
 
 ESTIMATE = "est. 97.4/121.7 GiB per GPU, KV fits 24 full-length sequences (196,608 tokens)"
@@ -91,7 +91,7 @@ def test_the_name_of_a_node_is_what_follows_its_machine_or_user() -> None:
 
 def test_a_line_of_a_rank_is_shortened_behind_the_rank() -> None:
     line = "[rank 0] (APIServer pid=12) INFO 11-22 12:03:07 [api_server.py:10] Started"
-    assert condense_line(line) == "r0 12:03:07 Started"
+    assert condense_log_line(line) == "r0 12:03:07 Started"
     access = '[rank 1] INFO:     127.0.0.1:40 - "POST /v1/completions HTTP/1.1" 200 OK'
-    assert condense_line(access) == "r1 POST /v1/completions 200"
-    assert condense_line("[rank 0] " * 5000) == "r0 " + "[rank 0] " * 4999
+    assert condense_log_line(access) == "r1 POST /v1/completions 200"
+    assert condense_log_line("[rank 0] " * 5000) == "r0 " + "[rank 0] " * 4999

@@ -12,7 +12,7 @@ from workbench.session.servers.run_log import RunLog
 from workbench.tui.panes.log import LogPane
 from workbench.tui.panes.log_lines import (
     OWN,
-    condense_line,
+    condense_log_line,
     format_log_line,
     is_access_line,
     is_workbench_poll,
@@ -40,7 +40,7 @@ ACCESS = 'INFO:     127.0.0.1:40612 - "POST /v1/completions HTTP/1.1" 200 OK'
     ],
 )
 def test_a_line_keeps_its_rank_its_time_its_level_and_its_message(line: str, short: str) -> None:
-    assert condense_line(line) == short
+    assert condense_log_line(line) == short
 
 
 VLLM_SPEED = (
@@ -65,7 +65,7 @@ def test_the_speed_of_an_engine_is_in_columns_at_every_width() -> None:
     assert "gen/s    512  running   8  waiting   5  KV  2.0%" in format_log_line(SGLANG_SPEED, 120)
     # without a KV cache usage it is not 0
     assert format_log_line(VLLM_SPEED.partition(", GPU")[0], 190).endswith("KV   n/a")
-    assert format_log_line(ACCESS, 190) == condense_line(ACCESS)
+    assert format_log_line(ACCESS, 190) == condense_log_line(ACCESS)
 
 
 def test_requests_of_a_rank_are_requests() -> None:
@@ -86,7 +86,7 @@ def test_only_polls_of_workbench_that_succeeded_are_its_own() -> None:
 def test_a_line_has_the_kind_of_those_that_share_its_row() -> None:
     failed = OTHERS.replace("200 OK", "500 Internal Server Error")
     again = OTHERS.replace("127.0.0.1:", "127.0.0.1:1")
-    assert again != OTHERS and line_group_key(again) == line_group_key(OTHERS) == condense_line(
+    assert again != OTHERS and line_group_key(again) == line_group_key(OTHERS) == condense_log_line(
         OTHERS
     )
     assert [line_group_key(POLL), line_group_key("loading weights")] == [OWN, ""]

@@ -20,10 +20,10 @@ from workbench.tui.cells import (
 from workbench.tui.formats import (
     duration_text,
     flag_default_text,
+    flag_value_text,
     number_text,
     setting_text,
     short_gpu_name,
-    value_text,
 )
 from workbench.tui.widgets.status_bar import StatusBar
 
@@ -102,8 +102,13 @@ def test_figures_for_people() -> None:
     assert [number_text(v) for v in (None, 5812.4, 24.93, 9.641, 0.0461, 0)] == [
         *("n/a", "5,812", "24.9", "9.64", "0.046", "0.00")
     ]
-    assert [value_text(v) for v in (None, True, [1, 2], {"a": 1})] == ["-", "on", "1 2", '{"a":1}']
-    assert (value_text(""), flag_default_text("")) == ("''", "-"), "an empty value is a value"
+    assert [flag_value_text(v) for v in (None, True, [1, 2], {"a": 1})] == [
+        "-",
+        "on",
+        "1 2",
+        '{"a":1}',
+    ]
+    assert (flag_value_text(""), flag_default_text("")) == ("''", "-"), "an empty value is a value"
     assert setting_text("gpu_clocks", "210,1755") == "GPU clocks 210-1755 MHz"
     assert short_gpu_name("NVIDIA RTX PRO 6000 Blackwell Workstation Edition") == "RTX PRO 6000"
 

@@ -32,7 +32,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from workbench.tui.late_directories import LateDirectories
+from workbench.tui.late_directories import LazyPlatformdirs
 from workbench.tui.unused_palette import UnusedPalette
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from workbench.tui.themed_app import ThemedApp
 
 # before Textual is imported
-sys.modules.setdefault(LateDirectories.REPLACED, LateDirectories(LateDirectories.REPLACED))
+sys.modules.setdefault(LazyPlatformdirs.REPLACED, LazyPlatformdirs(LazyPlatformdirs.REPLACED))
 sys.modules.setdefault(UnusedPalette.REPLACED, UnusedPalette(UnusedPalette.REPLACED))
 
 

@@ -39,14 +39,14 @@ def duration_text(seconds: float) -> str:
     return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
 
 
-def enclose_text(before: str, text: object, after: str = "") -> str:
+def enclose_nonempty_text(before: str, text: object, after: str = "") -> str:
     """Return `text` between `before` and `after`; "" if there is no text."""
     if not text:
         return ""
     return f"{before}{text}{after}"
 
 
-def clock_text(unix_s: float) -> str:
+def time_of_day_text(unix_s: float) -> str:
     """Return the local time of day, as in "14:03:07"."""
     import time
 
@@ -60,13 +60,13 @@ def day_and_time_text(unix_s: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(unix_s))
 
 
-def time_or_date_text(unix_s: float) -> str:
+def time_of_day_or_date_text(unix_s: float) -> str:
     """Return the local time of day, as in "14:03:07". For another day than today, return the date and
     the time without seconds."""
     import time
 
     at = day_and_time_text(unix_s)
-    return clock_text(unix_s) if at[:10] == day_and_time_text(time.time())[:10] else at
+    return time_of_day_text(unix_s) if at[:10] == day_and_time_text(time.time())[:10] else at
 
 
 def number_text(value: float | None, digits: int | None = None) -> str:
@@ -86,8 +86,8 @@ def whole_number_text(value: float | None, unit: str = "") -> str:
 
 
 def remaining_time_text(remaining_s: float | None) -> str:
-    """Return the estimated time left as text; "" for None. An estimate that is used up is no
-    statement about the end."""
+    """Return the estimated time left as text; "" for None, and "longer than expected" when the
+    estimated time is over."""
     if remaining_s is None:
         return ""
     if remaining_s < 1.0:
@@ -103,8 +103,8 @@ def gauge_text(fraction: float, cells: int) -> str:
 
 
 def bar_text(value: float | None, scale_max: float, cells: int) -> str:
-    """Return a bar for `value` on a scale from 0 to `scale_max` that takes `cells` cells. The rest
-    of it is blank; all of it is "" without a value."""
+    """Return a bar of `cells` cells for `value` on a scale from 0 to `scale_max`, with blanks behind
+    its end. Return "" for a value or a scale of None or 0."""
     if not value or not scale_max:
         return ""
     return gauge_text(value / scale_max, cells).replace(G.bar_empty, " ")
@@ -143,9 +143,9 @@ def countdown_text(seconds: float) -> str:
     return f"{left} s" if left < 60 else duration_text(left)
 
 
-def gib_text(value: float | None, digits: int = 1) -> str:
+def gib_text(size_bytes: float | None, digits: int = 1) -> str:
     """Return a number of bytes as text in GiB, without the unit; "n/a" for None."""
-    return NA if value is None else f"{value / GIB:.{digits}f}"
+    return NA if size_bytes is None else f"{size_bytes / GIB:.{digits}f}"
 
 
 def throughput_change_and_role(row: BenchRow, base: BenchRow | None) -> tuple[str, str]:
@@ -161,12 +161,12 @@ def throughput_change_and_role(row: BenchRow, base: BenchRow | None) -> tuple[st
 
 
 def flag_default_text(value: object) -> str:
-    """Return the default of a flag as `value_text` does; "-" also for an empty text, which most
+    """Return the default of a flag as `flag_value_text` does; "-" also for an empty text, which most
     engines treat as no value."""
-    return "-" if value == "" else value_text(value)
+    return "-" if value == "" else flag_value_text(value)
 
 
-def value_text(value: object) -> str:
+def flag_value_text(value: object) -> str:
     """Return a flag's value as a user reads it (on/off, JSON, text); "-" if it has no value, and
     two quotes for an empty text."""
     if value is None:
@@ -178,7 +178,7 @@ def value_text(value: object) -> str:
     if isinstance(value, float):
         return f"{value:g}" if abs(value) < 1e6 else str(value)
     if isinstance(value, list | tuple):
-        return " ".join(map(value_text, value))
+        return " ".join(map(flag_value_text, value))
     if isinstance(value, dict):
         import json
 
@@ -203,7 +203,7 @@ def short_gpu_name(name: str) -> str:
     return re.sub(r"\s+(?=,)|(?<=\s)\s+", "", words).strip() or name
 
 
-def setting_value(setting: str, value: object) -> str:
+def setting_value_text(setting: str, value: object) -> str:
     """Return a setting's value as a text: "500 W", "210-1755 MHz", "on". `setting` is a key such as
     "gpu_clocks", or "gpu0.gpu_clocks" as in results."""
     from workbench.model.settings import stored_setting_text  # takes a tenth of the first frame
@@ -211,7 +211,7 @@ def setting_value(setting: str, value: object) -> str:
     return NA if value is None else stored_setting_text(setting, value)
 
 
-def setting_name(setting: str) -> str:
+def setting_label(setting: str) -> str:
     """Return the label of a setting: "GPU clocks" for "gpu_clocks", "GPU0 GPU clocks" for
     "gpu0.gpu_clocks"."""
     from workbench.model.settings import label_with_gpu
@@ -221,16 +221,16 @@ def setting_name(setting: str) -> str:
 
 def setting_text(setting: str, value: object) -> str:
     """Return a setting with its value: "power limit 500 W", "GPU0 GPU clocks 210-1755 MHz"."""
-    return f"{setting_name(setting)} {setting_value(setting, value)}"
+    return f"{setting_label(setting)} {setting_value_text(setting, value)}"
 
 
 def alteration_text(alteration: Alteration) -> str:
-    """Return an altered setting with its value before and now: "power limit 250 → 170 W". A value
-    before is "unknown" for a clock lock, which no driver reports."""
+    """Return an altered setting with its value before and now: "power limit 250 → 170 W". Return
+    only the value now if the one before is not recorded."""
     if alteration.before is None:
         return setting_text(alteration.setting, alteration.now)
-    before = setting_value(alteration.setting, alteration.before)
-    now = setting_value(alteration.setting, alteration.now)
+    before = setting_value_text(alteration.setting, alteration.before)
+    now = setting_value_text(alteration.setting, alteration.now)
     return setting_change_text(alteration.setting, before, now)
 
 
@@ -239,7 +239,7 @@ def setting_change_text(setting: str, before: str, now: str) -> str:
     number, _, unit = before.partition(" ")
     if unit == now.partition(" ")[2]:
         before = number
-    return f"{setting_name(setting)} {before} {G.becomes} {now}"
+    return f"{setting_label(setting)} {before} {G.becomes} {now}"
 
 
 def altered_setting_texts(alterations: Iterable[Alteration], gpu_count: int) -> list[str]:
@@ -248,7 +248,7 @@ def altered_setting_texts(alterations: Iterable[Alteration], gpu_count: int) -> 
     has the user's name."""
     groups: dict[str, set[int]] = {}
     for one in alterations:
-        text = f"{alteration_text(one)}{enclose_text(', set by ', one.by)}"
+        text = f"{alteration_text(one)}{enclose_nonempty_text(', set by ', one.by)}"
         groups.setdefault(text, set()).add(one.gpu_index)
     return [
         text if len(indexes) >= gpu_count else f"{gpus_text(sorted(indexes))} {text}"
@@ -262,7 +262,7 @@ def alteration_gpus_now_and_before(alterations: Iterable[Alteration]) -> list[tu
     """
     groups: dict[tuple[str, str], list[int]] = {}
     for a in alterations:
-        texts = setting_text(a.setting, a.now), setting_value(a.setting, a.before)
+        texts = setting_text(a.setting, a.now), setting_value_text(a.setting, a.before)
         groups.setdefault(texts, []).append(a.gpu_index)
     return [(gpus_text(indexes), now, before) for (now, before), indexes in groups.items()]
 
@@ -271,32 +271,36 @@ def measurement_origin_text(
     host: str, models: Iterable[str], preset_id: str | None, unix_s: float
 ) -> str:
     """Return on which host, with which models and preset, and when something was measured."""
-    preset = enclose_text("preset ", preset_id)
+    preset = enclose_nonempty_text("preset ", preset_id)
     return ", ".join(filter(None, (f"on {host}", *models, preset, day_and_time_text(unix_s))))
 
 
 def restored_value_text(previous_value: str) -> str:
-    """Return `previous_value` as a message about a revert names it: "the
-    driver's default" if the previous value is unknown, otherwise `previous_value` itself."""
+    """Return `previous_value` as a message about a revert names it: "the driver's default" if the
+    previous value is the default or unknown, otherwise `previous_value` itself."""
     if previous_value in ("unknown", "default", "None", NA):
         return "the driver's default"
     return previous_value
 
 
-def settings_texts(settings: Mapping[str, object]) -> list[str]:
+def grouped_setting_texts(settings: Mapping[str, object]) -> list[str]:
     """Return settings as texts. GPUs with the same value share one text: ["GPU0-1 persistence mode
     on"] for {"gpu0.persistence": True, "gpu1.persistence": True}."""
-    texts = ((key, setting_text(drop_gpu_from_key(key), value)) for key, value in settings.items())
+    texts = (
+        (key, setting_text(drop_gpu_from_setting_key(key), value))
+        for key, value in settings.items()
+    )
     return prefix_texts_with_gpus(texts)
 
 
-def drop_gpu_from_key(key: str) -> str:
+def drop_gpu_from_setting_key(key: str) -> str:
     """Return the key of a setting without its GPU: "persistence" for "gpu0.persistence"."""
     return _GPU_OF_KEY.sub("", key)
 
 
 def prefix_texts_with_gpus(keys_and_texts: Iterable[tuple[str, str]]) -> list[str]:
-    """Return the texts of pairs (key of a setting, text), each once, with the GPUs that share it."""
+    """Return the texts of pairs (key of a setting, text), each once, behind the names of the GPUs
+    that share it. A key such as "gpu0.persistence" names its GPU."""
     groups: dict[str, list[int]] = {}
     for key, text in keys_and_texts:
         gpus = groups.setdefault(text, [])

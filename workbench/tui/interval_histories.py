@@ -35,4 +35,5 @@ class IntervalHistories:
                 history[experiment.completed_pairs] = (metric.change_pct, metric.interval_pct)
 
     def interval_history(self, experiment_id: int) -> IntervalHistory:
+        """Return the recorded intervals of an experiment by number of pairs; {} if there are none."""
         return self._histories.get(experiment_id, {})

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 
-class LateDirectories(ModuleType):
+class LazyPlatformdirs(ModuleType):
     """A module in place of `platformdirs`, which takes 0.3 MiB. Whoever asks it for a directory, or
     imports another name of it, gets that of the real module, which is loaded then."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from workbench.model.findings import Level
 from workbench.tui.controllers.base import Controller
-from workbench.tui.formats import enclose_text
+from workbench.tui.formats import enclose_nonempty_text
 from workbench.tui.modals.base import PickModal
 from workbench.tui.pages.base import Keys, Page
 
@@ -127,7 +127,7 @@ class AdviceController(Controller):
         if arms[0] == arms[1]:
             self.show_message("this result was measured with this change already", Level.WARN)
             return
-        expected = enclose_text(" Expected: ", finding.expected_gain, ".")
+        expected = enclose_nonempty_text(" Expected: ", finding.expected_gain, ".")
         about = [
             f"A is the configuration of result #{result.id}, B has the change as well.{expected}",
             f"Each run repeats the load of result #{result.id}. The first run is discarded.",

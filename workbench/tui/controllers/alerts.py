@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from workbench.tui.bindings import ALERT_KEYS
 from workbench.tui.controllers.base import Controller
-from workbench.tui.formats import clock_text
+from workbench.tui.formats import time_of_day_text
 from workbench.tui.pages.base import Page
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class AlertController(Controller):
         if webhook is None:
             return
         if webhook.problem:
-            at = clock_text(webhook.problem_unix_s)
+            at = time_of_day_text(webhook.problem_unix_s)
             yield f"webhook {config.masked_webhook_url}, at {at}: {webhook.problem}"
         if webhook.dropped:
             yield f"webhook: {webhook.dropped} dropped, because too many waited"

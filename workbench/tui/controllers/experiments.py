@@ -19,7 +19,7 @@ from workbench.tui.controllers.series import (
     RunMeasurement,
     SeriesController,
 )
-from workbench.tui.formats import clock_text
+from workbench.tui.formats import time_of_day_text
 from workbench.tui.modals.base import PickModal
 from workbench.tui.modals.experiment_form import (
     RequestedExperiment,
@@ -422,6 +422,6 @@ def _flag_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Pl
 def _experiment_list_text(e: Experiment) -> str:
     a, b = (" ".join(format_arm_as_words(arm)) or "plan" for arm in (e.spec.a, e.spec.b))
     return (
-        f"{e.id:>4} {pad_text(e.state, 8)} {clock_text(e.unix_s)}  {count_of(e.completed_pairs, 'pair'):<7}  "
+        f"{e.id:>4} {pad_text(e.state, 8)} {time_of_day_text(e.unix_s)}  {count_of(e.completed_pairs, 'pair'):<7}  "
         f"{a} > {b}  {e.verdict}"
     )

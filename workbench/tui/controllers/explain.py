@@ -8,7 +8,7 @@ from workbench.tui.cells import Painted, Row
 from workbench.tui.controllers.base import Controller
 from workbench.tui.modals.base import PickModal
 from workbench.tui.pages.base import Page
-from workbench.tui.pages.texts import flag_rows, help_rows, term_rows
+from workbench.tui.pages.texts import flag_rows, glossary_term_rows, help_rows
 from workbench.tui.panes import ALL_KEYS, PANES, PLACES
 from workbench.tui.panes.launch import Launch
 
@@ -51,7 +51,7 @@ class ExplainController(Controller):
                 made += [(), ((flag.name, "title"),), *self._flag_explanation_rows(flag, width)]
             for title, terms in titled_terms:
                 if terms:
-                    made += [(), ((title, "title"),), *term_rows(terms, width)]
+                    made += [(), ((title, "title"),), *glossary_term_rows(terms, width)]
             return made
 
         self.services.pages.open(Page(IN_SIGHT, make_term_rows))
@@ -76,7 +76,9 @@ class ExplainController(Controller):
                 term for term in glossary.read_all_terms() if term.term == name
             ) or glossary.find_terms(name or "")
             if found:
-                self.services.pages.open(Page("Explanation", lambda width: term_rows(found, width)))
+                self.services.pages.open(
+                    Page("Explanation", lambda width: glossary_term_rows(found, width))
+                )
 
         await self.app.push_screen(
             PickModal("Explain a word", items, filter=True), explain_chosen_term

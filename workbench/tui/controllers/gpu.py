@@ -25,10 +25,10 @@ from workbench.tui.controllers.base import Controller
 from workbench.tui.formats import (
     alteration_gpus_now_and_before,
     countdown_text,
-    enclose_text,
+    enclose_nonempty_text,
     restored_value_text,
     running_setting_change_text,
-    setting_name,
+    setting_label,
 )
 from workbench.tui.glyphs import G
 from workbench.tui.modals.ask import Confirm, externally_changed_settings_question
@@ -102,7 +102,7 @@ class GpuController(Controller):
     def _report_no_gpus(self) -> None:
         host = self.state.host
         if self.state.telemetry is not None or host.telemetry_problem or host.link == "failed":
-            why = enclose_text(": ", host.telemetry_problem)
+            why = enclose_nonempty_text(": ", host.telemetry_problem)
             text = f"no GPU setting can be changed on this host{why}"
             self.show_message(text, Level.WARN, "press h to work on another host")
         else:
@@ -350,7 +350,7 @@ class GpuController(Controller):
         """Ask what to do about the settings that another user or program has changed. The revert
         has left these settings as they are."""
         outcomes = list(filter(_was_changed_by_others, report.outcomes))
-        texts = [f"{o.command.target_text} {setting_name(o.command.setting)}" for o in outcomes]
+        texts = [f"{o.command.target_text} {setting_label(o.command.setting)}" for o in outcomes]
 
         def revert_as_chosen(choice: str | None) -> None:
             if choice is None:

@@ -49,7 +49,7 @@ class ModelController(Controller):
         page.title = f"Models on {self.state.host.name}"
         if self.all_hosts:
             page.title = "Models on all hosts"
-        page.show_search_time()
+        page.start_search_timer()
 
         def show_found_models(found: Sequence[HostModels]) -> None:
             page.show_found_models(found, with_host_headings=len(hosts) > 1)

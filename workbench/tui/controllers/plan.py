@@ -11,7 +11,7 @@ from workbench.model.flags import FlagRow
 from workbench.session.state import PlanView, PresetEntry
 from workbench.tui.cells import Row, paragraph_rows
 from workbench.tui.controllers.base import Controller
-from workbench.tui.formats import enclose_text, path_end_text
+from workbench.tui.formats import enclose_nonempty_text, path_end_text
 from workbench.tui.glyphs import LEVELS
 from workbench.tui.modals.ask import Confirm
 from workbench.tui.modals.base import PickModal
@@ -72,7 +72,9 @@ class PlanController(Controller):
                 await self._load_preset_into_plan(entry.id, values)
 
         fields = [
-            Field(name, name, variable.default or "", enclose_text("e.g. ", variable.example))
+            Field(
+                name, name, variable.default or "", enclose_nonempty_text("e.g. ", variable.example)
+            )
             for name, variable in missing.items()
         ]
         self.app.push_screen(

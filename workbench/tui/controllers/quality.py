@@ -11,7 +11,7 @@ from workbench.model.experiment import Arm, ArmTarget
 from workbench.model.quality import NOT_MEASURED
 from workbench.tui.cells import Row, paragraph_rows, stack_paragraphs
 from workbench.tui.controllers.base import Controller, import_in_thread
-from workbench.tui.formats import clock_text
+from workbench.tui.formats import time_of_day_text
 from workbench.tui.glyphs import G
 from workbench.tui.modals.ask import Confirm
 from workbench.tui.modals.base import PickModal
@@ -67,7 +67,7 @@ class QualityController(Controller):
                 *self.controllers.results.marked_or_compared_result_ids()
             )
         except InputError:
-            return ShownComparison(next(iter(stored), None), earlier=len(stored))
+            return ShownComparison(next(iter(stored), None), stored_count=len(stored))
         return ShownComparison(
             await self.session.results.find_comparison_of_answers(*pair), pair, len(stored)
         )
@@ -139,7 +139,7 @@ class QualityController(Controller):
 
     def _show_comparison_result(self, page: QualityPage, result: QualityResult) -> None:
         """Show what was found. If the Compare pane shows the two results, it says so too."""
-        page.show_comparison(ShownComparison(result, page.shown.pair, page.shown.earlier + 1))
+        page.show_comparison(ShownComparison(result, page.shown.pair, page.shown.stored_count + 1))
         self.show_message(result.summary, next_step="press Q to see where A and B part")
         comparison = self.state.comparison
         if comparison is not None and page.shown.pair == (comparison.a, comparison.b):
@@ -154,4 +154,4 @@ def _comparison_list_text(comparison: QualityResult) -> str:
         sides = f"imported {sides}"
     if verdict == NOT_MEASURED:
         verdict = "not measured"
-    return f"{comparison.id:>4} {clock_text(comparison.unix_s)}  {verdict:<12}  {sides}"
+    return f"{comparison.id:>4} {time_of_day_text(comparison.unix_s)}  {verdict:<12}  {sides}"

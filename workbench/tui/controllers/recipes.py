@@ -12,7 +12,7 @@ from workbench.model.findings import Level
 from workbench.tui.cells import Row, paragraph_rows
 from workbench.tui.clipboard import copy_and_describe_outcome
 from workbench.tui.controllers.base import Controller
-from workbench.tui.formats import enclose_text
+from workbench.tui.formats import enclose_nonempty_text
 from workbench.tui.modals.ask import Confirm
 from workbench.tui.modals.base import PickModal
 from workbench.tui.modals.form import Field, Form, Values
@@ -51,7 +51,7 @@ class RecipeController(Controller):
             self.run_in_background(
                 copy_and_describe_outcome(self.app, made.text),
                 lambda outcome: self.show_message(
-                    f"the plan as {form} {outcome}{enclose_text('; ', left_out)}", level
+                    f"the plan as {form} {outcome}{enclose_nonempty_text('; ', left_out)}", level
                 ),
             )
 

@@ -12,7 +12,7 @@ from workbench.model.findings import Finding, Level
 from workbench.model.run_options import PROCESS
 from workbench.tui.cells import Row, paragraph_rows, rows_beside_label
 from workbench.tui.controllers.base import Controller
-from workbench.tui.formats import duration_text, enclose_text
+from workbench.tui.formats import duration_text, enclose_nonempty_text
 from workbench.tui.modals.ask import (
     Confirm,
     Question,
@@ -56,7 +56,7 @@ def _stop_method_text(server: ServerStatus, grace_s: float, unit: str | None) ->
         )
     if server.run_as != PROCESS:
         text = f"Workbench asks {server.run_as} to stop the server"
-        text += enclose_text(": ", server.handle)
+        text += enclose_nonempty_text(": ", server.handle)
         if unit:
             text += ". The unit stays installed: d in the Log pane stops the server and removes it"
         return text
@@ -81,7 +81,7 @@ def _other_server_text(pid: str, server: FoundServer) -> str:
 
 
 def _job_list_text(job: Job) -> str:
-    where = job.node or enclose_text("(", job.reason, ")")
+    where = job.node or enclose_nonempty_text("(", job.reason, ")")
     left = "no time limit"
     if job.left_s is not None:
         left = f"{duration_text(job.left_s)} left"
@@ -250,7 +250,7 @@ class ServerController(Controller):
 
         def make_question_rows(width: int) -> list[Row]:
             about = f"{server.run_id}: {server.engine} {server.model} on {server.host}"
-            about += enclose_text(", pid ", server.pid)
+            about += enclose_nonempty_text(", pid ", server.pid)
             if server.outlived:
                 about += f"; {count_of(server.outlived, 'process', 'processes')} outlived it"
             how = _stop_method_text(server, STOP_GRACE_S, unit)
@@ -325,7 +325,7 @@ class ServerController(Controller):
 
     def _report_unit_removal(self, paths: Sequence[str]) -> None:
         self.show_message(
-            enclose_text("removed ", ", ".join(paths)) or "the unit was removed already"
+            enclose_nonempty_text("removed ", ", ".join(paths)) or "the unit was removed already"
         )
 
     def restart_server(self) -> None:
@@ -583,7 +583,8 @@ class ServerController(Controller):
         if not text:
             pane.move_to_line_with("")
             return
-        hit = pane.move_to_line_with(text, again=pane.hit is not None and text == self.searched)
+        is_repeated = pane.hit is not None and text == self.searched
+        hit = pane.move_to_line_with(text, from_last_match=is_repeated)
         self.searched = text
         self.run_in_background(
             self.session.servers.find_numbered_log_lines(text),

@@ -10,7 +10,7 @@ from workbench.model.counts import count_of
 from workbench.session.fleet.state import fleet_totals
 from workbench.tui.bindings import FLEET_KEYS
 from workbench.tui.cells import Painted, Row, Run, join_rows, justify_row, paragraph_rows, row_width
-from workbench.tui.fleet.table import gpus_title, notes_row
+from workbench.tui.fleet.table import label_and_gpus_title, notes_row
 from workbench.tui.formats import number_text
 from workbench.tui.glyphs import G
 
@@ -84,7 +84,7 @@ class HostDetails(Painted):
         host = self.host
         if host is None:
             return []
-        facts = [gpus_title(host)]
+        facts = [label_and_gpus_title(host)]
         if host.telemetry is not None and host.telemetry.driver.driver_version:
             facts.append(f"driver {host.telemetry.driver.driver_version}")
         if host.latency_ms is not None:

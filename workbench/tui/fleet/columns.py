@@ -60,10 +60,12 @@ def _column_from_reading(reading: Reading) -> Column:
     column = reading.fleet
     assert column is not None
 
-    def value(host: FleetHost) -> float | None:
+    def aggregate_reading(host: FleetHost) -> float | None:
         return host.aggregate_gpu_readings(reading.field, column.of_gpus)
 
-    return Column(column.title, column.cells, value, column.text.format, column.least_width)
+    return Column(
+        column.title, column.cells, aggregate_reading, column.text.format, column.least_width
+    )
 
 
 NUMBERS: tuple[Column, ...] = (
@@ -98,7 +100,7 @@ def sort_hosts(hosts: Sequence[FleetHost], order: str, reverse: bool) -> list[Fl
     return [*(host for _, host in known), *unknown]
 
 
-def host_matches(host: FleetHost, filter_words: str) -> bool:
+def host_matches_filter(host: FleetHost, filter_words: str) -> bool:
     """Return whether the host's row contains each word of `filter_words`, in its name, label,
     state, GPUs, servers or marks. Upper and lower case do not matter."""
     text = " ".join(_texts_searched_by_filter(host)).casefold()
@@ -155,14 +157,14 @@ def altered_and_alert_signs(host: FleetHost) -> list[Run]:
 def gpu_utilization_texts(host: FleetHost, max_cells: int) -> list[Run]:
     """Return one character per GPU, as pairs (text, role): a block as high as the GPU's
     utilization. If the host has more than `max_cells` GPUs, the last character is "…"."""
-    role = role_if_live(host, "util")
+    role = role_or_dim_if_old(host, "util")
     runs = [_gpu_utilization_text(gpu, role) for gpu in host.gpus]
     if len(runs) > max_cells:
         runs = [*runs[: max_cells - 1], (G.more, "dim")]
     return [*runs, (" " * (max_cells - len(runs)), "text")]
 
 
-def role_if_live(host: FleetHost, role: str) -> str:
+def role_or_dim_if_old(host: FleetHost, role: str) -> str:
     """Return `role`, or "dim" if the readings of the host are old."""
     return role if host.is_live else "dim"
 
@@ -181,17 +183,19 @@ def columns_for_width(width: int) -> list[Column]:
     return [column for column in NUMBERS if column.least_width <= width]
 
 
-def number_texts(host: FleetHost, width: int) -> list[Run]:
+def number_column_texts(host: FleetHost, width: int) -> list[Run]:
     """Return the host's numbers as pairs (text, role), one for each column that a screen of `width`
     cells shows. Old values are grey."""
-    role = role_if_live(host, "text")
+    role = role_or_dim_if_old(host, "text")
     runs: list[Run] = []
     for column in columns_for_width(width):
-        runs.append((pad_text(_number_text(column, host), column.cells, align_right=True), role))
+        runs.append(
+            (pad_text(_column_number_text(column, host), column.cells, align_right=True), role)
+        )
     return runs
 
 
-def _number_text(column: Column, host: FleetHost) -> str:
+def _column_number_text(column: Column, host: FleetHost) -> str:
     """Return the host's number in a column as text; "n/a" or, for tok/s only, "-" without one.
     The "-" says that none of the host's servers is READY, so that none can have a token rate."""
     value = column.value(host)
@@ -203,8 +207,9 @@ def _number_text(column: Column, host: FleetHost) -> str:
 
 
 def server_texts(host: FleetHost, max_cells: int) -> list[Run]:
-    """Return the texts about the host's servers as pairs (text, role) that fill at most `max_cells`
-    columns. If the texts are longer, return how many servers are ready."""
+    """Return texts about the host's servers as pairs (text, role) that fill at most `max_cells`
+    columns. If the texts of several servers are longer, return how many are ready; that of a single
+    server is shortened."""
     if not host.servers:
         return _no_server_texts(host, max_cells)
     texts = [(_server_text(server),) for server in host.servers]

@@ -17,7 +17,7 @@ from workbench.session.fleet.state import FleetHost, FleetState
 from workbench.tui.bindings import FLEET_KEYS, textual_bindings
 from workbench.tui.cells import Row, pad_text, paragraph_rows, rows_beside_label, stack_paragraphs
 from workbench.tui.fleet.bars import SIGNS, FleetFooter, HostDetails, TotalsBar
-from workbench.tui.fleet.columns import ORDERS, host_matches, sort_hosts
+from workbench.tui.fleet.columns import ORDERS, host_matches_filter, sort_hosts
 from workbench.tui.fleet.table import FleetTable
 from workbench.tui.modals.base import Modal, TextBody
 from workbench.tui.textual_private import count_waiting_frames
@@ -117,7 +117,7 @@ class FleetScreen(Screen[str]):
     def show(self, state: FleetState) -> None:
         view = self.view
         self._hosts = sort_hosts(
-            [h for h in state.hosts if host_matches(h, view.words)], view.order, view.reverse
+            [h for h in state.hosts if host_matches_filter(h, view.words)], view.order, view.reverse
         )
         index = self._cursor_index
         chosen = next(iter(self._hosts[index:]), None)
@@ -176,7 +176,7 @@ class FleetScreen(Screen[str]):
             self._redraw()
 
     def action_page(self, by: int) -> None:
-        self.action_move(by * self.table.count_shown_hosts(self.table.content_size.height))
+        self.action_move(by * self.table.count_fitting_hosts(self.table.content_size.height))
 
     def open_host(self) -> None:
         if self._hosts:

@@ -29,8 +29,8 @@ from workbench.tui.fleet.columns import (
     altered_and_alert_signs,
     columns_for_width,
     gpu_utilization_texts,
-    number_texts,
-    role_if_live,
+    number_column_texts,
+    role_or_dim_if_old,
     server_texts,
     state_texts,
 )
@@ -81,7 +81,7 @@ class FleetTable(Painted):
         """Return the number of rows that each host gets in a table of `height` rows."""
         return max(1, min(MOST_LINES, (height - 1) // max(1, len(self.hosts))))
 
-    def count_shown_hosts(self, height: int) -> int:
+    def count_fitting_hosts(self, height: int) -> int:
         """Return the number of hosts that fit into a table of `height` rows, below the row of
         column titles."""
         return max(1, (height - 1) // self.lines_per_host(height))
@@ -91,7 +91,7 @@ class FleetTable(Painted):
             return [((f"{INDENT}no host matches the filter: esc removes it", "dim"),)]
         name_cells = max(LEAST_NAME, min(MOST_NAME, self.widest[0] + 1, width // 6 + width // 40))
         gpu_cells = max(FEWEST_GPU_CELLS, min(16, self.widest[1]))
-        fit, lines = self.count_shown_hosts(height), self.lines_per_host(height)
+        fit, lines = self.count_fitting_hosts(height), self.lines_per_host(height)
         self.top = max(0, min(self.top, self.cursor, len(self.hosts) - fit))
         self.top = max(self.top, self.cursor - fit + 1)
         rows = [self._head_row(name_cells, gpu_cells, width)]
@@ -140,7 +140,7 @@ def _host_rows(
     else:
         first += [
             *gpu_utilization_texts(host, gpu_cells),
-            *number_texts(host, width),
+            *number_column_texts(host, width),
             (INDENT, "text"),
         ]
         first += server_texts(host, width - row_width(first))
@@ -162,7 +162,7 @@ def _graphs_row(host: FleetHost, left_cells: int, width: int) -> Row:
     utilization, power and token rate in the rest of `width`. Without telemetry the row is empty."""
     if host.telemetry is None:
         return ()
-    title = INDENT * 2 + gpus_title(host)
+    title = INDENT * 2 + label_and_gpus_title(host)
     runs: list[Run] = [(pad_text(cut_text(title, left_cells - 1), left_cells), "dim")]
     graphs = (
         ("util", "util", host.util_trail, 100.0),
@@ -174,22 +174,24 @@ def _graphs_row(host: FleetHost, left_cells: int, width: int) -> Row:
         cells = each - width_of(label) - 2
         if cells <= 0:  # a narrow terminal
             continue
-        missing = (None,) * (cells - len(trail))
-        values = (*missing, *trail[-cells:])
-        role = role_if_live(host, role)
+        unread = (None,) * (cells - len(trail))
+        values = (*unread, *trail[-cells:])
+        role = role_or_dim_if_old(host, role)
         body = draw_graph(Graph(label, "", values, max(top, LEAST_TOK_S), role=role), 1)[0]
         runs += [(f"{label} ", "dim"), *body, (" ", "text")]
     return tuple(runs)
 
 
 def _total_power_scale_top_w(host: FleetHost) -> float:
+    """Return the upper end of the scale for the power of all GPUs of the host, in watts; 0.0 without
+    telemetry."""
     telemetry = host.telemetry
     if telemetry is None:
         return 0.0
     return sum(POWER.top(telemetry.info(gpu.index)) for gpu in telemetry.gpus)
 
 
-def gpus_title(host: FleetHost) -> str:
+def label_and_gpus_title(host: FleetHost) -> str:
     """Return the label that the user gave to the host, followed by its GPUs, such as "8x RTX PRO
     6000 96G"."""
     telemetry = host.telemetry
@@ -213,7 +215,7 @@ def _gpu_values_row(host: FleetHost, width: int) -> Row:
     count = sum(each >= cells for cells in GPU_FIGURES)
     if not count:
         return ()
-    role = role_if_live(host, "text")
+    role = role_or_dim_if_old(host, "text")
     runs: list[Run] = [(INDENT * 2, "text")]
     altered = {one.gpu_index for one in host.altered}
     for gpu in host.gpus:

@@ -13,7 +13,7 @@ from textual.widget import Widget
 from workbench.model.begun_changes import split_altered_and_begun_changes
 from workbench.session.state import SessionState
 from workbench.tui.cells import Row, RowMaker, pad_text, paragraph_rows
-from workbench.tui.formats import alteration_gpus_now_and_before, setting_name
+from workbench.tui.formats import alteration_gpus_now_and_before, setting_label
 from workbench.tui.glyphs import G
 from workbench.tui.modals.base import Choice, Modal, Text, TextThenChoices
 from workbench.tui.widgets.pick_list import PickList
@@ -102,7 +102,7 @@ def externally_changed_settings_question(outcomes: Sequence[SettingOutcome]) -> 
     def make_text_rows(width: int) -> list[Row]:
         rows: list[Row] = []
         for o in outcomes:
-            setting = f"{o.command.target_text} {setting_name(o.command.setting)}"
+            setting = f"{o.command.target_text} {setting_label(o.command.setting)}"
             rows += paragraph_rows(f"{setting}: {o.message}", width)
         return rows
 

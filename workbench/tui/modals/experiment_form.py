@@ -16,7 +16,7 @@ from workbench.model.metrics import metric_title, names_of_deciding_metrics, sho
 from workbench.model.plan import PlanDifference
 from workbench.model.settings import GpuSettings, parse_setting_argument
 from workbench.tui.cells import Row, paragraph_rows
-from workbench.tui.formats import duration_text, value_text
+from workbench.tui.formats import duration_text, flag_value_text
 from workbench.tui.modals.declared_fields import field_from_option, parse_option_field
 from workbench.tui.modals.form import Field, Form, Values, fill_fields_with_last_values
 from workbench.tui.widgets.experiment import format_arm_as_words
@@ -56,7 +56,7 @@ def arms_from_plan_differences(changes: Sequence[PlanDifference]) -> tuple[Arm, 
     b: dict[str, list[str]] = {"sets": [], "unsets": [], "envs": []}
     for change in changes:
         if change.kind not in ("flag", "env"):
-            text = f"{value_text(change.a)} > {value_text(change.b)}"
+            text = f"{flag_value_text(change.a)} > {flag_value_text(change.b)}"
             raise InputError(f"A and B would also differ in the {change.kind}: {text}")
         for arm, value in ((a, change.a), (b, change.b)):
             if value is None:
@@ -68,7 +68,7 @@ def arms_from_plan_differences(changes: Sequence[PlanDifference]) -> tuple[Arm, 
             else:
                 text = format_value(value)
                 if isinstance(value, bool):
-                    text = value_text(value)
+                    text = flag_value_text(value)
                 arm["sets"].append(f"{change.name}={text}")
     return _arm_from_words(a), _arm_from_words(b)
 

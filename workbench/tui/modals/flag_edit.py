@@ -14,7 +14,7 @@ from workbench.model.errors import WorkbenchError
 from workbench.model.flags import FlagKind, FlagRow, FlagSpec
 from workbench.model.secrets import is_secret_name
 from workbench.tui.cells import Row, paragraph_rows, stack_paragraphs
-from workbench.tui.formats import flag_default_text, value_text
+from workbench.tui.formats import flag_default_text, flag_value_text
 from workbench.tui.glyphs import LEVELS
 from workbench.tui.modals.base import Choice, Choices, Modal, Text
 from workbench.tui.panes.launch import NOT_FLAGS, range_text
@@ -92,7 +92,7 @@ class FlagEdit(Modal[bool]):
         return Choices(
             items,
             self._submit_value,
-            value_text(now),
+            flag_value_text(now),
             reserved_rows=10,
             on_move=self.effect.rebuild_rows,
         )

@@ -29,9 +29,9 @@ from workbench.tui.cells import (
 )
 from workbench.tui.formats import (
     NA,
-    enclose_text,
-    setting_name,
-    setting_value,
+    enclose_nonempty_text,
+    setting_label,
+    setting_value_text,
     short_gpu_name,
 )
 from workbench.tui.glyphs import G
@@ -219,7 +219,7 @@ def _fitting_processes_text(
     most = len(processes)
     for shown in range(most, 0, -1):
         names = ", ".join(f"{pid} {what}" for pid, what in processes[:shown])
-        more = enclose_text(", ", most - shown, " more")
+        more = enclose_nonempty_text(", ", most - shown, " more")
         text = f"      {names}{more}: {origin_text}"
         if len(text) <= width:
             return text
@@ -232,8 +232,11 @@ def setting_change_rows(planned: Sequence[SettingOutcome], width: int) -> list[R
     value is not always the one that a revert restores, which is "before" on the form."""
     alike: dict[tuple[str, str, str, str], list[int]] = {}
     for o in planned:
-        word, now = setting_name(o.command.setting), setting_value(o.command.setting, o.before)
-        wanted = setting_value(o.command.setting, o.command.value)
+        word, now = (
+            setting_label(o.command.setting),
+            setting_value_text(o.command.setting, o.before),
+        )
+        wanted = setting_value_text(o.command.setting, o.command.value)
         source = VALUE_SOURCES.get(o.before_known, o.before_known)
         alike.setdefault((word, now, wanted, source), []).append(o.command.gpu_index)
     cells = (9, 17, 15, 15) if width >= 90 else (8, 17, 13, 13)
@@ -471,13 +474,15 @@ def _message_without_gpu(outcome: SettingOutcome) -> str:
 
 def _rows_of_equal_outcomes(equal_outcomes: Sequence[SettingOutcome], width: int) -> list[Row]:
     o = equal_outcomes[0]
-    word, asked = setting_name(o.command.setting), o.requested
+    word, asked = setting_label(o.command.setting), o.requested
     if asked is None:
         asked = o.command.value
     (outcome_text, role), message_role = FORCE[o.in_force], "dim"
     if not o.ok:
         outcome_text, role, message_role = "x failed", "bad", "warn"
-    values = [setting_value(o.command.setting, value) for value in (o.before, asked, o.read_back)]
+    values = [
+        setting_value_text(o.command.setting, value) for value in (o.before, asked, o.read_back)
+    ]
     line = _report_table_line(
         width, gpus_text(one.command.gpu_index for one in equal_outcomes), word, *values, ""
     )

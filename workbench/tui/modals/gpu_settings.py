@@ -20,7 +20,7 @@ from workbench.model.settings import (
 )
 from workbench.session.state import SessionState
 from workbench.tui.cells import Row, RowMaker, pad_text, paragraph_rows
-from workbench.tui.formats import NA, setting_value
+from workbench.tui.formats import NA, setting_value_text
 from workbench.tui.modals.form import (
     Field,
     Form,
@@ -254,5 +254,5 @@ def _previous_value_text(state: SessionState, setting: Setting, chosen: Sequence
     texts = []
     for alteration in state.alterations:
         if alteration.setting == setting.key and alteration.gpu_index in indexes:
-            texts.append(setting_value(setting.key, alteration.before))
+            texts.append(setting_value_text(setting.key, alteration.before))
     return ", ".join(dict.fromkeys(texts))

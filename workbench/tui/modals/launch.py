@@ -17,7 +17,7 @@ from workbench.model.plan import Command, PlanDifference
 from workbench.model.server_run import ServerStatus
 from workbench.session.state import PlanView
 from workbench.tui.cells import Row, RowMaker, paragraph_rows, rows_beside_label, stack_paragraphs
-from workbench.tui.formats import value_text
+from workbench.tui.formats import flag_value_text
 from workbench.tui.glyphs import LEVELS, G
 from workbench.tui.modals.base import Modal, TextBody
 
@@ -117,7 +117,7 @@ def plan_change_rows(changes: Sequence[PlanDifference], width: int) -> list[Row]
         name = c.name
         if c.kind == "env":
             name = f"${name}"
-        a, b = value_text(c.a), value_text(c.b)
+        a, b = flag_value_text(c.a), flag_value_text(c.b)
         rows += paragraph_rows(f"  {name}: {a} {G.becomes} {b}", width, "warn", "    ")
     return rows
 

@@ -28,7 +28,7 @@ from workbench.model.slo import parse_slo
 from workbench.model.think_time import parse_think_time
 from workbench.session.state import SessionState
 from workbench.tui.cells import Row, paragraph_rows
-from workbench.tui.formats import value_text
+from workbench.tui.formats import flag_value_text
 from workbench.tui.modals.form import (
     Field,
     Form,
@@ -172,7 +172,7 @@ def suggest_flag_values_text(row: FlagRow | None) -> str:
         return ""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or value <= 0:
-        return value_text(value)
+        return flag_value_text(value)
     numbers: list[float] = [value * 0.5, value, value * 2]
     if isinstance(value, float) and value <= 1:
         numbers = [value - 0.05, value]

@@ -27,8 +27,9 @@ def top_finding_rows(advised: AdvisedResult, width: int) -> list[Row]:
             "dim",
             paragraph_rows(text_with_gain(finding), max(8, width - 2), _ROLES[finding.level]),
         )
-        for said in advised.verdicts.get(finding.code, ()):
-            rows += rows_beside_label("  ", "dim", paragraph_rows(said, max(8, width - 2), "good"))
+        for verdict in advised.verdicts.get(finding.code, ()):
+            lines = paragraph_rows(verdict, max(8, width - 2), "good")
+            rows += rows_beside_label("  ", "dim", lines)
     head: Row = (
         ("advice", "head"),
         ("  i shows all of it, t tests a change as an A/B experiment", "dim"),
@@ -37,5 +38,7 @@ def top_finding_rows(advised: AdvisedResult, width: int) -> list[Row]:
 
 
 def _most_important_findings(findings: Sequence[Finding]) -> Sequence[Finding]:
-    acted = [f for f in findings if f.level is not Level.INFO]
-    return (acted or list(findings))[:SHOWN]
+    """Return the first SHOWN findings, in the given order. Those that need no action are left out,
+    unless there are no others."""
+    needing_action = [f for f in findings if f.level is not Level.INFO]
+    return (needing_action or list(findings))[:SHOWN]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from workbench.model.alerts import END
 from workbench.tui.cells import Row, cut_text, labelled_paragraph, pad_text_with_gap, paragraph_rows
-from workbench.tui.formats import NA, duration_text, enclose_text, time_or_date_text
+from workbench.tui.formats import NA, duration_text, enclose_nonempty_text, time_of_day_or_date_text
 from workbench.tui.glyphs import G
 
 if TYPE_CHECKING:
@@ -39,14 +39,14 @@ def alert_rows(
     on = [view for view in rules if view.effects]
     off = [view.rule.name for view in rules if not view.effects]
     if on:
-        rows += [_alert_table_row(" ", "head", "rule", "state", "effects", width)]
-    rows += [_rule_row(view, width) for view in sorted(on, key=_rule_rank)]
+        rows += [_rule_table_row(" ", "head", "rule", "state", "effects", width)]
+    rows += [_rule_row(view, width) for view in sorted(on, key=_rule_sort_key)]
     if off:
         rows += labelled_paragraph("  off: ", ", ".join(off), width, "dim")
     rows += [(), (("Last alerts, newest first", "title"),)]
     if not alerts:
         rows += paragraph_rows("none since this screen opened", width, "dim", "  ")
-    times = [time_or_date_text(alert.unix_s) for alert in alerts]
+    times = [time_of_day_or_date_text(alert.unix_s) for alert in alerts]
     cells = max(map(len, times), default=0) + 2
     for alert, at in zip(reversed(alerts), reversed(times), strict=True):
         role = "text"
@@ -56,19 +56,19 @@ def alert_rows(
     return [*rows, (), *_rule_meaning_rows(rules, width)]
 
 
-def _rule_rank(view: RuleView) -> int:
-    """Return the place of a rule in the table: what is wrong now comes first."""
+def _rule_sort_key(view: RuleView) -> int:
+    """Return the sort key of a rule in the table: what is wrong now comes first."""
     return {"active": 0, "pending": 1}.get(view.state, 2)
 
 
 def _rule_row(view: RuleView, width: int) -> Row:
     sign, role = _SIGNS.get(view.state, (" ", "dim"))
-    return _alert_table_row(
+    return _rule_table_row(
         sign, role, view.rule.name, rule_state_text(view), " ".join(view.effects), width
     )
 
 
-def _alert_table_row(
+def _rule_table_row(
     state_sign: str, state_role: str, name: str, state: str, effects_text: str, width: int
 ) -> Row:
     """Return a row of the table. A narrow one has no effects: they stand with the meanings."""
@@ -91,17 +91,17 @@ def rule_state_text(view: RuleView) -> str:
     value = view.rule.value_text(view.value)
     what = " ".join(filter(None, (view.where, value)))
     ago = duration_text(view.since_s or 0.0)
-    of_whole = ""
+    needed = ""
     if view.limits is not None:
-        of_whole = f" of {duration_text(view.limits.for_s)}"
+        needed = f" of {duration_text(view.limits.for_s)}"
     states = {
-        "pending": f"pending for {ago}{of_whole}",
+        "pending": f"pending for {ago}{needed}",
         "active": f"active for {ago}",
         "ended": f"ended {ago} ago",
         "quiet": "quiet",
     }
     if view.state in states:
-        return states[view.state] + enclose_text(": ", what)
+        return states[view.state] + enclose_nonempty_text(": ", what)
     if view.state == "happened":
         return f"last {ago} ago"
     if view.rule.limits is not None:

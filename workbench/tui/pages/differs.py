@@ -18,7 +18,7 @@ from workbench.tui.cells import (
     rows_beside_label,
     wrap_text,
 )
-from workbench.tui.formats import NA, setting_name, setting_value, value_text
+from workbench.tui.formats import NA, flag_value_text, setting_label, setting_value_text
 from workbench.tui.pages.result import setting_labels_and_verdicts
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ _HOST = ("host", "GPUs", "nodes", "load from", "run as", "measured by", "simulat
 
 
 def result_differences_rows(a: BenchResult, b: BenchResult, width: int) -> list[Row]:
-    """Return the rows of the page about two results: each part of what they depend on, with only its
-    differences."""
+    """Return the rows of the page about two results: what differs in their commands, environments,
+    versions, settings, hosts, loads and answers. A row at the end names what is the same."""
     rows: list[Row] = []
     same: list[str] = []
     for title, found in _titled_differences(a, b):
@@ -61,7 +61,8 @@ def result_differences_rows(a: BenchResult, b: BenchResult, width: int) -> list[
 def _titled_differences(
     a: BenchResult, b: BenchResult
 ) -> Iterator[tuple[str, Sequence[Difference]]]:
-    """Yield (title, differences) of each part that a result depends on."""
+    """Yield a title and its differences for each kind of condition on which a result depends. A
+    kind without differences is yielded with an empty sequence."""
     x, y = a.conditions, b.conditions
     yield "Command", _command_differences(x, y)
     yield "Environment", _mapping_differences(mask_env(x.env), mask_env(y.env))
@@ -81,10 +82,10 @@ def _titled_differences(
         ),
     )
     loads = (d for d in compare(a, b).differences if d["kind"] == "workload")
-    yield "Load", _differing_values((d["name"], d["a"], d["b"]) for d in loads)
+    yield "Load", _values_that_differ((d["name"], d["a"], d["b"]) for d in loads)
     yield (
         "Answers",
-        _differing_values([("hash of the text", _answers_digest(a), _answers_digest(b))]),
+        _values_that_differ([("hash of the text", _answers_digest(a), _answers_digest(b))]),
     )
 
 
@@ -95,20 +96,20 @@ def _software_versions(conditions: Conditions) -> Mapping[str, Any]:
 def _command_differences(
     conditions_a: Conditions, conditions_b: Conditions
 ) -> Sequence[Difference]:
-    """Return the differences of two commands: their programs and models, and each flag. Without known
-    flags, the words that only one command has."""
+    """Return the differences of two commands: their programs, models and presets, and each flag. If
+    the flags of neither command are known, return the words that only one command has."""
     first, second = mask_argv(conditions_a.argv), mask_argv(conditions_b.argv)
-    whole: list[tuple[str, Any, Any]] = [
+    named_values: list[tuple[str, Any, Any]] = [
         ("program", "".join(first[:1]), "".join(second[:1])),
         ("model", conditions_a.model, conditions_b.model),
         ("preset", conditions_a.preset_id, conditions_b.preset_id),
     ]
-    found = _differing_values(whole)
+    found = _values_that_differ(named_values)
     if conditions_a.flags or conditions_b.flags:
         return [*found, *_mapping_differences(conditions_a.flags, conditions_b.flags)]
     only_first = " ".join(word for word in first if word not in second)
     only_second = " ".join(word for word in second if word not in first)
-    return [*found, *_differing_values([("words", only_first, only_second)])]
+    return [*found, *_values_that_differ([("words", only_first, only_second)])]
 
 
 def _setting_differences(
@@ -118,11 +119,14 @@ def _setting_differences(
     for name in dict.fromkeys((*conditions_a.gpu_settings, *conditions_b.gpu_settings)):
         p, q = conditions_a.gpu_settings.get(name), conditions_b.gpu_settings.get(name)
         if p != q:
-            found.append((setting_name(name), setting_value(name, p), setting_value(name, q)))
+            found.append(
+                (setting_label(name), setting_value_text(name, p), setting_value_text(name, q))
+            )
     return found
 
 
 def _answers_digest(result: BenchResult) -> str | None:
+    """Return the hash of the answers; None if the result has none."""
     text = result.summary.text
     if text is None:
         return None
@@ -134,20 +138,20 @@ def _mapping_differences(
 ) -> Sequence[Difference]:
     """Return the differences of two mappings under `names`, by default under all their keys."""
     keys = dict.fromkeys(names or (*mapping_a, *mapping_b))
-    return _differing_values((key, mapping_a.get(key), mapping_b.get(key)) for key in keys)
+    return _values_that_differ((key, mapping_a.get(key), mapping_b.get(key)) for key in keys)
 
 
-def _differing_values(values: Iterable[tuple[str, Any, Any]]) -> Sequence[Difference]:
-    """Return those of (name, value in A, value in B) whose values differ, as texts. A text that is
-    empty is no value."""
-    texts = [(name, _value_text(p), _value_text(q)) for name, p, q in values]
+def _values_that_differ(named_values: Iterable[tuple[str, Any, Any]]) -> Sequence[Difference]:
+    """Return those of (name, value in A, value in B) whose values differ, as texts. An empty text
+    counts as no value, and becomes "n/a"."""
+    texts = [(name, _value_text(p), _value_text(q)) for name, p, q in named_values]
     return [(name, p, q) for name, p, q in texts if p != q]
 
 
 def _value_text(value: Any) -> str:
     if value in (None, ""):
         return NA
-    return value_text(value)
+    return flag_value_text(value)
 
 
 def _difference_rows(difference: Difference, width: int) -> list[Row]:

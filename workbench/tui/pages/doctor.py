@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from workbench.session.hosts.doctor import HostReport
 
 
-class Report(Protocol):
+class ExaminationReport(Protocol):
     """The result of an examination: the findings, and `lines`, pairs (label, text) with what was
     read from the host."""
 
@@ -23,7 +23,7 @@ class Report(Protocol):
     def lines(self) -> Sequence[tuple[str, str]]: ...
 
 
-def examination_rows(reports: Sequence[Report], width: int) -> list[Row]:
+def examination_rows(reports: Sequence[ExaminationReport], width: int) -> list[Row]:
     """Return the rows of the last report in `reports`. If there is no report yet, return a row that
     says that the examination is running."""
     from workbench.report.finding_blocks import doctor_blocks  # not for the first frame

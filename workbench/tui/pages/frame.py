@@ -38,7 +38,7 @@ class PageFrame(Vertical):
         self.pages = [*(one for one in self.pages if one not in replaced), page]
         page.frame = self
         self._mounting = self.mount(page)
-        self._show_visible_page(replaced)
+        self._show_visible_page_and_remove(replaced)
 
     async def wait_until_mounted(self) -> None:
         """Wait until the page that was opened last is mounted. Return at once if another caller
@@ -51,20 +51,20 @@ class PageFrame(Vertical):
         """Close the page. Do nothing if it is closed already."""
         if page in self.pages:
             self.pages.remove(page)
-            self._show_visible_page([page])
+            self._show_visible_page_and_remove([page])
 
     def close_all(self) -> None:
         """Close all pages."""
         if self.pages:
             closed, self.pages = self.pages, []
-            self._show_visible_page(closed)
+            self._show_visible_page_and_remove(closed)
 
-    def _show_visible_page(self, closed: list[Page]) -> None:
+    def _show_visible_page_and_remove(self, closed_pages: list[Page]) -> None:
         for page in self.pages:
             page.display = page is self.visible_page
         self.on_page_change()
         self.show_title()
-        for page in closed:
+        for page in closed_pages:
             page.frame = None
             page.remove()
 

@@ -36,7 +36,7 @@ class MeasurementPage(Page):
     session's state has changed.
     """
 
-    # outcome -> key and its word, shown if the outcome is possible
+    # action -> key and its word, shown while the action is possible
     WORDS: ClassVar[Mapping[str, tuple[str, str]]]
     KIND: ClassVar[str]
     OWN = "KRnom"
@@ -50,7 +50,7 @@ class MeasurementPage(Page):
         """`compute_remaining_s` returns the seconds left of the running measurement. The progress
         row of the main screen uses the same function, so that page and row show the same number.
         `run_page_action` is called with the page and an action when the user presses a key."""
-        super().__init__("", lambda width: [], self._possible_keys, kind=type(self).__name__)
+        super().__init__("", lambda width: [], self._keys_possible_now, kind=type(self).__name__)
         self.state, self.compute_remaining_s, self.run_page_action = (
             state,
             compute_remaining_s,
@@ -60,11 +60,13 @@ class MeasurementPage(Page):
         self._before: object = None  # the measurement when the request was made
         self.title = self.current_title
 
-    def _possible_keys(self) -> Keys:
+    def _keys_possible_now(self) -> Keys:
         keys: dict[str, tuple[str, Callable[[], Any]]] = {}
-        for outcome, (key, word) in self.WORDS.items():
-            if not self.request and self.is_action_possible(outcome):
-                keys[key] = (word, partial(self.run_page_action, self, outcome))
+        if self.request:
+            return keys
+        for action, (key, word) in self.WORDS.items():
+            if self.is_action_possible(action):
+                keys[key] = (word, partial(self.run_page_action, self, action))
         return keys
 
     def show_requested_action(self, text: str, *, hide_rows: bool = False) -> None:
@@ -74,7 +76,7 @@ class MeasurementPage(Page):
         self.request, self.hides_rows, self._before = text, hide_rows, self.latest_measurement
         self.draw()
 
-    def _clear_request(self) -> None:
+    def _clear_requested_action(self) -> None:
         self.request, self.hides_rows = "", False
 
     def clear_failed_request(self, state: SessionState) -> None:
@@ -92,7 +94,7 @@ class MeasurementPage(Page):
         self.state = state
         goes_on = self.request == STOPPING and self.shows_running_measurement
         if self.request and self.latest_measurement is not self._before and not goes_on:
-            self._clear_request()
+            self._clear_requested_action()
         self.draw()
 
     def draw(self) -> None:
@@ -183,8 +185,8 @@ class ExperimentPage(MeasurementPage):
         self.interval_history, self.earlier_experiment = interval_history, earlier_experiment
         super().__init__(state, compute_remaining_s, run_page_action)
 
-    def _clear_request(self) -> None:
-        super()._clear_request()
+    def _clear_requested_action(self) -> None:
+        super()._clear_requested_action()
         self.earlier_experiment = None
 
     @property
@@ -197,18 +199,18 @@ class ExperimentPage(MeasurementPage):
 
     def is_action_possible(self, action: str) -> bool:
         if action == "more":
-            return self._has_ended_as("done")
+            return self._has_ended_in_state("done")
         if action == "stop" and self.earlier_experiment is not None:
             return False  # another Workbench runs it
         return super().is_action_possible(action)
 
     @property
     def is_resumable(self) -> bool:
-        return self._has_ended_as("stopped", "failed")
+        return self._has_ended_in_state("stopped", "failed")
 
-    def _has_ended_as(self, *end_states: str) -> bool:
-        """Return whether the experiment on the page is in one of these states. False for one that
-        is part of a sweep, which resumes it."""
+    def _has_ended_in_state(self, *end_states: str) -> bool:
+        """Return whether the experiment on the page is in one of `end_states`. Return False if the
+        experiment is part of a sweep, because the sweep resumes it."""
         e = self.shown_measurement
         return e is not None and e.sweep_id is None and e.state in end_states
 
@@ -253,15 +255,16 @@ class SweepPage(MeasurementPage):
     def _plot_rows(self, s: Sweep, width: int, height: int) -> list[Row]:
         """Return the plots of the sweep. Draw the plots again only if a point, the size, the knee
         (the point beyond which more gains little) or the place of the server has changed."""
-        live = self._server_rates(s)
+        live = self._live_server_rates(s)
         key = (s.points, s.knee, width, height, live)
         if key != self._plotted[0]:
             self._plotted = key, operating_map_rows(s, width, height, live)
         return self._plotted[1]
 
-    def _server_rates(self, s: Sweep) -> ServerRates | None:
-        """Return where the server of a search for users is now, as tokens per second of a user and
-        of a GPU. Both have two digits, so that they seldom change: plotting takes long."""
+    def _live_server_rates(self, s: Sweep) -> ServerRates | None:
+        """Return the tokens per second that a user and a GPU get now, with two digits, so that they
+        seldom change: plotting takes long. Return None if the sweep is no search for users, or if
+        the rates are unknown."""
         if s.kind_details.counts != "user" or (found := operating_map_from_sweep(s)) is None:
             return None
         now = live_point(s, self.state.engine, found.gpus)

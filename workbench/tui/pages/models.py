@@ -46,7 +46,7 @@ class ModelsPage(PickList, Page):
         self.cursor = self.top = 0
         self.began_s: float | None = None  # monotonic time since which the hosts are asked
 
-    def show_search_time(self) -> None:
+    def start_search_timer(self) -> None:
         """Show how long the search for models has been running, until `show_found_models` gets the
         results."""
         self.began_s = time.monotonic()

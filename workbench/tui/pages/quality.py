@@ -34,7 +34,7 @@ class ShownComparison:
 
     result: QualityResult | None = None
     pair: tuple[int, int] | None = None
-    earlier: int = 0  # comparisons that are stored
+    stored_count: int = 0  # comparisons that are stored
 
 
 class QualityPage(Page):
@@ -50,7 +50,9 @@ class QualityPage(Page):
         run_page_action: Callable[[Any, str], Any],
     ) -> None:
         self.state, self.shown, self.run_page_action = state, shown, run_page_action
-        super().__init__("Answers of A and B", self._rows, self._possible_keys, kind="quality")
+        super().__init__(
+            "Answers of A and B", self._page_rows, self._keys_possible_now, kind="quality"
+        )
 
     def show(self, state: SessionState) -> None:
         before, self.state = self.state.quality, state
@@ -65,7 +67,7 @@ class QualityPage(Page):
     def running_comparison(self) -> QualityView | None:
         return self.state.running_quality
 
-    def _possible_keys(self) -> Keys:
+    def _keys_possible_now(self) -> Keys:
         found: dict[str, tuple[str, Callable[[], Any]]] = {}
         running = self.running_comparison
         if running is not None and not running.stopping:
@@ -73,11 +75,11 @@ class QualityPage(Page):
         replayed = self.state.host.replay is not None
         if running is None and self.shown.pair is not None and not replayed:
             found["m"] = ("Measure", partial(self.run_page_action, self, "measure"))
-        if running is None and self.shown.earlier:
+        if running is None and self.shown.stored_count:
             found["o"] = ("Others", partial(self.run_page_action, self, "list"))
         return found
 
-    def _rows(self, width: int) -> list[Row]:
+    def _page_rows(self, width: int) -> list[Row]:
         if self.running_comparison is not None:
             return running_comparison_rows(self.running_comparison, width)
         view = self.state.quality
@@ -105,7 +107,8 @@ class QualityPage(Page):
 
 
 def running_comparison_rows(view: QualityView, width: int) -> list[Row]:
-    """Return the rows about a comparison that runs: the sides, how far it is, and what was done."""
+    """Return the rows about a comparison that runs: the two servers, the progress, and the steps that
+    were done."""
     rows = [*_compared_side_rows(view.a, view.b, width), ()]
     if view.stopping:
         rows += paragraph_rows(

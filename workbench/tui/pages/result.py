@@ -15,7 +15,7 @@ from workbench.model.plan import Command
 from workbench.model.quality import QualityResult
 from workbench.model.secrets import mask_argv, mask_env
 from workbench.tui.cells import Row, paragraph_rows
-from workbench.tui.formats import measurement_origin_text, setting_name, settings_texts
+from workbench.tui.formats import grouped_setting_texts, measurement_origin_text, setting_label
 
 
 def result_rows(
@@ -96,7 +96,7 @@ def _condition_rows(result: BenchResult, width: int) -> list[Row]:
     facts = [
         ("load", result_load_text(result)),
         *condition_labels_and_texts(c),
-        ("settings", ", ".join(settings_texts(c.gpu_settings)) or "unchanged"),
+        ("settings", ", ".join(grouped_setting_texts(c.gpu_settings)) or "unchanged"),
     ]
     if c.in_force:
         verdicts = (f"{name} {said}" for name, said in setting_labels_and_verdicts(c.in_force))
@@ -111,4 +111,4 @@ def _condition_rows(result: BenchResult, width: int) -> list[Row]:
 def setting_labels_and_verdicts(in_force: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return pairs (label of a setting, verdict), such as [("GPU0 GPU clocks", "no effect")] for
     {"gpu0.gpu_clocks": "no effect"}."""
-    return [(setting_name(name), said) for name, said in in_force.items()]
+    return [(setting_label(name), said) for name, said in in_force.items()]

@@ -14,8 +14,8 @@ from workbench.tui.cells import Row, pad_text, paragraph_rows, rows_beside_label
 from workbench.tui.formats import (
     altered_setting_texts,
     day_and_time_text,
-    enclose_text,
-    time_or_date_text,
+    enclose_nonempty_text,
+    time_of_day_or_date_text,
 )
 
 if TYPE_CHECKING:
@@ -35,17 +35,17 @@ def changes_since_leaving_text(since: ChangesSinceLastScreen, gpu_count: int) ->
     if len(changes) > 1:
         changes = _change_count_texts(since)
     what = ", ".join(changes)
-    return f"since you left at {_moment_text(since.left_unix_s)}: {what} (l lists it)"
+    return f"since you left at {_leave_time_text(since.left_unix_s)}: {what} (l lists it)"
 
 
 def changes_since_leaving_rows(
     since: ChangesSinceLastScreen | None, gpu_count: int, width: int
 ) -> list[Row]:
-    """Return the rows of the activity page about what happened since the last screen closed. [] if
-    nothing did."""
+    """Return the rows of the activity page about what happened since the last screen closed; [] if
+    nothing happened or if `since` is None."""
     if since is None or not since.has_changes:
         return []
-    rows: list[Row] = [((f"Since you left at {_moment_text(since.left_unix_s)}", "title"),)]
+    rows: list[Row] = [((f"Since you left at {_leave_time_text(since.left_unix_s)}", "title"),)]
     times, texts = [], []
     for unix_s, text in _change_times_and_texts(since, gpu_count):
         times.append(_change_time_text(unix_s))
@@ -57,7 +57,8 @@ def changes_since_leaving_rows(
     return [*rows, ()]
 
 
-def _moment_text(unix_s: float) -> str:
+def _leave_time_text(unix_s: float) -> str:
+    """Return the time of day; with the date in front if it is a day or more ago."""
     at = day_and_time_text(unix_s)
     if time.time() - unix_s >= _DAY_S:
         return at
@@ -65,9 +66,10 @@ def _moment_text(unix_s: float) -> str:
 
 
 def _change_time_text(unix_s: float) -> str:
+    """Return the time of a change as text; "" for 0.0, an unknown time."""
     if not unix_s:
         return ""
-    return time_or_date_text(unix_s)
+    return time_of_day_or_date_text(unix_s)
 
 
 def _change_times_and_texts(
@@ -93,7 +95,7 @@ def _result_text(row: BenchRow) -> str:
     series = row.series
     if series is not None:
         name = f"{_SERIES.get(series.kind, series.kind)} {series.number}"
-        return name + enclose_text(": ", series.said)
+        return name + enclose_nonempty_text(": ", series.said)
     if row.refused:
         return f"result {row.id} is rejected: {row.refused[0]}"
     text = f"result {row.id}: {row.label}"
@@ -104,7 +106,7 @@ def _result_text(row: BenchRow) -> str:
 
 def _server_text(server: ServerStatus) -> str:
     if server.state.has_ended:
-        return f"{server.title} {server.state}{enclose_text(': ', server.reason)}"
+        return f"{server.title} {server.state}{enclose_nonempty_text(': ', server.reason)}"
     if server.is_ready:
         return f"{server.title} became {server.state_word.upper()}"
     return f"{server.title} was started"

@@ -9,7 +9,7 @@ from workbench.model.findings import Finding, Level, by_severity
 from workbench.session.state import Activity
 from workbench.store.preset_text import preset_sections
 from workbench.tui.cells import Row, labelled_paragraph, pad_text, paragraph_rows, rows_beside_label
-from workbench.tui.formats import flag_default_text, time_or_date_text, value_text
+from workbench.tui.formats import flag_default_text, flag_value_text, time_of_day_or_date_text
 from workbench.tui.glyphs import LEVELS, G
 from workbench.tui.panes.launch import flag_description
 
@@ -63,8 +63,8 @@ def help_rows(
     return [*rows, (), (("Terms", "title"),), *paragraph_rows(f"  {terms}", width, "text", "  ")]
 
 
-def term_rows(terms: Iterable[Term], width: int) -> list[Row]:
-    """Return the words of the glossary with their meanings."""
+def glossary_term_rows(terms: Iterable[Term], width: int) -> list[Row]:
+    """Return rows with the terms of the glossary, each with its meaning."""
     rows: list[Row] = []
     for term in terms:
         name = pad_text(term.term, 18) + "  "
@@ -86,13 +86,13 @@ def fit_page_rows(report: FitReport, files: Sequence[str], width: int) -> list[R
     return rows
 
 
-def flag_rows(item: FlagRow, notes: Sequence[str], estimate: str, width: int) -> list[Row]:
+def flag_rows(item: FlagRow, notes: Sequence[str], memory_estimate: str, width: int) -> list[Row]:
     """Return the rows of a page about a flag: its help, its value and its default. `notes` are
     remarks on the flag from the preset and from the text that accompanies the preset, and
-    `estimate` is the memory estimate of the plan."""
+    `memory_estimate` is that of the plan, "" if there is none."""
     spec = item.spec
     rows = paragraph_rows(flag_description(item), width)
-    facts = {"default": flag_default_text(item.default), "now": value_text(item.value)}
+    facts = {"default": flag_default_text(item.default), "now": flag_value_text(item.value)}
     if spec is not None:
         if spec.default is None:
             facts["default"] = spec.default_note
@@ -101,7 +101,7 @@ def flag_rows(item: FlagRow, notes: Sequence[str], estimate: str, width: int) ->
     for label, text in facts.items():
         if text:
             rows += labelled_paragraph(pad_text(label, 10), text, width)
-    for note in (item.finding, *notes, estimate):
+    for note in (item.finding, *notes, memory_estimate):
         if note:
             rows += paragraph_rows(note, width, "text", "  ")
     return rows
@@ -125,7 +125,7 @@ def activity_rows(activity: tuple[Activity, ...], width: int) -> list[Row]:
     if not activity:
         return paragraph_rows("Workbench has changed nothing on this host yet.", width, "dim")
     rows: list[Row] = []
-    times = [time_or_date_text(a.unix_s) for a in activity]
+    times = [time_of_day_or_date_text(a.unix_s) for a in activity]
     cells = max(map(len, times)) + 2
     room = max(20, width - cells)
     for a, at in zip(reversed(activity), reversed(times), strict=True):

@@ -16,7 +16,7 @@ from workbench.tui.bindings import (
     textual_bindings,
 )
 from workbench.tui.cells import Row, paragraph_rows
-from workbench.tui.formats import enclose_text
+from workbench.tui.formats import enclose_nonempty_text
 from workbench.tui.interval_histories import IntervalHistories
 from workbench.tui.panes.base import Pane
 from workbench.tui.widgets.comparison import (
@@ -83,7 +83,7 @@ class Compare(Pane, Scrolled):
             self.top, self.of_experiment = 0, False
         if before.experiment is not state.experiment:
             self.of_experiment = state.experiment is not None
-        if _drawn_parts_of_state(before) != _drawn_parts_of_state(state):
+        if _drawn_state_key(before) != _drawn_state_key(state):
             self.repaint()
 
     @property
@@ -104,7 +104,7 @@ class Compare(Pane, Scrolled):
             return f"experiment {state.experiment.id}"
         if state.comparison is None:
             return ""
-        return enclose_text("B is ", self._reason_for_b(state, state.comparison))
+        return enclose_nonempty_text("B is ", self._reason_for_b(state, state.comparison))
 
     def all_rows(self, width: int, height: int) -> list[Row]:
         state = self.state
@@ -116,7 +116,7 @@ class Compare(Pane, Scrolled):
         if state.running_quality is not None:
             comparison = replace_unmeasured_quality(comparison, QUALITY_UNDER_WAY)
         which = self._reason_for_b(state, comparison)
-        noise = _chance_difference_pct(state, comparison)
+        noise = _throughput_noise_pct(state, comparison)
         return [*verdict_rows(comparison, width, noise), *comparison_rows(comparison, width, which)]
 
     @staticmethod
@@ -147,16 +147,18 @@ class Compare(Pane, Scrolled):
         return [*rows, *comparison_rows(comparison, width)]
 
 
-def _chance_difference_pct(state: SessionState, comparison: Comparison) -> float | None:
-    """Return the percent that the two runs may differ by chance, if their change is not larger."""
+def _throughput_noise_pct(state: SessionState, comparison: Comparison) -> float | None:
+    """Return how many percent the throughput of the two results may differ by chance. Return None if
+    their change is larger, or if B is not listed."""
     rows = {row.id: row for row in state.results}
     if comparison.b not in rows:
         return None
     return throughput_noise_pct(rows[comparison.b], rows.get(comparison.a))
 
 
-def _drawn_parts_of_state(state: SessionState) -> tuple[object, ...]:
-    """Return what the pane shows of the state. The progress of a benchmark is not drawn here."""
+def _drawn_state_key(state: SessionState) -> tuple[object, ...]:
+    """Return a key of what the pane draws of the state: with the same key, the pane looks the same.
+    The progress of a benchmark is not drawn here."""
     under_way = state.bench.is_running_or_queued
     parts = (state.comparison, state.experiment, state.results, state.mark_a, state.mark_b)
     measures_quality = state.running_quality is not None

@@ -13,9 +13,9 @@ from workbench.tui.countdown import Countdown
 from workbench.tui.formats import (
     NA,
     alteration_gpus_now_and_before,
-    clock_text,
     gib_text,
     setting_text,
+    time_of_day_text,
     whole_number_text,
 )
 from workbench.tui.glyphs import G
@@ -61,12 +61,14 @@ class GpuPane(Pane, Scrolled):
         if telemetry is None:
             text = state.host.telemetry_problem or "The GPUs have not been read yet."
             return paragraph_rows(text, width, "dim")
-        rows = self._driver_rows(state, telemetry, width)
+        rows = self._host_and_driver_rows(state, telemetry, width)
         for sample in telemetry.gpus:
             rows += [(), *self._gpu_rows(state, telemetry, sample, width)]
         return [*rows, *_absent_engine_metric_rows(state, width)]
 
-    def _driver_rows(self, state: SessionState, telemetry: Telemetry, width: int) -> list[Row]:
+    def _host_and_driver_rows(
+        self, state: SessionState, telemetry: Telemetry, width: int
+    ) -> list[Row]:
         from workbench.hosts.container_kinds import KINDS  # not for the first frame
 
         driver, host = telemetry.driver, telemetry.host
@@ -92,7 +94,7 @@ class GpuPane(Pane, Scrolled):
             rows += paragraph_rows(f"! {driver.message}", width, "warn")
         if slow := telemetry.slow_reading_text:
             rows += paragraph_rows(f"! {slow}", width, "warn")
-        load = _text_if_known("{:.1f}", host.load_1m)
+        load = _text_or_na("{:.1f}", host.load_1m)
         rows += paragraph_rows(
             f"host memory {gib_text(host.memory_available_bytes)} of {gib_text(host.memory_total_bytes)} GiB "
             f"free  load {load} "
@@ -189,9 +191,9 @@ class GpuPane(Pane, Scrolled):
             *pairs,
             ("memory", memory),
             ("reserved", reserved),
-            ("P-state", _text_if_known("P{}", sample.pstate)),
+            ("P-state", _text_or_na("P{}", sample.pstate)),
             *((one.name, _on_off_text(one.value_in_force(sample))) for one in SWITCHES),
-            ("PCIe", _text_if_known("gen {} x{}", sample.pcie_gen, sample.pcie_width)),
+            ("PCIe", _text_or_na("gen {} x{}", sample.pcie_gen, sample.pcie_width)),
             ("PCIe rx/tx", rates),
             ("energy", energy),
             ("virtual", virtual),
@@ -226,8 +228,8 @@ class GpuPane(Pane, Scrolled):
         return paragraph_rows(f"  processes: {listed}", width, "text", "    ")
 
 
-def _text_if_known(format_string: str, value: object, *more_values: object) -> str:
-    """Return the values in the text `format_string`; "n/a" if the first one is None."""
+def _text_or_na(format_string: str, value: object, *more_values: object) -> str:
+    """Return `format_string` with the values in the places of its {}; "n/a" if `value` is None."""
     if value is None:
         return NA
     return format_string.format(value, *more_values)
@@ -312,28 +314,27 @@ def _altered_setting_rows(state: SessionState, gpu_index: int, width: int) -> li
     for other in state.others:
         if other.gpu_index == gpu_index:
             for _, now, before in alteration_gpus_now_and_before([other]):
-                by, since = other.by, clock_text(other.since_unix_s)
-                said = " ".join(filter(None, (now, outcomes.get((by, other.key)))))
-                rows += paragraph_rows(
-                    f"  {said} by {by} since {since} (was {before})", width, "text", "    "
-                )
+                by, since = other.by, time_of_day_text(other.since_unix_s)
+                now_and_outcome = " ".join(filter(None, (now, outcomes.get((by, other.key)))))
+                text = f"  {now_and_outcome} by {by} since {since} (was {before})"
+                rows += paragraph_rows(text, width, "text", "    ")
     return rows
 
 
 def _begun_change_rows(change: Alteration, outcome: str, width: int) -> list[Row]:
     text = setting_text(change.setting, change.now)
-    at = clock_text(change.set_unix_s or change.since_unix_s)
-    said = f"  {G.alert} {text} {outcome}, at {at} (r clears it)"
-    return paragraph_rows(said, width, "warn", "    ")
+    at = time_of_day_text(change.set_unix_s or change.since_unix_s)
+    line = f"  {G.alert} {text} {outcome}, at {at} (r clears it)"
+    return paragraph_rows(line, width, "warn", "    ")
 
 
 def _alteration_rows(alteration: Alteration, width: int) -> list[Row]:
     rows: list[Row] = []
     for _, now, before in alteration_gpus_now_and_before([alteration]):
-        known = alteration.before_known
-        if known and known not in before:
-            before += f", {known}"
-        since = clock_text(alteration.since_unix_s)
+        source = alteration.before_known
+        if source and source not in before:
+            before += f", {source}"
+        since = time_of_day_text(alteration.since_unix_s)
         text = f"  {G.alert} {now} since {since} (was {before}; r reverts)"
         rows += paragraph_rows(text, width, "warn", "    ")
     return rows

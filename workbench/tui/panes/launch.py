@@ -26,7 +26,7 @@ from workbench.tui.cells import (
     short_paragraph,
     width_of,
 )
-from workbench.tui.formats import flag_default_text, value_text
+from workbench.tui.formats import flag_default_text, flag_value_text
 from workbench.tui.glyphs import LEVELS, G
 from workbench.tui.panes.base import Pane
 from workbench.tui.widgets.pick_list import PickList
@@ -212,9 +212,9 @@ class Launch(Pane, PickList):
         if 0 <= found < len(heads):
             self._move_cursor_below_heading(heads[found])
 
-    def _move_cursor_below_heading(self, heading: int) -> None:
-        self.top = heading
-        self.cursor = self._nearest_item(heading, 1)
+    def _move_cursor_below_heading(self, heading_index: int) -> None:
+        self.top = heading_index
+        self.cursor = self._nearest_item(heading_index, 1)
         self.repaint()
 
     def is_heading(self, item: Any) -> bool:
@@ -233,18 +233,20 @@ class Launch(Pane, PickList):
             self.set_items(self._sort_changed_first(self.state.plan.rows), keep_cursor=keep_cursor)
 
     def _sort_changed_first(self, rows: Sequence[FlagRow]) -> Sequence[FlagRow]:
-        """Return the rows with those of the changed flags behind the model and the program, so that a
-        pane of few rows shows them. The port comes last of them: it changes most and matters least.
-        """
+        """Return the rows in this order: the model and the program, the changed flags, the others.
+        So a pane of few rows shows what is changed. The port is the last changed flag, because it
+        changes most and matters least."""
 
         def rank(row: FlagRow) -> int:
-            if not self._is_changed(row):
+            if not self._is_edited_or_differs(row):
                 return 2
             return int(row.name == "port")
 
         return [*rows[:_FIXED_ROWS], *sorted(rows[_FIXED_ROWS:], key=rank)]
 
-    def _is_changed(self, row: FlagRow) -> bool:
+    def _is_edited_or_differs(self, row: FlagRow) -> bool:
+        """Return whether the user has edited the row, or its value differs from that of the preset or
+        of the running server."""
         key = (row.is_env, row.name)
         return row.origin is Origin.EDITED or key in self._differing
 
@@ -292,10 +294,10 @@ class Launch(Pane, PickList):
         name_w, value_w, default_w = self._name_value_default_widths(width)
         key = (item.is_env, item.name)
         edit, unlike = self._edits.get(key), self._unlike.get(key)
-        edited = self._is_changed(item)
+        edited = self._is_edited_or_differs(item)
         mark, mark_role = LEVELS.get(item.level or "", (" ", "text"))
         unset = item.origin is Origin.DEFAULT and item.value is None and not edited
-        value, default, name = value_text(item.value), _flag_default_text(item), item.name
+        value, default, name = flag_value_text(item.value), _flag_default_text(item), item.name
         if item.is_env:
             name = f"${name}"
         if default in ("", "-") and len(value) >= value_w and not unset:
@@ -324,9 +326,9 @@ class Launch(Pane, PickList):
         plan = self.state.plan
         if plan is None:
             return []
-        rows: list[Row] = self._changes_not_running_rows(width)
+        rows: list[Row] = self._changes_not_in_server_rows(width)
         if not self.all and not self.query_text:
-            more = max(0, plan.total_flags - sum(map(_is_set_flag, plan.rows)))
+            more = max(0, plan.total_flags - sum(map(_is_engine_flag_with_value, plan.rows)))
             flags = f"{more} more flags"
             if plan.catalog_asked:
                 flags += " of its own list"
@@ -339,7 +341,7 @@ class Launch(Pane, PickList):
             about = about[:3]
         return [*rows, (), *about[:8], *self._finding_rows(item, width)]
 
-    def _changes_not_running_rows(self, width: int) -> list[Row]:
+    def _changes_not_in_server_rows(self, width: int) -> list[Row]:
         """Return a row that counts the changes of the plan that the running server does not have,
         with the keys that make it have them; [] if there are none."""
         if not self._changes:
@@ -392,7 +394,7 @@ def _flag_default_text(row: FlagRow) -> str:
     return flag_default_text(row.default)
 
 
-def _is_set_flag(row: FlagRow) -> bool:
+def _is_engine_flag_with_value(row: FlagRow) -> bool:
     """Return whether the row is a flag of the engine with a value."""
     if row.is_env or row.value is None:
         return False
@@ -430,11 +432,11 @@ def changed_value_texts(
     values are cut."""
     old = arrow = ""
     if before := preset_change or server_difference:
-        old = value_text(before.a)
+        old = flag_value_text(before.a)
         arrow = f"{old} {G.becomes} "
     running, role = value, "dim"
     if server_difference is not None:
-        running, role = value_text(server_difference.a), "warn"
+        running, role = flag_value_text(server_difference.a), "warn"
     notes = []
     if server_state:
         brief = SERVED_WORDS[server_state]

@@ -188,8 +188,8 @@ class LogPane(Pane):
         total = len(self.view)
         if total == 0:
             return self._empty_log_rows(width, height)
-        note = self._failure_rows(width, height)
-        room = max(1, height - len(note))
+        failure = self._failure_rows(width, height)
+        room = max(1, height - len(failure))
         last = max(0, total - room)
         if self.follow:
             self.top = last
@@ -208,7 +208,7 @@ class LogPane(Pane):
             explained = explained[-room:]
         explained = explained[:room]
         self.in_sight = sum(is_line for _, is_line in explained)
-        return [*(row for row, _ in explained), *[()] * (room - len(explained)), *note]
+        return [*(row for row, _ in explained), *[()] * (room - len(explained)), *failure]
 
     def _rows_with_explanations(
         self, shown: Sequence[tuple[str, Row]], width: int, height: int
@@ -272,7 +272,9 @@ class LogPane(Pane):
 
     def _line_row(self, raw_line: str, width: int, is_match: bool) -> Row:
         if is_match:
-            return ((cut_text(self._match_text(raw_line, width), width).ljust(width), "rest"),)
+            return (
+                (cut_text(self._visible_match_text(raw_line, width), width).ljust(width), "rest"),
+            )
         role = "dim"
         if not is_access_line(raw_line):
             role = ROLES.get(self.view.level(raw_line), "text")
@@ -281,7 +283,7 @@ class LogPane(Pane):
             text = format_log_line(raw_line, width)
         return ((cut_text(text, width), role),)
 
-    def _match_text(self, raw_line: str, width: int) -> str:
+    def _visible_match_text(self, raw_line: str, width: int) -> str:
         """Return what is shown of the line that a search found. The searched text must be visible,
         also at the end of a long line."""
         if self.left:
@@ -355,25 +357,25 @@ class LogPane(Pane):
         self.repaint()
         self.post_message(self.TitleChanged())
 
-    def move_to_line_with(self, text: str, *, again: bool = False) -> bool:
+    def move_to_line_with(self, text: str, *, from_last_match: bool = False) -> bool:
         """Move to a line that contains `text`, and return whether there is such a line. Search
-        backwards from the end of the log or, with `again`, forwards from the line found last. If
-        `text` is "", end the search and return True."""
+        backwards from the end of the log or, with `from_last_match`, forwards from the line found
+        last. If `text` is "", end the search and return True."""
         self.search = text
         if not text:
             self.hit = None
             self.repaint()
             return True
-        if not again:
+        if not from_last_match:
             return self._show_line(self.view.find(text, len(self.view) - 1, backwards=True))
-        found = self.view.find(text, self._line_after_match)
+        found = self.view.find(text, self._line_number_after_match)
         if found is None:
             found = self.view.find(text, 0)
         return self._show_line(found)
 
     @property
-    def _line_after_match(self) -> int:
-        """The line behind the one that was found last."""
+    def _line_number_after_match(self) -> int:
+        """The number of the line behind the one that was found last; 0 if none was found."""
         if self.hit is None:
             return 0
         return self.hit + 1
@@ -392,7 +394,7 @@ class LogPane(Pane):
     def move_to_next_error(self) -> bool:
         """Move to the next line with an error, and after the last error to the first one. Return
         whether the log has an error."""
-        total, start = len(self.view), self._line_after_match
+        total, start = len(self.view), self._line_number_after_match
         for begin, end in ((start, total), (0, start)):
             for chunk in range(begin, end, 2000):
                 for offset, line in enumerate(self.view.lines(chunk, min(2000, end - chunk))):
@@ -401,6 +403,7 @@ class LogPane(Pane):
         return False
 
     def _show_line(self, line_number: int | None) -> bool:
+        """Move to the line and mark it, and return True. For None, end the mark and return False."""
         self.hit = line_number
         if line_number is not None:
             self.follow = False

@@ -32,13 +32,13 @@ def _all_engines() -> Iterator[Engine]:
 
 
 @cache
-def _speed_patterns() -> tuple[re.Pattern[str], ...]:
+def _speed_line_patterns() -> tuple[re.Pattern[str], ...]:
     """Return the patterns of the lines in which engines report their speed."""
     return tuple(filter(None, (engine.speed_log for engine in _all_engines())))
 
 
 @cache
-def _prefix_patterns() -> tuple[re.Pattern[str], ...]:
+def _line_prefix_patterns() -> tuple[re.Pattern[str], ...]:
     """Return the patterns of what stands in front of messages and becomes short."""
     return (*filter(None, (engine.shortened_log for engine in _all_engines())), _UVICORN)
 
@@ -68,11 +68,11 @@ def line_group_key(text: str) -> str:
     if is_workbench_poll(text):
         return OWN
     if is_access_line(text):
-        return condense_line(text)
+        return condense_log_line(text)
     return ""
 
 
-def condense_line(text: str) -> str:
+def condense_log_line(text: str) -> str:
     """Return the time, the level if it is above INFO, and the message of a log line: "12:03:07
     WARNING text" for "(EngineCore pid=7) WARNING 11-21 12:03:07 [loader.py:1] text", and "r0
     12:03:07 text" for a line of "[rank 0]". Unknown formats are unchanged."""
@@ -89,8 +89,8 @@ def format_log_line(text: str, width: int) -> str:
     columns, in the longest form that fits into `width` cells: tokens per second of prompts and of
     answers, running and waiting requests, and the share of the KV cache that is used. A line that
     does not fit is not cut."""
-    line = condense_line(text)
-    found = next(filter(None, (pattern.search(line) for pattern in _speed_patterns())), None)
+    line = condense_log_line(text)
+    found = next(filter(None, (pattern.search(line) for pattern in _speed_line_patterns())), None)
     if found is None:
         return line
     values = found.groupdict()
@@ -119,7 +119,7 @@ def format_log_line(text: str, width: int) -> str:
 
 def _remove_source_prefix(text: str) -> str:
     found = None
-    for pattern in _prefix_patterns():  # a generator takes twice the time
+    for pattern in _line_prefix_patterns():  # a generator takes twice the time
         found = pattern.match(text)
         if found is not None:
             break

@@ -81,7 +81,7 @@ class Presets(Pane, PickList):
     def _move_cursor_to_plan(self, state: SessionState) -> None:
         """Put the cursor on the preset of the plan when that has become another one. A search keeps
         its own cursor."""
-        loaded = _loaded_preset_id(state)
+        loaded = _plan_preset_id(state)
         if loaded == self._loaded or self.query_text:
             return
         if any(item.id == loaded for item in self.items):
@@ -131,7 +131,7 @@ class Presets(Pane, PickList):
         plan, lead, role, tail = self.state.plan, "  ", "text", " "
         if item.own:
             tail = "o"
-        if item.id == _loaded_preset_id(self.state):
+        if item.id == _plan_preset_id(self.state):
             lead, role = f"{G.arrow} ", "goodb"
             if plan is not None and plan.edit_count:
                 tail = "*"
@@ -216,7 +216,8 @@ def _preset_sort_key(item: PresetEntry) -> tuple[int, bool]:
     return group, item.baseline is not None
 
 
-def _loaded_preset_id(state: SessionState) -> str | None:
+def _plan_preset_id(state: SessionState) -> str | None:
+    """Return the id of the preset from which the plan was loaded; None without a plan or preset."""
     if state.plan is None:
         return None
     return state.plan.plan.preset_id

@@ -32,7 +32,7 @@ from workbench.tui.cells import (
 from workbench.tui.formats import (
     NA,
     bar_text,
-    enclose_text,
+    enclose_nonempty_text,
     gauge_text,
     number_text,
     short_preset_name,
@@ -107,7 +107,7 @@ class Column:
         return replace(self, head=self.wide_head, cells=self.wide_cells)
 
 
-def _empty_text(item: BenchRow, cells: int) -> str:
+def _empty_change_text(item: BenchRow, cells: int) -> str:
     """Return "": a change needs the other results too."""
     return ""
 
@@ -130,8 +130,8 @@ def ttft_text(item: BenchRow, width: int) -> str:
 
 COLUMNS = (
     Column("tok/s", 8, 1, lambda row, _: number_text(row.output_tok_s)),
-    Column(BEFORE, 8, 2, _empty_text),
-    Column(BASELINE, 8, 3, _empty_text),
+    Column(BEFORE, 8, 2, _empty_change_text),
+    Column(BASELINE, 8, 3, _empty_change_text),
     Column("TTFT50 ms", 10, 4, ttft_text, "TTFT50/90 ms", 13),
     Column("ITL ms", 7, 5, lambda row, _: number_text(row.itl_mean_ms, 1)),
     Column("W", 6, 7, lambda row, _: number_text(row.power_w, 0)),
@@ -140,6 +140,7 @@ COLUMNS = (
 
 
 def _newest_result_id(state: SessionState) -> int:
+    """Return the number of the newest listed result; 0 if none is listed."""
     return max((row.id for row in state.results), default=0)
 
 
@@ -170,7 +171,7 @@ def _fitting_columns(width: int, with_baseline: bool) -> tuple[Column, ...]:
     return tuple(shown)
 
 
-def _bar_cells(available_cells: int, longest_label: int) -> int:
+def _bar_width_cells(available_cells: int, longest_label: int) -> int:
     """Return the cells of the bars beside labels in so much room; 0 if they would be too short to
     read."""
     label = min(longest_label, max(_LEAST_LABEL, available_cells // 2))
@@ -270,7 +271,7 @@ class Results(Pane, PickList):
 
     @property
     def title_detail(self) -> str:
-        shown = enclose_text("/", self.filter_text) or self.tab_badge
+        shown = enclose_nonempty_text("/", self.filter_text) or self.tab_badge
         if self.order == NEWEST_FIRST:
             return shown
         column, is_highest = self.order
@@ -310,13 +311,13 @@ class Results(Pane, PickList):
     def show(self, state: SessionState) -> None:
         new = _newest_result_id(state) > _newest_result_id(self.state)
         self.state = state
-        self._record_comparisons(state)
+        self._update_compared_results(state)
         self.set_items(self._list_items(state), keep_cursor=not new)
         if new:
             self.post_message(self.Selected())
 
-    def _record_comparisons(self, state: SessionState) -> None:
-        """Record what the rows are compared with: the result before each, and the fastest one."""
+    def _update_compared_results(self, state: SessionState) -> None:
+        """Find again what the rows are compared with: the result before each, and the fastest one."""
         valid = (row.output_tok_s for row in state.results if not row.refused)
         self._top_tok_s = highest_value(valid)
         self._before = {row.id: row_before(row, state.results) for row in state.results}
@@ -446,7 +447,7 @@ class Results(Pane, PickList):
             longest = max(map(len, map(self._label_text, results)), default=0)
             columns = _fitting_columns(width, baseline is not None)
             taken = sum(each.cells for each in columns)
-            bar_cells = _bar_cells(width - _NUMBER_CELLS - taken, longest)
+            bar_cells = _bar_width_cells(width - _NUMBER_CELLS - taken, longest)
             label_cells = max(6, width - _NUMBER_CELLS - taken - bar_cells)
             self._shaped, self._row_layout_cache = key, RowLayout(columns, label_cells, bar_cells)
         return self._row_layout_cache
@@ -492,9 +493,9 @@ class Results(Pane, PickList):
     def _value_and_role(self, item: BenchRow, column: Column) -> Run:
         """Return the text of a result in a column, and its role; "" is the role of the row."""
         if column.is_baseline_column:
-            return change_text_and_role(item, self._baseline(), column.cells)
+            return short_throughput_change_and_role(item, self._baseline(), column.cells)
         if column.head == BEFORE:
-            return change_text_and_role(item, self._before.get(item.id), column.cells)
+            return short_throughput_change_and_role(item, self._before.get(item.id), column.cells)
         return column.text(item, column.cells), ""
 
     def _label_text(self, item: BenchRow) -> str:
@@ -519,7 +520,10 @@ class Results(Pane, PickList):
         return short_paragraph(f"x {error}", width, 2, "bad")
 
     def rows_below_items(self, width: int, height: int) -> list[Row]:
-        rows = [*self._missing_value_rows(width, height), *self._speed_limit_rows(width)]
+        rows = [
+            *self._missing_ttft_or_power_rows(width, height),
+            *self._memory_bandwidth_limit_rows(width),
+        ]
         taken = len(self.items) + 1 + len(rows)  # with the head of the table
         most = max(min(MAX_FINDINGS, (height - 4) // 2), min(MOST_ADVICE, height - taken))
         return [*rows, *self._advice_rows(width, most)]
@@ -534,14 +538,14 @@ class Results(Pane, PickList):
         label = f"i advice #{newest.id} "
         rows: list[Row] = []
         for number, finding in enumerate(findings):
-            gain = enclose_text("", finding.expected_gain, ": ")
+            gain = enclose_nonempty_text("", finding.expected_gain, ": ")
             lines = paragraph_rows(f"{gain}{finding.text}", max(8, width - len(label)))
             room = (
                 max_rows - len(rows) - (len(findings) - number - 1)
             )  # a row for each that follows
             if len(lines) > room:
                 rest = " ".join(map(row_text, lines[room - 1 :]))
-                lines = [*lines[: room - 1], _cut_row(rest, width - len(label), "i")]
+                lines = [*lines[: room - 1], _cut_to_row(rest, width - len(label), "i")]
             first = row_text(lines[0])
             if gain and first.startswith(gain):
                 lines[0] = ((gain, "good"), (first.removeprefix(gain), "text"))
@@ -550,7 +554,7 @@ class Results(Pane, PickList):
                 label = " " * len(label)
         return rows
 
-    def _missing_value_rows(self, width: int, height: int) -> list[Row]:
+    def _missing_ttft_or_power_rows(self, width: int, height: int) -> list[Row]:
         """Return rows that say why the result under the cursor has no TTFT, or no power; [] if it
         has both."""
         item = self.result_under_cursor
@@ -568,10 +572,10 @@ class Results(Pane, PickList):
             whole, rest = lines[:most], lines[most:]
             last = " ".join([whole.pop(), *map(str.strip, rest)])
             rows += [((line, "warn"),) for line in whole]
-            rows.append(_cut_row(last, width, "enter", "warn"))
+            rows.append(_cut_to_row(last, width, "enter", "warn"))
         return rows
 
-    def _speed_limit_rows(self, width: int) -> list[Row]:
+    def _memory_bandwidth_limit_rows(self, width: int) -> list[Row]:
         ceiling = next((row.ceiling for row in self.state.results if row.ceiling), None)
         if ceiling is None:
             return []
@@ -620,7 +624,7 @@ def _shorten_label(item: BenchRow, label: str, max_cells: int) -> str:
     return cut_text(item.changes[0], max_cells - 1 - len(more)) + more
 
 
-def _cut_row(text: str, width: int, more_key: str, text_role: str = "text") -> Row:
+def _cut_to_row(text: str, width: int, more_key: str, text_role: str = "text") -> Row:
     """Return `text` in one row, which ends with the key that shows all of it if a part is missing."""
     if width_of(text) <= width:
         return ((text, text_role),)
@@ -628,7 +632,7 @@ def _cut_row(text: str, width: int, more_key: str, text_role: str = "text") -> R
     return ((cut_text(text, width - len(tail)), text_role), (tail, "dim"))
 
 
-def change_text_and_role(item: BenchRow, base: BenchRow | None, cells: int) -> Run:
+def short_throughput_change_and_role(item: BenchRow, base: BenchRow | None, cells: int) -> Run:
     """Return the change of a result from another one as a text without a blank, and its role. If the
     change may be chance, the text says by how much: "+1.9%±3", or "+2%±12" where cells are few."""
     text, role = throughput_change_and_role(item, base)

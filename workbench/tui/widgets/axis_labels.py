@@ -10,7 +10,7 @@ from workbench.model.timeline import Event, EventKind
 from workbench.session.bench.row_changes import row_before
 from workbench.tui.cells import Row, Run, cut_text, join_rows
 from workbench.tui.formats import (
-    enclose_text,
+    enclose_nonempty_text,
     number_text,
     short_preset_name,
     throughput_change_and_role,
@@ -121,7 +121,7 @@ def _setting_labels(window: Window, events: Sequence[Event]) -> Iterator[Label]:
             texts.setdefault(window.column(event.unix_s), []).append(text)
     for column, several in texts.items():
         first, *more = dict.fromkeys(several)
-        rest = enclose_text(" +", len(more), " more")
+        rest = enclose_nonempty_text(" +", len(more), " more")
         brief = first.partition(" by ")[0]
         words = brief.removesuffix(" again").split(" ")
         forms = (f"{first}{rest}", brief, " ".join(words[-3:]), " ".join(words[-2:]))

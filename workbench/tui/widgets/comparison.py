@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from workbench.model.counts import count_of
 from workbench.tui.cells import Row, Run, cut_text, paragraph_rows, row_width, width_of
 from workbench.tui.formats import (
-    drop_gpu_from_key,
-    enclose_text,
+    drop_gpu_from_setting_key,
+    enclose_nonempty_text,
+    flag_value_text,
     prefix_texts_with_gpus,
     setting_change_text,
-    setting_value,
-    value_text,
+    setting_value_text,
 )
 from workbench.tui.glyphs import G
 
@@ -180,16 +180,16 @@ def _difference_text(difference: Mapping[str, Any]) -> str:
         (difference.get("a"), difference.get("b")),
     )
     if kind != "gpu setting":
-        before, now = map(value_text, values)
+        before, now = map(flag_value_text, values)
         return f"{name} {before} {G.becomes} {now}"
-    name = drop_gpu_from_key(name)
+    name = drop_gpu_from_setting_key(name)
     texts = ["-", "-"]
     for side, value in enumerate(values):
         if value is not None:
-            texts[side] = setting_value(name, value)
+            texts[side] = setting_value_text(name, value)
     return setting_change_text(name, *texts)
 
 
 def _join_shown_texts(shown_texts: Sequence[str], all_texts: Sequence[str]) -> str:
-    more = enclose_text("+", len(all_texts) - len(shown_texts), " more below")
+    more = enclose_nonempty_text("+", len(all_texts) - len(shown_texts), " more below")
     return ", ".join(filter(None, (*shown_texts, more)))

@@ -28,7 +28,7 @@ from workbench.tui.cells import (
 )
 from workbench.tui.formats import (
     duration_text,
-    enclose_text,
+    enclose_nonempty_text,
     measurement_origin_text,
     remaining_time_text,
     whole_number_text,
@@ -156,7 +156,7 @@ def experiment_design_text(e: Experiment) -> str:
     if spec.twins:
         one, two = spec.twins
         on = f"; on twins, host 1 {one} and host 2 {two}, swapped in half of them"
-    return f"{count} in {e.order_text}{on}; {restart}{warm}{enclose_text('; each run ', load)}"
+    return f"{count} in {e.order_text}{on}; {restart}{warm}{enclose_nonempty_text('; each run ', load)}"
 
 
 def current_run_text(e: Experiment, bench_progress: str) -> str:
@@ -183,7 +183,7 @@ def _state_row(e: Experiment, width: int, remaining_s: float | None, bench_progr
     text = current_run_text(e, bench_progress)
     if not text and e.state in ("stopped", "failed"):
         text = f"{e.completed_pairs} of {e.spec.pairs} pairs are kept; press R to resume"
-    left: Row = ((f"{sign} {word}", role), (enclose_text("  ", text), "text"))
+    left: Row = ((f"{sign} {word}", role), (enclose_nonempty_text("  ", text), "text"))
     right: list[Run] = []
     if e.state == "running" and remaining_s is not None:
         right.append((f"{remaining_time_text(remaining_s)} ", "strong"))

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.pcie_link import link_mb_s
-from workbench.tui.formats import GIB, NA, enclose_text, gib_text, path_end_text, short_gpu_name
+from workbench.tui.formats import (
+    GIB,
+    NA,
+    enclose_nonempty_text,
+    gib_text,
+    path_end_text,
+    short_gpu_name,
+)
 from workbench.tui.widgets.graph import known_values, mean_value
 
 if TYPE_CHECKING:
@@ -318,4 +325,4 @@ def other_node_warning(state: SessionState) -> str:
     if server is None or not server.alive:
         return ""
     gpus = f"; these are the GPUs of {state.host.name}"
-    return enclose_text("the server runs on node ", server.node, gpus)
+    return enclose_nonempty_text("the server runs on node ", server.node, gpus)

@@ -30,7 +30,7 @@ from workbench.tui.cells import (
     rows_beside_label,
     short_paragraph,
 )
-from workbench.tui.formats import clock_text, duration_text, gauge_text, setting_name
+from workbench.tui.formats import duration_text, gauge_text, setting_label, time_of_day_text
 from workbench.tui.glyphs import G
 from workbench.tui.widgets.axis_labels import LABELLED, axis_labels
 from workbench.tui.widgets.engine_rows import EngineRows
@@ -514,7 +514,7 @@ class GpuStrip(Painted):
             key = "r asks"
             if any(one.change.key == (first.gpu_uuid, first.setting) for one in begun):
                 key = "r clears it"
-            return [(f"{G.alert} {setting_name(first.setting)} {first.text}  {key}", "warn")]
+            return [(f"{G.alert} {setting_label(first.setting)} {first.text}  {key}", "warn")]
         found = [text for at, text in state.gpu_findings if at == index]
         signs: list[Run] = []
         # every setting without effect, else one that is in force
@@ -727,7 +727,7 @@ class GpuStrip(Painted):
         the events at that time."""
         cell = window.cursor or 0
         at_s = cell * window.cell_s
-        when = clock_text(at_s)
+        when = time_of_day_text(at_s)
         if window.cell_s > 1:
             when += f" + {duration_text(window.cell_s)}"
         events = events_in_window(self.history.events, window, cell)

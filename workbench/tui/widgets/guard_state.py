@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from workbench.tui.cells import Row, paragraph_rows
-from workbench.tui.formats import clock_text, duration_text, enclose_text
+from workbench.tui.formats import duration_text, enclose_nonempty_text, time_of_day_text
 from workbench.tui.glyphs import G
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def guard_rows(guard: GuardView, trial_left_s: float | None, width: int) -> list
         limits = sorted(set(guard.temperature_limits_c.values()))
         if limits:
             conditions.append(f"a GPU passes {'/'.join(f'{t:g}' for t in limits)} C")
-        name = f"guard{enclose_text(' (pid ', guard.pid, ')')}"
+        name = f"guard{enclose_nonempty_text(' (pid ', guard.pid, ')')}"
         said = f"{name}: never by itself: left on deliberately"
         if conditions:
             said = f"{name} reverts the settings if {' or '.join(conditions)}"
@@ -66,11 +66,11 @@ def guard_deadline_passed_text(state: SessionState) -> str:
         return ""
     if all(a.state == "kept" for a in state.alterations):
         return ""
-    return f"the guard has reverted by now (deadline {clock_text(deadline)})"
+    return f"the guard has reverted by now (deadline {time_of_day_text(deadline)})"
 
 
 def last_guard_action_text(guard: GuardView) -> str:
     who = "the guard"
     if guard.did_unix_s:
-        who += f" at {clock_text(guard.did_unix_s)}"
+        who += f" at {time_of_day_text(guard.did_unix_s)}"
     return f"{G.alert} {who}: {guard.did or ''}"

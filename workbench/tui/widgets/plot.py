@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from workbench.model.lazy_dataclass import dataclass
 from workbench.tui.cells import Row, cut_text, merge_runs, pad_text, pad_text_with_gap
-from workbench.tui.formats import bar_text, enclose_text
+from workbench.tui.formats import bar_text, enclose_nonempty_text
 from workbench.tui.formats import number_text as number
 from workbench.tui.glyphs import ASCII, G
 from workbench.tui.widgets.graph import highest_value, known_values
@@ -100,7 +100,7 @@ def _bar_rows(
         return [((cut_text("no room to plot", width), "dim"),)]
     columns = (
         (
-            f"tok/s{enclose_text(' (', rejected_count, ' rejected)')}",
+            f"tok/s{enclose_nonempty_text(' (', rejected_count, ' rejected)')}",
             "spark",
             [r.output_tok_s for r in shown],
         ),

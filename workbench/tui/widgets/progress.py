@@ -14,12 +14,12 @@ from workbench.tui.cells import Painted, Row, Run, justify_row, row_width
 from workbench.tui.countdown import Countdown
 from workbench.tui.formats import (
     bench_progress_text,
-    clock_text,
     duration_text,
     gauge_text,
     is_load_check_running,
     number_text,
     remaining_time_text,
+    time_of_day_text,
 )
 from workbench.tui.glyphs import G
 
@@ -156,7 +156,7 @@ def describe_foreign_measurement(owner: MeasurementOwner) -> RunningWork:
     """Return the row about the measurement of another Workbench on this host."""
     what = owner.what
     if owner.since_unix_s is not None:
-        what = f"since {clock_text(owner.since_unix_s)}: {what}"
+        what = f"since {time_of_day_text(owner.since_unix_s)}: {what}"
     return RunningWork(f"{owner.owner_text} measures", what, sign=G.alert)
 
 

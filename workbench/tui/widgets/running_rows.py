@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from workbench.model.flags import Origin
 from workbench.tui.cells import Row, Run, cut_text, justify_row, row_width, width_of
-from workbench.tui.formats import path_end_text, value_text
+from workbench.tui.formats import flag_value_text, path_end_text
 from workbench.tui.glyphs import G
 
 if TYPE_CHECKING:
@@ -144,4 +144,4 @@ def _short_flag_name(flag: FlagRow) -> str:
 def _flag_value_text(flag: FlagRow) -> str:
     if flag.value is None:
         return "default"
-    return cut_text(value_text(flag.value), _VALUE_CELLS)
+    return cut_text(flag_value_text(flag.value), _VALUE_CELLS)

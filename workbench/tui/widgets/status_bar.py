@@ -29,11 +29,11 @@ from workbench.tui.cells import (
 from workbench.tui.countdown import Countdown
 from workbench.tui.formats import (
     altered_setting_texts,
-    clock_text,
     countdown_text,
     duration_text,
-    enclose_text,
+    enclose_nonempty_text,
     short_preset_name,
+    time_of_day_text,
 )
 from workbench.tui.glyphs import G
 
@@ -86,7 +86,7 @@ def server_state_texts(server: ServerStatus | None, now_s: float, *, shortest: b
     if server is None:
         return NO_SERVER_RUNS[True]
     glyph, word, role = _state_sign_word_role(server)
-    port = (enclose_text(" :", server.port), "text")
+    port = (enclose_nonempty_text(" :", server.port), "text")
     if shortest and server.is_ready:
         return (f"{glyph} {word}", role), port
     runs = [(f"{glyph} {word}", role), (f" {server.engine}", "text"), port]
@@ -164,7 +164,7 @@ def replay_state_texts(replay: ReplayView) -> Row:
         pace = "ended"
     elif replay.paused:
         pace = "paused"
-    return ((f" {clock_text(replay.unix_s)} {pace}", "text"),)
+    return ((f" {time_of_day_text(replay.unix_s)} {pace}", "text"),)
 
 
 class StatusBar(Painted):

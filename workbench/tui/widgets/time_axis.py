@@ -10,7 +10,7 @@ from itertools import chain
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.timeline import Event, EventKind, History, Key
 from workbench.tui.cells import Row, Run, merge_runs, row_width
-from workbench.tui.formats import clock_text
+from workbench.tui.formats import time_of_day_text
 from workbench.tui.glyphs import G
 
 ZOOMS = (1, 5, 15, 60, 300)  # seconds of a value that is drawn
@@ -363,9 +363,9 @@ def _time_labels(window: Window) -> Iterator[TimeLabel]:
     """Yield each label of the time axis: seconds before the present, or times of day while there is
     a time cursor."""
     if window.cursor is not None:
-        yield 0, clock_text(window.first_cell * window.cell_s)
+        yield 0, time_of_day_text(window.first_cell * window.cell_s)
         if window.count >= 20:
-            yield window.count - 8, clock_text(window.end * window.cell_s)
+            yield window.count - 8, time_of_day_text(window.end * window.cell_s)
         return
     step_s = _LABELS_S[window.cell_s]
     unit, length = next((u, n) for u, n in (("h", 3600), ("m", 60), ("s", 1)) if step_s % n == 0)

@@ -157,6 +157,20 @@ def test_the_activity_log_stays_short(monkeypatch: pytest.MonkeyPatch) -> None:
     assert activity.read_newest_entries("box", 500) == kept
 
 
+def test_a_busy_host_does_not_displace_the_activity_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The one log of all hosts lost its older half, and with it all of a host that was quiet."""
+    monkeypatch.setattr(activity, "MOST_BYTES", 2000)
+    quiet = {"unix_s": 1.0, "host": "quiet", "command": "once", "outcome": ""}
+    activity.append_entry(quiet)
+    for n in range(200):
+        activity.append_entry({"unix_s": float(n), "host": "busy", "command": f"command {n}"})
+    assert activity.read_newest_entries("quiet", 5) == [quiet]
+    assert activity.read_newest_entries("busy", 1)[0]["command"] == "command 199"
+    assert activity.activity_log_path().stat().st_size <= 2100
+
+
 def test_forms_begin_with_the_values_accepted_last_except_secrets() -> None:
     async def first(s: RealScreen) -> None:
         await s.until(lambda: s.session.screen_memory.resumed)

@@ -143,17 +143,20 @@ class ScreenMemory:
             await self._results().compare(a, b)
 
     async def load_activity_log(self) -> None:
-        """Read the newest part of this host's activity log into the session's state, where it takes
-        the place of the activity on other hosts. The log has the actions of every Workbench of this
-        user."""
+        """Add the newest part of this host's activity log to the session's state. The log has the
+        actions of every Workbench of this user. What this session did on other hosts stays: a log
+        that cannot be written does not have it."""
         host = self._core.host.name
         kept = await asyncio.to_thread(activity_log.read_newest_entries, host, MAX_KEPT_ACTIVITY)
         found = dict.fromkeys(map(_activity_from_log_entry, kept))
+        others = []
         for activity in self._core.state.activity:
             if activity.host == host:
                 found[activity] = None
+            else:
+                others.append(activity)
         newest = sorted(found, key=attrgetter("unix_s"))[-MAX_KEPT_ACTIVITY:]
-        self._core.update(activity=tuple(newest))
+        self._core.update(activity=(*others, *newest))
 
     # ---- forms and marks
 

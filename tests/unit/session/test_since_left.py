@@ -19,7 +19,7 @@ from workbench.session.session import Session
 from workbench.session.since_left import ChangesSinceLastScreen, changes_since_last_screen
 from workbench.session.state import Activity, HostView, SessionState
 from workbench.session.state_holder import StateHolder
-from workbench.store import screen_state
+from workbench.store import activity_log, screen_state
 from workbench.tui.pages.since_left import changes_since_leaving_rows, changes_since_leaving_text
 from workbench.tui.pages.texts import activity_rows
 
@@ -137,6 +137,22 @@ def test_a_damaged_file_of_the_last_screen_is_left_out(damaged: dict[str, object
     state = core.state
     assert (memory.left_unix_s, state.mark_a, state.mark_b, state.comparison) == (None,) * 4
     assert memory.resumed is core.host
+
+
+def test_what_was_done_on_another_host_is_there_again_after_the_return(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The log of the host that was opened took the place of it, also where no log was written."""
+    core = StateHolder(LocalHost("first"))
+    memory = ScreenMemory(core, pytest.fail, pytest.fail)
+    monkeypatch.setattr(activity_log, "append_entry", lambda entry: None)  # a full disk
+    core.record_command("workbench stop")
+    for name in ("second", "first"):
+        core.host = LocalHost(name)
+        asyncio.run(memory.load_activity_log())
+        asyncio.run(memory.load_activity_log())
+    done = [(activity.host, activity.command) for activity in core.state.activity]
+    assert done == [("first", "workbench stop")]
 
 
 class OpeningSession(SimpleNamespace):

@@ -78,14 +78,6 @@ def number_text(number: float) -> str:
     return short if float(short) == number else repr(number)
 
 
-def name_for_message(field: str) -> str:
-    """Return the name of a field for a message, without its unit s, c or pct: "stall" for stall_s."""
-    words = field.split("_")
-    if len(words) > 1 and words[-1] in ("s", "c", "pct"):
-        del words[-1]
-    return " ".join(words)
-
-
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
@@ -118,12 +110,11 @@ class Kind:
             return (f"{name}={text}",)
         return name, text
 
-    def check(self, field: str, value: Any) -> None:
-        """Raise InputError if the value is not valid for the field."""
+    def check(self, name: str, value: Any) -> None:
+        """Raise InputError if the value is not valid. The message calls the option `name`."""
         try:
             str(value).encode()
         except UnicodeEncodeError:
-            name = name_for_message(field)
             raise InputError(
                 f"the {name} has a character that is not text",
                 next_step=f"give the {name} in UTF-8",
@@ -139,14 +130,14 @@ class Whole(Kind):
     def __init__(self, least: int = 1, most: int = 10**9) -> None:
         self.least, self.most = least, most
 
-    def check(self, field: str, value: Any) -> None:
+    def check(self, name: str, value: Any) -> None:
         is_whole = isinstance(value, int) and not isinstance(value, bool)
         if not is_whole or not self.least <= value <= self.most:
             limit = f"{self.least:,} or more"
             if is_whole and value > self.most:
                 limit = f"{self.most:,} or less"
             raise InputError(
-                f"{_value_text(value)} is not a valid value of {name_for_message(field)}",
+                f"{_value_text(value)} is not a valid value of {name}",
                 next_step=f"give a whole number of {limit}",
             )
 
@@ -156,9 +147,9 @@ class OptionalWhole(Whole):
 
     preset_type = int | None
 
-    def check(self, field: str, value: Any) -> None:
+    def check(self, name: str, value: Any) -> None:
         if value is not None:
-            super().check(field, value)
+            super().check(name, value)
 
 
 class Number(Kind):
@@ -173,14 +164,13 @@ class Number(Kind):
     def text(self, value: Any) -> str:
         return number_text(value)
 
-    def check(self, field: str, value: Any) -> None:
+    def check(self, name: str, value: Any) -> None:
         if value is None:
             return
         if not _is_number(value) or not self.least <= value <= self.most:
             limit = "above 0"
             if _is_number(value) and 0 < value < math.inf:
                 limit = f"from {self.least:g} to {self.most:g}"
-            name = name_for_message(field)
             raise InputError(
                 f"{name} {_value_text(value)} is not a valid number of {self.unit}",
                 next_step=f"give {name} a number {limit}",
@@ -211,9 +201,8 @@ class Fraction(Kind):
     def text(self, value: Any) -> str:
         return number_text(value)
 
-    def check(self, field: str, value: Any) -> None:
+    def check(self, name: str, value: Any) -> None:
         if not _is_number(value) or not 0 <= value < 1:
-            name = name_for_message(field)
             raise InputError(
                 f"the {name} is not between 0 and 1",
                 next_step=f"give a {name} from 0 to below 1, such as {self.example}",
@@ -226,12 +215,12 @@ class Choice(Kind):
     def __init__(self, choices: tuple[str, ...], may_be_empty: bool = False) -> None:
         self.choices, self.may_be_empty = choices, may_be_empty
 
-    def check(self, field: str, value: Any) -> None:
+    def check(self, name: str, value: Any) -> None:
         left_open = self.may_be_empty and value == ""
         if value not in self.choices and not left_open:
             raise InputError(
-                f"{value!r} is not a valid value of {field}",
-                next_step=f"give {field} as one of {', '.join(self.choices)}",
+                f"{value!r} is not a valid value of {name}",
+                next_step=f"give {name} as one of {', '.join(self.choices)}",
             )
 
 
@@ -264,7 +253,7 @@ class CheckedText(Kind):
     def __init__(self, check_text: Callable[[str], object]) -> None:
         self.check_text = check_text
 
-    def check(self, field: str, value: Any) -> None:
+    def check(self, name: str, value: Any) -> None:
         if value:
             self.check_text(value)
 
@@ -277,12 +266,11 @@ class JsonObject(Kind):
     def text(self, value: Any) -> str:
         return json.dumps(dict(value), ensure_ascii=False)
 
-    def check(self, field: str, value: Any) -> None:
+    def check(self, name: str, value: Any) -> None:
         if not isinstance(value, Mapping):
             raise InputError(
-                f"the {name_for_message(field)} fields are not a JSON object",
-                next_step=f"give the {name_for_message(field)} fields as a JSON object, such as "
-                '{"top_k": 1}',
+                f"the {name} fields are not a JSON object",
+                next_step=f'give the {name} fields as a JSON object, such as {{"top_k": 1}}',
             )
 
 
@@ -342,6 +330,11 @@ class DeclaredOption(NamedTuple):
         return self.words.split()[0]
 
     @property
+    def name_for_message(self) -> str:
+        """The words of the option's name: "stall timeout" for "--stall-timeout"."""
+        return self.name.removeprefix("--").replace("-", " ")
+
+    @property
     def dest(self) -> str:
         """The name under which the command line and the form keep the option's value."""
         return self.argument or self.field
@@ -361,7 +354,7 @@ class DeclaredOption(NamedTuple):
 
     def check(self, value: Any) -> None:
         """Raise InputError if `value` is not a valid value of the option."""
-        self.kind.check(self.field, value)
+        self.kind.check(self.name_for_message, value)
 
 
 def option_metadata(

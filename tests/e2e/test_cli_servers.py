@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shlex
 import signal
 import socket
@@ -117,6 +118,19 @@ def test_several_runs_by_the_beginning_or_end_of_their_ids(cli: Cli) -> None:
     states = {s["run_id"]: s["state"] for s in cli(*PRO, "servers", "--json").document["servers"]}
     assert states == {first["run_id"]: "ready", second["run_id"]: "stopped"}
     assert cli(*PRO, "stop", first["run_id"]).code == 0
+
+
+@pytest.mark.slow
+def test_a_start_names_the_address_before_its_times(cli: Cli) -> None:
+    """The last time of a text such as "34 s instead of 9 s at http://…" seemed to be that of the
+    address."""
+    port = free_port()
+    ran = cli(*PRO, "start", "vllm-any", "--set", f"port={port}", "--wait")
+    assert re.search(
+        rf"^ready at http://127\.0\.0\.1:{port} in [\d.]+ s", ran.out + ran.err, re.MULTILINE
+    )
+    (run,) = cli(*PRO, "servers", "--json").document["servers"]
+    assert cli(*PRO, "stop", run["run_id"]).code == 0
 
 
 @pytest.mark.slow

@@ -32,6 +32,23 @@ def test_presets_that_do_not_fit_come_last_with_the_reason() -> None:
     shown(scenario)
 
 
+def test_a_preset_that_does_not_fit_is_loaded_with_a_word_about_it() -> None:
+    """Enter after a filter loaded the best name for other GPUs, though one that fits was listed."""
+
+    async def scenario(s: RealScreen) -> None:
+        await s.until("4 x A100", lambda: any(p.fits is False for p in s.pane("presets").items))
+        await s.press("1", "/", *"fp8")
+        await s.until(lambda: "fp8" in s.pane("presets").query_text)
+        best = s.pane("presets").current_item
+        fitting = next(p for p in s.pane("presets").items if p.fits)
+        assert best.fits is False
+        await s.press("enter")
+        await s.until(f"{best.id} does not fit the GPUs here: needs", f"{fitting.id} fits")
+        assert s.state.plan.plan.preset_id == best.id
+
+    shown(scenario)
+
+
 def test_a_host_without_gpus_leads_to_the_demo(clean_environment: None) -> None:
     async def go() -> None:
         async with real_screen(size=(80, 24), session=Session.of_host()) as s:

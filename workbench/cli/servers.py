@@ -132,7 +132,7 @@ def _report_start_outcome(
         from workbench.server.start_times import format_start_duration
 
         took = format_start_duration(status, compared_runs)
-        print_message(f"{status.state_word}{took} at {status.url}")
+        print_message(f"{status.state_word} at {status.url}{took}")
         for finding in add_host_options_to_fixes(status.findings, arguments):
             if finding.code.startswith("text."):
                 print_message(f"  {format_finding(finding)}")

@@ -33,10 +33,13 @@ PATH_CELLS = 72
 
 class PlanController(Controller):
     # presets
-    async def load_preset(self, entry: PresetEntry | None) -> None:
+    async def load_preset(
+        self, entry: PresetEntry | None, fitting: PresetEntry | None = None
+    ) -> None:
         """Load the preset of `entry` as the plan; do nothing for None. First ask for those of the
         preset's variables that have neither a remembered value nor a default. Return when the plan
-        is loaded or the form with the variables is open."""
+        is loaded or the form with the variables is open. If the preset does not fit the host's
+        GPUs, say so, and name `fitting`, one that does."""
         if entry is None:
             return
         if entry.problem:
@@ -48,7 +51,7 @@ class PlanController(Controller):
         if missing is None:
             return
         if not missing:
-            await self._load_preset_into_plan(entry.id)
+            await self._load_preset_into_plan(entry, fitting)
             return
 
         def make_intro_rows(width: int) -> list[Row]:
@@ -69,7 +72,7 @@ class PlanController(Controller):
 
         async def load_preset_with_values(values: Values | None) -> None:
             if values is not None:
-                await self._load_preset_into_plan(entry.id, values)
+                await self._load_preset_into_plan(entry, fitting, values)
 
         fields = [
             Field(
@@ -88,17 +91,28 @@ class PlanController(Controller):
             load_preset_with_values,
         )
 
-    async def _load_preset_into_plan(self, preset_id: str, values: Values | None = None) -> None:
+    async def _load_preset_into_plan(
+        self, entry: PresetEntry, fitting: PresetEntry | None, values: Values | None = None
+    ) -> None:
         self.go_to_pane("launch")
         before = self.state.plan
         try:
-            await self.session.plans.load_preset(preset_id, values)
+            await self.session.plans.load_preset(entry.id, values)
         except WorkbenchError as error:
             self.services.show_error(error)
             return
+        level, next_step = Level.INFO, None
+        told = []
+        if entry.fits is False:
+            level = Level.WARN
+            told.append(f"{entry.id} does not fit the GPUs here: {entry.lacks}")
+            if fitting is not None:
+                next_step = f"{fitting.id} fits: press p to choose it"
         if before is not None and before.changes:
-            text = f"{preset_id} is loaded in place of the plan that you had edited"
-            self.show_message(text, next_step="press u to go back to the edited plan")
+            told.append(f"{entry.id} is loaded in place of the plan that you had edited")
+            next_step = "press u to go back to the edited plan"
+        if told:
+            self.show_message("; ".join(told), level, next_step)
 
     def show_preset(self) -> None:
         entry = self.pane(Presets).current_item

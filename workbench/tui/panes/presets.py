@@ -104,13 +104,14 @@ class Presets(Pane, PickList):
         self._filter_presets(keep_cursor=True)
 
     async def submit_search(self, text: str, controllers: Controllers) -> None:
-        """Load the preset that matches the typed text best. If the presets have not been read yet,
-        wait for them, at most READ_S seconds."""
+        """Load the preset that matches the typed text best, or the one that the cursor was moved to.
+        If the presets have not been read yet, wait for them, at most READ_S seconds."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._read.wait(), READ_S)
         entry = self.current_item
+        fitting = next((one for one in self.items if one.fits and not one.problem), None)
         await controllers.search.close_search_input()
-        await controllers.plan.load_preset(entry)
+        await controllers.plan.load_preset(entry, fitting)
 
     def _filter_presets(self, keep_cursor: bool) -> None:
         """Show the presets that match the search, the best match first. Without a search, show all

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from workbench.engines import gpu_table, registry
 from workbench.engines.flag_values import format_value
 from workbench.engines.plan_context import PlanContext
-from workbench.engines.speculation import drafted_tokens_per_step
 from workbench.engines.tunable_flags import GUESSES, PREFILL, TunableFlag
 from workbench.engines.weight_bits import normalize_quantization
 from workbench.model.counts import count_of
@@ -172,7 +171,7 @@ def _speculation_choices(context: PlanContext, streams: int | None) -> Iterator[
                 (f"spec-tokens={other}",), f"the best depth depends on the acceptance; now {short}"
             )
         return
-    if drafted_tokens_per_step(context.engine.name, context.plan.flag_values) == 0:
+    if context.engine.drafted_tokens_per_step(context.plan.flag_values) == 0:
         text = format_value(
             {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}
         )

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from workbench import engines
 from workbench.engines.gpu_table import GpuType, find_gpu_type
 from workbench.engines.plan_context import PlanContext
-from workbench.engines.speculation import drafted_tokens_per_step
 from workbench.model.flags import FlagSetting
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import LaunchPlan
@@ -217,8 +216,10 @@ class Facts:
             return True
         if self.plan_context is None:
             return False
-        plan = self.plan_context.plan
-        return drafted_tokens_per_step(plan.engine, plan.flag_values) != 0
+        return (
+            self.plan_context.engine.drafted_tokens_per_step(self.plan_context.plan.flag_values)
+            != 0
+        )
 
     def fraction_of_run_limited_by(self, reason: str) -> float:
         """Return the share of the run (0..1) in which the driver reported the clock event reason

@@ -247,6 +247,16 @@ class Engine:
         None if the engine cannot span hosts."""
         return None
 
+    def drafted_tokens_per_step(
+        self, flags: Mapping[str, Any], version: str | None = None
+    ) -> int | None:
+        """Return the number of tokens that a step drafts per stream at most; 0 without speculative
+        decoding, None if the engine itself chooses the number, by the model or by the load.
+
+        `version` is that of the engine. If it is None, defaults that changed count as unknown.
+        """
+        return 0
+
     def replicas_per_node(self, context: PlanContext) -> int:
         """Return the number of data-parallel replicas that the plan runs on one node. Each replica
         has its own GPUs."""

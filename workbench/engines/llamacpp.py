@@ -12,6 +12,7 @@ from workbench.engines.base import Engine, MemoryUse
 from workbench.engines.kv_size import KvRule
 from workbench.engines.plan_context import PlanContext
 from workbench.engines.reported_settings import LLAMACPP
+from workbench.engines.speculation import drafted_by_llamacpp
 from workbench.engines.tunable_flags import GUESSES, KERNEL, KV, PREFILL, TunableFlag
 from workbench.model.plan import LaunchPlan
 
@@ -130,6 +131,11 @@ class Llamacpp(Engine):
         if text is None:
             return None
         return {"content": text, "add_special": True, "parse_special": True}
+
+    def drafted_tokens_per_step(
+        self, flags: Mapping[str, Any], version: str | None = None
+    ) -> int | None:
+        return drafted_by_llamacpp(flags, version)
 
     def kv_rule(self, context: PlanContext) -> KvRule:
         if context.is_switched_on("swa-full"):

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.engines import registry
 from workbench.engines.gpu_table import GpuType, find_gpu_type, load_gpu_types, load_table_rows
-from workbench.engines.speculation import drafted_tokens_per_step
 from workbench.engines.weight_bits import BITS, normalize_quantization
 from workbench.model.counts import count_of, format_four_digits
 from workbench.model.lazy_dataclass import dataclass
@@ -174,8 +173,7 @@ def _used_speculation(result: BenchResult) -> bool:
     known = registry.find_engine(conditions.engine)
     if known is None:
         return False
-    drafted = drafted_tokens_per_step(known.name, conditions.flags, conditions.engine_version)
-    return drafted != 0
+    return known.drafted_tokens_per_step(conditions.flags, conditions.engine_version) != 0
 
 
 def _setup_from_result(result: BenchResult) -> Setup:

@@ -13,6 +13,7 @@ from workbench.engines.catalog import version_key
 from workbench.engines.kv_size import SWA_SHARE, KvRule
 from workbench.engines.plan_context import PlanContext
 from workbench.engines.reported_settings import SGLANG
+from workbench.engines.speculation import drafted_by_sglang
 from workbench.engines.tunable_flags import BATCH, KERNEL, KV, PREFILL, TunableFlag
 from workbench.model.flags import FlagValue
 from workbench.model.plan import LaunchPlan
@@ -172,6 +173,11 @@ class Sglang(Engine):
     ) -> Mapping[str, FlagValue] | None:
         address = f"[{head}]:{_INIT_PORT}" if ":" in head else f"{head}:{_INIT_PORT}"
         return {"nnodes": count, "node-rank": rank, "dist-init-addr": address}
+
+    def drafted_tokens_per_step(
+        self, flags: Mapping[str, Any], version: str | None = None
+    ) -> int | None:
+        return drafted_by_sglang(flags)
 
     def replicas_per_node(self, context: PlanContext) -> int:
         # attention is replicated inside the tensor-parallel group

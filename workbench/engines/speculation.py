@@ -1,4 +1,5 @@
-"""Speculative decoding: how many tokens a step drafts, and how many it yields."""
+"""Speculative decoding: how many tokens a step drafts by the flags of each engine, and how many it
+yields. `Engine.drafted_tokens_per_step` says what the numbers mean."""
 
 from __future__ import annotations
 
@@ -29,25 +30,6 @@ _LLAMACPP_DEPTHS = {
 _LLAMACPP_DRAFT_MODELS = ("spec-draft-model", "spec-draft-hf")
 
 
-def drafted_tokens_per_step(
-    engine: str, flags: Mapping[str, Any], version: str | None = None
-) -> int | None:
-    """Return the number of tokens that a step drafts per stream at most; 0 without speculative
-    decoding, None if the engine itself chooses the number, by the model or by the load.
-
-    `version` is that of the engine. If it is None, defaults that changed count as unknown.
-    """
-    if engine == "vllm":
-        return _drafted_by_vllm(flags)
-    if engine == "sglang":
-        return _drafted_by_sglang(flags)
-    if engine == "llamacpp":
-        return _drafted_by_llamacpp(flags, version)
-    if engine == "tabbyapi":
-        return _drafted_by_tabbyapi(flags)
-    return None
-
-
 def tokens_per_step(drafted: int | None, accepted_pct: float | None) -> float | None:
     """Return the tokens that a step produces per stream: the accepted ones of the `drafted` tokens,
     and one token of the model itself. None if `drafted` is None.
@@ -62,7 +44,9 @@ def tokens_per_step(drafted: int | None, accepted_pct: float | None) -> float | 
     return 1 + drafted * accepted_pct / 100
 
 
-def _drafted_by_vllm(flags: Mapping[str, Any]) -> int | None:
+def drafted_by_vllm(flags: Mapping[str, Any]) -> int | None:
+    """Return the draft tokens of a vLLM server. Without a number it takes that of the draft model,
+    and with one for each batch size it changes the number under load."""
     given = flags.get("speculative-config")
     if given is None and not any(flags.get(name) for name in _VLLM_SHORT_FORMS):
         return 0
@@ -73,7 +57,7 @@ def _drafted_by_vllm(flags: Mapping[str, Any]) -> int | None:
     return _positive_or_none(number)
 
 
-def _drafted_by_sglang(flags: Mapping[str, Any]) -> int | None:
+def drafted_by_sglang(flags: Mapping[str, Any]) -> int | None:
     """Return the draft tokens of an SGLang server. Without speculative-num-steps it chooses them by
     the model's architecture or by the draft model's configuration."""
     algorithm = str(flags.get("speculative-algorithm") or "").upper()
@@ -96,7 +80,8 @@ def _drafted_by_sglang(flags: Mapping[str, Any]) -> int | None:
     return window and window - 1
 
 
-def _drafted_by_llamacpp(flags: Mapping[str, Any], version: str | None) -> int | None:
+def drafted_by_llamacpp(flags: Mapping[str, Any], version: str | None) -> int | None:
+    """Return the draft tokens of a llama-server. `version` decides about its defaults."""
     types = [name.strip() for name in str(flags.get("spec-type") or "").split(",")]
     types = [name for name in types if name not in ("", "none")]
     drafts_by_model = any(flags.get(name) for name in _LLAMACPP_DRAFT_MODELS)
@@ -125,7 +110,7 @@ def _default_of_llamacpp(flag: str, version: str | None) -> Any:
     return spec and spec.default
 
 
-def _drafted_by_tabbyapi(flags: Mapping[str, Any]) -> int | None:
+def drafted_by_tabbyapi(flags: Mapping[str, Any]) -> int | None:
     """Return the draft tokens of a TabbyAPI server. Without draft-num-tokens the draft model has a
     default of its own (common/config_models.py). An n-gram match has the same setting."""
     mode = str(flags.get("draft-mode") or "model")

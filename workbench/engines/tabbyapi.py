@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from workbench.engines.base import Engine, MemoryUse
 from workbench.engines.plan_context import PlanContext
 from workbench.engines.reported_settings import TABBYAPI
+from workbench.engines.speculation import drafted_by_tabbyapi
 from workbench.engines.tunable_flags import KV, PREFILL, TunableFlag
 from workbench.model.errors import PlanError
 from workbench.model.findings import Finding, Level
@@ -109,6 +110,11 @@ class Tabbyapi(Engine):
 
     def tokenize_body(self, model: str, request: Mapping[str, Any]) -> dict[str, Any] | None:
         return {"text": request.get("prompt") or request.get("messages")}
+
+    def drafted_tokens_per_step(
+        self, flags: Mapping[str, Any], version: str | None = None
+    ) -> int | None:
+        return drafted_by_tabbyapi(flags)
 
     def normalize_parsed_plan(self, plan: LaunchPlan) -> LaunchPlan:
         """Return the plan with the values of model-dir and model-name joined to one path of the

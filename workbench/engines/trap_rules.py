@@ -10,7 +10,6 @@ from functools import wraps
 
 from workbench.engines.catalog import version_key
 from workbench.engines.plan_context import PlanContext
-from workbench.engines.speculation import drafted_tokens_per_step
 from workbench.model.findings import Finding, Level, PlanChange
 from workbench.model.untrusted_text import as_table
 
@@ -43,7 +42,7 @@ def _for_engine(name: str) -> Callable[[_Rule], _Rule]:
 
 
 def _drafts_per_step(context: PlanContext) -> int | None:
-    return drafted_tokens_per_step(context.engine.name, context.plan.flag_values, context.version)
+    return context.engine.drafted_tokens_per_step(context.plan.flag_values, context.version)
 
 
 def report_deep_drafts(context: PlanContext) -> Iterator[Finding]:

@@ -15,6 +15,7 @@ from workbench.engines.plan_context import PlanContext
 from workbench.engines.ray import ROLE as RAY
 from workbench.engines.ray import make_ray_command as ray_command
 from workbench.engines.reported_settings import VLLM
+from workbench.engines.speculation import drafted_by_vllm
 from workbench.engines.tunable_flags import BATCH, KERNEL, KV, PREFILL, TunableFlag
 from workbench.model.findings import Finding, Level, PlanChange
 from workbench.model.flags import FlagCatalog, FlagSpec, FlagValue
@@ -387,6 +388,11 @@ class Vllm(Engine):
         if node and node.role == RAY:
             return ray_command(plan, node)
         return super().command(plan, node, catalog)
+
+    def drafted_tokens_per_step(
+        self, flags: Mapping[str, Any], version: str | None = None
+    ) -> int | None:
+        return drafted_by_vllm(flags)
 
     def replicas_per_node(self, context: PlanContext) -> int:
         return int(

@@ -11,11 +11,7 @@ from typing import TYPE_CHECKING, Any
 from workbench import __version__, engines
 from workbench.engines.memory_estimate import kv_bits_per_value
 from workbench.engines.roofline import Ceiling, Load, compute_speed_limits
-from workbench.engines.speculation import (
-    UNKNOWN_DRAFTS,
-    drafted_tokens_per_step,
-    tokens_per_step,
-)
+from workbench.engines.speculation import UNKNOWN_DRAFTS, tokens_per_step
 from workbench.model.answer_probe import ECHO
 from workbench.model.bench import BenchSpec, Conditions
 from workbench.model.declared_options import DIGEST
@@ -281,7 +277,8 @@ def _roofline_load(
     drafted: int | None = 0
     bits = 16.0
     if plan is not None:
-        drafted = drafted_tokens_per_step(plan.engine, plan.flag_values, engine_version)
+        served_by = engines.get_engine(plan.engine)
+        drafted = served_by.drafted_tokens_per_step(plan.flag_values, engine_version)
         bits = kv_bits_per_value(plan)
     per_step = tokens_per_step(drafted, accepted_pct)
     if per_step is None:

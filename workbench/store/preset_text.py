@@ -172,8 +172,8 @@ def _speed_limit_text(preset: Preset) -> str:
     """Return the highest possible tokens per second of one stream on the GPUs of the preset, as
     text; "" if unknown."""
     from workbench.engines.plans import plan_from_preset
+    from workbench.engines.registry import get_engine
     from workbench.engines.roofline import compute_speed_limits
-    from workbench.engines.speculation import drafted_tokens_per_step
 
     names = preset.hardware.gpu_names[:1] * preset.hardware.count
     values = {name: v.default or v.example or "" for name, v in preset.variables.items()}
@@ -186,7 +186,7 @@ def _speed_limit_text(preset: Preset) -> str:
         f"{limit.tok_s_per_stream:.4g} tok/s for one stream ({limit.label}, by "
         f"{limit.gb_per_token:g} GB per token)"
     )
-    if drafted_tokens_per_step(plan.engine, plan.flag_values) != 0:
+    if get_engine(plan.engine).drafted_tokens_per_step(plan.flag_values) != 0:
         text += "; the accepted drafts of speculation raise it"
     if limit.all_reduce_ms:
         text += f"; {limit.with_all_reduces_tok_s:.4g} with {limit.all_reduce_basis}"

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from workbench.engines.catalog import catalog_versions
-from workbench.engines.speculation import drafted_tokens_per_step, tokens_per_step
+from workbench.engines.registry import engine_names, get_engine
+from workbench.engines.speculation import tokens_per_step
 
 MTP = {"method": "mtp", "num_speculative_tokens": 3}
 BY_BATCH = {**MTP, "num_speculative_tokens_per_batch_size": [[1, 4, 3]]}
@@ -56,20 +57,25 @@ TODAY = catalog_versions("llamacpp")[-1]
         ("llamacpp", {"spec-type": "ngram-simple", "spec-ngram-simple-size-m": 9}, 9),
         ("llamacpp", {"spec-type": "ngram-cache"}, None),
         ("llamacpp", {"spec-default": True}, None),
-        ("another", {}, None),
     ],
 )
 def test_each_form_of_the_flags_has_its_number(
     engine: str, flags: dict[str, Any], drafted: int | None
 ) -> None:
     """Short forms and defaults counted as no speculation."""
-    assert drafted_tokens_per_step(engine, flags) == drafted
+    assert get_engine(engine).drafted_tokens_per_step(flags) == drafted
+
+
+@pytest.mark.parametrize("engine", engine_names())
+def test_a_server_without_flags_drafts_nothing(engine: str) -> None:
+    """A server that counted as one with speculation would have no speed limit."""
+    assert get_engine(engine).drafted_tokens_per_step({}) == 0
 
 
 def test_a_default_of_llamacpp_counts_only_for_versions_that_have_it() -> None:
-    assert drafted_tokens_per_step("llamacpp", MODEL, TODAY) == 3
-    assert drafted_tokens_per_step("llamacpp", {"spec-type": "ngram-mod"}, TODAY) == 64
-    assert drafted_tokens_per_step("llamacpp", MODEL, "b4000") is None
+    assert get_engine("llamacpp").drafted_tokens_per_step(MODEL, TODAY) == 3
+    assert get_engine("llamacpp").drafted_tokens_per_step({"spec-type": "ngram-mod"}, TODAY) == 64
+    assert get_engine("llamacpp").drafted_tokens_per_step(MODEL, "b4000") is None
 
 
 def test_a_step_yields_its_accepted_drafts_and_one_token() -> None:

@@ -18,7 +18,7 @@ from workbench import engines
 from workbench.engines.memory_estimate import MemoryFit
 from workbench.hosts.local import LocalHost
 from workbench.model.gpu import GpuInfo
-from workbench.server.model_files import read_facts
+from workbench.server.model_files import read_model_facts
 from workbench.server.supervisor import ServerEvent, Supervisor
 
 pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(900)]
@@ -56,7 +56,7 @@ def test_the_estimate_is_within_5_percent_of_the_log(models: Path, shape: str) -
     made = replace(plan(**{**FLAGS, **SHAPES[shape]}), model=str(models / shape))
 
     async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
-        facts = await read_facts(LocalHost(), made, ENV)
+        facts = await read_model_facts(LocalHost(), made, ENV)
         assert facts.missing is None, facts.missing
         gib = f"{ENV['VLLM_CPU_KVCACHE_SPACE']}G"
         guess = engines.estimate_memory_or_reason(

@@ -326,7 +326,7 @@ class FakeSession(FakeMeasuring):
             )
         self.plans.start_importing_modules = lambda: None
         self.gpu.guard, self.bench.asked = self.guard, None
-        self.servers.supervisor = FakePart(installed_unit=lambda run_id: None)
+        self.servers.supervisor = FakePart(installed_unit_name=lambda run_id: None)
         self.results.has_older = False
         self.results.timelines = FakePart(get=self.no_timeline)
         self.answers_cost = ""  # of a restart

@@ -173,7 +173,7 @@ class Standin:
         again = shell_argv(_DETACHED, _SERVER, str(self.directory), name, *words)
         subprocess.run(again, env=env, check=True)
 
-    def installed_unit(self, launch: Launch) -> str | None:
+    def installed_unit_name(self, launch: Launch) -> str | None:
         return "standin.service" if self.unit is not None else None
 
     async def uninstall_and_list_removed(

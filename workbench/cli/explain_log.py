@@ -41,7 +41,7 @@ async def explain_log(arguments: argparse.Namespace) -> int:
         for data in _read_log_pieces(arguments.log):
             if data is None:
                 explained.add_lines([*assembler.flush_before_gap(), _GAP])
-                explained.record_unread_part(_UNREAD)
+                explained.record_unread_section(_UNREAD)
             else:
                 explained.add_lines(assembler.feed(data))
         explained.add_lines(assembler.flush())
@@ -118,7 +118,7 @@ def _print_explanation(explained: ExplainedLog, document: dict[str, Any]) -> int
         print_line(f"{_error_label(explained.findings, document)}: {document['first_error']}")
     findings = explained.findings
     for finding in findings:
-        times = explained.count(finding)
+        times = explained.count_lines_of(finding)
         place = _line_text(finding.line, "the log")
         place += f", {times} times" if times > 1 else ""
         print_line(f"{finding.level}: {place}: {finding.evidence}")

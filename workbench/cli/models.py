@@ -157,7 +157,7 @@ class _Progress:
 
     def __call__(self, done: int, total: int, text: str) -> None:
         now = time.monotonic()
-        speed = self._speed.update_bytes_per_s(done)
+        speed = self._speed.record_and_get_bytes_per_s(done)
         if self._silent or now - self._last_s < (0.2 if self._terminal else _EVERY_S):
             return
         self._last_s = now

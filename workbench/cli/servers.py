@@ -280,7 +280,7 @@ async def print_log(arguments: argparse.Namespace) -> int:
     async with connect_session(arguments) as session:
         status = await find_run(session, arguments.run)
         lines: list[str] = []
-        await session.servers.supervisor.mark_read(status.run_id)
+        await session.servers.supervisor.mark_log_as_read(status.run_id)
         async for batch in session.servers.supervisor.read_log(
             status.run_id, follow=arguments.follow
         ):
@@ -459,7 +459,7 @@ async def find_run(session: Session, run: str) -> ServerStatus:
         warn_of_unreached_nodes(session)
     hits = exact or [run_id for run_id in known if run_id.startswith(run) or run_id.endswith(run)]
     if len(hits) == 1:
-        return await supervisor.find_status(hits[0])
+        return await supervisor.load_status(hits[0])
     problem = f"no run {run!r}"
     if hits:
         problem = f"{len(hits)} runs match {run!r}: {', '.join(hits[:5])}"

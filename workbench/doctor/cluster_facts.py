@@ -23,7 +23,7 @@ from workbench.model.untrusted_numbers import number_for_field
 from workbench.model.untrusted_text import clean_json
 
 if TYPE_CHECKING:
-    from workbench.server.model_fingerprint import ModelBytes
+    from workbench.server.model_fingerprint import ModelFingerprint
 
 NODE_PROGRAM = PythonProgram("check of a cluster node", ("doctor.cluster_node",))
 ANSWER_S = 15.0
@@ -45,7 +45,7 @@ class NodeReport:
     look: Mapping[str, Any] = field(default_factory=dict)
     clock_ahead_s: float | None = None
     clock_error_s: float = 0.0
-    model: ModelBytes | None = None
+    model: ModelFingerprint | None = None
     problem: str | None = None
     unlooked: str | None = None
     parts: tuple[Finding, ...] = ()  # what could not be examined
@@ -178,7 +178,7 @@ class NodeToCheck:
     network: NodeNetwork
     executables: Mapping[str, str] = field(default_factory=dict)
     ports: tuple[int, ...] = ()
-    model: Callable[[], Awaitable[ModelBytes]] | None = None
+    model: Callable[[], Awaitable[ModelFingerprint]] | None = None
 
 
 async def gather_reports(nodes: Sequence[NodeToCheck]) -> tuple[list[NodeReport], list[Connection]]:

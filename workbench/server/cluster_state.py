@@ -60,21 +60,23 @@ class RankState:
         return self.status is None
 
     @property
-    def is_unknown(self) -> bool:
+    def has_unknown_state(self) -> bool:
+        """Whether the rank's host could not be queried or could not tell the state. False if the run
+        was not found on a host that answered."""
         if self.status is None:
             return self.unreachable is not None
         return self.state is ServerState.UNKNOWN
 
     @property
     def is_live(self) -> bool:
-        if self.status is None or self.is_unknown:
+        if self.status is None or self.has_unknown_state:
             return False
         return self.status.alive
 
     @property
     def has_processes(self) -> bool:
         """Whether any process of the rank is alive, even if the rank's main process has ended."""
-        if self.status is None or self.is_unknown:
+        if self.status is None or self.has_unknown_state:
             return False
         return self.status.alive or self.status.outlived > 0
 
@@ -88,7 +90,7 @@ class RankState:
         return self.state in _FAILED_STATES and not self.is_live
 
     @property
-    def is_over(self) -> bool:
+    def has_ended_completely(self) -> bool:
         """Whether the rank has ended, and no process of it is left."""
         ended = self.has_failed or self.state is ServerState.STOPPED
         return ended and not self.has_processes
@@ -128,21 +130,23 @@ class RankState:
         )
 
 
-def find_never_started_ranks(ranks: Sequence[RankState], age_s: float) -> tuple[RankState, ...]:
+def find_never_started_ranks(
+    ranks: Sequence[RankState], server_age_s: float
+) -> tuple[RankState, ...]:
     """Return the ranks that have no run although their hosts could be queried. Return () within
-    NEVER_STARTED_AFTER_S seconds of the server's start, which was `age_s` seconds ago: a rank may still
-    be starting then."""
-    if age_s <= NEVER_STARTED_AFTER_S:
+    NEVER_STARTED_AFTER_S seconds of the server's start, which was `server_age_s` seconds ago: a rank
+    may still be starting then."""
+    if server_age_s <= NEVER_STARTED_AFTER_S:
         return ()
     return tuple(rank for rank in ranks if rank.is_run_missing and not rank.unreachable)
 
 
-def find_ranks_to_stop(ranks: Sequence[RankState], age_s: float) -> tuple[RankState, ...]:
+def find_ranks_to_stop(ranks: Sequence[RankState], server_age_s: float) -> tuple[RankState, ...]:
     """Return the ranks that must be stopped, the head (the first rank) first. If any rank has
     ended, was stopped or was never started, these are all ranks that have living processes.
-    Otherwise return (). The server was started `age_s` seconds ago."""
+    Otherwise return (). The server was started `server_age_s` seconds ago."""
     ended = any(rank.has_failed or rank.was_stopped for rank in ranks)
-    if not ended and not find_never_started_ranks(ranks, age_s):
+    if not ended and not find_never_started_ranks(ranks, server_age_s):
         return ()
     return tuple(rank for rank in ranks if rank.has_processes)
 
@@ -161,16 +165,17 @@ def find_first_failed_rank(ranks: Sequence[RankState]) -> RankState | None:
 
 
 def merge_rank_states(
-    run: ClusterRun, ranks: Sequence[RankState], host: str, age_s: float
+    run: ClusterRun, ranks: Sequence[RankState], host: str, server_age_s: float
 ) -> ServerStatus:
-    """Return the status of the whole server `run`, which was started `age_s` seconds ago on the
-    cluster named `host`. It is READY only if its head, the first rank, is READY and every rank is
-    alive."""
+    """Return the status of the whole server `run`, which was started `server_age_s` seconds ago on
+    the cluster named `host`. It is READY only if its head, the first rank, is READY and every rank
+    is alive."""
     unknown = ServerStatus(run.server_id, "", ServerState.UNKNOWN, host)
     base = next((rank.status for rank in ranks if rank.status is not None), unknown)
-    state, reason, first = _state_reason_and_rank(ranks, base, age_s)
+    state, reason, first = _state_reason_and_rank(ranks, base, server_age_s)
     living = [rank for rank in ranks if rank.has_processes]
-    has_ended = state in _FAILED_STATES and (first is not None or not ranks[0].is_live)
+    is_end_certain = first is not None or not ranks[0].is_live
+    has_ended = state in _FAILED_STATES and is_end_certain
     stopping = living if has_ended else []
     merged_status = replace(
         base,
@@ -183,9 +188,9 @@ def merge_rank_states(
         outlived=len(stopping),
         ranks=tuple(map(RankState.as_rank_status, ranks)),
     )
-    if first is None or first.status is None or not has_ended:
+    blamed = first.status if first is not None else None
+    if blamed is None or not has_ended:
         return merged_status
-    blamed = first.status
     return replace(
         merged_status,
         exit_code=blamed.exit_code,
@@ -207,7 +212,7 @@ def _state_reason_and_rank(
             f"{first.label_and_host}: {first.state_reason or 'it ended without an error line'}",
             first,
         )
-    unknown = [rank for rank in ranks if rank.is_unknown]
+    unknown = [rank for rank in ranks if rank.has_unknown_state]
     if any(rank.was_stopped for rank in ranks):
         if unknown:
             named = " and ".join(rank.label_and_host for rank in unknown)

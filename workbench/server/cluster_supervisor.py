@@ -234,7 +234,8 @@ class ClusterSupervisor(Supervisor):
         ranks = self._rank_states(server)
         self._store_rank_ends(server, ranks)
         lives = any(rank.has_processes for rank in ranks)
-        if any(rank.is_run_missing and (lives or rank.unreachable) for rank in ranks):
+        missing = [rank for rank in ranks if rank.is_run_missing]
+        if any(lives or rank.unreachable for rank in missing):
             self._start_rank_search()
 
     def _publish_all_or_stop_ranks(self) -> None:
@@ -245,8 +246,9 @@ class ClusterSupervisor(Supervisor):
         """Write how the ranks of a server ended into the directory of the head's run, once all have
         ended: a node may be out of reach when the server is listed later."""
         head = self._find_rank_run(server.ranks[0])
-        over = all(rank.is_over for rank in ranks)
-        if head is None or head.facts.rank_ends or not over:
+        if head is None or head.facts.rank_ends:
+            return
+        if not all(rank.has_ended_completely for rank in ranks):
             return
         ends = {one.rank.run_id: RankEnd(str(one.state), one.state_reason) for one in ranks}
         head.facts = replace(head.facts, rank_ends=ends)
@@ -308,18 +310,18 @@ class ClusterSupervisor(Supervisor):
         except HostError as error:
             self._unreachable[name] = error.message
 
-    async def has_unknown_runs(self) -> bool:
-        async def node_has_unknown_runs(name: str) -> bool:
+    async def has_unread_runs(self) -> bool:
+        async def node_has_unread_runs(name: str) -> bool:
             with contextlib.suppress(HostError):
-                return await self._others[name].has_unknown_runs()
+                return await self._others[name].has_unread_runs()
             return False
 
-        others = map(node_has_unknown_runs, self._others)
-        return any(await asyncio.gather(super().has_unknown_runs(), *others))
+        others = map(node_has_unread_runs, self._others)
+        return any(await asyncio.gather(super().has_unread_runs(), *others))
 
-    async def find_status(self, run_id: str) -> ServerStatus:
+    async def load_status(self, run_id: str) -> ServerStatus:
         if self._find_cluster_run(run_id) is None:
-            await super().find_status(run_id)
+            await super().load_status(run_id)
         return self.status(run_id)
 
     async def check_servers_now(self) -> tuple[ServerStatus, ...]:
@@ -368,7 +370,7 @@ class ClusterSupervisor(Supervisor):
         ranks that run already are stopped. Raises ServerError if a check fails, and HostError if a
         file cannot be written; no node then has a file of the server.
         """
-        commands = await self.checked_rank_commands(
+        commands = await self.check_and_select_rank_commands(
             plan, commands, simulated=simulated, replaces=replaces
         )
         ids = _make_run_ids(engine.name, len(commands))
@@ -420,7 +422,7 @@ class ClusterSupervisor(Supervisor):
 
         return PreparedServer(server.server_id, launch_prepared_ranks, discard_prepared_ranks)
 
-    async def checked_rank_commands(
+    async def check_and_select_rank_commands(
         self,
         plan: LaunchPlan,
         commands: Sequence[tuple[Node, Command]],
@@ -558,7 +560,7 @@ class ClusterSupervisor(Supervisor):
             runs = tuple(run for run in runs if run.run_id not in own)
             freed = self._ports_on_node(replaced, name)
         await preflight.check_before_start(
-            supervisor.host, plan, command, runs, simulated=simulated, freed=freed
+            supervisor.host, plan, command, runs, simulated=simulated, freed_ports=freed
         )
 
     def _ports_on_node(self, server: ServerStatus, name: str) -> set[int]:
@@ -572,14 +574,14 @@ class ClusterSupervisor(Supervisor):
     async def wait(
         self, run_id: str, until: Callable[[ServerStatus], bool], timeout_s: float | None = None
     ) -> ServerStatus:
-        await self._load_server_if_unknown(run_id)
+        await self._list_runs_if_unread(run_id)
         if self._find_cluster_run(run_id) is None:
             return await super().wait(run_id, until, timeout_s)
         async with asyncio.timeout(timeout_s):
             while True:
                 status = self.status(run_id)
-                is_over = status.state.has_ended and not status.outlived
-                if until(status) or is_over:
+                has_ended_completely = status.state.has_ended and not status.outlived
+                if until(status) or has_ended_completely:
                     break
                 for supervisor in self._supervisors.values():
                     supervisor.ensure_watch()
@@ -587,7 +589,7 @@ class ClusterSupervisor(Supervisor):
         await self.wait_for_rank_ends()
         return self.status(run_id)
 
-    async def _load_server_if_unknown(self, run_id: str) -> None:
+    async def _list_runs_if_unread(self, run_id: str) -> None:
         if run_id not in self._records_by_server():
             await self.runs()
 
@@ -595,7 +597,7 @@ class ClusterSupervisor(Supervisor):
         """Stop every rank of a server, the head first, and return the server's status. If the host
         of a rank cannot be reached, the status says so, and the rank is stopped by the next
         Workbench process that reaches its host."""
-        await self._load_server_if_unknown(run_id)
+        await self._list_runs_if_unread(run_id)
         server = self._find_cluster_run(run_id)
         if server is None:
             return await super().stop(run_id, grace_s=grace_s)
@@ -648,7 +650,7 @@ class ClusterSupervisor(Supervisor):
         await asyncio.gather(*starmap(work_on_reachable_rank, self._watched_ranks(server)))
 
     async def read_log(self, run_id: str, *, follow: bool = False) -> AsyncIterator[LogBatch]:
-        await self._load_server_if_unknown(run_id)
+        await self._list_runs_if_unread(run_id)
         server = self._find_cluster_run(run_id)
         if server is None:
             async for batch in super().read_log(run_id, follow=follow):

@@ -141,31 +141,25 @@ def describe_load_of_other_clients(
     output: int | None,
     streams: int,
     *,
-    uncounted_tokens: tuple[int, int] = (0, 0),
+    uncounted_prompt_and_output_tokens: tuple[int, int] = (0, 0),
 ) -> str | None:
     """Return a reason to reject the result if more than 5 % of the tokens that the engine counted,
     or of the requests that it had at a time, belong to other clients; otherwise None. `requests`,
     `prompt` and `output` are the benchmark's own counts, and `streams` the number of its streams.
-    `uncounted_tokens` are the most prompt and output tokens that its failed requests may have had.
+    `uncounted_prompt_and_output_tokens` are the most tokens that its failed requests may have had.
 
     More tokens alone prove nothing, because an engine may count its tokens differently than its
     usage. The engine must also have finished more requests, or have had more at the same time, than
     the benchmark has sent. Some engines count tokens only when a request ends, and then only the
     number of requests at a time shows a request that ran longer than the benchmark.
     """
-    finished, running, at_once = (
-        engine.requests_finished,
-        engine.running_max,
-        engine.in_flight_median or 0.0,
-    )
-    others = (
-        (finished is not None and finished > requests)
-        or (running is not None and running > streams)
-        or at_once > streams
-    )
+    at_once = engine.in_flight_median or 0.0
+    finished_more = (engine.requests_finished or 0) > requests
+    ran_more = max(engine.running_max or 0, at_once) > streams
+    others = finished_more or ran_more
     counts = (
-        (engine.prompt_tokens, prompt, uncounted_tokens[0]),
-        (engine.generation_tokens, output, uncounted_tokens[1]),
+        (engine.prompt_tokens, prompt, uncounted_prompt_and_output_tokens[0]),
+        (engine.generation_tokens, output, uncounted_prompt_and_output_tokens[1]),
     )
     shares = [
         (counted - own - spare) / counted

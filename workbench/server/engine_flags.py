@@ -63,7 +63,7 @@ def why_flags_cannot_be_listed(host: Host, engine: Engine, found: InstalledEngin
     return None
 
 
-async def read_engine_flags_output(
+async def read_flags_json_or_help(
     host: Host, engine: Engine, found: InstalledEngine, timeout_s: float = FLAGS_TIMEOUT_S
 ) -> object:
     """Return the launch flags of the engine `found` on `host`: the decoded JSON from

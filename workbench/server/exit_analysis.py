@@ -23,7 +23,7 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_numbers import parse_decimal, parse_whole_number, range_of
 from workbench.model.untrusted_text import clean_text
 from workbench.server import log_patterns
-from workbench.server.explained_log import find_cause_in_lines
+from workbench.server.explained_log import find_line_of_cause
 from workbench.server.watched_run import WatchedRun
 
 # An error so many lines before the line that reports a part's end is the reason of that end.
@@ -46,7 +46,7 @@ _PROCESS_PREFIX = re.compile(r"^\((?P<part>\w+)[^)]*? pid=(?P<pid>\d+)\) ")
 
 
 @dataclass(frozen=True, slots=True)
-class EndedPart:
+class EndedProcess:
     """A process of a server whose end another process of the server has logged. `number` is the
     index of that log line. `signal_name` is None if no signal ended it or the log does not say."""
 
@@ -91,36 +91,37 @@ class KernelLog:
     oom_kills: int | None = None
 
     @property
-    def killed_line(self) -> str | None:
+    def kill_report_line(self) -> str | None:
         return next((line for line in self.lines if _KERNEL_KILLED.search(line)), None)
 
     @property
     def reports_lack_of_memory(self) -> bool:
-        return self.killed_line is not None or bool(self.oom_kills)
+        return self.kill_report_line is not None or bool(self.oom_kills)
 
 
 async def analyse_exit(host: Host, run: WatchedRun, first_error: str | None) -> ServerEnding:
     """Return why the server of `run`, which has ended, ended. Its log must have been read.
     `first_error` is the line of the log that explains the end, None if no line does."""
     lines = run.follower.ring.lines()
-    part = find_first_ended_process(lines, run.engine)
-    if part is not None:
-        before = lines[max(0, part.number - _LINES_BEFORE) : part.number]
-        cause = await asyncio.to_thread(find_cause_in_lines, before, run.record.engine)
+    ended = find_first_ended_process(lines, run.engine)
+    if ended is not None:
+        before = lines[max(0, ended.number - _LINES_BEFORE) : ended.number]
+        cause = await asyncio.to_thread(find_line_of_cause, before, run.record.engine)
         if cause is not None:
             return ServerEnding(cause)
-        kernel = await read_kernel_log(host, run, part)
-        return _explain_part_end(part, kernel, run)
+        kernel = await read_kernel_log(host, run, ended)
+        return _explain_process_end(ended, kernel, run)
     ended_by = run.facts.exit_signal
     if ended_by not in _VIOLENT_SIGNALS or run.facts.launched is not None:
         return ServerEnding(first_error)
     kernel = await read_kernel_log(host, run, None)
-    if first_error is not None and not kernel.lines and not kernel.oom_kills:
+    says_nothing = not kernel.lines and not kernel.oom_kills
+    if says_nothing and first_error is not None:
         return ServerEnding(first_error)
     return ServerEnding(None, _kernel_findings(kernel, ended_by))
 
 
-def find_first_ended_process(lines: Sequence[str], engine: Engine | None) -> EndedPart | None:
+def find_first_ended_process(lines: Sequence[str], engine: Engine | None) -> EndedProcess | None:
     """Return the first process of a server whose end the log reports; None if it reports none."""
     patterns = engine.part_ended_logs if engine is not None else ()
     for number, line in enumerate(lines):
@@ -132,25 +133,26 @@ def find_first_ended_process(lines: Sequence[str], engine: Engine | None) -> End
             text = log_patterns.strip_log_prefix(line)
             exit_code = None if code is None else int(code)
             pid = parse_whole_number(groups.get("pid"))
-            part = EndedPart(groups["part"], pid, exit_code, text, number)
-            return _add_last_line(part, lines[:number])
+            ended = EndedProcess(groups["part"], pid, exit_code, text, number)
+            return _add_pid_and_last_line(ended, lines[:number])
     return None
 
 
-def _add_last_line(part: EndedPart, before: Sequence[str]) -> EndedPart:
-    """Add the process id and the last line of the part, from the prefix "(NAME pid=12)" of its own
-    lines. Nothing is added if the lines of several parts could be meant."""
+def _add_pid_and_last_line(process: EndedProcess, earlier_lines: Sequence[str]) -> EndedProcess:
+    """Return the process with its process id and its last line, from the prefix "(NAME pid=12)" of
+    its own lines among `earlier_lines`. It is unchanged if it has no line there, or if the lines of
+    several processes could be meant."""
     own: dict[int, tuple[str, str]] = {}
-    for line in before:
+    for line in earlier_lines:
         prefix = _PROCESS_PREFIX.match(line)
-        if prefix is not None and _is_same_vllm_process(part.name, prefix["part"]):
+        if prefix is not None and _is_same_vllm_process(process.name, prefix["part"]):
             own[parse_whole_number(prefix["pid"]) or 0] = (prefix["part"], line)
-    if part.pid is None and len(own) == 1:
+    if process.pid is None and len(own) == 1:
         (pid, (name, line)), *_ = own.items()
-        return replace(part, name=name, pid=pid, last_line=log_patterns.strip_log_prefix(line))
-    if part.pid in own:
-        return replace(part, last_line=log_patterns.strip_log_prefix(own[part.pid][1]))
-    return part
+        return replace(process, name=name, pid=pid, last_line=log_patterns.strip_log_prefix(line))
+    if process.pid in own:
+        return replace(process, last_line=log_patterns.strip_log_prefix(own[process.pid][1]))
+    return process
 
 
 def _is_same_vllm_process(reported: str, prefix: str) -> bool:
@@ -159,20 +161,23 @@ def _is_same_vllm_process(reported: str, prefix: str) -> bool:
     or "Worker"."""
     found = _PART_NAME.fullmatch(re.sub(r"[\s_-]", "", reported).lower())
     own = _PART_NAME.fullmatch(re.sub(r"[\s_-]", "", prefix).lower())
-    if found is None or own is None or found["kind"] != own["kind"]:
+    if found is None or own is None:
+        return False
+    if found["kind"] != own["kind"]:
         return False
     return found["number"] == own["number"] or "" in (found["number"], own["number"])
 
 
-async def read_kernel_log(host: Host, run: WatchedRun, part: EndedPart | None) -> KernelLog:
-    """Return what the kernel's log says about the processes of `run` and about `part`."""
+async def read_kernel_log(host: Host, run: WatchedRun, process: EndedProcess | None) -> KernelLog:
+    """Return what the kernel's log says about the processes of `run` and about `process`, the one
+    that ended first, if that is known."""
     pids = {run.facts.pid, *await _read_member_pids(host, run)}
-    if part is not None:
-        pids.add(part.pid)
+    if process is not None:
+        pids.add(process.pid)
     done = await host.run(shell_scripts.shell_argv(shell_scripts.KERNEL_LOG))
     state, *lines = done.out.splitlines() or [""]
     began_s = (run.start_time or 0) / TICKS_PER_S
-    about = [line for line in map(clean_text, lines) if _is_about_run(line, pids, part, began_s)]
+    about = [line for line in map(clean_text, lines) if _is_about_run(line, pids, process, began_s)]
     # Several lines report one kill; the one with the memory comes first.
     about.sort(key=lambda line: _KERNEL_KILLED.search(line) is None)
     return KernelLog(state == "read", tuple(about), await _count_oom_kills(host, run))
@@ -196,9 +201,11 @@ async def _count_oom_kills(host: Host, run: WatchedRun) -> int | None:
     return parse_whole_number(words[3]) if len(words) > 3 else None
 
 
-def _is_about_run(line: str, pids: set[int | None], part: EndedPart | None, began_s: float) -> bool:
+def _is_about_run(
+    line: str, pids: set[int | None], process: EndedProcess | None, began_s: float
+) -> bool:
     """Return whether a line of the kernel's log is about one of the processes `pids` or about
-    `part`, whose process id the kernel knows by another number if it runs in a container."""
+    `process`, whose process id the kernel knows by another number if it runs in a container."""
     time = _KERNEL_TIME.match(line)
     if time is not None and float(time[1]) < began_s - _CLOCK_TOLERANCE_S:
         return False
@@ -209,26 +216,26 @@ def _is_about_run(line: str, pids: set[int | None], part: EndedPart | None, bega
     if pid is not None and pid in pids:
         return True
     short = (found["killed_name"] or found["name"] or "").rpartition("::")[2]
-    if part is None or len(short) <= 3:
+    if process is None or len(short) <= 3:
         return False
-    return part.name.lower().startswith(short.lower())
+    return process.name.lower().startswith(short.lower())
 
 
-def _explain_part_end(part: EndedPart, kernel: KernelLog, run: WatchedRun) -> ServerEnding:
+def _explain_process_end(process: EndedProcess, kernel: KernelLog, run: WatchedRun) -> ServerEnding:
     assert run.engine is not None
-    ended_by = "SIGKILL" if kernel.killed_line else part.signal_name
+    ended_by = "SIGKILL" if kernel.kill_report_line else process.signal_name
     if kernel.reports_lack_of_memory:
         how = "the kernel killed it for lack of memory"
     elif ended_by is not None:
         how = f"{ended_by} killed it"
-    elif part.code is not None:
-        how = f"exit code {part.code}"
+    elif process.code is not None:
+        how = f"exit code {process.code}"
     else:
         how = f"{run.engine.title} does not log which signal or exit code ended it"
     first, *more = _kernel_findings(kernel, ended_by)
-    last = f"; the last line of {part.name}: “{part.last_line}”" if part.last_line else ""
-    first = replace(first, text=first.text + last, evidence=part.line, line=part.number + 1)
-    return ServerEnding(f"{part.title} ended first: {how}", (first, *more))
+    last = f"; the last line of {process.name}: “{process.last_line}”" if process.last_line else ""
+    first = replace(first, text=first.text + last, evidence=process.line, line=process.number + 1)
+    return ServerEnding(f"{process.title} ended first: {how}", (first, *more))
 
 
 def _kernel_findings(kernel: KernelLog, ended_by: str | None) -> tuple[Finding, ...]:
@@ -257,7 +264,7 @@ def _kernel_findings(kernel: KernelLog, ended_by: str | None) -> tuple[Finding, 
 
 def _explain_kernel_lines(lines: Sequence[str]) -> tuple[Finding, ...]:
     """Return findings about lines of the kernel's log, with the explanations of known ones."""
-    known = log_patterns.match_lines(lines)
+    known = log_patterns.explain_lines(lines)
     line = log_patterns.strip_log_prefix(lines[0])
     other = Finding(
         Level.ERROR, _FINDING_CODE, "the kernel's log names it", fix=_KERNEL_LOG_HINT, evidence=line

@@ -91,7 +91,7 @@ class ExplainedLog:
         if not lines:
             return
         self._tracebacks.feed(lines, self._lines.total + 1)
-        with_forms = list(zip(lines, log_patterns.lines_without_numbers(lines), strict=True))
+        with_forms = list(zip(lines, log_patterns.remove_numbers_from_lines(lines), strict=True))
         fresh = self._select_lines_to_search(
             {
                 form: line
@@ -140,18 +140,18 @@ class ExplainedLog:
             if kind.finding is not None and kind.finding.code not in self._found:
                 self._count_line(kind, line, number)
 
-    def record_unread_part(self, text: str) -> None:
-        """Record that a part of the log is not read, as `text` says. The lines after it get no
+    def record_unread_section(self, notice: str) -> None:
+        """Record that a section of the log is not read, as `notice` says. The lines after it get no
         number."""
-        self._unread = text
+        self._unread = notice
         self._last_numbered = self._lines.total
 
-    def _line_number_if_known(self, number: int | None) -> int | None:
-        """Return the number of a line in the log, None for a line after a part that was not read."""
-        last = self._last_numbered
-        if number is not None and last is not None and number > last:
-            return None
-        return number
+    def _number_unless_after_gap(self, number: int | None) -> int | None:
+        """Return `number`, a line's number in the log; None for a line after a section that was not
+        read."""
+        if number is None or self._last_numbered is None:
+            return number
+        return number if number <= self._last_numbered else None
 
     def _classify_line(self, line: str, needles: Sequence[str]) -> _LineKind:
         """Return what a line tells. Lines that differ only in numbers tell the same. `needles` are
@@ -181,7 +181,8 @@ class ExplainedLog:
             self._answered = number
         if kind.failed:
             self._failed = number
-        if kind.shuts_down and not self._shut_down and self._failed <= self._ready:
+        is_first_shutdown = kind.shuts_down and not self._shut_down
+        if is_first_shutdown and self._failed <= self._ready:
             self._shut_down = number
         if kind.finding is not None:
             code = kind.finding.code
@@ -201,7 +202,7 @@ class ExplainedLog:
         first = self._found.get(finding.code)
         if first is None:
             return True
-        return finding.is_error and (first.line or 0) < self._last_success_line
+        return finding.is_error and (first.line or 0) < self._last_success_line_number
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -212,11 +213,11 @@ class ExplainedLog:
         found = self._found.values()
         own = found if engine is None else _findings_of_engine(found, engine)
         passed = self._find_recovery_lines(own)
-        stopped = self._find_stop_line(own)
+        stopped = self._find_stop_line_number(own)
         own = [self._downgrade_by_later_lines(finding, passed, stopped) for finding in own]
         raised = {error.number for error in self._tracebacks.errors} - {0}
         no_causes = passed.keys() | {number for number in raised if number > stopped}
-        before = {number for number in raised if number < self._last_success_line}
+        before = {number for number in raised if number < self._last_success_line_number}
         causes = log_patterns.find_possible_causes(
             own, self._tracebacks, engine, no_causes | before
         )
@@ -224,8 +225,10 @@ class ExplainedLog:
             causes = log_patterns.find_possible_causes(own, self._tracebacks, engine, no_causes)
         if not _has_error(causes):
             causes = (*causes, *self._explain_end_without_pattern(causes, engine))
-        ended = (self._adjust_finding_to_outcome(finding, engine) for finding in causes)
-        return by_severity(replace(one, line=self._line_number_if_known(one.line)) for one in ended)
+        ended = (self._with_engine_fix_and_level(finding, engine) for finding in causes)
+        return by_severity(
+            replace(one, line=self._number_unless_after_gap(one.line)) for one in ended
+        )
 
     def _explain_end_without_pattern(
         self, known: Sequence[Finding], engine: str | None
@@ -244,7 +247,7 @@ class ExplainedLog:
         number = 0 if self._lines.dropped else error.index + 1
         of_request = log_patterns.is_of_request_handler(lines[error.index])
         ignored = of_request or number in self._tracebacks.ignored
-        if ignored or number > self._find_stop_line(known):
+        if ignored or number > self._find_stop_line_number(known):
             return ()
         if error.only_reports:
             return self._explain_error_report(error, lines, known)
@@ -253,7 +256,7 @@ class ExplainedLog:
         passed = 0 < self._ready < (number or self._lines.total)
         level = Level.WARN if passed else Level.ERROR
         finding = log_patterns.explain_error_by_its_text(error, number or None, level)
-        shown = None if passed else self._find_line_of_later_phase(number)
+        shown = None if passed else self._later_phase_line_number(number)
         if shown is None:
             return (finding,)
         return (
@@ -283,17 +286,20 @@ class ExplainedLog:
         before = lines[error.index - 1] if error.index else ""
         return (log_patterns.explain_report_without_error(error, before),)
 
-    def _find_line_of_later_phase(self, number: int) -> int | None:
-        """Return the line in which the process that wrote the line `number`, which is no part of a
-        traceback, went on with its start; None if it did not, or if `number` is 0."""
+    def _later_phase_line_number(self, number: int) -> int | None:
+        """Return the number of the line in which the process that wrote the line `number` went on
+        with its start; None if it did not, if `number` is 0, or if that line belongs to a
+        traceback."""
         if not number:
             return None
         (line,) = self._lines.lines(number - 1, 1)
         raised = any(one.number == number for one in self._tracebacks.errors)
-        if raised or log_patterns.is_in_traceback(line) or not log_patterns.has_level(line):
+        if raised or log_patterns.is_in_traceback(line):
             return None
-        writer = log_patterns.process_of_line(line)
-        phases = self._find_phases_between(number, self._lines.total + 1)
+        if not log_patterns.has_level(line):
+            return None
+        writer = log_patterns.writing_process_of_line(line)
+        phases = self._phase_lines_and_processes_between(number, self._lines.total + 1)
         return next((one for one, who in phases if who == writer), None)
 
     def _find_logged_error(
@@ -301,14 +307,14 @@ class ExplainedLog:
     ) -> log_patterns.LoggedError | None:
         """Return the error that explains the end: the first one after the last success, or else the
         first one."""
-        success = 0 if self._lines.dropped else self._last_success_line
+        success = 0 if self._lines.dropped else self._last_success_line_number
         later = log_patterns.find_logged_error(lines[success:], engine) if success else None
         if later is not None:
             return replace(later, index=later.index + success)
         return log_patterns.find_logged_error(lines, engine)
 
     @property
-    def _last_success_line(self) -> int:
+    def _last_success_line_number(self) -> int:
         """The number of the last line that shows that the server became ready, or that it answered a
         request if it has not failed since it was ready; 0 if there is none."""
         if self._failed > self._ready:
@@ -319,8 +325,8 @@ class ExplainedLog:
     def _has_served(self) -> bool:
         return bool(self._ready or self._answered)
 
-    def _adjust_finding_to_outcome(self, finding: Finding, engine: str | None) -> Finding:
-        """Return the finding with the fix for the engine that the log names. An error after which the
+    def _with_engine_fix_and_level(self, finding: Finding, engine: str | None) -> Finding:
+        """Return the finding with the fix for `engine`, if that is known. An error after which the
         server became ready or answered requests is a warning."""
         if engine is not None:
             finding = log_patterns.add_fix_for_engine(finding, engine)
@@ -330,7 +336,7 @@ class ExplainedLog:
         """Return the finding; as a warning if the server became ready or answered requests after its
         last line."""
         last = self._last_line_number(finding)
-        if not finding.is_error or not 0 < last < self._last_success_line:
+        if not finding.is_error or not 0 < last < self._last_success_line_number:
             return finding
         if last < self._ready:
             return self._describe_nonfatal_error(finding, "became ready", self._ready, Level.WARN)
@@ -343,7 +349,7 @@ class ExplainedLog:
     ) -> Finding:
         """Return the finding, with `level`, as one about an error that did not end the server, which did
         what `later_event` says in the later `line`."""
-        number = self._line_number_if_known(line)
+        number = self._number_unless_after_gap(line)
         place = "later" if number is None else f"in line {number}"
         text = f"{finding.text.rstrip('.')}. It did not end the server, which {later_event} {place}"
         return replace(finding, level=level, text=text)
@@ -365,19 +371,24 @@ class ExplainedLog:
             return finding
         return self._describe_nonfatal_error(finding, "went on with its start", later, Level.HINT)
 
-    def _find_stop_line(self, findings: Iterable[Finding]) -> int:
+    def _find_stop_line_number(self, findings: Iterable[Finding]) -> int:
         """Return the number of the line that says that the server was stopped from outside, or shuts
         down without a failure. It is the number after the last line if there is none, or if a start
         follows it, which makes it the end of an earlier server."""
         after_log = self._lines.total + 1
         lines = {one.line or 0 for one in findings if one.code in _STOP_CODES}
         stop = min((lines | {self._shut_down}) - {0}, default=after_log)
-        if stop == after_log or self._lines.dropped or self._find_phases_between(stop, after_log):
+        if (
+            stop == after_log
+            or self._lines.dropped
+            or self._phase_lines_and_processes_between(stop, after_log)
+        ):
             return after_log
         return stop
 
     def _downgrade_error_after_stop(self, finding: Finding, stop_line: int) -> Finding:
-        """Return the finding; as a warning if it is about an error after the line `stop_line`."""
+        """Return the finding; as a warning if it is about an error after the line number
+        `stop_line`."""
         if not finding.is_error or (finding.line or 0) <= stop_line:
             return finding
         text = (
@@ -401,16 +412,16 @@ class ExplainedLog:
             return {}
         cut = self._tracebacks.unfinished
         end = max(numbers[-1], cut.number if cut is not None else 0)
-        phases = self._find_phases_between(numbers[0], self._lines.total + 1)
+        phases = self._phase_lines_and_processes_between(numbers[0], self._lines.total + 1)
         of_script = set[int]()
-        if phases and not self._find_phases_between(0, numbers[-1]):
+        if phases and not self._phase_lines_and_processes_between(0, numbers[-1]):
             of_script.update(
                 map(self._last_line_number, filter(log_patterns.is_general_finding, findings))
             )
         passed = {}
         for number in numbers:
             (line,) = self._lines.lines(number - 1, 1)
-            writer, until = log_patterns.process_of_line(line), end
+            writer, until = log_patterns.writing_process_of_line(line), end
             if not writer and (number in raised or log_patterns.is_in_traceback(line)):
                 continue  # no later line is known to be of the same process
             if number == end:
@@ -423,11 +434,13 @@ class ExplainedLog:
                 passed[number] = later
         return passed
 
-    def _find_phases_between(self, first: int, last: int) -> Sequence[tuple[int, str]]:
+    def _phase_lines_and_processes_between(
+        self, first: int, last: int
+    ) -> Sequence[tuple[int, str]]:
         """Return the numbers of the lines between two that report a phase of the start, with the
         process that wrote each. Progress bars do not count: they are often written late."""
         lines = self._lines.lines(first, last - first - 1)
-        forms = log_patterns.lines_without_numbers(lines) if lines else []
+        forms = log_patterns.remove_numbers_from_lines(lines) if lines else []
         phase_of_form: dict[str, str | None] = {}  # a busy log repeats a few forms of lines
         found = []
         for number, (line, form) in enumerate(zip(lines, forms, strict=True), first + 1):
@@ -435,7 +448,7 @@ class ExplainedLog:
                 phase_of_form[form] = self._parse_phase(line)
             phase = phase_of_form[form]
             if phase and "%" not in phase:
-                found.append((number, log_patterns.process_of_line(line)))
+                found.append((number, log_patterns.writing_process_of_line(line)))
         return found
 
     @property
@@ -446,7 +459,7 @@ class ExplainedLog:
         ((engine, _),) = self._named.most_common(1)
         return engine
 
-    def count(self, finding: Finding) -> int:
+    def count_lines_of(self, finding: Finding) -> int:
         return self._counts[finding.code]
 
     def _last_start_phase(self) -> str | None:
@@ -464,11 +477,11 @@ class ExplainedLog:
         phases = (engines.get_engine(name or "").start_phase_of_line(line) for name in known)
         return next(filter(None, phases), None)
 
-    def find_first_error(self, findings: Sequence[Finding]) -> str | None:
+    def first_cause_or_error_line(self, findings: Sequence[Finding]) -> str | None:
         """Return the line of the first cause among `findings`, those about this log; if there is
         none, and the server neither served nor was stopped, the first line that looks like an
         error. None if there is none either."""
-        cause = _first_cause(findings)
+        cause = _first_error_evidence(findings)
         stopped = any(map(log_patterns.reports_process_end, findings))
         if cause is not None or self._has_served or stopped:
             return cause
@@ -480,11 +493,11 @@ class ExplainedLog:
             "lines": self._lines.total,
             "unread": self._unread or None,
             "phase": self._last_start_phase(),
-            "first_error": self.find_first_error(findings),
-            "findings": [{**f.as_json(), "count": self.count(f)} for f in findings],
+            "first_error": self.first_cause_or_error_line(findings),
+            "findings": [{**f.as_json(), "count": self.count_lines_of(f)} for f in findings],
             "unknown_lines": self._unknown_lines,
             "unknown": [
-                {"line": self._line_number_if_known(number), "text": text}
+                {"line": self._number_unless_after_gap(number), "text": text}
                 for number, text in self._unknown
             ],
         }
@@ -494,8 +507,9 @@ def _has_error(findings: Iterable[Finding]) -> bool:
     return any(finding.is_error for finding in findings)
 
 
-def _first_cause(findings: Iterable[Finding]) -> str | None:
-    """Return the line of the first error among the findings; None if there is none."""
+def _first_error_evidence(findings: Iterable[Finding]) -> str | None:
+    """Return the log line that is the evidence of the first error among the findings; None if there
+    is no error."""
     return next((finding.evidence for finding in findings if finding.is_error), None)
 
 
@@ -515,17 +529,17 @@ def explain_lines_in_memory(ring: LogRing, engine: str | None) -> ExplainedLog:
         explained.add_lines(lines)
         return explained
     explained.add_lines(lines[: gap + 1])
-    explained.record_unread_part(lines[gap])
+    explained.record_unread_section(lines[gap])
     explained.add_lines(lines[gap + 1 :])
     return explained
 
 
-def find_cause_in_lines(lines: Sequence[str], engine: str | None) -> str | None:
+def find_line_of_cause(lines: Sequence[str], engine: str | None) -> str | None:
     """Return the line of the cause that the lines of a log name; None if they name none, or only
     report that something else failed."""
     explained = ExplainedLog(engine)
     explained.add_lines(lines)
-    return _first_cause(explained.findings)
+    return _first_error_evidence(explained.findings)
 
 
 def _findings_of_engine(findings: Iterable[Finding], engine: str) -> Sequence[Finding]:

@@ -29,7 +29,7 @@ from workbench.server.process_scan import ProcessScan
 
 if TYPE_CHECKING:
     from workbench.model.server_run import EngineMetrics, ServerStatus
-    from workbench.server.kept_connection import KeptConnection
+    from workbench.server.kept_connection import KeepAliveConnection
 
 ASK_TIMEOUT_S = 3.0
 # Parts of the command lines of servers that Workbench finds but does not start.
@@ -120,21 +120,21 @@ class ExternalServers:
 
     def __init__(self, host: Host) -> None:
         self.host = host
-        self._scan = ProcessScan(_server_patterns()) if host.is_local else None
+        self._scan = ProcessScan(_server_command_pattern()) if host.is_local else None
         self._answers: dict[FoundServer, FoundServer | None] = {}
         self._ask_at_s: dict[FoundServer, float] = {}
         self._pause_s: dict[FoundServer, float] = {}
 
-    async def find(self, known_ports: Iterable[int] = ()) -> tuple[FoundServer, ...]:
-        """Return the servers, sorted by port. `known_ports` are the ports of Workbench's own runs,
-        which are skipped. Raises HostError if the host cannot be searched."""
+    async def find(self, own_run_ports: Iterable[int] = ()) -> tuple[FoundServer, ...]:
+        """Return the servers that answer, sorted by port. `own_run_ports` are the ports of
+        Workbench's own runs, which are skipped. Raises HostError if the host cannot be searched."""
         processes, listening = _parse_processes_and_ports(await self._read_raw_process_scan())
-        candidates = _find_candidates(processes, listening, set(known_ports))
+        candidates = _find_candidates(processes, listening, set(own_run_ports))
         for table in (self._answers, self._ask_at_s, self._pause_s):
             for gone in table.keys() - set(candidates):
                 del table[gone]
         due = [one for one in candidates if self._is_due_for_probe(one)]
-        answers = await asyncio.gather(*map(partial(_read_models, self.host), due))
+        answers = await asyncio.gather(*map(partial(_with_served_models, self.host), due))
         for one, answer in zip(due, answers, strict=True):
             self._answers[one] = answer
             pause_s = self._pause_s.get(one, _ASK_AGAIN_AFTER_S / 2)
@@ -152,7 +152,7 @@ class ExternalServers:
     async def _read_raw_process_scan(self) -> object:
         if self._scan is not None:
             return await asyncio.to_thread(self._scan.scan)
-        done = await _SCAN_PROGRAM.run(self.host, {"pattern": _server_patterns()})
+        done = await _SCAN_PROGRAM.run(self.host, {"pattern": _server_command_pattern()})
         if done.returncode != 0:
             raise HostError(
                 f"the processes cannot be searched for servers: {done.problem}",
@@ -173,18 +173,18 @@ def ports_of_live_servers(servers: Iterable[ServerStatus]) -> Sequence[int]:
 
 
 async def find_external_servers(
-    host: Host, known_ports: Iterable[int] = ()
+    host: Host, own_run_ports: Iterable[int] = ()
 ) -> tuple[FoundServer, ...]:
     """Return the servers of `host` that were not started by Workbench, from one search."""
-    return await ExternalServers(host).find(known_ports)
+    return await ExternalServers(host).find(own_run_ports)
 
 
-def _server_patterns() -> str:
+def _server_command_pattern() -> str:
     return "|".join([registry.join_process_patterns(), _OTHER_ENGINES_PATTERN])
 
 
 def _find_candidates(
-    processes: list[_SeenProcess], listening: Mapping[str, int], known_ports: set[int]
+    processes: list[_SeenProcess], listening: Mapping[str, int], own_run_ports: set[int]
 ) -> list[FoundServer]:
     """Return a server for each port on which one of `processes` listens."""
     candidates: dict[int, FoundServer] = {}
@@ -195,7 +195,7 @@ def _find_candidates(
         if seen.own or not seen.argv:
             continue
         ports = {listening[i] for i in seen.inodes if i in listening}
-        for port in sorted((ports or _find_port_option(seen, open_ports)) - known_ports):
+        for port in sorted((ports or _open_ports_in_arguments(seen, open_ports)) - own_run_ports):
             candidates.setdefault(port, _make_server(seen, port))
     return list(candidates.values())
 
@@ -224,23 +224,25 @@ def _parse_processes_and_ports(found: object) -> tuple[list[_SeenProcess], Mappi
 def _parse_process_row(row: Mapping[str, object]) -> _SeenProcess | None:
     pid, uid = (integer_or_none(row.get(name), 0, MAX_ID) for name in ("pid", "uid"))
     argv, inodes = row.get("argv"), row.get("inodes")
-    if pid is None or not isinstance(argv, list) or not isinstance(inodes, list):
+    if not isinstance(argv, list) or not isinstance(inodes, list):
         return None
-    log, unit, scope = row.get("log"), row.get("unit"), row.get("scope")
-    to_file = isinstance(log, str) and log.startswith("/") and not log.startswith("/dev/")
+    if pid is None:
+        return None
+    log, unit, scope = str(row.get("log")), row.get("unit"), row.get("scope")
+    to_file = log.startswith("/") and not log.startswith("/dev/")
     return _SeenProcess(
         pid,
         uid,
         row.get("own") is True,
         [clean_text(word) for word in argv if isinstance(word, str)],
         {inode for inode in inodes if isinstance(inode, str)},
-        clean_text(str(log)) if to_file else None,
+        clean_text(log) if to_file else None,
         clean_text(unit) if isinstance(unit, str) else None,
         scope if scope in _UNIT_SCOPES else "system",
     )
 
 
-def _find_port_option(seen: _SeenProcess, open_ports: set[int]) -> set[int]:
+def _open_ports_in_arguments(seen: _SeenProcess, open_ports: set[int]) -> set[int]:
     """Return the port that the process's command line gives, as a set of one. Return an empty set
     if it is not one of `open_ports`, the ports on which any process listens. Needed for processes
     of other users, whose sockets cannot be read."""
@@ -257,7 +259,7 @@ def _make_server(seen: _SeenProcess, port: int) -> FoundServer:
     )
 
 
-async def _read_models(host: Host, server: FoundServer) -> FoundServer | None:
+async def _with_served_models(host: Host, server: FoundServer) -> FoundServer | None:
     """Return `server` with the names of the models that it serves. None if its port does not answer
     /v1/models: some ports that an engine opens do not speak HTTP."""
     from workbench.server import readiness  # not before a server is found
@@ -265,7 +267,7 @@ async def _read_models(host: Host, server: FoundServer) -> FoundServer | None:
     forward = None
     try:
         forward = await host.forward(server.port)
-        with contextlib.closing(readiness.connection(forward.url)) as connection:
+        with contextlib.closing(readiness.make_request_connection(forward.url)) as connection:
             status, models = await readiness.read_status_and_model_names(
                 connection.get, "/v1/models", ASK_TIMEOUT_S
             )
@@ -293,7 +295,7 @@ class ExternalMetrics:
     def __init__(self, host: Host, server: FoundServer) -> None:
         self._host, self.server = host, server
         self._forward: Forward | None = None
-        self._kept: KeptConnection | None = None
+        self._kept: KeepAliveConnection | None = None
 
     async def read(self, timeout_s: float) -> EngineMetrics:
         """Return the present counters of the engine. Never raises: a value that cannot be read is
@@ -307,7 +309,7 @@ class ExternalMetrics:
         try:
             if self._kept is None:
                 self._forward = await self._host.forward(self.server.port)
-                self._kept = readiness.connection(self._forward.url)
+                self._kept = readiness.make_request_connection(self._forward.url)
         except HostError as error:
             return metrics.metrics_without_values(error.message)
         return await metrics.fetch_metrics(

@@ -90,7 +90,7 @@ class IdleWatch:
             self._first = reading
 
     @property
-    def read_at_s(self) -> float:
+    def last_reading_at_s(self) -> float:
         """The monotonic time of the last reading; 0 if there is none."""
         if self.last is None:
             return 0.0
@@ -139,13 +139,15 @@ def _parse_activity(line: str) -> ProcessActivity | None:
 
 
 def idle_finding(
-    watch: IdleWatch, phase: str | None, silent_s: float, before_s: float | None
+    watch: IdleWatch, phase: str | None, silent_s: float, earlier_start_s: float | None
 ) -> Finding:
     """Return the finding about a start whose processes do nothing. `phase` is the start-up phase that
-    the log reported last, `silent_s` how long the log is silent, and `before_s` how long this start
-    took before; None if unknown."""
+    the log reported last, `silent_s` how long the log is silent, and `earlier_start_s` how long the
+    start before took; None if unknown."""
     processes = watch.last.processes if watch.last is not None else ()
-    usual = f". This start took {before_s:.0f} s before" if before_s is not None else ""
+    usual = (
+        f". This start took {earlier_start_s:.0f} s before" if earlier_start_s is not None else ""
+    )
     text = (
         f"hanging, not working, for {watch.idle_s / 60:.0f} min in the phase "
         f"“{phase or 'starting'}”: no new line in the log for {silent_s / 60:.0f} min, and its "

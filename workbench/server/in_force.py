@@ -108,12 +108,12 @@ async def read_settings_in_force(run: WatchedRun) -> InForceReport:
 def _compare_settings_in_force(
     run: WatchedRun,
     engine: Engine,
-    got: Mapping[str, _EndpointAnswers],
+    http_answers: Mapping[str, _EndpointAnswers],
     log: Sequence[str],
     process: Command | None,
     notes: list[str],
 ) -> InForceReport:
-    answers, metrics = _parse_answers_and_metrics(engine, got, notes)
+    answers, metrics = _parse_answers_and_metrics(engine, http_answers, notes)
     config, config_from = _settings_in_answer(answers.get("config")), "server's answer"
     logged = [_settings_in_log(log, pattern) for pattern in engine.config_logs]
     if not config and logged:
@@ -311,10 +311,10 @@ def _find_value_and_source(answer: Answer, sources: Sources) -> tuple[str | None
     return None, ""
 
 
-def _find_in_document(document: Any, steps: str) -> Any:
-    """Return the value in a JSON document to which `steps` such as "data.0.id" lead; None if there is
-    none."""
-    for step in steps.split("."):
+def _find_in_document(document: Any, key_path: str) -> Any:
+    """Return the value in a JSON document to which `key_path`, such as "data.0.id", leads; None if
+    there is none."""
+    for step in key_path.split("."):
         if isinstance(document, list) and step.isdecimal():
             document = next(iter(document[int(step) :]), None)
         else:

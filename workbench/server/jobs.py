@@ -67,7 +67,7 @@ def _parse_slurm_jobs(answer: str) -> Iterator[Job]:
         words = line.split("|", 7)
         if len(words) < 8:
             continue
-        job_id, state, queue, node, gpus, left, reason, name = map(_parse_value, words)
+        job_id, state, queue, node, gpus, left, reason, name = map(_parse_scheduler_value, words)
         yield Job(
             "slurm",
             job_id or "",
@@ -112,7 +112,7 @@ def _parse_pbs_gpus(values: Mapping[str, str]) -> str | None:
     return None
 
 
-def _parse_value(word: str) -> str | None:
+def _parse_scheduler_value(word: str) -> str | None:
     """Return a value in a row of a scheduler; None for one that is unknown."""
     word = clean_text(word).strip()  # a tab would tear the row of a table
     return None if word in ("", "n/a", "N/A", "(null)", "None") else word

@@ -3,7 +3,7 @@
 The screen reads the counters of a server each second. A request through httpx, with a connection of
 its own, takes ten times the CPU of one here, and httpx takes 5 MiB and 0.1 s to load. The server is
 not trusted: an answer must be complete within a time limit, must not be too large, and must not be
-compressed. `open_kept_connection` requests pages over TLS, too, for which it loads httpx.
+compressed. `open_keep_alive_connection` requests pages over TLS, too, for which it loads httpx.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ class _ClosedEarlyError(Exception):
 class _Connection:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
-    closed_before: int  # how often the KeptConnection was closed before this one was opened
+    closed_before: int  # how often the KeepAliveConnection was closed before this one was opened
 
     @property
-    def is_usable(self) -> bool:
+    def is_open(self) -> bool:
         return not self.reader.at_eof() and not self.writer.is_closing()
 
 
-class KeptConnection:
+class KeepAliveConnection:
     """Requests pages of the server at `base_url`, which is plain HTTP and may have a path. Each
     request has the query `query`, and the API key, if there is one. Raises ValueError for a URL of
     another scheme: the key would go out unencrypted."""
@@ -94,7 +94,7 @@ class KeptConnection:
         try:
             async with asyncio.timeout(timeout_s):
                 if body is None:
-                    return await self._get(path)
+                    return await self._get_with_one_retry(path)
                 return await self._send_request(await self._open_connection(), path, body)
         except _NotConnectedError:
             return Reply(
@@ -117,9 +117,9 @@ class KeptConnection:
         except OSError as error:
             return Reply(None, problem=_describe_error(error))
 
-    async def _get(self, path: str) -> Reply:
+    async def _get_with_one_retry(self, path: str) -> Reply:
         kept = await self._claim_idle_connection()
-        if kept is not None and kept.is_usable:
+        if kept is not None and kept.is_open:
             # a server may close an idle connection at any time, so the request is repeated once
             with contextlib.suppress(_ClosedEarlyError, ConnectionError):
                 return await self._send_request(kept, path)
@@ -169,14 +169,15 @@ class KeptConnection:
                     "the server's answer is compressed, although Workbench requested it "
                     "uncompressed"
                 )
-            keep = keep and _has_known_end(status, headers)
+            keep = keep and _has_known_body_end(status, headers)
             content = await _read_body(reader, status, headers)
         except BaseException:
             keep = False
             raise
         finally:
             was_closed = connection.closed_before != self._closed
-            if keep and self._idle is None and not was_closed:
+            has_room = self._idle is None and not was_closed
+            if keep and has_room:
                 self._idle = connection
             else:
                 connection.writer.transport.abort()
@@ -202,13 +203,13 @@ class KeptConnection:
 
 
 @contextlib.asynccontextmanager
-async def open_kept_connection(
+async def open_keep_alive_connection(
     base_url: str, api_key: str | None, tls: Callable[[], ssl.SSLContext]
 ) -> AsyncIterator[AskPath]:
     """Yield a function that makes small requests to the server at `base_url`, with the API key if
     there is one. `tls` returns the TLS context for a server behind https."""
     if urlsplit(base_url).scheme != "https":
-        with contextlib.closing(KeptConnection(base_url, api_key=api_key)) as kept:
+        with contextlib.closing(KeepAliveConnection(base_url, api_key=api_key)) as kept:
             yield kept.ask
         return
     # takes 0.1 s, in which the screen would hang
@@ -258,8 +259,10 @@ async def _read_status_headers_keepalive(
     return int(number), headers, keep
 
 
-def _has_known_end(status: int, headers: dict[str, str]) -> bool:
-    return status in _STATUSES_WITHOUT_BODY or _is_chunked(headers) or "content-length" in headers
+def _has_known_body_end(status: int, headers: dict[str, str]) -> bool:
+    if status in _STATUSES_WITHOUT_BODY:
+        return True
+    return _is_chunked(headers) or "content-length" in headers
 
 
 def _is_chunked(headers: dict[str, str]) -> bool:
@@ -314,7 +317,8 @@ async def _read_line(reader: asyncio.StreamReader) -> bytes:
 
 def _parse_chunk_size(line: bytes) -> int:
     digits = line.partition(b";")[0].strip()
-    if not digits or digits.strip(b"0123456789abcdefABCDEF") or len(digits) > 15:
+    is_hexadecimal = bool(digits) and not digits.strip(b"0123456789abcdefABCDEF")
+    if not is_hexadecimal or len(digits) > 15:
         raise _BadAnswerError(f"the server sent an invalid size of a chunk: {line[:40]!r}")
     return int(digits, 16)
 

@@ -120,27 +120,29 @@ async def _wait_for_live_keeper(host: Host, run: WatchedRun, timeout_error: RunD
         await asyncio.sleep(0.1)
 
 
-async def stop_launched_server(host: Host, run: WatchedRun, *, again: bool = False) -> None:
-    """Stop the server of a run through its launcher. With `again`, ask the launcher first, and stop
-    only a server that still lives. Does nothing if the server has ended, has no launcher, or was
-    started by another program than Workbench."""
+async def stop_launched_server(
+    host: Host, run: WatchedRun, *, check_alive_first: bool = False
+) -> None:
+    """Stop the server of a run through its launcher. With `check_alive_first`, ask the launcher
+    before, and stop only a server that still lives. Does nothing if the server has ended, has no
+    launcher, or was started by another program than Workbench."""
     launcher = launcher_of_plan(run.record.plan)
     if launcher is None or run.record.adopts is not None:
         return
     launch, launched = run.make_launch(), run.facts.launch_report
     if launched.ended:
         return
-    if not again or (await launcher.read_exit_state(host, launch, launched)).lives:
+    if not check_alive_first or (await launcher.read_exit_state(host, launch, launched)).lives:
         await launcher.stop(host, launch, launched)
 
 
-def installed_unit(run: WatchedRun) -> str | None:
+def installed_unit_name(run: WatchedRun) -> str | None:
     """Return the name of the systemd unit that the start of a run has installed and that stays
     after a stop; None if there is none."""
     launcher = launcher_of_plan(run.record.plan)
     if launcher is None or run.record.adopts is not None:
         return None
-    return launcher.installed_unit(run.make_launch())
+    return launcher.installed_unit_name(run.make_launch())
 
 
 async def uninstall_unit_and_list_removed(
@@ -158,11 +160,10 @@ async def uninstall_unit_and_list_removed(
     if reason:
         text = f"run {run.record.run_id} {reason}"
         raise ServerError(text, host=host.name, next_step="nothing was removed")
-    unit = installed_unit(run)
-    for other in runs:
-        if unit is None or other is run or not other.facts.alive:
-            continue
-        if installed_unit(other) == unit:
+    unit = installed_unit_name(run)
+    others = [other for other in runs if other is not run and other.facts.alive]
+    for other in others:
+        if unit is not None and installed_unit_name(other) == unit:
             run_id = other.record.run_id
             raise ServerError(
                 f"{unit} runs the server of run {run_id} now: nothing was removed",

@@ -128,7 +128,7 @@ class LineAssembler:
         return lines
 
     @property
-    def pending_bytes(self) -> int:
+    def pending_byte_count(self) -> int:
         return len(self._rest)
 
     @property
@@ -333,16 +333,16 @@ class LogFollower:
     def unfinished_line(self) -> str:
         return self._assembler.unfinished_line
 
-    def feed(self, data: bytes, at: int) -> LogBatch | None:
-        """Add `data`, bytes that were read at position `at` of the log file. Return the new lines,
-        or None if no line is complete. If `at` differs from `offset`, bytes were skipped or the
-        file was truncated: the unfinished line is then dropped."""
-        truncated = at != self.offset
+    def feed(self, data: bytes, file_position: int) -> LogBatch | None:
+        """Add `data`, bytes that were read at `file_position` of the log file. Return the new lines,
+        or None if no line is complete. If `file_position` differs from `offset`, bytes were skipped
+        or the file was truncated: the unfinished line is then dropped."""
+        truncated = file_position != self.offset
         if truncated:
             self._assembler.drop_pending_bytes()
             self.ring.record_gap()
-        self.offset = at + len(data)
-        if truncated and at:
+        self.offset = file_position + len(data)
+        if truncated and file_position:
             data = data[data.find(b"\n") + 1 :]  # begin with a whole line
         return self._make_batch(self._assembler.feed(data), truncated)
 
@@ -356,7 +356,7 @@ class LogFollower:
             return None
         self.ring.extend(lines)
         return LogBatch(
-            self.run_id, tuple(lines), self.offset - self._assembler.pending_bytes, truncated
+            self.run_id, tuple(lines), self.offset - self._assembler.pending_byte_count, truncated
         )
 
 
@@ -390,7 +390,7 @@ async def read_log_batches(
         if not data and last:
             lines += assembler.flush()
         if lines:
-            yield LogBatch(run_id, tuple(lines), offset - assembler.pending_bytes)
+            yield LogBatch(run_id, tuple(lines), offset - assembler.pending_byte_count)
         if not data:
             if last:
                 return

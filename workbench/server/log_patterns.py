@@ -127,7 +127,9 @@ class LogPattern:
         text from there on."""
         text = strip_log_prefix(line)
         found = re.search(self.regex, line[:_MAX_SEARCHED_CHARACTERS], re.IGNORECASE)
-        if found is None or found.start() <= _MAX_EVIDENCE_CHARACTERS or found[0] in text:
+        if found is None or found[0] in text:
+            return text
+        if found.start() <= _MAX_EVIDENCE_CHARACTERS:
             return text
         return strip_log_prefix(f"… {line[found.start() :]}")
 
@@ -137,7 +139,7 @@ class LogPattern:
             return ()
         groups = found.groupdict()
         changes = []
-        for name_form, value_form, *env in self._change_rows_for_engine(engine):
+        for name_form, value_form, *env in self._rows_of_plan_changes(engine):
             name = _insert_match_groups(name_form, groups)
             value = _insert_match_groups(value_form, groups)
             if _MISSING_GROUP in (name, value):
@@ -145,7 +147,7 @@ class LogPattern:
             changes.append(PlanChange(str(name), value, bool(env)))
         return tuple(changes)
 
-    def _change_rows_for_engine(self, engine: str | None) -> Sequence[Sequence[Any]]:
+    def _rows_of_plan_changes(self, engine: str | None) -> Sequence[Sequence[Any]]:
         common = self.changes.get("", ())
         if engine is not None:
             return self.changes.get(engine, common)
@@ -201,7 +203,7 @@ def _patterns_document() -> dict[str, Any]:
     return document
 
 
-def match_lines(lines: Sequence[str], engine: str | None = None) -> tuple[Finding, ...]:
+def explain_lines(lines: Sequence[str], engine: str | None = None) -> tuple[Finding, ...]:
     """Return one finding for each log pattern that matches a line of `lines`, in the order of the
     lines. The evidence of a finding is the first line that matches."""
     matches = sorted(_find_pattern_matches(lines, engine), key=attrgetter("line_index"))
@@ -212,7 +214,7 @@ def match_lines(lines: Sequence[str], engine: str | None = None) -> tuple[Findin
 def explain_line(line: str, engine: str | None = None) -> Finding | None:
     """Return the most severe finding about one line of a log; None if no log pattern matches the
     line."""
-    return next(iter(by_severity(match_lines((line,), engine))), None)
+    return next(iter(by_severity(explain_lines((line,), engine))), None)
 
 
 def stuck_start_findings(
@@ -277,24 +279,24 @@ class LogScan:
         self._tracebacks = traceback_reader()
 
     @property
-    def findings_to_act_on(self) -> tuple[Finding, ...]:
+    def findings_above_info(self) -> tuple[Finding, ...]:
         """The findings about the log that are more than information (above the level INFO), the
         most severe first."""
         causes = find_possible_causes(self.found, self._tracebacks, self.engine)
         return by_severity(finding for finding in causes if finding.level is not Level.INFO)
 
     def search_new_lines(
-        self, lines: Sequence[str], unnumbered: Sequence[str], first_number: int | None
+        self, lines: Sequence[str], number_free_lines: Sequence[str], first_number: int | None
     ) -> None:
-        """Search new lines of the log for known problems, and add findings to `found`. `unnumbered`
-        are the same lines, from `lines_without_numbers`. `first_number` is the number of the first
-        new line in the log, counted from 1, or None if unknown."""
+        """Search new lines of the log for known problems, and add findings to `found`.
+        `number_free_lines` are the same lines, from `remove_numbers_from_lines`. `first_number` is
+        the number of the first new line in the log, counted from 1, or None if unknown."""
         self._tracebacks.feed(lines, first_number)
-        fresh = set(unnumbered) - self._forms
+        fresh = set(number_free_lines) - self._forms
         if not fresh:
             return
         self._forms = self._forms | fresh if len(self._forms) < MAX_REMEMBERED_FORMS else fresh
-        chosen = [index for index, form in enumerate(unnumbered) if form in fresh]
+        chosen = [index for index, form in enumerate(number_free_lines) if form in fresh]
         matches = _find_pattern_matches([lines[index] for index in chosen], self.engine)
         for match in sorted(matches, key=attrgetter("line_index")):
             finding = match.pattern.make_finding(match.line, self.engine)
@@ -306,7 +308,7 @@ class LogScan:
                 self.found = (*self.found, replace(finding, line=number))
 
 
-def lines_without_numbers(lines: Sequence[str]) -> list[str]:
+def remove_numbers_from_lines(lines: Sequence[str]) -> list[str]:
     """Return the lines without digits and without the letters a to f, which occur in numbers and
     addresses. Two lines that differ only in numbers thus become equal."""
     text = "\n".join(lines)
@@ -325,11 +327,11 @@ class _PatternMatch(NamedTuple):
 
 
 def _find_pattern_matches(
-    lines: Sequence[str], engine: str | None, among: Sequence[LogPattern] | None = None
+    lines: Sequence[str], engine: str | None, allowed_patterns: Sequence[LogPattern] | None = None
 ) -> Iterator[_PatternMatch]:
     text = "\n".join(lines)
     lower = text.lower()  # keeps the newlines in place, unlike other offsets
-    searched = patterns_of_engine(engine) if among is None else among
+    searched = patterns_of_engine(engine) if allowed_patterns is None else allowed_patterns
     possible = [p for p in searched if not p.only_last and p.has_needle_in(lower)]
     if not possible:
         return
@@ -508,25 +510,25 @@ def _codes_of_other_engines(engine: str) -> frozenset[str]:
 
 def traceback_reader() -> TracebackReader:
     """Return a reader for the tracebacks of one log."""
-    return TracebackReader(_split_prefix)
+    return TracebackReader(_writer_and_text)
 
 
 def find_possible_causes(
     findings: Iterable[Finding],
     tracebacks_read: TracebackReader,
     engine: str | None,
-    passed: Collection[int] = (),
+    survived_line_numbers: Collection[int] = (),
 ) -> tuple[Finding, ...]:
     """Return the findings about a log that may be causes. `tracebacks_read` has its tracebacks; those
-    with an error in one of the lines `passed` did not end their process. Errors that probably follow
+    with an error in one of the lines `survived_line_numbers` did not end their process. Errors that probably follow
     from another one are left out. If no log pattern explains the error that was raised first, the
     finding names its kind and the part of the engine in which it was raised."""
-    errors = tuple(one for one in tracebacks_read.errors if one.number not in passed)
+    errors = tuple(one for one in tracebacks_read.errors if one.number not in survived_line_numbers)
     of_requests = [error for error in errors if error.ended_one_request]
     of_server = [error for error in errors if not error.ended_one_request]
     described = []
     for finding in _drop_ignored_errors(findings, tracebacks_read.ignored, of_server):
-        finding = _add_place_of_line(finding, errors)
+        finding = _add_engine_part_of_line(finding, errors)
         if any(_is_in_lines_of(finding, error) for error in of_requests):
             finding = _downgrade_to_request_error(finding)
         described.append(finding)
@@ -562,9 +564,9 @@ def _first_raised_error(
     return None
 
 
-def _add_place_of_line(finding: Finding, errors: Sequence[RaisedError]) -> Finding:
-    """Return the finding with the part of the engine in which the error in its line was raised, if
-    its pattern names a place."""
+def _add_engine_part_of_line(finding: Finding, errors: Sequence[RaisedError]) -> Finding:
+    """Return the finding with the part of the engine in which the error in its line was raised. It
+    is unchanged if its pattern is not `placed`, or if no traceback has that error."""
     if finding.line is None or finding.code not in _codes_of_patterns("placed"):
         return finding
     for error in errors:
@@ -580,11 +582,11 @@ def _precedes_causes(
     were raised from it, so that none of them explains it."""
     if error.is_often_handled or error.ended_one_request:
         return False
-    end = _last_line_of_chain(error, errors)
+    end = _last_line_number_of_chain(error, errors)
     return error.number > 0 and all(_line_number(one) > end for one in causes)
 
 
-def _last_line_of_chain(error: RaisedError, errors: Sequence[RaisedError]) -> int:
+def _last_line_number_of_chain(error: RaisedError, errors: Sequence[RaisedError]) -> int:
     """Return the number of the last line of the errors that were raised from `error`, or that other
     processes wrote with its text."""
     numbers = [error.number]
@@ -613,7 +615,7 @@ def _choose_error_with_location(error: RaisedError, errors: Sequence[RaisedError
     """Return the traceback of the same error that says most about its place: a process repeats the
     error of another one, with calls that only wait for it."""
     same = (one for one in errors if one.line == error.line)
-    return next(filter(_place_of_error, same), error)
+    return next(filter(_call_and_part_of_error, same), error)
 
 
 def _find_crashed_call_and_part(calls: Sequence[str]) -> tuple[str, EnginePart | None]:
@@ -729,7 +731,7 @@ def _add_source_location(finding: Finding, error: RaisedError) -> Finding:
     with what the engine did then."""
     doing = _describe_engine_activity(error.frames)
     meanwhile = f", while {doing}" if doing else ""
-    place = _place_of_error(error)
+    place = _call_and_part_of_error(error)
     if place is not None:
         text = f"{finding.text}, in {place.part.name} ({place.frame.place}){meanwhile}"
         fixes = _first_and_second_fix(finding, error, place.part)
@@ -771,20 +773,20 @@ def _shows_activity(row: Mapping[str, Any], frames: Sequence[Frame]) -> bool:
     return any(re.search(row["call"], one.call) for one in shown)
 
 
-class _Place(NamedTuple):
+class _CallAndPart(NamedTuple):
     """Where an error was raised: a call, and the part of the engine to which it belongs."""
 
     frame: Frame
     part: EnginePart
 
 
-def _place_of_error(error: RaisedError) -> _Place | None:
+def _call_and_part_of_error(error: RaisedError) -> _CallAndPart | None:
     """Return the innermost call of the error that belongs to a known part, and that part; None if
     there is none."""
     for frame in reversed(error.frames):
         part = _engine_part_of_path(frame.call)
         if part is not None:
-            return _Place(frame, part)
+            return _CallAndPart(frame, part)
     return None
 
 
@@ -811,15 +813,17 @@ def _reports_or_follows_other_error(line: str) -> bool:
     return kind is not None and kind.follows
 
 
-def _split_prefix(line: str) -> tuple[str, str]:
-    """Return which process wrote the line, as far as its prefixes say, and what it wrote."""
-    prefix, text = _split_at_prefix(line)
+def _writer_and_text(line: str) -> tuple[str, str]:
+    """Return (process that wrote the line, what it wrote). The process is "" if the line's prefix
+    does not name it."""
+    prefix, text = _prefix_and_message(line)
     return " ".join(_WRITER_IN_PREFIX.findall(prefix)), text
 
 
-def process_of_line(line: str) -> str:
-    """Return the process that wrote the line, as far as its prefixes say; "" if they do not."""
-    return _split_prefix(line)[0]
+def writing_process_of_line(line: str) -> str:
+    """Return the name of the process that wrote the line, from the line's prefix; "" if the prefix
+    has none."""
+    return _writer_and_text(line)[0]
 
 
 def _is_quoted(line: str) -> bool:
@@ -1050,7 +1054,7 @@ def explain_error_by_its_text(error: LoggedError, number: int | None, level: Lev
 
 def explain_cut_traceback(cut: RaisedError) -> Finding:
     """Return the finding about a log that ends within the traceback `cut`, before its error."""
-    place = _place_of_error(cut)
+    place = _call_and_part_of_error(cut)
     doing = _describe_engine_activity(cut.frames)
     where = hint = ""
     if place is not None:
@@ -1098,7 +1102,7 @@ def find_logged_error(lines: Sequence[str], engine: str | None = None) -> Logged
     """
     split = "\n".join(lines).split("\n")
     first_of_form: dict[str, int] = {}  # a busy log repeats a few forms of lines
-    for index, form in enumerate(lines_without_numbers(split)):
+    for index, form in enumerate(remove_numbers_from_lines(split)):
         first_of_form.setdefault(form, index)
     distinct = list(first_of_form.values())
     known = [
@@ -1153,10 +1157,10 @@ def _prefix_pattern() -> re.Pattern[str]:
 def strip_log_prefix(line: str) -> str:
     """Return a log line as plain text of at most 500 characters. Colours, control characters,
     process name, time and level are removed."""
-    return _split_at_prefix(line)[1].strip()[:500]
+    return _prefix_and_message(line)[1].strip()[:500]
 
 
-def _split_at_prefix(line: str) -> tuple[str, str]:
+def _prefix_and_message(line: str) -> tuple[str, str]:
     """Return (what stands in front of the message, message) of a log line without colours."""
     bare = _remove_control_characters(line)
     prefix = _prefix_pattern().match(bare)
@@ -1173,7 +1177,7 @@ def _remove_control_characters(line: str) -> str:
 
 def is_in_traceback(line: str) -> bool:
     """Return whether the line is a call or source code in a traceback, which says nothing alone."""
-    text = _split_prefix(line)[1]
+    text = _writer_and_text(line)[1]
     return text.startswith((" ", "\t", "~", "^")) or bool(_TRACEBACK_HEADING.search(text))
 
 
@@ -1236,6 +1240,6 @@ def _find_validation_detail(heading: str, following: Sequence[str]) -> str | Non
     if not _VALIDATION_HEADING.search(heading):
         return None
     for line in following:
-        if found := _VALIDATION_MESSAGE.match(_split_at_prefix(line)[1]):
+        if found := _VALIDATION_MESSAGE.match(_prefix_and_message(line)[1]):
             return (found["why"] or found["other"])[:500]
     return None

@@ -69,7 +69,9 @@ async def explain_ended_run(host: Host, run: WatchedRun, emit: EmitBatch) -> Non
     ring = run.follower.ring
     explained = await asyncio.to_thread(explain_lines_in_memory, ring, run.record.engine)
     findings = await asyncio.to_thread(lambda: explained.findings)
-    ending = await exit_analysis.analyse_exit(host, run, explained.find_first_error(findings))
+    ending = await exit_analysis.analyse_exit(
+        host, run, explained.first_cause_or_error_line(findings)
+    )
     reason = mask_text(ending.reason, run.secrets) if ending.reason else None
     of_log = (finding for finding in findings if finding.level is Level.ERROR)
     disk = await old_runs.check_disk_space(host, run.run_dir)

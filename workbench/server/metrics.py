@@ -119,8 +119,8 @@ def parse_metrics(page: str, engine: Engine) -> EngineMetrics:
             values[field] = value
     if not values and "\n# TYPE " not in page:
         return metrics_without_values(f"{engine.metrics_path} is not a Prometheus page")
-    _complete_prefix_counts(values, absent, engine)
-    _add_counts_during_requests(values, absent, lines, engine)
+    _derive_prompt_and_prefix_counts(values, absent, engine)
+    _add_live_counts(values, absent, lines, engine)
     return EngineMetrics(**values, unix_s=time.time(), absent=absent)  # type: ignore[arg-type]
 
 
@@ -145,11 +145,11 @@ def _value_or_reason(
     return round(sum(found))
 
 
-def _complete_prefix_counts(
+def _derive_prompt_and_prefix_counts(
     values: dict[str, float | int], absent: dict[str, str], engine: Engine
 ) -> None:
-    """Make the counts of prompt tokens include those that the prefix cache supplied, and take them
-    as the looked-up tokens of an engine that looks up every prompt token."""
+    """Make the count of prompt tokens in `values` include those that the prefix cache supplied, and
+    use it as the count of looked-up tokens if the engine has no such counter."""
     hits, prompt = values.get("prefix_hit_tokens"), values.get("prompt_tokens")
     if hits is None or prompt is None:
         return
@@ -160,14 +160,15 @@ def _complete_prefix_counts(
         absent.pop("prefix_query_tokens", None)
 
 
-def _add_counts_during_requests(
+def _add_live_counts(
     values: dict[str, float | int],
     absent_reasons: dict[str, str],
     lines: LinesByName,
     engine: Engine,
 ) -> None:
-    """Add the counts that also rise while requests run. An engine without such series has the
-    counter of ended requests in their place."""
+    """Add the counts that also rise while requests run to `values`, or the reason to
+    `absent_reasons`. An engine without such series has the counter of ended requests in their
+    place."""
     for field, counter in _LIVE_COUNT_FIELDS.items():
         parts = [_parse_series(lines, name) for name in engine.live_metrics.get(counter, ())]
         if parts and all(parts):
@@ -235,7 +236,7 @@ def _parse_value(text: str | float) -> float | None:
     )
 
 
-def engine_of_page(page: str) -> Engine | None:
+def engine_of_metrics_page(page: str) -> Engine | None:
     """Return the engine that produced this Prometheus page, recognized by the prefix of its series;
     None if it is no known engine."""
     from workbench import engines

@@ -12,9 +12,9 @@ from workbench.model.errors import WorkbenchError
 from workbench.model.findings import Finding, Level
 from workbench.model.plan import Command, LaunchPlan
 from workbench.model.untrusted_numbers import parse_whole_number
-from workbench.server.hub_cache import hub_cache_and_home, hub_search_script
+from workbench.server.hub_cache import hub_cache_and_home_values, hub_cache_script
 
-_FREE_SPACE_SCRIPT = hub_search_script(2) + read_script(__file__, "free_space.sh")
+_FREE_SPACE_SCRIPT = hub_cache_script(2) + read_script(__file__, "free_space.sh")
 _MIN_FREE_KIB = 1 << 20  # log, compiled kernels
 _MIN_FREE_FOR_MODEL_KIB = 20 << 20  # a model of 8 billion parameters in 16 bits takes 15 GiB
 _TIMEOUT_S = 5.0
@@ -24,11 +24,12 @@ async def find_disk_problem(host: Host, plan: LaunchPlan, command: Command) -> F
     """Return a warning if the disk with the hub's cache has too little space for the start of
     `plan`. None if it has enough, or if that cannot be read."""
     hub = engines.get_engine(plan.engine).uses_hub  # the others start from files
-    named = hub and bool(plan.model) and not is_path(plan.model)
+    has_model_id = bool(plan.model) and not is_path(plan.model)
+    named = hub and has_model_id
     folder = f"models--{plan.model.replace('/', '--')}" if named else ""
     try:
         done = await host.run(
-            shell_argv(_FREE_SPACE_SCRIPT, folder, *hub_cache_and_home(command.env)),
+            shell_argv(_FREE_SPACE_SCRIPT, folder, *hub_cache_and_home_values(command.env)),
             timeout_s=_TIMEOUT_S,
         )
     except WorkbenchError:

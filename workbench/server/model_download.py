@@ -66,7 +66,8 @@ async def download_model(
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> str:
     """Download a model with the hub's program, or continue an interrupted download. Return the last
-    line that the program printed: the directory of the model. `env` has the program's variables,
+    line that the program printed: the directory of the model, "" if it printed nothing. `env` has
+    the program's variables,
     such as HF_HOME and HF_TOKEN, and `on_progress` receives each new line of its output. Raises
     InputError for an invalid model id, and HostError if the program fails."""
     if not _MODEL_NAME.fullmatch(model):

@@ -30,7 +30,7 @@ _GGUF_HEADER_BYTES = (4 * 2**20, 64 * 2**20)
 _READ_MODEL_SCRIPT = LOCATE_MODEL_SCRIPT + read_script(__file__, "read_model.sh")
 
 
-async def read_facts(host: Host, plan: LaunchPlan, env: Mapping[str, str]) -> ModelFacts:
+async def read_model_facts(host: Host, plan: LaunchPlan, env: Mapping[str, str]) -> ModelFacts:
     """Return the size and architecture of the model that `plan` names, from its files on `host`.
     Takes one round trip, and more if the model has GGUF files. Never raises: if values are unknown,
     `missing` is the reason."""
@@ -55,11 +55,13 @@ async def read_facts(host: Host, plan: LaunchPlan, env: Mapping[str, str]) -> Mo
         return ModelFacts(model, missing=f"the model's files could not be read: {error}")
     absent = len(found["absent"])
     document = _parse_json_object(config)
-    if done.returncode == 0 and document and not sizes and not absent:
+    has_succeeded, has_files = done.returncode == 0, bool(sizes or absent)
+    if has_succeeded and document and not has_files:
         return model_facts_from_config_without_files(
             model, document, source=f"config.json on {host.name}, without weight files"
         )
-    if done.returncode or not sizes or absent:
+    is_complete = bool(sizes) and not absent
+    if not has_succeeded or not is_complete:
         what = "no model files were found"
         if absent:
             what = f"{absent} of the model's weight files are missing"

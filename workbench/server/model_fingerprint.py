@@ -19,16 +19,16 @@ from workbench.model.errors import HostError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import LaunchPlan
 from workbench.model.untrusted_numbers import parse_decimal, parse_whole_number, range_of
-from workbench.server.hub_cache import hub_cache_and_home, hub_search_script
+from workbench.server.hub_cache import hub_cache_and_home_values, hub_cache_script
 
 _TIMEOUT_S = 20.0
 _BYTES_PER_GB = 1e9
-LOCATE_MODEL_SCRIPT = hub_search_script(4) + read_script(__file__, "locate_model.sh")
+LOCATE_MODEL_SCRIPT = hub_cache_script(4) + read_script(__file__, "locate_model.sh")
 _LIST_FILES_SCRIPT = LOCATE_MODEL_SCRIPT + read_script(__file__, "list_files.sh")
 
 
 @dataclass(frozen=True, slots=True)
-class ModelBytes:
+class ModelFingerprint:
     """The fingerprint of model files. `basis` describes the files from which `digest` was made. If
     there is no fingerprint, `digest` is None and `basis` is the reason."""
 
@@ -43,7 +43,7 @@ async def identify_model(
     workdir: str | None = None,
     *,
     started_unix_s: float | None = None,
-) -> ModelBytes:
+) -> ModelFingerprint:
     """Return the fingerprint of the model that `plan` names. Takes one round trip. Never raises:
     `digest` is None if the files cannot be read, or if a file was changed after the server's start
     at `started_unix_s`."""
@@ -51,15 +51,16 @@ async def identify_model(
     try:
         done = await host.run(["sh", "-c", _LIST_FILES_SCRIPT, "sh", *argv], timeout_s=_TIMEOUT_S)
     except (HostError, TimeoutError) as error:
-        return ModelBytes(None, f"the model's files could not be read: {error}")
+        return ModelFingerprint(None, f"the model's files could not be read: {error}")
     found = values_by_key(done.out.splitlines())
     files = [tuple(value.split(" ", 3)) for value in found["file"]]
     known = [file for file in files if len(file) == 4 and parse_whole_number(file[0]) is not None]
-    if done.returncode or not files or len(known) < len(files):
+    has_only_known = bool(files) and len(known) == len(files)
+    if done.returncode or not has_only_known:
         problem = f"no model files of {argv[0]} were found on {host.name}"
         if found["looked"]:
             problem += f"; searched {found['looked'][0]}"
-        return ModelBytes(None, problem)
+        return ModelFingerprint(None, problem)
     commit = next(iter(found["commit"]), None)
     return _compute_fingerprint(files, commit, started_unix_s)
 
@@ -73,22 +74,22 @@ def arguments_to_locate_model(
     if isinstance(directory, str) and not model.startswith(("/", "~")):
         model = posixpath.join(directory, model)
     known = revision if isinstance(revision, str) else ""
-    return [model, workdir or "", known, *hub_cache_and_home(env)]
+    return [model, workdir or "", known, *hub_cache_and_home_values(env)]
 
 
 def _compute_fingerprint(
-    files: list[tuple[str, ...]], commit: str | None, started_unix_s: float | None
-) -> ModelBytes:
-    lines = sorted(f"{name} {size} {digest}" for size, _, digest, name in files)
+    file_rows: list[tuple[str, ...]], commit: str | None, started_unix_s: float | None
+) -> ModelFingerprint:
+    lines = sorted(f"{name} {size} {digest}" for size, _, digest, name in file_rows)
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
-    total = sum(int(size) for size, *_ in files)
-    number = f"{len(files)} files" if len(files) != 1 else "1 file"
+    total = sum(int(size) for size, *_ in file_rows)
+    number = f"{len(file_rows)} files" if len(file_rows) != 1 else "1 file"
     basis = f"{number}, {total / _BYTES_PER_GB:.3g} GB: names, sizes, first and last 64 KiB of each"
     if commit:
         basis += f"; Hugging Face commit {commit}"
-    if started_unix_s is not None and any(
-        (parse_decimal(changed, *range_of("unix_s")) or 0.0) > started_unix_s
-        for _, changed, *_ in files
-    ):
-        return ModelBytes(None, f"a model file was changed after the server started ({basis})")
-    return ModelBytes(digest, basis)
+    changed_unix_s = [parse_decimal(row[1], *range_of("unix_s")) or 0.0 for row in file_rows]
+    if started_unix_s is not None and max(changed_unix_s) > started_unix_s:
+        return ModelFingerprint(
+            None, f"a model file was changed after the server started ({basis})"
+        )
+    return ModelFingerprint(digest, basis)

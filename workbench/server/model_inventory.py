@@ -15,7 +15,7 @@ from workbench.model.errors import HostError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.model_copy import DIRECTORY, FILE, HUB, ModelCopy, ModelFile
 from workbench.model.untrusted_numbers import parse_whole_number
-from workbench.server.hub_cache import hub_cache_and_home, hub_search_script
+from workbench.server.hub_cache import hub_cache_and_home_values, hub_cache_script
 
 LIST_TIMEOUT_S = 60.0  # a cache on a network file system is slow
 HASHES_FILE = (
@@ -25,7 +25,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 # of a file that is hashed whenever its model is looked at: index, configuration, tokenizer
 _SMALL_FILE_KIB = 32 * 1024
 
-_LIST_COPIES_SCRIPT = hub_search_script(1) + read_script(__file__, "list_copies.sh")
+_LIST_COPIES_SCRIPT = hub_cache_script(1) + read_script(__file__, "list_copies.sh")
 _WHOLE_SIZE_SCRIPT = read_script(__file__, "whole_size.sh")
 _HASH_FILES_SCRIPT = read_script(__file__, "hash_files.sh")
 
@@ -43,7 +43,7 @@ async def find_copies(host: Host, places: SearchPlaces, model: str = "") -> Sequ
     """Return the model copies on a host: all, or those of `model`, which is a hub id, a path, or
     the last part of either. If `model` is given, the small files are hashed and symbolic links to
     files outside the copy are listed. Raises HostError if the host cannot list them."""
-    hub = hub_cache_and_home(places.env)
+    hub = hub_cache_and_home_values(places.env)
     paths = dict.fromkeys((*places.paths, *([model] if model.startswith(("/", "~/")) else [])))
     done = await host.run(
         shell_argv(_LIST_COPIES_SCRIPT, *hub, model, str(_SMALL_FILE_KIB), *paths),
@@ -65,21 +65,21 @@ def _parse_copies(output: str, host: str) -> Iterable[ModelCopy]:
 
 
 def _parse_copy(block: Sequence[tuple[str, str]], host: str) -> ModelCopy:
-    def all_of(key: str) -> list[str]:
+    def values_of(key: str) -> list[str]:
         return [value for name, value in block if name == key]
 
     one = dict(reversed(block))
     shas = {
         name.lstrip(" *"): digest
-        for digest, _, name in (value.partition(" ") for value in all_of("sha"))
+        for digest, _, name in (value.partition(" ") for value in values_of("sha"))
     }
     blobs = {
         name: target.rpartition("/")[2]
-        for target, _, name in (value.partition(" ") for value in all_of("blob"))
+        for target, _, name in (value.partition(" ") for value in values_of("blob"))
     }
-    links = dict(zip(all_of("link"), all_of("real"), strict=False))
+    links = dict(zip(values_of("link"), values_of("real"), strict=False))
     files = []
-    rows = [value.split(" ", 2) for value in all_of("file")]
+    rows = [value.split(" ", 2) for value in values_of("file")]
     for size, modified, name in (row for row in rows if len(row) == 3):
         bytes_, changed = parse_whole_number(size), parse_whole_number(modified, 11)
         if bytes_ is not None and changed is not None:
@@ -102,12 +102,12 @@ def _parse_copy(block: Sequence[tuple[str, str]], host: str) -> ModelCopy:
         path=one.get("path", ""),
         files=tuple(sorted(files, key=lambda file: file.name)),
         revision=one.get("revision") or None,
-        refs=tuple(all_of("ref")),
-        listed=tuple(all_of("listed")),
-        broken=tuple(map(_remove_dot_slash, all_of("broken"))),
-        outside=tuple(map(_remove_dot_slash, all_of("outside"))),
-        control_characters=tuple(map(_remove_dot_slash, all_of("control"))),
-        unfinished_bytes=sum(parse_whole_number(value) or 0 for value in all_of("unfinished")),
+        refs=tuple(values_of("ref")),
+        listed=tuple(values_of("listed")),
+        broken=tuple(map(_remove_dot_slash, values_of("broken"))),
+        outside=tuple(map(_remove_dot_slash, values_of("outside"))),
+        control_characters=tuple(map(_remove_dot_slash, values_of("control"))),
+        unfinished_bytes=sum(parse_whole_number(value) or 0 for value in values_of("unfinished")),
         expected_bytes=parse_whole_number(total),
     )
 
@@ -116,16 +116,18 @@ def _remove_dot_slash(name: str) -> str:
     return name.removeprefix("./")
 
 
-def path_of_file(copy: ModelCopy, file: ModelFile) -> str:
+def file_path_on_host(copy: ModelCopy, file: ModelFile) -> str:
     directory = copy.path.rpartition("/")[0] if copy.kind == FILE else copy.path
     return f"{directory}/{file.name}"
 
 
-async def add_whole_sizes(host: Host, copy: ModelCopy) -> ModelCopy:
+async def add_full_file_sizes(host: Host, copy: ModelCopy) -> ModelCopy:
     """Return the copy with the full size of each safetensors file, computed from the file's header.
     A truncated file is smaller than that. Raises HostError if the host cannot be queried."""
     paths = {
-        path_of_file(copy, file): file for file in copy.files if file.name.endswith(".safetensors")
+        file_path_on_host(copy, file): file
+        for file in copy.files
+        if file.name.endswith(".safetensors")
     }
     if not paths:
         return copy
@@ -139,7 +141,7 @@ async def add_whole_sizes(host: Host, copy: ModelCopy) -> ModelCopy:
     )
     sizes = ((path, parse_whole_number(size)) for size, _, path in rows)
     whole = {path: size for path, size in sizes if size is not None and path in paths}
-    return _set_file_values(copy, {path: {"whole_bytes": size} for path, size in whole.items()})
+    return _with_file_values(copy, {path: {"whole_bytes": size} for path, size in whole.items()})
 
 
 async def add_hashes(
@@ -149,9 +151,9 @@ async def add_hashes(
     hash, and reuses it while size and modification time of the file are unchanged. `on_progress`
     receives the number of bytes hashed so far and the total. Raises HostError if a file cannot be
     read."""
-    sizes = {path_of_file(copy, file): file.size_bytes for file in copy.files}
+    sizes = {file_path_on_host(copy, file): file.size_bytes for file in copy.files}
     hashes = await hash_files(host, sizes, copy.path, on_progress)
-    return _set_file_values(copy, {path: {"sha256": digest} for path, digest in hashes.items()})
+    return _with_file_values(copy, {path: {"sha256": digest} for path, digest in hashes.items()})
 
 
 async def hash_files(
@@ -190,6 +192,10 @@ async def hash_files(
     return hashes
 
 
-def _set_file_values(copy: ModelCopy, values: Mapping[str, Mapping[str, object]]) -> ModelCopy:
-    files = tuple(replace(file, **values.get(path_of_file(copy, file), {})) for file in copy.files)  # type: ignore[arg-type]
-    return replace(copy, files=files)
+def _with_file_values(copy: ModelCopy, values: Mapping[str, Mapping[str, object]]) -> ModelCopy:
+    """Return the copy with `values` of its files, by the file's path and the field's name."""
+    files = []
+    for file in copy.files:
+        changes = values.get(file_path_on_host(copy, file), {})
+        files.append(replace(file, **changes))  # type: ignore[arg-type]
+    return replace(copy, files=tuple(files))

@@ -20,7 +20,7 @@ from workbench.model.errors import HostError, InputError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.model_copy import FILE, HUB, ModelCopy, list_some_names, size_text
 from workbench.model.untrusted_numbers import parse_whole_number
-from workbench.server.hub_cache import hub_cache_and_home, hub_search_script
+from workbench.server.hub_cache import hub_cache_and_home_values, hub_cache_script
 from workbench.server.model_inventory import SearchPlaces, hash_files
 
 STAGING_DIRECTORY = ".workbench-copy"  # in the root of a shipment
@@ -28,7 +28,7 @@ LOOK_TIMEOUT_S = 60.0
 _QUICK_HASH_TIMEOUT_S = 300.0  # reads 128 KiB of each file, from slow disks too
 _RESERVED_BYTES = 2**30  # bytes that a copy leaves free
 
-_RESOLVE_PATH_SCRIPT = hub_search_script(2) + read_script(__file__, "resolve_path.sh")
+_RESOLVE_PATH_SCRIPT = hub_cache_script(2) + read_script(__file__, "resolve_path.sh")
 _LIST_TARGET_SCRIPT = read_script(__file__, "list_target_files.sh")
 _QUICK_HASH_SCRIPT = read_script(__file__, "quick_hash.sh")
 _PLACE_FILES_SCRIPT = read_script(__file__, "place_files.sh")
@@ -50,7 +50,7 @@ class Shipment:
     follow_links: bool = False
 
     @property
-    def staging(self) -> str:
+    def staging_path(self) -> str:
         return f"{self.target}/{STAGING_DIRECTORY}"
 
 
@@ -101,26 +101,28 @@ def plan_shipment(copy: ModelCopy, target: str, *, follow_links: bool = False) -
 
 def _make_shipment(copy: ModelCopy, target: str) -> Shipment:
     if copy.kind == FILE:
-        return Shipment(copy.path.rpartition("/")[0], target, *_files_and_links(copy))
+        return Shipment(copy.path.rpartition("/")[0], target, *_file_sizes_and_link_targets(copy))
     if copy.kind != HUB:
         return Shipment(
-            copy.path, f"{target}/{copy.path.rpartition('/')[2]}", *_files_and_links(copy)
+            copy.path,
+            f"{target}/{copy.path.rpartition('/')[2]}",
+            *_file_sizes_and_link_targets(copy),
         )
     folder, _, snapshot = copy.path.partition("/snapshots/")
     refs = {f"refs/{ref}": snapshot for ref in copy.refs}
-    sizes, links = _files_and_links(copy, f"snapshots/{snapshot}/")
+    sizes, links = _file_sizes_and_link_targets(copy, f"snapshots/{snapshot}/")
     return Shipment(folder, f"{target}/{folder.rpartition('/')[2]}", sizes, links, refs)
 
 
-def _files_and_links(
-    copy: ModelCopy, inside: str = ""
+def _file_sizes_and_link_targets(
+    copy: ModelCopy, path_prefix: str = ""
 ) -> tuple[Mapping[str, int], Mapping[str, str]]:
     """Return ({file: size in bytes}, {link: link target}) for a copy of a model. In the hub's
-    cache, the names of a model's files are links to the files that have the bytes. `inside` is the
+    cache, the names of a model's files are links to the files that have the bytes. `path_prefix` is the
     path from the root of the shipment to the copy."""
     sizes, links = {}, {}
     for file in copy.files:
-        name = f"{inside}{file.name}"
+        name = f"{path_prefix}{file.name}"
         real = file.real or (f"blobs/{file.blob}" if file.blob is not None else name)
         if real == name or file.name in copy.outside:
             sizes[name] = file.size_bytes
@@ -133,7 +135,7 @@ def _files_and_links(
 async def resolve_absolute_path(host: Host, places: SearchPlaces, path: str) -> str:
     """Return `path` as an absolute path on a host, with a leading ~ replaced by the home directory
     there. If `path` is "", return the directory of the host's Hugging Face cache."""
-    hub = hub_cache_and_home(places.env)
+    hub = hub_cache_and_home_values(places.env)
     done = await host.run(
         shell_argv(_RESOLVE_PATH_SCRIPT, path, *hub), timeout_s=LOOK_TIMEOUT_S, check=True
     )
@@ -141,12 +143,12 @@ async def resolve_absolute_path(host: Host, places: SearchPlaces, path: str) -> 
 
 
 async def find_remaining_files(
-    source: Host, target: Host, shipment: Shipment, replace: bool
+    source: Host, target: Host, shipment: Shipment, may_replace: bool
 ) -> RemainingFiles:
     """Return which files of `shipment`, a model to copy, must still be sent. Raises InputError if
-    the target host has a different file under one of the names and `replace` is False. Raises
+    the target host has a different file under one of the names and `may_replace` is False. Raises
     HostError if the target directory cannot be written or has too little free space."""
-    argv = shell_argv(_LIST_TARGET_SCRIPT, shipment.target, shipment.staging, *shipment.sizes)
+    argv = shell_argv(_LIST_TARGET_SCRIPT, shipment.target, shipment.staging_path, *shipment.sizes)
     done = await target.run(argv, timeout_s=LOOK_TIMEOUT_S, check=True)
     found = values_by_key(done.out.splitlines())
     closed = found["closed"]
@@ -160,7 +162,7 @@ async def find_remaining_files(
     candidates = [name for name, size in have.items() if size == shipment.sizes[name]]
     same = set(await _find_equal_files(source, target, shipment, candidates))
     different = [name for name in have if name not in same]
-    if different and not replace:
+    if different and not may_replace:
         raise InputError(
             f"{target.name} has different files at {shipment.target}: {list_some_names(different)}; "
             "nothing was copied",
@@ -231,13 +233,13 @@ async def _hash_files_below(host: Host, root: str, sizes: Mapping[str, int]) -> 
 
 
 async def put_files_in_place(
-    target: Host, shipment: Shipment, names: Sequence[str], replace: bool
+    target: Host, shipment: Shipment, names: Sequence[str], may_replace: bool
 ) -> None:
     """Move the staged files `names` to their final places, and create the symbolic links and the
     small text files (refs) of the shipment. Raises HostError if a staged file is incomplete, or if
-    there is a file at a final place and `replace` is False."""
+    there is a file at a final place and `may_replace` is False."""
     done = await target.run(
-        shell_argv(_LIST_TARGET_SCRIPT, shipment.target, shipment.staging, *names),
+        shell_argv(_LIST_TARGET_SCRIPT, shipment.target, shipment.staging_path, *names),
         timeout_s=LOOK_TIMEOUT_S,
         check=True,
     )
@@ -249,7 +251,14 @@ async def put_files_in_place(
             next_step="run the same copy command again",
         )
     links = chain.from_iterable(shipment.links.items())
-    order = [shipment.target, shipment.staging, "replace" if replace else "", *names, "--", *links]
+    order = [
+        shipment.target,
+        shipment.staging_path,
+        "replace" if may_replace else "",
+        *names,
+        "--",
+        *links,
+    ]
     await target.run(shell_argv(_PLACE_FILES_SCRIPT, *order), timeout_s=LOOK_TIMEOUT_S, check=True)
     for name, text in shipment.refs.items():
         await target.write_file(f"{shipment.target}/{name}", text.encode(), mode=0o644)

@@ -109,7 +109,7 @@ async def send_by_rsync(
     await runner.write_file(
         listed, b"".join(rule.encode() + b"\0" for rule in _rsync_filter_rules(rest.names))
     )
-    near, far = shipment.source, shipment.staging
+    near, far = shipment.source, shipment.staging_path
     if not way.pushes:
         near, far = far, near
     host = f"[{way.address.host}]" if ":" in way.address.host else way.address.host
@@ -177,7 +177,7 @@ async def send_through_this_machine(
     done = 0
     for name in rest.names:
         size, staged = shipment.sizes[name], rest.staged.get(name, 0)
-        from_path, to_path = f"{shipment.source}/{name}", f"{shipment.staging}/{name}"
+        from_path, to_path = f"{shipment.source}/{name}", f"{shipment.staging_path}/{name}"
         if staged and not await _have_equal_starts(source, target, from_path, to_path, staged):
             await target.run(["rm", "-f", "--", to_path], timeout_s=_REACH_TIMEOUT_S, check=True)
             staged = 0
@@ -260,7 +260,7 @@ class TransferSpeed:
         self.window_s = window_s
         self._seen: list[tuple[float, int]] = []
 
-    def update_bytes_per_s(self, done_bytes: int) -> float:
+    def record_and_get_bytes_per_s(self, done_bytes: int) -> float:
         """Record that `done_bytes` bytes have been transferred up to now, and return the speed in
         bytes per second. 0.0 at the first call."""
         now = time.monotonic()

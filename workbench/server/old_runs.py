@@ -77,7 +77,7 @@ def _batch_items_per_command(items: Sequence[_Item]) -> Iterator[Sequence[_Item]
         yield items[begin : begin + _MAX_RUNS_PER_COMMAND]
 
 
-async def mark_read(host: Host, run_dir: str) -> None:
+async def mark_log_as_read(host: Host, run_dir: str) -> None:
     """Write the file `read` into the run directory, which records that a user has seen the log of
     the run."""
     await host.run(shell_scripts.shell_argv('umask 077; : >"$1/read"', run_dir))
@@ -114,8 +114,9 @@ async def read_ended_runs(host: Host, root: str) -> tuple[EndedRun, ...]:
         kind, *words = line.split() or [""]
         if not words:
             continue
-        if kind == "run" and len(words) == 4 and parse_whole_number(words[3]) is not None:
-            marks[words[0]] = words[1:]
+        if kind == "run":
+            if len(words) == 4 and parse_whole_number(words[3]) is not None:
+                marks[words[0]] = words[1:]
         elif kind == "now":
             now_unix_s = parse_decimal(words[0], *range_of("unix_s")) or 0.0
         elif (size := parse_whole_number(kind)) is not None:
@@ -151,7 +152,8 @@ def choose_runs_to_remove(
         is_old = older_than_s is not None and run.age_s > older_than_s
         is_surplus = keep is not None and place > keep
         is_too_much = size_kib is not None and total_kib > size_kib
-        if (is_old or is_surplus or is_too_much) and not run.must_not_be_removed:
+        exceeds_limit = is_old or is_surplus or is_too_much
+        if exceeds_limit and not run.must_not_be_removed:
             found.append(run)
     return tuple(found)
 

@@ -34,11 +34,11 @@ async def check_before_start(
     runs: Iterable[ServerStatus],
     *,
     simulated: bool = False,
-    freed: Collection[int] = (),
+    freed_ports: Collection[int] = (),
 ) -> None:
     """Raise ServerError for the first problem that would prevent the server's start. `runs` are the
-    statuses of all runs on this host. `freed` are the ports of the server that is stopped before
-    the start; they count as free.
+    statuses of all runs on this host. `freed_ports` are the ports of the server that is stopped
+    before the start; they count as free.
 
     A `simulated` engine loads no model, so its model path need not exist.
     """
@@ -46,8 +46,8 @@ async def check_before_start(
     facts, listening = await _read_facts_and_listening_ports(host, command, model)
     refuse = partial(_make_refusal, host, command)
     if uses_host_files(plan.run_as):
-        _check_files(plan, command, model, facts, refuse)
-    if command.port in freed or not _uses_host_resource("port", plan.run_as):
+        _raise_for_missing_files(plan, command, model, facts, refuse)
+    if command.port in freed_ports or not _uses_host_resource("port", plan.run_as):
         return
     problem = _explain_used_port(command, runs, facts, listening)
     if problem is not None:
@@ -70,9 +70,9 @@ def _make_refusal(host: Host, command: Command, message: str, next_step: str) ->
 
 def list_freed_ports(replaced: ServerStatus | None) -> tuple[int, ...]:
     """Return the port that becomes free when the server `replaced` is stopped; () if there is none."""
-    if replaced is None or not replaced.may_still_be_running or replaced.port is None:
+    if replaced is None or replaced.port is None:
         return ()
-    return (replaced.port,)
+    return (replaced.port,) if replaced.may_still_be_running else ()
 
 
 async def check_files(
@@ -83,10 +83,10 @@ async def check_files(
         return
     model = "" if simulated else _model_path(plan)
     facts, _ = await _read_facts_and_listening_ports(host, command, model)
-    _check_files(plan, command, model, facts, partial(_make_refusal, host, command))
+    _raise_for_missing_files(plan, command, model, facts, partial(_make_refusal, host, command))
 
 
-def _check_files(
+def _raise_for_missing_files(
     plan: LaunchPlan,
     command: Command,
     model: str,
@@ -116,21 +116,21 @@ def uses_host_files(run_as: str) -> bool:
     return _uses_host_resource("files", run_as)
 
 
-def _uses_host_resource(what: str, run_as: str) -> bool:
-    """Return whether a server uses something of the host itself: its files if `what` is "files",
-    its port if `what` is "port". `run_as` names the launcher, which may run the server in a
-    container or on a compute node."""
+def _uses_host_resource(resource: str, run_as: str) -> bool:
+    """Return whether a server uses a `resource` of the host itself, "files" or "port". `run_as`
+    names the launcher, which may run the server in a container or on a compute node."""
     launcher = launcher_of(run_as)
-    return launcher is None or what in launcher.looks_at
+    return launcher is None or resource in launcher.looks_at
 
 
 def claimed_port(record: RunRecord) -> int | None:
     """Return the port that the process of a run claims on its host before it listens. None if the
     server only is followed, if it has no port, or if a launcher runs it elsewhere."""
-    is_followed = record.adopts is not None
-    if is_followed or not record.has_port or not _uses_host_resource("port", record.plan.run_as):
+    is_only_followed = record.adopts is not None
+    if is_only_followed or not record.has_port:
         return None
-    return record.command.port
+    is_on_host = _uses_host_resource("port", record.plan.run_as)
+    return record.command.port if is_on_host else None
 
 
 async def find_port_problem(

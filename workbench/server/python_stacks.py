@@ -121,14 +121,14 @@ def add_stacks(finding: Finding, stacks: Stacks | None) -> Finding:
         evidence = "; ".join(filter(None, (finding.evidence, text)))
         return replace(finding, text=f"{finding.text}{where}", evidence=evidence)
     if not stacks.installed:
-        return _add_step(
+        return _add_next_step(
             finding, "pip install py-spy on that host lets Workbench show where it waits"
         )
     if not stacks.refused:
         return finding
     pids = " ".join(map(str, stacks.refused))
     scope = f" (kernel.yama.ptrace_scope is {stacks.ptrace_scope})" if stacks.ptrace_scope else ""
-    return _add_step(
+    return _add_next_step(
         finding,
         f"the kernel does not let py-spy read process {pids}{scope}: sudo py-spy dump --pid "
         f"{stacks.refused[0]} shows where it waits",
@@ -139,5 +139,5 @@ def _engine_part_of_stack(stack: PythonStack) -> str | None:
     return next(filter(None, map(find_engine_part_name, stack.frames)), None)
 
 
-def _add_step(finding: Finding, step: str) -> Finding:
+def _add_next_step(finding: Finding, step: str) -> Finding:
     return replace(finding, fix=f"{finding.fix}; {step}" if finding.fix else step)

@@ -48,7 +48,7 @@ class Watch:
         self.port: int = orders["port"]
         self._key: bytes = orders["key"].encode()
         self._times: dict[str, float] = orders["times"]
-        self._began = _start_of(pid)
+        self._began = _start_ticks_text(pid)
         self._links: set[asyncio.StreamWriter] = set()
         self._known: set[asyncio.StreamWriter] = set()  # those with the key
         self._heard: set[asyncio.StreamWriter] = set()  # those that know of the end of a rank
@@ -70,14 +70,14 @@ class Watch:
         try:
             await self._watch_own_rank()
         finally:
-            if self._rank_is_alive():
+            if self._is_own_rank_alive():
                 self._send_to_rank(self.own, "leaves")
             if self._server is not None:
                 self._server.close()
 
     async def _watch_own_rank(self) -> None:
         beat_s = 0.0
-        while self._rank_is_alive():
+        while self._is_own_rank_alive():
             await asyncio.sleep(_TICK_INTERVAL_S)
             beat_s += _TICK_INTERVAL_S
             if beat_s >= self._times["beat_s"]:
@@ -87,7 +87,7 @@ class Watch:
             for rank in self._silent_s:
                 self._silent_s[rank] += _TICK_INTERVAL_S
                 if self._silent_s[rank] > self._times["silent_s"]:
-                    self._note_rank_end(
+                    self._record_rank_end(
                         rank, f"has not been heard of for {self._times['silent_s']:.0f} s"
                     )
             if self._over is not None:
@@ -96,7 +96,9 @@ class Watch:
         self._over = self.own
         self._send_to_rank(self.own, "ended")
         until = time.monotonic() + _END_ANSWER_TIMEOUT_S
-        while time.monotonic() < until and not (self._links and self._links <= self._heard):
+        while time.monotonic() < until:
+            if self._links and self._links <= self._heard:
+                return
             if self._is_head and not self._links:
                 return
             await asyncio.sleep(0.02)
@@ -134,12 +136,10 @@ class Watch:
                 why = error.strerror or str(error)
             else:
                 await self._exchange_heartbeats_with_rank(reader, writer)
-            if (
-                why
-                and not said
-                and not self._silent_s
-                and time.monotonic() - began > self._times["connect_s"]
-            ):
+            waited_s = time.monotonic() - began
+            is_first_problem = bool(why) and not said
+            is_never_connected = not self._silent_s and waited_s > self._times["connect_s"]
+            if is_first_problem and is_never_connected:
                 said = True
                 self._write_to_log(
                     f"cannot reach the first rank at {self.address}:{self.port} ({why}): {_UNWATCHED_RANKS_TEXT}"
@@ -185,7 +185,7 @@ class Watch:
         if word == "heard":
             self._heard.add(writer)
         elif word == "ended":
-            self._note_rank_end(rank, "has ended")
+            self._record_rank_end(rank, "has ended")
             self._send(writer, self.own, "heard")
             self._heard.add(writer)
         if word == "leaves":
@@ -194,10 +194,10 @@ class Watch:
             self._silent_s[rank] = 0.0
         return True
 
-    def _note_rank_end(self, rank: str, what: str) -> None:
+    def _record_rank_end(self, rank: str, what_happened: str) -> None:
         if self._over is None and rank != self.own:
             self._over = rank
-            self._write_to_log(f"{rank} {what}: this rank is stopped too")
+            self._write_to_log(f"{rank} {what_happened}: this rank is stopped too")
             if self._is_head:
                 self._send_to_rank(rank, "ended")
 
@@ -214,26 +214,26 @@ class Watch:
 
     # ---- the own rank
 
-    def _rank_is_alive(self) -> bool:
-        return self._began is not None and _start_of(self.pid) == self._began
+    def _is_own_rank_alive(self) -> bool:
+        return self._began is not None and _start_ticks_text(self.pid) == self._began
 
     async def _terminate_own_rank(self) -> None:
         marked = Path(self.run_dir, "stop.json")
         await self._wait_for_run_exit(self._times["first_s"])
         if marked.exists():
             await self._wait_for_run_exit(self._times["marked_s"])
-        if self._rank_is_alive():
+        if self._is_own_rank_alive():
             with suppress(OSError):  # a full disk: only the mark is lost
                 new = Path(f"{marked}.new")
                 new.write_text(json.dumps({"unix_s": time.time()}), "ascii")
                 new.replace(marked)
-            _signal_processes(signal.SIGTERM)
+            _signal_processes_of_run(signal.SIGTERM)
         await self._wait_for_run_exit(self._times["grace_s"])
-        _signal_processes(signal.SIGKILL)
+        _signal_processes_of_run(signal.SIGKILL)
 
     async def _wait_for_run_exit(self, timeout_s: float) -> None:
         until = time.monotonic() + timeout_s
-        while (self._rank_is_alive() or _pids_of_run()) and time.monotonic() < until:  # noqa: ASYNC110
+        while (self._is_own_rank_alive() or _pids_of_run()) and time.monotonic() < until:  # noqa: ASYNC110
             await asyncio.sleep(_TICK_INTERVAL_S)
 
     def _write_to_log(self, text: str) -> None:
@@ -245,7 +245,7 @@ class Watch:
 _UNWATCHED_RANKS_TEXT = "if a rank ends while no Workbench is open, the others keep running"
 
 
-def _stat_of(pid: int) -> list[str]:
+def _stat_fields_from_state(pid: int) -> list[str]:
     """Return the fields of /proc/PID/stat after the process name, beginning with the state; [] if
     the process does not exist or is a zombie."""
     try:
@@ -255,8 +255,8 @@ def _stat_of(pid: int) -> list[str]:
     return [] if not words or words[0] in "ZX" else words
 
 
-def _start_of(pid: int) -> str | None:
-    words = _stat_of(pid)
+def _start_ticks_text(pid: int) -> str | None:
+    words = _stat_fields_from_state(pid)
     return words[19] if len(words) > 19 else None
 
 
@@ -270,7 +270,7 @@ def _pids_of_run() -> list[int]:
     mark = b"WORKBENCH_RUN=" + os.environb.get(b"WORKBENCH_RUN", b"\0")
     for path in Path("/proc").iterdir():
         pid = int(path.name) if path.name.isdecimal() else session
-        words = _stat_of(pid) if pid not in others else []
+        words = _stat_fields_from_state(pid) if pid not in others else []
         if words and words[3] == str(session):
             found.append(pid)
         elif words:
@@ -280,10 +280,10 @@ def _pids_of_run() -> list[int]:
     return found
 
 
-def _signal_processes(number: int) -> None:
+def _signal_processes_of_run(signal_number: int) -> None:
     for pid in _pids_of_run():
         with suppress(OSError):
-            os.kill(pid, number)
+            os.kill(pid, signal_number)
 
 
 async def _watch_rank(watch: Watch) -> None:

@@ -15,8 +15,8 @@ from urllib.parse import urlencode
 
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_text import as_list, as_table
-from workbench.server.kept_connection import KeptConnection
-from workbench.server.small_requests import AskPath, GetPath, error_message_of
+from workbench.server.kept_connection import KeepAliveConnection
+from workbench.server.small_requests import AskPath, GetPath, error_message_of, make_getter
 
 if TYPE_CHECKING:
     from workbench.engines.base import Engine
@@ -30,7 +30,7 @@ ANSWER_TIMEOUT_S = (
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ReadinessResult:
     """The outcome of a readiness check. `health` says whether that request succeeded, and `model`
     is the name of a model that the server listed, or None. `text` is what the server answered to
     prompts, None if it answered none. `reason` describes the first request that failed, or is None
@@ -44,18 +44,15 @@ class Answer:
     needs_key: bool = False
 
     @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
+        """Whether all requests succeeded and the server has answered a prompt."""
         return self.health and self.model is not None and self.text is not None
 
 
-def connection(base_url: str, api_key: str | None = None) -> KeptConnection:
+def make_request_connection(base_url: str, api_key: str | None = None) -> KeepAliveConnection:
     """Return a connection for health checks and other small requests. Each request has the query
     ASKED_BY_QUERY, by which the requests of Workbench are known in access logs."""
-    return KeptConnection(base_url, urlencode(ASKED_BY_QUERY), api_key)
-
-
-def _getter_with_query(ask: AskPath) -> GetPath:
-    return lambda path, timeout_s: ask(path, None, timeout_s)
+    return KeepAliveConnection(base_url, urlencode(ASKED_BY_QUERY), api_key)
 
 
 async def find_readiness_problem(
@@ -69,31 +66,29 @@ async def find_readiness_problem(
         return None
     if reply.status is None:
         return f"{path}: {reply.problem}"
-    return f"{path}: answers {reply.status} {error_message_of(reply.content)}".rstrip()
+    return f"{path}: answers {reply.status} {error_message_of(reply.cleaned_json_or_short_text)}".rstrip()
 
 
 async def check_readiness(
     ask: AskPath, engine: Engine, *, first_timeout_s: float, nonsense_expected: str = ""
-) -> Answer:
+) -> ReadinessResult:
     """Request the server's health, its list of models and answers to a few prompts, in this order,
     until a request fails. Return the outcome. `first_timeout_s` is the time limit for the first
     answer, and `nonsense_expected` says why its text need not be language. Never raises, whatever
     the server answers."""
-    if (
-        reason := await find_readiness_problem(_getter_with_query(ask), engine.health_path)
-    ) is not None:
-        return Answer(reason=reason)
+    if (reason := await find_readiness_problem(make_getter(ask), engine.health_path)) is not None:
+        return ReadinessResult(reason=reason)
     listed = await ask(engine.models_path, None, ANSWER_TIMEOUT_S)
     if listed.status in _KEY_REQUIRED_STATUSES:
-        return Answer(
+        return ReadinessResult(
             health=True,
             needs_key=True,
             reason=f"{engine.models_path} requires an API key ({listed.status})",
         )
-    model = _first_model_name(listed.content) if listed.status == 200 else None
+    model = _first_model_name(listed.cleaned_json_or_short_text) if listed.status == 200 else None
     if model is None:
         why = listed.status or listed.problem
-        return Answer(health=True, reason=f"{engine.models_path} names no model ({why})")
+        return ReadinessResult(health=True, reason=f"{engine.models_path} names no model ({why})")
     # a screen that starts no server needs nothing that judges text
     await asyncio.to_thread(importlib.import_module, "workbench.server.text_probe")
     from workbench.server import text_probe
@@ -102,10 +97,10 @@ async def check_readiness(
         ask,
         model,
         first_timeout_s=first_timeout_s,
-        too_long=engine.too_long_answer,
+        too_long_pattern=engine.too_long_answer,
         nonsense_expected=nonsense_expected,
     )
-    return Answer(health=True, model=model, text=probed.text, reason=probed.reason)
+    return ReadinessResult(health=True, model=model, text=probed.text, reason=probed.reason)
 
 
 async def read_status_and_model_names(
@@ -114,7 +109,7 @@ async def read_status_and_model_names(
     """Request the model list at `path`. Return (HTTP status, names of the models). The status is
     None if there was no HTTP answer."""
     reply = await get(path, timeout_s)
-    names = _listed_names(reply.content) if reply.status == 200 else []
+    names = _listed_names(reply.cleaned_json_or_short_text) if reply.status == 200 else []
     return reply.status, [name for name in names if isinstance(name, str)]
 
 

@@ -27,12 +27,14 @@ async def check_and_record_readiness(host: Host, run: WatchedRun) -> bool:
         run.api_key = await running_server_secrets.read_key_from_file(
             host, run.engine, run.record.command.workdir
         )
-    if not answer.ready or answer.model is None or run.facts.ready is not None:
+    if not answer.is_ready or answer.model is None:
+        return False
+    if run.facts.ready is not None:
         return False
     await _record_ready(
         host,
         run,
-        replace(run.ready_facts_now(answer.model), text=_add_time_to_served_text(run, answer.text)),
+        replace(run.ready_facts_now(answer.model), text=_with_time_of_answer(run, answer.text)),
     )
     return True
 
@@ -42,7 +44,7 @@ async def probe_served_text_again(host: Host, run: WatchedRun) -> ServedText:
     former ones. Raises ServerError if the server does not answer, and HostError if the host cannot
     be reached."""
     ready, answer = run.facts.ready, await _ask_for_text(run)
-    text = _add_time_to_served_text(run, answer.text)
+    text = _with_time_of_answer(run, answer.text)
     if ready is None or text is None:
         raise ServerError(
             f"run {run.record.run_id} did not answer: {answer.reason or 'it is not READY'}",
@@ -53,7 +55,7 @@ async def probe_served_text_again(host: Host, run: WatchedRun) -> ServedText:
     return text
 
 
-async def _ask_for_text(run: WatchedRun) -> readiness.Answer:
+async def _ask_for_text(run: WatchedRun) -> readiness.ReadinessResult:
     assert run.engine is not None
     # with text_probe.py, see readiness.py
     await asyncio.to_thread(importlib.import_module, "workbench.model.answer_probe")
@@ -69,7 +71,7 @@ async def _ask_for_text(run: WatchedRun) -> readiness.Answer:
     return answer
 
 
-def _add_time_to_served_text(run: WatchedRun, text: ServedText | None) -> ServedText | None:
+def _with_time_of_answer(run: WatchedRun, text: ServedText | None) -> ServedText | None:
     if text is None:
         return None
     return replace(text, unix_s=round(run.now_unix_s, 3))

@@ -127,7 +127,7 @@ class RunFacts:
         return self.stop_unix_s is not None
 
     @property
-    def serves(self) -> bool:
+    def is_serving(self) -> bool:
         """Whether the server was ready, and nobody has asked it to stop."""
         return self.ready is not None and not self.stop_requested
 
@@ -146,7 +146,7 @@ class RunFacts:
         return self.launch_report.pid
 
     @property
-    def server_began_unix_s(self) -> float | None:
+    def server_started_unix_s(self) -> float | None:
         """When the server's present process was started, in Unix seconds by the host's clock; None
         if a launcher has not started it yet."""
         if self.record.is_plain_process:

@@ -58,7 +58,7 @@ def compute_status(
         preset_id=record.plan.preset_id,
         bind_host=record.command.host,
         port=port,
-        url=f"http://{status_address(facts)}:{port}",
+        url=f"http://{server_address_from_host(facts)}:{port}",
         pid=facts.server_pid,
         started_unix_s=facts.started_unix_s or record.created_unix_s or None,
         ended_unix_s=facts.ended_unix_s,
@@ -82,7 +82,7 @@ def _current_start_phase(facts: RunFacts, log_phase: str | None) -> str | None:
     """Return the present phase of the start: `log_phase`, the phase from the server's log, once the
     server's process runs. Before that, return the state that the launcher reports, such as "PENDING
     (Resources)"."""
-    if facts.server_began_unix_s is not None:
+    if facts.server_started_unix_s is not None:
         return log_phase
     return facts.launch_report.state or f"waiting for {facts.record.plan.run_as}"
 
@@ -113,7 +113,7 @@ def _launcher_fields(facts: RunFacts) -> _LauncherFields:
     }
 
 
-def status_address(facts: RunFacts) -> str:
+def server_address_from_host(facts: RunFacts) -> str:
     """Return the address at which the run's server can be reached from its host: the node that a
     launcher reported, otherwise the address that the server binds to."""
     return facts.launch_report.node or reachable_address(facts.record.command.host)
@@ -146,14 +146,16 @@ def _state_and_reason_of_run(
 def _state_and_reason_of_live_run(
     facts: RunFacts, now_unix_s: float, silent_s: float | None
 ) -> tuple[ServerState, str | None]:
-    if facts.ready and facts.server_began_unix_s is not None:
+    if facts.ready and facts.server_started_unix_s is not None:
         if silent_s is None:
             return ServerState.READY, None
         return ServerState.UNRESPONSIVE, (
             f"the server has not answered for {silent_s:.0f} s, but its process is alive"
         )
-    limit_s, began_unix_s = facts.record.ready_timeout_s, facts.server_began_unix_s
-    if not limit_s or began_unix_s is None or now_unix_s - began_unix_s <= limit_s:
+    limit_s, began_unix_s = facts.record.ready_timeout_s, facts.server_started_unix_s
+    if not limit_s or began_unix_s is None:
+        return ServerState.STARTING, None
+    if now_unix_s - began_unix_s <= limit_s:
         return ServerState.STARTING, None
     return ServerState.FAILED, (
         f"the server was not ready within {limit_s:.0f} s, but its process still runs"
@@ -176,11 +178,11 @@ def ending_finding(facts: RunFacts) -> Finding | None:
     return finding_of_end_reason(facts.launched.ended)
 
 
-def _text_findings(facts: RunFacts) -> list[Finding]:
+def _served_text_findings(facts: RunFacts) -> list[Finding]:
     """Return the findings about the text of a living server that was ready."""
-    if facts.ready is None or facts.ready.text is None or not facts.alive:
+    text = facts.ready.text if facts.ready is not None else None
+    if text is None or not facts.alive:
         return []
-    text = facts.ready.text
     again = f"workbench probe {facts.record.run_id}"
     found = [Finding(Level.WARN, "text.doubt", note, fix=again) for note in text.notes]
     if text.unjudged:
@@ -200,7 +202,7 @@ def _findings_of_run(facts: RunFacts) -> tuple[Finding, ...]:
         _finding_of_unreadable_record(facts),
         _restart_finding(facts),
         None if facts.alive else ending_finding(facts),
-        *_text_findings(facts),
+        *_served_text_findings(facts),
         _rank_finding(facts),
         _orphan_finding(facts),
     )

@@ -71,7 +71,9 @@ def parse_command_text(text: str) -> Command:
 async def read_key_from_file(host: Host, engine: Engine, workdir: str | None) -> str | None:
     """Return the API key in the file that the engine writes to its working directory. None if the
     engine writes no such file, or if the file cannot be read."""
-    if engine.key_file is None or engine.key_file_pattern is None or not workdir:
+    if engine.key_file is None or engine.key_file_pattern is None:
+        return None
+    if not workdir:
         return None
     try:
         text = (await host.read_file(f"{workdir}/{engine.key_file}", limit=65536)).decode(

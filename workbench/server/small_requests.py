@@ -30,7 +30,7 @@ class Reply:
     late: bool = False
 
     @property
-    def content(self) -> Any:
+    def cleaned_json_or_short_text(self) -> Any:
         """The cleaned JSON, or the text of a reply that is no JSON."""
         return error_message_of(self.text) if self.body is None else clean_data(self.body)
 

@@ -88,7 +88,11 @@ def _continue_period(
     not report what is needed to know."""
     util, power, limit = sample.gpu_util_pct, sample.power_w, sample.limit_w
     memory = sample.memory_used_bytes
-    if not sample.has_readings or util is None or power is None or not limit or memory is None:
+    if not sample.has_readings or not limit:
+        return None
+    if util is None or power is None:
+        return None
+    if memory is None:
         return None
     share = 100 * power / limit
     new = UnchangedPeriod(
@@ -112,13 +116,18 @@ def _continue_period(
 
 
 def spinning_finding(
-    gpus: Mapping[int, UnchangedPeriod], phase: str | None, minutes: int, before_s: float | None
+    gpus: Mapping[int, UnchangedPeriod],
+    phase: str | None,
+    minutes: int,
+    earlier_start_s: float | None,
 ) -> Finding:
     """Return the finding about a start on whose `gpus` nothing has changed for `minutes`.
-    `phase` is the start-up phase that the log reported last, and `before_s` how long this start took
-    before; None if unknown."""
+    `phase` is the start-up phase that the log reported last, and `earlier_start_s` how long the
+    start before took; None if unknown."""
     evidence = "; ".join(f"GPU {index}: {still.text}" for index, still in sorted(gpus.items()))
-    usual = f". This start took {before_s:.0f} s before" if before_s is not None else ""
+    usual = (
+        f". This start took {earlier_start_s:.0f} s before" if earlier_start_s is not None else ""
+    )
     text = (
         f"spinning, not working, for {minutes} min in the phase “{phase or 'starting'}”: no new line "
         f"in the log, no change of GPU memory, and constant utilization without power{usual}"

@@ -29,18 +29,18 @@ class StartLines:
         self._engine = engine
         self._silent: set[str] = set()
 
-    def search_new_lines(self, lines: Sequence[str], unnumbered: Sequence[str]) -> None:
+    def search_new_lines(self, lines: Sequence[str], number_free_lines: Sequence[str]) -> None:
         """Search new lines of the log for the start-up phase, the engine's version and the port.
-        `unnumbered` are these lines without their numbers (see `lines_without_numbers`)."""
+        `number_free_lines` are these lines without their numbers (see `remove_numbers_from_lines`)."""
         if len(self._silent) > _MOST_SILENT:
             self._silent.clear()
-        for line, form in zip(lines, unnumbered, strict=True):
-            if form not in self._silent and not self.update_if_line_reports(line):
+        for line, form in zip(lines, number_free_lines, strict=True):
+            if form not in self._silent and not self.update_if_start_fact_found(line):
                 self._silent.add(form)
 
-    def update_if_line_reports(self, line: str) -> bool:
-        """Search one line of the log, and return whether the line reported a phase, a version or a
-        port."""
+    def update_if_start_fact_found(self, line: str) -> bool:
+        """Set the phase, the version or the port that a line of the log reports. Return whether the
+        line reported one of them."""
         engine = self._engine
         if engine is None:
             return False

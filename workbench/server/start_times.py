@@ -20,23 +20,24 @@ _NUMBERS_IN_PHASE = re.compile(
 )
 
 
-def phase_name(phase: str) -> str:
+def phase_without_numbers(phase: str) -> str:
     """Return a start-up phase without its numbers."""
     return " ".join(_NUMBERS_IN_PHASE.sub("", phase).split())
 
 
 @dataclass
 class PhaseClock:
-    """Notes when each phase of a start began. Times are monotonic, in seconds."""
+    """Records when each phase of a start began. Times are monotonic, in seconds."""
 
     began: list[tuple[str, float]]
 
-    def note_phase(self, phase: str | None, at_s: float) -> None:
-        """Note the present phase. A phase that comes back after another one, as that of a second
-        rank, goes on in the present one."""
+    def record_phase(self, phase: str | None, at_s: float) -> None:
+        """Record that `phase` is the present one at the time `at_s`; None, for an unknown phase,
+        changes nothing. A phase that comes back after another one, as that of a second rank, gets
+        no new time: the other one goes on."""
         if phase is None:
             return
-        name = phase_name(phase)
+        name = phase_without_numbers(phase)
         if name not in dict(self.began):
             self.began.append((name, at_s))
 
@@ -48,36 +49,40 @@ class PhaseClock:
         return tuple(durations)
 
 
-def find_earlier_start(now: ServerStatus, every: Iterable[ServerStatus]) -> ServerStatus | None:
-    """Return the last run of the same engine, model and preset that became READY before the run
-    `now`; None if there is none."""
+def find_earlier_ready_run(
+    current: ServerStatus, statuses: Iterable[ServerStatus]
+) -> ServerStatus | None:
+    """Return the last run of the same engine, model and preset that was started before `current`
+    and became READY; None if there is none."""
     what_starts = attrgetter("engine", "model", "preset_id")
-    alike = (one for one in every if what_starts(one) == what_starts(now))
+    alike = (one for one in statuses if what_starts(one) == what_starts(current))
     ready = (one for one in alike if one.ready_after_s is not None)
-    others = (one for one in ready if one.run_id != now.run_id)
-    return max(others, key=attrgetter("run_id"), default=None)
+    earlier = (one for one in ready if one.run_id < current.run_id)  # ids begin with the time
+    return max(earlier, key=attrgetter("run_id"), default=None)
 
 
-def format_start_duration(now: ServerStatus, every: Iterable[ServerStatus]) -> str:
+def format_start_duration(current: ServerStatus, statuses: Iterable[ServerStatus]) -> str:
     """Return how long the start of a READY server took, by phases, and what differs from the start
     before, as text such as " in 95.0 s (loading weights 60 s, …)". "" if that is unknown."""
-    if not now.ready_after_s:
+    if not current.ready_after_s:
         return ""
-    named = [f"{name} {s:.0f} s" for name, s in now.phases if s >= _MIN_NAMED_PHASE_S]
+    named = [f"{name} {s:.0f} s" for name, s in current.phases if s >= _MIN_NAMED_PHASE_S]
     phases = f" ({', '.join(named)})" if len(named) > 1 else ""
-    before = find_earlier_start(now, every)
-    return f" in {now.ready_after_s:.1f} s{phases}{_format_difference(now, before)}"
+    before = find_earlier_ready_run(current, statuses)
+    return f" in {current.ready_after_s:.1f} s{phases}{_format_start_difference(current, before)}"
 
 
-def _format_difference(now: ServerStatus, before: ServerStatus | None) -> str:
-    if before is None or now.ready_after_s is None or before.ready_after_s is None:
+def _format_start_difference(current: ServerStatus, earlier: ServerStatus | None) -> str:
+    if earlier is None or earlier.ready_after_s is None:
         return ""
-    usual_s = before.ready_after_s
-    more_s = now.ready_after_s - usual_s
+    if current.ready_after_s is None:
+        return ""
+    usual_s = earlier.ready_after_s
+    more_s = current.ready_after_s - usual_s
     if abs(more_s) < max(_MIN_DIFFERENCE_S, _MIN_DIFFERENCE_SHARE * usual_s):
         return ""
     side = "longer" if more_s > 0 else "less"
-    why = _format_most_changed_phase(now.phases, dict(before.phases), longer=more_s > 0)
+    why = _format_most_changed_phase(current.phases, dict(earlier.phases), longer=more_s > 0)
     return f", {abs(more_s):.0f} s {side} than the start before{why}"
 
 

@@ -23,7 +23,7 @@ async def check_state_directory(host: Host) -> list[Finding]:
     except HostUnreachable:
         raise
     except WorkbenchError as error:
-        return check_free_space("", error.message, None)
+        return state_directory_findings("", error.message, None)
     try:
         done = await host.run(shell_argv(DISK_LOOK_SCRIPT, state_dir), timeout_s=_TIMEOUT_S)
     except HostUnreachable:
@@ -31,22 +31,24 @@ async def check_state_directory(host: Host) -> list[Finding]:
     except HostError:
         return []
     facts = dict(parse_key_value_pairs(done.out))
-    return check_free_space(
+    return state_directory_findings(
         state_dir, facts.get("written", ""), parse_whole_number(facts.get("free_kib"))
     )
 
 
-def check_free_space(state_dir: str, written: str, free_kib: int | None) -> list[Finding]:
-    """Return the findings about a state directory. `written` is "yes", why nothing can be written, or
-    "" if that is unknown. `state_dir` is "" if the directory could not be made."""
+def state_directory_findings(
+    state_dir: str, write_result: str, free_kib: int | None
+) -> list[Finding]:
+    """Return the findings about a state directory. `write_result` is "yes", the reason why nothing
+    can be written, or "" if that is unknown. `state_dir` is "" if the directory could not be made."""
     found = []
-    if written and written != "yes":
+    if write_result and write_result != "yes":
         where = f"nothing can be written to the state directory {state_dir}: " if state_dir else ""
         fix = (
             "free some space on that disk, or set XDG_STATE_HOME on that host to the absolute path "
             "of a directory that you can write"
         )
-        found.append(Finding(Level.ERROR, "host.state-dir", f"{where}{written}", fix=fix))
+        found.append(Finding(Level.ERROR, "host.state-dir", f"{where}{write_result}", fix=fix))
     elif free_kib is not None and free_kib < _MIN_FREE_KIB:
         text = f"{state_dir} has {free_kib / 2**10:.0f} MiB free: logs of servers may fill it"
         fix = "free some space there, or `workbench runs prune`"

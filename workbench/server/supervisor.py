@@ -138,7 +138,7 @@ class Supervisor:
     def status(self, run_id: str) -> ServerStatus:
         """Return the last known status of a run, without querying the host. Raises ServerError if
         the run is unknown."""
-        return self._known_run(run_id).status
+        return self._require_run(run_id).status
 
     def statuses(self) -> tuple[ServerStatus, ...]:
         """Return the last known statuses of all runs, newest first, without querying the host."""
@@ -147,21 +147,21 @@ class Supervisor:
     def record(self, run_id: str) -> RunRecord:
         """Return the record of a run: its plan and its command, with secrets masked. Raises
         ServerError if the run is unknown."""
-        return self._known_run(run_id).record
+        return self._require_run(run_id).record
 
     def api_key(self, run_id: str) -> str | None:
         """Return the API key of a run's server; None if the server has none or the key is unknown.
         The key must never be shown, stored or logged."""
-        return self._known_run(run_id).api_key
+        return self._require_run(run_id).api_key
 
     def host_unix_time_s(self, run_id: str) -> float:
         """Return the present time of the host's clock in Unix seconds. It is computed from the
         host's time at the last reading of the run."""
-        return self._known_run(run_id).now_unix_s
+        return self._require_run(run_id).now_unix_s
 
     def log(self, run_id: str) -> LogRing:
         """Return the log lines of a run that have been read so far and are still in memory."""
-        return self._known_run(run_id).follower.ring
+        return self._require_run(run_id).follower.ring
 
     def watched_runs(self) -> Collection[WatchedRun]:
         """Return the WatchedRun of each run that this supervisor has read."""
@@ -173,7 +173,7 @@ class Supervisor:
     def _runs_in_state(self, state: ServerState) -> list[WatchedRun]:
         return [run for run in self._runs.values() if run.status.state is state]
 
-    def _known_run(self, run_id: str) -> WatchedRun:
+    def _require_run(self, run_id: str) -> WatchedRun:
         try:
             return self._runs[run_id]
         except KeyError:
@@ -224,7 +224,7 @@ class Supervisor:
         if adopts is None and rank is None:
             freed = preflight.list_freed_ports(replaced)
             await preflight.check_before_start(
-                self.host, plan, command, self.statuses(), simulated=simulated, freed=freed
+                self.host, plan, command, self.statuses(), simulated=simulated, freed_ports=freed
             )
         if rank is not None:
             run_id, cluster = rank.run_id, rank.server
@@ -272,7 +272,7 @@ class Supervisor:
         run = await self._find_run(run_id)
         shown = await launched_runs.restart_and_return_command(self.host, run, dry_run=dry_run)
         await self._read_status(run)
-        self._publish(run)
+        self._publish_changed_status(run)
         return shown
 
     async def probe(self, run_id: str) -> ServedText:
@@ -286,7 +286,7 @@ class Supervisor:
                 next_step="`workbench servers` lists the runs",
             )
         text = await ready_proof.probe_served_text_again(self.host, run)
-        self._publish(run)
+        self._publish_changed_status(run)
         return text
 
     # ---- list and adopt
@@ -302,7 +302,7 @@ class Supervisor:
         for process in read:
             self._update_run(process)
         await self._replace_lost_keepers(read)
-        self._forget_removed_runs(read)
+        self._drop_removed_runs(read)
         await asyncio.gather(
             *map(self._explain_end, self._unexplained_failures()),
             *map(self._read_secrets_of_run, self._runs_without_keys()),
@@ -317,8 +317,9 @@ class Supervisor:
         lost = [run for run in runs if run is not None and launched_runs.has_lost_keeper(run)]
         await asyncio.gather(*map(self._replace_keeper, lost))
 
-    def _forget_removed_runs(self, read: Sequence[detached_process.ProcessStatus]) -> None:
-        """Forget the runs whose directories are no longer on the host."""
+    def _drop_removed_runs(self, read: Sequence[detached_process.ProcessStatus]) -> None:
+        """Drop the runs whose directories are no longer on the host. `read` are those whose
+        directories are there, besides the ones in `older`."""
         present = {posixpath.basename(process.run_dir) for process in read} | set(self.older)
         self._runs = {run_id: run for run_id, run in self._runs.items() if run_id in present}
 
@@ -364,7 +365,7 @@ class Supervisor:
             self._runs[run_id] = run
         elif not run.is_final:
             run.update(process)
-        self._publish(run)
+        self._publish_changed_status(run)
 
     async def _replace_keeper(self, run: WatchedRun) -> None:
         """Start a new keeper, the process that follows the server, for a run that has lost its
@@ -377,18 +378,18 @@ class Supervisor:
         else:
             run.set_lost(None)
         run.is_final = _has_final_state(run)
-        self._publish(run)
+        self._publish_changed_status(run)
 
-    async def find_status(self, run_id: str) -> ServerStatus:
+    async def load_status(self, run_id: str) -> ServerStatus:
         """Return the status of a run. A run that `runs` has not read, because it is older, is first
         read from the host. Raises ServerError if there is no such run."""
         return (await self._find_run(run_id)).status
 
-    async def mark_read(self, run_id: str) -> None:
+    async def mark_log_as_read(self, run_id: str) -> None:
         """Record on the host that a user has seen the log of this run. A failed run may be removed
         only after that."""
         with contextlib.suppress(HostError):
-            await old_runs.mark_read(self.host, (await self._find_run(run_id)).run_dir)
+            await old_runs.mark_log_as_read(self.host, (await self._find_run(run_id)).run_dir)
 
     async def _read_secrets_of_run(self, run: WatchedRun) -> None:
         pid, run_dir = run.facts.server_pid, run.run_dir
@@ -417,7 +418,7 @@ class Supervisor:
             self._update_run(
                 await detached_process.read_status(self.host, run_dir, files=READ_FILES)
             )
-        return self._known_run(run_id)
+        return self._require_run(run_id)
 
     # ---- wait
 
@@ -440,7 +441,7 @@ class Supervisor:
             run_id, lambda status: status.state not in _UNDECIDED_STATES, timeout_s
         )
 
-    def _publish(self, run: WatchedRun) -> None:
+    def _publish_changed_status(self, run: WatchedRun) -> None:
         if run.refresh_status():
             self._emit(run.status)
             self._wake_watchers()
@@ -449,9 +450,9 @@ class Supervisor:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def note_gpu_samples(self, samples: Sequence[GpuSample]) -> None:
-        """Take a reading of the host's GPUs, and name the starting servers on whose GPUs a kernel
-        only spins."""
+    def record_gpu_samples(self, samples: Sequence[GpuSample]) -> None:
+        """Store a reading of the host's GPUs, and add a finding to each starting server on whose
+        GPUs a kernel only spins."""
         self._samples = samples
         starting = [run for run in self._runs.values() if run.is_starting]
         if not starting:
@@ -472,7 +473,7 @@ class Supervisor:
                     int(run.log_silent_s // 60),
                     self._earlier_start_duration_s(run),
                 )
-                self._publish(run)
+                self._publish_changed_status(run)
 
     async def _check_for_idle_start(self, run: WatchedRun) -> None:
         """While the log of a starting server is silent, read every few seconds what its processes
@@ -483,7 +484,7 @@ class Supervisor:
 
         now_s = time.monotonic()
         watch = run.idle_watch or idle_start.IdleWatch()
-        since_reading_s = now_s - watch.read_at_s
+        since_reading_s = now_s - watch.last_reading_at_s
         if (
             run.log_silent_s < idle_start.QUIET_LOG_S
             or since_reading_s < idle_start.READ_INTERVAL_S
@@ -520,14 +521,14 @@ class Supervisor:
             run.stacks = await python_stacks.read_stacks(self.host, program, run.members)
         except HostError:
             run.stacks = python_stacks.Stacks(installed=True)  # it is not asked again
-        self._publish(run)
+        self._publish_changed_status(run)
 
     def _earlier_start_duration_s(self, run: WatchedRun) -> float | None:
         """Return how long the last start of this engine with this model and preset took; None if
         there was none."""
-        from workbench.server.start_times import find_earlier_start
+        from workbench.server.start_times import find_earlier_ready_run
 
-        before = find_earlier_start(run.status, self.statuses())
+        before = find_earlier_ready_run(run.status, self.statuses())
         if before is None:
             return None
         return before.ready_after_s
@@ -553,10 +554,10 @@ class Supervisor:
         await launched_runs.stop_launched_server(self.host, run)
         report = await detached_process.stop_run(self.host, run.run_dir, grace_s=grace_s)
         # the keeper may have started it meanwhile
-        await launched_runs.stop_launched_server(self.host, run, again=True)
+        await launched_runs.stop_launched_server(self.host, run, check_alive_first=True)
         await self._read_status(run)
         if report.left:
-            self._publish(run)
+            self._publish_changed_status(run)
             left = ", ".join(map(str, report.left))
             raise ServerError(
                 f"the processes {left} of run {run.record.run_id} could not be ended",
@@ -567,7 +568,7 @@ class Supervisor:
             )
         await self._explain_end(run)
         await run.close()
-        self._mark_final(run)
+        self._mark_run_final(run)
         return run.status
 
     async def uninstall_and_list_removed(self, run_id: str) -> Sequence[str]:
@@ -578,10 +579,10 @@ class Supervisor:
             self.host, await self._find_run(run_id), self.watched_runs()
         )
 
-    def installed_unit(self, run_id: str) -> str | None:
+    def installed_unit_name(self, run_id: str) -> str | None:
         """Return the name of the systemd unit that the start of a run has installed and that stays
         after a stop; None if there is none."""
-        return launched_runs.installed_unit(self._known_run(run_id))
+        return launched_runs.installed_unit_name(self._require_run(run_id))
 
     async def mark_stopped(self, run: WatchedRun) -> None:
         """Record on the host that the user stops the run's server. Must be called before the server
@@ -597,7 +598,7 @@ class Supervisor:
                     f"{run.run_dir}/stop.json", json.dumps({"unix_s": asked}).encode()
                 )
             run.facts = replace(run.facts, stop_unix_s=asked)
-        self._publish(run)
+        self._publish_changed_status(run)
 
     async def _read_status(self, run: WatchedRun) -> detached_process.ProcessStatus:
         """Read the run's files and processes from the host, update the run, and return the reading.
@@ -608,9 +609,9 @@ class Supervisor:
                 run.update(seen)
             return seen
 
-    def _mark_final(self, run: WatchedRun) -> None:
+    def _mark_run_final(self, run: WatchedRun) -> None:
         run.is_final = True
-        self._publish(run)
+        self._publish_changed_status(run)
         self._wake_watchers()
 
     # ---- logs and counters
@@ -645,7 +646,7 @@ class Supervisor:
     def findings_in_log(self, run_id: str) -> tuple[Finding, ...]:
         """Return the findings about the log lines read so far, in the order of the lines, including
         findings about harmless lines."""
-        return self._known_run(run_id).findings_in_log
+        return self._require_run(run_id).findings_in_log
 
     async def read_settings_in_force(self, run_id: str) -> InForceReport:
         """Return the settings in the plan of the run's server, each with the value that the server
@@ -653,7 +654,7 @@ class Supervisor:
         from workbench.server import in_force
 
         await self.load_log(run_id)
-        return await in_force.read_settings_in_force(self._known_run(run_id))
+        return await in_force.read_settings_in_force(self._require_run(run_id))
 
     async def search_log(self, run_id: str, text: str, *, limit: int = 500) -> tuple[LogMatch, ...]:
         """Return up to `limit` lines of the run's whole log file that contain `text`, ignoring
@@ -715,7 +716,7 @@ class Supervisor:
         try:
             if not self.host.connected:
                 run.set_lost("the connection to the host is lost")
-                self._publish(run)
+                self._publish_changed_status(run)
             # waits a moment for the link, which restores itself
             grew = await self._read_state_and_log_growth(run)
         except HostError as error:
@@ -724,18 +725,21 @@ class Supervisor:
             grew = False
         else:
             run.set_lost(None)
-        self._publish(run)
+        self._publish_changed_status(run)
         return grew
 
     async def _read_state_and_log_growth(self, run: WatchedRun) -> bool:
-        alive, grew = await self._query_both(
+        alive, grew = await self._gather_if_remote(
             self._is_alive(run), log_reading.read_log_and_count_bytes(self.host, run, self._emit)
         )
         every_s = _FULL_READ_INTERVAL_S.get(
             run.state_for_read_interval, _OTHER_FULL_READ_INTERVAL_S
         )
         due = time.monotonic() - max(run.read_at_s, run.compared_s) > every_s
-        if not alive or (due and await self._has_changed(run)):
+        must_read = not alive
+        if alive and due:
+            must_read = await self._needs_full_reading(run)
+        if must_read:
             await self._read_status_and_signature(run)
         if launched_runs.has_lost_keeper(run):
             await launched_runs.restart_keeper_or_record_end(self.host, run)
@@ -752,20 +756,23 @@ class Supervisor:
 
     async def _is_alive(self, run: WatchedRun) -> bool:
         pid, start_time = run.facts.pid, run.start_time
-        if pid is None or start_time is None or not run.facts.alive:
+        if pid is None or start_time is None:
             return False  # unknown: a full reading is needed
+        if not run.facts.alive:
+            return False
         process = detached_process.DetachedProcess(pid, pid, start_time)
         return all(
-            await self._query_both(
+            await self._gather_if_remote(
                 detached_process.is_process_alive(self.host, process),
                 launched_runs.is_launch_report_current(self.host, run),
             )
         )
 
-    async def _query_both(
+    async def _gather_if_remote(
         self, first: Coroutine[Any, Any, _FirstResult], second: Coroutine[Any, Any, _SecondResult]
     ) -> tuple[_FirstResult, _SecondResult]:
-        """Return the results of two questions to the host, asked at the same time if it is far."""
+        """Return the results of two queries of the host. They run at the same time on a remote
+        host, one after the other on this machine."""
         if not self.host.is_local:
             both: tuple[_FirstResult, _SecondResult] = await asyncio.gather(first, second)
             return both
@@ -776,19 +783,23 @@ class Supervisor:
             raise
         return answer, await second
 
-    async def _has_changed(self, run: WatchedRun) -> bool:
-        """Return False if the run must not be read in full: its files and processes are on this
-        machine and the same as at the last full reading, and the clock was not set."""
+    async def _needs_full_reading(self, run: WatchedRun) -> bool:
+        """Return whether the run may differ from its last full reading: its files or processes have
+        changed or are not on this machine, or the clock was set."""
         marks = await asyncio.to_thread(self._read_state_signature, run)
         run.compared_s = time.monotonic()
         clock_set = abs(time.time() - run.now_unix_s) > _CLOCK_SET_S
-        return marks is None or marks != run.marks or clock_set
+        if marks is None or clock_set:
+            return True
+        return marks != run.marks
 
     def _read_state_signature(self, run: WatchedRun) -> ChangeSignature | None:
         files = (f"{run.run_dir}/{name}" for name in (*READ_FILES, *detached_process.OWN_FILES))
         marks = read_file_signatures(self.host, files, ())
         # a server that starts leaves shared memory, which only a full reading records
-        if marks is None or run.sid is None or not run.facts.serves:
+        if not run.facts.is_serving:
+            return None
+        if marks is None or run.sid is None:
             return None
         return (*marks, read_session_processes(run.sid))
 
@@ -796,7 +807,7 @@ class Supervisor:
         marks = await asyncio.to_thread(self._read_state_signature, run)
         seen = await self._read_status(run)
         run.marks = marks
-        if not run.facts.serves:
+        if not run.facts.is_serving:
             # A server that is killed while it starts leaves shared memory, whose owner is only
             # known now. SGLang creates a semaphore even while it shuts down, and leaves it.
             await detached_process.record_shared_memory(self.host, run.run_dir, seen.members)
@@ -806,11 +817,11 @@ class Supervisor:
         await log_reading.read_log_to_end(self.host, run, self._emit)
         await detached_process.clear_shared_memory(self.host, run.run_dir)
         await run.close()
-        self._mark_final(run)
+        self._mark_run_final(run)
 
     async def _explain_end(self, run: WatchedRun) -> None:
         await log_reading.explain_ended_run(self.host, run, self._emit)
-        self._publish(run)
+        self._publish_changed_status(run)
 
     # ---- readiness
 
@@ -837,7 +848,7 @@ class Supervisor:
         check_health = partial(
             self._check_health,
             timeout_s=_IMMEDIATE_ASK_TIMEOUT_S,
-            enough=MAX_FAILED_HEALTH_CHECKS,
+            failure_weight=MAX_FAILED_HEALTH_CHECKS,
         )
         await asyncio.gather(
             *map(check_health, self._runs_in_state(ServerState.READY)),
@@ -845,7 +856,7 @@ class Supervisor:
             *map(self._prove_readiness_now, starting),
         )
         for run in starting:
-            self._publish(run)
+            self._publish_changed_status(run)
         return self.statuses()
 
     async def _prove_readiness_now(self, run: WatchedRun) -> None:
@@ -858,7 +869,7 @@ class Supervisor:
             run.task = asyncio.create_task(self._check_readiness(run))
         await asyncio.wait([run.task], timeout=_IMMEDIATE_PROOF_TIMEOUT_S)
 
-    async def has_unknown_runs(self) -> bool:
+    async def has_unread_runs(self) -> bool:
         """Return whether the host has runs that this supervisor has not listed, because another
         Workbench process started them, or that were listed before their start was recorded. Takes
         one round trip."""
@@ -868,7 +879,7 @@ class Supervisor:
         return bool(names - known - self._starting - set(self.older))
 
     async def _check_health(
-        self, run: WatchedRun, timeout_s: float = _HEALTH_TIMEOUT_S, enough: int = 1
+        self, run: WatchedRun, timeout_s: float = _HEALTH_TIMEOUT_S, failure_weight: int = 1
     ) -> None:
         if run.engine is None:
             return
@@ -879,18 +890,18 @@ class Supervisor:
             )
         except HostError:
             return  # the next update of the run reports the problem
-        run.record_health_check(trouble is None, asked_s, failure_weight=enough)
-        self._publish(run)
+        run.record_health_check(trouble is None, asked_s, failure_weight=failure_weight)
+        self._publish_changed_status(run)
 
     async def _check_readiness(self, run: WatchedRun) -> None:
         try:
             if await ready_proof.check_and_record_readiness(self.host, run):
-                self._publish(run)
+                self._publish_changed_status(run)
                 seen = await self._read_status(run)
                 await detached_process.record_shared_memory(self.host, run.run_dir, seen.members)
         except HostError as error:
             run.unanswered = error.message
-        self._publish(run)
+        self._publish_changed_status(run)
 
 
 def _run_id_of_process(process: detached_process.ProcessStatus) -> str:
@@ -917,7 +928,8 @@ def _gpu_indices(run: WatchedRun, samples: Sequence[GpuSample]) -> frozenset[int
 
 
 def _pause_s(live: Sequence[WatchedRun], log_grew: bool) -> float:
-    """Return the time until the next look at the living runs, of which a log has just grown or not."""
+    """Return the seconds until the next reading of the `live` runs. `log_grew` says whether the log
+    of one has just grown."""
     if any(run.status.state is ServerState.UNKNOWN for run in live):
         return _LOST_INTERVAL_S
     if any(run.state_for_read_interval in _CHANGING_STATES for run in live):

@@ -70,18 +70,18 @@ async def probe_text(
     model: str,
     *,
     first_timeout_s: float,
-    too_long: re.Pattern[str],
+    too_long_pattern: re.Pattern[str],
     nonsense_expected: str = "",
 ) -> Probe:
     """Ask the server for text, or for vectors if it generates none, and judge the answers.
-    `first_timeout_s` is the time limit of the first answer, and `too_long` matches the server's
-    refusal of a request that is longer than its context. Never raises, whatever the server
+    `first_timeout_s` is the time limit of the first answer, and `too_long_pattern` matches the
+    server's refusal of a request that is longer than its context. Never raises, whatever the server
     answers. `nonsense_expected` says why the text need not be language, "" if it must be. A chat
-    completion is tried first, then a plain completion, which needs no chat
-    template, then an embedding."""
+    completion is tried first, then a plain completion, which needs no chat template, then an
+    embedding."""
     reasons = []
     for endpoint in PATH_OF_INTERFACE:
-        asker = _Asker(ask_server, model, endpoint, too_long)
+        asker = _Asker(ask_server, model, endpoint, too_long_pattern)
         reply, first = await asker.send_first_prompt(first_timeout_s)
         if first is not None:
             await asker.send_other_prompts(first)
@@ -169,7 +169,7 @@ class _Asker:
                 if self._has_time_for_longer_answers(time.monotonic() - began):
                     self._tokens = LONGER_TOKENS
                     await asyncio.gather(*map(self._send_and_store, self._longer))
-                    if self._most_lack_code_word():
+                    if self._most_answers_lack_code_word():
                         await asyncio.gather(*map(self._send_and_store, self._more))
         except TimeoutError:
             pass  # the answers that did not come are not judged
@@ -185,7 +185,7 @@ class _Asker:
             return False
         return not all(one.defect for one in self._answers)
 
-    def _most_lack_code_word(self) -> bool:
+    def _most_answers_lack_code_word(self) -> bool:
         """Return whether most answers lack the code word that they were asked to repeat."""
         lost = [one for one in self._received_answers if not one.repeats_code_word]
         return not self._failed and 2 * len(lost) > len(self._answers)
@@ -340,4 +340,4 @@ def _to_float(value: Any) -> float:
 def _why_no_answer(reply: Reply) -> str:
     if reply.status is None:
         return reply.problem
-    return f"{reply.status}: {error_message_of(reply.content)}"
+    return f"{reply.status}: {error_message_of(reply.cleaned_json_or_short_text)}"

@@ -22,7 +22,7 @@ from workbench.model.secrets import MASK, secret_values
 from workbench.model.server_run import LogBatch, ServerState, ServerStatus
 from workbench.model.untrusted_numbers import number_for_field
 from workbench.server import readiness
-from workbench.server.kept_connection import KeptConnection
+from workbench.server.kept_connection import KeepAliveConnection
 from workbench.server.launchers import launcher
 from workbench.server.launchers.launcher import (
     Launch,
@@ -39,7 +39,7 @@ from workbench.server.run_directory import (
     decode_rank_ends,
     decode_ready,
 )
-from workbench.server.run_state import compute_status, ending_finding, status_address
+from workbench.server.run_state import compute_status, ending_finding, server_address_from_host
 from workbench.server.running_server_secrets import api_key_of
 from workbench.server.start_lines import StartLines
 from workbench.server.start_times import FIRST_PHASE, PhaseClock
@@ -116,7 +116,7 @@ class WatchedRun:
         self._start = StartLines(engine, record.engine_version)
         self._lost: str | None = None
         self._forward: Forward | None = None
-        self._kept: KeptConnection | None = None
+        self._kept: KeepAliveConnection | None = None
         self._reached: tuple[str, int, str | None] | None = None  # address, port and API key
         self._reaching = asyncio.Lock()
         self.status = self._compute_status()
@@ -143,7 +143,7 @@ class WatchedRun:
     def address(self) -> str:
         """The address at which the server's port is reached from its host: that of a node that a
         scheduler chose, or the address that the server binds to."""
-        return status_address(self.facts)
+        return server_address_from_host(self.facts)
 
     @property
     def state_for_read_interval(self) -> ServerState:
@@ -165,7 +165,7 @@ class WatchedRun:
         without a port."""
         if self.engine is None or not self.record.has_port:
             return False
-        return self.facts.server_began_unix_s is not None
+        return self.facts.server_started_unix_s is not None
 
     @property
     def may_still_start(self) -> bool:
@@ -259,7 +259,7 @@ class WatchedRun:
         prompts, with times by the host's clock. `model` is the model name that the server reports."""
         facts, own = self.facts, self.record.is_plain_process
         began_unix_s = (
-            facts.server_began_unix_s or facts.started_unix_s or self.record.created_unix_s
+            facts.server_started_unix_s or facts.started_unix_s or self.record.created_unix_s
         )
         after_s, now_s = self.now_unix_s - began_unix_s, time.monotonic()
         phases: tuple[tuple[str, float], ...] = ()
@@ -291,9 +291,9 @@ class WatchedRun:
             self.idle_watch, self.idle, self.stacks = None, None, None
         if self.facts.ready is None or first:
             self._start.search_new_lines(lines, forms)
-            self._start.update_if_line_reports(self.follower.unfinished_line)
+            self._start.update_if_start_fact_found(self.follower.unfinished_line)
             if self._clock is not None:
-                self._clock.note_phase(self._start.phase, time.monotonic())
+                self._clock.record_phase(self._start.phase, time.monotonic())
         return batch
 
     def finish_log(self) -> LogBatch | None:
@@ -312,7 +312,7 @@ class WatchedRun:
 
         if self._scan is None:
             self._scan = log_patterns.LogScan(self.record.engine)
-        ring, forms = self.follower.ring, log_patterns.lines_without_numbers(lines)
+        ring, forms = self.follower.ring, log_patterns.remove_numbers_from_lines(lines)
         self._last_line = lines[-1]
         first = None if ring.skipped else ring.total - len(lines) + 1
         self._scan.search_new_lines(lines, forms, first)
@@ -328,7 +328,7 @@ class WatchedRun:
     def _log_findings_to_act_on(self) -> tuple[Finding, ...]:
         if self._scan is None:
             return ()
-        return self._scan.findings_to_act_on
+        return self._scan.findings_above_info
 
     def set_lost(self, why: str | None) -> None:
         """Record that the host cannot be queried, for the reason `why`. With None, record that it
@@ -437,13 +437,13 @@ class WatchedRun:
             1.0, (time.monotonic() - self._silent_since_s) // _SILENT_STEP_S * _SILENT_STEP_S
         )
 
-    async def connection(self) -> KeptConnection:
+    async def connection(self) -> KeepAliveConnection:
         """Return the connection for requests to the server's endpoints. For a remote host, it uses
         a forwarded port. Raises HostError if the host cannot forward the port."""
         async with self._reaching:
             forward = await self._forwarded_port()
             if self._kept is None:
-                self._kept = readiness.connection(forward.url, self.api_key)
+                self._kept = readiness.make_request_connection(forward.url, self.api_key)
             return self._kept
 
     async def _forwarded_port(self) -> Forward:

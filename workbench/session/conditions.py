@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from workbench.model.plan import LaunchPlan
     from workbench.model.server_run import ServerStatus
     from workbench.model.setting_records import Alteration
-    from workbench.server.model_fingerprint import ModelBytes
+    from workbench.server.model_fingerprint import ModelFingerprint
     from workbench.server.run_directory import RunRecord
     from workbench.session.bench.benchmark_load import ServerUnderTest
     from workbench.session.bench.measurement import MeasuredLoad
@@ -144,7 +144,7 @@ def conditions_of(
     locks: Sequence[Alteration],
     *,
     simulated: bool,
-    model: ModelBytes,
+    model: ModelFingerprint,
 ) -> Conditions:
     """Return the conditions of a measurement. `client` says where the load client ran ("local",
     "host" or "tunnel"), `locks` are the clock locks on the GPUs, and `model` identifies the files

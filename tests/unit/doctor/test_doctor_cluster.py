@@ -17,7 +17,7 @@ from workbench.model.findings import Finding, Level
 from workbench.model.gpu import DriverInfo, DriverStatus, GpuInfo, GpuSample
 from workbench.model.node_network import Interface, NodeNetwork, NodePlace, RdmaDevice
 from workbench.server.engine_probe import InstalledEngine
-from workbench.server.model_fingerprint import ModelBytes
+from workbench.server.model_fingerprint import ModelFingerprint
 
 GIB = 1 << 30
 STACK = EnginePackages(
@@ -64,7 +64,7 @@ def node(number: int) -> NodeReport:
         look,
         clock_ahead_s=0.01,
         clock_error_s=0.001,
-        model=ModelBytes("abcd", "30 files, 141 GB"),
+        model=ModelFingerprint("abcd", "30 files, 141 GB"),
     )
 
 
@@ -240,12 +240,12 @@ FAULTS: dict[str, tuple[ClusterReport, Level, str]] = {
         "different GPUs",
     ),
     "model-missing": (
-        with_second(model=ModelBytes(None, "no model files were found; searched /hub")),
+        with_second(model=ModelFingerprint(None, "no model files were found; searched /hub")),
         Level.WARN,
         "was not found on spark-02: no model files were found; searched /hub",
     ),
     "model-differs": (
-        with_second(model=ModelBytes("ffff", "29 files, 140 GB")),
+        with_second(model=ModelFingerprint("ffff", "29 files, 140 GB")),
         Level.ERROR,
         "different files",
     ),
@@ -303,7 +303,7 @@ def test_a_fault_is_found_and_has_a_fix(code: str) -> None:
 
 
 def test_a_missing_model_is_copied_from_a_node_that_has_it_or_downloaded() -> None:
-    missing = ModelBytes(None, "no model files were found")
+    missing = ModelFingerprint(None, "no model files were found")
     one = with_second(model=missing)
     assert fired(one)["model-missing"].fix == (
         f"workbench models copy {one.model} --from spark-01 --to spark-02"
@@ -318,7 +318,7 @@ def test_a_missing_model_is_copied_from_a_node_that_has_it_or_downloaded() -> No
 
 
 def test_a_missing_model_that_no_start_downloads_is_an_error() -> None:
-    missing = with_second(model=ModelBytes(None, "no model files were found"))
+    missing = with_second(model=ModelFingerprint(None, "no model files were found"))
     assert fired(replace(missing, model="/models/llama"))["model-missing"].level is Level.ERROR
 
 

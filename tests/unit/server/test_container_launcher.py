@@ -551,7 +551,7 @@ NO_NAME = "dial tcp: lookup registry-1.docker.io: Temporary failure in name reso
     ],
 )
 def test_known_answers_have_a_cause_and_a_fix(line: str, code: str) -> None:
-    assert f"log.{code}" in {finding.code for finding in log_patterns.match_lines([line])}
+    assert f"log.{code}" in {finding.code for finding in log_patterns.explain_lines([line])}
 
 
 def test_launchers_are_of_their_program() -> None:

@@ -76,7 +76,7 @@ async def found_at(program: Path) -> InstalledEngine:
 
 def ask(program: Path, timeout_s: float = 100.0) -> dict[str, Any]:
     async def asked() -> object:
-        return await engine_flags.read_engine_flags_output(
+        return await engine_flags.read_flags_json_or_help(
             LocalHost(), engines.get_engine("sglang"), await found_at(program), timeout_s
         )
 

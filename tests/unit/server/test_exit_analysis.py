@@ -16,13 +16,13 @@ from support.userland import UserlandHost
 from workbench import engines
 from workbench.model.findings import Finding
 from workbench.model.server_run import ServerState, ServerStatus
-from workbench.server.exit_analysis import EndedPart, find_first_ended_process
+from workbench.server.exit_analysis import EndedProcess, find_first_ended_process
 from workbench.server.supervisor import ServerEvent, Supervisor
 
 LOGS = Path(__file__).parents[2] / "fixtures" / "logs"
 
 
-def in_log(name: str, engine: str) -> EndedPart | None:
+def in_log(name: str, engine: str) -> EndedProcess | None:
     return find_first_ended_process(
         (LOGS / f"{name}.txt").read_text("utf-8").split("\n"), engines.get_engine(engine)
     )

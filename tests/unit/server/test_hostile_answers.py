@@ -94,7 +94,7 @@ def test_no_number_in_a_log_is_a_defect(odd: str) -> None:
     part = exit_analysis.find_first_ended_process(lines, vllm)
     assert part is not None and part.name == "EngineCore"
     search = StartLines(tabby, None)
-    search.update_if_line_reports(f"Port 5000 is currently in use. Switching to {odd}")
+    search.update_if_start_fact_found(f"Port 5000 is currently in use. Switching to {odd}")
     assert search.port is None or 0 < search.port < 65_536
     assert not exit_analysis._is_about_run(f"Killed process {odd} (python)", {7}, None, 0.0)
     assert not exit_analysis._is_about_run(f"Killed process {odd} (python)", {None}, None, 0.0)

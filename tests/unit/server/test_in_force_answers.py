@@ -51,7 +51,7 @@ def asked(
         return answers.get(path, lambda: http(b"not here", "404 Not Found"))()
 
     async def scenario(url: str) -> InForceReport:
-        client = readiness.connection(url, "s3cret")
+        client = readiness.make_request_connection(url, "s3cret")
 
         async def same() -> Any:
             return client

@@ -12,7 +12,7 @@ import pytest
 from support.scripted_server import FIN, RST, Request, ScriptedServer, Step
 
 from workbench.server import kept_connection
-from workbench.server.kept_connection import KeptConnection, open_kept_connection
+from workbench.server.kept_connection import KeepAliveConnection, open_keep_alive_connection
 from workbench.server.small_requests import Reply
 
 PLAIN = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -21,7 +21,7 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 def test_requests_go_below_the_path_of_the_base_url() -> None:
     async def go(url: str) -> None:
-        with closing(KeptConnection(url)) as kept:
+        with closing(KeepAliveConnection(url)) as kept:
             await kept.get("/metrics?asked_by=workbench", 5.0)
             await kept.ask("/tokenize", {}, 5.0)
 
@@ -46,7 +46,7 @@ def first_byte_sent_to(scheme: str) -> bytes:
         async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
             url = "{}://{}:{}".format(scheme, *server.sockets[0].getsockname())
             tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            async with open_kept_connection(url, "key-1", lambda: tls) as ask:
+            async with open_keep_alive_connection(url, "key-1", lambda: tls) as ask:
                 reply = await ask("/metrics", None, 30.0)
             assert reply.status is None
 
@@ -63,12 +63,12 @@ def test_a_key_goes_out_encrypted_whatever_the_case_of_the_scheme() -> None:
 def test_a_plain_connection_refuses_another_scheme() -> None:
     for url in ("https://box", "HTTPS://box", "box:8000", ""):
         with pytest.raises(ValueError, match="not a URL of plain HTTP"):
-            KeptConnection(url, api_key="key-1")
+            KeepAliveConnection(url, api_key="key-1")
 
 
 def replies(url: str, count: int, api_key: str | None = None) -> list[Reply]:
     async def go() -> list[Reply]:
-        with closing(KeptConnection(url, "asked_by=workbench", api_key)) as kept:
+        with closing(KeepAliveConnection(url, "asked_by=workbench", api_key)) as kept:
             return [await kept.get("/metrics", 5.0) for _ in range(count)]
 
     return asyncio.run(go())
@@ -87,7 +87,7 @@ def test_requests_use_one_connection() -> None:
 
 def test_two_tasks_that_ask_at_the_same_time_use_one_connection() -> None:
     async def go(url: str) -> list[Reply]:
-        with closing(KeptConnection(url)) as kept:
+        with closing(KeepAliveConnection(url)) as kept:
             await kept.get("/metrics", 5.0)
             return await asyncio.gather(kept.get("/metrics", 5.0), kept.get("/health", 5.0))
 
@@ -98,7 +98,7 @@ def test_two_tasks_that_ask_at_the_same_time_use_one_connection() -> None:
 
 def test_a_request_in_flight_at_the_close_leaves_no_connection_open() -> None:
     async def go(url: str, answer: threading.Event) -> Reply:
-        kept = KeptConnection(url)
+        kept = KeepAliveConnection(url)
         asked = asyncio.create_task(kept.get("/metrics", 5.0))
         while not server.requests:
             await asyncio.sleep(0.01)
@@ -147,7 +147,7 @@ def test_requests_at_the_same_time_do_not_mix() -> None:
         return [b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(name), name)]
 
     async def go(url: str) -> list[Reply]:
-        with closing(KeptConnection(url)) as kept:
+        with closing(KeepAliveConnection(url)) as kept:
             return await asyncio.gather(*(kept.get(f"/{n}", 5.0) for n in range(20)))
 
     with ScriptedServer(answer) as server:
@@ -215,7 +215,7 @@ def test_a_body_is_sent_once_over_a_connection_of_its_own() -> None:
         return [PLAIN] if request.line.startswith("GET") or n == 1 else [FIN]
 
     async def go(url: str) -> list[Reply]:
-        with closing(KeptConnection(url, "asked_by=workbench", "key-1")) as kept:
+        with closing(KeepAliveConnection(url, "asked_by=workbench", "key-1")) as kept:
             await kept.get("/health", 5.0)
             return [await kept.ask("/v1/completions", {"prompt": "é"}, 5.0) for _ in range(2)]
 
@@ -241,7 +241,7 @@ def test_a_server_that_accepts_no_connection_does_not_take_the_time_of_an_answer
         await asyncio.Event().wait()
 
     monkeypatch.setattr(asyncio, "open_connection", never)
-    reply = asyncio.run(KeptConnection("http://127.0.0.1:1").ask("/v1/completions", {}, 300.0))
+    reply = asyncio.run(KeepAliveConnection("http://127.0.0.1:1").ask("/v1/completions", {}, 300.0))
     assert (reply.status, reply.problem) == (
         None,
         "the server accepted no connection within 0.1 s",

@@ -121,11 +121,13 @@ def test_a_copy_without_weights_config_or_parts_is_partial(tmp_path: Path) -> No
 def test_a_file_that_was_cut_off_is_found_by_its_header(tmp_path: Path) -> None:
     plain = in_directory(tmp_path / "plain", shards=1)
     copy = only(found(tmp_path, plain))
-    whole = asyncio.run(model_inventory.add_whole_sizes(LocalHost(), copy))
+    whole = asyncio.run(model_inventory.add_full_file_sizes(LocalHost(), copy))
     assert whole.is_complete and whole.files[1].whole_bytes == whole.files[1].size_bytes
     shard = plain / "model-00001-of-00001.safetensors"
     shard.write_bytes(shard.read_bytes()[:1000])
-    cut = asyncio.run(model_inventory.add_whole_sizes(LocalHost(), only(found(tmp_path, plain))))
+    cut = asyncio.run(
+        model_inventory.add_full_file_sizes(LocalHost(), only(found(tmp_path, plain)))
+    )
     assert "cut off: model-00001-of-00001.safetensors" in problems(cut)
     assert "the weights have 1 kB of the 300 kB that the index names" in problems(cut)
 

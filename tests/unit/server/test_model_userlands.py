@@ -29,7 +29,7 @@ def test_copies_sizes_and_hashes(userland: UserlandHost, tmp_path: Path) -> None
             assert (
                 copy.is_complete and copy.digest_without_weights and copy.expected_bytes == 600_000
             )
-            whole = await model_inventory.add_whole_sizes(userland, copy)
+            whole = await model_inventory.add_full_file_sizes(userland, copy)
             assert [f.whole_bytes for f in whole.files if f.whole_bytes] == [300_078, 300_078]
             for _ in range(2):  # computed, then from the file of hashes
                 hashed = await model_inventory.add_hashes(userland, whole)
@@ -50,21 +50,23 @@ def test_a_shipment_goes_on_where_it_ended(userland: UserlandHost, tmp_path: Pat
         (copy,) = await model_inventory.find_copies(userland, places, "org/tiny")
         shipment = model_shipment.plan_shipment(copy, str(target))
         shard = max(shipment.sizes, key=lambda name: (shipment.sizes[name], name))
-        staged = Path(shipment.staging) / shard
+        staged = Path(shipment.staging_path) / shard
         staged.parent.mkdir(parents=True)
         staged.write_bytes((Path(shipment.source) / shard).read_bytes()[:1234])
         rest = await model_shipment.find_remaining_files(
-            userland, userland, shipment, replace=False
+            userland, userland, shipment, may_replace=False
         )
         assert rest.staged == {shard: 1234} and len(rest.names) == len(FILES)
         seen: list[int] = []
         await model_transfer.send_through_this_machine(
             userland, userland, shipment, rest, lambda done, text: seen.append(done)
         )
-        await model_shipment.put_files_in_place(userland, shipment, rest.names, replace=False)
-        assert seen[-1] == sum(map(len, FILES.values())) and not Path(shipment.staging).exists()
+        await model_shipment.put_files_in_place(userland, shipment, rest.names, may_replace=False)
+        assert (
+            seen[-1] == sum(map(len, FILES.values())) and not Path(shipment.staging_path).exists()
+        )
         rest = await model_shipment.find_remaining_files(
-            userland, userland, shipment, replace=False
+            userland, userland, shipment, may_replace=False
         )
         assert rest.names == () and len(rest.present) == len(FILES)
 

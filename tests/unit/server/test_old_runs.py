@@ -56,9 +56,9 @@ def test_ended_runs_are_read_once(clean_environment: None) -> None:
         read_all, host.printed = host.printed, 0
         other = Supervisor(host)
         assert [s.run_id for s in await other.runs()] == list(reversed(ids[-NEWEST_RUNS:]))
-        assert list(other.older) == ids[:-NEWEST_RUNS] and not await other.has_unknown_runs()
+        assert list(other.older) == ids[:-NEWEST_RUNS] and not await other.has_unread_runs()
         assert host.printed < read_all / 1.5
-        old = await other.find_status(ids[3])
+        old = await other.load_status(ids[3])
         assert (old.state, old.port) == (ServerState.STOPPED, 8000) and ids[3] in {
             s.run_id for s in await other.runs()
         }
@@ -137,7 +137,7 @@ async def prune_everything(supervisor: Supervisor, root: Path) -> None:
         )
 
     assert await prune() == set(gone) and (root / failed[0]).is_dir()
-    await supervisor.mark_read(failed[0])
+    await supervisor.mark_log_as_read(failed[0])
     assert await prune() == set(failed)
     assert sorted(path.name for path in root.iterdir()) == ["20250101-000000-vllm-0bad", "notes"]
     assert (outside / "ended").exists()

@@ -78,12 +78,12 @@ def test_a_run_that_was_listed_before_its_start_was_recorded_is_listed_ready_lat
         try:
             (early,) = await other.runs()
             assert early.state is ServerState.FAILED
-            assert await other.has_unknown_runs(), "an open screen must look again"
+            assert await other.has_unread_runs(), "an open screen must look again"
             for name in recorded:
                 (directory / f"{name}.later").rename(directory / name)
             (later,) = await other.runs()
             assert (later.state, later.pid) == (ServerState.READY, run.pid)
-            assert not await other.has_unknown_runs()
+            assert not await other.has_unread_runs()
             assert (await other.stop(run.run_id)).state is ServerState.STOPPED
         finally:
             await other.close()

@@ -125,12 +125,12 @@ def test_foreign_requests_beside_a_failed_one_are_foreign() -> None:
     e = replace(e, requests_finished=900, prompt_tokens=90_000, generation_tokens=26_000)
     e = replace(e, running_max=4, in_flight_median=4.0)
     said = engine_counters.describe_load_of_other_clients(
-        e, 200, 20_000, 6_000, 4, uncounted_tokens=(200, 40)
+        e, 200, 20_000, 6_000, 4, uncounted_prompt_and_output_tokens=(200, 40)
     )
     assert said is not None and said.startswith("somebody else's requests were 78 % of the tokens")
     own = replace(e, requests_finished=210, prompt_tokens=22_000, generation_tokens=6_390)
     assert engine_counters.describe_load_of_other_clients(own, 200, 20_000, 6_000, 4) is not None
-    failed = {"uncounted_tokens": (2_000, 400)}
+    failed = {"uncounted_prompt_and_output_tokens": (2_000, 400)}
     assert (
         engine_counters.describe_load_of_other_clients(own, 200, 20_000, 6_000, 4, **failed) is None
     )
@@ -193,7 +193,7 @@ def test_sglang_looks_every_prompt_token_up() -> None:
     ],
 )
 def test_whose_page_it_is(page: str, engine: str | None) -> None:
-    found = metrics.engine_of_page(page)
+    found = metrics.engine_of_metrics_page(page)
     assert (found.name if found else None) == engine
 
 

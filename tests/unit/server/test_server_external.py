@@ -99,7 +99,7 @@ def test_a_run_of_workbench_is_none(by_hand: subprocess.Popen[bytes]) -> None:
     wait_for(port)
     assert not [
         s
-        for s in asyncio.run(find_external_servers(LocalHost(), known_ports=[port]))
+        for s in asyncio.run(find_external_servers(LocalHost(), own_run_ports=[port]))
         if s.port == port
     ]
 
@@ -126,13 +126,13 @@ def test_a_second_look_reads_only_what_is_new(
 ) -> None:
     wait_for(by_hand.port)  # type: ignore[attr-defined]
     asked: list[int] = []
-    ask = external_servers._read_models
+    ask = external_servers._with_served_models
 
     async def counted(host: LocalHost, server: FoundServer) -> FoundServer | None:
         asked.append(server.port)
         return await ask(host, server)
 
-    monkeypatch.setattr(external_servers, "_read_models", counted)
+    monkeypatch.setattr(external_servers, "_with_served_models", counted)
 
     async def looks() -> None:
         servers = ExternalServers(LocalHost())

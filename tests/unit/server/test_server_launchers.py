@@ -70,7 +70,7 @@ def test_every_launcher_has_options_and_a_module() -> None:
 
 
 def test_every_launcher_can_do_all_that_the_protocol_names() -> None:
-    """Launchers of jobs had no `restart`, and `installed_unit` under another name: mypy does not
+    """Launchers of jobs had no `restart`, and `installed_unit_name` under another name: mypy does not
     see launchers, because their modules are imported by name."""
     members = {*vars(Launcher), *Launcher.__annotations__}
     public = {name for name in members if not name.startswith("_")}
@@ -133,7 +133,7 @@ def test_a_unit_is_removed_only_when_none_of_its_runs_lives(
 
     async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         first = await ready(supervisor, make())
-        assert supervisor.installed_unit(first.run_id) == "standin.service"
+        assert supervisor.installed_unit_name(first.run_id) == "standin.service"
         with pytest.raises(ServerError, match="is alive"):
             await supervisor.uninstall_and_list_removed(first.run_id)
         await supervisor.stop(first.run_id)

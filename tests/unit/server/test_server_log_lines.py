@@ -59,7 +59,7 @@ def test_an_endless_progress_bar_stays_small() -> None:
     assembler = LineAssembler()
     for percent in range(20_000):
         assembler.feed(f"\rCapturing CUDA graphs: {percent / 200:.1f}%".encode())
-    assert assembler.pending_bytes < 70_000
+    assert assembler.pending_byte_count < 70_000
     assert assembler.feed(b"\n") == ["Capturing CUDA graphs: 100.0%"]
 
 
@@ -67,7 +67,7 @@ def test_a_line_without_end_is_given_out_in_pieces() -> None:
     assembler = LineAssembler(limit=1000)
     given_out = [line for _ in range(10) for line in assembler.feed(b"x" * 400)]
     assert given_out == ["x" * 1200, "…", "…"]
-    assert assembler.pending_bytes == 400
+    assert assembler.pending_byte_count == 400
 
 
 @pytest.mark.parametrize("cut", (900, 958, 959, 960, 970, 975, 982, 990, 1009))

@@ -23,10 +23,10 @@ from workbench.server.log_patterns import (
     LogPattern,
     LogScan,
     explain_line,
+    explain_lines,
     first_error,
-    lines_without_numbers,
-    match_lines,
     patterns_of_engine,
+    remove_numbers_from_lines,
     strip_log_prefix,
     stuck_start_findings,
 )
@@ -39,7 +39,7 @@ def lines(name: str) -> list[str]:
 
 
 def feed(scan: LogScan, batch: list[str], first: int | None) -> None:
-    scan.search_new_lines(batch, lines_without_numbers(batch), first)
+    scan.search_new_lines(batch, remove_numbers_from_lines(batch), first)
 
 
 @pytest.mark.parametrize("pattern", patterns_of_engine(), ids=lambda p: p.id)
@@ -48,7 +48,7 @@ def test_each_pattern_finds_its_sample_through_the_prefilter(pattern) -> None:  
     noise = ["INFO nothing here", "(Worker pid=1) INFO 11-21 00:30:10 [x.py:1] loading"]
     for before in (noise, ["x" * 5000]):
         text = [*before, pattern.sample.upper() if before is noise else pattern.sample, *noise]
-        found = [f for f in match_lines(text, engine) if f.code == f"log.{pattern.id}"]
+        found = [f for f in explain_lines(text, engine) if f.code == f"log.{pattern.id}"]
         if pattern.only_last:
             assert (
                 not found
@@ -78,15 +78,15 @@ def test_ids_are_unique_and_texts_are_for_people() -> None:
 def test_healthy_logs_raise_no_alarm(name: str, engine: str | None) -> None:
     assert len(lines(name)) > 30
     assert [
-        f for f in match_lines(lines(name), engine) if f.level in (Level.ERROR, Level.WARN)
+        f for f in explain_lines(lines(name), engine) if f.level in (Level.ERROR, Level.WARN)
     ] == []
     assert first_error(lines(name), engine) is None
 
 
 def test_a_pattern_of_another_engine_is_not_applied() -> None:
     line = ["WARNING Cudagraph is disabled under eager mode"]
-    assert [f.code for f in match_lines(line, "vllm")] == ["log.eager"]
-    assert match_lines(line, "sglang") == () and len(match_lines(line)) == 1
+    assert [f.code for f in explain_lines(line, "vllm")] == ["log.eager"]
+    assert explain_lines(line, "sglang") == () and len(explain_lines(line)) == 1
 
 
 def test_findings_come_in_the_order_of_the_lines_and_once_each() -> None:
@@ -94,7 +94,7 @@ def test_findings_come_in_the_order_of_the_lines_and_once_each() -> None:
         "OSError: [Errno 98] Address already in use",
         "torch.OutOfMemoryError: CUDA out of memory.",
     ] * 3
-    assert [f.code for f in match_lines(text)] == ["log.port-taken", "log.cuda-oom"]
+    assert [f.code for f in explain_lines(text)] == ["log.port-taken", "log.cuda-oom"]
 
 
 def test_real_failures_of_llama_cpp() -> None:
@@ -104,14 +104,16 @@ def test_real_failures_of_llama_cpp() -> None:
         error is not None
         and ("failed to open GGUF file 'tiny.gguf' (No such file or directory)") in error
     )
-    assert [f.code for f in by_severity(match_lines(missing, "llamacpp"))] == [
+    assert [f.code for f in by_severity(explain_lines(missing, "llamacpp"))] == [
         "log.gguf-load",
         "log.llama-open-api",
     ]
     assert first_error(taken, "llamacpp") == (
         "start: couldn't bind HTTP server socket, hostname: 127.0.0.1, port: 8973"
     )
-    assert [f.code for f in by_severity(match_lines(taken, "llamacpp"))][:1] == ["log.bind-failed"]
+    assert [f.code for f in by_severity(explain_lines(taken, "llamacpp"))][:1] == [
+        "log.bind-failed"
+    ]
 
 
 def test_a_server_ended_while_starting_shows_no_error() -> None:
@@ -287,7 +289,7 @@ def test_shapes_of_errors(text: list[str], expected: str) -> None:
 def test_lines_that_are_no_errors(text: list[str]) -> None:
     assert (
         first_error(text) is None
-        and [f for f in match_lines(text) if f.level is not Level.INFO] == []
+        and [f for f in explain_lines(text) if f.level is not Level.INFO] == []
     )
 
 
@@ -324,7 +326,7 @@ def test_lines_made_to_match_the_prefilter_are_searched_in_one_pass() -> None:
     nasty = [
         "unsupported out of memory is not supported version mismatch " + "NCCL gloo " * 300
     ] * 50
-    assert match_lines(nasty) == match_lines(nasty[:1])
+    assert explain_lines(nasty) == explain_lines(nasty[:1])
 
 
 @pytest.mark.parametrize(
@@ -433,7 +435,7 @@ def test_the_lines_that_the_write_ups_name(line: str, code: str) -> None:
     ],
 )
 def test_lines_that_were_explained_wrongly(line: str, codes: list[str]) -> None:
-    assert [one.code.removeprefix("log.") for one in match_lines([line])][:1] == codes
+    assert [one.code.removeprefix("log.") for one in explain_lines([line])][:1] == codes
 
 
 def test_a_lost_connection_of_nccl_is_never_the_cause_beside_an_error() -> None:
@@ -441,7 +443,7 @@ def test_a_lost_connection_of_nccl_is_never_the_cause_beside_an_error() -> None:
         "w:1:2 [7] socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer n1<5>",
         "w:1:2 [3] init.cc:1077 NCCL WARN Cuda failure 'initialization error'",
     ]
-    found = by_severity(match_lines(text))
+    found = by_severity(explain_lines(text))
     assert [one.code for one in found] == ["log.nccl-cuda-error", "log.nccl-connection"]
     assert first_error(text) == strip_log_prefix(text[1])
 
@@ -458,7 +460,7 @@ def test_a_lost_connection_of_nccl_is_never_the_cause_beside_an_error() -> None:
     ],
 )
 def test_quoted_texts_are_no_findings(line: str) -> None:
-    assert match_lines([line]) == ()
+    assert explain_lines([line]) == ()
 
 
 @pytest.mark.parametrize(
@@ -483,20 +485,20 @@ def test_quoted_texts_are_no_findings(line: str) -> None:
     ],
 )
 def test_lines_of_servers_that_run_are_never_causes(line: str) -> None:
-    assert Level.ERROR not in {found.level for found in match_lines([line])}
+    assert Level.ERROR not in {found.level for found in explain_lines([line])}
 
 
 def test_a_growing_log_gives_each_finding_once_with_its_line() -> None:
     scan = LogScan("vllm")
     feed(scan, ["INFO start", "WARNING Enforce eager set, disabling torch.compile"], 1)
-    assert [(f.code, f.line) for f in scan.findings_to_act_on] == [("log.eager", 2)]
+    assert [(f.code, f.line) for f in scan.findings_above_info] == [("log.eager", 2)]
     feed(
         scan,
         [f"INFO {n} requests é" for n in range(3)]
         + ["WARNING Enforce eager set", "NCCL initialization failed"],
         3,
     )
-    assert [(f.code, f.line) for f in scan.findings_to_act_on] == [
+    assert [(f.code, f.line) for f in scan.findings_above_info] == [
         ("log.nccl-init", 7),
         ("log.eager", 2),
     ]
@@ -560,12 +562,12 @@ def test_a_growing_log_finds_what_a_whole_log_has(text: list[str], size: int) ->
     scan = LogScan()
     for start in range(0, len(text), size):
         feed(scan, text[start : start + size], start + 1)
-    assert {f.code for f in scan.found} == {f.code for f in match_lines(text)}
+    assert {f.code for f in scan.found} == {f.code for f in explain_lines(text)}
 
 
 @given(st.lists(st.text(max_size=60), max_size=8), st.sampled_from([None, "vllm", "nothing"]))
 def test_any_lines_are_answered(text: list[str], engine: str | None) -> None:
-    for finding in match_lines(text, engine):
+    for finding in explain_lines(text, engine):
         assert finding.code.startswith("log.")
     error = first_error(text, engine)
     assert error is None or (error and len(error) <= 500)
@@ -597,7 +599,7 @@ CHANGES = [  # of lines that name a value, or that no sample has
 
 @pytest.mark.parametrize(("engine", "line", "changes"), CHANGES)
 def test_the_fix_of_a_line_is_also_data(engine: str | None, line: str, changes: str) -> None:
-    (found,) = match_lines([line], engine)
+    (found,) = explain_lines([line], engine)
     assert " ".join(change.option_text for change in found.changes) == changes
 
 
@@ -728,15 +730,15 @@ def test_the_line_that_explains_a_failure_is_found_and_explained(
 ) -> None:
     found = first_error(text, engine)
     assert found is not None and found.startswith(error)
-    errors = [f.code for f in match_lines(text, engine) if f.level is Level.ERROR]
+    errors = [f.code for f in explain_lines(text, engine) if f.level is Level.ERROR]
     assert errors[:1] == ([f"log.{code}"] if code else [])
 
 
 def test_a_fatal_error_of_a_kernel_that_runs_is_none_of_a_compiler() -> None:
     running = "/src/ggml/src/ggml-cuda/fattn.cu:579: fatal error"
-    assert [f.code for f in match_lines([running], "llamacpp")] == ["log.ggml-fatal"]
+    assert [f.code for f in explain_lines([running], "llamacpp")] == ["log.ggml-fatal"]
     compiled = "/x/csrc/kernel.cuh:12:10: fatal error: cuda.h: No such file or directory"
-    assert [f.code for f in match_lines([compiled], "llamacpp")] == ["log.headers-missing"]
+    assert [f.code for f in explain_lines([compiled], "llamacpp")] == ["log.headers-missing"]
 
 
 def test_a_lack_of_gpu_memory_gets_the_flags_of_its_own_engine() -> None:
@@ -748,7 +750,7 @@ def test_a_lack_of_gpu_memory_gets_the_flags_of_its_own_engine() -> None:
         "tabbyapi": "cache_size",
     }
     for engine, flag in flags.items():
-        (finding,) = match_lines([line], engine)
+        (finding,) = explain_lines([line], engine)
         assert finding.fix is not None and flag in finding.fix
         assert not any(other in finding.fix for name, other in flags.items() if name != engine)
 
@@ -760,12 +762,12 @@ def test_a_missing_tool_is_not_a_missing_engine() -> None:
         "/bin/sh: 1: numactl: not found": "log.tool-missing",
     }
     for line, code in codes.items():
-        assert [finding.code for finding in match_lines([line], "vllm")] == [code]
+        assert [finding.code for finding in explain_lines([line], "vllm")] == [code]
 
 
 def test_the_number_in_the_line_becomes_the_change() -> None:
     line = "ValueError: max_num_seqs (1024) exceeds available Mamba cache blocks (969)."
-    (finding,) = match_lines([line], "vllm")
+    (finding,) = explain_lines([line], "vllm")
     assert [change.option_text for change in finding.changes] == ["--set max-num-seqs=969"]
 
 
@@ -814,7 +816,7 @@ def test_lines_of_public_threads_are_explained_or_left_alone(
 ) -> None:
     """The lines stand in the threads that the patterns name; their neighbours are something else,
     of which at most the kind is named."""
-    found = [f.code for f in match_lines([line], engine) if f.level in (Level.ERROR, Level.WARN)]
+    found = [f.code for f in explain_lines([line], engine) if f.level in (Level.ERROR, Level.WARN)]
     assert [c for c in found if not c.startswith("log.error-")] == ([code] if code else [])
     assert len(found) <= 1
 
@@ -828,7 +830,7 @@ def codes_told(text: list[str], engine: str = "vllm") -> list[str]:
     feed(scan, text, 1)
     log.add_lines(text)
     told = [f.code for f in log.findings if f.level is not Level.INFO]
-    assert told == [f.code for f in scan.findings_to_act_on]
+    assert told == [f.code for f in scan.findings_above_info]
     return told
 
 
@@ -875,7 +877,7 @@ def test_errors_after_the_first_one_are_not_told_by_their_kinds() -> None:
 )
 @pytest.mark.parametrize("engine", ["vllm", "sglang", None])
 def test_warnings_source_and_settings_in_force_are_no_errors(line: str, engine: str | None) -> None:
-    assert match_lines([line], engine) == ()
+    assert explain_lines([line], engine) == ()
 
 
 SEGFAULT = (

@@ -15,7 +15,7 @@ from support.scripted_server import FIN, RST, SILENCE, ScriptedServer
 from workbench import engines
 from workbench.model.server_run import EngineMetrics
 from workbench.server import metrics
-from workbench.server.kept_connection import KeptConnection
+from workbench.server.kept_connection import KeepAliveConnection
 from workbench.server.small_requests import make_asker, make_getter
 
 # The shape of vLLM's page with two data-parallel engines: same names, one series per engine and per
@@ -148,7 +148,7 @@ def endless() -> Iterator[bytes]:
 )
 def test_a_page_that_does_not_end_or_is_garbage_gives_the_reason(answer: Any, reason: str) -> None:
     async def go(url: str) -> EngineMetrics:
-        with closing(KeptConnection(url)) as kept:
+        with closing(KeepAliveConnection(url)) as kept:
             return await metrics.fetch_metrics(kept.get, engines.get_engine("vllm"), timeout_s=0.5)
 
     with ScriptedServer(answer) as server:
@@ -166,7 +166,7 @@ def test_a_page_is_utf_8_whatever_codec_the_server_names(charset: str) -> None:
     )
 
     async def go(url: str) -> EngineMetrics:
-        with closing(KeptConnection(url)) as kept:
+        with closing(KeepAliveConnection(url)) as kept:
             return await metrics.fetch_metrics(kept.get, engines.get_engine("vllm"), timeout_s=5.0)
 
     with ScriptedServer(lambda request, n: [head.encode(), page, FIN]) as server:

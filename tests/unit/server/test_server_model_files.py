@@ -13,7 +13,7 @@ from support import tiny_gguf
 from workbench.hosts.local import LocalHost
 from workbench.model.flags import FlagSetting
 from workbench.model.plan import LaunchPlan, ModelFacts
-from workbench.server.model_files import read_facts
+from workbench.server.model_files import read_model_facts
 
 CONFIG = {
     "num_hidden_layers": 2,
@@ -28,7 +28,9 @@ EMBEDDING = 1000 * 64 * 2
 
 def read(model: str, env: dict[str, str] | None = None, revision: str | None = None) -> ModelFacts:
     flags = (FlagSetting("revision", revision),) if revision else ()
-    return asyncio.run(read_facts(LocalHost(), LaunchPlan("vllm", model, flags=flags), env or {}))
+    return asyncio.run(
+        read_model_facts(LocalHost(), LaunchPlan("vllm", model, flags=flags), env or {})
+    )
 
 
 def shard(path: Path, size: int, *tensors: str) -> None:

@@ -12,7 +12,7 @@ from support.userland import UserlandHost
 from workbench.hosts.local import LocalHost
 from workbench.model.flags import FlagSetting, Origin
 from workbench.model.plan import LaunchPlan
-from workbench.server.model_fingerprint import ModelBytes, identify_model
+from workbench.server.model_fingerprint import ModelFingerprint, identify_model
 
 MIB = 1 << 20
 
@@ -23,7 +23,7 @@ def look(
     workdir: str | None = None,
     started: float | None = None,
     **env: str,
-) -> ModelBytes:
+) -> ModelFingerprint:
     settings = tuple(FlagSetting(n, v, Origin.EDITED) for n, v in (flags or {}).items())
     plan = LaunchPlan("vllm", model, flags=settings)
     return asyncio.run(identify_model(LocalHost(), plan, env, workdir, started_unix_s=started))

@@ -21,7 +21,7 @@ from support.scripted_server import ScriptedServer
 
 from workbench import engines
 from workbench.server import readiness, text_probe
-from workbench.server.readiness import Answer
+from workbench.server.readiness import ReadinessResult
 
 MODELS = {"object": "list", "data": [{"id": "tiny", "object": "model"}]}
 TEXT = {"choices": [{"text": "The code word is maple."}], "usage": {"completion_tokens": 6}}
@@ -70,9 +70,9 @@ class Server:
         self.url = f"http://127.0.0.1:{self.http.server_port}"
         threading.Thread(target=self.http.serve_forever, args=(0.05,), daemon=True).start()
 
-    def ask(self, api_key: str | None = None, first_timeout_s: float = 5.0) -> Answer:
-        async def go() -> Answer:
-            with closing(readiness.connection(self.url, api_key)) as connection:
+    def ask(self, api_key: str | None = None, first_timeout_s: float = 5.0) -> ReadinessResult:
+        async def go() -> ReadinessResult:
+            with closing(readiness.make_request_connection(self.url, api_key)) as connection:
                 return await readiness.check_readiness(
                     connection.ask, engines.get_engine("vllm"), first_timeout_s=first_timeout_s
                 )
@@ -91,7 +91,7 @@ def server() -> Iterator[Server]:
 
 def test_ready_is_health_and_model_and_answers(server: Server) -> None:
     answer = server.ask()
-    assert answer.ready
+    assert answer.is_ready
     assert (answer.model, answer.reason) == ("tiny", None)
     first = ["/health", "/v1/models", "/v1/chat/completions"]
     assert [path for path, _, _ in server.asked][:3] == first
@@ -103,9 +103,9 @@ def test_a_server_becomes_ready_without_httpx(server: Server) -> None:
     """It takes 5 MiB of the screen's memory."""
     code = (
         "import asyncio, sys; from workbench import engines; from workbench.server import readiness, "
-        "supervisor; connection = readiness.connection(sys.argv[1]); "
+        "supervisor; connection = readiness.make_request_connection(sys.argv[1]); "
         "answer = asyncio.run(readiness.check_readiness(connection.ask, engines.get_engine('vllm'), "
-        "first_timeout_s=20)); print(answer.ready, 'httpx' in sys.modules, 'ssl' in sys.modules)"
+        "first_timeout_s=20)); print(answer.is_ready, 'httpx' in sys.modules, 'ssl' in sys.modules)"
     )
     # as the program does it, where asyncio does not load ssl
     hidden = (
@@ -121,14 +121,14 @@ def test_a_server_becomes_ready_without_httpx(server: Server) -> None:
 
 
 def test_each_request_says_in_the_access_log_that_workbench_asks(server: Server) -> None:
-    assert server.ask().ready
+    assert server.ask().is_ready
     assert set(server.queries) == {"asked_by=workbench"}
 
 
 def test_a_server_that_asks_for_a_key_is_alive(server: Server) -> None:
     async def asked(status: int) -> str | None:
         server.replies["/v1/models"] = (status, {"error": "Unauthorized"})
-        with closing(readiness.connection(server.url)) as connection:
+        with closing(readiness.make_request_connection(server.url)) as connection:
             return await readiness.find_readiness_problem(
                 connection.get, engines.get_engine("sglang").alive_path
             )
@@ -166,7 +166,7 @@ def test_the_first_unanswered_question_is_named(
 ) -> None:
     server.replies[path] = reply
     answer = server.ask()
-    assert not answer.ready
+    assert not answer.is_ready
     assert answer.reason is not None
     assert reason in answer.reason
     assert server.asked[-1][0] == path
@@ -186,7 +186,7 @@ def test_a_server_without_an_answer_is_not_ready(
     for path in ("/v1/completions", "/v1/chat/completions"):
         server.replies[path] = reply
     answer = server.ask()
-    assert not answer.ready and answer.reason is not None
+    assert not answer.is_ready and answer.reason is not None
     assert f"/v1/chat/completions returned no answer {reason}" in answer.reason
     assert f"/v1/completions returned no answer {reason}" in answer.reason
 
@@ -197,7 +197,7 @@ def test_an_engine_without_a_chat_template_gets_a_plain_request(
 ) -> None:
     server.replies["/v1/chat/completions"] = (status, {"error": {"message": "no chat template"}})
     answer = server.ask()
-    assert answer.ready and answer.text is not None
+    assert answer.is_ready and answer.text is not None
     assert answer.text.endpoint == "completions"
 
 
@@ -211,15 +211,15 @@ def test_an_answer_that_never_comes_is_not_ready(server: Server) -> None:
 def test_a_server_that_requires_a_key_gets_it(server: Server) -> None:
     server.replies["/v1/models"] = (401, {"error": "Unauthorized"})
     answer = server.ask()
-    assert (answer.ready, answer.needs_key) == (False, True)
+    assert (answer.is_ready, answer.needs_key) == (False, True)
     server.replies["/v1/models"] = GOOD["/v1/models"]
     server.ask(api_key="geheim")
     assert server.asked[-1][2] == "Bearer geheim"
 
 
 def test_a_port_without_listener_is_not_ready() -> None:
-    async def go() -> Answer:
-        with closing(readiness.connection("http://127.0.0.1:9")) as connection:
+    async def go() -> ReadinessResult:
+        with closing(readiness.make_request_connection("http://127.0.0.1:9")) as connection:
             return await readiness.check_readiness(
                 connection.ask, engines.get_engine("vllm"), first_timeout_s=1
             )
@@ -246,7 +246,7 @@ WITHOUT_END = {
 
 def _asked(steps: Callable[[], Iterable[bytes | str]]) -> tuple[int | None, list[str]]:
     async def go(url: str) -> tuple[int | None, list[str]]:
-        with closing(readiness.connection(url)) as connection:
+        with closing(readiness.make_request_connection(url)) as connection:
             return await readiness.read_status_and_model_names(connection.get, "/v1/models", 0.3)
 
     with ScriptedServer(lambda *_: steps()) as scripted:

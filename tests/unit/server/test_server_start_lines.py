@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from workbench import engines
 from workbench.engines.base import Engine
-from workbench.server.log_patterns import lines_without_numbers
+from workbench.server.log_patterns import remove_numbers_from_lines
 from workbench.server.start_lines import StartLines
 
 SAID = [
@@ -37,10 +37,10 @@ def test_only_new_forms_are_searched(name: str, lines: list[str], size: int) -> 
     engine = engines.get_engine(name)
     searched, quick = StartLines(engine, None), StartLines(engine, None)
     for line in lines:
-        searched.update_if_line_reports(line)
+        searched.update_if_start_fact_found(line)
     for start in range(0, len(lines), size):
         batch = lines[start : start + size]
-        quick.search_new_lines(batch, lines_without_numbers(batch))
+        quick.search_new_lines(batch, remove_numbers_from_lines(batch))
     assert (quick.phase, quick.version, quick.port) == (
         searched.phase,
         searched.version,
@@ -60,5 +60,5 @@ def test_a_busy_log_costs_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
             f"INFO [loggers.py:{n}] Engine 000: {n % 997} tokens/s"
             for n in range(2000 * second, 2000 * second + 2000)
         ]
-        start.search_new_lines(batch, lines_without_numbers(batch))
+        start.search_new_lines(batch, remove_numbers_from_lines(batch))
     assert len(counts) == 1

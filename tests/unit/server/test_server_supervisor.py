@@ -284,7 +284,7 @@ def test_a_ready_server_is_read_again_only_after_a_change(
         return await status_of(host, run_dir, **options)
 
     compared: list[bool] = []
-    has_changed = Supervisor._has_changed
+    has_changed = Supervisor._needs_full_reading
 
     async def compare(self: Supervisor, run: WatchedRun) -> bool:
         compared.append(await has_changed(self, run))
@@ -293,7 +293,7 @@ def test_a_ready_server_is_read_again_only_after_a_change(
     monkeypatch.setattr(module, "_OTHER_FULL_READ_INTERVAL_S", 0.0)
     monkeypatch.setattr(module, "_READY_INTERVAL_S", 0.05)
     monkeypatch.setattr(module.detached_process, "read_status", counted)
-    monkeypatch.setattr(Supervisor, "_has_changed", compare)
+    monkeypatch.setattr(Supervisor, "_needs_full_reading", compare)
 
     async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, make())

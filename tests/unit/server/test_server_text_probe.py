@@ -13,7 +13,7 @@ from support.text_engine import TextEngine
 
 from workbench import engines
 from workbench.server import readiness, text_probe
-from workbench.server.readiness import Answer
+from workbench.server.readiness import ReadinessResult
 from workbench.server.small_requests import Reply
 
 SOUND = {
@@ -53,9 +53,9 @@ def slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_probe, "LONGER_ANSWERS_S", 3600.0)
 
 
-def _ask(url: str, first_timeout_s: float = 10.0) -> Answer:
-    async def go() -> Answer:
-        with closing(readiness.connection(url)) as connection:
+def _ask(url: str, first_timeout_s: float = 10.0) -> ReadinessResult:
+    async def go() -> ReadinessResult:
+        with closing(readiness.make_request_connection(url)) as connection:
             engine = engines.get_engine("vllm")
             return await readiness.check_readiness(
                 connection.ask, engine, first_timeout_s=first_timeout_s
@@ -101,7 +101,7 @@ def test_a_slow_server_costs_a_limited_time_and_is_not_called_bad(
     assert "8 of 8 requests that were sent at once were refused or had no answer" in text.unjudged
 
 
-def _asked(kind: str) -> Answer:
+def _asked(kind: str) -> ReadinessResult:
     with TextEngine(kind) as engine:
         return _ask(engine.url)
 
@@ -109,7 +109,7 @@ def _asked(kind: str) -> Answer:
 @pytest.mark.parametrize("kind", SOUND)
 def test_sound_text_is_no_problem(kind: str) -> None:
     answer = _asked(kind)
-    assert answer.ready and answer.text is not None
+    assert answer.is_ready and answer.text is not None
     endpoint, excerpt = SOUND[kind]
     assert (answer.text.problem, answer.text.notes, answer.text.unjudged) == ("", (), "")
     assert answer.text.endpoint == endpoint
@@ -122,7 +122,7 @@ def test_sound_text_is_no_problem(kind: str) -> None:
 @pytest.mark.parametrize("kind", PROBLEMS)
 def test_garbage_is_a_problem_and_the_server_can_be_used(kind: str) -> None:
     answer = _asked(kind)
-    assert answer.ready and answer.text is not None
+    assert answer.is_ready and answer.text is not None
     code, excerpt = PROBLEMS[kind]
     assert answer.text.code == code, answer.text
     assert answer.text.problem
@@ -178,7 +178,9 @@ async def _probe(say: Say) -> tuple[text_probe.Probe, int]:
         return Reply(200, {"model": "tiny", "choices": [choice], "usage": usage})
 
     too_long = engines.get_engine("vllm").too_long_answer
-    found = await text_probe.probe_text(ask, "tiny", first_timeout_s=10.0, too_long=too_long)
+    found = await text_probe.probe_text(
+        ask, "tiny", first_timeout_s=10.0, too_long_pattern=too_long
+    )
     return found, asked
 
 
@@ -231,7 +233,7 @@ async def _probe_with_context(engine: str, most_tokens: int) -> text_probe.Probe
         return Reply(200, {"model": "tiny", "choices": [choice]})
 
     too_long = engines.get_engine(engine).too_long_answer
-    return await text_probe.probe_text(ask, "tiny", first_timeout_s=10.0, too_long=too_long)
+    return await text_probe.probe_text(ask, "tiny", first_timeout_s=10.0, too_long_pattern=too_long)
 
 
 @pytest.mark.parametrize("engine", TOO_LONG)

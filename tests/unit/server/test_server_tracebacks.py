@@ -11,7 +11,7 @@ import pytest
 from workbench.model.findings import Finding, Level
 from workbench.server import log_patterns
 from workbench.server.explained_log import ExplainedLog
-from workbench.server.log_patterns import LogScan, lines_without_numbers
+from workbench.server.log_patterns import LogScan, remove_numbers_from_lines
 
 BEGIN = "Traceback (most recent call last):"
 HANDLING = "During handling of the above exception, another exception occurred:"
@@ -31,10 +31,10 @@ def told(text: list[str], engine: str | None = None) -> tuple[Finding, ...]:
     log, scan = ExplainedLog(engine), LogScan(engine)
     log.add_lines(text)
     for number, line in enumerate(text, 1):
-        scan.search_new_lines([line], lines_without_numbers([line]), number)
+        scan.search_new_lines([line], remove_numbers_from_lines([line]), number)
     found = tuple(one for one in log.findings if one.level in (Level.ERROR, Level.WARN))
     assert [(one.code, one.text) for one in found] == [
-        (one.code, one.text) for one in scan.findings_to_act_on if one.level is not Level.HINT
+        (one.code, one.text) for one in scan.findings_above_info if one.level is not Level.HINT
     ]
     return found
 
@@ -418,7 +418,7 @@ def test_lines_of_one_form_and_binary_lines_are_searched_once_or_not_at_all(
     log.add_lines([])
     log.add_lines(["\ufffd" * 40 + "CUDA out of memory"])
     (found,) = log.findings
-    assert (log.count(found), found.line, len(searched)) == (500, 1, 1)
+    assert (log.count_lines_of(found), found.line, len(searched)) == (500, 1, 1)
 
 
 def test_the_directory_of_whoever_built_llama_cpp_names_no_part() -> None:

@@ -152,7 +152,7 @@ def test_a_real_start_that_was_stopped_by_a_signal_is_named(
         try:
             named = asyncio.ensure_future(supervisor.wait(run_id, is_spinning, READY_S))
             while not named.done():
-                supervisor.note_gpu_samples([sample(0, SPINS(0)), sample(1, SPINS(0))])
+                supervisor.record_gpu_samples([sample(0, SPINS(0)), sample(1, SPINS(0))])
                 await asyncio.wait([named], timeout=0.05)
             now = named.result()
         finally:
@@ -173,7 +173,7 @@ def test_a_session_gives_each_reading_of_the_gpus_to_its_supervisor(
 ) -> None:
     session = Session(LocalHost())
     heard: list[tuple[GpuSample, ...]] = []
-    monkeypatch.setattr(session.servers.supervisor, "note_gpu_samples", heard.append)
+    monkeypatch.setattr(session.servers.supervisor, "record_gpu_samples", heard.append)
     gpus = (sample(0, SPINS(0)),)
     session.servers.forward_gpu_reading(Telemetry(0.0, 0.0, DriverInfo(), HostSample(), (), gpus))
     assert heard == [gpus] and session.servers.forward_gpu_reading in session.telemetry.on_reading

@@ -7,7 +7,12 @@ from support.fake_runs import Make, ready
 from support.serving import supervised
 
 from workbench.model.server_run import ServerState, ServerStatus
-from workbench.server.start_times import FIRST_PHASE, PhaseClock, format_start_duration, phase_name
+from workbench.server.start_times import (
+    FIRST_PHASE,
+    PhaseClock,
+    format_start_duration,
+    phase_without_numbers,
+)
 from workbench.server.supervisor import ServerEvent, Supervisor
 
 
@@ -38,7 +43,7 @@ def run(
     ],
 )
 def test_a_phase_has_one_name_whatever_its_numbers(phase: str, name: str) -> None:
-    assert phase_name(phase) == name
+    assert phase_without_numbers(phase) == name
 
 
 def test_the_clock_gives_each_phase_its_seconds() -> None:
@@ -50,7 +55,7 @@ def test_the_clock_gives_each_phase_its_seconds() -> None:
         (124.0, "compiling"),
         (125.0, "loading weights 100 %"),  # of a second rank
     ):
-        clock.note_phase(phase, at_s)
+        clock.record_phase(phase, at_s)
     assert clock.phase_durations(150.0) == (
         (FIRST_PHASE, 4.0),
         ("loading weights", 20.0),
@@ -66,9 +71,12 @@ def test_a_start_that_took_longer_names_the_phase() -> None:
         " in 95.0 s (loading weights 60 s, compiling 31 s), 40 s longer than the start before: "
         "loading weights 60 s instead of 20 s"
     )
-    assert format_start_duration(before, [now, before]).endswith(
+    faster = run(4, 55.0, ("loading weights", 20.0), ("compiling", 30.0))
+    assert format_start_duration(faster, [faster, now]).endswith(
         "40 s less than the start before: loading weights 20 s instead of 60 s"
     )
+    # a start of today is not the one before a start of yesterday
+    assert "than the start before" not in format_start_duration(before, [now, before])
     assert format_start_duration(run(4, 58.0), [before]) == " in 58.0 s"  # nearly as long
     assert (
         format_start_duration(run(4, 95.0), [before])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from workbench.hosts.local import LocalHost
-from workbench.server.state_disk import check_free_space, check_state_directory
+from workbench.server.state_disk import check_state_directory, state_directory_findings
 
 
 @pytest.fixture
@@ -47,6 +47,8 @@ def test_a_small_a_full_and_a_read_only_disk_are_named(disk: Path) -> None:
 
 def test_a_large_or_unknown_disk_gives_no_finding() -> None:
     assert (
-        check_free_space("/state", "yes", 2 << 20) == check_free_space("/state", "yes", None) == []
+        state_directory_findings("/state", "yes", 2 << 20)
+        == state_directory_findings("/state", "yes", None)
+        == []
     )
-    assert check_free_space("/state", "", None) == []
+    assert state_directory_findings("/state", "", None) == []

@@ -11,7 +11,7 @@ from support.text_engine import TextEngine
 
 from workbench.model.answer_text import TextReport, features_of_answers
 from workbench.model.bench import BenchResult
-from workbench.server.model_fingerprint import ModelBytes
+from workbench.server.model_fingerprint import ModelFingerprint
 from workbench.session.bench.benchmark_load import ServerUnderTest
 from workbench.session.bench.earlier_results import (
     TokenizerIdentity,
@@ -92,7 +92,7 @@ def test_a_server_that_others_started_is_known_by_its_address() -> None:
     spec = stored(1, HERE).spec
     servers = [ServerUnderTest("local", address=f"http://127.0.0.1:{port}") for port in (1, 2, 1)]
     one, other, again = (
-        tokenizer_of_server(server, spec, ModelBytes(None, ""), simulated=False)
+        tokenizer_of_server(server, spec, ModelFingerprint(None, ""), simulated=False)
         for server in servers
     )
     assert not one.may_equal(other) and one.may_equal(again)

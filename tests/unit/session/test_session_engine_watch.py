@@ -39,7 +39,7 @@ ASKED = """
 import asyncio, sys
 from workbench import engines
 from workbench.model.bench import BenchSpec
-from workbench.server.kept_connection import open_kept_connection
+from workbench.server.kept_connection import open_keep_alive_connection
 from workbench.server.tokenizer import Tokenizer
 from workbench.session.bench import bench
 from workbench.session.bench.engine_watch import EngineWatch
@@ -47,7 +47,7 @@ from workbench.session.servers import server_address
 
 async def go(url):
     served = await server_address.read_served_models(url, BenchSpec(url, ""))
-    async with open_kept_connection(url, None, None) as ask:
+    async with open_keep_alive_connection(url, None, None) as ask:
         watch = EngineWatch(ask, None)
         await watch.read_counters_before_load()
         await Tokenizer(ask, engines.get_engine("vllm"), served.model).count_tokens({"prompt": "one"})

@@ -47,7 +47,7 @@ def test_an_embedding_server_becomes_ready_and_is_measured_in_requests_and_promp
     url = f"http://127.0.0.1:{server.port}"
 
     async def ask() -> tuple[readiness.Answer, BenchOutcome]:
-        with closing(readiness.connection(url)) as connection:
+        with closing(readiness.make_request_connection(url)) as connection:
             answer = await readiness.check_readiness(
                 connection.ask, engines.get_engine("vllm"), first_timeout_s=5
             )

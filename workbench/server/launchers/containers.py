@@ -167,7 +167,7 @@ class Containers:
                 f"install {self.name}, or start it with --as process",
             )
         if problem := facts.get("problem"):
-            known = log_patterns.match_lines(problem.splitlines())
+            known = log_patterns.explain_lines(problem.splitlines())
             text = f"{self.name} does not work: {problem.splitlines()[-1]}"
             yield _error_finding(
                 "program", text, (known[0].fix if known else None) or f"try: {self.name} ps"
@@ -369,9 +369,11 @@ class Containers:
         """Return the path in the container at which the host's Hugging Face cache is mounted; "" if
         the server does not need that cache."""
         given = self._option_value(launch, "hub-cache")
-        if given == NONE or (not given and is_path(launch.plan.model)):
+        if given:
+            return "" if given == NONE else given
+        if is_path(launch.plan.model):
             return ""
-        return given or launch.env.get("HF_HOME") or f"{IMAGE_HOME}/{HUB_CACHE}"
+        return launch.env.get("HF_HOME") or f"{IMAGE_HOME}/{HUB_CACHE}"
 
     def command(self, launch: Launch) -> Command:
         """Return the `docker run` or `podman run` command that is shown to the user."""
@@ -464,7 +466,7 @@ class Containers:
         argv = shell_argv(scripts.STOP_SCRIPT, launch.run_id, self.name, grace, launch.run_dir)
         done = await self._run_program(host, argv, self.stop_s + int(grace))
         if done.returncode != 0:
-            known = log_patterns.match_lines(done.err.splitlines())
+            known = log_patterns.explain_lines(done.err.splitlines())
             raise ServerError(
                 f"{self.name} could not stop the container of run {launch.run_id}: {done.problem}",
                 host=host.name,
@@ -487,7 +489,7 @@ class Containers:
 
     # ---- containers that others started
 
-    def installed_unit(self, launch: Launch) -> str | None:
+    def installed_unit_name(self, launch: Launch) -> str | None:
         return None
 
     async def uninstall_and_list_removed(
@@ -554,8 +556,8 @@ def _move_key_to_environment(
         key, rest = [value], argv[at + 1 :]
         if not equals:
             key, rest = list(rest[:1]), rest[1:]
-        # one key, not several
-        if key and (not rest or rest[0].startswith("--")):
+        is_followed_by_flag = not rest or rest[0].startswith("--")  # one key, not several
+        if key and is_followed_by_flag:
             return (*argv[:at], *rest), {**env, engine.api_key_env: key[0]}
     return tuple(argv), dict(env)
 

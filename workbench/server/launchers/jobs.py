@@ -250,7 +250,7 @@ class JobLauncher(ABC):
                 "cluster to requeue the job",
             )
 
-    def installed_unit(self, launch: Launch) -> str | None:
+    def installed_unit_name(self, launch: Launch) -> str | None:
         return None
 
     async def uninstall_and_list_removed(

@@ -178,7 +178,7 @@ class Launcher(Protocol):
         launcher's program refuses."""
         ...
 
-    def installed_unit(self, launch: Launch) -> str | None:
+    def installed_unit_name(self, launch: Launch) -> str | None:
         """Return the name of the systemd unit that a start of the server installs and that stays
         after a stop; None if there is none."""
         ...

@@ -39,8 +39,8 @@ STOP_GRACE_S = 15  # from SIGTERM to SIGKILL
 _LIVING_STATES = frozenset({"active", "activating", "reloading", "deactivating", "refreshing"})
 
 
-def launcher(word: str) -> Systemd:
-    return Systemd(word)
+def launcher(name: str) -> Systemd:
+    return Systemd(name)
 
 
 class Systemd:
@@ -58,7 +58,7 @@ class Systemd:
         done = await host.run(
             shell_argv(
                 script.CHECK_SCRIPT,
-                _service_manager_word(launch.plan.run_options, launch.may_sudo),
+                _service_manager_argument(launch.plan.run_options, launch.may_sudo),
                 unit,
             )
         )
@@ -91,7 +91,7 @@ class Systemd:
 
     def make_keeper(self, launch: Launch) -> Keeper:
         scope, unit = (
-            _service_manager_word(launch.plan.run_options, launch.may_sudo),
+            _service_manager_argument(launch.plan.run_options, launch.may_sudo),
             _name_of_started_unit(launch),
         )
         if kind := _installation_kind(launch):
@@ -117,7 +117,7 @@ class Systemd:
         # The journal of a unit of the run is followed from its beginning, that of another unit from
         # its present start.
         since = "all" if handle == transient_unit_name(launch.run_id) else "start"
-        scope = _service_manager_word(launch.plan.run_options, launch.may_sudo)
+        scope = _service_manager_argument(launch.plan.run_options, launch.may_sudo)
         return Keeper(
             shell_argv(script.KEEPER_SCRIPT, "follow", launch.run_dir, handle, scope, since)
         )
@@ -128,8 +128,9 @@ class Systemd:
         unit = _unit_name(launch, launched)
         seen = await self._read_unit_properties(host, launch.plan.run_options, unit)
         state, sub = seen.get("ActiveState", ""), seen.get("SubState", "")
-        # a job is due at boot
-        if (state in _LIVING_STATES and sub != "exited") or seen.get("Job", "0") not in ("", "0"):
+        is_active = state in _LIVING_STATES and sub != "exited"
+        is_due_at_boot = seen.get("Job", "0") not in ("", "0")
+        if is_active or is_due_at_boot:
             return ServerExitState(True, unit)
         # What a keeper that was killed has left: the environment, and the failed unit.
         await host.run(["rm", "-f", "--", f"{launch.run_dir}/environment"])
@@ -187,7 +188,7 @@ class Systemd:
                 next_step="run the command `systemctl restart` on the host; it may need root",
             )
 
-    def installed_unit(self, launch: Launch) -> str | None:
+    def installed_unit_name(self, launch: Launch) -> str | None:
         if not _installation_kind(launch):
             return None
         return _name_of_started_unit(launch)
@@ -199,7 +200,7 @@ class Systemd:
         if not _installation_kind(launch):
             return ()
         words = (
-            _service_manager_word(options, host.may_sudo),
+            _service_manager_argument(options, host.may_sudo),
             _name_of_started_unit(launch),
             _environment_directory(launch),
         )
@@ -259,7 +260,9 @@ class Systemd:
         try:
             return await host.run(
                 shell_argv(
-                    script.SYSTEMCTL_SCRIPT, _service_manager_word(options, host.may_sudo), *words
+                    script.SYSTEMCTL_SCRIPT,
+                    _service_manager_argument(options, host.may_sudo),
+                    *words,
                 ),
                 timeout_s=timeout_s,
             )
@@ -286,7 +289,7 @@ def unit_text(launch: Launch) -> str:
         "After=network-online.target",
         "",
         "[Service]",
-        *_property_settings(launch),
+        *_property_assignments(launch),
         f"ExecStart={command}",
     ]
     return "\n".join([*lines, "", "[Install]", f"WantedBy={target}", ""])
@@ -336,7 +339,7 @@ def _scope_option(options: Mapping[str, str]) -> str:
     return launcher_option_value(LAUNCHER_NAME, options, "scope")
 
 
-def _service_manager_word(options: Mapping[str, str], may_sudo: bool) -> str:
+def _service_manager_argument(options: Mapping[str, str], may_sudo: bool) -> str:
     """Return the word by which the scripts know the service manager of the unit: "user" for the
     user's, "system" for the system's through sudo, "own" for the system's without sudo."""
     scope = _scope_option(options)
@@ -345,10 +348,10 @@ def _service_manager_word(options: Mapping[str, str], may_sudo: bool) -> str:
 
 def _property_options(launch: Launch) -> list[str]:
     """Return the `--property` options for systemd-run that set the properties of the unit."""
-    return [f"--property={text}" for text in _property_settings(launch)]
+    return [f"--property={text}" for text in _property_assignments(launch)]
 
 
-def _property_settings(launch: Launch) -> list[str]:
+def _property_assignments(launch: Launch) -> list[str]:
     """Return the properties of the unit, each as NAME=VALUE."""
     options = launch.plan.run_options
     restart = launcher_option_value(LAUNCHER_NAME, options, "restart")

@@ -27,7 +27,7 @@ from workbench.model.secrets import mask_argv, mask_data
 from workbench.model.series_state import SeriesState
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.tune import TUNE
-from workbench.server.model_fingerprint import ModelBytes, identify_model
+from workbench.server.model_fingerprint import ModelFingerprint, identify_model
 from workbench.session.bench.earlier_results import earlier_result, tokenizer_of_server
 from workbench.session.bench.left_benchmarks import outcome_as_message
 from workbench.session.bench.measurement import Measurement
@@ -347,7 +347,7 @@ class Bench:
             raise cancelled
         return result_id
 
-    def _find_earlier_result(self, load: BenchmarkLoad, files: ModelBytes) -> Earlier | None:
+    def _find_earlier_result(self, load: BenchmarkLoad, files: ModelFingerprint) -> Earlier | None:
         tokenizer = tokenizer_of_server(
             load.server, load.spec, files, simulated=self._is_simulated(load)
         )
@@ -405,7 +405,7 @@ class Bench:
         self,
         measured: MeasuredLoad,
         load: BenchmarkLoad,
-        files: ModelBytes,
+        files: ModelFingerprint,
         *,
         ended_unix_s: float | None = None,
     ) -> ResultId:
@@ -463,21 +463,21 @@ class Bench:
             return settings_not_applied(wanted, telemetry, self._core.state.alterations)
         return ()
 
-    async def _identify_model_files(self, server: ServerUnderTest) -> ModelBytes:
+    async def _identify_model_files(self, server: ServerUnderTest) -> ModelFingerprint:
         """Return a digest of the model files that the server was started with, or the reason if
         they cannot be identified."""
         status, record = server.status, server.record
         if status is None or record is None:
-            return ModelBytes(None, "the server was not started by Workbench")
+            return ModelFingerprint(None, "the server was not started by Workbench")
         if status.simulated:
-            return ModelBytes(None, "a simulated engine loads no model")
+            return ModelFingerprint(None, "a simulated engine loads no model")
         env, workdir = record.command.env, record.command.workdir
         try:
             return await identify_model(
                 self._core.host, record.plan, env, workdir, started_unix_s=status.started_unix_s
             )
         except HostUnreachable as lost:
-            return ModelBytes(None, f"the model files could not be read: {lost.message}")
+            return ModelFingerprint(None, f"the model files could not be read: {lost.message}")
 
     # ---- the tuning loop
 

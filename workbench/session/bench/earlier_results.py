@@ -14,7 +14,7 @@ from workbench.model.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult, BenchSpec, Conditions
-    from workbench.server.model_fingerprint import ModelBytes
+    from workbench.server.model_fingerprint import ModelFingerprint
     from workbench.session.bench.benchmark_load import ServerUnderTest
 
 _LOAD_FIELDS = (
@@ -58,7 +58,7 @@ class TokenizerIdentity:
 
 
 def tokenizer_of_server(
-    server: ServerUnderTest, spec: BenchSpec, files: ModelBytes, *, simulated: bool
+    server: ServerUnderTest, spec: BenchSpec, files: ModelFingerprint, *, simulated: bool
 ) -> TokenizerIdentity:
     """Return what identifies the tokenizer of the server under test."""
     status, plan = server.status, server.plan

@@ -77,7 +77,7 @@ class EngineWatch:
                 f"/metrics answers with HTTP {answer.status}, so the engine is not known"
             )
             return
-        self.engine = metrics.engine_of_page(answer.text)
+        self.engine = metrics.engine_of_metrics_page(answer.text)
         if self.engine is None:
             self._problem = "/metrics is not the page of an engine that Workbench knows"
 

@@ -153,7 +153,7 @@ async def _store_result(
     spec = replace(from_json(BenchSpec, about["spec"]), salt=str(message.get("salt", "")))
     times = {name: message[name] for name in _TIME_FIELDS}
     supervisor, run_id = session.servers.supervisor, about["run_id"]
-    status = await supervisor.find_status(run_id) if run_id else None
+    status = await supervisor.load_status(run_id) if run_id else None
     server = ServerUnderTest(
         about["server_host"],
         status,

@@ -34,7 +34,7 @@ from workbench.server.engine_counters import (
     describe_load_of_other_clients,
     has_engine_counted_all,
 )
-from workbench.server.kept_connection import open_kept_connection
+from workbench.server.kept_connection import open_keep_alive_connection
 from workbench.session.bench.answer_client import AnswerClient
 from workbench.session.bench.engine_watch import EngineWatch
 from workbench.session.bench.gpu_meter import Meter, rate_window_in_unix_time, window_in_unix_time
@@ -171,7 +171,7 @@ class Measurement:
         async with AsyncExitStack() as stack:
             secure = partial(tls.tls_context, self._spec)
             ask = await stack.enter_async_context(
-                open_kept_connection(self._spec.url, self._api_key(), secure)
+                open_keep_alive_connection(self._spec.url, self._api_key(), secure)
             )
             status = self._server.status
             known = engines.get_engine(status.engine) if status else None
@@ -455,7 +455,9 @@ class Measurement:
             during,
             *sent,
             outcome.spec.concurrency + left.requests,
-            uncounted_tokens=_failed_prompt_and_output_tokens(outcome.spec, summary, left),
+            uncounted_prompt_and_output_tokens=_failed_prompt_and_output_tokens(
+                outcome.spec, summary, left
+            ),
         )
         if others is not None:
             invalid.append(others)

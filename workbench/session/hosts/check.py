@@ -242,7 +242,7 @@ def _system_findings(seen: Examination, looked: _HostInspection) -> Sequence[Fin
         text = f"{problem}: telemetry is read from nvidia-smi, and GPU settings cannot be changed"
         fix = "install python3 3.8 or newer there"
         found.append(_host_finding(Level.WARN, "python3", text, fix))
-    found += state_disk.check_free_space(looked.state_dir, looked.written, looked.free_kib)
+    found += state_disk.state_directory_findings(looked.state_dir, looked.written, looked.free_kib)
     if looked.skew_s is not None and abs(looked.skew_s) > _MAX_CLOCK_SKEW_S:
         side = "ahead" if looked.skew_s > 0 else "behind"
         text = (

@@ -18,7 +18,7 @@ from workbench.model.counts import count_of
 from workbench.model.errors import ServerError
 from workbench.model.findings import Finding, Level, by_severity
 from workbench.model.untrusted_numbers import parse_whole_number
-from workbench.server.model_fingerprint import ModelBytes, identify_model
+from workbench.server.model_fingerprint import ModelFingerprint, identify_model
 from workbench.store.hosts_file import HostsStore
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def _executable_for_node(plan: LaunchPlan, node_name: str) -> str | None:
     return words[0] if words else None
 
 
-async def _identify_model_on_node(host: Host, plan: LaunchPlan) -> ModelBytes:
+async def _identify_model_on_node(host: Host, plan: LaunchPlan) -> ModelFingerprint:
     return await identify_model(host, plan, {e.name: str(e.value) for e in plan.env})
 
 

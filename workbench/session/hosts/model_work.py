@@ -61,7 +61,7 @@ class ModelWork:
 
         def report_progress(done: int, total: int, text: str) -> None:
             nonlocal last_s
-            bytes_s, now = speed.update_bytes_per_s(done), time.monotonic()
+            bytes_s, now = speed.record_and_get_bytes_per_s(done), time.monotonic()
             view = self._core.state.host.model_work
             if view is not None and now - last_s >= SHOW_INTERVAL_S:
                 last_s = now

@@ -228,7 +228,7 @@ class Models:
         session = await self._session.hosts.get_session(found.host)
         copies = []
         for copy in found.copies:
-            looked = await model_inventory.add_whole_sizes(session.host, copy)
+            looked = await model_inventory.add_full_file_sizes(session.host, copy)
             if full:
                 text = f"hashing {copy.path} on {found.host}"
                 looked = await model_inventory.add_hashes(
@@ -344,7 +344,7 @@ class Models:
             near, far, await self._reachable_addresses(near, far)
         )
         text = way.text if way else "through this machine"
-        await far.run(["mkdir", "-p", "--", shipment.staging], check=True)
+        await far.run(["mkdir", "-p", "--", shipment.staging_path], check=True)
         while rest.names:
             before = sum(rest.staged.values())
             try:

@@ -86,7 +86,7 @@ class EngineFlags:
                 data = own_flags.make_catalog_entries(
                     engine,
                     found.version,
-                    await engine_flags.read_engine_flags_output(host, engine, found),
+                    await engine_flags.read_flags_json_or_help(host, engine, found),
                 )
             except HostError as error:
                 self._refused[key] = error.message

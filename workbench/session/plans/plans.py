@@ -442,10 +442,12 @@ class Plans:
         if not editor.needs_model_size:
             return
         from workbench.engines.model_facts import model_key
-        from workbench.server.model_files import read_facts
+        from workbench.server.model_files import read_model_facts
 
         plan = editor.plan
-        facts = await read_facts(self._core.host, plan, {e.name: str(e.value) for e in plan.env})
+        facts = await read_model_facts(
+            self._core.host, plan, {e.name: str(e.value) for e in plan.env}
+        )
         editor.host_context = replace(
             editor.host_context, models={**editor.host_context.models, model_key(plan): facts}
         )

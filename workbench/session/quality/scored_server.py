@@ -20,7 +20,7 @@ from workbench.model.errors import BenchError, InputError
 from workbench.model.secrets import mask_secrets_of_plan
 from workbench.quality.instrument import Instrument, Progress
 from workbench.quality.lanes import interface_class
-from workbench.server.kept_connection import open_kept_connection
+from workbench.server.kept_connection import open_keep_alive_connection
 from workbench.server.small_requests import AskPath, Reply
 from workbench.session.bench.engine_watch import EngineWatch
 
@@ -142,7 +142,7 @@ async def open_scored_server(load: BenchmarkLoad) -> AsyncIterator[ScoredServer]
     spec, status = load.spec, load.server.status
     name = spec.api_key_env
     key = api_key(name, {**os.environ, **load.env}) if name else None
-    async with open_kept_connection(spec.url, key, lambda: tls.tls_context(spec)) as ask:
+    async with open_keep_alive_connection(spec.url, key, lambda: tls.tls_context(spec)) as ask:
         watch = EngineWatch(ask, engines.get_engine(status.engine) if status else None)
         await watch.identify_engine()
         if watch.engine is None:

@@ -47,7 +47,7 @@ async def adopt_and_return_run_id(
 async def can_restart_in_place(session: Session, run_id: str) -> bool:
     """Return whether the launcher of a run can restart the run's server in the same unit, container
     or job."""
-    status = await session.servers.supervisor.find_status(run_id)
+    status = await session.servers.supervisor.load_status(run_id)
     if not status.alive:
         return False
     try:
@@ -82,7 +82,7 @@ async def restart_in_place(session: Session, run_id: str) -> None:
 def installed_unit_name(session: Session, run_id: str) -> str | None:
     """Return the name of the systemd unit that Workbench installed for a run and that stays when
     the server is stopped. None if there is no such unit."""
-    return session.servers.supervisor.installed_unit(run_id)
+    return session.servers.supervisor.installed_unit_name(run_id)
 
 
 async def stop_and_uninstall(session: Session, run_id: str) -> Sequence[str]:

@@ -13,7 +13,7 @@ from workbench.model.errors import BenchError, InputError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.loopback import is_loopback
 from workbench.model.untrusted_text import clean_json
-from workbench.server.kept_connection import KeptConnection
+from workbench.server.kept_connection import KeepAliveConnection
 from workbench.server.small_requests import Reply, make_reply
 
 _ASK_TIMEOUT_S = 10.0
@@ -85,7 +85,7 @@ async def read_served_models(base: str, spec: BenchSpec) -> ServedModels:
     if urlsplit(base).scheme == "https":
         answer = await _models_over_tls(base, spec, key)
     else:
-        with closing(KeptConnection(base, api_key=key)) as kept:
+        with closing(KeepAliveConnection(base, api_key=key)) as kept:
             answer = await kept.get("/v1/models", _ASK_TIMEOUT_S)
     if answer.status is None:
         raise BenchError(

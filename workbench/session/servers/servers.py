@@ -134,7 +134,7 @@ class Servers:
     def forward_gpu_reading(self, telemetry: Telemetry) -> None:
         """Take a reading of the host's GPUs, which tells whether a starting server only spins."""
         if self._supervisor is not None and not is_cluster(self._core.host):
-            self._supervisor.note_gpu_samples(telemetry.gpus)
+            self._supervisor.record_gpu_samples(telemetry.gpus)
 
     def _schedule_walltime_warnings(self, status: ServerStatus) -> None:
         """Schedule the warnings before a launcher ends this server, if it will."""
@@ -187,7 +187,7 @@ class Servers:
         text = f"{now.engine} {now.state}: {now.reason or 'the log has the cause'}"
         self._core.notify(Level.ERROR, text, next_step)
         if is_selected:  # its log is on the screen
-            self._core.spawn(self.supervisor.mark_read(now.run_id))
+            self._core.spawn(self.supervisor.mark_log_as_read(now.run_id))
 
     def _report_new_findings(self, before: ServerStatus, now: ServerStatus) -> None:
         """Notify the user of the first new error or warning that the log of a live server shows.
@@ -280,7 +280,7 @@ class Servers:
         notify the user."""
         if not self._core.host.connected:
             return
-        if await self._has_no_runs() or not await self.supervisor.has_unknown_runs():
+        if await self._has_no_runs() or not await self.supervisor.has_unread_runs():
             return
         known = {status.run_id for status in self._core.state.servers}
         await self.list_runs_and_select_one()
@@ -315,7 +315,7 @@ class Servers:
         await self.supervisor.load_log(run_id)
         self._show_run_and_log(run_id)
         if not self.supervisor.status(run_id).state.is_alive:
-            await self.supervisor.mark_read(run_id)
+            await self.supervisor.mark_log_as_read(run_id)
         if self._plans.current is not None:
             return
         plan = self.supervisor.record(run_id).plan
@@ -689,7 +689,7 @@ class Servers:
         on_cluster, nodes = self._cluster_supervisor(), editor.node_commands()
         if on_cluster is not None and nodes:
             replaces = None if replaced is None else replaced.run_id
-            await on_cluster.checked_rank_commands(
+            await on_cluster.check_and_select_rank_commands(
                 editor.effective_plan, nodes, simulated=simulated, replaces=replaces
             )
         else:
@@ -699,7 +699,7 @@ class Servers:
                 editor.launch_command(),
                 await self.supervisor.runs(),
                 simulated=simulated,
-                freed=preflight.list_freed_ports(replaced),
+                freed_ports=preflight.list_freed_ports(replaced),
             )
         await self._check_memory_after_replacement(editor, replaced)
 

@@ -257,7 +257,9 @@ def test_programs_that_entered_a_container_are_killed_at_random(
         await host.close()
         await eventually(lambda: not with_argument("9.125"), 30.0, "the commands to end")
         again = inside(box, kind)
-        assert (await detached_process.stop_run(again, f"{STATE}/runs/kept")).nothing_is_left
+        assert (
+            await detached_process.stop_run(again, f"{STATE}/runs/kept")
+        ).has_ended_all_processes
         await again.close()
         await nothing_left(engine, box)
 
@@ -305,7 +307,7 @@ def test_a_server_on_the_containers_own_loopback_is_reached(
         async with httpx.AsyncClient(base_url=refused.url, trust_env=False) as http:
             with pytest.raises(httpx.HTTPError):
                 await http.get("/")
-        assert (await detached_process.stop_run(host, f"{STATE}/runs/web")).nothing_is_left
+        assert (await detached_process.stop_run(host, f"{STATE}/runs/web")).has_ended_all_processes
         await host.close()
         await nothing_left(engine, name)
 

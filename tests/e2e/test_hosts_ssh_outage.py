@@ -234,7 +234,7 @@ def test_a_detached_server_survives_the_cut_and_is_adopted_and_stopped(
         assert await detached_process.is_process_alive(host, process)
 
     async def end(host: SshHost) -> None:
-        ((seen,), _) = await detached_process.list_runs_and_older_names(
+        ((seen,), _) = await detached_process.read_runs_and_unread_names(
             host, str(tmp_path / "runs"), files=["log"]
         )
         assert (seen.alive, seen.run_dir, seen.files["log"]) == (True, run_dir, b"up\n")

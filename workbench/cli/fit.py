@@ -33,7 +33,7 @@ async def print_fit_table(arguments: argparse.Namespace) -> int:
     or no table can be made, otherwise 0."""
     from workbench import engines
     from workbench.engines import registry
-    from workbench.gpu.telemetry.source_of_host import read_once
+    from workbench.gpu.telemetry.source_of_host import read_telemetry_once
     from workbench.report.formats.terminal import block_lines
     from workbench.session.plans.model_fit import fit_report_blocks, fit_report_of_plan
 
@@ -58,7 +58,7 @@ async def print_fit_table(arguments: argparse.Namespace) -> int:
                 name = _model_variable(session.presets.get(preset).model.id)
                 variables = {name: arguments.model}
         try:
-            session.core.update(telemetry=await read_once(session.host))
+            session.core.update(telemetry=await read_telemetry_once(session.host))
         except HostError as error:
             print_message(f"cannot read the GPUs: {error.message}")
         session.plans.edit_plan(session.presets.make_plan(preset, variables), preset)

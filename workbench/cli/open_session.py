@@ -123,9 +123,9 @@ async def read_gpus_in_background(session: Session) -> AsyncIterator[Awaitable[T
     `asyncio.to_thread`. The reading is cancelled when the context manager ends."""
     import asyncio
 
-    from workbench.gpu.telemetry.source_of_host import read_once
+    from workbench.gpu.telemetry.source_of_host import read_telemetry_once
 
-    reading = asyncio.create_task(read_once(session.host))
+    reading = asyncio.create_task(read_telemetry_once(session.host))
     try:
         yield reading
     finally:

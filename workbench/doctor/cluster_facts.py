@@ -18,7 +18,7 @@ from workbench.hosts.python_programs import TOO_OLD, PythonProgram
 from workbench.model.errors import HostError, WorkbenchError
 from workbench.model.findings import Finding, Level
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.node_network import NodeNetwork, NodePlace
+from workbench.model.node_network import NodeAddress, NodeNetwork
 from workbench.model.untrusted_numbers import number_for_field
 from workbench.model.untrusted_text import clean_json
 
@@ -39,7 +39,7 @@ class NodeReport:
     machine's clock, in seconds, known to ± `clock_error_s`. `problem` is the reason why the node
     could not be reached, None if it was reached."""
 
-    place: NodePlace
+    place: NodeAddress
     network: NodeNetwork = field(default_factory=NodeNetwork)
     seen: Examination = field(default_factory=lambda: Examination(HostFacts("", "")))
     look: Mapping[str, Any] = field(default_factory=dict)
@@ -174,7 +174,7 @@ class NodeToCheck:
     `model` computes the fingerprint of the plan's model files."""
 
     host: Host
-    place: NodePlace
+    place: NodeAddress
     network: NodeNetwork
     executables: Mapping[str, str] = field(default_factory=dict)
     ports: tuple[int, ...] = ()

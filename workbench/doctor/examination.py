@@ -158,10 +158,10 @@ async def examine_for_engine_start(
 
 
 async def _read_telemetry(host: Host) -> Telemetry:
-    from workbench.gpu.telemetry.source_of_host import read_once
+    from workbench.gpu.telemetry.source_of_host import read_telemetry_once
 
     try:
-        return await read_once(host, READING_S)
+        return await read_telemetry_once(host, READING_S)
     except HostUnreachable:
         raise
     except HostError as error:

@@ -14,7 +14,7 @@ from workbench.model.findings import Finding, Level
 from workbench.model.flags import Origin
 from workbench.model.gpu import GpuInfo
 from workbench.model.host_entry import HostEntry
-from workbench.model.node_network import NodePlace
+from workbench.model.node_network import NodeAddress
 from workbench.model.plan import PARALLEL_SIZES, LaunchPlan, Node
 from workbench.model.run_options import PROCESS
 
@@ -23,7 +23,9 @@ _NCCL_LOG = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
 _NCCL_LOG_FROM = "Workbench reads from NCCL's log whether RDMA is in use"
 
 
-def spread_over_nodes(plan: LaunchPlan, engine: Engine, places: Sequence[NodePlace]) -> LaunchPlan:
+def spread_over_nodes(
+    plan: LaunchPlan, engine: Engine, places: Sequence[NodeAddress]
+) -> LaunchPlan:
     """Return the plan with one node for each rank, named after the hosts in `places`. Nodes that
     the plan already has keep their flags and environment. The plan is returned unchanged, to run on
     the head only, if it needs fewer GPUs than there are nodes or if its engine cannot span hosts.
@@ -39,7 +41,7 @@ def spread_over_nodes(plan: LaunchPlan, engine: Engine, places: Sequence[NodePla
 
 
 def _make_nodes_of_ranks(
-    plan: LaunchPlan, engine: Engine, places: Sequence[NodePlace]
+    plan: LaunchPlan, engine: Engine, places: Sequence[NodeAddress]
 ) -> tuple[Node, ...]:
     count, head = len(places), places[0].address or places[0].host
     if plan.gpu_count < count or count < 2:
@@ -58,7 +60,9 @@ def _make_nodes_of_ranks(
     return tuple(nodes)
 
 
-def _network_variables_with_origins(engine: Engine, place: NodePlace) -> dict[str, tuple[str, str]]:
+def _network_variables_with_origins(
+    engine: Engine, place: NodeAddress
+) -> dict[str, tuple[str, str]]:
     """Return the environment variables with which one node joins the cluster's network: {name:
     (value, where the value comes from)}. They set the host address, the network interface, the RDMA
     devices and the log of NCCL."""
@@ -79,7 +83,10 @@ def _network_variables_with_origins(engine: Engine, place: NodePlace) -> dict[st
 
 
 def _apply_host_to_node(
-    plan: LaunchPlan, node: Node, place: NodePlace, derived: Sequence[Mapping[str, tuple[str, str]]]
+    plan: LaunchPlan,
+    node: Node,
+    place: NodeAddress,
+    derived: Sequence[Mapping[str, tuple[str, str]]],
 ) -> Node:
     """Return `node` with the host name, program and environment variables of its host.
 
@@ -105,12 +112,12 @@ def _apply_host_to_node(
     )
 
 
-def _host_entry_or_empty(place: NodePlace) -> HostEntry:
+def _host_entry_or_empty(place: NodeAddress) -> HostEntry:
     """Return what hosts.toml says of a node's host: nothing if it has no entry."""
     return place.entry or HostEntry(place.host)
 
 
-def _program_on_node(plan: LaunchPlan, place: NodePlace) -> tuple[str, ...] | None:
+def _program_on_node(plan: LaunchPlan, place: NodeAddress) -> tuple[str, ...] | None:
     """Return the program that hosts.toml names for the engine on this node's host. None if that
     program equals the plan's, or if the user or the preset chose the program for all nodes."""
     if plan.executable_from not in ("", FILE):
@@ -120,7 +127,7 @@ def _program_on_node(plan: LaunchPlan, place: NodePlace) -> tuple[str, ...] | No
 
 
 def report_cluster_problems(
-    plan: LaunchPlan, engine: Engine, places: Sequence[NodePlace]
+    plan: LaunchPlan, engine: Engine, places: Sequence[NodeAddress]
 ) -> Iterator[Finding]:
     """Yield findings about a plan that `spread_over_nodes` has distributed over the nodes of a cluster."""
     for place in places:
@@ -167,7 +174,9 @@ def report_cluster_problems(
                 )
 
 
-def _report_different_launchers(plan: LaunchPlan, places: Sequence[NodePlace]) -> Iterator[Finding]:
+def _report_different_launchers(
+    plan: LaunchPlan, places: Sequence[NodeAddress]
+) -> Iterator[Finding]:
     """Yield an error if hosts.toml gives the nodes in `places` different launchers or launcher
     options, and the plan uses the launcher of the first node. Yield a warning if a launcher such as
     systemd runs the ranks."""
@@ -198,7 +207,7 @@ def _report_different_launchers(plan: LaunchPlan, places: Sequence[NodePlace]) -
         )
 
 
-def _launcher_with_options(place: NodePlace) -> tuple[str, ...]:
+def _launcher_with_options(place: NodeAddress) -> tuple[str, ...]:
     """Return the name of the launcher with which hosts.toml starts servers on a node, followed by
     the launcher's options."""
     entry = _host_entry_or_empty(place)
@@ -208,7 +217,9 @@ def _launcher_with_options(place: NodePlace) -> tuple[str, ...]:
     return (entry.run_as or PROCESS, *options)
 
 
-def _report_nodes_without_rdma(plan: LaunchPlan, places: Sequence[NodePlace]) -> Iterator[Finding]:
+def _report_nodes_without_rdma(
+    plan: LaunchPlan, places: Sequence[NodeAddress]
+) -> Iterator[Finding]:
     """Yield a finding for each node without an active RDMA device, if the plan's NCCL variables
     require RDMA."""
     wanted = []
@@ -249,7 +260,9 @@ def report_missing_memory_reserve(
         yield Finding(Level.HINT, "cluster.no-reserve", text, fix=fix)
 
 
-def _single_node_finding(plan: LaunchPlan, engine: Engine, places: Sequence[NodePlace]) -> Finding:
+def _single_node_finding(
+    plan: LaunchPlan, engine: Engine, places: Sequence[NodeAddress]
+) -> Finding:
     head = places[0].host
     if engine.rank_flags(plan, 0, len(places), head) is None:
         text = f"{engine.title} cannot span several hosts: the server runs on {head} alone"

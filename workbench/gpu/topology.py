@@ -8,9 +8,9 @@ or {"error": reason}.
 
 A GPU is {"index", "uuid", "name", "bus_id", "mig", "busy": number of processes, "pcie_gen_max",
 "pcie_width", "pcie_width_max", "nvlinks": active links, "nvlink_version", "numa_node", "iommu":
-type of its IOMMU group, "slot": name of its slot, "acs": {bridge: words, null if unreadable}}. A pair is
-{"a", "b", "ancestor", "read", "write", "nvlink"}: texts for NVML's answers. What cannot be read is
-left out.
+type of its IOMMU group, "slot": name of its slot, "acs": {bridge: words, null if unreadable}}. A
+pair is {"a", "b", "ancestor", "read", "write", "nvlink"}: texts for NVML's answers. What cannot be
+read is left out.
 
 WORKBENCH_SIM_SYSFS is a simulated host's /sys.
 """
@@ -59,10 +59,10 @@ SYSFS = os.environ.get("WORKBENCH_SIM_SYSFS", "/sys")
 
 
 def main() -> None:
-    print(json.dumps(read_topology()), flush=True)
+    print(json.dumps(read_gpu_topology()), flush=True)
 
 
-def read_topology() -> dict[str, Any]:
+def read_gpu_topology() -> dict[str, Any]:
     """Return what this program prints, as a dict."""
     nvml = Nvml()
     try:
@@ -140,7 +140,7 @@ def read_pci_topology(bus_id: str) -> dict[str, Any]:
             found["slot"] = slots[device.rpartition(".")[0]]
             break
     if os.path.isdir(folder):
-        found["acs"] = {bridge: read_acs_redirects(bridge) for bridge in way[:-1]}
+        found["acs"] = {bridge: read_enabled_acs_redirects(bridge) for bridge in way[:-1]}
     return found
 
 
@@ -154,7 +154,7 @@ def slot_names_by_pci_address() -> dict[str, str]:
     return {read_stripped_text("%s/%s/address" % (folder, name)): name for name in names}
 
 
-def read_acs_redirects(bridge: str) -> list[str] | None:
+def read_enabled_acs_redirects(bridge: str) -> list[str] | None:
     """Return which redirects the bridge's Access Control Services have switched on. None if they
     cannot be read: only root may read more than the first bytes of the configuration space."""
     try:

@@ -63,16 +63,16 @@ class HostKind:
     open: Callable[[str, str], Host]  # its name, and the name by which the user knows it
 
 
-def _open_local(name: str, known_as: str) -> Host:
+def _open_local(name: str, display_name: str) -> Host:
     from workbench.hosts.local import LocalHost
 
-    return LocalHost(known_as)
+    return LocalHost(display_name)
 
 
 def _is_ssh_name(name: str) -> bool:
     from workbench.hosts import ssh_names
 
-    return ssh_names.is_known(name)
+    return ssh_names.can_find_ssh_name(name)
 
 
 def _list_ssh_names() -> Iterable[str]:
@@ -81,10 +81,10 @@ def _list_ssh_names() -> Iterable[str]:
     return ssh_names.list_host_aliases()
 
 
-def _open_ssh(name: str, known_as: str) -> Host:
+def _open_ssh(name: str, display_name: str) -> Host:
     from workbench.hosts.ssh import SshHost
 
-    return SshHost(name, known_as=known_as)
+    return SshHost(name, display_name=display_name)
 
 
 SSH = HostKind(
@@ -93,13 +93,13 @@ SSH = HostKind(
 KINDS = (HostKind("local".__eq__, lambda: ["local"], _open_local), SSH)
 
 
-def open_host(name: str | None = None, known_as: str | None = None) -> Host:
+def open_host(name: str | None = None, display_name: str | None = None) -> Host:
     """Return the host called `name`, or this machine for None. The host is not connected until its
-    first use. `known_as` is the name that the user sees, if it differs from `name`.
+    first use. `display_name` is the name that the user sees, if it differs from `name`.
     """
     name = name or "local"
     kind = next((kind for kind in KINDS if kind is SSH or kind.is_name(name)), SSH)
-    return kind.open(name, known_as or name)
+    return kind.open(name, display_name or name)
 
 
 def split_host_and_container(name: str) -> tuple[str, tuple[str, str] | None]:
@@ -126,12 +126,12 @@ def split_host_and_container(name: str) -> tuple[str, tuple[str, str] | None]:
     return (around, (kind, container)) if kind in CONTAINERS else (name, None)
 
 
-def known_names() -> tuple[str, ...]:
+def list_configured_host_names() -> tuple[str, ...]:
     """Return the names to offer to the user: this machine and the aliases of the ssh configuration."""
     return tuple(name for kind in KINDS for name in kind.names())
 
 
-def is_known(name: str) -> bool:
+def can_find_host_name(name: str) -> bool:
     """Return whether a host called `name` exists, as far as this machine can tell without a
     connection. Asking the name resolver can take up to one second.
     """

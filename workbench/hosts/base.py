@@ -5,16 +5,13 @@ A host is this machine, a machine behind ssh, a container, a cluster or a simula
 outside of hosts/ uses all of them through the protocol alone. Commands are lists of arguments,
 never shell strings.
 
-HostError
-├── HostUnreachable    there is no connection, or it was lost (servers on the host keep running)
-│   ├── HostKeyUnknown     the host's key is not in known_hosts: ask the user, then call `accept_host_key`
-│   ├── HostKeyChanged     the host's key differs from known_hosts
-│   └── AuthFailed         the host accepted no key, agent identity, or password
-├── CommandNotFound    the executable is not on the host's PATH
-├── CommandFailed      the command ran and exited with an error (`completed` is its result)
-├── CommandTimeout     the command did not end in time
-└── FileError          a file on the host could not be read or written (missing, permission, disk full)
-"""
+HostError ├── HostUnreachable    there is no connection, or it was lost (servers on the host keep
+running) │   ├── HostKeyUnknown     the host's key is not in known_hosts: ask the user, then call
+`accept_host_key` │   ├── HostKeyChanged     the host's key differs from known_hosts │   └──
+AuthFailed         the host accepted no key, agent identity, or password ├── CommandNotFound    the
+executable is not on the host's PATH ├── CommandFailed      the command ran and exited with an error
+(`completed` is its result) ├── CommandTimeout     the command did not end in time └── FileError
+a file on the host could not be read or written (missing, permission, disk full)"""
 
 from __future__ import annotations
 
@@ -51,6 +48,7 @@ class Completed:
 
     @property
     def out(self) -> str:
+        """What the command printed on stdout, as text. Bytes that are not UTF-8 are replaced."""
         return self.stdout.decode("utf-8", "replace")
 
     @property
@@ -60,6 +58,7 @@ class Completed:
 
     @property
     def command(self) -> str:
+        """The command as a line that a POSIX shell reads."""
         return shlex.join(self.argv)
 
     @property
@@ -148,11 +147,11 @@ def command_timeout_error(argv: Sequence[str], timeout_s: float, host: str) -> C
     return CommandTimeout(
         f"{named}did not end within {timeout_s:g} s and was killed",
         host=host,
-        command=short_command(argv),
+        command=format_command_for_message(argv),
     )
 
 
-def no_answer_error(program: str, timeout_s: float, host: str) -> CommandTimeout:
+def container_program_timeout_error(program: str, timeout_s: float, host: str) -> CommandTimeout:
     """Return the error for a program of containers, such as docker, that has not answered within
     `timeout_s` seconds."""
     return CommandTimeout(
@@ -163,18 +162,19 @@ def no_answer_error(program: str, timeout_s: float, host: str) -> CommandTimeout
     )
 
 
-def short_command(argv: Sequence[str]) -> str:
-    """Return a command for a message. Workbench's own scripts, which are words of several lines,
-    are left out."""
+def format_command_for_message(argv: Sequence[str]) -> str:
+    """Return a command for a message. "..." replaces each word of several lines, which is one of
+    Workbench's own scripts."""
     return " ".join("..." if "\n" in word else shlex.quote(word) for word in argv)
 
 
 def output_too_large_error(argv: Sequence[str], host: str) -> OutputTooLarge:
-    """Return the error for a command that was killed because its output exceeded OUTPUT_MAX_BYTES."""
+    """Return the error for a command that was killed because its output exceeded
+    OUTPUT_MAX_BYTES."""
     return OutputTooLarge(
         f"printed more than {OUTPUT_MAX_BYTES >> 20} MiB and was killed",
         host=host,
-        command=short_command(argv),
+        command=format_command_for_message(argv),
         next_step=f"check which program {argv[0]} is on that host: it prints without end",
     )
 
@@ -232,11 +232,13 @@ class SshAddress:
 
     @property
     def target(self) -> str:
-        """The host as an argument of the command `ssh`: "USER@HOST", or "HOST" if `user` is empty."""
+        """The host as an argument of the command `ssh`: "USER@HOST", or "HOST" if `user` is
+        empty."""
         return f"{self.user}@{self.host}" if self.user else self.host
 
     @property
     def text(self) -> str:
+        """The address for the user, such as "me@10.0.0.5:2222 through gateway"."""
         port = f":{self.port}" if self.port else ""
         return f"{self.target}{port}{f' through {self.through}' if self.through else ''}"
 

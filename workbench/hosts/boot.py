@@ -10,7 +10,7 @@ BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _MOST_BYTES = 64
 
 
-async def boot_id(host: Host) -> str | None:
+async def read_boot_id(host: Host) -> str | None:
     """Return the kernel's identifier of the present boot of `host`, which another start of the host
     changes. None if it cannot be read."""
     try:

@@ -29,7 +29,7 @@ from workbench.hosts.login_question import Ask
 from workbench.model.errors import HostError
 from workbench.model.host_entry import ClusterEntry, ClusterNode
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.node_network import NodeNetwork, NodePlace
+from workbench.model.node_network import NodeAddress, NodeNetwork
 
 PREFIX = "cluster:"
 # of presets for several nodes: a cluster gives them their values
@@ -68,7 +68,7 @@ class ClusterHost(BaseHost):
         self.preset_variables = self.head.preset_variables
         # what hosts.toml names; all once connected
         self.places = choose_node_addresses(entry.nodes, [NodeNetwork()] * len(hosts))
-        self.cluster_variables = _node_variables(self.places)
+        self.cluster_variables = _preset_variables_of_nodes(self.places)
         # node: why it could not be reached when the cluster was opened
         self.unreached: Mapping[str, str] = {}
         self._refused_by: Host | None = None
@@ -127,7 +127,7 @@ class ClusterHost(BaseHost):
             *(interfaces.read_node_network(node.host) for node in self.nodes)
         )
         self.places = choose_node_addresses(self.entry.nodes, networks)
-        self.cluster_variables = _node_variables(self.places)
+        self.cluster_variables = _preset_variables_of_nodes(self.places)
 
     def accept_host_key(self, fingerprint: str) -> None:
         (self._refused_by or self.head).accept_host_key(fingerprint)
@@ -179,8 +179,9 @@ class ClusterHost(BaseHost):
         return await self.head.read_container_host_processes(pids)
 
 
-def _node_variables(nodes: Sequence[NodePlace]) -> Mapping[str, str]:
-    """Return {name: value} of the variables of VARIABLES. A variable without a value is left out."""
+def _preset_variables_of_nodes(nodes: Sequence[NodeAddress]) -> Mapping[str, str]:
+    """Return {name: value} of the variables of VARIABLES. A variable without a value is left
+    out."""
     head, *others = nodes
     found = {
         "head_ip": head.address,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ipaddress import ip_interface
 
 from workbench.model.host_entry import ClusterNode
-from workbench.model.node_network import Interface, NodeNetwork, NodePlace
+from workbench.model.node_network import Interface, NodeAddress, NodeNetwork
 
 _WRITTEN = "hosts.toml"
 # enP2p1s0f1np1 is the second half of the port of enp1s0f1np1 on a DGX Spark
@@ -17,17 +17,19 @@ _PCI_DOMAIN = re.compile(r"P\d+(?=p\d)")
 
 def choose_node_addresses(
     nodes: Sequence[ClusterNode], networks: Sequence[NodeNetwork]
-) -> tuple[NodePlace, ...]:
+) -> tuple[NodeAddress, ...]:
     """Return the address, interface and RDMA devices of each node. Values in hosts.toml take
     precedence. The other values are those of the fastest network that all nodes have in common."""
-    shared = _network_of_all_nodes(nodes, networks)
+    shared = _choose_common_network(nodes, networks)
     return tuple(
         _choose_node_address(node, network, shared)
         for node, network in zip(nodes, networks, strict=True)
     )
 
 
-def _choose_node_address(node: ClusterNode, network: NodeNetwork, shared: str | None) -> NodePlace:
+def _choose_node_address(
+    node: ClusterNode, network: NodeNetwork, shared: str | None
+) -> NodeAddress:
     origins: dict[str, str] = {}
     address, name = node.address, node.interface
     if address:
@@ -41,7 +43,12 @@ def _choose_node_address(node: ClusterNode, network: NodeNetwork, shared: str | 
         found = network.interface_with_address(address)
     if found is None and not name and not address and shared is not None:
         found = next(
-            (i for i in _usable_interfaces(network) if shared in _network_addresses(i)), None
+            (
+                i
+                for i in _interfaces_able_to_connect_nodes(network)
+                if shared in _networks_of_interface(i)
+            ),
+            None,
         )
         if found is not None:
             origins["interface"] = f"the fastest network that all nodes are in, {shared}"
@@ -61,7 +68,7 @@ def _choose_node_address(node: ClusterNode, network: NodeNetwork, shared: str | 
     elif name and (rdma := _rdma_devices_of(name, network)):
         origins["rdma"] = f"active on interface {name}"
     problem = None if address else network.problem or "no network that all nodes are in was found"
-    return NodePlace(node.host, address, name, rdma, origins, problem)
+    return NodeAddress(node.host, address, name, rdma, origins, problem)
 
 
 def _rdma_devices_of(interface: str, network: NodeNetwork) -> tuple[str, ...]:
@@ -76,7 +83,7 @@ def _rdma_devices_of(interface: str, network: NodeNetwork) -> tuple[str, ...]:
     )
 
 
-def _usable_interfaces(network: NodeNetwork) -> list[Interface]:
+def _interfaces_able_to_connect_nodes(network: NodeNetwork) -> list[Interface]:
     """Return the interfaces that can connect nodes: those that are up, have an address, and are not
     bridges of containers, because such bridges have the same addresses on every host."""
     bridges = ("docker", "virbr", "br-", "cni", "podman", "veth", "lxc")
@@ -87,11 +94,11 @@ def _usable_interfaces(network: NodeNetwork) -> list[Interface]:
     ]
 
 
-def _network_addresses(interface: Interface) -> list[str]:
+def _networks_of_interface(interface: Interface) -> list[str]:
     return [str(ip_interface(address).network) for address in interface.addresses]
 
 
-def _network_of_all_nodes(
+def _choose_common_network(
     nodes: Sequence[ClusterNode], networks: Sequence[NodeNetwork]
 ) -> str | None:
     """Return the network, such as "10.0.0.0/24", in which every node has an interface; None if
@@ -100,9 +107,9 @@ def _network_of_all_nodes(
     options: dict[str, list[tuple[bool, int]]] = {}
     for network in networks:
         own: dict[str, tuple[bool, int]] = {}
-        for interface in _usable_interfaces(network):
+        for interface in _interfaces_able_to_connect_nodes(network):
             rank = bool(_rdma_devices_of(interface.name, network)), interface.speed_mbit_s or 0
-            for found in _network_addresses(interface):
+            for found in _networks_of_interface(interface):
                 own[found] = max(rank, own.get(found, (False, 0)))
         for found, rank in own.items():
             options.setdefault(found, []).append(rank)

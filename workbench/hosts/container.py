@@ -39,7 +39,7 @@ from workbench.hosts.base import (
     check_argv,
     command_not_found_error,
     command_timeout_error,
-    no_answer_error,
+    container_program_timeout_error,
 )
 from workbench.hosts.container_kinds import (
     ABSENT,
@@ -47,7 +47,7 @@ from workbench.hosts.container_kinds import (
     RUNNING,
     ContainerKind,
     ContainerState,
-    is_refusal_of_rights,
+    is_permission_error_message,
 )
 from workbench.hosts.container_listing import list_containers
 from workbench.hosts.container_ports import ContainerPorts
@@ -121,21 +121,21 @@ class ContainerStream:
         self._closing = self._closed = False
         self._done = done
 
-    async def begin(self, argv: Sequence[str]) -> None:
+    async def wait_for_command_start(self, argv: Sequence[str]) -> None:
         """Skip all output before the mark that shows that the command in the container starts.
         Raises HostError if the command is never started."""
         seen = b""
         while _MARK + b"\n" not in seen:
-            data = await self._read()
+            data = await self._read_output()
             if not data:
-                await self._wait_for_inner_end()
+                await self._wait_for_stream_end()
                 raise await self._host.command_not_started_error(
                     self._running, argv, await self.inner.stderr_tail()
                 )
             seen += data
         self._early = seen.partition(_MARK + b"\n")[2]
 
-    async def _read(self) -> bytes:
+    async def _read_output(self) -> bytes:
         try:
             data = await anext(self._output, b"")
         except HostUnreachable as error:
@@ -144,7 +144,7 @@ class ContainerStream:
         self._host.heard_s = time.monotonic()
         return data
 
-    async def _wait_for_inner_end(self) -> None:
+    async def _wait_for_stream_end(self) -> None:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.inner.wait(), 2.0)
 
@@ -152,7 +152,7 @@ class ContainerStream:
         if self._early:
             early, self._early = self._early, b""
             yield early
-        while data := await self._read():
+        while data := await self._read_output():
             yield data
         if not self._closing:
             await self.wait()
@@ -167,13 +167,13 @@ class ContainerStream:
         """Return the command's exit code. Raises HostUnreachable if the command was cut off,
         because the program that entered the container was killed or the container stopped."""
         ended = await self.inner.wait()
-        _, code = shell_scripts.split_exit_code(await self.inner.stderr_tail())
+        _, code = shell_scripts.split_stderr_and_exit_code(await self.inner.stderr_tail())
         if code is None and not self._closing:
             raise await self._host.make_cut_off_error(self._running)
         return ended if code is None else code
 
     async def stderr_tail(self) -> str:
-        errors, _ = shell_scripts.split_exit_code(await self.inner.stderr_tail())
+        errors, _ = shell_scripts.split_stderr_and_exit_code(await self.inner.stderr_tail())
         return shell_scripts.remove_text_before_mark(errors, shell_scripts.INSIDE).strip()
 
     async def close(self) -> None:
@@ -254,7 +254,7 @@ class ContainerHost(BaseHost):
         await self._ports.close()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=END_S)
-        await self._link.close()
+        await self._link.stop_and_detach_connection()
         await self.inner.close()
 
     # ---- the state of the container
@@ -262,7 +262,7 @@ class ContainerHost(BaseHost):
     async def _start_connection(self) -> _Running:
         await self.inner.connect()
         try:
-            running = await self._find_container()
+            running = await self._find_running_container()
         except HostError as error:
             self._why = error
             raise
@@ -271,13 +271,13 @@ class ContainerHost(BaseHost):
         self._why = None
         return running
 
-    async def _find_container(self) -> _Running:
+    async def _find_running_container(self) -> _Running:
         """Find the running container. Return its id and whether commands need sudo to enter it.
         Raises HostUnreachable if the container does not run, or if the container program, such as
         docker, does not report its state."""
         kind, other, problem = self.container_kind, None, ""
         for before in ((), shell_scripts.SUDO):
-            if before and not await self._may_sudo():
+            if before and not await self._should_try_sudo():
                 break
             try:
                 state = await self._read_container_state(before, self.container)
@@ -291,7 +291,7 @@ class ContainerHost(BaseHost):
         if other is None:
             step = (
                 kind.rights
-                if is_refusal_of_rights(problem)
+                if is_permission_error_message(problem)
                 else f"check on {self.inner.name}: {' '.join(kind.look(self.container))}"
             )
             message = (
@@ -301,20 +301,24 @@ class ContainerHost(BaseHost):
             raise HostUnreachable(message, host=self.name, next_step=step)
         if other.state == ABSENT:
             raise await self._container_absent_error()
-        step = f"on {self.inner.name}: {kind.command_to_start(other.state, self.container)}"
+        step = (
+            f"on {self.inner.name}: {kind.command_to_start_or_examine(other.state, self.container)}"
+        )
         raise HostUnreachable(f"the {kind.noun} is {other.state}", host=self.name, next_step=step)
 
     async def _read_container_state(
-        self, before: tuple[str, ...], container: str
+        self, sudo_words: tuple[str, ...], container: str
     ) -> ContainerState:
-        """Return the state of the container that has the name or id `container`. `before`, () or
-        sudo, is put before the command that asks for the state. Raises _StateUnknown, with the text
-        that this command printed, if it reports no state."""
-        argv = [*before, *self.container_kind.look(container)]
+        """Return the state of the container that has the name or id `container`. `sudo_words`, ()
+        or sudo, is put before the command that asks for the state. Raises _StateUnknown, with the
+        text that this command printed, if it reports no state."""
+        argv = [*sudo_words, *self.container_kind.look(container)]
         try:
             done = await self.inner.run(argv, timeout_s=LOOK_S)
         except CommandTimeout:
-            silent = no_answer_error(self.container_kind.listing[0], LOOK_S, self.name)
+            silent = container_program_timeout_error(
+                self.container_kind.listing[0], LOOK_S, self.name
+            )
             raise HostUnreachable(
                 silent.message,
                 host=self.name,
@@ -326,8 +330,9 @@ class ContainerHost(BaseHost):
             raise _StateUnknown(done.problem)
         return state
 
-    async def _may_sudo(self) -> bool:
-        """Return whether to try sudo: its use is not forbidden, and the user is not root already."""
+    async def _should_try_sudo(self) -> bool:
+        """Return whether to try sudo: its use is not forbidden, and the user is not root
+        already."""
         if self._sudo is False or self.container_kind.elsewhere:
             return False
         return (await self.inner.run(["id", "-u"])).out.strip() != "0"
@@ -360,14 +365,14 @@ class ContainerHost(BaseHost):
             f"the {kind.noun} {self.container} {gone}", host=self.name, next_step=step
         )
 
-    async def _check_still_runs(self, running: _Running) -> None:
+    async def _reconnect_unless_still_running(self, running: _Running) -> None:
         """Check whether the container still runs. If it does not, or if a new one has its name,
-        treat the connection as lost."""
+        end the streamed commands and search for the container again."""
         async with self._checking:
             if not self._link.connected:
                 return
             try:
-                found = await self._find_container()
+                found = await self._find_running_container()
             except HostError as error:
                 self.end_streams_and_reconnect(running, error)
                 return
@@ -387,12 +392,12 @@ class ContainerHost(BaseHost):
         self._why = why
         self._link.report_lost(running, why.message)
         for stream in tuple(self._streams):
-            self._start_task(stream.end_command)
+            self._start_background_task(stream.end_command)
 
     async def make_cut_off_error(self, running: _Running) -> HostError:
         """Return the error for a command whose output ended before the command itself, because the
         program that entered the container, such as docker, ended or the container stopped."""
-        await self._check_still_runs(running)
+        await self._reconnect_unless_still_running(running)
         if not self._link.connected and self._why is not None:
             return self._why
         noun = self.container_kind.noun
@@ -415,7 +420,7 @@ class ContainerHost(BaseHost):
                 host=self.name,
                 next_step=step,
             )
-        await self._check_still_runs(running)
+        await self._reconnect_unless_still_running(running)
         if not self._link.connected and self._why is not None:
             return self._why
         last = clean_text(errors, lines=True).strip().splitlines()[-1:] or ["no output"]
@@ -427,7 +432,7 @@ class ContainerHost(BaseHost):
             f"no command can be run in the {noun}: {last[0]}", host=self.name, next_step=step
         )
 
-    def _start_task(self, work: Callable[[], Awaitable[None]]) -> None:
+    def _start_background_task(self, work: Callable[[], Awaitable[None]]) -> None:
         task = asyncio.create_task(_run_ignoring_errors(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -442,13 +447,13 @@ class ContainerHost(BaseHost):
             self.heard_s = time.monotonic()
             running = self._link.current
             if self._streams and running is not None:
-                await self._check_still_runs(running)
+                await self._reconnect_unless_still_running(running)
 
     # ---- commands
 
-    async def _get_running(self) -> _Running:
+    async def _get_running_container(self) -> _Running:
         try:
-            return await self._link.get()
+            return await self._link.wait_for_connection()
         except HostUnreachable:
             if self._why is not None:
                 raise self._why from None
@@ -465,7 +470,7 @@ class ContainerHost(BaseHost):
         except ValueError as error:
             raise HostError(str(error), host=self.name) from None
 
-    def _make_entering_argv(self, running: _Running, token: str) -> tuple[str, ...]:
+    def _argv_that_enters_container(self, running: _Running, token: str) -> tuple[str, ...]:
         kind = self.container_kind
         shell = ("sh", "-c", shell_scripts.ENTER, f"workbench-{token}", shell_scripts.READ_ORDER)
         return (*kind.environment, *running.before, *kind.enter(self.container), *shell)
@@ -478,10 +483,10 @@ class ContainerHost(BaseHost):
         env: Mapping[str, str] | None,
     ) -> Completed:
         first = self._encode_command_line(argv, env, ends_with_stdin=False)
-        running, token = await self._get_running(), secrets.token_hex(8)
+        running, token = await self._get_running_container(), secrets.token_hex(8)
         try:
             done = await self.inner.run(
-                self._make_entering_argv(running, token),
+                self._argv_that_enters_container(running, token),
                 input=first + (input or b""),
                 timeout_s=timeout_s,
             )
@@ -489,14 +494,16 @@ class ContainerHost(BaseHost):
             self.end_streams_and_reconnect(running, error)
             raise
         except CommandTimeout:
-            self._start_task(partial(self._end_command_processes, running, token))
+            self._start_background_task(partial(self._end_command_processes, running, token))
             raise command_timeout_error(argv, timeout_s, self.name) from None
         except (HostError, asyncio.CancelledError):
-            self._start_task(partial(self._end_command_processes, running, token))
+            self._start_background_task(partial(self._end_command_processes, running, token))
             raise
-        errors, code = shell_scripts.split_exit_code(done.stderr.decode("utf-8", "surrogateescape"))
+        errors, code = shell_scripts.split_stderr_and_exit_code(
+            done.stderr.decode("utf-8", "surrogateescape")
+        )
         if code is None and not _REFUSED.search(errors):
-            self._start_task(partial(self._end_command_processes, running, token))
+            self._start_background_task(partial(self._end_command_processes, running, token))
         if _MARK + b"\n" not in done.stdout:
             raise await self.command_not_started_error(running, argv, errors)
         if code is None:
@@ -515,7 +522,7 @@ class ContainerHost(BaseHost):
         )
         with contextlib.suppress(HostError):
             await self.inner.run(
-                self._make_entering_argv(running, secrets.token_hex(8)),
+                self._argv_that_enters_container(running, secrets.token_hex(8)),
                 input=order,
                 timeout_s=END_S,
             )
@@ -528,8 +535,8 @@ class ContainerHost(BaseHost):
         env: Mapping[str, str] | None = None,
     ) -> ContainerStream:
         first = self._encode_command_line(argv, env, ends_with_stdin=True)
-        running = await self._get_running()
-        words = self._make_entering_argv(running, secrets.token_hex(8))
+        running = await self._get_running_container()
+        words = self._argv_that_enters_container(running, secrets.token_hex(8))
         inner = await self.inner.stream(words, input=first + (input or b""))
         stream = ContainerStream(self, running, inner, lambda: self._streams.discard(stream))
         self._streams.add(stream)
@@ -537,7 +544,7 @@ class ContainerHost(BaseHost):
         if self._watching is None or self._watching.done():
             self._watching = asyncio.create_task(self._watch_container())
         try:
-            await stream.begin(argv)
+            await stream.wait_for_command_start(argv)
         except BaseException:
             await stream.close()
             raise
@@ -566,7 +573,7 @@ class ContainerHost(BaseHost):
         """Open a local port that leads to `address`:`port` as the container reaches it. If the
         container shares the network of the host around it, the local port leads to the port of that
         host."""
-        return await self._ports.forward(await self._get_running(), port, address)
+        return await self._ports.forward(await self._get_running_container(), port, address)
 
     async def facts(self) -> HostFacts:
         facts = await self._asked_facts.get()
@@ -588,10 +595,10 @@ class ContainerHost(BaseHost):
             shell_scripts.shell_argv(shell_scripts.AROUND, *(str(pid) for pid in pids))
         )
         return dict(
-            self._parse_process_block(block) for block in f"\n{done.out}".split("\npid ")[1:]
+            self._parse_pid_and_host_process(block) for block in f"\n{done.out}".split("\npid ")[1:]
         )
 
-    def _parse_process_block(self, block: str) -> tuple[int, ContainerHostProcess]:
+    def _parse_pid_and_host_process(self, block: str) -> tuple[int, ContainerHostProcess]:
         pid, _, rest = block.partition("\n")
         number = parse_whole_number(pid) or 0
         lines = dict(

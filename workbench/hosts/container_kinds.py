@@ -78,19 +78,19 @@ class ContainerKind:
     # whether it is on another machine than its host, with the files of that host
     elsewhere: bool = False
 
-    def command_to_start(self, state: str, name: str) -> str:
+    def command_to_start_or_examine(self, state: str, name: str) -> str:
         """Return the command with which the user can start or examine the container `name`, which
         is in the state `state` and not running."""
         return f"{self.wake.get(state, self.wake[''])} {name}"
 
 
-def is_refusal_of_rights(problem: str) -> bool:
+def is_permission_error_message(problem: str) -> bool:
     """Return whether a program's error message `problem` says that the user may not use the
     program."""
     return re.search("permission|root|password|sudo", problem, re.IGNORECASE) is not None
 
 
-def _parse_inspected_state(done: Completed) -> ContainerState | None:
+def _parse_docker_or_podman_state(done: Completed) -> ContainerState | None:
     if done.returncode != 0:
         return ContainerState(ABSENT) if "no such" in done.err.lower() else None
     try:
@@ -123,14 +123,14 @@ def _parse_lxc_state(done: Completed) -> ContainerState | None:
     return ContainerState(word)
 
 
-def _parse_instance_state(done: Completed) -> ContainerState | None:
+def _parse_incus_or_lxd_state(done: Completed) -> ContainerState | None:
     if done.returncode != 0:
         return None
     name, _, state = clean_text(done.out, NAME_CHARS).strip().partition(",")
     return ContainerState(state.lower(), name=name) if name else ContainerState(ABSENT)
 
 
-def _docker_like_kind(name: str) -> ContainerKind:
+def _make_docker_like_kind(name: str) -> ContainerKind:
     def parse_listing(text: str) -> Iterable[ListedContainer]:
         for line in text.splitlines():
             id_, _, rest = line.partition("\t")
@@ -144,7 +144,7 @@ def _docker_like_kind(name: str) -> ContainerKind:
         re.compile(_NAME),
         lambda container: (name, "exec", "-i", container),
         lambda container: (name, "inspect", "--type", "container", container),
-        _parse_inspected_state,
+        _parse_docker_or_podman_state,
         (name, "ps", "--format", "{{.ID}}\t{{.Names}}\t{{.Image}}"),
         parse_listing,
         {"paused": f"{name} unpause", "": f"{name} start"},
@@ -199,7 +199,7 @@ _LXC = ContainerKind(
 )
 
 
-def _instance_kind(name: str, program: str) -> ContainerKind:
+def _make_incus_or_lxd_kind(name: str, program: str) -> ContainerKind:
     """Return the kind of Incus or LXD, whose client is called `program`."""
 
     def parse_listing(text: str) -> Iterable[ListedContainer]:
@@ -211,7 +211,7 @@ def _instance_kind(name: str, program: str) -> ContainerKind:
         re.compile(r"[A-Za-z][A-Za-z0-9-]*"),
         lambda container: (program, "exec", container, "--mode=non-interactive", "--"),
         lambda container: (program, "list", f"^{container}$", "--format=csv", "--columns=ns"),
-        _parse_instance_state,
+        _parse_incus_or_lxd_state,
         (program, "list", "status=running", "--format=csv", "--columns=n"),
         parse_listing,
         {"": f"{program} start"},
@@ -220,7 +220,7 @@ def _instance_kind(name: str, program: str) -> ContainerKind:
     )
 
 
-def _parse_job_state(done: Completed) -> ContainerState | None:
+def _parse_slurm_job_state(done: Completed) -> ContainerState | None:
     """Return the state of a Slurm job from the output of squeue, None if squeue did not report it.
     The state's `id` consists of the job's first node and its start time, because both change when
     the job is queued again and restarts."""
@@ -232,7 +232,7 @@ def _parse_job_state(done: Completed) -> ContainerState | None:
     return ContainerState(word.lower(), place) if word else ContainerState(ABSENT)
 
 
-def _parse_job_list(text: str) -> Iterable[ListedContainer]:
+def _parse_slurm_job_list(text: str) -> Iterable[ListedContainer]:
     for line in text.splitlines():
         job, _, name = line.partition("|")
         if name:
@@ -247,9 +247,9 @@ _SLURM = ContainerKind(
     ),  # also a task of an array, or a part of a heterogeneous job
     lambda job: ("srun", f"--jobid={job}", "--overlap", *_ONE_TASK),
     lambda job: ("squeue", "-h", "-t", "all", "-j", job, "-o", "%T|%B %S"),
-    _parse_job_state,
+    _parse_slurm_job_state,
     ("squeue", "--me", "-h", "-t", "RUNNING", "-o", "%i|%j"),
-    _parse_job_list,
+    _parse_slurm_job_list,
     {"pending": "squeue --start -j", "": "squeue -t all -j"},
     runtime="",
     rights="log in as the user whose job it is",
@@ -262,12 +262,12 @@ KINDS: Mapping[str, ContainerKind] = MappingProxyType(
     {
         kind.name: kind
         for kind in (
-            _docker_like_kind("docker"),
-            _docker_like_kind("podman"),
+            _make_docker_like_kind("docker"),
+            _make_docker_like_kind("podman"),
             _PCT,
             _LXC,
-            _instance_kind("incus", "incus"),
-            _instance_kind("lxd", "lxc"),
+            _make_incus_or_lxd_kind("incus", "incus"),
+            _make_incus_or_lxd_kind("lxd", "lxc"),
             _SLURM,
         )
     }

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 from workbench.hosts import shell_scripts
-from workbench.hosts.base import CommandTimeout, Host, no_answer_error
+from workbench.hosts.base import CommandTimeout, Host, container_program_timeout_error
 from workbench.hosts.container_kinds import (
     KINDS,
     ContainerKind,
     ListedContainer,
-    is_refusal_of_rights,
+    is_permission_error_message,
 )
 from workbench.hosts.script_files import read_script
 from workbench.model.errors import HostError
@@ -67,7 +67,7 @@ async def _list_containers_and_problem(
         except CommandTimeout:
             return (
                 (),
-                f"{no_answer_error(kind.listing[0], LIST_S, host.name).message} on {host.name}",
+                f"{container_program_timeout_error(kind.listing[0], LIST_S, host.name).message} on {host.name}",
             )
         except HostError as error:
             problem = problem or error.message
@@ -75,7 +75,7 @@ async def _list_containers_and_problem(
         if done.returncode == 0:
             return tuple(kind.parse_listing(clean_text(done.stdout, 1 << 20, lines=True))), ""
         problem = problem or done.problem
-    step = f"; {kind.rights}" if is_refusal_of_rights(problem) else ""
+    step = f"; {kind.rights}" if is_permission_error_message(problem) else ""
     listing = " ".join(kind.listing[:2])
     return (), (
         f"{kind.listing[0]} is installed on {host.name}, but `{listing}` lists nothing: "

@@ -111,7 +111,7 @@ class _Connection:
         self.reader = asyncio.StreamReader(limit=BUFFERED_BYTES)
         self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._unsent = bytearray()
-        self.reader.set_transport(_Valve(inside, number))
+        self.reader.set_transport(_BackpressureTransport(inside, number))
 
     def write(self, data: bytes, /) -> None:
         self._unsent += data
@@ -125,19 +125,19 @@ class _Connection:
         self._inside.send_frame_soon(self.number, END)
 
     def close(self) -> None:
-        self._inside.forget(self)
+        self._inside.close_connection(self)
 
     async def read(self, n: int, /) -> bytes:
         return await self.reader.read(n)
 
-    def fail(self, reason: str) -> None:
+    def end_with_error(self, reason: str) -> None:
         error = ConnectionResetError(reason)
         if not self.opened.done():
             self.opened.set_exception(error)
         self.reader.set_exception(error)
 
 
-class _Valve(asyncio.Transport):
+class _BackpressureTransport(asyncio.Transport):
     """The transport of a connection's StreamReader. When the reader's buffer is full, the transport
     stops the reading from the container. When there is room again, it resumes the reading."""
 
@@ -169,9 +169,9 @@ class _PortProgram:
         self._full: set[int] = set()  # connections whose clients read too slowly
         self._flows = asyncio.Event()
         self._flows.set()
-        self._reading = asyncio.create_task(self._read())
+        self._reading = asyncio.create_task(self._read_frames())
 
-    async def open(self, address: str, port: int) -> _Connection:
+    async def open_connection(self, address: str, port: int) -> _Connection:
         """Open a connection. Raises OSError with the reason if the container refuses it."""
         self._last += 1
         connection = _Connection(self, self._last)
@@ -181,7 +181,7 @@ class _PortProgram:
             async with asyncio.timeout(CONNECT_S):
                 await connection.opened
         except BaseException:
-            self.forget(connection)
+            self.close_connection(connection)
             raise
         return connection
 
@@ -194,7 +194,7 @@ class _PortProgram:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def forget(self, connection: _Connection) -> None:
+    def close_connection(self, connection: _Connection) -> None:
         self.resume_reading_for(connection.number)
         if self._connections.pop(connection.number, None) is not None and not self.ended:
             self.send_frame_soon(connection.number, CLOSE)
@@ -208,7 +208,7 @@ class _PortProgram:
         if not self._full:
             self._flows.set()
 
-    async def _read(self) -> None:
+    async def _read_frames(self) -> None:
         try:
             pending = b""
             async for chunk in self._stream.chunks():
@@ -226,7 +226,7 @@ class _PortProgram:
             self.ended = True
             self.runs.set()
             for connection in self._connections.values():
-                connection.fail(
+                connection.end_with_error(
                     self.problem.message if self.problem else "the program in the container ended"
                 )
 
@@ -243,7 +243,7 @@ class _PortProgram:
         elif kind == END:
             connection.reader.feed_eof()
         else:
-            connection.fail(data.decode("utf-8", "replace"))
+            connection.end_with_error(data.decode("utf-8", "replace"))
 
     async def close(self) -> None:
         await self._stream.close()
@@ -263,26 +263,26 @@ class ContainerPorts:
         self._opening = asyncio.Lock()
         self._relays: list[Relay] = []
 
-    async def forward(self, running: object, port: int, address: str) -> Forward:
-        """Open a local port that leads to `address`:`port` as the container reaches it. `running`
-        is an object that is the same until the container restarts. The container's network is
-        examined again if `running` has changed."""
-        if running is not self._running:
+    async def forward(self, running_container: object, port: int, address: str) -> Forward:
+        """Open a local port that leads to `address`:`port` as the container reaches it.
+        `running_container` is an object that is the same until the container restarts. The
+        container's network is examined again if `running_container` has changed."""
+        if running_container is not self._running:
             self._network = _parse_namespace_and_addresses(
                 (await self._host.run(shell_scripts.shell_argv(shell_scripts.NETWORK))).out
             )
             self._around, _ = _parse_namespace_and_addresses(
                 (await self._inner.run(["readlink", "/proc/self/ns/net"])).out
             )
-            self._running = running
+            self._running = running_container
         network, addresses = self._network
         if network == self._around and not self._host.container_kind.elsewhere:
             return await self._inner.forward(port, address)
-        if await self._get_program() is None:
-            return await self._forward_to_address(port, address, addresses)
+        if await self._get_or_start_program() is None:
+            return await self._forward_without_program(port, address, addresses)
 
         async def open_container_connection() -> tuple[Reader, Writer]:
-            inside = await self._get_program()
+            inside = await self._get_or_start_program()
             if inside is None:
                 raise HostError(
                     "ports of the container cannot be opened: its python3 cannot be started any "
@@ -290,7 +290,7 @@ class ContainerPorts:
                     host=self._host.name,
                     next_step="install python3 in the container again",
                 )
-            connection = await inside.open(address.strip("[]"), port)
+            connection = await inside.open_connection(address.strip("[]"), port)
             return connection, connection
 
         relay = Relay(open_container_connection, (HostError, TimeoutError))
@@ -298,7 +298,7 @@ class ContainerPorts:
         await relay.listen()
         return relay
 
-    async def _forward_to_address(
+    async def _forward_without_program(
         self, port: int, address: str, addresses: tuple[str, ...]
     ) -> Forward:
         if address != LOOPBACK:
@@ -313,7 +313,7 @@ class ContainerPorts:
             )
         return await self._inner.forward(port, addresses[0])
 
-    async def _get_program(self) -> _PortProgram | None:
+    async def _get_or_start_program(self) -> _PortProgram | None:
         """Return the running program in the container, after starting it if necessary. None if the
         container has no python3 that can run it."""
         async with self._opening:
@@ -347,9 +347,9 @@ def _parse_namespace_and_addresses(text: str) -> tuple[str, tuple[str, ...]]:
     """Parse the output of the script NETWORK. Return (network namespace, addresses of the container
     except loopback)."""
     name, _, table = text.partition("\n")
-    return name.strip(), tuple(_parse_listening_addresses(table))
+    return name.strip(), tuple(_parse_local_addresses(table))
 
 
-def _parse_listening_addresses(table: str) -> Iterator[str]:
+def _parse_local_addresses(table: str) -> Iterator[str]:
     found = dict.fromkeys(_LOCAL_ADDRESS.findall(table))
     return (address for address in found if not address.startswith("127."))

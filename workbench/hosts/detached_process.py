@@ -56,9 +56,8 @@ class WorkdirMissing(HostError):
 
 @dataclass(frozen=True, slots=True)
 class DetachedProcess:
-    """A process that `start_detached` has started. `sid` is the id of its session and of its process group.
-    `start_time` is in clock ticks since the host was booted.
-    """
+    """A process that `start_detached` has started. `sid` is the id of its session and of its
+    process group. `start_time` is in clock ticks since the host was booted."""
 
     pid: int
     sid: int
@@ -112,7 +111,7 @@ class StopReport:
     status: ProcessStatus | None = None
 
     @property
-    def nothing_is_left(self) -> bool:
+    def has_ended_all_processes(self) -> bool:
         return not self.left
 
 
@@ -164,34 +163,34 @@ async def restart_in_run_dir(
     Raises RunDirUsed if the run's process is alive or another caller starts it again, and the other
     errors of `start_detached`.
     """
-    look = await _read_run(host, run_dir)
-    if _status_from_survey(look.run, look.survey, look.found).alive:
+    state = await _read_run_state(host, run_dir)
+    if _status_from_survey(state.run, state.survey, state.found).alive:
         raise RunDirUsed(f"the process of the run in {run_dir} still runs", host=host.name)
-    await _kill_session(host, look)
+    await _kill_session(host, state)
     command = shell_scripts.restart_script_argv(
-        run_dir.rstrip("/"), f"{look.run.pid}-{look.run.start}", argv
+        run_dir.rstrip("/"), f"{state.run.pid}-{state.run.start}", argv
     )
     return _parse_started_process(await host.run(command, env=env), host, run_dir, argv, None)
 
 
-async def kill_left_processes(host: Host, run_dir: str) -> None:
+async def kill_remaining_session_processes(host: Host, run_dir: str) -> None:
     """Kill the processes that the ended process of a run has left in its session. Does nothing
     while it is alive."""
-    look = await _read_run(host, run_dir)
-    if not _status_from_survey(look.run, look.survey, look.found).alive:
-        await _kill_session(host, look)
+    state = await _read_run_state(host, run_dir)
+    if not _status_from_survey(state.run, state.survey, state.found).alive:
+        await _kill_session(host, state)
 
 
-async def _kill_session(host: Host, look: _RunState) -> None:
+async def _kill_session(host: Host, state: _RunState) -> None:
     """Kill the processes of the run's session. Does nothing if the session's leader lives and no
-    end is recorded: another caller has just started the run again, and this look read its files
+    end is recorded: another caller has just started the run again, and this state read its files
     while they were being written."""
-    leader = look.survey.processes.get(look.run.sid or 0)
-    if leader is not None and leader.alive and look.run.exit_code is None:
+    leader = state.survey.processes.get(state.run.sid or 0)
+    if leader is not None and leader.alive and state.run.exit_code is None:
         return
-    left = [p for p in look.found.others if p.session == look.run.sid]
+    left = [p for p in state.found.others if p.session == state.run.sid]
     if left:
-        await _signal_and_list_reached(host, "KILL", [p.key for p in left], left, SLICE_S)
+        await _signal_and_list_reached_pids(host, "KILL", [p.key for p in left], left, SLICE_S)
 
 
 def _parse_started_process(
@@ -210,10 +209,10 @@ def _parse_started_process(
     raise _start_error(kind, host, run_dir, argv, workdir, done)
 
 
-def _port_claimed_error(host: Host, first: Sequence[str]) -> PortClaimed:
-    """Return the error for a port that another start has claimed. `first` is its user and, if
-    known, its run."""
-    user, run_id = (*first, "", "")[:2]
+def _port_claimed_error(host: Host, claimant_words: Sequence[str]) -> PortClaimed:
+    """Return the error for a port that another start has claimed. `claimant_words` is its user and,
+    if known, its run."""
+    user, run_id = (*claimant_words, "", "")[:2]
     which = (
         f"run {clean_text(run_id)} of {clean_text(user)}"
         if run_id
@@ -227,12 +226,17 @@ def _port_claimed_error(host: Host, first: Sequence[str]) -> PortClaimed:
 
 
 def _start_error(
-    kind: str, host: Host, run_dir: str, argv: Sequence[str], workdir: str | None, done: Completed
+    script_error: str,
+    host: Host,
+    run_dir: str,
+    argv: Sequence[str],
+    workdir: str | None,
+    done: Completed,
 ) -> HostError:
     shown = shlex.join(argv)
-    if kind == "command":
+    if script_error == "command":
         return command_not_found_error(argv, host.name, shown)
-    if kind == "workdir":
+    if script_error == "workdir":
         message = f"working directory {workdir} cannot be entered"
         return WorkdirMissing(
             message,
@@ -240,12 +244,12 @@ def _start_error(
             command=shown,
             next_step="create the directory, or correct the path",
         )
-    if kind == "used":
+    if script_error == "used":
         step = "start with a new run directory"
         return RunDirUsed(
             f"{run_dir} already contains a run", host=host.name, command=shown, next_step=step
         )
-    if kind == "write":
+    if script_error == "write":
         full = "no space left" in done.err.lower()
         step = "free some space on the host" if full else "check the directory's permissions"
         return FileError(
@@ -254,7 +258,7 @@ def _start_error(
             command=shown,
             next_step=step,
         )
-    if kind == "setsid":
+    if script_error == "setsid":
         step = "install util-linux or busybox on the host"
         return CommandNotFound(
             "setsid: no such executable", host=host.name, command=shown, next_step=step
@@ -292,19 +296,19 @@ async def read_status(host: Host, run_dir: str, *, files: Sequence[str] = ()) ->
     """Return the state of the run in `run_dir`. `files` names files in this directory; the result
     has the contents of those that exist. Raises HostError if the directory contains no run.
     """
-    look = await _read_run(host, run_dir, files)
-    await _write_new_members(host, look.run, look.found)
-    return _status_from_survey(look.run, look.survey, look.found)
+    state = await _read_run_state(host, run_dir, files)
+    await _record_new_run_members(host, state.run, state.found)
+    return _status_from_survey(state.run, state.survey, state.found)
 
 
-async def list_runs_and_older_names(
-    host: Host, root: str, *, files: Sequence[str] = (), newest: int = 0
+async def read_runs_and_unread_names(
+    host: Host, root: str, *, files: Sequence[str] = (), newest_count: int = 0
 ) -> tuple[tuple[ProcessStatus, ...], tuple[str, ...]]:
     """Return (states of the runs whose directories are in `root`, sorted by name; names of the
     older runs), both empty if `root` does not exist. Older runs are marked as ended and not among
-    the `newest` ones, so nothing of them is read. `files` names files in the run directories whose
-    contents each state has, if they exist."""
-    survey = await _survey_host(host, ["-r", root.rstrip("/"), str(newest)], files)
+    the `newest_count` ones, so nothing of them is read. `files` names files in the run directories
+    whose contents each state has, if they exist."""
+    survey = await _survey_host(host, ["-r", root.rstrip("/"), str(newest_count)], files)
     runs = sorted(survey.runs, key=lambda run: run.run_dir)
     read = tuple(
         _status_from_survey(run, survey, run_processes.find_living_members(run, survey))
@@ -313,11 +317,11 @@ async def list_runs_and_older_names(
     return read, survey.older
 
 
-async def mark_runs_ended(host: Host, root: str, runs: Mapping[str, str]) -> None:
-    """Mark runs as ended, so that `list_runs_and_older_names` need not read them. `runs` maps the name of each
-    run's directory to a text to store in the mark. Mark a run only if its end is recorded and none
-    of its processes lives."""
-    words = [word for run in runs.items() for word in run]
+async def mark_runs_ended(host: Host, root: str, mark_text_by_name: Mapping[str, str]) -> None:
+    """Mark runs as ended, so that `read_runs_and_unread_names` need not read them.
+    `mark_text_by_name` maps the name of each run's directory to a text to store in the mark. Mark a
+    run only if its end is recorded and none of its processes lives."""
+    words = [word for run in mark_text_by_name.items() for word in run]
     if words:
         await host.run(shell_scripts.shell_argv(shell_scripts.MARK_ENDED, root, *words))
 
@@ -339,62 +343,64 @@ async def stop_run(
     The process group gets SIGTERM. After `grace_s` seconds, the remaining processes get SIGKILL
     repeatedly, for up to `kill_after_s` seconds.
     """
-    look = await _read_run(host, run_dir)
+    state = await _read_run_state(host, run_dir)
     signalled: set[int] = set()
     killed: set[int] = set()
-    if look.found.all:
-        await record_shared_memory(host, run_dir, [p.pid for p in look.found.others])
-        signalled = await _terminate_and_list_signalled(host, look)
+    if state.found.all:
+        await record_shared_memory_files(host, run_dir, [p.pid for p in state.found.others])
+        signalled = await _terminate_and_list_signalled_pids(host, state)
     deadline = time.monotonic() + grace_s
-    while look.found.others and (rest := deadline - time.monotonic()) > 0:
-        await _signal_and_list_reached(host, "TERM", (), look.found.others, rest)
-        look = await _read_run(host, run_dir, before=look)
+    while state.found.others and (rest := deadline - time.monotonic()) > 0:
+        await _signal_and_list_reached_pids(host, "TERM", (), state.found.others, rest)
+        state = await _read_run_state(host, run_dir, earlier=state)
     deadline = time.monotonic() + max(kill_after_s, LEADER_S)
-    while look.found.all and (rest := deadline - time.monotonic()) > 0:
-        killed |= await _kill_and_list_signalled(host, look, rest)
-        look = await _read_run(host, run_dir, before=look)
+    while state.found.all and (rest := deadline - time.monotonic()) > 0:
+        killed |= await _kill_and_list_signalled_pids(host, state, rest)
+        state = await _read_run_state(host, run_dir, earlier=state)
     return StopReport(
         pids_signalled=tuple(sorted(signalled | killed)),
         killed=tuple(sorted(killed)),
-        left=tuple(p.pid for p in look.found.all),
-        shared_memory_removed=await clear_shared_memory(host, run_dir)
-        if not look.found.all
+        left=tuple(p.pid for p in state.found.all),
+        shared_memory_removed=await remove_unused_shared_memory_files(host, run_dir)
+        if not state.found.all
         else (),
-        status=_status_from_survey(look.run, look.survey, look.found),
+        status=_status_from_survey(state.run, state.survey, state.found),
     )
 
 
-async def _terminate_and_list_signalled(host: Host, look: _RunState) -> set[int]:
+async def _terminate_and_list_signalled_pids(host: Host, state: _RunState) -> set[int]:
     """Send SIGTERM to the run's process group, and one by one to the members that left the group.
     Return the process ids that got the signal. No process gets SIGTERM twice, because some servers
     then exit at once without cleaning up.
     """
-    sid, others = look.run.sid, look.found.others
-    group = [p for p in look.found.all if p.group == sid]
+    sid, others = state.run.sid, state.found.others
+    group = [p for p in state.found.all if p.group == sid]
     targets = [f"{group[-1].key}:{sid}"] if group else []
-    sent = await _signal_and_list_reached(
+    sent = await _signal_and_list_reached_pids(
         host, "TERM", [*targets, *(p.key for p in others if p.group != sid)]
     )
     reached = bool(group) and group[-1].pid in sent
     return {p.pid for p in others if (reached if p.group == sid else p.pid in sent)}
 
 
-async def _kill_and_list_signalled(host: Host, look: _RunState, wait_s: float) -> set[int]:
+async def _kill_and_list_signalled_pids(host: Host, state: _RunState, wait_s: float) -> set[int]:
     """Send SIGKILL to all members of the run, and return the process ids that got it. The shell
     that leads the session records how the server ended, so it gets SIGKILL only if it does not end
     by itself within `wait_s` seconds."""
-    leader, others = look.found.leader, look.found.others
+    leader, others = state.found.leader, state.found.others
     if others:
-        return await _signal_and_list_reached(host, "KILL", [p.key for p in others], others, wait_s)
+        return await _signal_and_list_reached_pids(
+            host, "KILL", [p.key for p in others], others, wait_s
+        )
     if leader is not None:
-        await _signal_and_list_reached(host, "KILL", (), (leader,), min(wait_s, LEADER_S))
-        again = await _read_run(host, look.run.run_dir, before=look)
+        await _signal_and_list_reached_pids(host, "KILL", (), (leader,), min(wait_s, LEADER_S))
+        again = await _read_run_state(host, state.run.run_dir, earlier=state)
         if again.found.leader is not None and not again.found.others:
-            await _signal_and_list_reached(host, "KILL", [leader.key], (leader,), wait_s)
+            await _signal_and_list_reached_pids(host, "KILL", [leader.key], (leader,), wait_s)
     return set()
 
 
-async def record_shared_memory(host: Host, run_dir: str, pids: Sequence[int]) -> None:
+async def record_shared_memory_files(host: Host, run_dir: str, pids: Sequence[int]) -> None:
     """Write to the run directory which shared memory files the living processes `pids` created, so
     that the files can be removed after these processes are killed. Call this when the server is
     ready. `stop_run` calls it too.
@@ -407,7 +413,7 @@ async def record_shared_memory(host: Host, run_dir: str, pids: Sequence[int]) ->
         )
 
 
-async def clear_shared_memory(host: Host, run_dir: str) -> tuple[str, ...]:
+async def remove_unused_shared_memory_files(host: Host, run_dir: str) -> tuple[str, ...]:
     """Remove the shared memory files that the run created and that no process uses any more. Return
     their paths."""
     done = await host.run(shell_scripts.shell_argv(shell_scripts.CLEAR_SHARED_MEMORY, run_dir))
@@ -417,15 +423,15 @@ async def clear_shared_memory(host: Host, run_dir: str) -> tuple[str, ...]:
 async def _survey_host(host: Host, dirs: Sequence[str], files: Sequence[str]) -> Survey:
     """Read the host's process table, and after it the files of the runs. A run that was started
     between the two has files and no process, so the survey is repeated for it."""
-    survey = await _survey_once(host, dirs, files)
+    survey = await _survey_host_once(host, dirs, files)
     for _ in range(_MORE_SURVEYS):
-        if not any(run_processes.started_after_survey(run, survey) for run in survey.runs):
+        if not any(run_processes.run_started_after_survey(run, survey) for run in survey.runs):
             break
-        survey = await _survey_once(host, dirs, files)
+        survey = await _survey_host_once(host, dirs, files)
     return survey
 
 
-async def _survey_once(host: Host, dirs: Sequence[str], files: Sequence[str]) -> Survey:
+async def _survey_host_once(host: Host, dirs: Sequence[str], files: Sequence[str]) -> Survey:
     done = await host.run(shell_scripts.shell_argv(shell_scripts.SURVEY, " ".join(files), *dirs))
     survey = run_processes.parse_survey(done.stdout)
     if survey is None:
@@ -433,10 +439,10 @@ async def _survey_once(host: Host, dirs: Sequence[str], files: Sequence[str]) ->
     return survey
 
 
-async def _read_run(
-    host: Host, run_dir: str, files: Sequence[str] = (), *, before: _RunState | None = None
+async def _read_run_state(
+    host: Host, run_dir: str, files: Sequence[str] = (), *, earlier: _RunState | None = None
 ) -> _RunState:
-    """Read the state of one run. A process that belonged to the run in the earlier state `before`
+    """Read the state of one run. A process that belonged to the run in the earlier state `earlier`
     still belongs to it, even if it has left the run's POSIX session since.
     """
     survey = await _survey_host(host, [run_dir.rstrip("/")], files)
@@ -444,12 +450,12 @@ async def _read_run(
         step = "`workbench servers` lists the runs of a host"
         raise HostError(f"there is no run directory {run_dir}", host=host.name, next_step=step)
     run = survey.runs[0]
-    if before is not None:
-        run = replace(run, seen=run.seen | before.run.seen | {p.key for p in before.found.others})
+    if earlier is not None:
+        run = replace(run, seen=run.seen | earlier.run.seen | {p.key for p in earlier.found.others})
     return _RunState(run, survey, run_processes.find_living_members(run, survey))
 
 
-async def _write_new_members(host: Host, run: RunFiles, found: Members) -> None:
+async def _record_new_run_members(host: Host, run: RunFiles, found: Members) -> None:
     """Add newly found members of the run to the file `members` in the run directory. This file then
     proves that a process belongs to the run, even after the process's parents have ended."""
     new = [p.key for p in found.others if p.key not in run.seen]
@@ -473,7 +479,7 @@ def _status_from_survey(run: RunFiles, survey: Survey, found: Members) -> Proces
             lost = "the server was never started"
         elif run.boot_id != survey.boot_id:
             lost = "the host was restarted, or the server was started on another host"
-        elif _init_started_after_run(run, survey):
+        elif _pid_1_started_after_run(run, survey):
             lost = "the container was restarted, which ended the server"
         else:
             lost = "the shell that records the server's exit was killed"
@@ -488,7 +494,7 @@ def _status_from_survey(run: RunFiles, survey: Survey, found: Members) -> Proces
         start_time=run.start,
         started_unix_s=run.started_unix_s,
         ended_unix_s=run.ended_unix_s,
-        ended_ago_s=run_processes.seconds_since_end(run, survey),
+        ended_ago_s=run_processes.seconds_since_run_ended(run, survey),
         now_unix_s=survey.now_unix_s,
         lost=lost,
         marked=run.marked,
@@ -497,22 +503,22 @@ def _status_from_survey(run: RunFiles, survey: Survey, found: Members) -> Proces
     )
 
 
-def _init_started_after_run(run: RunFiles, survey: Survey) -> bool:
+def _pid_1_started_after_run(run: RunFiles, survey: Survey) -> bool:
     """Return whether process 1 started after the run. If so, the container in which the run was
     started has restarted since, which ended all its processes."""
     init = survey.processes.get(1)
     return init is not None and run.sid_start is not None and init.start > run.sid_start
 
 
-async def _signal_and_list_reached(
+async def _signal_and_list_reached_pids(
     host: Host,
     signal_name: str,
     targets: Sequence[str],
     wait_for: Sequence[Process] = (),
     wait_s: float = 0.0,
 ) -> set[int]:
-    """Send the signal `signal_name` to `targets`, and return the process ids that got it, with the id of
-    one member for each process group. Before returning, wait up to `wait_s` seconds (at most
+    """Send the signal `signal_name` to `targets`, and return the process ids that got it, with the
+    id of one member for each process group. Before returning, wait up to `wait_s` seconds (at most
     SLICE_S) for the processes `wait_for` to end."""
     keys = [p.key for p in wait_for]
     seconds = max(1, round(min(wait_s, SLICE_S))) if keys else 0

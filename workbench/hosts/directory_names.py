@@ -18,4 +18,5 @@ async def list_directory_names(host: Host, directory: str) -> list[str]:
             return os.listdir(directory)
         except OSError:
             return []
-    return (await host.run(["ls", "-1", "--", directory])).out.split("\n")
+    listed = await host.run(["ls", "-1", "--", directory])
+    return [name for name in listed.out.split("\n") if name]

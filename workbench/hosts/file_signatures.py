@@ -1,6 +1,6 @@
-"""Signatures of files on this machine, which show whether somebody has changed them since an earlier
-look. A screen looks every few seconds, and starts programs to read the files only after a change.
-"""
+"""Signatures of files on this machine, which show whether somebody has changed them since an
+earlier look. A screen looks every few seconds, and starts programs to read the files only after a
+change."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ ChangeSignature = tuple[object, ...]
 
 
 def read_file_signatures(
-    host: Host, files: Iterable[str], prefixes: Iterable[tuple[str, str]]
+    host: Host, files: Iterable[str], directories_and_prefixes: Iterable[tuple[str, str]]
 ) -> ChangeSignature | None:
     """Return the signatures of `files`, and of the files whose names begin with a prefix in a
-    directory: inode, time of the last change and size. `prefixes` has a pair (directory, prefix) for
-    each of these directories. Return None if the host is not this machine, because this costs as
-    much there as reading the files."""
+    directory: inode, time of the last change and size. `directories_and_prefixes` has a pair
+    (directory, prefix) for each of these directories. Return None if the host is not this machine,
+    because this costs as much there as reading the files."""
     if not host.is_local:
         return None
     found: list[object] = [_read_file_signature(Path(path)) for path in files]
-    for directory, prefix in prefixes:
+    for directory, prefix in directories_and_prefixes:
         try:
             paths = [path for path in Path(directory).iterdir() if path.name.startswith(prefix)]
         except OSError:

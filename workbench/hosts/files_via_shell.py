@@ -45,6 +45,6 @@ async def write_file_via_shell(host: Host, path: str, data: bytes, mode: int) ->
         raise _file_error(host, "write", path, done.problem)
 
 
-def _file_error(host: Host, what: str, path: str, reason: str) -> FileError:
+def _file_error(host: Host, operation: str, path: str, reason: str) -> FileError:
     step = "free some space on the host" if "no space left" in reason.lower() else None
-    return FileError(f"cannot {what} {path}: {reason}", host=host.name, next_step=step)
+    return FileError(f"cannot {operation} {path}: {reason}", host=host.name, next_step=step)

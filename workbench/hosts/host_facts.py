@@ -83,7 +83,7 @@ def parse_host_facts(
         python3=facts.get("python3"),
         python3_version=_parse_python_version(facts.get("python3_version")),
         nvidia_smi=facts.get("nvidia_smi"),
-        initial_user_namespace=_is_initial_namespace(facts.get("uid_map")),
+        initial_user_namespace=_is_initial_user_namespace(facts.get("uid_map")),
         container=_container_kind(facts),
         virtualization=_hypervisor_name(facts),
         home=facts.get("home"),
@@ -98,7 +98,7 @@ def _parse_python_version(text: str | None) -> str | None:
     return text if text and re.fullmatch(r"\d+(\.\w+)+\+?", text) else None
 
 
-def _is_initial_namespace(uid_map: str | None) -> bool | None:
+def _is_initial_user_namespace(uid_map: str | None) -> bool | None:
     """Return whether `uid_map`, the contents of /proc/self/uid_map, is that of the initial user
     namespace. There every id maps onto itself ("0 0 4294967295"). None if `uid_map` is None.
     """

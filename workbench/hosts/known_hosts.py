@@ -57,31 +57,31 @@ class HostKeys:
         self._file = file
         self._aliased = aliased
         self._accepted = accepted  # fingerprints that the user accepted in this process
-        self._name = host  # the entry in known_hosts, once `match` was called
+        self._name = host  # the entry in known_hosts, once `known_keys_of_host` was called
         self.known: Sequence[Any] = ()
         self.accepting = ("", "")
         self.problem: HostUnreachable | None = None
 
-    def match(self, host: str, addr: str, port: int | None) -> Any:
+    def known_keys_of_host(self, host: str, addr: str, port: int | None) -> Any:
         """Return (keys, certificate authorities, revoked keys, …) of the host from known_hosts, as
         the ssh library asks for them. As in OpenSSH with CheckHostIP no, `addr` is not looked up.
         If the host has a port, keys that are listed without it are not returned, because `accepts`
         checks those."""
-        self._name = self._known_hosts_name(host, port)
+        self._name = self._name_in_known_hosts(host, port)
         exact = self._all.match(self._name, "", None)
         plain = self._all.match(host, "", None)
         self.known = exact[0]
         return (exact[0], *([*x, *y] for x, y in zip(exact[1:], plain[1:], strict=True)))
 
     def accepts(self, host: str, port: int, key: PublicKey) -> bool:
-        """Return whether to trust a host key that is not among the keys that `match` returned. If
-        not, `problem` has the reason."""
+        """Return whether to trust a host key that is not among the keys that `known_keys_of_host`
+        returned. If not, `problem` has the reason."""
         fingerprint, kind = key.get_fingerprint(), key.get_algorithm()
         if fingerprint in self._accepted:
             return True
         if not self.known and key in self._all.match(host, "", None)[0]:
             return True  # listed without the port, which OpenSSH accepts too
-        name = self._known_hosts_name(host, port)
+        name = self._name_in_known_hosts(host, port)
         if self.known:
             self.problem = self.key_changed_error(name, f"it is now {kind} {fingerprint}")
             return False
@@ -97,20 +97,20 @@ class HostKeys:
         )
         return False
 
-    def key_changed_error(self, name: str | None, how: str) -> HostKeyChanged:
+    def key_changed_error(self, name: str | None, difference: str) -> HostKeyChanged:
         """Return the error for a host whose key differs from the known one. `name` is the host's
-        entry in known_hosts, None for the entry that `match` searched last. `how` says in what way
-        the key differs."""
+        entry in known_hosts, None for the entry that `known_keys_of_host` searched last.
+        `difference` says in what way the key differs."""
         name = name or self._name
         return HostKeyChanged(
-            f"the key of {name} differs from the one in known_hosts ({how}): "
+            f"the key of {name} differs from the one in known_hosts ({difference}): "
             "the host was installed anew, or another machine answers in its place",
             host=self._host,
             next_step="if you know why the key changed, remove the old one and connect again: "
             f"ssh-keygen -f {self._file} -R '{name}'",
         )
 
-    def _known_hosts_name(self, host: str, port: int | None) -> str:
+    def _name_in_known_hosts(self, host: str, port: int | None) -> str:
         return host if self._aliased or port in (None, DEFAULT_PORT) else f"[{host}]:{port}"
 
 
@@ -124,10 +124,10 @@ def read_known_hosts(files: Iterable[str], parse: Callable[[str], KnownKeys]) ->
             lines += Path(file).expanduser().read_text(errors="replace").splitlines()
         except OSError:
             continue
-    return parse("".join(f"{line}\n" for line in lines if _line_parses(line, parse)))
+    return parse("".join(f"{line}\n" for line in lines if _is_valid_line(line, parse)))
 
 
-def _line_parses(line: str, parse: Callable[[str], KnownKeys]) -> bool:
+def _is_valid_line(line: str, parse: Callable[[str], KnownKeys]) -> bool:
     try:
         parse(line)
     except ValueError:

@@ -38,7 +38,7 @@ class Tail:
     def __init__(self) -> None:
         self._kept = b""
 
-    def feed(self, data: bytes) -> None:
+    def append(self, data: bytes) -> None:
         self._kept = (self._kept + data)[-TAIL_MAX_BYTES:]
 
     def text(self) -> str:
@@ -59,10 +59,11 @@ class CommandOutput:
     def __init__(self) -> None:
         self.out, self.err = bytearray(), bytearray()
 
-    async def read(self, stdout: Readable, stderr: Readable) -> None:
-        """Read both streams to their end. Raises TooMuch if they exceed OUTPUT_MAX_BYTES together."""
+    async def read_both_streams(self, stdout: Readable, stderr: Readable) -> None:
+        """Read both streams to their end. Raises TooMuch if they exceed OUTPUT_MAX_BYTES
+        together."""
         tasks = [
-            asyncio.ensure_future(self._read(*pair))
+            asyncio.ensure_future(self._read_stream(*pair))
             for pair in ((stdout, self.out), (stderr, self.err))
         ]
         try:
@@ -71,7 +72,7 @@ class CommandOutput:
             for task in tasks:
                 task.cancel()
 
-    async def _read(self, stream: Readable, into: bytearray) -> None:
+    async def _read_stream(self, stream: Readable, into: bytearray) -> None:
         while data := await stream.read(CHUNK_BYTES):
             into += data
             if len(self.out) + len(self.err) > OUTPUT_MAX_BYTES:

@@ -65,12 +65,12 @@ class LocalStream:
     def __init__(self, process: LocalProcess) -> None:
         self._process = process
         self._tail = Tail()
-        self._errors = asyncio.create_task(self._drain())
+        self._errors = asyncio.create_task(self._drain_stderr())
 
-    async def _drain(self) -> None:
+    async def _drain_stderr(self) -> None:
         assert self._process.stderr is not None
         while data := await self._process.stderr.read(CHUNK_BYTES):
-            self._tail.feed(data)
+            self._tail.append(data)
 
     async def chunks(self) -> AsyncIterator[bytes]:
         assert self._process.stdout is not None
@@ -100,7 +100,7 @@ class LocalStream:
         its process group."""
         if self._process.stdin is not None:
             self._process.stdin.close()
-        await self._process.end(CLOSE_S)
+        await self._process.wait_then_kill_group(CLOSE_S)
         await cancel_all([self._errors])
 
 
@@ -113,7 +113,7 @@ async def _exchange_with_process(process: LocalProcess, input: bytes | None) -> 
     output = CommandOutput()
     feeding = asyncio.ensure_future(_write_input(process, input))
     try:
-        await output.read(process.stdout, process.stderr)
+        await output.read_both_streams(process.stdout, process.stderr)
         await process.wait()
     finally:
         feeding.cancel()
@@ -154,7 +154,7 @@ class LocalHost(BaseHost):
         self,
         argv: Sequence[str],
         env: Mapping[str, str] | None,
-        shown: Sequence[str],
+        argv_for_errors: Sequence[str],
         *,
         stdin: int,
     ) -> LocalProcess:
@@ -163,11 +163,13 @@ class LocalHost(BaseHost):
         try:
             return await start_process(argv, stdin=stdin, env=environment)
         except (FileNotFoundError, PermissionError, NotADirectoryError):
-            raise command_not_found_error(shown, self.name) from None
+            raise command_not_found_error(argv_for_errors, self.name) from None
         except OSError as error:
             step = "shorten the command" if error.errno == errno.E2BIG else None
             raise HostError(
-                f"{shown[0]} could not be started: {error.strerror}", host=self.name, next_step=step
+                f"{argv_for_errors[0]} could not be started: {error.strerror}",
+                host=self.name,
+                next_step=step,
             ) from None
 
     async def _wait_for_command_slot(self) -> None:
@@ -198,7 +200,7 @@ class LocalHost(BaseHost):
         except TooMuch:
             raise output_too_large_error(argv, self.name) from None
         finally:
-            await process.end()
+            await process.wait_then_kill_group()
         code = process.returncode if process.returncode is not None else -signal.SIGKILL
         return Completed(tuple(argv), code, bytes(output.out), bytes(output.err))
 
@@ -234,10 +236,10 @@ class LocalHost(BaseHost):
                     self._record_if_on_local_disk(path)
                 return file.read(-1 if limit is None else limit)
 
-        with self._file_error("read", path):
+        with self._os_errors_as_file_error("read", path):
             if _PROCESS_STATE.fullmatch(path):
                 return _read_proc_file(path, limit)
-            if offset and self._file_ends_at(path, offset):
+            if offset and self._has_no_bytes_after(path, offset):
                 return b""
             return await asyncio.to_thread(read)
 
@@ -247,7 +249,7 @@ class LocalHost(BaseHost):
         if folder not in self._on_local_disk:
             self._on_local_disk[folder] = is_on_local_disk(folder)
 
-    def _file_ends_at(self, path: str, offset: int) -> bool:
+    def _has_no_bytes_after(self, path: str, offset: int) -> bool:
         """Return whether a file on a disk of this machine has no bytes after `offset`. A log is
         asked every second and seldom has. The kernel knows its size, and needs no thread. A network
         file system could let the screen wait."""
@@ -260,7 +262,7 @@ class LocalHost(BaseHost):
             import tempfile  # most screens write no file of a host
 
             parent = Path(path).parent
-            _make_parents(parent)
+            _make_private_directories(parent)
             with tempfile.NamedTemporaryFile(prefix=".new.", dir=parent, delete=False) as file:
                 try:
                     os.fchmod(file.fileno(), mode)
@@ -277,18 +279,19 @@ class LocalHost(BaseHost):
             finally:
                 os.close(directory)
 
-        with self._file_error("write", path):
+        with self._os_errors_as_file_error("write", path):
             await asyncio.to_thread(write)
 
     @contextlib.contextmanager
-    def _file_error(self, what: str, path: str) -> Iterator[None]:
-        """Raise FileError in place of an OSError of the block, which must `what` the file."""
+    def _os_errors_as_file_error(self, operation: str, path: str) -> Iterator[None]:
+        """Raise FileError in place of an OSError of the block. `operation`, such as "read", is what
+        the block does with the file."""
         try:
             yield
         except OSError as error:
             is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             raise FileError(
-                f"cannot {what} {path}: {error.strerror}",
+                f"cannot {operation} {path}: {error.strerror}",
                 host=self.name,
                 next_step="free some space on that disk" if is_full else None,
             ) from None
@@ -313,10 +316,10 @@ def _read_proc_file(path: str, limit: int | None) -> bytes:
         os.close(file)
 
 
-def _make_parents(directory: Path) -> None:
+def _make_private_directories(directory: Path) -> None:
     """Create `directory` and its missing parents, all with mode 0700. Path.mkdir would set the mode
     of the last directory only.
     """
     if not directory.is_dir():
-        _make_parents(directory.parent)
+        _make_private_directories(directory.parent)
         directory.mkdir(mode=0o700, exist_ok=True)

@@ -35,7 +35,7 @@ class LocalProcess:
         arguments = (process, asyncio.get_running_loop(), self._ended)
         threading.Thread(target=_wait_in_thread, args=arguments, daemon=True).start()
 
-    async def connect(self, line_limit_bytes: int) -> None:
+    async def connect_pipes(self, line_limit_bytes: int) -> None:
         """Connect the pipes with the event loop. If this is cancelled, kill the process."""
         try:
             if self._process.stdin is not None:
@@ -92,7 +92,7 @@ class LocalProcess:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 
-    async def end(self, wait_s: float = 0.0) -> None:
+    async def wait_then_kill_group(self, wait_s: float = 0.0) -> None:
         """Wait up to `wait_s` seconds for the process to end, then send SIGKILL to its process
         group: to the process, and to a child that outlives it and holds its pipes. Returns even if
         the process never ends, because a process can hang in the kernel. If it is cancelled, as at
@@ -104,12 +104,13 @@ class LocalProcess:
                     await asyncio.wait_for(self.wait(), wait_s)
         finally:
             try:
-                await self._kill_rest()
+                await self._kill_remaining_group()
             finally:
                 self.close_pipes()
 
-    async def _kill_rest(self) -> None:
-        """Send SIGKILL to the process group unless the process has ended and its output was read."""
+    async def _kill_remaining_group(self) -> None:
+        """Send SIGKILL to the process group unless the process has ended and its output was
+        read."""
         outputs = [pipe for pipe in (self.stdout, self.stderr) if pipe is not None]
         if self.returncode is not None and all(pipe.at_eof() for pipe in outputs):
             return
@@ -158,5 +159,5 @@ async def start_process(
         start_new_session=True,
     )
     process = LocalProcess(started)
-    await process.connect(line_limit_bytes)
+    await process.connect_pipes(line_limit_bytes)
     return process

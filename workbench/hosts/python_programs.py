@@ -133,24 +133,30 @@ class PythonProgram:
     places: Callable[[], tuple[str, ...]] = tuple
 
     @cached_property
-    def _packed_sources(self) -> bytes:
+    def _compressed_sources(self) -> bytes:
         """The sources of all modules, as compressed JSON, for another machine."""
         frame: tuple[list[str], list[tuple[str, str | None]]]
-        frame = ([], [*self.library().items(), *_module_sources(self.modules)])
+        frame = ([], [*self.library().items(), *_names_and_sources_of_modules(self.modules)])
         return zlib.compress(json.dumps(frame).encode(), 9)
 
     @cached_property
     def digest(self) -> str:
-        """The SHA-256 of `_packed_sources`. A host stores the sources in a file with this name."""
-        return hashlib.sha256(self._packed_sources).hexdigest()
+        """The SHA-256 of `_compressed_sources`. A host stores the sources in a file with this
+        name."""
+        return hashlib.sha256(self._compressed_sources).hexdigest()
 
     def argv(
-        self, python: str, local: bool, orders: Mapping[str, Any], *, framed: bool = False
+        self,
+        python: str,
+        is_local: bool,
+        parameters: Mapping[str, Any],
+        *,
+        stdin_begins_with_frame: bool = False,
     ) -> list[str]:
-        """Return the command that starts the program. Its last word is `orders`, the program's
+        """Return the command that starts the program. Its last word is `parameters`, the program's
         parameters, as JSON. Python runs isolated and without its site module, so it starts in a
-        third of the time, and no file on the host can change the program. `framed` says that stdin
-        begins with the frame, also if the host has the program by then."""
+        third of the time, and no file on the host can change the program. `stdin_begins_with_frame`
+        says that stdin begins with the frame, also if the host has the program by then."""
         package, _, name = self.modules[-1].rpartition(".")
         text = _PROGRAM.format(
             title=self.title,
@@ -161,50 +167,59 @@ class PythonProgram:
             missing=MISSING,
             frame=FRAME,
             most=KEPT_MAX_BYTES,
-            digest=self.digest if self.kept and not local else "",
+            digest=self.digest if self.kept and not is_local else "",
             asks=ASKED + b"\n",
-            framed=framed,
+            framed=stdin_begins_with_frame,
             first=self.first,
         )
-        return [python, "-I", *self.options, "-c", text, json.dumps(orders)]
+        return [python, "-I", *self.options, "-c", text, json.dumps(parameters)]
 
-    def stdin_frame(self, local: bool) -> bytes:
+    def stdin_frame(self, is_local: bool) -> bytes:
         """Return the bytes for the program's stdin: a marker, the length in eight digits, and
-        compressed JSON. The JSON has the directories to import from if `local`, otherwise the
+        compressed JSON. The JSON has the directories to import from if `is_local`, otherwise the
         sources."""
-        if local:
+        if is_local:
             packed = zlib.compress(
                 json.dumps(([str(_PACKAGE.parent), *self.places()], [])).encode()
             )
         else:
-            packed = self._packed_sources
+            packed = self._compressed_sources
         return FRAME + b"%08d" % len(packed) + packed
 
-    def _command_and_input(self, host: Host, orders: Mapping[str, Any]) -> tuple[list[str], bytes]:
-        """Return (command that starts the program on `host` with the parameters `orders`, bytes to
-        write to its stdin first)."""
+    def _argv_and_first_stdin(
+        self, host: Host, parameters: Mapping[str, Any]
+    ) -> tuple[list[str], bytes]:
+        """Return (command that starts the program on `host` with the parameters `parameters`, bytes
+        to write to its stdin first)."""
         python, local = find_python_and_is_own(host)
         first = self.stdin_frame(local) if local or not self.kept else b""
-        return self.argv(python, local, orders), first
+        return self.argv(python, local, parameters), first
 
     async def run(
-        self, host: Host, orders: Mapping[str, Any], *, input: bytes = b"", timeout_s: float = 30.0
+        self,
+        host: Host,
+        parameters: Mapping[str, Any],
+        *,
+        input: bytes = b"",
+        timeout_s: float = 30.0,
     ) -> Completed:
-        """Run the program on `host` with the parameters `orders`, and with `input` on its stdin.
-        Return its result after its end."""
-        argv, first = self._command_and_input(host, orders)
+        """Run the program on `host` with the parameters `parameters`, and with `input` on its
+        stdin. Return its result after its end."""
+        argv, first = self._argv_and_first_stdin(host, parameters)
         done = await host.run(argv, input=first + input, timeout_s=timeout_s)
         if done.returncode == MISSING and not first:
             # another call may have brought the program meanwhile
-            argv = self.argv(*find_python_and_is_own(host), orders, framed=True)
+            argv = self.argv(
+                *find_python_and_is_own(host), parameters, stdin_begins_with_frame=True
+            )
             done = await host.run(argv, input=self.stdin_frame(False) + input, timeout_s=timeout_s)
             done = replace(done, stdout=done.stdout.replace(ASKED + b"\n", b"", 1))
         return done
 
-    async def stream(self, host: Host, orders: Mapping[str, Any]) -> Stream:
-        """Start the program on `host` with the parameters `orders`. Its stdin stays open until the
-        stream is closed."""
-        argv, first = self._command_and_input(host, orders)
+    async def stream(self, host: Host, parameters: Mapping[str, Any]) -> Stream:
+        """Start the program on `host` with the parameters `parameters`. Its stdin stays open until
+        the stream is closed."""
+        argv, first = self._argv_and_first_stdin(host, parameters)
         stream = await host.stream(argv, input=first)
         return stream if first else ProgramStream(stream, self)
 
@@ -264,7 +279,7 @@ async def can_start_python(host: Host) -> bool:
         return False
 
 
-def _module_sources(modules: tuple[str, ...]) -> Iterator[tuple[str, str | None]]:
+def _names_and_sources_of_modules(modules: tuple[str, ...]) -> Iterator[tuple[str, str | None]]:
     """Yield (full name, source) of each package that contains one of `modules`, and then of each of
     the modules. The source of a package is None."""
     names = [f"workbench.{module}" for module in modules]

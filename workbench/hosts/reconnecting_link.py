@@ -85,7 +85,7 @@ class Link(Generic[C]):
             assert self._connection is not None
             return self._connection
 
-    async def get(self) -> C:
+    async def wait_for_connection(self) -> C:
         """Return the connection. During an outage, wait up to PATIENCE_S seconds for it, then raise
         HostUnreachable."""
         if self._connection is not None:
@@ -117,7 +117,7 @@ class Link(Generic[C]):
             return
         self._lost_at, self._reason = time.monotonic(), reason
         self._back.clear()
-        self._notify_listener(LinkEvent(self.host, False, reason))
+        self._notify_listeners(LinkEvent(self.host, False, reason))
         self._retrying = asyncio.create_task(self._reconnect())
 
     async def _reconnect(self) -> None:
@@ -134,26 +134,26 @@ class Link(Generic[C]):
             ) as error:  # more attempts could lock the account
                 self._refused = error
                 self._back.set()
-                self._notify_listener(
+                self._notify_listeners(
                     LinkEvent(self.host, False, error.message, retries=retries, refused=error)
                 )
                 return
             except HostError as error:
                 self._reason = error.message
-                self._notify_listener(LinkEvent(self.host, False, error.message, retries=retries))
+                self._notify_listeners(LinkEvent(self.host, False, error.message, retries=retries))
 
     def _set_connection(self, connection: C) -> None:
         outage = self.outage_s
         self._connection, self._lost_at, self._reason = connection, None, ""
         self._back.set()
         if outage is not None:
-            self._notify_listener(LinkEvent(self.host, True, outage_s=outage))
+            self._notify_listeners(LinkEvent(self.host, True, outage_s=outage))
 
-    def _notify_listener(self, event: LinkEvent) -> None:
+    def _notify_listeners(self, event: LinkEvent) -> None:
         for listener in tuple(self._listeners):
             listener(event)
 
-    async def close(self) -> C | None:
+    async def stop_and_detach_connection(self) -> C | None:
         """Stop restoring the connection. Return the current connection for the caller to close, or
         None if there is none.
         """

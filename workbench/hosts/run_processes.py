@@ -204,14 +204,14 @@ def find_living_members(run: RunFiles, survey: Survey) -> Members:
         run.sid not in table and any(_confirms_session_of_run(p, run, known) for p in session)
     ):
         known.update(p.pid for p in session)
-    found = _descendants_of(known, table)
+    found = _roots_and_descendants(known, table)
     if leader is not None:
         found.discard(leader.pid)
     others = tuple(table[pid] for pid in sorted(found) if table[pid].alive)
     return Members(leader if leader is not None and leader.alive else None, others)
 
 
-def started_after_survey(run: RunFiles, survey: Survey) -> bool:
+def run_started_after_survey(run: RunFiles, survey: Survey) -> bool:
     """Return whether the run's process started after the process table of `survey` was read. Such a
     run has no process in the table, although it has just been started."""
     starts = [start for start in (run.start, run.sid_start) if start is not None]
@@ -228,7 +228,7 @@ def _confirms_session_of_run(process: Process, run: RunFiles, known: set[int]) -
     return process.pid in known or (run.exit_ticks is not None and process.start <= run.exit_ticks)
 
 
-def _descendants_of(roots: set[int], table: Mapping[int, Process]) -> set[int]:
+def _roots_and_descendants(roots: set[int], table: Mapping[int, Process]) -> set[int]:
     children: dict[int, list[int]] = {}
     for process in table.values():
         children.setdefault(process.parent, []).append(process.pid)
@@ -253,7 +253,7 @@ def signal_name(exit_code: int | None) -> str | None:
         return None
 
 
-def seconds_since_end(run: RunFiles, survey: Survey) -> float | None:
+def seconds_since_run_ended(run: RunFiles, survey: Survey) -> float | None:
     """Return how many seconds before the survey the run's server ended. The time is counted in
     clock ticks since boot, so setting the clock has no effect. None if the server has not ended, or
     ended before the host's last boot."""

@@ -1,5 +1,5 @@
-"""The POSIX shell code that runs on hosts. It works with dash, bash and busybox, and needs no python3
-on the host.
+"""The POSIX shell code that runs on hosts. It works with dash, bash and busybox, and needs no
+python3 on the host.
 
 Each script is a file in the folder `scripts`, whose head names its arguments. Variable parts are
 passed as positional parameters or on stdin, never inserted into the text.
@@ -25,13 +25,13 @@ def quote(text: str) -> str:
 
 
 def parse_key_value_pairs(output: str, limit: int = LINE_CHARS) -> list[tuple[str, str]]:
-    """Return (key, value) of each line key=value in the output of a script, as clean text of at most
-    `limit` characters a line. Other lines are left out."""
+    """Return (key, value) of each line key=value in the output of a script, as clean text of at
+    most `limit` characters a line. Other lines are left out."""
     found = (clean_text(line, limit).partition("=") for line in output.split("\n"))
     return [(key, value) for key, equals, value in found if equals]
 
 
-def values_by_key(lines: Iterable[str]) -> Mapping[str, list[str]]:
+def parse_values_by_key(lines: Iterable[str]) -> Mapping[str, list[str]]:
     """Return the values of each key in lines key=value, in their order; [] for any other key."""
     found = defaultdict[str, list[str]](list)
     for line in lines:
@@ -68,8 +68,8 @@ def shell_command_line(
 ) -> bytes:
     """Return a line of shell code, as bytes, which the script LINE reads from stdin, so that no
     value is visible in the process list. The line exports `env` and starts `argv` by the script
-    `prelude`, and with `ends_with_stdin` the command ends when its stdin ends. Raises ValueError for an
-    invalid variable name or a NUL."""
+    `prelude`, and with `ends_with_stdin` the command ends when its stdin ends. Raises ValueError
+    for an invalid variable name or a NUL."""
     for name, value in (env or {}).items():
         if not VARIABLE_NAME.fullmatch(name) or "\0" in value:
             raise ValueError(f"{name!r} is not a valid name of an environment variable")
@@ -80,17 +80,17 @@ def shell_command_line(
     return text.encode("utf-8", "surrogateescape")
 
 
-def remove_text_before_mark(errors: str, mark: str = MARK) -> str:
-    """Return the part of stderr, given as `errors`, that the command itself wrote. It begins after
-    the line `mark`, before which the login shell wrote."""
-    before, mark, rest = errors.partition(mark)
+def remove_text_before_mark(stderr_text: str, mark: str = MARK) -> str:
+    """Return the part of stderr, given as `stderr_text`, that the command itself wrote. It begins
+    after the line `mark`, before which the login shell wrote."""
+    before, mark, rest = stderr_text.partition(mark)
     return rest.partition("\n")[2] if mark else before
 
 
-def parse_pid(errors: str) -> int | None:
+def parse_pid_after_mark(stderr_text: str) -> int | None:
     """Return the process id that the script PRELUDE printed on stderr after MARK. None if it
     printed none."""
-    word = errors.partition(MARK)[2].split("\n")[0].strip()
+    word = stderr_text.partition(MARK)[2].split("\n")[0].strip()
     return parse_whole_number(word)
 
 
@@ -116,13 +116,13 @@ READ_GPU_ALLOTMENT = read_script(__file__, "read_gpu_allotment.sh")
 COUNT_CORES = read_script(__file__, "count_cores.sh")
 
 
-def split_exit_code(errors: str) -> tuple[str, int | None]:
+def split_stderr_and_exit_code(stderr_text: str) -> tuple[str, int | None]:
     """Return (stderr without the exit code that the script PRELUDE_INSIDE wrote at its end, that
     exit code). The code is None if it is missing, because the command was cut off. Text after the
     code is removed: it is from the program that entered the container, such as srun."""
-    before, mark, rest = errors.rpartition(f"\n{INSIDE} exit ")
+    before, mark, rest = stderr_text.rpartition(f"\n{INSIDE} exit ")
     code = parse_whole_number(rest.partition("\n")[0].strip())
-    return (before, code) if mark and code is not None else (errors, None)
+    return (before, code) if mark and code is not None else (stderr_text, None)
 
 
 STATE_DIR = read_script(__file__, "make_state_directory.sh")

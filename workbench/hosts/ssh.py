@@ -144,21 +144,21 @@ class SshStream:
         self._early = b""
         self._closing = False
         self._tail = Tail()
-        self._errors = asyncio.create_task(self._drain())
+        self._errors = asyncio.create_task(self._drain_stderr())
 
-    async def _drain(self) -> None:
+    async def _drain_stderr(self) -> None:
         with contextlib.suppress(asyncssh.Error, OSError):
             while data := await self._process.stderr.read(CHUNK_BYTES):
-                self._tail.feed(data)
+                self._tail.append(data)
 
-    async def begin(self, argv: Sequence[str]) -> None:
+    async def wait_for_command_start(self, argv: Sequence[str]) -> None:
         """Skip what the login shell prints before the command starts. Raises HostError if the
         command is never started.
         """
         end = _MARK + b"\n"
         seen, count = b"", 0  # the newest bytes, which may contain the mark, and all before
         while end not in seen:
-            data = await self._read()
+            data = await self._read_output()
             if not data:
                 await asyncio.wait([self._errors], timeout=CLOSE_S)
                 raise self._host.command_not_started_error(argv, self._tail.text())
@@ -168,7 +168,7 @@ class SshStream:
             seen = seen[-len(end) :] + data
         self._early = seen.partition(end)[2]
 
-    async def _read(self) -> bytes:
+    async def _read_output(self) -> bytes:
         try:
             data = await self._process.stdout.read(CHUNK_BYTES)
         except (asyncssh.Error, OSError):
@@ -188,7 +188,7 @@ class SshStream:
         if self._early:
             early, self._early = self._early, b""
             yield early
-        while data := await self._read():
+        while data := await self._read_output():
             yield data
 
     def lines(self) -> AsyncIterator[bytes]:
@@ -237,9 +237,9 @@ vars(asyncssh.config)["shlex"] = _ArgumentsAsInSsh
 
 class SshHost(BaseHost):
     """A host behind ssh. `address` is an alias of the ssh configuration, HOST or USER@HOST.
-    `known_as` is the name that the user sees, if it differs from `address`. `ssh_config` is read
-    instead of ~/.ssh/config. The function `login_prompt` asks the user for a passphrase or password. Without
-    it, a login that needs one fails."""
+    `display_name` is the name that the user sees, if it differs from `address`. `ssh_config` is
+    read instead of ~/.ssh/config. The function `login_prompt` asks the user for a passphrase or
+    password. Without it, a login that needs one fails."""
 
     kind = "ssh"
 
@@ -247,12 +247,12 @@ class SshHost(BaseHost):
         self,
         address: str,
         *,
-        known_as: str | None = None,
+        display_name: str | None = None,
         ssh_config: str | Path | None = None,
         ask: Ask | None = None,
     ) -> None:
         self.address = ssh_names.check_host_name(address)
-        self.name = known_as or address
+        self.name = display_name or address
         self._config = [str(Path(ssh_config).expanduser())] if ssh_config is not None else ()
         self.login_prompt = ask
         self._passphrases: dict[str, str | None] = {}
@@ -302,7 +302,7 @@ class SshHost(BaseHost):
         await self._asked_facts.close()
         for relay in self._relays:
             await relay.close()
-        for connection in (*self._more, await self._link.close()):
+        for connection in (*self._more, await self._link.stop_and_detach_connection()):
             if connection is not None:
                 connection.close()
                 with contextlib.suppress(TimeoutError):
@@ -312,15 +312,15 @@ class SshHost(BaseHost):
         user, _, host = self.address.rpartition("@")
         self._methods.clear()
         self._answered = False
-        self._raise_after_short_connections()
+        self._raise_if_server_keeps_disconnecting()
         try:
-            connection = await self._connect_through(
+            connection = await self._connect_via_jump_hosts(
                 host, {"username": user} if user else {}, None, JUMPS_MAX
             )
         except HostError:
             raise
         except Exception as error:  # no error of asyncssh may end the screen or the retries
-            failed = self._login_error(error)
+            failed = self._host_error_from_login_error(error)
             # it may have been mistyped; a host that does not answer says nothing
             if isinstance(failed, AuthFailed):
                 self._passphrases.clear()
@@ -330,7 +330,7 @@ class SshHost(BaseHost):
             self._logged_in_s = time.monotonic()
         return connection
 
-    def _raise_after_short_connections(self) -> None:
+    def _raise_if_server_keeps_disconnecting(self) -> None:
         """Raise AuthFailed if the server ended the last TRIES_MAX connections soon after the user
         had answered its questions. Without this, a server could ask again and again, because a lost
         connection is restored by itself."""
@@ -345,9 +345,9 @@ class SshHost(BaseHost):
             next_step=f"see what it does: ssh {self.address}",
         )
 
-    def _login_error(self, error: Exception) -> HostError:
+    def _host_error_from_login_error(self, error: Exception) -> HostError:
         if not isinstance(error, asyncssh.PermissionDenied):
-            failed = _explain_ssh_error(error, self.name, self.address)
+            failed = _host_error_from_ssh_error(error, self.name, self.address)
             if not self._answered:
                 return failed
             # not tried again by itself: the server would ask the user again, without an end
@@ -366,7 +366,7 @@ class SshHost(BaseHost):
                 message, host=self.name, next_step="connect again and retype the passphrase"
             )
         if not self._methods:
-            return _explain_ssh_error(error, self.name, self.address)
+            return _host_error_from_ssh_error(error, self.name, self.address)
         kinds = " or a ".join(sorted(self._methods))
         if self.login_prompt is None:
             step = (
@@ -394,19 +394,21 @@ class SshHost(BaseHost):
         )
         return options
 
-    def _make_key_arguments(self, options: asyncssh.SSHClientConnectionOptions) -> dict[str, Any]:
+    def _make_asyncssh_key_arguments(
+        self, options: asyncssh.SSHClientConnectionOptions
+    ) -> dict[str, Any]:
         # Unlocking a key file with a passphrase needs bcrypt; without it, only the agent can use
         # that key.
         unlocks = self.login_prompt is not None and find_spec("bcrypt") is not None
         arguments: dict[str, Any] = {"ignore_encrypted": not unlocks}
         if unlocks:
-            arguments["passphrase"] = self._get_passphrase
+            arguments["passphrase"] = self._cached_or_asked_passphrase
         files = [Path(f).expanduser() for f in cast(Any, options.config.get("IdentityFile", ()))]
         if files:  # as in ssh, missing files are skipped
             arguments["client_keys"] = [str(f) for f in files if f.is_file()]
         return arguments
 
-    async def _get_passphrase(self, file: str) -> str | None:
+    async def _cached_or_asked_passphrase(self, file: str) -> str | None:
         """Return the passphrase of a key file. The user is asked only once, although keys are
         loaded for each connection, and again if the passphrase is wrong. None if the user declines.
         """
@@ -437,26 +439,28 @@ class SshHost(BaseHost):
             with contextlib.suppress(RuntimeError):
                 self._limit.reschedule(asyncio.get_running_loop().time() + CONNECT_S)
 
-    async def _connect_through(
+    async def _connect_via_jump_hosts(
         self,
         host: str,
-        given: Mapping[str, Any],
-        through: asyncssh.SSHClientConnection | None,
-        jumps: int,
+        given_options: Mapping[str, Any],
+        tunnel: asyncssh.SSHClientConnection | None,
+        most_jumps: int,
     ) -> asyncssh.SSHClientConnection:
-        """Connect to `host` with the options `given`, and return the connection. It leads through
-        the connection `through`, or, if that is None, through the configured ProxyJump hosts, at
-        most `jumps` one after the other."""
-        options = await self._make_connection_options(host, given)
-        jump = options.tunnel if through is None and isinstance(options.tunnel, str) else ""
+        """Connect to `host` with the options `given_options`, and return the connection. It leads
+        through the connection `tunnel`, or, if that is None, through the configured ProxyJump
+        hosts, at most `most_jumps` one after the other."""
+        options = await self._make_connection_options(host, given_options)
+        jump = options.tunnel if tunnel is None and isinstance(options.tunnel, str) else ""
         for hop in filter(None, jump.split(",")):
-            if jumps == 0:
+            if most_jumps == 0:
                 raise HostUnreachable(
                     "the ProxyJump hosts of this host form a circle", host=self.name
                 )
             hop_host, hop_given = ssh_names.parse_jump_host_and_options(hop)
             if hop_host != host:
-                through = await self._connect_through(hop_host, hop_given, through, jumps - 1)
+                tunnel = await self._connect_via_jump_hosts(
+                    hop_host, hop_given, tunnel, most_jumps - 1
+                )
         keys = self._make_host_keys(host, options)
         final = host == self.address.rpartition("@")[2]
         server = self.name if final else f"{host} (on the way to {self.name})"
@@ -475,7 +479,7 @@ class SshHost(BaseHost):
                     host,
                     config=self._config,
                     # None, unlike (), goes past the configuration's ProxyJump
-                    tunnel=cast(Any, through),
+                    tunnel=cast(Any, tunnel),
                     client_factory=lambda: _Client(
                         keys,
                         self._ask_user if self.login_prompt else None,
@@ -483,18 +487,18 @@ class SshHost(BaseHost):
                         self._methods,
                         server,
                     ),
-                    known_hosts=keys.match,
+                    known_hosts=keys.known_keys_of_host,
                     keepalive_interval=KEEPALIVE_S,
                     keepalive_count_max=KEEPALIVE_MISSES,
                     connect_timeout=None,
                     login_timeout=TYPING_S,
                     agent_forwarding=False,
                     x11_forwarding=False,
-                    **given,
-                    **self._make_key_arguments(options),
+                    **given_options,
+                    **self._make_asyncssh_key_arguments(options),
                 )
                 made.append(connection)
-                connection.set_tunnel(through)  # closed with it
+                connection.set_tunnel(tunnel)  # closed with it
         except asyncssh.HostKeyNotVerifiable as error:
             if isinstance(keys.problem, HostKeyUnknown):
                 self._unknown[keys.problem.fingerprint] = keys.accepting
@@ -506,8 +510,8 @@ class SshHost(BaseHost):
                 ) from None
             raise
         finally:
-            if through is not None and not made:
-                through.close()
+            if tunnel is not None and not made:
+                tunnel.close()
         return made[0]
 
     def _make_host_keys(self, host: str, options: asyncssh.SSHClientConnectionOptions) -> HostKeys:
@@ -549,7 +553,7 @@ class SshHost(BaseHost):
         last = quote_server_line("".join(output.splitlines()[-1:]))
         return HostError(f"the user's login shell does not run commands: {last}", host=self.name)
 
-    async def _start_process_and_first_stdin(
+    async def _start_process_and_stdin_prefix(
         self, argv: Sequence[str], env: Mapping[str, str] | None, ends_with_stdin: bool
     ) -> tuple[_Process, bytes]:
         """Start `argv` on the host. Return (process, bytes to write to its stdin first). During an
@@ -562,7 +566,7 @@ class SshHost(BaseHost):
             raise HostError(str(error), host=self.name) from None
         deadline = time.monotonic() + PATIENCE_S
         while True:
-            connection = await self._link.get()
+            connection = await self._link.wait_for_connection()
             try:
                 return await self._start_shell(connection), first
             except (asyncssh.Error, OSError) as error:
@@ -599,15 +603,15 @@ class SshHost(BaseHost):
                     raise
                 number += 1
 
-    async def _get_additional_connection(self, number: int) -> asyncssh.SSHClientConnection | None:
+    async def _get_additional_connection(self, index: int) -> asyncssh.SSHClientConnection | None:
         """Return the additional connection with this number to the same host, and open it if
         necessary. None if there are too many already, if opening one failed just before, or if the
         user would be asked for a password again."""
         async with self._opening:
             self._more = [one for one in self._more if not one.is_closed()]
-            if number < len(self._more):
-                return self._more[number]
-            if self._methods or number >= MORE_MAX or time.monotonic() < self._more_from_s:
+            if index < len(self._more):
+                return self._more[index]
+            if self._methods or index >= MORE_MAX or time.monotonic() < self._more_from_s:
                 return None
             try:
                 self._more.append(await self._open_connection())
@@ -624,7 +628,7 @@ class SshHost(BaseHost):
         env: Mapping[str, str] | None,
     ) -> Completed:
         async with self._sessions:
-            process, first = await self._start_process_and_first_stdin(
+            process, first = await self._start_process_and_stdin_prefix(
                 argv, env, ends_with_stdin=False
             )
             output = CommandOutput()
@@ -634,7 +638,7 @@ class SshHost(BaseHost):
                     process.stdin.write(first + (input or b""))
                     process.stdin.write_eof()
                 async with asyncio.timeout(timeout_s):
-                    await output.read(process.stdout, process.stderr)
+                    await output.read_both_streams(process.stdout, process.stderr)
                     await process.wait_closed()
             except TimeoutError:
                 await self._end_command_processes(output)
@@ -663,10 +667,10 @@ class SshHost(BaseHost):
     async def _end_command_processes(self, output: CommandOutput) -> None:
         """End the processes of a command for which nobody waits any more, since closing its channel
         would leave them running. Their process id is in `output`, on stderr."""
-        pid = shell_scripts.parse_pid(output.err.decode("utf-8", "replace"))
+        pid = shell_scripts.parse_pid_after_mark(output.err.decode("utf-8", "replace"))
         if pid is None or not self.connected:
             return
-        connection = await self._link.get()
+        connection = await self._link.wait_for_connection()
         with contextlib.suppress(asyncssh.Error, OSError, TimeoutError):
             # login shells: see script.LINE
             killer = f"exec sh -c 'kill -s KILL -- -{pid} || kill -s KILL {pid}'"
@@ -687,7 +691,7 @@ class SshHost(BaseHost):
             self._streams.release()
 
         try:
-            process, first = await self._start_process_and_first_stdin(
+            process, first = await self._start_process_and_stdin_prefix(
                 argv, env, ends_with_stdin=True
             )
         except BaseException:
@@ -696,7 +700,7 @@ class SshHost(BaseHost):
         stream = SshStream(self, process, release_session_slots)
         try:
             await stream.write(first + (input or b""))
-            await stream.begin(argv)
+            await stream.wait_for_command_start(argv)
         except BaseException:
             await stream.close()
             raise
@@ -707,7 +711,7 @@ class SshHost(BaseHost):
         try:
             options = await self._make_connection_options(host, {"username": user} if user else {})
         except Exception as error:  # no error of asyncssh may end a listing
-            raise _explain_ssh_error(error, self.name, self.address) from None
+            raise _host_error_from_ssh_error(error, self.name, self.address) from None
         through = options.tunnel if isinstance(options.tunnel, str) else ""
         port = options.port or known_hosts.DEFAULT_PORT
         return SshAddress(options.host or host, options.username, port, through, self.address)
@@ -730,7 +734,7 @@ class SshHost(BaseHost):
         """
 
         async def open_remote_connection() -> tuple[Reader, Writer]:
-            connection = await self._link.get()
+            connection = await self._link.wait_for_connection()
             return await connection.open_connection(address.strip("[]"), port, encoding=None)
 
         relay = Relay(open_remote_connection, (asyncssh.Error, HostError))
@@ -757,7 +761,7 @@ def _passphrase_unlocks(file: str, passphrase: str) -> bool:
     return True
 
 
-def _explain_ssh_error(error: Exception, name: str, address: str) -> HostError:
+def _host_error_from_ssh_error(error: Exception, name: str, address: str) -> HostError:
     if isinstance(error, asyncssh.PermissionDenied):
         step = (
             f"make `ssh {address} true` work without a question: ssh-add, or ssh-copy-id {address}"

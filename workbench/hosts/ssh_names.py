@@ -65,26 +65,26 @@ def list_host_aliases(config: Path | None = None) -> list[str]:
     """Return the host aliases in an ssh configuration file, without patterns and without what
     cannot name a host. None means the user's ~/.ssh/config."""
     names: list[str] = []
-    for block in _host_blocks(config or _user_config()):
+    for block in _host_blocks(config or _user_ssh_config_path()):
         usable = (n for n in block.patterns if _NAME.fullmatch(n) and len(n) <= _LONGEST)
         names += filter(block.applies_to, usable)
     return list(dict.fromkeys(names))
 
 
-def is_known(name: str) -> bool:
+def can_find_ssh_name(name: str) -> bool:
     """Return whether ssh can know `name`: an address, an alias or pattern in its configuration, a
     name in known_hosts, or a name that resolves within a second.
     """
     host = name.rpartition("@")[2]
     if "@" in name or "." in host or ":" in host:
         return True
-    blocks = _host_blocks(_user_config())
+    blocks = _host_blocks(_user_ssh_config_path())
     if any("*" not in block.patterns and block.applies_to(host) for block in blocks):
         return True
     return _is_in_known_hosts(host) or _name_resolves(host)
 
 
-def _user_config() -> Path:
+def _user_ssh_config_path() -> Path:
     return Path.home() / ".ssh" / "config"
 
 
@@ -124,7 +124,7 @@ def _host_blocks(
     chain = (config, *open_files)
     included_in = around
     for line in lines:
-        keyword, arguments = _parse_directive(line)
+        keyword, arguments = _parse_keyword_and_arguments(line)
         if keyword == "host":
             patterns = tuple(arguments)
             yield _HostBlock(patterns, around)
@@ -145,7 +145,7 @@ def _list_included_files(directory: Path, patterns: list[str]) -> Iterator[Path]
         yield from map(Path, sorted(glob.glob(str(path))))  # noqa: PTH207
 
 
-def _parse_directive(line: str) -> tuple[str, list[str]]:
+def _parse_keyword_and_arguments(line: str) -> tuple[str, list[str]]:
     """Return the keyword of a line of an ssh configuration file, in lower case, and its arguments
     without their quotes. A comment ends the line. The keyword is "" for a line without arguments
     and for one that ssh refuses because a quote is not closed."""
@@ -179,12 +179,14 @@ def _is_in_known_hosts(host: str) -> bool:
         return False
     fields = (line.split() for line in lines if line.strip() and not line.startswith("#"))
     return any(
-        _field_contains(words[1] if words[0].startswith("@") and len(words) > 1 else words[0], host)
+        _known_hosts_field_contains(
+            words[1] if words[0].startswith("@") and len(words) > 1 else words[0], host
+        )
         for words in fields
     )
 
 
-def _field_contains(field: str, host: str) -> bool:
+def _known_hosts_field_contains(field: str, host: str) -> bool:
     """Return whether the first field of a known_hosts line contains `host`, as text or in the hashed form
     |1|salt|HMAC-SHA1.
     """

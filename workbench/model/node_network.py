@@ -63,7 +63,7 @@ class NodeNetwork:
 
 
 @dataclass(frozen=True, slots=True)
-class NodePlace:
+class NodeAddress:
     """A node of a cluster, with the address, interface and RDMA devices at which the other nodes
     reach it. `origins` says by field name where each value comes from, such as "hosts.toml"."""
 

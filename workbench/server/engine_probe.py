@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from workbench.hosts.base import CommandTimeout, Host
 from workbench.hosts.script_files import read_script
-from workbench.hosts.shell_scripts import COUNT_CORES, READ_GPU_ALLOTMENT, values_by_key
+from workbench.hosts.shell_scripts import COUNT_CORES, READ_GPU_ALLOTMENT, parse_values_by_key
 from workbench.hosts.swept_command import run_and_end_leftovers
 from workbench.model import gpu_allotment, host_cores
 from workbench.model.gpu_allotment import NO_ALLOTMENT, Allotment
@@ -74,7 +74,7 @@ async def probe_engine(
     done = await host.run(
         ["sh", "-c", _FIND_ENGINE_SCRIPT, "sh", first, *engine.executables], check=True
     )
-    facts = values_by_key(done.out.splitlines())
+    facts = parse_values_by_key(done.out.splitlines())
     allotment = gpu_allotment.parse_allotment(
         facts.get("job", [""])[0], facts.get("visible", [gpu_allotment.UNSET])[0]
     )

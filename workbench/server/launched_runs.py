@@ -79,7 +79,7 @@ async def restart_keeper_or_record_end(host: Host, run: WatchedRun) -> None:
     assert launcher is not None
     launched = run.facts.launch_report
     # what the keeper was starting would be in no answer yet
-    await detached_process.kill_left_processes(host, run.run_dir)
+    await detached_process.kill_remaining_session_processes(host, run.run_dir)
     exit_state = await launcher.read_exit_state(host, run.make_launch(), launched)
     handle = exit_state.handle or launched.handle
     if exit_state.lives and run.facts.stop_requested:

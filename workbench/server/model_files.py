@@ -18,7 +18,7 @@ from workbench.engines.model_facts import (
 from workbench.engines.weight_files import Tensor, parse_tensors
 from workbench.hosts.base import Host
 from workbench.hosts.script_files import read_script
-from workbench.hosts.shell_scripts import values_by_key
+from workbench.hosts.shell_scripts import parse_values_by_key
 from workbench.model.errors import WorkbenchError
 from workbench.model.plan import LaunchPlan, ModelFacts
 from workbench.model.untrusted_numbers import parse_whole_number
@@ -47,7 +47,7 @@ async def read_model_facts(host: Host, plan: LaunchPlan, env: Mapping[str, str])
             timeout_s=_TIMEOUT_S,
         )
         facts, _, config = done.out.partition("config=\n")
-        found = values_by_key(facts.split("\n"))
+        found = parse_values_by_key(facts.split("\n"))
         sizes = [parse_whole_number(value) or 0 for value in found["bytes"]]
         if found["gguf"]:
             return await _read_gguf(host, model, found["gguf"], sum(sizes))

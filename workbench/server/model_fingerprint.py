@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from workbench.hosts.base import Host
 from workbench.hosts.script_files import read_script
-from workbench.hosts.shell_scripts import values_by_key
+from workbench.hosts.shell_scripts import parse_values_by_key
 from workbench.model.errors import HostError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import LaunchPlan
@@ -52,7 +52,7 @@ async def identify_model(
         done = await host.run(["sh", "-c", _LIST_FILES_SCRIPT, "sh", *argv], timeout_s=_TIMEOUT_S)
     except (HostError, TimeoutError) as error:
         return ModelFingerprint(None, f"the model's files could not be read: {error}")
-    found = values_by_key(done.out.splitlines())
+    found = parse_values_by_key(done.out.splitlines())
     files = [tuple(value.split(" ", 3)) for value in found["file"]]
     known = [file for file in files if len(file) == 4 and parse_whole_number(file[0]) is not None]
     has_only_known = bool(files) and len(known) == len(files)

@@ -15,7 +15,7 @@ from itertools import chain
 
 from workbench.hosts.base import Host
 from workbench.hosts.script_files import read_script
-from workbench.hosts.shell_scripts import shell_argv, values_by_key
+from workbench.hosts.shell_scripts import parse_values_by_key, shell_argv
 from workbench.model.errors import HostError, InputError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.model_copy import FILE, HUB, ModelCopy, list_some_names, size_text
@@ -150,7 +150,7 @@ async def find_remaining_files(
     HostError if the target directory cannot be written or has too little free space."""
     argv = shell_argv(_LIST_TARGET_SCRIPT, shipment.target, shipment.staging_path, *shipment.sizes)
     done = await target.run(argv, timeout_s=LOOK_TIMEOUT_S, check=True)
-    found = values_by_key(done.out.splitlines())
+    found = parse_values_by_key(done.out.splitlines())
     closed = found["closed"]
     if closed:
         raise HostError(
@@ -243,7 +243,7 @@ async def put_files_in_place(
         timeout_s=LOOK_TIMEOUT_S,
         check=True,
     )
-    staged = _parse_sizes(values_by_key(done.out.splitlines())["staged"])
+    staged = _parse_sizes(parse_values_by_key(done.out.splitlines())["staged"])
     if short := [name for name in names if staged.get(name) != shipment.sizes[name]]:
         raise HostError(
             f"{list_some_names(short)} arrived incomplete",

@@ -296,8 +296,8 @@ class Supervisor:
         `newest` most recent ones. The attribute `older` gets the ids of the remaining runs. Living
         runs that another Workbench process started are watched from now on."""
         root = await self.runs_dir()
-        read, self.older = await detached_process.list_runs_and_older_names(
-            self.host, root, files=READ_FILES, newest=newest
+        read, self.older = await detached_process.read_runs_and_unread_names(
+            self.host, root, files=READ_FILES, newest_count=newest
         )
         for process in read:
             self._update_run(process)
@@ -810,12 +810,12 @@ class Supervisor:
         if not run.facts.is_serving:
             # A server that is killed while it starts leaves shared memory, whose owner is only
             # known now. SGLang creates a semaphore even while it shuts down, and leaves it.
-            await detached_process.record_shared_memory(self.host, run.run_dir, seen.members)
+            await detached_process.record_shared_memory_files(self.host, run.run_dir, seen.members)
 
     async def _finish_run(self, run: WatchedRun) -> None:
         # the last words of processes that outlived the server
         await log_reading.read_log_to_end(self.host, run, self._emit)
-        await detached_process.clear_shared_memory(self.host, run.run_dir)
+        await detached_process.remove_unused_shared_memory_files(self.host, run.run_dir)
         await run.close()
         self._mark_run_final(run)
 
@@ -898,7 +898,9 @@ class Supervisor:
             if await ready_proof.check_and_record_readiness(self.host, run):
                 self._publish_changed_status(run)
                 seen = await self._read_status(run)
-                await detached_process.record_shared_memory(self.host, run.run_dir, seen.members)
+                await detached_process.record_shared_memory_files(
+                    self.host, run.run_dir, seen.members
+                )
         except HostError as error:
             run.unanswered = error.message
         self._publish_changed_status(run)

@@ -153,9 +153,9 @@ def test_ssh_patterns_known_hosts_and_addresses_are_hosts(ssh_home: Path) -> Non
         f"plain,[ported]:2222 ssh-ed25519 AAAA\n{hashed} ssh-rsa AAAA\n"
     )
     for name in ("node-7", "included", "plain", "ported", "me@any", "box.example", "::1"):
-        assert ssh_names.is_known(name), name
+        assert ssh_names.can_find_ssh_name(name), name
     assert ssh_names._is_in_known_hosts("192.168.1.61")
-    assert not ssh_names.is_known("frobnicate")
+    assert not ssh_names.can_find_ssh_name("frobnicate")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from workbench.doctor.examination import Examination
 from workbench.hosts.base import HostFacts
 from workbench.model.findings import Finding, Level
 from workbench.model.gpu import DriverInfo, DriverStatus, GpuInfo, GpuSample
-from workbench.model.node_network import Interface, NodeNetwork, NodePlace, RdmaDevice
+from workbench.model.node_network import Interface, NodeAddress, NodeNetwork, RdmaDevice
 from workbench.server.engine_probe import InstalledEngine
 from workbench.server.model_fingerprint import ModelFingerprint
 
@@ -58,7 +58,7 @@ def node(number: int) -> NodeReport:
         "segments": [],
     }
     return NodeReport(
-        NodePlace(name, address, "enp1s0f0np1", ("rocep1s0f0",)),
+        NodeAddress(name, address, "enp1s0f0np1", ("rocep1s0f0",)),
         network,
         seen,
         look,
@@ -123,12 +123,12 @@ FAULTS: dict[str, tuple[ClusterReport, Level, str]] = {
     ),
     "one-node": (replace(GOOD, nodes=GOOD.nodes[:1]), Level.ERROR, "at least two nodes"),
     "address-unknown": (
-        with_second(place=NodePlace("spark-02", problem="`ip -j addr` failed")),
+        with_second(place=NodeAddress("spark-02", problem="`ip -j addr` failed")),
         Level.ERROR,
         "the address of spark-02 is not known: `ip -j addr` failed",
     ),
     "address-foreign": (
-        with_second(place=NodePlace("spark-02", "10.0.0.9", "enp1s0f0np1", ("rocep1s0f0",))),
+        with_second(place=NodeAddress("spark-02", "10.0.0.9", "enp1s0f0np1", ("rocep1s0f0",))),
         Level.ERROR,
         "spark-02 does not have the address 10.0.0.9",
     ),
@@ -328,7 +328,7 @@ def test_an_engine_without_a_version_was_found_all_the_same() -> None:
 
 
 def test_nodes_on_one_machine_may_share_its_loopback_address() -> None:
-    place = NodePlace("spark", "127.0.0.1", "lo")
+    place = NodeAddress("spark", "127.0.0.1", "lo")
     nodes = tuple(
         replace(node, place=replace(place, host=node.name), network=NodeNetwork())
         for node in GOOD.nodes

@@ -1,5 +1,5 @@
-"""What was recorded before a host went off: a finding after a loss of power, and none after an orderly
-end of the recording or of the host."""
+"""What was recorded before a host went off: a finding after a loss of power, and none after an
+orderly end of the recording or of the host."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from workbench.doctor import power_off
 from workbench.doctor.power_off import ShutdownFacts, WtmpEntry
-from workbench.hosts.boot import boot_id
+from workbench.hosts.boot import read_boot_id
 from workbench.hosts.local import LocalHost
 from workbench.model.gpu import GpuInfo
 from workbench.model.timeline import ENGINE, Event, EventKind
@@ -37,8 +37,8 @@ def recorded(
     boot: str = OLD,
     name: str = "1-1-a",
 ) -> None:
-    """Write what a Workbench leaves that recorded three minutes of one GPU until `last_s`. The power
-    is 90 W, and 140 W in the last 6 s."""
+    """Write what a Workbench leaves that recorded three minutes of one GPU until `last_s`. The
+    power is 90 W, and 140 W in the last 6 s."""
     folder.mkdir(parents=True, exist_ok=True)
     first_s = last_s - 180
     for step_s in history_files.STEPS_S:
@@ -163,7 +163,7 @@ def test_a_host_is_asked_only_if_a_recording_was_cut_off(tmp_path: Path) -> None
     async def work() -> None:
         host = simulated(tmp_path)
         await host.connect()
-        assert await boot_id(host) == NEW
+        assert await read_boot_id(host) == NEW
         now = int(time.time())  # the host's clock is this machine's
         said = f"journal={now - 101} box kernel: NVRM: Xid (PCI:000f:01:00): 79\n"
         (Path(host.driver_state) / "before_boot").write_text(said)

@@ -1,4 +1,5 @@
-"""Plans on the nodes of a cluster: the flags of each rank, and the environment from the interfaces."""
+"""Plans on the nodes of a cluster: the flags of each rank, and the environment from the
+interfaces."""
 
 from __future__ import annotations
 
@@ -14,14 +15,14 @@ from workbench.model.findings import Level
 from workbench.model.flags import Origin
 from workbench.model.gpu import GpuInfo
 from workbench.model.host_entry import HostEntry
-from workbench.model.node_network import NodePlace
+from workbench.model.node_network import NodeAddress
 from workbench.model.plan import LaunchPlan
 from workbench.model.run_options import set_launcher
 from workbench.store.presets import PresetLibrary
 
 ORIGINS = {"address": "hosts.toml", "interface": "hosts.toml", "rdma": "hosts.toml"}
-HEAD = NodePlace("spark-01", "10.0.0.1", "enp1s0f1np1", ("rocep1s0f1", "roceP2p1s0f1"), ORIGINS)
-WORKER = NodePlace("spark-02", "10.0.0.2", "enp1s0f0np0", ("rocep1s0f0",), ORIGINS)
+HEAD = NodeAddress("spark-01", "10.0.0.1", "enp1s0f1np1", ("rocep1s0f1", "roceP2p1s0f1"), ORIGINS)
+WORKER = NodeAddress("spark-02", "10.0.0.2", "enp1s0f0np0", ("rocep1s0f0",), ORIGINS)
 PLACES = (HEAD, WORKER)
 VLLM, SGLANG = engines.get_engine("vllm"), engines.get_engine("sglang")
 
@@ -193,7 +194,7 @@ def test_nodes_that_start_servers_in_different_ways_are_refused(
 
 def test_rdma_that_no_node_has_is_reported() -> None:
     plan = plan_with(tensor_parallel_size=2).with_env("NCCL_NET", "IB", Origin.PRESET)
-    places = (HEAD, NodePlace("spark-02", "10.0.0.2", "eth0", (), ORIGINS))
+    places = (HEAD, NodeAddress("spark-02", "10.0.0.2", "eth0", (), ORIGINS))
     (found,) = [
         f
         for f in cluster.report_cluster_problems(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from support.clusters import NAMES, cluster
 
-from workbench.gpu.telemetry.source_of_host import create_source, read_once
+from workbench.gpu.telemetry.source_of_host import create_telemetry_source, read_once
 from workbench.model.gpu import GpuState
 
 
@@ -27,7 +27,7 @@ def test_a_node_that_says_nothing_costs_the_others_nothing(tmp_path: Path) -> No
     async def scenario() -> None:
         host = cluster(tmp_path)
         await host.connect()
-        source = create_source(host, 0.1)
+        source = create_telemetry_source(host, 0.1)
         await source.start()
         try:
             await source.wait_for_first_reading()

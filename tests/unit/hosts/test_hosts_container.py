@@ -202,7 +202,8 @@ def test_what_is_missing_in_a_container_is_named(
 def test_without_setsid_in_an_lxc_container_the_error_says_so(
     programs: ContainerPrograms, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The programs of LXC leave a command in the process group of their caller, so it needs setsid."""
+    """The programs of LXC leave a command in the process group of their caller, so it needs
+    setsid."""
     (programs.bin / "lxc-attach").write_text(
         (programs.bin / "lxc-attach")
         .read_text()
@@ -463,7 +464,7 @@ def test_a_detached_process_outlives_the_program_that_entered_the_container(
         await host.close()
         again = container(programs, "lxc")
         assert (await detached_process.read_status(again, run_dir)).alive
-        assert (await detached_process.stop_run(again, run_dir)).nothing_is_left
+        assert (await detached_process.stop_run(again, run_dir)).has_ended_all_processes
 
     asyncio.run(main())
     eventually(lambda: not with_argument("74.25"), "the process to end")

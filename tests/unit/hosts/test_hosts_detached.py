@@ -148,7 +148,7 @@ def test_survives_the_terminal_and_the_starter(tmp_path: Path) -> None:
     assert seen.alive
     assert seen.pid is not None
     assert alive(seen.pid)
-    assert stop(tmp_path / "run").nothing_is_left
+    assert stop(tmp_path / "run").has_ended_all_processes
 
 
 def test_exit_codes_and_signals_are_distinguished(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_all_runs_in_one_round_trip_with_the_requested_files(tmp_path: Path) -> 
     eventually(lambda: (tmp_path / "a" / "exit").exists(), "the end of a")
 
     runs, older = asyncio.run(
-        detached_process.list_runs_and_older_names(
+        detached_process.read_runs_and_unread_names(
             HOST, str(tmp_path), files=["plan.json", "none.json"]
         )
     )
@@ -186,7 +186,7 @@ def test_all_runs_in_one_round_trip_with_the_requested_files(tmp_path: Path) -> 
         ("b", True, {"plan.json": b'{"name":\n"b"}\n'}),
     ]
     assert older == () and asyncio.run(
-        detached_process.list_runs_and_older_names(HOST, str(tmp_path / "none"))
+        detached_process.read_runs_and_unread_names(HOST, str(tmp_path / "none"))
     ) == ((), ())
     stop(tmp_path / "b")
 
@@ -197,7 +197,7 @@ def test_a_named_pipe_in_a_run_directory_is_not_waited_for(tmp_path: Path) -> No
     for name in ("ended", "members", "plan.json"):
         os.mkfifo(tmp_path / "a" / name)
     runs, _ = asyncio.run(
-        detached_process.list_runs_and_older_names(HOST, str(tmp_path), files=["plan.json"])
+        detached_process.read_runs_and_unread_names(HOST, str(tmp_path), files=["plan.json"])
     )
     assert [(run.exit_code, run.files) for run in runs] == [(0, {})]
 
@@ -278,7 +278,7 @@ def test_a_start_that_another_caller_has_half_recorded_is_not_ended(tmp_path: Pa
     started = start(run, "sleep", "63.011")
     for name in ("sid_starttime", "starttime", "pid"):
         (run / name).rename(run / f"{name}.later")
-    asyncio.run(detached_process.kill_left_processes(HOST, str(run)))
+    asyncio.run(detached_process.kill_remaining_session_processes(HOST, str(run)))
     for name in ("sid_starttime", "starttime", "pid"):
         (run / f"{name}.later").rename(run / name)
     assert status(run).alive
@@ -325,7 +325,7 @@ def test_a_reused_process_id_never_belongs_to_the_run(
 
 def test_after_a_reboot_no_process_belongs_to_the_run(tmp_path: Path, bystander: int) -> None:
     start(tmp_path / "run", "sleep", "63.011")
-    assert stop(tmp_path / "run").nothing_is_left
+    assert stop(tmp_path / "run").has_ended_all_processes
     for name, value in (
         ("pid", bystander),
         ("starttime", start_time(bystander)),
@@ -407,9 +407,14 @@ def test_shared_memory_of_a_killed_server_is_removed_and_no_other(
         tmp_path / "run", sys.executable, "-c", MAKES_SHARED_MEMORY, str(made), str(before)
     )
     eventually(lambda: (tmp_path / "run" / "log").read_text() == "up\n", "the server")
-    asyncio.run(detached_process.record_shared_memory(HOST, str(tmp_path / "run"), [process.pid]))
+    asyncio.run(
+        detached_process.record_shared_memory_files(HOST, str(tmp_path / "run"), [process.pid])
+    )
     # still in use
-    assert asyncio.run(detached_process.clear_shared_memory(HOST, str(tmp_path / "run"))) == ()
+    assert (
+        asyncio.run(detached_process.remove_unused_shared_memory_files(HOST, str(tmp_path / "run")))
+        == ()
+    )
     assert made.exists()
     os.killpg(process.sid, signal.SIGKILL)
     eventually(lambda: not alive(process.pid), "its end")
@@ -426,7 +431,9 @@ def test_shared_memory_made_anew_under_the_same_name_stays(
         tmp_path / "run", sys.executable, "-c", MAKES_SHARED_MEMORY, str(made), str(before)
     )
     eventually(lambda: (tmp_path / "run" / "log").read_text() == "up\n", "the server")
-    asyncio.run(detached_process.record_shared_memory(HOST, str(tmp_path / "run"), [process.pid]))
+    asyncio.run(
+        detached_process.record_shared_memory_files(HOST, str(tmp_path / "run"), [process.pid])
+    )
     stand_in = made.with_name(f"{made.name}-2")
     stand_in.write_bytes(b"somebody else's")
     stand_in.rename(made)

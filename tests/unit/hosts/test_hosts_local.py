@@ -19,6 +19,7 @@ from support.procs import alive, eventually, with_argument
 
 from workbench.hosts import open_host
 from workbench.hosts.base import CommandFailed, CommandNotFound, CommandTimeout, FileError, Host
+from workbench.hosts.directory_names import list_directory_names
 from workbench.hosts.local import LocalHost, LocalStream
 from workbench.hosts.local_process import LocalProcess, start_process
 from workbench.model.errors import HostError
@@ -529,3 +530,14 @@ def test_a_reader_of_errors_is_not_cancelled_by_the_close_of_the_stream() -> Non
         return await reading
 
     assert asyncio.run(main()) == "why"
+
+
+def test_names_of_a_directory_of_another_host_have_no_empty_one(tmp_path: Path) -> None:
+    class OtherMachine(LocalHost):
+        is_local = False
+
+    (tmp_path / "run.log").touch()
+    listed = asyncio.run(list_directory_names(OtherMachine(), str(tmp_path)))
+    absent = asyncio.run(list_directory_names(OtherMachine(), str(tmp_path / "absent")))
+    assert listed == ["run.log"]
+    assert absent == []

@@ -285,8 +285,8 @@ def test_only_what_is_used_of_a_library_is_sent() -> None:
 
 
 def test_the_agent_is_small_on_the_wire() -> None:
-    """A host gets it once for each version: 1.6 s at 20 KB/s. MIG and the gate for numbers took 3 KB,
-    the table of readings 1.6 KB, and names that say what they return the last 0.4 KB."""
+    """A host gets it once for each version: 1.6 s at 20 KB/s. MIG and the gate for numbers took 3
+    KB, the table of readings 1.6 KB, and names that say what they return the last 0.4 KB."""
     assert len(remote_programs.AGENT_PROGRAM.stdin_frame(False)) < 32_500
 
 
@@ -297,7 +297,7 @@ def test_on_this_machine_no_source_is_packed() -> None:
         raise AssertionError("the sources were read")
 
     program = replace(JOURNAL_PROGRAM, library=library)
-    assert len(program.stdin_frame(local=True)) < 500 and program.argv("python3", True, {})
+    assert len(program.stdin_frame(is_local=True)) < 500 and program.argv("python3", True, {})
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def test_prelude_sets_the_environment_from_stdin_only(userland: UserlandHost) ->
         done.out
         == f"{shell_scripts.MARK}\n" + "".join(f"{v}|" for v in values.values()) + "a b|rest\n"
     )
-    assert shell_scripts.parse_pid(done.err) is not None
+    assert shell_scripts.parse_pid_after_mark(done.err) is not None
     assert shell_scripts.remove_text_before_mark(done.err) == ""
 
 
@@ -108,7 +108,8 @@ def test_prelude_reports_a_missing_command(userland: UserlandHost, missing: str)
 
 @pytest.mark.slow
 def test_detached_life(userland: UserlandHost, tmp_path: Path) -> None:
-    """Start, adopt, stop: a server that ignores TERM, with a child in another session and orphans."""
+    """Start, adopt, stop: a server that ignores TERM, with a child in another session and
+    orphans."""
     nap = userland.nap
     children = f"sh -c 'setsid sleep {nap} & sleep {nap} & exit 0'"
     server = f"trap '' TERM; echo up; {children}; while :; do sleep {nap}; done"
@@ -122,7 +123,7 @@ def test_detached_life(userland: UserlandHost, tmp_path: Path) -> None:
         assert (seen.alive, seen.pid) == (True, process.pid)
         assert set(seen.members) >= {process.pid, *with_argument(nap)}
         report = await detached_process.stop_run(userland, run_dir, grace_s=1)
-        assert (report.left, report.nothing_is_left) == ((), True)
+        assert (report.left, report.has_ended_all_processes) == ((), True)
         assert process.pid in report.killed
         after = await detached_process.read_status(userland, run_dir)
         assert (after.alive, after.exit_code, after.exit_signal, after.members) == (

@@ -16,7 +16,7 @@ from test_recipe_properties import argv_of
 from workbench import engines
 from workbench.engines.cluster import spread_over_nodes
 from workbench.model.errors import InputError
-from workbench.model.node_network import NodePlace
+from workbench.model.node_network import NodeAddress
 from workbench.model.plan import LaunchPlan
 from workbench.recipes.launch import build_launch
 from workbench.recipes.recipe import Notes
@@ -229,7 +229,7 @@ def test_a_recipe_of_sparkrun_has_no_place_of_a_node(preset_id: str) -> None:
 
 def test_a_script_for_the_nodes_of_a_cluster_starts_ray() -> None:
     plan = engines.plan_from_preset(LIBRARY.get(WITH_RAY), {"model": "m", "head_ip": "10.0.0.1"})
-    places = [NodePlace(f"spark-0{at}", f"10.0.0.{at}", "enp1") for at in (1, 2)]
+    places = [NodeAddress(f"spark-0{at}", f"10.0.0.{at}", "enp1") for at in (1, 2)]
     spread_plan = spread_over_nodes(plan, engines.get_engine("vllm"), places)
     exported = _exported(spread_plan, "shell")
     assert exported is not None
@@ -252,7 +252,7 @@ def test_an_export_that_starts_no_ray_says_so(form: str) -> None:
 @pytest.mark.parametrize("node", ["spark-01", "spark-01-ray", "spark-02-ray"])
 def test_a_part_of_a_launch_with_ray_names_the_other_parts(node: str) -> None:
     plan = engines.plan_from_preset(LIBRARY.get(WITH_RAY), {"model": "m", "head_ip": "10.0.0.1"})
-    places = [NodePlace(f"spark-0{at}", f"10.0.0.{at}", "enp1") for at in (1, 2)]
+    places = [NodeAddress(f"spark-0{at}", f"10.0.0.{at}", "enp1") for at in (1, 2)]
     exported = export_plan(
         spread_over_nodes(plan, engines.get_engine("vllm"), places), "systemd", name="x", node=node
     )

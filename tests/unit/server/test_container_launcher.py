@@ -19,7 +19,7 @@ from support.fake_host import Call, FakeHost
 from workbench.engines import registry
 from workbench.engines.containers import choose_image, parse_version_in_tag
 from workbench.engines.preset_trust import list_untrusted_parts
-from workbench.hosts.base import short_command
+from workbench.hosts.base import format_command_for_message
 from workbench.hosts.local import LocalHost
 from workbench.hosts.shell_scripts import shell_command_line
 from workbench.model.errors import HostError, InputError, ServerError, WorkbenchError
@@ -601,7 +601,10 @@ def test_a_program_that_hangs_is_one_sentence(
 
 
 def test_a_script_of_workbench_is_left_out_of_a_message() -> None:
-    assert short_command(["sh", "-c", "a\nb", "sh", "an image"]) == "sh -c ... sh 'an image'"
+    assert (
+        format_command_for_message(["sh", "-c", "a\nb", "sh", "an image"])
+        == "sh -c ... sh 'an image'"
+    )
 
 
 @pytest.mark.parametrize("question", ["check", "find", "ask", "stop"])

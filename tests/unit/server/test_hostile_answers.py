@@ -61,9 +61,11 @@ def test_no_number_of_a_start_script_is_a_defect(odd: str) -> None:
         said = Completed(("sh",), 0, f"ok {' '.join(words)}".encode(), b"")
         with pytest.raises(WorkbenchError):
             detached_process._parse_started_process(said, FakeHost(), "/run", ["x"], None)
-    found = shell_scripts.split_exit_code(f"\n{shell_scripts.INSIDE} exit {odd}\n")[1]
+    found = shell_scripts.split_stderr_and_exit_code(f"\n{shell_scripts.INSIDE} exit {odd}\n")[1]
     assert found is None or 0 <= found < 10**18
-    assert shell_scripts.parse_pid(f"{shell_scripts.MARK} {odd}") is None or odd.isdecimal()
+    assert (
+        shell_scripts.parse_pid_after_mark(f"{shell_scripts.MARK} {odd}") is None or odd.isdecimal()
+    )
     stat = f"7 (x) S {' '.join('1' * 18)} {odd}".encode()
     assert not asyncio.run(
         detached_process.is_process_alive(FakeHost(files={"/proc/7/stat": stat}), RUN)

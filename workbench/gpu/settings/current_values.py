@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import field
 
-from workbench.gpu.telemetry.source_of_host import read_once
+from workbench.gpu.telemetry.source_of_host import read_telemetry_once
 from workbench.hosts.base import Host, HostFacts
 from workbench.hosts.script_files import read_script
 from workbench.hosts.shell_scripts import shell_argv
@@ -160,7 +160,7 @@ class CurrentValues:
 async def read_values(host: Host, settings: Collection[str]) -> CurrentValues:
     """Read the current values of the settings with these keys. Raises HostError if the host is out
     of reach."""
-    return await current_values_with_core_settings(host, await read_once(host), settings)
+    return await current_values_with_core_settings(host, await read_telemetry_once(host), settings)
 
 
 async def current_values_with_core_settings(

@@ -9,7 +9,7 @@ from workbench.hosts.base import Host
 from workbench.model.gpu import Telemetry
 
 
-def create_source(
+def create_telemetry_source(
     host: Host,
     interval_s: float = 1.0,
     on_telemetry: Callable[[Telemetry], None] | None = None,
@@ -30,10 +30,10 @@ def create_source(
     return TelemetrySource(host, interval_s, on_telemetry, agent_options=agent_options, keep=keep)
 
 
-async def read_once(host: Host, timeout_s: float = 20.0) -> Telemetry:
+async def read_telemetry_once(host: Host, timeout_s: float = 20.0) -> Telemetry:
     """Start the telemetry of a host, return its first reading, and end it. If the driver hangs, the
     reading has only the driver's state. Raises HostError if nothing arrives within `timeout_s`."""
-    source = create_source(host)
+    source = create_telemetry_source(host)
     await source.start()
     try:
         return await source.wait_for_first_reading(timeout_s)

@@ -27,15 +27,15 @@ def why_not_steady(
     steady. `now_s` is the present time.monotonic(). A value that the driver does not report is
     ignored."""
     for gpu in gpus:
-        before = _readings(moments, gpu, now_s - 2 * window_s, now_s - window_s)
-        now = _readings(moments, gpu, now_s - window_s, now_s)
+        before = _readings_between(moments, gpu, now_s - 2 * window_s, now_s - window_s)
+        now = _readings_between(moments, gpu, now_s - window_s, now_s)
         if min(len(before), len(now)) < 3:
             return f"GPU{gpu}: too few readings yet"
-        busy_pct = _mean(before + now, lambda r: r.gpu_util_pct)
+        busy_pct = _mean_of_known_values(before + now, lambda r: r.gpu_util_pct)
         if busy_pct is not None and busy_pct < MIN_LOADED_UTILIZATION_PCT:
             return f"GPU{gpu}: not loaded yet ({busy_pct:.0f} % utilization)"
         for name, unit, pick, allowed in _STEADY_READINGS:
-            a, b = _mean(before, pick), _mean(now, pick)
+            a, b = _mean_of_known_values(before, pick), _mean_of_known_values(now, pick)
             if a is not None and b is not None and abs(b - a) > allowed(a):
                 return f"GPU{gpu}: {name} {a:.4g} to {b:.4g} {unit}"
     return None
@@ -53,11 +53,13 @@ _STEADY_READINGS: tuple[tuple[str, str, ReadValue, Callable[[float], float]], ..
 )
 
 
-def _readings(
+def _readings_between(
     moments: Sequence[Moment], gpu: int, t0_s: float, t1_s: float
 ) -> list[BenchmarkReading]:
     return [r for m in moments if t0_s <= m.at_s < t1_s for r in m.gpus if r.gpu_index == gpu]
 
 
-def _mean(readings: Sequence[BenchmarkReading], pick: ReadValue) -> float | None:
-    return mean_or_none(known_values(map(pick, readings)))
+def _mean_of_known_values(
+    readings: Sequence[BenchmarkReading], read_value: ReadValue
+) -> float | None:
+    return mean_or_none(known_values(map(read_value, readings)))

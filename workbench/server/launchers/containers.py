@@ -26,7 +26,7 @@ from workbench.engines.containers import (
     list_paths_to_mount,
 )
 from workbench.engines.model_facts import is_path
-from workbench.hosts.base import CommandTimeout, Completed, Host, no_answer_error
+from workbench.hosts.base import CommandTimeout, Completed, Host, container_program_timeout_error
 from workbench.hosts.shell_scripts import shell_argv
 from workbench.model.errors import HostError, ServerError
 from workbench.model.findings import Finding, Level
@@ -112,7 +112,7 @@ class Containers:
         try:
             return await host.run(argv, timeout_s=limit_s, check=check)
         except CommandTimeout:
-            raise no_answer_error(self.name, limit_s, host.name) from None
+            raise container_program_timeout_error(self.name, limit_s, host.name) from None
 
     # ---- what a start needs
 

@@ -16,7 +16,7 @@ from workbench.gpu.settings.clock_contrasts import Clock, ContrastEvidence, coll
 from workbench.gpu.settings.disturbance import DisturbanceWatch
 from workbench.gpu.settings.proof import Proof, assess_effects_of_settings
 from workbench.gpu.telemetry.benchmark_readings import summarize_gpu_readings
-from workbench.gpu.telemetry.source_of_host import create_source
+from workbench.gpu.telemetry.source_of_host import create_telemetry_source
 from workbench.model.counts import count_of
 from workbench.model.errors import HostError
 
@@ -60,7 +60,7 @@ class Meter:
     reading, and the caller must await `wait_until_ready`."""
 
     def __init__(self, host: Host, *, wait: bool = True) -> None:
-        self._source = create_source(
+        self._source = create_telemetry_source(
             host,
             READ_INTERVAL_S,
             self._record_reading,

@@ -283,7 +283,7 @@ class Measurement:
             places = [(nodes[rank.host], rank.run_dir) for rank in known]
         found: set[int] = set()
         for host, run_dir in places or [(self._host, status.run_dir)]:
-            runs, _ = await detached_process.list_runs_and_older_names(
+            runs, _ = await detached_process.read_runs_and_unread_names(
                 host, f"{await host.state_dir()}/runs"
             )
             for run in runs:

@@ -22,7 +22,7 @@ from workbench.gpu.settings.alterations import (
     select_locks_in_force,
 )
 from workbench.gpu.settings.cut_changes import select_cut_off_changes, settle_cut_off_changes
-from workbench.gpu.telemetry.source_of_host import read_once
+from workbench.gpu.telemetry.source_of_host import read_telemetry_once
 from workbench.model.counts import gpus_text
 from workbench.model.errors import WorkbenchError
 from workbench.model.findings import Level
@@ -202,7 +202,7 @@ class GpuAlterations:
         """Return the GPUs' energy counters in joules by UUID; {} if they cannot be read. They show
         whether the driver was reloaded."""
         with suppress(WorkbenchError):
-            return (await read_once(self._core.host)).energy_j_by_uuid
+            return (await read_telemetry_once(self._core.host)).energy_j_by_uuid
         return {}
 
     # ---- drift

@@ -16,7 +16,7 @@ from workbench.gpu.settings.current_values import (
     current_values_with_core_settings,
     read_core_settings,
 )
-from workbench.gpu.telemetry.source_of_host import read_once
+from workbench.gpu.telemetry.source_of_host import read_telemetry_once
 from workbench.hosts.allotment import read_gpu_allotment
 from workbench.hosts.base import is_cluster
 from workbench.model.errors import SettingsError, WorkbenchError
@@ -249,7 +249,7 @@ class GpuControl:
         that have changed already, and settings that are easily lost."""
         state = self._core.state
         return warnings_without_guard(
-            state.alterations, state.others, await read_once(self._core.host)
+            state.alterations, state.others, await read_telemetry_once(self._core.host)
         )
 
     async def gpu_processes(self) -> Sequence[tuple[int, int, str, bool]]:
@@ -262,7 +262,7 @@ class GpuControl:
         hosts = [node.host for node in host.nodes] if is_cluster(host) else [host]
         ours: set[int] = set()
         for each in hosts:
-            runs, _ = await detached_process.list_runs_and_older_names(
+            runs, _ = await detached_process.read_runs_and_unread_names(
                 each, f"{await each.state_dir()}/runs"
             )
             ours.update(*(run.members for run in runs))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.gpu.settings.disturbance import lock_change_texts
 from workbench.gpu.settings.proof import assess_effects_of_settings
-from workbench.gpu.telemetry.source_of_host import read_once
+from workbench.gpu.telemetry.source_of_host import read_telemetry_once
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.settings import HOST_INDEX, label_of, setting_of
 from workbench.session.bench.gpu_meter import Meter
@@ -145,7 +145,7 @@ class GpuVerifier:
         return found
 
     async def _verify_by_reading(self, altered: Sequence[Alteration]) -> Verification:
-        proofs = assess_effects_of_settings(altered, (), await read_once(self._core.host))
+        proofs = assess_effects_of_settings(altered, (), await read_telemetry_once(self._core.host))
         await self._gpu.load_evidence.show_proofs_on_gpus(proofs)
         self._core.record_command("workbench gpu verify", "; ".join(p.text for p in proofs))
         return Verification(proofs, simulated=self._core.state.simulated)

@@ -89,9 +89,9 @@ class KeptHistory:
             self._core.spawn(self._record_boot_id(self._writer))
 
     async def _record_boot_id(self, writer: HistoryWriter) -> None:
-        from workbench.hosts.boot import boot_id
+        from workbench.hosts.boot import read_boot_id
 
-        boot = await boot_id(self._core.host)
+        boot = await read_boot_id(self._core.host)
         if boot and writer is self._writer:  # still the same host
             writer.write_boot(boot)
 
@@ -136,9 +136,9 @@ class KeptHistory:
     async def _report_power_off(self, older: LoadedHistory) -> None:
         """Say that the host went off without a shutdown, unless an earlier screen under this boot has
         said so."""
-        from workbench.hosts.boot import boot_id
+        from workbench.hosts.boot import read_boot_id
 
-        boot = await boot_id(self._core.host)
+        boot = await read_boot_id(self._core.host)
         if boot is None or older.find_unclean_previous_boot_end(boot) is None:
             return
         if any(one.boot_id == boot for one in older.boots):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from workbench.gpu import remote_programs
 from workbench.gpu.telemetry.source import TelemetrySource
-from workbench.gpu.telemetry.source_of_host import create_source, read_once
+from workbench.gpu.telemetry.source_of_host import create_telemetry_source, read_telemetry_once
 from workbench.hosts.base import Host
 from workbench.model.errors import SettingsError
 
@@ -48,7 +48,7 @@ class TelemetryWatch:
         """Begin to read the GPUs continuously, unless that has begun already. Return the source of
         the readings."""
         if self._source is None:
-            self._source = create_source(
+            self._source = create_telemetry_source(
                 self._core.host,
                 self.interval_s or DEFAULT_INTERVAL_S,
                 self._publish_reading,
@@ -91,7 +91,7 @@ class TelemetryWatch:
             host, made_s, telemetry = self._single
             if host is self._core.host and time.monotonic() - made_s < _SINGLE_READING_VALID_S:
                 return telemetry
-        telemetry = await read_once(self._core.host)
+        telemetry = await read_telemetry_once(self._core.host)
         if not telemetry.gpus and telemetry.driver.message is None:
             raise SettingsError(
                 "no GPU was found",

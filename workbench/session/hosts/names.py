@@ -175,7 +175,7 @@ def known_non_simulated_hosts() -> tuple[KnownHost, ...]:
     own = written.pop(LOCAL_HOST_NAME, KnownHost(LOCAL_HOST_NAME))
     others = [
         KnownHost(name, "ssh config")
-        for name in hosts.known_names()
+        for name in hosts.list_configured_host_names()
         if name != LOCAL_HOST_NAME and name not in written
     ]
     return (own, *written.values(), *others)
@@ -195,7 +195,7 @@ def is_host_known(name: str) -> bool:
     around, container = split_host_and_container(name)
     if container is not None:
         return not around or is_host_known(around)
-    return HostsStore().host(name) is not None or hosts.is_known(name)
+    return HostsStore().host(name) is not None or hosts.can_find_host_name(name)
 
 
 def nearest_known_name(name: str) -> str | None:

@@ -12,7 +12,7 @@ from workbench.store.hosts_file import HostsStore
 
 if TYPE_CHECKING:
     from workbench.model.host_entry import HostEntry
-    from workbench.model.node_network import NodePlace
+    from workbench.model.node_network import NodeAddress
     from workbench.session.state_holder import StateHolder
     from workbench.store.config import ConfigStore
 
@@ -31,7 +31,7 @@ class HostSettings:
         host = self._core.host
         return self._hosts.host(host.nodes[0].name if is_cluster(host) else host.name)
 
-    def add_host_entries(self, places: Sequence[NodePlace]) -> tuple[NodePlace, ...]:
+    def add_host_entries(self, places: Sequence[NodeAddress]) -> tuple[NodeAddress, ...]:
         """Return the nodes `places` of a cluster, each with the entry of its host in hosts.toml.
         Raises InputError if an entry cannot be used."""
         return tuple(replace(place, entry=self._hosts.host(place.host)) for place in places)

@@ -23,7 +23,7 @@ from workbench.model.gpu import GpuInfo
 from workbench.model.gpu_allotment import NO_ALLOTMENT, Allotment
 from workbench.model.job_request import VISIBLE_TO_CUDA
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.node_network import NodePlace
+from workbench.model.node_network import NodeAddress
 from workbench.model.plan import Command, LaunchPlan, Node, plan_differences
 from workbench.model.run_options import with_assignments
 from workbench.model.secrets import (
@@ -66,7 +66,7 @@ class HostContext:
     executables: tuple[str, ...] = ()  # of the plan's engine, found on the host
     trusted: frozenset[str] = frozenset()  # digests of what this user agreed to run
     models: Found = field(default_factory=dict)  # facts read from the host
-    places: tuple[NodePlace, ...] = ()  # the nodes of a cluster
+    places: tuple[NodeAddress, ...] = ()  # the nodes of a cluster
     reserve_gib: float | None = None  # of the cluster
 
 

@@ -38,7 +38,9 @@ def test_connects_once_on_first_use() -> None:
         line = Line()
         subject = Link("box", line.dial)
         assert not subject.connected
-        assert await asyncio.gather(subject.get(), subject.get()) == [1, 1]
+        assert await asyncio.gather(
+            subject.wait_for_connection(), subject.wait_for_connection()
+        ) == [1, 1]
         assert subject.connected
 
     asyncio.run(main())
@@ -50,8 +52,8 @@ def test_a_first_failure_is_raised_at_once() -> None:
         line.failures = [HostUnreachable("refused")]
         subject = Link("box", line.dial)
         with pytest.raises(HostUnreachable, match="refused"):
-            await subject.get()
-        assert await subject.get() == 2
+            await subject.wait_for_connection()
+        assert await subject.wait_for_connection() == 2
 
     asyncio.run(main())
 
@@ -61,12 +63,12 @@ def test_comes_back_by_itself_and_tells() -> None:
         line, told = Line(), list[LinkEvent]()
         subject = Link("box", line.dial)
         forget = subject.on_link(told.append)
-        first = await subject.get()
+        first = await subject.wait_for_connection()
         line.failures = [HostUnreachable("still down")] * 3
         subject.report_lost(first, "reset")
         assert not subject.connected
         assert subject.outage_s is not None
-        assert await subject.get() == 5
+        assert await subject.wait_for_connection() == 5
         still = [(False, "still down", n) for n in (1, 2, 3)]
         assert [(e.connected, e.reason, e.retries) for e in told] == [
             (False, "reset", 0),
@@ -77,7 +79,7 @@ def test_comes_back_by_itself_and_tells() -> None:
         forget()
         subject.report_lost(5, "reset")
         assert len(told) == 5
-        await subject.close()
+        await subject.stop_and_detach_connection()
 
     asyncio.run(main())
 
@@ -88,13 +90,13 @@ def test_waiting_too_long_raises_with_duration_and_reason(monkeypatch: pytest.Mo
     async def main() -> None:
         line = Line()
         subject = Link("box", line.dial)
-        first = await subject.get()
+        first = await subject.wait_for_connection()
         line.failures = [HostUnreachable("no route")] * 1000
         subject.report_lost(first, "reset")
         with pytest.raises(HostUnreachable, match=r"no connection for 0 s \(no route\)") as told:
-            await subject.get()
+            await subject.wait_for_connection()
         assert "continue to run" in str(told.value.next_step)
-        await subject.close()
+        await subject.stop_and_detach_connection()
 
     asyncio.run(main())
 
@@ -104,11 +106,11 @@ def test_a_changed_key_ends_the_retries_until_the_user_connects() -> None:
         line, told = Line(), list[LinkEvent]()
         subject = Link("box", line.dial)
         subject.on_link(told.append)
-        first = await subject.get()
+        first = await subject.wait_for_connection()
         line.failures = [HostKeyChanged("its key differs")]
         subject.report_lost(first, "reset")
         with pytest.raises(HostKeyChanged):
-            await subject.get()
+            await subject.wait_for_connection()
         assert line.dialled == 2
         assert isinstance(told[-1].refused, HostKeyChanged)
         assert await subject.connect() == 3
@@ -121,10 +123,10 @@ def test_news_of_an_old_connection_or_of_a_closed_link_means_nothing() -> None:
         line, told = Line(), list[LinkEvent]()
         subject = Link("box", line.dial)
         subject.on_link(told.append)
-        await subject.get()
+        await subject.wait_for_connection()
         subject.report_lost(99, "old")
         assert subject.connected
-        assert await subject.close() == 1
+        assert await subject.stop_and_detach_connection() == 1
         subject.report_lost(1, "closed")
         assert told == []
 

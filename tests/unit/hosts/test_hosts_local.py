@@ -514,7 +514,7 @@ class EndedProcess:
         self.stderr = asyncio.StreamReader()
         self.stderr.feed_data(b"why")
 
-    async def end(self, seconds: float) -> None:
+    async def wait_then_kill_group(self, seconds: float) -> None:
         return
 
 

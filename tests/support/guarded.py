@@ -19,7 +19,7 @@ from workbench.gpu.guard import client
 from workbench.gpu.guard.client import GuardTerms
 from workbench.gpu.settings import apply, plan, rights
 from workbench.gpu.settings.journal import Journal
-from workbench.gpu.telemetry.source_of_host import read_once
+from workbench.gpu.telemetry.source_of_host import read_telemetry_once
 from workbench.hosts.base import Host
 from workbench.hosts.local import LocalHost
 from workbench.model.setting_records import SettingsReport
@@ -65,7 +65,7 @@ class GuardedHost:
     ) -> SettingsReport:
         """As guarding.Guarding does it."""
         mine = await rights.read_rights(self.host)
-        commands = plan.plan_commands({gpu: wanted}, await read_once(self.host), mine)
+        commands = plan.plan_commands({gpu: wanted}, await read_telemetry_once(self.host), mine)
         terms = GuardTerms(mine, heartbeat_s, trial_s)
 
         async def guard(journal: Journal) -> Any:

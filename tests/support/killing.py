@@ -34,7 +34,7 @@ from support.procs import alive, eventually  # noqa: E402
 from workbench.gpu.guard import client  # noqa: E402
 from workbench.gpu.guard.client import GuardTerms  # noqa: E402
 from workbench.gpu.settings import alterations, apply, current_values, plan, revert, rights  # noqa: E402
-from workbench.gpu.telemetry.source_of_host import read_once  # noqa: E402
+from workbench.gpu.telemetry.source_of_host import read_telemetry_once  # noqa: E402
 from workbench.hosts.base import Completed, Stream  # noqa: E402
 from workbench.hosts.local import LocalHost  # noqa: E402
 from workbench.model.gpu import Telemetry  # noqa: E402
@@ -342,7 +342,7 @@ def one(
 
 def main(directory: Path, first: int, count: int, seed: int) -> None:
     bring_tee(directory)
-    reading = run(read_once(GuardedHost(directory / "limits").host))
+    reading = run(read_telemetry_once(GuardedHost(directory / "limits").host))
     steps = rehearse(directory / "rehearsal", reading)
     for number in range(first, first + count):
         print(json.dumps(asdict(one(number, seed, directory, reading, steps))), flush=True)

@@ -13,7 +13,7 @@ from nvml_child import Driver
 from smi_stub import Smi
 
 from workbench.gpu.settings import apply, plan, rights
-from workbench.gpu.telemetry.source_of_host import read_once
+from workbench.gpu.telemetry.source_of_host import read_telemetry_once
 from workbench.hosts.base import Completed, HostFacts
 from workbench.hosts.local import LocalHost
 from workbench.model.gpu import Telemetry
@@ -60,7 +60,7 @@ class Bench:
         )
 
     async def commands(self, settings: GpuSettings, gpu: str = "0") -> Sequence[SettingCommand]:
-        self.reading = self.reading or await read_once(self.host)
+        self.reading = self.reading or await read_telemetry_once(self.host)
         return plan.plan_commands(
             {gpu: settings}, self.reading, await rights.read_rights(self.host)
         )

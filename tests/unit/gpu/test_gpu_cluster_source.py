@@ -8,7 +8,7 @@ from pathlib import Path
 
 from support.clusters import NAMES, cluster
 
-from workbench.gpu.telemetry.source_of_host import create_telemetry_source, read_once
+from workbench.gpu.telemetry.source_of_host import create_telemetry_source, read_telemetry_once
 from workbench.model.gpu import GpuState
 
 
@@ -16,7 +16,7 @@ def test_the_gpus_of_all_nodes_are_numbered_through_and_named(tmp_path: Path) ->
     async def scenario() -> None:
         host = cluster(tmp_path)
         await host.connect()
-        reading = await read_once(host)
+        reading = await read_telemetry_once(host)
         assert [(info.index, info.node) for info in reading.infos] == [(0, NAMES[0]), (1, NAMES[1])]
         assert [(s.index, s.power_w is not None) for s in reading.gpus] == [(0, True), (1, True)]
 

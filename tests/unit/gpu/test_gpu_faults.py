@@ -28,7 +28,7 @@ from workbench.gpu.settings.owners import (
     identity_of_this_process,
     owner_process_state,
 )
-from workbench.gpu.telemetry.source_of_host import read_once
+from workbench.gpu.telemetry.source_of_host import read_telemetry_once
 from workbench.hosts.local import LocalHost
 from workbench.model.errors import InputError, SettingsError
 from workbench.model.gpu import Telemetry
@@ -54,7 +54,7 @@ class Bench:
 
     async def commands(self, settings: GpuSettings, gpu: str = "0") -> Sequence[SettingCommand]:
         # for the limits, which do not change
-        self.reading = self.reading or await read_once(self.host)
+        self.reading = self.reading or await read_telemetry_once(self.host)
         cores = await current_values.read_core_settings(self.host)
         return plan.plan_commands(
             {gpu: settings}, self.reading, await rights.read_rights(self.host), cores
@@ -252,7 +252,7 @@ def test_a_guest_has_no_governor(tmp_path: Path) -> None:
     async def work() -> None:
         with pytest.raises(InputError, match="the CPU governor cannot be set: no cpufreq"):
             await bench.set(GpuSettings(governor="performance"), "all")
-        reading = await read_once(bench.host)
+        reading = await read_telemetry_once(bench.host)
         assert (
             reading.host.cpu_governor is None
             and "no cpufreq" in reading.host.absent["cpu_governor"]
@@ -282,7 +282,7 @@ def test_c_states_are_set_read_back_and_given_back_as_they_were(bench: Bench) ->
         assert bench.disabled() == "1" * 16 and bench.brief() == [
             (-1, "c_states", before, "off", "applied")
         ]
-        assert (await read_once(bench.host)).host.cpu_c_states == "off"
+        assert (await read_telemetry_once(bench.host)).host.cpu_c_states == "off"
         back = await revert.revert_settings(bench.host, "host")
         assert back.ok and bench.disabled() == "0000001000000000" and bench.brief() == []
 
@@ -346,7 +346,7 @@ def test_c_states_that_cannot_be_read_are_not_changed(bench: Bench) -> None:
             InputError, match="CPU C-states cannot be set: no cpuidle that can be read here"
         ):
             await bench.set(OFF, "all")
-        reading = await read_once(bench.host)
+        reading = await read_telemetry_once(bench.host)
         assert (
             reading.host.cpu_c_states is None
             and "no cpuidle" in reading.host.absent["cpu_c_states"]
@@ -418,7 +418,7 @@ def test_a_value_that_was_left_and_is_set_again_is_ours_again(bench: Bench, tmp_
 
 def test_supported_clocks_are_read_once_and_checked(bench: Bench) -> None:
     async def work() -> None:
-        info = (await read_once(bench.host)).infos[0]
+        info = (await read_telemetry_once(bench.host)).infos[0]
         assert info.supported_memory_mhz and info.supported_sm_mhz == tuple(
             sorted(info.supported_sm_mhz)
         )

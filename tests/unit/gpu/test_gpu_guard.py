@@ -32,7 +32,7 @@ from workbench.gpu.settings import (
     revert,
     rights,
 )
-from workbench.gpu.telemetry.source_of_host import read_once
+from workbench.gpu.telemetry.source_of_host import read_telemetry_once
 from workbench.hosts.base import HostUnreachable
 from workbench.hosts.local import LocalHost
 from workbench.model import setting_commands
@@ -197,7 +197,9 @@ def test_a_change_whose_link_is_lost_in_its_middle_goes_back_to_the_value_before
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A change that no Workbench watches over afterwards kept what it had set."""
-    monkeypatch.setattr(current_values, "read_once", partial(read_once, timeout_s=1.0))
+    monkeypatch.setattr(
+        current_values, "read_telemetry_once", partial(read_telemetry_once, timeout_s=1.0)
+    )
     with guarded(tmp_path / "host") as box:
         run(box.change(GpuSettings(power_limit_w=500.0), options={**FAST, "unfinished_s": 0.5}))
         far = GuardedHost(tmp_path / "host", inner=CutLink())
@@ -449,7 +451,10 @@ def test_the_governor_is_given_back(box: GuardedHost) -> None:
         mine = await rights.read_rights(box.host)
         cores = await current_values.read_core_settings(box.host)
         commands = plan.plan_commands(
-            {"all": GpuSettings(governor="powersave")}, await read_once(box.host), mine, cores
+            {"all": GpuSettings(governor="powersave")},
+            await read_telemetry_once(box.host),
+            mine,
+            cores,
         )
         terms = GuardTerms(mine, None, 1.0)
         report = await apply.apply_commands(

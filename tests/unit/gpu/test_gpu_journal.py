@@ -16,7 +16,7 @@ import pytest
 from settings_bench import UUID, Bench, Box, FullDisk, run
 
 from workbench.gpu.settings import alterations, apply, journal, plan, register, revert
-from workbench.gpu.telemetry.source_of_host import read_once
+from workbench.gpu.telemetry.source_of_host import read_telemetry_once
 from workbench.model.errors import SettingsError
 from workbench.model.settings import ClockRange, GpuSettings
 
@@ -109,7 +109,7 @@ def test_a_journal_that_fails_after_the_change_still_reports(bench: Bench) -> No
 
 def test_without_rights_nothing_is_touched(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
-        reading = await read_once(bench.host)
+        reading = await read_telemetry_once(bench.host)
         none = apply.Rights(
             "/usr/bin/nvidia-smi", refusal="needs root", by_sudoers=True, user="ada"
         )
@@ -123,7 +123,7 @@ def test_without_rights_nothing_is_touched(bench: Bench, monkeypatch: pytest.Mon
 
 def test_a_value_that_cannot_be_read_before_is_not_changed(bench: Bench) -> None:
     async def work() -> None:
-        reading = await read_once(bench.host)
+        reading = await read_telemetry_once(bench.host)
         commands = plan.plan_commands(
             {"0": GpuSettings(power_limit_w=450.0)}, reading, apply.Rights()
         )
@@ -144,7 +144,7 @@ def test_a_value_that_cannot_be_read_before_is_not_changed(bench: Bench) -> None
 
 def test_nvidia_smi_that_went_away(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
-        reading = await read_once(bench.host)
+        reading = await read_telemetry_once(bench.host)
         commands = plan.plan_commands(
             {"0": GpuSettings(gpu_clocks=ClockRange(1, 2))}, reading, apply.Rights()
         )

@@ -11,7 +11,7 @@ from workbench.engines import registry
 from workbench.engines.plan_context import list_visible_gpus
 from workbench.engines.validate import validate_plan
 from workbench.gpu.settings import plan, rights
-from workbench.gpu.telemetry.source_of_host import read_once
+from workbench.gpu.telemetry.source_of_host import read_telemetry_once
 from workbench.hosts.local import LocalHost
 from workbench.model.flags import FlagSetting
 from workbench.model.gpu import Telemetry
@@ -30,7 +30,7 @@ def divided(tmp_path: Path) -> SimulatedHost:
 
 @pytest.fixture
 def reading(divided: SimulatedHost) -> Telemetry:
-    return asyncio.run(read_once(divided))
+    return asyncio.run(read_telemetry_once(divided))
 
 
 def plan_with(devices: str | None) -> LaunchPlan:
@@ -52,7 +52,7 @@ def test_the_instances_are_read(reading: Telemetry) -> None:
 
 def test_a_gpu_without_mig_says_nothing_of_it(tmp_path: Path) -> None:
     whole = SimulatedHost(LocalHost(), "rtx-pro-6000", str(tmp_path / "whole"))
-    (info,) = asyncio.run(read_once(whole)).infos
+    (info,) = asyncio.run(read_telemetry_once(whole)).infos
     assert info.mig is None and info.instances == () and info.mig_text == ""
     assert "mig" not in info.absent
 

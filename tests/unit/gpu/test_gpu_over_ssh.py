@@ -10,7 +10,7 @@ from support.sshd import sshd
 
 from workbench.gpu.settings import alterations, apply, journal, plan, revert, rights
 from workbench.gpu.telemetry.source import TelemetrySource
-from workbench.gpu.telemetry.source_of_host import read_once
+from workbench.gpu.telemetry.source_of_host import read_telemetry_once
 from workbench.hosts.local import LocalHost
 from workbench.hosts.ssh import SshHost
 from workbench.model.setting_records import InForce
@@ -55,7 +55,7 @@ def test_the_same_over_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
             commands = plan.plan_commands(
                 {"all": GpuSettings(power_limit_w=450.0, gpu_clocks=ClockRange(1000, 2000))},
-                await read_once(host),
+                await read_telemetry_once(host),
                 await rights.read_rights(host),
             )
             report = await apply.apply_commands(host, commands)

@@ -36,7 +36,7 @@ from workbench.gpu.settings.rights import (
     sudo_permission_for,
 )
 from workbench.gpu.settings.sudoers import sudoers_text
-from workbench.gpu.telemetry.source_of_host import read_once
+from workbench.gpu.telemetry.source_of_host import read_telemetry_once
 from workbench.hosts.base import Completed, HostFacts
 from workbench.hosts.local import LocalHost
 from workbench.model import setting_commands
@@ -478,7 +478,7 @@ def test_a_command_that_sudo_runs_unasked_never_reads_the_password(bench: Bench)
 
     async def work() -> None:
         known = await add_password(bench.host, await read_rights(bench.host), SECRET)
-        reading = await read_once(bench.host)
+        reading = await read_telemetry_once(bench.host)
         commands = plan_commands(
             {"0": BOTH}, reading, known, await current_values.read_core_settings(bench.host)
         )

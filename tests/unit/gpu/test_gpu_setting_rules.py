@@ -153,9 +153,9 @@ def test_a_driver_that_did_not_answer_after_a_change_is_asked_once_more(
     whole = values(None).telemetry
     readings = [replace(whole, infos=(), gpus=())] * empty + [whole]
 
-    async def read_once(host: Host) -> Telemetry:
+    async def read_telemetry_once(host: Host) -> Telemetry:
         return readings.pop(0)
 
-    monkeypatch.setattr(current_values, "read_once", read_once)
+    monkeypatch.setattr(current_values, "read_telemetry_once", read_once)
     found = asyncio.run(current_values.read_values_again(LocalHost(), {"power_limit_w"}))
     assert found is not None and found.value(GPU, "power_limit_w") == read_w

@@ -17,7 +17,7 @@ from smi_stub import Smi
 from workbench.gpu.telemetry import nvidia_smi
 from workbench.gpu.telemetry.nvidia_smi_stream import NvidiaSmiFollower
 from workbench.gpu.telemetry.source import TelemetrySource
-from workbench.gpu.telemetry.source_of_host import read_once
+from workbench.gpu.telemetry.source_of_host import read_telemetry_once
 from workbench.hosts.local import LocalHost
 from workbench.hosts.python_programs import TOO_OLD
 from workbench.model.gpu import DriverStatus, GpuState, HostSample
@@ -369,7 +369,7 @@ def test_an_old_nvidia_smi(fake: Smi) -> None:
     )
 
     async def work() -> None:
-        reading = await read_once(NoPython())
+        reading = await read_telemetry_once(NoPython())
         gpu = reading.gpus[0]
         assert gpu.event_reasons == ("HW slowdown",) and gpu.power_w == 7.0
         assert gpu.absent["power_average_w"] == "not known to this nvidia-smi"
@@ -381,7 +381,7 @@ def test_a_driver_problem_through_nvidia_smi(fake: Smi) -> None:
     fake.query("print('Failed to initialize NVML: Driver/library version mismatch'); sys.exit(18)")
 
     async def work() -> None:
-        reading = await read_once(NoPython())
+        reading = await read_telemetry_once(NoPython())
         assert (
             reading.driver.status is DriverStatus.MISMATCH and reading.driver.source == "nvidia-smi"
         )
@@ -396,7 +396,7 @@ def test_neither_python_nor_nvidia_smi(tmp_path: Path, monkeypatch: pytest.Monke
 
     async def work() -> None:
         with pytest.raises(HostError, match="neither a python3 that runs the agent nor nvidia-smi"):
-            await read_once(NoPython())
+            await read_telemetry_once(NoPython())
 
     run(work())
 
@@ -408,7 +408,7 @@ def test_the_library_is_missing_but_nvidia_smi_works(
     fake.query(LOOPING.format(body=f"print({csv()!r})"))
 
     async def work() -> None:
-        reading = await read_once(LocalHost())
+        reading = await read_telemetry_once(LocalHost())
         assert reading.driver.source == "nvidia-smi" and reading.gpus[0].sm_mhz == 2790
 
     run(work())

@@ -15,7 +15,7 @@ from nvml_child import Driver
 from support.guarded import Bare
 
 from workbench.gpu.telemetry.source import TelemetrySource
-from workbench.gpu.telemetry.source_of_host import read_once
+from workbench.gpu.telemetry.source_of_host import read_telemetry_once
 from workbench.hosts.base import HostUnreachable
 from workbench.hosts.local import LocalHost, LocalStream
 from workbench.model.errors import HostError
@@ -144,7 +144,7 @@ def test_a_driver_problem_is_a_reading(driver: Driver, code: int, status: str) -
     driver.set(f"nvmlInitWithFlags * !{code}")
 
     async def work() -> None:
-        reading = await read_once(LocalHost())
+        reading = await read_telemetry_once(LocalHost())
         assert reading.driver.status == status and reading.gpus == () and reading.driver.message
 
     run(work())
@@ -303,14 +303,14 @@ def test_no_reading_at_all_is_an_error_for_a_person(driver: Driver) -> None:
 
     async def work() -> None:
         with pytest.raises(HostError, match="connection refused"):
-            await read_once(Dead(), timeout_s=0.3)
+            await read_telemetry_once(Dead(), timeout_s=0.3)
 
     run(work())
 
 
 def test_read_once_is_whole_and_leaves_nothing_behind(driver: Driver) -> None:
     async def work() -> None:
-        reading = await read_once(LocalHost())
+        reading = await read_telemetry_once(LocalHost())
         assert len(reading.infos) == len(reading.gpus) == 2 and reading.gpus[0].persistence is True
         await eventually(lambda: not agents())
 
@@ -363,7 +363,7 @@ def test_what_is_no_reading_is_a_problem_of_the_host_and_no_defect(line: str) ->
 
     async def scenario() -> None:
         with pytest.raises(HostError):
-            await read_once(Stranger(), 0.5)
+            await read_telemetry_once(Stranger(), 0.5)
 
     run(scenario())
 
@@ -392,7 +392,7 @@ def test_an_agent_that_was_sent_reads_the_simulated_driver(tmp_path: Path) -> No
     async def main() -> None:
         host = SimulatedHost(Bare(), "rtx-pro-6000", str(tmp_path))
         await host.connect()
-        (gpu,) = (await read_once(host)).gpus
+        (gpu,) = (await read_telemetry_once(host)).gpus
         assert gpu.power_w
 
     asyncio.run(main())

@@ -156,6 +156,6 @@ def test_a_driver_that_did_not_answer_after_a_change_is_asked_once_more(
     async def read_telemetry_once(host: Host) -> Telemetry:
         return readings.pop(0)
 
-    monkeypatch.setattr(current_values, "read_telemetry_once", read_once)
+    monkeypatch.setattr(current_values, "read_telemetry_once", read_telemetry_once)
     found = asyncio.run(current_values.read_values_again(LocalHost(), {"power_limit_w"}))
     assert found is not None and found.value(GPU, "power_limit_w") == read_w

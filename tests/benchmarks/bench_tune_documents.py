@@ -40,7 +40,7 @@ from workbench.model.experiment import Arm, Experiment, ExperimentRun, Experimen
 from workbench.model.server_run import ServerState  # noqa: E402
 from workbench.model.slo import parse_slo  # noqa: E402
 from workbench.model.sweep import Sweep  # noqa: E402
-from workbench.model.tune_standings import changes_text  # noqa: E402
+from workbench.model.tune_standings import format_entry_for_people  # noqa: E402
 from workbench.session.bench.find_users import measure_user_capacity  # noqa: E402
 from workbench.session.plans.plan_editor import PlanEditor  # noqa: E402
 from workbench.session.series.sweep_progress import SweepProgress  # noqa: E402
@@ -288,7 +288,11 @@ async def tuned(
         assert planned.spec.tune is not None
         if verbose:
             for one in planned.spec.tune.candidates:
-                print("  ", changes_text(one.sets), f"{truth(_editor(servers.base, one.sets)):.1f}")
+                print(
+                    "  ",
+                    format_entry_for_people(one.sets),
+                    f"{truth(_editor(servers.base, one.sets)):.1f}",
+                )
             for left in planned.spec.tune.left_out:
                 print("   left out:", left.words, "-", left.reason)
         design = planned.make_design
@@ -308,7 +312,7 @@ async def tuned(
             truth(servers.base),
             truth(best_editor),
             truth(_editor(servers.base, entry)),
-            changes_text(entry),
+            format_entry_for_people(entry),
             sweep.knee_text,
             forbidden(context, case.streams, goal, candidates),
         )

@@ -26,7 +26,7 @@ from workbench.hosts.local import LocalHost
 from workbench.model.errors import PlanError, ServerError
 from workbench.model.flags import FlagSetting
 from workbench.model.plan import LaunchPlan
-from workbench.model.run_options import with_assignments
+from workbench.model.run_options import with_launcher_and_options
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.server import external_servers
 from workbench.server import supervisor as module
@@ -81,7 +81,7 @@ def make(
     settings = tuple(FlagSetting(k, v) for k, v in {"FAKE_ENGINE": behaviour, **env}.items())
     flags = (FlagSetting("port", free_port()),)
     plan = LaunchPlan("vllm", "org/model", flags=flags, env=settings, executable=(str(program),))
-    plan = with_assignments(plan, "systemd", options)
+    plan = with_launcher_and_options(plan, "systemd", options)
     return plan, VLLM.command(plan)
 
 

@@ -21,7 +21,7 @@ from workbench.model.bench import Comparison, MetricChange
 from workbench.model.bisection import (
     Bisection,
     BisectStep,
-    last_good_and_first_bad,
+    last_good_and_first_bad_index,
     next_version_to_test,
 )
 from workbench.model.errors import WorkbenchError
@@ -52,7 +52,7 @@ def test_the_first_bad_version_is_found_in_few_experiments(count: int, data: st.
         measured.append(version)
         step = BisectStep(version, 1, 1.0, 0.1, bad=version >= first_bad)
         found = replace(found, steps=(*found.steps, step))
-    assert last_good_and_first_bad(found) == (first_bad - 1, first_bad)
+    assert last_good_and_first_bad_index(found) == (first_bad - 1, first_bad)
     assert len(measured) == len(set(measured)) <= 1 + math.ceil(math.log2(max(1, count - 1)))
 
 

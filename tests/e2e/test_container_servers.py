@@ -34,7 +34,7 @@ from workbench.hosts.local import LocalHost
 from workbench.model.errors import PlanError
 from workbench.model.flags import FlagSetting
 from workbench.model.plan import LaunchPlan
-from workbench.model.run_options import with_assignments
+from workbench.model.run_options import with_launcher_and_options
 from workbench.model.server_run import LogBatch, ServerState, ServerStatus
 from workbench.server import external_servers
 from workbench.server.log_lines import HEAD_BYTES, READ_BYTES
@@ -378,7 +378,7 @@ def test_llama_cpp_as_a_container(engine: Podman, tmp_path: Path) -> None:
     plan = LaunchPlan(
         "llamacpp", str(model), flags=flags, executable=(str(program),), executable_from="given"
     )
-    plan = with_assignments(plan, "podman", seen(tmp_path / "bin"))
+    plan = with_launcher_and_options(plan, "podman", seen(tmp_path / "bin"))
 
     async def scenario(supervisor: Supervisor, events: list[ServerEvent]) -> None:
         status = await ready(supervisor, plan)

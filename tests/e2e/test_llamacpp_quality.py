@@ -108,7 +108,7 @@ def whole_distributions(port: int, text: texts.Text) -> list[dict[int, float]]:
 
 def test_two_ways_to_score_a_real_server_agree(ports: dict[str, int]) -> None:
     async def measure(server: LlamaServerInterface) -> None:
-        proof = await Instrument(server).prove_scores_agree(FEW, "A")
+        proof = await Instrument(server).check_scores_agree(FEW, "A")
         assert proof.usable, proof.reason
         assert proof.positions >= 16 and proof.largest is not None and proof.largest < 0.05
         written = await Instrument(server).write_answers(FEW[:2], concurrency=2)

@@ -62,7 +62,7 @@ def test_both_instruments_agree_with_themselves(name: str) -> None:
         async with httpx.AsyncClient(base_url=status.url) as http:
             assert engine.score_interface is not None
             server = Instrument(interface_class(engine.score_interface)(make_asker(http), "tiny"))
-            proof = await server.prove_scores_agree(FEW, "A")
+            proof = await server.check_scores_agree(FEW, "A")
             assert proof.usable, proof.reason
             assert proof.largest is not None and proof.largest < ROUNDING
             first, again = [await server.score_texts(FEW) for _ in range(2)]

@@ -17,7 +17,7 @@ from support.serving import free_port, supervised
 from workbench import engines
 from workbench.model.flags import FlagSetting
 from workbench.model.plan import LaunchPlan
-from workbench.model.run_options import with_assignments
+from workbench.model.run_options import with_launcher_and_options
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.server.supervisor import ServerEvent, Supervisor
 
@@ -77,7 +77,7 @@ def fake_plan(
         for option in [*seen(tmp_path), "hub-cache=none"]
         if option.partition("=")[0] not in named
     )
-    return with_assignments(plan, word, [*usual, *options])
+    return with_launcher_and_options(plan, word, [*usual, *options])
 
 
 async def started(supervisor: Supervisor, plan: LaunchPlan) -> ServerStatus:

@@ -33,7 +33,7 @@ from workbench.hosts.local import LocalHost
 from workbench.hosts.ssh import SshHost
 from workbench.model.flags import FlagSetting
 from workbench.model.plan import LaunchPlan
-from workbench.model.run_options import with_assignments
+from workbench.model.run_options import with_launcher_and_options
 from workbench.model.server_run import ServerStatus
 from workbench.server.cluster_supervisor import ClusterSupervisor
 from workbench.server.supervisor import Supervisor
@@ -81,7 +81,11 @@ class Place:
         flags = (FlagSetting("port", self.port), FlagSetting("max-model-len", 4096))
         env = (FlagSetting("WORKBENCH_SIM_START_S", str(START_S)),)
         plan = LaunchPlan("vllm", "Qwen/Qwen3-0.6B", flags=flags, env=env)
-        return with_assignments(plan, self.name, self.options()) if self.name in LAUNCHERS else plan
+        return (
+            with_launcher_and_options(plan, self.name, self.options())
+            if self.name in LAUNCHERS
+            else plan
+        )
 
     async def start(self, supervisor: Supervisor) -> ServerStatus:
         plan = self.plan()
@@ -185,7 +189,7 @@ class PodmanPlace(Place):
             executable=(f"{BIN}/vllm",),
             executable_from="given",
         )
-        return with_assignments(made, self.name, self.options())
+        return with_launcher_and_options(made, self.name, self.options())
 
     def containers(self) -> list[str]:
         return self.engine(

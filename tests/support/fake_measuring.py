@@ -234,7 +234,7 @@ class FakeMeasuring:
         self._called("plan_tune", goal, limits, options)
         spec = SweepSpec((), pairs=5, tune=tune_spec())
         made = canned_tune()
-        return PlannedSweep(made.kind_details, made.name, "", (), spec, lambda progress: None)
+        return PlannedSweep(made.sweep_kind, made.name, "", (), spec, lambda progress: None)
 
     def tune_cost(self, planned: PlannedSweep) -> TuneCost:
         return TuneCost(18, 5, self.tune_load({}), 1260.0, 0.62)

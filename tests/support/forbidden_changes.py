@@ -12,8 +12,8 @@ from workbench.engines.weight_bits import normalize_quantization
 from workbench.model.settings import GpuSettings
 from workbench.model.tune import (
     TuneCandidate,
-    gpu_settings_from_assignments,
-    plan_assignments_among,
+    gpu_settings_of_candidate,
+    plan_assignments_of_candidate,
 )
 
 _SHARES = ("gpu-memory-utilization", "mem-fraction-static")
@@ -116,8 +116,8 @@ def forbidden(
     """Return which candidates the corrections forbid, with the numbers of the corrections."""
     found = []
     for one in candidates:
-        words = dict(word.split("=", 1) for word in plan_assignments_among(one.sets))
-        proposed = Proposed(context, streams, goal, words, gpu_settings_from_assignments(one.sets))
+        words = dict(word.split("=", 1) for word in plan_assignments_of_candidate(one.sets))
+        proposed = Proposed(context, streams, goal, words, gpu_settings_of_candidate(one.sets))
         found += [
             f"{' '.join(one.sets)}: {what} ({numbers})"
             for numbers, what, is_that in FORBIDDEN

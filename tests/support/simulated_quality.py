@@ -31,7 +31,7 @@ from workbench.quality.verdict import (
     Margins,
     combine_verdicts,
     compare_with_floor,
-    compute_measures_and_missing_texts,
+    compute_measures_and_texts_needed,
 )
 
 MEASURES = (KL, LN_PPL, SAME_TOP, FORKS, ANSWER_SCORE)
@@ -87,7 +87,7 @@ def shares(
             drawn_forks(random, rate) for rate in (truth.forks, truth.floor_forks)
         )
         answers = drawn_scores(of_answers, texts, truth.floor_forks, truth.forks, truth.answer_drop)
-        measures, _ = compute_measures_and_missing_texts(
+        measures, _ = compute_measures_and_texts_needed(
             [part], forks, forks_floor, Margins(), answers
         )
         verdicts[combine_verdicts(measures)] += 1

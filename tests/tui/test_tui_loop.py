@@ -11,7 +11,7 @@ from support.made_results import bench_row
 from textual import events
 
 from workbench.model.errors import ServerError
-from workbench.model.fuzzy import best_scored
+from workbench.model.fuzzy import scored_items_best_first
 from workbench.model.server_run import ServerState
 
 
@@ -315,7 +315,9 @@ def test_the_words_of_a_task_find_its_action_and_letters_find_nothing(drive: Any
         entries = list(d.app.main.controllers.palette._list_entries())
 
         def listed(words: str) -> list[str]:
-            return [e.name for e in best_scored(entries, lambda e: e.match_score(words))]
+            return [
+                e.name for e in scored_items_best_first(entries, lambda e: e.match_score(words))
+            ]
 
         assert {word: listed(word)[0] for word in found} == found
         presets = [name.startswith("Load ") for name in listed("vllm")]

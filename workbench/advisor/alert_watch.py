@@ -122,7 +122,7 @@ class RuleWatch:
 
     def __init__(self, rule: AlertRule, limits: AlertLimits) -> None:
         self.rule, self.limits = rule, limits
-        self._sign = 1.0 if limits.high_value_begins_alert else -1.0
+        self._sign = 1.0 if limits.high_value_starts_alert else -1.0
         self._targets: dict[int, _Target] = {}
         self._groups: dict[str, _Group] = {}
 

@@ -273,7 +273,7 @@ def facts_from_result(result: BenchResult, extra_facts: Facts | None = None) -> 
 def _reason_to_doubt_text(result: BenchResult) -> str:
     """Return why the text of a result, or of its server at the start, is no answer; "" if it is
     one."""
-    broken = result.summary.broken_text
+    broken = result.summary.text_error
     if broken is None:
         return result.conditions.server_text
     if broken.excerpt:

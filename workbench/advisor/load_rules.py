@@ -10,7 +10,7 @@ from workbench.advisor.facts import Facts
 from workbench.model.bench import BUSY_CLIENT_PCT, EngineDuring
 from workbench.model.findings import Level, PlanChange
 from workbench.model.server_run import EngineMetrics
-from workbench.model.slo import binding_limit, share_text
+from workbench.model.slo import limit_with_smallest_margin, share_text
 
 _KV_FULL_PCT = 95.0
 _KV_LOW_PCT = 20.0
@@ -221,7 +221,7 @@ def report_binding_slo(facts: Facts) -> Iterator[Advice]:
     if spec is None or summary is None or summary.slo_pct is None:
         return
     level, said = Level.INFO, f"{share_text(summary.slo_pct)} of the requests kept the SLO"
-    tightest = binding_limit(summary.slo)
+    tightest = limit_with_smallest_margin(summary.slo)
     if tightest is not None:
         verb = "binds and is held"
         if (tightest.margin_pct or 0.0) < 0:

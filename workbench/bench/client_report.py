@@ -141,7 +141,7 @@ def _analyze_answer_texts(
     words = _count_words_per_prompt(spec, reports)
     if words is not None:
         # a word is at least one token, which a piece of real text need not be
-        load = replace(load, prompt_words=spec.least_text_tokens(words))
+        load = replace(load, prompt_words=spec.least_tokens_of_words(words))
     return TextReport(load)
 
 

@@ -16,7 +16,7 @@ from workbench.model.answer_text import SetFeatures, describe_text_fault
 from workbench.model.answer_verdict import (
     LEAST_COMPARED,
     OTHER_SHARE,
-    differing_kinds_with_counts,
+    differing_answer_kinds_with_counts,
     is_more_repetitive,
 )
 from workbench.model.bench import ArmText, BenchResult, BenchSpec, BenchSummary
@@ -58,7 +58,7 @@ _TEXT_DEPENDENT_OPTIONS = (
 def describe_broken_text(summary: BenchSummary) -> str | None:
     """Return a sentence that says why the text of a result is no answer, with an excerpt and the
     speed. None if it is an answer."""
-    broken = summary.broken_text
+    broken = summary.text_error
     if broken is None:
         return None
     what = describe_text_fault(broken.code, "its {}", broken.excerpt)
@@ -80,7 +80,7 @@ def summarize_text_of_arm(runs: Sequence[BenchResult]) -> ArmText | None:
     counted = list(filter(None, (load.characters_per_token for load in loads)))
     per_token = round_or_none(mean_or_none(counted), 2)
     for run in runs:
-        if broken := run.summary.broken_text:
+        if broken := run.summary.text_error:
             return ArmText(broken.excerpt or excerpt, broken.text, per_token, broken.code)
     return ArmText(excerpt, doubted, per_token)
 
@@ -117,7 +117,7 @@ def warn_of_different_texts(a: Sequence[BenchResult], b: Sequence[BenchResult]) 
         return
     yield from _warn_of_suspect_token_usage(a, b)
     x, y = _sum_of_features(a), _sum_of_features(b)
-    for kind, one, other in differing_kinds_with_counts(x, y):
+    for kind, one, other in differing_answer_kinds_with_counts(x, y):
         yield (
             f"the texts differ: {one} of {x.looked_at} answers of A and {other} of {y.looked_at} of"
             f" B {kind}"
@@ -171,7 +171,7 @@ def _characters_per_token(runs: Sequence[BenchResult]) -> list[float]:
 
 
 def _sum_of_features(runs: Sequence[BenchResult]) -> SetFeatures:
-    """Return the sum of the features of several loads that `differing_kinds_with_counts` compares."""
+    """Return the sum of the features of several loads that `differing_answer_kinds_with_counts` compares."""
     loads = _load_text_features(runs)
     sums: dict[str, Any] = {name: sum(map(attrgetter(name), loads)) for name in _COUNTED_FEATURES}
     compressed = sorted(filter(None, (load.compressed for load in loads)))

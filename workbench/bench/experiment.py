@@ -72,7 +72,7 @@ from workbench.model.known_values import known_values
 from workbench.model.quality import BROKEN, DIFFERS, QualityResult
 from workbench.model.series_state import SeriesState
 from workbench.model.slo import OF_AN_SLO
-from workbench.model.student_t import detectable_shift, t_quantile
+from workbench.model.student_t import detectable_shift_in_errors, t_quantile
 
 MEASURED_STATES = (RunState.DONE, RunState.DROPPED, RunState.DISCARDED)
 _UNFINISHED_STATES = (RunState.PLANNED, RunState.STARTING, RunState.MEASURING)
@@ -360,9 +360,7 @@ def why_metric_is_unmeasured(summary: BenchSummary, metric: str) -> str | None:
     found = getattr(summary, name)
     percentile = PERCENTILES.get(part)
     if percentile is not None and found is not None:
-        return (
-            f"{metric} was not measured: {found.count} values, and {percentile.least_values_text}"
-        )
+        return f"{metric} was not measured: {found.count} values, and {percentile.least_values_sentence}"
     why = summary.absent.get(name, "the result has no value")
     return f"{metric} was not measured: {why}"
 
@@ -603,7 +601,11 @@ def _smallest_detectable_change_pct(
     if error is None:
         return None
     return 100 * math.expm1(
-        min(50.0, detectable_shift(error.df, round(1 - level, 9), STATISTICAL_POWER) * error.size)
+        min(
+            50.0,
+            detectable_shift_in_errors(error.df, round(1 - level, 9), STATISTICAL_POWER)
+            * error.size,
+        )
     )
 
 

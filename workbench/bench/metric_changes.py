@@ -22,7 +22,7 @@ from workbench.model.errors import InputError
 from workbench.model.known_values import known_values, mean_or_none
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.metrics import COMPARED_PARTS, LATENCY, METRICS, metric_value, metrics_of_group
-from workbench.model.multiple_tests import holm_rejections
+from workbench.model.multiple_tests import rejected_by_holm_procedure
 from workbench.model.slo import OF_AN_SLO
 from workbench.model.student_t import t_cdf, t_quantile
 
@@ -158,7 +158,7 @@ def metric_changes(
         p_values.append(p_value)
     if chosen is None:
         return tuple(changes)
-    stand = holm_rejections(p_values[1:], 1 - level)
+    stand = rejected_by_holm_procedure(p_values[1:], 1 - level)
     return (changes[0], *map(_downgrade_verdict_unless_confirmed, changes[1:], stand))
 
 

@@ -16,7 +16,7 @@ from workbench.bench.workload import Workload, cached_real_text, unique_prompt_m
 from workbench.model.bench import BenchSpec
 from workbench.model.known_values import known_values, values_if_all_known
 from workbench.model.lazy_dataclass import dataclass
-from workbench.quality.texts import shipped_contents
+from workbench.quality.texts import shipped_short_contents
 
 CountTokens = Callable[[Mapping[str, Any]], Awaitable[int | None]]
 _PROMPTS_PER_LENGTH = 6  # prompts counted at each length, since not all words are one token
@@ -73,7 +73,7 @@ async def measure_trace_passage_tokens(spec: BenchSpec, count: CountTokens) -> T
     Each passage is counted alone. Prompts of one passage show what begins a prompt, those of many
     what joins passages, and those of two blocks what begins a further block.
     """
-    texts = shipped_contents()
+    texts = shipped_short_contents()
     text = TraceText(cached_real_text(texts))
     workload = Workload(replace(spec, texts=texts))
 
@@ -139,7 +139,7 @@ async def _mean_prompt_tokens_from_server(
     texts: tuple[str, ...] = ()
     prompts = _PROMPTS_PER_LENGTH
     if spec.has_real_text:
-        texts = shipped_contents()
+        texts = shipped_short_contents()
         if not spec.shared_prefix:
             prompts = max(1, min(spec.requests, _TEXT_PROMPTS_PER_LENGTH))
     workload = Workload(replace(spec, prompt_words=words, salt="0", texts=texts))

@@ -188,7 +188,7 @@ def _reason_of_cached_prompts(
     prompt = sum_of_field(good, "prompt_tokens")
     if not prompt or spec.shared_prefix or spec.prompts or spec.trace_name:
         return None
-    words = spec.least_text_tokens(facts.prompt_words or 0)
+    words = spec.least_tokens_of_words(facts.prompt_words or 0)
     own = 0
     for record in good:
         if record.cached_tokens is None or record.prompt_tokens is None:

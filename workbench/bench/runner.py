@@ -18,7 +18,7 @@ from workbench.bench.workers import HostWorker, LocalWorker, Worker
 from workbench.model.bench import BenchProgress, BenchSpec, BenchSummary
 from workbench.model.errors import BenchError
 from workbench.model.json_records import from_json, to_json
-from workbench.quality.texts import shipped_contents
+from workbench.quality.texts import shipped_short_contents
 
 if TYPE_CHECKING:
     from workbench.hosts.base import Host
@@ -107,7 +107,7 @@ async def _send_spec_and_read_messages(
     None if the worker ended without one. Raises BenchError for an error that the worker reports."""
     # a file may contain a hundred thousand
     used = spec.prompts[: max(spec.requests, Warmup(spec).limit)]
-    texts = shipped_contents() if spec.has_real_text else ()
+    texts = shipped_short_contents() if spec.has_real_text else ()
     asked = to_json(replace(spec, prompts=used, texts=texts))
     if key:
         asked["api_key"] = key

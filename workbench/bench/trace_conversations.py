@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from workbench.bench.prompt_file import parse_sharegpt_turn
 from workbench.model.errors import InputError
-from workbench.model.untrusted_numbers import parse_error_text
+from workbench.model.untrusted_numbers import parser_error_message
 
 _READ_CHUNK_BYTES = 1 << 18  # bytes of a file that are read at once
 _MAX_ENTRY_CHARACTERS = 1 << 23  # characters of one conversation
@@ -136,7 +136,7 @@ def array_entries(path: Path, file: BinaryIO) -> Iterator[tuple[str, Any]]:
             buffer, at, more = buffer[at:] + read, 0, 2 * more
         except ValueError as error:
             raise InputError(
-                f"{place}: {parse_error_text(error)}", next_step=EXPECTED_FORM
+                f"{place}: {parser_error_message(error)}", next_step=EXPECTED_FORM
             ) from None
 
 

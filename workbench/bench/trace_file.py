@@ -30,7 +30,7 @@ from workbench.bench.trace_conversations import (
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.untrusted_numbers import parse_error_text
+from workbench.model.untrusted_numbers import parser_error_message
 from workbench.model.untrusted_text import unique_json_object
 
 MOST_REQUESTS = 200_000
@@ -300,7 +300,7 @@ def _parse_json_line(path: Path, number: int, line: str) -> Any:
     except json.JSONDecodeError as error:
         _raise_line_error(path, number, f"not JSON: {error.msg} at column {error.colno}")
     except ValueError as error:
-        _raise_line_error(path, number, parse_error_text(error))
+        _raise_line_error(path, number, parser_error_message(error))
 
 
 def _create_trace_from_turns(path: Path, turns: Sequence[Turn]) -> Trace:
@@ -384,7 +384,7 @@ def _parse_row(path: Path, number: int, parse: ParseRow, line: str) -> _TraceRow
     except json.JSONDecodeError as error:
         _raise_line_error(path, number, f"not JSON: {error.msg} at column {error.colno}")
     except ValueError as error:
-        _raise_line_error(path, number, parse_error_text(error))
+        _raise_line_error(path, number, parser_error_message(error))
     except csv.Error as error:
         _raise_line_error(path, number, str(error))
     raise AssertionError("not reached")

@@ -21,7 +21,7 @@ from statistics import fmean, median, stdev, variance
 from workbench.model.errors import InputError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.student_t import t_quantile
-from workbench.model.tune_standings import START_ENTRY, Entry, mean_gains_of_newest_block
+from workbench.model.tune_standings import START_ENTRY, Entry, mean_log_gains_of_newest_block
 
 CONFIDENCE_LEVEL = 0.95
 MAX_KEPT_CANDIDATES = 4  # candidates of the second block
@@ -204,11 +204,11 @@ def simulate_tune(
     second = [
         START,
         *select_second_block_entries(
-            mean_gains_of_newest_block(blocks), size.kept, lambda joined: True, noise
+            mean_log_gains_of_newest_block(blocks), size.kept, lambda joined: True, noise
         ),
     ]
     blocks.append({entry: simulate_log_speed(entry) for entry in second})
-    best = select_final_entry(mean_gains_of_newest_block(blocks))
+    best = select_final_entry(mean_log_gains_of_newest_block(blocks))
     if best is None:
         return SimulatedTune(None, None)
     ratios = [simulate_log_speed(best, 1) - simulate_log_speed(START, 1) for _ in range(size.pairs)]

@@ -20,7 +20,7 @@ from statistics import fmean
 
 from workbench.bench.metric_changes import variance
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.multiple_tests import holm_rejections
+from workbench.model.multiple_tests import rejected_by_holm_procedure
 from workbench.model.student_t import t_cdf
 from workbench.model.watch import MEMORY, SPEED, START, Loss
 
@@ -87,7 +87,7 @@ def detect_losses_of_night(
     if tests:
         total = math.fsum(weights)
         shares = [weight / total for weight in weights]
-        alarms = holm_rejections(p_values, ALPHA_PER_NIGHT, shares)
+        alarms = rejected_by_holm_procedure(p_values, ALPHA_PER_NIGHT, shares)
         for (place, loss), alarm in zip(tests, alarms, strict=True):
             found[place].append(replace(loss, alarm=alarm))
     return list(map(tuple, found))

@@ -36,7 +36,7 @@ from workbench.bench.poller import READABLE
 from workbench.bench.records import ENDED_BY_SIGNAL, OUTPUT_UNREAD, PARENT_ENDED
 from workbench.model.api_key import api_key
 from workbench.model.errors import BenchError, InputError, WorkbenchError
-from workbench.model.json_records import tuples_from_lists
+from workbench.model.json_records import field_values_with_tuples
 from workbench.model.load_spec import OPTIONS, BenchSpec
 
 _CLOSED_BEFORE_END_S = 1.0
@@ -181,7 +181,7 @@ def _parse_request(line: bytes) -> tuple[BenchSpec, str | None, int | None]:
         asked = json.loads(line)
         key, processes = asked.pop("api_key", None), asked.pop("processes", None)
         # By hand: this process starts for each run, and msgspec takes 30 ms to import.
-        spec = BenchSpec(**tuples_from_lists(asked))
+        spec = BenchSpec(**field_values_with_tuples(asked))
     except (ValueError, TypeError, AttributeError) as error:
         raise BenchError(f"invalid benchmark specification: {error}") from None
     if spec.api_key_env:

@@ -37,7 +37,12 @@ from workbench.cli.registry import command
 from workbench.model.begun_changes import split_altered_and_begun_changes
 from workbench.model.counts import count_of
 from workbench.model.errors import HostError, SettingsError
-from workbench.model.gpu import DriverStatus, GpuState, absent_texts, clocks_text
+from workbench.model.gpu import (
+    DriverStatus,
+    GpuState,
+    format_supported_clocks,
+    reasons_with_missing_values,
+)
 from workbench.model.gpu_readings import READINGS
 from workbench.model.setting_commands import PENDING, user_with_setting
 from workbench.model.settings import HOST, label_of, setting_target_text, stored_text
@@ -148,7 +153,10 @@ def _status_lines(document: Mapping[str, Any], telemetry: Telemetry) -> Iterator
         if gpu["event_reasons"]:
             yield f"  clocks limited by: {', '.join(gpu['event_reasons'])}"
         if gpu["absent"]:
-            texts = (f"{titles} ({reason})" for reason, titles in absent_texts(gpu["absent"]))
+            texts = (
+                f"{titles} ({reason})"
+                for reason, titles in reasons_with_missing_values(gpu["absent"])
+            )
             yield f"  n/a: {'; '.join(texts)}"
     for one in document["altered"]:
         state = one["extra"].get("state", "")
@@ -190,7 +198,7 @@ def _lockable_lines(gpu: Mapping[str, Any]) -> Iterator[str]:
     """Yield one line with the clocks to which the GPU can be locked, as short ranges."""
     texts = []
     for kind, field in (("SM", "supported_sm_mhz"), ("memory", "supported_memory_mhz")):
-        if text := clocks_text(gpu.get(field) or ()):
+        if text := format_supported_clocks(gpu.get(field) or ()):
             texts.append(f"{kind} {text}")
     yield f"  clocks to lock: {'; '.join(texts) or 'n/a (not listed)'}"
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from workbench.model.errors import WorkbenchError
 from workbench.model.findings import Finding
-from workbench.model.host_commands import insert_host_in_fixes, insert_host_words
+from workbench.model.host_commands import insert_host_options, insert_host_options_in_fixes
 from workbench.session.hosts.names import host_options_for_command
 
 _OPTIONS = ("host", "container", "cluster", "simulate")
@@ -24,7 +24,7 @@ def format_host_options(arguments: argparse.Namespace) -> str:
 
 def add_host_options(text: str, arguments: argparse.Namespace) -> str:
     """Return the text with the host of the command line in each `workbench` command."""
-    return insert_host_words(text, format_host_options(arguments))
+    return insert_host_options(text, format_host_options(arguments))
 
 
 def add_host_options_to_lines(lines: Iterable[str], arguments: argparse.Namespace) -> Iterator[str]:
@@ -35,7 +35,7 @@ def add_host_options_to_lines(lines: Iterable[str], arguments: argparse.Namespac
 
 def add_options_of_recorded_host(text: str, host: str) -> str:
     """Return the text with the host of a stored sweep or experiment in each `workbench` command."""
-    return insert_host_words(text, host_options_for_command(host))
+    return insert_host_options(text, host_options_for_command(host))
 
 
 def add_options_of_recorded_host_to_lines(lines: Iterable[str], host: str) -> Iterator[str]:
@@ -48,7 +48,7 @@ def add_host_options_to_fixes(
     findings: Iterable[Finding], arguments: argparse.Namespace
 ) -> tuple[Finding, ...]:
     """Return the findings with the host of the command line in the commands of their fixes."""
-    return insert_host_in_fixes(findings, format_host_options(arguments))
+    return insert_host_options_in_fixes(findings, format_host_options(arguments))
 
 
 def add_host_options_to_error(error: WorkbenchError, arguments: argparse.Namespace) -> None:

@@ -209,7 +209,7 @@ async def resume_sweep(arguments: argparse.Namespace) -> int:
         report_how_to_resume(session),
     ):
         await session.servers.list_runs_and_select_one()
-        if stored.kind_details.starts_servers:
+        if stored.sweep_kind.starts_servers:
             await _confirm_server_stop(
                 session, arguments, sweep_run_id=stored.starting or stored.server
             )

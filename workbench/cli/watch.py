@@ -225,7 +225,7 @@ async def run_watches(arguments: argparse.Namespace) -> int:
             ).run_night_experiments()
     _write_night_files(night, store, arguments)
     _print_night_report(night, store, arguments.json)
-    if night.entries_with_alarm:
+    if night.alarm_entries:
         return ALARM_CODE
     return 1 if any(entry.state == "failed" for entry in night.entries) else 0
 

@@ -9,7 +9,7 @@ from workbench.doctor.examination import Examination
 from workbench.doctor.host_values import HostValues
 from workbench.doctor.optional_text import format_unless_empty
 from workbench.model.counts import gpus_text
-from workbench.model.gpu import NEEDS_SECOND, GpuInfo, GpuSample, absent_texts
+from workbench.model.gpu import NEEDS_SECOND, GpuInfo, GpuSample, reasons_with_missing_values
 from workbench.server.file_limit import UNLIMITED_FILES, format_file_limit
 
 
@@ -105,7 +105,7 @@ def _labels_and_unreported_texts(seen: Examination) -> Iterator[tuple[str, str]]
     for gpu, sample in seen.gpus_with_readings:
         absent = {**gpu.absent, **sample.absent}
         lasting = {name: why for name, why in absent.items() if why != NEEDS_SECOND}
-        for reason, titles in absent_texts(lasting):
+        for reason, titles in reasons_with_missing_values(lasting):
             alike.setdefault(f"{titles} ({reason})", []).append(sample.index)
     for text, indexes in alike.items():
         yield "not read", f"{gpus_text(indexes)}: {text}"

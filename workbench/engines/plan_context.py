@@ -11,7 +11,11 @@ from workbench.engines.flag_values import parse_human_int
 from workbench.model.findings import PlanChange
 from workbench.model.flags import FlagCatalog, FlagValue
 from workbench.model.gpu import GpuInfo
-from workbench.model.gpu_allotment import NO_ALLOTMENT, Allotment, visible_gpus_and_unknown_word
+from workbench.model.gpu_allotment import (
+    NO_ALLOTMENT,
+    Allotment,
+    visible_gpus_and_first_unknown_word,
+)
 from workbench.model.host_cores import HostCores
 from workbench.model.job_request import VISIBLE_TO_CUDA
 from workbench.model.lazy_dataclass import dataclass
@@ -29,11 +33,11 @@ def list_visible_gpus(plan: LaunchPlan, gpus: Sequence[GpuInfo]) -> tuple[GpuInf
     named = [name for name in map(str.strip, listed.split(",")) if name.startswith("MIG-")]
     if not named:
         return tuple(
-            gpu.visible_instance(gpu.instances[0]) if gpu.instances else gpu for gpu in gpus
+            gpu.mig_instance_as_gpu(gpu.instances[0]) if gpu.instances else gpu for gpu in gpus
         )
     parts = [(gpu, instance) for gpu in gpus for instance in gpu.instances]
     return tuple(
-        gpu.visible_instance(part)
+        gpu.mig_instance_as_gpu(part)
         for name in named
         for gpu, part in parts
         if part.uuid.startswith(name)
@@ -164,5 +168,5 @@ class PlanContext:
         return (
             len(self.gpus)
             if listed is None
-            else len(visible_gpus_and_unknown_word(listed, self.gpus)[0])
+            else len(visible_gpus_and_first_unknown_word(listed, self.gpus)[0])
         )

@@ -20,7 +20,7 @@ from workbench.engines.flag_groups import sort_key_of_flag
 from workbench.engines.flag_values import list_values, parse_value
 from workbench.engines.model_facts import model_facts_from_preset
 from workbench.engines.run_as import is_launcher_row, set_launcher_row
-from workbench.model.errors import InputError, PlanError, did_you_mean
+from workbench.model.errors import InputError, PlanError, suggestion_or_next_step
 from workbench.model.findings import Finding, worst_level
 from workbench.model.flags import (
     FlagCatalog,
@@ -367,5 +367,5 @@ def _remove_setting(plan: LaunchPlan, catalog: FlagCatalog, name: str) -> Launch
     have = ", ".join([*plan.flag_values, *plan.env_texts]) or "none"
     raise InputError(
         f"the plan does not set {name}, and {catalog.engine} {catalog.version} does not know it",
-        next_step=did_you_mean(near, f"the plan sets: {have}"),
+        next_step=suggestion_or_next_step(near, f"the plan sets: {have}"),
     )

@@ -172,11 +172,11 @@ def find_foreign_image(plan: LaunchPlan) -> Iterator[ForeignPart]:
     """Yield a part if the plan's container image is not the one that the engine's project
     publishes."""
 
-    from workbench.model.run_options import runs_image
+    from workbench.model.run_options import starts_container_image
 
     usual = registry.get_engine(plan.engine)
     repository = (plan.image or "").partition("@")[0].removeprefix("docker.io/")
-    if not plan.image or not runs_image(plan.run_as):
+    if not plan.image or not starts_container_image(plan.run_as):
         return
     if repository.partition(":")[0] != usual.image:
         text = f"{_mask_and_shorten(plan.image)} is not the image of {usual.title}, which is {usual.image}"

@@ -214,7 +214,9 @@ def _compute_total_limit_tok_s(
     weights = model.bytes_per_token or 0.0
     parts = estimate_weight_parts(model)
     if parts and parts.experts and batch > 1:
-        expert = parts.experts * parts.expert_share * weights / parts.active_weights  # of one token
+        expert = (
+            parts.experts * parts.expert_share * weights / parts.active_weight_count
+        )  # of one token
         weights += expert * ((1 - (1 - parts.expert_share) ** batch) / parts.expert_share - 1)
     steps = [speed / (weights + batch * kv) for speed in sorted(bytes_per_s, reverse=True)[:busy]]
     return sum(steps) / busy * load.streams * load.tokens_per_step
@@ -234,7 +236,7 @@ def _compute_prefill_limit_tok_s(model: ModelFacts, gpus: Sequence[GpuInfo | str
         if not tflops:
             return None
         flops += tflops * 1e12
-    return flops / (2 * parts.active_weights)
+    return flops / (2 * parts.active_weight_count)
 
 
 def _all_reduce_ms_and_basis(model: ModelFacts, gpu: GpuInfo | str, tp: int) -> tuple[float, str]:

@@ -15,7 +15,7 @@ from workbench.engines.weight_bits import BITS, normalize_quantization
 from workbench.model.counts import count_of
 from workbench.model.findings import Finding, Level, PlanChange
 from workbench.model.flags import FlagSetting, Origin
-from workbench.model.gpu_allotment import visible_gpus_and_unknown_word
+from workbench.model.gpu_allotment import visible_gpus_and_first_unknown_word
 from workbench.model.job_request import VISIBLE_TO_CUDA
 from workbench.model.plan import PARALLEL_SIZES, LaunchPlan
 from workbench.model.untrusted_text import as_table
@@ -362,7 +362,7 @@ def report_gpus_from_environment(context: PlanContext) -> Iterator[Finding]:
         )
     if not context.gpus:
         return
-    visible, unknown = visible_gpus_and_unknown_word(devices, context.gpus)
+    visible, unknown = visible_gpus_and_first_unknown_word(devices, context.gpus)
     if unknown is not None:
         names = ", ".join(str(gpu.index) for gpu in context.gpus)
         rest = "the server sees only those before it"

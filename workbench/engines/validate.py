@@ -32,7 +32,7 @@ from workbench.engines.flag_values import (
 from workbench.engines.plan_context import PlanContext, list_visible_gpus
 from workbench.engines.plans import VARIABLE
 from workbench.engines.rules import apply_all_rules
-from workbench.model.errors import InputError, did_you_mean
+from workbench.model.errors import InputError, suggestion_or_next_step
 from workbench.model.findings import Finding, Level, PlanChange, by_severity
 from workbench.model.flags import EnvSpec, FlagCatalog, FlagKind, FlagSetting, FlagSpec, FlagValue
 from workbench.model.gpu import GpuInfo
@@ -110,7 +110,7 @@ def check_flag_value(
     if spec.json_fields and (unknown := _find_unknown_key(spec, value)):
         text = f"the value of {spec.name} has the unknown key {unknown!r}"
         near = next(iter(get_close_matches(unknown, spec.json_fields, n=1)), None)
-        fix = did_you_mean(near, f"known: {_join_some_names(spec.json_fields)}")
+        fix = suggestion_or_next_step(near, f"known: {_join_some_names(spec.json_fields)}")
         return Finding(_level_of_problem(certain), "flag.json-key", text, spec.name, fix)
     return None
 
@@ -120,7 +120,7 @@ def _make_choice_finding(
 ) -> Finding:
     """Return the finding about the word `wrong` in `value`, which is none of the flag's choices."""
     near = _find_nearest_choice(spec, wrong, spec.choices)
-    fix = did_you_mean(near, f"one of {_join_some_names(spec.choices)}")
+    fix = suggestion_or_next_step(near, f"one of {_join_some_names(spec.choices)}")
     # no version of vLLM or SGLang accepts it
     if spec.name == "dtype" and re.match(r"fp?(loat)?8", wrong):
         certain, near = True, None
@@ -135,7 +135,7 @@ def _make_choice_finding(
 def _make_word_finding(spec: FlagSpec, wrong: str) -> Finding:
     """Return the finding about the word `wrong`, which is none of the flag's known words."""
     near = _find_nearest_choice(spec, wrong, spec.words)
-    fix = did_you_mean(near, f"one of {_join_some_names(spec.words)}")
+    fix = suggestion_or_next_step(near, f"one of {_join_some_names(spec.words)}")
     text = f"{spec.name} is {wrong!r}, which is no value of this flag that Workbench knows"
     level = Level.ERROR
     if wrong:
@@ -207,7 +207,7 @@ def _report_remembered_values(context: PlanContext) -> Iterator[Finding]:
     plan = context.plan
     for name, source in plan.sources.items():
         value = plan.variables.get(name)
-        if source.run_id is None or value is None or not plan.contains_text(value):
+        if source.run_id is None or value is None or not plan.contains_fillable_text(value):
             continue
         flag = None
         if value == plan.model:
@@ -300,7 +300,7 @@ def _make_unknown_flag_finding(context: PlanContext, name: str) -> Finding:
             changes=_propose_replacement(context, name, entry),
         )
     near = find_nearest_flag(context.catalog, name)
-    fix = did_you_mean(near, "unset it, or search for its new name")
+    fix = suggestion_or_next_step(near, "unset it, or search for its new name")
     changes: tuple[PlanChange, ...] = (PlanChange(name, None),)
     if near:
         changes = _propose_renamed_flag(context, name, near)

@@ -84,7 +84,7 @@ def weight_bytes_read_per_token(
     if expert_bits is None:
         expert_bits = bits
     experts = parts.experts * parts.expert_share * expert_bits
-    return (parts.dense * bits + experts + parts.output_matrix_weights * head_bits) / 8
+    return (parts.dense * bits + experts + parts.output_matrix_weight_count * head_bits) / 8
 
 
 def weight_bytes_in_memory(parts: WeightParts, bits: float, *, head_bits: float = 16.0) -> float:

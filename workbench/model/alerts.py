@@ -25,7 +25,7 @@ class AlertLimits:
     for_s: float
 
     @property
-    def high_value_begins_alert(self) -> bool:
+    def high_value_starts_alert(self) -> bool:
         """Whether a high value begins an alert."""
         return self.begin > self.end
 
@@ -205,9 +205,12 @@ _RULES = (
 RULES: Mapping[str, AlertRule] = {rule.name: rule for rule in _RULES}
 
 
-def alert_limits(own: Mapping[str, AlertLimits]) -> Mapping[str, AlertLimits]:
-    """Return the limits of each rule that has some, by name. `own` are those that the user set."""
-    return {n: own.get(n, rule.limits) for n, rule in RULES.items() if rule.limits is not None}
+def alert_limits_by_rule(user_limits: Mapping[str, AlertLimits]) -> Mapping[str, AlertLimits]:
+    """Return the limits of each rule that has some, by name. `user_limits` are those that the user
+    set."""
+    return {
+        n: user_limits.get(n, rule.limits) for n, rule in RULES.items() if rule.limits is not None
+    }
 
 
 # as long as nothing is configured
@@ -241,8 +244,8 @@ class Alert:
 @dataclass(frozen=True, slots=True)
 class RuleView:
     """The state of a rule now. `effects` are those that are on for it; a rule without any is off.
-    `state` is "quiet", "pending", "active", "ended", "happened" for an event, or "". `since_s` is how
-    many seconds ago the state began; None if that is not known."""
+    `state` is "quiet", "pending", "active", "ended", "happened" for an event, or "". `since_s` is
+    how many seconds ago the state began; None if that is not known."""
 
     rule: AlertRule
     limits: AlertLimits | None = None

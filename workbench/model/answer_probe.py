@@ -7,9 +7,9 @@ So an answer shows four things without knowledge of the model: whether it is lan
 (answer_text.py), whether it answers this prompt and not another one, whether the usage matches the
 text, and, if the code word stands in front of a long text, whether the whole prompt was read.
 
-`make_short_asks` and `make_long_ask` make the prompts, `request_body` the body of a request that is not
-streamed, `read_answer` reads the reply, and `assess_probe` compares the answers. A caller sends the
-requests: alone, several at once, and at the length of its own prompts.
+`make_short_asks` and `make_long_ask` make the prompts, `request_body` the body of a request that is
+not streamed, `read_answer` reads the reply, and `assess_probe` compares the answers. A caller sends
+the requests: alone, several at once, and at the length of its own prompts.
 
 What a random or tiny model must not be blamed for, `assess_probe` cannot know: the caller passes
 `nonsense_expected`.
@@ -41,8 +41,8 @@ from workbench.model.answer_usage import (
 )
 from workbench.model.answer_words import (
     are_nearly_equal,
-    find_template_mark,
-    has_words,
+    find_chat_template_mark,
+    has_enough_letters,
     texts_begin_alike,
     why_spaces_are_missing,
     why_text_is_spelled_out,
@@ -50,7 +50,7 @@ from workbench.model.answer_words import (
     why_words_are_unordered,
     why_words_are_unrelated,
 )
-from workbench.model.findings import Finding, Level, error_if
+from workbench.model.findings import Finding, Level, error_if_certain
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_text import NAME_CHARS, as_list, as_table, clean_text
 
@@ -134,8 +134,8 @@ class Place(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One prompt of the probe. `word` is the code word that the answer must contain. `count_words` is
-    the least number of tokens that the prompt can have."""
+    """One prompt of the probe. `word` is the code word that the answer must contain. `count_words`
+    is the least number of tokens that the prompt can have."""
 
     prompt: str
     word: str
@@ -146,7 +146,7 @@ class Ask:
         return len(self.prompt.split())
 
 
-def why_weights_lack_language(plan: LaunchPlan) -> str:
+def why_weights_may_lack_language(plan: LaunchPlan) -> str:
     """Return why the plan's weights need not produce language; "" if no reason is known."""
     if plan.flag("load-format") == _RANDOM_WEIGHTS:
         return "its weights are random (load-format dummy)"
@@ -165,7 +165,7 @@ def make_short_asks(count: int, place: Place = Place.ALONE) -> tuple[Ask, ...]:
     for i in range(count):
         word = CODE_WORDS[i % len(CODE_WORDS)]
         topic = _TOPICS[(i + i // len(CODE_WORDS)) % len(_TOPICS)]
-        asks.append(Ask(f"The code word is {word}. {_task_text(topic)}", word, place))
+        asks.append(Ask(f"The code word is {word}. {_instruction_about_topic(topic)}", word, place))
     return tuple(asks)
 
 
@@ -176,7 +176,7 @@ def make_long_ask(
     question behind it. `number` selects the code word."""
     word = CODE_WORDS[-1 - number % len(CODE_WORDS)]
     front = f"Remember this: the code word is {word}. Here is a text that does not matter.\n"
-    task = _task_text(_TOPICS[number % len(_TOPICS)])
+    task = _instruction_about_topic(_TOPICS[number % len(_TOPICS)])
     question = f"\nThe text has ended. What was the code word at the very beginning? {task}"
     wanted = tokens * characters_per_token - len(front) - len(question)
     sentences: list[str] = []
@@ -187,7 +187,7 @@ def make_long_ask(
     return Ask(f"{front}{' '.join(sentences)}{question}", word, Place.LONG)
 
 
-def _task_text(topic: str) -> str:
+def _instruction_about_topic(topic: str) -> str:
     return f"{_ECHO} explain in two or three sentences {topic}."
 
 
@@ -216,22 +216,22 @@ def read_answer(body: Any, prompt: str = "") -> Answer | None:
     message = choice.get("message")
     if not isinstance(message, dict):
         message = choice
-    text = _message_text(message, "content", "text", "refusal")
+    text = _first_text_field(message, "content", "text", "refusal")
     if not text and (message.get("tool_calls") or message.get("function_call")):
         text = TOOL_CALL
     usage = body.get("usage")
     return Answer(
         text=text,
-        reasoning=_message_text(message, "reasoning_content", "reasoning"),
+        reasoning=_first_text_field(message, "reasoning_content", "reasoning"),
         output_tokens=_token_count(usage, "completion_tokens"),
         prompt_tokens=_token_count(usage, "prompt_tokens"),
-        finish_reason=_model_name(choice.get("finish_reason")),
-        model=_model_name(body.get("model")),
+        finish_reason=_clean_name_or_none(choice.get("finish_reason")),
+        model=_clean_name_or_none(body.get("model")),
         prompt=prompt,
     )
 
 
-def _message_text(message: Mapping[str, Any], *names: str) -> str:
+def _first_text_field(message: Mapping[str, Any], *names: str) -> str:
     """Return the first of the fields `names` that is a text and not empty, else ""."""
     for name in names:
         text = message.get(name)
@@ -247,7 +247,7 @@ def _token_count(usage: Any, name: str) -> int | None:
     return value if value >= 0 else None
 
 
-def _model_name(value: Any) -> str | None:
+def _clean_name_or_none(value: Any) -> str | None:
     if not isinstance(value, str) or not value:
         return None
     return clean_text(value, NAME_CHARS)
@@ -335,9 +335,9 @@ def _defect_of_text(text: str) -> str:
         or why_spaces_are_missing(text)
         or why_text_is_spelled_out(text)
         or why_words_are_doubled(text)
-        or text_features(text[len(text) // 2 :]).defect_of_end
+        or text_features(text[len(text) // 2 :]).defect_as_second_half
     )
-    if not defect and not has_words(text):
+    if not defect and not has_enough_letters(text):
         return "has no words"
     return defect
 
@@ -424,26 +424,25 @@ def assess_probe(
     """Return the findings about the answers of a probe. A finding with Level.ERROR means that the
     server's text is not the model's text; Level.WARN that it may not be.
 
-    `model` is the name that was asked for; "" if any name is right. `asks_sent_at_once` is the number of
-    asks that were sent at once, and `long_tokens` the length of the long prompts.
+    `model` is the name that was asked for; "" if any name is right. `asks_sent_at_once` is the
+    number of asks that were sent at once, and `long_tokens` the length of the long prompts.
     `nonsense_expected` is a reason why the text of this model cannot be expected to be language,
     such as "the weights are random"; "" if it can. Text without sense is then a note of Level.INFO.
-    Usage and prompt length are judged all the same. `short_answers` are answers of SHORT_TOKENS tokens at
-    most, whose usage is compared with that of the others.
-    """
+    Usage and prompt length are judged all the same. `short_answers` are answers of SHORT_TOKENS
+    tokens at most, whose usage is compared with that of the others."""
     if not probed:
         return ()
     answers = _Answers(probed, asks_sent_at_once, long_tokens, nonsense_expected)
     found: list[Finding] = next(filter(None, (find(answers) for find in _TEXT_CHECKS)), [])
     cut = _find_cut_prompts(probed)
     if not found and not cut:
-        cut = _find_forgotten_beginning(answers)
+        cut = _find_forgotten_code_words(answers)
     return (
         *found,
         *cut,
         *_find_wrong_usage(answers, short_answers),
         *_find_template_marks(probed),
-        *_find_filtered_answers(probed),
+        *_find_content_filtered_answers(probed),
         *_find_disordered_words(answers),
         *find_other_models(probed, model),
     )
@@ -457,7 +456,7 @@ def _find_empty_answers(answers: _Answers) -> list[Finding]:
     if tools := sum(one.is_only_tool_call for one in empty):
         text = f"only tool calls: {tools} of {len(answers)} answers, although no tool was offered"
         return [Finding(Level.ERROR, EMPTY, text, evidence=excerpt)]
-    if answers.nonsense_expected and all(one.answer.all_characters for one in empty):
+    if answers.nonsense_expected and all(one.answer.total_character_count for one in empty):
         text = f"only spaces and line breaks{answers.nonsense_expectation_clause}"
         return [Finding(Level.INFO, EMPTY, text, evidence=excerpt)]
     text = f"no content: {len(empty)} of {len(answers)} answers have no text"
@@ -562,11 +561,13 @@ def _find_echoed_instructions(answers: _Answers) -> list[Finding]:
         return []
     whole = sum(one.is_echo for one in echoing) >= _MOST * len(short)
     text = f"prompt echoed: {len(echoing)} of {len(short)} answers repeat their prompt"
-    return [Finding(error_if(whole), ECHO, text, evidence=answer_excerpt(echoing[0].answer))]
+    return [
+        Finding(error_if_certain(whole), ECHO, text, evidence=answer_excerpt(echoing[0].answer))
+    ]
 
 
 def _find_template_marks(probed: Sequence[Probed]) -> list[Finding]:
-    marks = [(find_template_mark(one.answer), one) for one in probed]
+    marks = [(find_chat_template_mark(one.answer), one) for one in probed]
     marked = [(mark, one) for mark, one in marks if mark]
     if len(marked) < max(_LEAST_ANSWERS, _SOME * len(probed)):  # short answers end before it
         return []
@@ -578,12 +579,12 @@ def _find_template_marks(probed: Sequence[Probed]) -> list[Finding]:
     return [Finding(Level.WARN, TEMPLATE, text, evidence=answer_excerpt(first.answer))]
 
 
-def _find_filtered_answers(probed: Sequence[Probed]) -> list[Finding]:
+def _find_content_filtered_answers(probed: Sequence[Probed]) -> list[Finding]:
     filtered = sum(one.answer.finish_reason == "content_filter" for one in probed)
     if filtered < _LEAST_ANSWERS:
         return []
     text = f"{filtered} of {len(probed)} answers were ended by a content filter"
-    return [Finding(error_if(filtered >= _SOME * len(probed)), FINISH, text)]
+    return [Finding(error_if_certain(filtered >= _SOME * len(probed)), FINISH, text)]
 
 
 def _find_disordered_words(answers: _Answers) -> list[Finding]:
@@ -629,7 +630,7 @@ def _find_unfollowed_instructions(answers: _Answers) -> list[Finding]:
     return [Finding(Level.WARN, NOT_FOLLOWED, text, evidence=answer_excerpt(short[0].answer))]
 
 
-def _find_forgotten_beginning(answers: _Answers) -> list[Finding]:
+def _find_forgotten_code_words(answers: _Answers) -> list[Finding]:
     """Return a finding if all short prompts were answered and no long one was: its beginning was
     not read."""
     if answers.nonsense_expected:
@@ -644,7 +645,9 @@ def _find_forgotten_beginning(answers: _Answers) -> list[Finding]:
         "beginning of a prompt of"
         f" {answers.long_tokens:,} tokens, while all {len(short)} short prompts were answered"
     )
-    return [Finding(error_if(sure), PROMPT_CUT, text, evidence=answer_excerpt(long[0].answer))]
+    return [
+        Finding(error_if_certain(sure), PROMPT_CUT, text, evidence=answer_excerpt(long[0].answer))
+    ]
 
 
 # The first one that finds something explains the text, so the others are not asked.
@@ -671,11 +674,11 @@ def _find_cut_prompts(probed: Sequence[Probed]) -> list[Finding]:
     return []
 
 
-def prompt_was_cut(words: int, prompt_tokens: float) -> bool:
-    """Return whether a prompt of `words` words cannot have been processed whole if the usage says
-    `prompt_tokens`: a word is at least one token. Few tokenizers join words, so some difference is
-    allowed."""
-    return prompt_tokens < _KEPT_PROMPT * words
+def prompt_was_cut(prompt_words: int, prompt_tokens: float) -> bool:
+    """Return whether a prompt of `prompt_words` words cannot have been processed whole if the usage
+    says `prompt_tokens`: a word is at least one token. Few tokenizers join words, so some
+    difference is allowed."""
+    return prompt_tokens < _KEPT_PROMPT * prompt_words
 
 
 def _find_wrong_usage(answers: _Answers, short: Sequence[Probed]) -> list[Finding]:
@@ -689,10 +692,10 @@ def _find_wrong_usage(answers: _Answers, short: Sequence[Probed]) -> list[Findin
 
 
 def _why_usage_is_wrong(
-    counted: Sequence[Probed], short: Sequence[Probed], every: Sequence[Probed]
+    counted: Sequence[Probed], short: Sequence[Probed], all_answers: Sequence[Probed]
 ) -> str:
     """Return a sentence if the usage of the answers `counted` is wrong; else ""."""
-    hides_reasoning = any(one.hides_reasoning for one in every)
+    hides_reasoning = any(one.hides_reasoning for one in all_answers)
     text = _why_usage_differs_from_recount(counted, hides_reasoning)
     if not text and not hides_reasoning:
         text = _why_usage_counts_too_much(counted, short)
@@ -707,7 +710,7 @@ def _why_usage_is_wrong(
     if not too_many and not too_few:
         return ""
     return (
-        f"usage not credible: {usage} tokens for {sum(one.all_characters for one in texts)}"
+        f"usage not credible: {usage} tokens for {sum(one.total_character_count for one in texts)}"
         f" characters, {per_token:.1f} characters per token"
     )
 

@@ -10,11 +10,10 @@ seen:
   no text at all, or only reasoning          `SetFeatures.empty`, `SetFeatures.reasoning_only`
   the same text for different prompts        `SetFeatures.equal`
 
-`Answer` is one answer, and may contain only the first and the last part of a long text. `text_features`
-looks at one text, and `features_of_answers` at the answers of a run. `answer_probe` has the prompts of a
-probe and judges its answers. Nothing here does input or output, and the load client runs this file
-on hosts with Python 3.10.
-"""
+`Answer` is one answer, and may contain only the first and the last part of a long text.
+`text_features` looks at one text, and `features_of_answers` at the answers of a run. `answer_probe`
+has the prompts of a probe and judges its answers. Nothing here does input or output, and the load
+client runs this file on hosts with Python 3.10."""
 
 from __future__ import annotations
 
@@ -122,10 +121,10 @@ class Answer:
     @property
     def equality_key(self) -> tuple[str, str, int]:
         """What two equal answers have in common."""
-        return self.all_text, self.end, self.all_characters
+        return self.all_text, self.end, self.total_character_count
 
     @property
-    def texts_without_numbers(self) -> tuple[str, str]:
+    def text_and_end_without_numbers(self) -> tuple[str, str]:
         """The text without its numbers: an engine that always says the same may count. A text of
         numbers alone, such as a list of results, keeps them."""
         if not any(map(str.isalpha, self.all_text)):
@@ -133,13 +132,13 @@ class Answer:
         return _DIGITS.sub("0", self.all_text), _DIGITS.sub("0", self.end)
 
     @property
-    def all_characters(self) -> int:
-        return self.text_characters + _stored_or_counted_length(
+    def total_character_count(self) -> int:
+        return self.text_character_count + _stored_or_counted_length(
             self.reasoning, self.reasoning_characters
         )
 
     @property
-    def text_characters(self) -> int:
+    def text_character_count(self) -> int:
         """The full length of the text without the reasoning."""
         return _stored_or_counted_length(self.text, self.characters)
 
@@ -217,8 +216,8 @@ class Features:
 
     @property
     def has_odd_characters(self) -> bool:
-        """Whether a tenth of the text or more are characters that no language uses. False for a text
-        below LEAST_CHARACTERS."""
+        """Whether a tenth of the text or more are characters that no language uses. False for a
+        text below LEAST_CHARACTERS."""
         return self.characters >= LEAST_CHARACTERS and self.odd_share >= _ODD_SHARE
 
     @property
@@ -263,7 +262,7 @@ class Features:
         return ""
 
     @property
-    def defect_of_end(self) -> str:
+    def defect_as_second_half(self) -> str:
         """What is wrong with the second half of a text, of which the first half is language: it is
         random tokens. A healthy answer may end in a table or a loop."""
         if self.characters < _LEAST_END:
@@ -278,20 +277,20 @@ def text_features(text: str) -> Features:
     size = len(text)
     if not size:
         return Features(0)
-    loop, covered = _loop_and_covered_length(text)
+    loop, covered = _loop_unit_and_covered_length(text)
     spoken, words = _Letters(text), text.split()
     return Features(
         size,
         loop=loop,
         loop_share=round(covered / size, 4),
-        tail=_repeated_tail(text),
+        tail=_repeated_tail_unit(text),
         few_words=_count_distinct_words_if_few(words),
         common_share=round(_common_word_share(text, words), 4),
         odd_share=round(max(0, spoken.kinds["odd"] - _count_incomplete_characters(text)) / size, 4),
         symbol_share=round(spoken.kinds["symbol"] / size, 4),
         marks_share=round(spoken.kinds["mark"] / size, 4),
         spaces_share=round(spoken.kinds["space"] / size, 4),
-        jumbled_share=_jumbled_share(words),
+        jumbled_share=_share_of_jumbled_words(words),
         scripts=len(spoken.scripts),
         other_scripts_share=spoken.other_scripts_share,
         vowel_share=spoken.vowel_share,
@@ -306,7 +305,7 @@ def _count_incomplete_characters(text: str) -> int:
     return sum(size - (end < len(text)) for end, size in runs)
 
 
-def _loop_and_covered_length(text: str) -> tuple[str, int]:
+def _loop_unit_and_covered_length(text: str) -> tuple[str, int]:
     """Return (unit, covered): the shortest unit that is repeated up to the end of the text, and the
     number of characters that the repetitions cover. ("", 0) if nothing is repeated often enough."""
     size = len(text)
@@ -329,7 +328,7 @@ def _loop_and_covered_length(text: str) -> tuple[str, int]:
     return "", 0
 
 
-def _repeated_tail(text: str) -> str:
+def _repeated_tail_unit(text: str) -> str:
     """Return the short unit that is repeated at the end of the text; "" if none is. Units of which
     rulers and tables consist, such as "-" or blanks, do not count."""
     for period in range(1, _SHORT_LOOP + 1):
@@ -365,19 +364,19 @@ def _compression_ratio(text: str) -> float | None:
     return round(len(zlib.compress(data)) / len(data), 3)
 
 
-def _jumbled_share(words: Sequence[str]) -> float:
-    judged = [jumbled for jumbled in map(_is_jumbled, words) if jumbled is not None]
+def _share_of_jumbled_words(words: Sequence[str]) -> float:
+    judged = [jumbled for jumbled in map(is_jumbled_word_or_none, words) if jumbled is not None]
     if len(judged) < _LEAST_JUDGED_WORDS:
         return 0.0
     return round(sum(judged) / len(judged), 4)
 
 
 @lru_cache(maxsize=4096)  # the answers of a run share most words
-def _is_jumbled(word: str) -> bool | None:
+def is_jumbled_word_or_none(word: str) -> bool | None:
     """Return whether a word is jumbled; None if it has too few letters."""
     if not _has_letters(word):
         return None
-    return is_jumbled(word)
+    return is_jumbled_word(word)
 
 
 def _has_letters(word: str) -> bool:
@@ -387,7 +386,7 @@ def _has_letters(word: str) -> bool:
     return sum(map(str.isalpha, word)) > 1
 
 
-def is_jumbled(word: str) -> bool:
+def is_jumbled_word(word: str) -> bool:
     if word.isascii():  # one alphabet
         plain = word.isalpha() and word[1:].islower()  # as most words are
         return not plain and bool(_INSIDE.search(word))
@@ -458,12 +457,11 @@ class SetFeatures:
     count answers among those `looked_at`, a sample of them.
 
     `repeated` is the unit that most answers are made of from their first to their last character,
-    and `repeated_answers` their number. `ended_in` is the short unit in which most answers end again
-    and again, whatever is before it, and `ended_in_answers` their number. `prompt_words` is the
-    number of words of a synthetic prompt. `equal` counts the answers whose text another prompt got
-    too. `models` counts the model names that replies reported. `digest` is a hash of the texts in the
-    order of their prompts: two runs with one digest answered equally.
-    """
+    and `repeated_answers` their number. `ended_in` is the short unit in which most answers end
+    again and again, whatever is before it, and `ended_in_answers` their number. `prompt_words` is
+    the number of words of a synthetic prompt. `equal` counts the answers whose text another prompt
+    got too. `models` counts the model names that replies reported. `digest` is a hash of the texts
+    in the order of their prompts: two runs with one digest answered equally."""
 
     answers: int = 0
     looked_at: int = 0
@@ -498,7 +496,7 @@ class SetFeatures:
         return count / self.looked_at
 
     @property
-    def repeating_answers(self) -> int:
+    def repeating_answer_count(self) -> int:
         """The number of answers that repeat themselves in the most common way."""
         return max(self.collapsed, self.looping, self.ending_in_loop)
 
@@ -544,7 +542,7 @@ class ProbeOutcome:
         return bool(self.places) and not self.failed
 
     @property
-    def broken_answers(self) -> int:
+    def broken_answer_count(self) -> int:
         return sum(place.broken for place in self.places.values())
 
 
@@ -561,8 +559,9 @@ class TextFinding:
 
 def describe_text_fault(code: str, subject_template: str, excerpt: str = "") -> str:
     """Return a clause that says what is wrong with a load, by the code of its finding; "" for a
-    finding about its text. `subject_template` has {} in place of the thing: "the {} of B" makes "the text of B
-    is not an answer: EXCERPT". The excerpt is left out if the text itself is sound."""
+    finding about its text. `subject_template` has {} in place of the thing: "the {} of B" makes
+    "the text of B is not an answer: EXCERPT". The excerpt is left out if the text itself is
+    sound."""
     if code == USAGE:
         return f"{subject_template.format('usage')} is not credible"
     if code == PROMPT_CUT:
@@ -597,11 +596,11 @@ def answer_text_rows(report: TextReport | None) -> tuple[tuple[str, str], ...]:
             text += f"; {load.characters_per_token:.1f} characters per token"
         rows.append(("ended by", text))
     if report.probe is not None:
-        rows.append(("text probe", _probe_text(report.probe)))
+        rows.append(("text probe", _probe_summary_text(report.probe)))
     return tuple(rows)
 
 
-def _probe_text(probe: ProbeOutcome) -> str:
+def _probe_summary_text(probe: ProbeOutcome) -> str:
     parts = [
         f"{_PLACES.get(name, name)} {place.answers - place.broken} of {place.answers} sound"
         for name, place in probe.places.items()
@@ -612,32 +611,32 @@ def _probe_text(probe: ProbeOutcome) -> str:
 def features_of_answers(
     answers: Sequence[Answer],
     finish_reasons: Mapping[str, int] | None = None,
-    total: int | None = None,
+    total_answers: int | None = None,
 ) -> SetFeatures:
-    """Return the features of the answers of a run. `answers` may be a sample of `total` answers;
-    `finish_reasons` counts those of all answers, and by default those of the sample."""
+    """Return the features of the answers of a run. `answers` may be a sample of `total_answers`
+    answers; `finish_reasons` counts those of all answers, and by default those of the sample."""
     if not answers:
-        return SetFeatures(answers=total or 0, finish_reasons=dict(finish_reasons or {}))
+        return SetFeatures(answers=total_answers or 0, finish_reasons=dict(finish_reasons or {}))
     each = [text_features(answer.all_text) for answer in answers]
     repeated, repeated_answers = _most_common_unit(
         one.loop for one in each if one.is_only_repetition
     )
     ends = [answer.end or answer.all_text for answer in answers]
-    ended_in, ended_in_answers = _most_common_unit(filter(None, map(_repeated_tail, ends)))
+    ended_in, ended_in_answers = _most_common_unit(filter(None, map(_repeated_tail_unit, ends)))
     equal = find_equal_answers(answers)
-    characters = sum(answer.all_characters for answer in answers)
-    thought = characters - sum(answer.text_characters for answer in answers)
+    characters = sum(answer.total_character_count for answer in answers)
+    thought = characters - sum(answer.text_character_count for answer in answers)
     reasons = Counter(answer.finish_reason or "none" for answer in answers)
     models = Counter(answer.model for answer in answers if answer.model)
     return SetFeatures(
-        answers=len(answers) if total is None else total,
+        answers=len(answers) if total_answers is None else total_answers,
         looked_at=len(answers),
         characters=characters,
         characters_per_token=characters_per_token(answers),
         empty=sum(answer.is_empty for answer in answers),
         collapsed=sum(one.is_one_repeated_token for one in each),
         looping=sum(one.is_one_repeated_phrase for one in each),
-        ending_in_loop=sum(bool(_loop_and_covered_length(end)[0]) for end in ends),
+        ending_in_loop=sum(bool(_loop_unit_and_covered_length(end)[0]) for end in ends),
         odd=sum(one.has_odd_characters for one in each),
         salad=sum(one.mixes_scripts for one in each),
         repeated=clean_text(repeated, EXCERPT_CHARACTERS),
@@ -645,7 +644,7 @@ def features_of_answers(
         ended_in=clean_text(ended_in, EXCERPT_CHARACTERS),
         ended_in_answers=ended_in_answers,
         equal=len(equal),
-        equal_characters=min((answer.all_characters for answer in equal), default=0),
+        equal_characters=min((answer.total_character_count for answer in equal), default=0),
         reasoning_only=sum(answer.is_only_reasoning for answer in answers),
         reasoning_share=round(thought / max(1, characters), 4),
         common_share=_median([one.common_share for one in each]),
@@ -655,14 +654,14 @@ def features_of_answers(
         },
         finish_reasons=dict(reasons.most_common() if finish_reasons is None else finish_reasons),
         digest=digest_of_answers(answers),
-        excerpts=_three_excerpts(answers),
+        excerpts=_excerpts_of_three_answers(answers),
     )
 
 
 def find_equal_answers(answers: Sequence[Answer]) -> list[Answer]:
     """Return the answers whose text a different prompt got too, apart from its numbers. Answers
     without text do not count."""
-    texts = [answer.texts_without_numbers for answer in answers]
+    texts = [answer.text_and_end_without_numbers for answer in answers]
     prompts: dict[tuple[str, str], set[str]] = {}
     for text, answer in zip(texts, answers, strict=True):
         prompts.setdefault(text, set()).add(answer.prompt)
@@ -679,7 +678,7 @@ def characters_per_token(answers: Iterable[Answer]) -> float | None:
     characters = tokens = 0
     for answer in answers:
         if answer.output_tokens:
-            characters += answer.all_characters
+            characters += answer.total_character_count
             tokens += answer.output_tokens
     if not tokens:
         return None
@@ -727,16 +726,16 @@ def answer_excerpt(answer: Answer) -> str:
 def _most_common_unit(units: Iterable[str]) -> tuple[str, int]:
     """Return (the repeated unit that occurs most often, how often it occurs); ("", 0) if there is
     none."""
-    counts = Counter(map(_canonical_rotation, units))
+    counts = Counter(map(_first_rotation_of_loop, units))
     return next(iter(counts.most_common(1)), ("", 0))
 
 
-def _canonical_rotation(loop: str) -> str:
+def _first_rotation_of_loop(loop: str) -> str:
     """Return the same text for all rotations of a repeated unit: "ab" for "ab" and "ba"."""
     return min(loop[i:] + loop[:i] for i in range(len(loop)))
 
 
-def _three_excerpts(answers: Sequence[Answer]) -> tuple[str, ...]:
+def _excerpts_of_three_answers(answers: Sequence[Answer]) -> tuple[str, ...]:
     """Return excerpts of the first, the middle and the last answer."""
     chosen = dict.fromkeys((0, len(answers) // 2, len(answers) - 1))
     return tuple(dict.fromkeys(answer_excerpt(answers[place]) for place in chosen))

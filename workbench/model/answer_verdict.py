@@ -21,7 +21,7 @@ from workbench.model.answer_probe import (
     prompt_was_cut,
 )
 from workbench.model.answer_text import ProbeOutcome, SetFeatures, TextFinding
-from workbench.model.findings import Finding, Level, by_severity, error_if
+from workbench.model.findings import Finding, Level, by_severity, error_if_certain
 from workbench.model.lazy_dataclass import dataclass
 
 _NEARLY_ALL = 0.9
@@ -96,11 +96,11 @@ def findings_about_load(
         *usage,
         *_find_other_models(load, asked),
         *_find_reasoning_only(load),
-        *_find_filtered_load(load),
+        *_find_content_filter_in_load(load),
     )
 
 
-def findings_to_store(findings: Sequence[Finding]) -> tuple[TextFinding, ...]:
+def worst_text_finding_per_code(findings: Sequence[Finding]) -> tuple[TextFinding, ...]:
     """Return findings as they are stored with a result, the most severe first, each code once."""
     first = {one.code: one for one in reversed(by_severity(findings))}
     return tuple(
@@ -133,10 +133,10 @@ def _broken_answers_text_and_level(
         text = f'degenerate output: {load.repeated_answers} {of} are only "{load.repeated}"'
         return text, level
     if fraction(load.salad) >= _MANY:
-        level = error_if(fraction(load.salad) >= _MOST and not asked.has_own_prompts)
+        level = error_if_certain(fraction(load.salad) >= _MOST and not asked.has_own_prompts)
         return f"degenerate output: {load.salad} {of} mix scripts or symbols at random", level
     if fraction(load.odd) >= _SOME:
-        level = error_if(fraction(load.odd) >= _MOST)
+        level = error_if_certain(fraction(load.odd) >= _MOST)
         return f"degenerate output: {load.odd} {of} have characters no language uses", level
     if fraction(load.collapsed) >= _MOST:
         text = f"{load.collapsed} {of} repeat one or two tokens"
@@ -156,8 +156,9 @@ def _broken_answers_text_and_level(
 
 
 def _level_of_repeated_answers(load: SetFeatures, probe: ProbeOutcome) -> Level | None:
-    """Return how severe it is that answers are nothing but one repeated unit; None if too few are."""
-    fraction, broken = load.fraction_of_answers(load.repeated_answers), probe.broken_answers
+    """Return how severe it is that answers are nothing but one repeated unit; None if too few
+    are."""
+    fraction, broken = load.fraction_of_answers(load.repeated_answers), probe.broken_answer_count
     if fraction >= _NEARLY_ALL and load.looked_at >= _LEAST_ANSWERS:
         return Level.ERROR
     least = _PART if broken else _SOME
@@ -165,7 +166,7 @@ def _level_of_repeated_answers(load: SetFeatures, probe: ProbeOutcome) -> Level 
         return None
     if not any(map(str.isalnum, load.repeated)):
         # an answer of the probe that is broken too proves that `ignore_eos` is not the cause
-        return error_if(broken > 0 or fraction >= _MOST)
+        return error_if_certain(broken > 0 or fraction >= _MOST)
     if broken >= _LEAST_BROKEN:  # of a word, one broken answer of the probe may be chance
         return Level.ERROR
     return None
@@ -181,7 +182,7 @@ def _empty_answers_text_and_level(
     if probe.is_sound and asked.ends and stopped >= load.fraction_of_answers(load.empty):
         text = f"no content: the model ended {empty} at once, without text"
         return f"{text}, so the rates mean little; it answers the prompts of the probe", Level.WARN
-    return f"no content: {empty} have no text", error_if(asked.ends)
+    return f"no content: {empty} have no text", error_if_certain(asked.ends)
 
 
 def _broken_ends_text_and_level(load: SetFeatures, asked: Asked) -> tuple[str, Level]:
@@ -196,13 +197,15 @@ def _broken_ends_text_and_level(load: SetFeatures, asked: Asked) -> tuple[str, L
 def _level_of_equal_answers(load: SetFeatures, asked: Asked, probe: ProbeOutcome) -> Level:
     """Return how severe it is that nearly all answers of a load are equal. A model that follows the
     probe says something else to each list of words, unless it has come to a loop."""
-    if asked.has_own_prompts or load.repeating_answers >= _SOME * load.looked_at:
+    if asked.has_own_prompts or load.repeating_answer_count >= _SOME * load.looked_at:
         return Level.WARN
     long = load.equal_characters >= _SURELY_EQUAL_CHARACTERS
-    return error_if(probe.is_sound and long and load.looked_at >= _SURELY_EQUAL)
+    return error_if_certain(probe.is_sound and long and load.looked_at >= _SURELY_EQUAL)
 
 
-def differing_kinds_with_counts(a: SetFeatures, b: SetFeatures) -> list[tuple[str, int, int]]:
+def differing_answer_kinds_with_counts(
+    a: SetFeatures, b: SetFeatures
+) -> list[tuple[str, int, int]]:
     """Return (what answers do, how many of `a`, how many of `b`) for each kind of text that is
     common in one load and not in the other."""
     if min(a.looked_at, b.looked_at) < LEAST_COMPARED:
@@ -235,7 +238,7 @@ def _find_changed_answers(load: SetFeatures, earlier: Earlier | None) -> list[Fi
     end mark, a healthy model repeats itself, but it then does so each time."""
     if earlier is None or not earlier.same_lengths:
         return []
-    for kind, now, before in differing_kinds_with_counts(load, earlier.load):
+    for kind, now, before in differing_answer_kinds_with_counts(load, earlier.load):
         if now > before:
             text = (
                 f"the text has changed: {now} of {load.looked_at} answers {kind}, and {before} of"
@@ -296,7 +299,11 @@ def _find_wrong_usage(load: SetFeatures, asked: Asked, earlier: Earlier | None) 
     if earlier is None or not earlier.load.characters_per_token:
         return []
     before, factor = earlier.load.characters_per_token, _OTHER_PER_TOKEN
-    if earlier.same_lengths and _is_prose(load) and _is_prose(earlier.load):
+    if (
+        earlier.same_lengths
+        and _has_many_unrepetitive_answers(load)
+        and _has_many_unrepetitive_answers(earlier.load)
+    ):
         factor = _OTHER_PER_TOKEN_OF_PROSE
     if 1 / factor < per_token / before < factor:
         return []
@@ -304,10 +311,10 @@ def _find_wrong_usage(load: SetFeatures, asked: Asked, earlier: Earlier | None) 
     return [Finding(Level.WARN, USAGE, text)]
 
 
-def _is_prose(load: SetFeatures) -> bool:
+def _has_many_unrepetitive_answers(load: SetFeatures) -> bool:
     """Return whether there are many answers and hardly one repeats itself: the characters per token
     of such answers hardly change from run to run."""
-    fraction = load.fraction_of_answers(load.repeating_answers)
+    fraction = load.fraction_of_answers(load.repeating_answer_count)
     return load.looked_at >= _MANY_ANSWERS and fraction < _SOME
 
 
@@ -332,12 +339,12 @@ def _find_reasoning_only(load: SetFeatures) -> list[Finding]:
     return [Finding(Level.WARN, REASONING_ONLY, text)]
 
 
-def _find_filtered_load(load: SetFeatures) -> list[Finding]:
+def _find_content_filter_in_load(load: SetFeatures) -> list[Finding]:
     filtered = load.finish_reasons.get("content_filter", 0)
     if not filtered:
         return []
     text = f"{filtered} of {load.answers} answers were ended by a content filter"
-    return [Finding(error_if(filtered >= _SOME * load.answers), FINISH, text)]
+    return [Finding(error_if_certain(filtered >= _SOME * load.answers), FINISH, text)]
 
 
 def _excerpt_of_load(load: SetFeatures) -> str:

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise, product
 
-from workbench.model.answer_text import Answer, is_jumbled
+from workbench.model.answer_text import Answer, is_jumbled_word
 
 # Measured with 110 texts: prose in 90 languages, and 10 kinds of code. In 24 pieces of 290
 # characters, at most 0.83 of the words are different. Random tokens of six vocabularies: 0.98.
@@ -78,7 +78,7 @@ def why_words_are_unrelated(answers: Sequence[Answer]) -> str:
     if len(plain) >= _LEAST_WORDS:
         unrelated = different >= _DIFFERENT
     else:
-        jumbled = sum(map(is_jumbled, words)) / len(words)
+        jumbled = sum(map(is_jumbled_word, words)) / len(words)
         unrelated = different >= _DIFFERENT_OF_FEW and jumbled >= _JUMBLED_OF_FEW
     if unrelated:
         only_once = f"{100 * different:.0f} % occur only once, as in no language"
@@ -90,15 +90,17 @@ def why_words_are_unrelated(answers: Sequence[Answer]) -> str:
     return ""
 
 
-def _why_frequencies_are_flat(units: Sequence[str], name: str, enough: int, least: float) -> str:
+def _why_frequencies_are_flat(
+    units: Sequence[str], name: str, least_units: int, least_common_share: float
+) -> str:
     """Return that hardly one of these words or letters is more common than another, as the end of a
-    sentence; "" if some are, as in every language, or if there are not `enough`. `least` is the
-    share that the most common ones have in every language."""
+    sentence; "" if some are, as in every language, or if there are not `least_units`.
+    `least_common_share` is the share that the most common ones have in every language."""
     size = len(units)
-    if size < enough:
+    if size < least_units:
         return ""
     common = sum(count for _, count in Counter(units).most_common(_MOST_COMMON)) / size
-    if common >= least:
+    if common >= least_common_share:
         return ""
     return (
         f"the {_MOST_COMMON} most common of their {size} {name} are {100 * common:.0f} % of them, as"
@@ -126,11 +128,11 @@ def why_words_are_unordered(answers: Sequence[Answer]) -> str:
     )
 
 
-def are_nearly_equal(one: str, other: str, names: Sequence[str] = ()) -> bool:
+def are_nearly_equal(one: str, other: str, ignored_words: Sequence[str] = ()) -> bool:
     """Return whether two texts are equal, apart from one place of up to two words. Texts below 8
-    words must be equal, with 40 letters or more. Case, digits and `names`, in lower case, do not
-    count."""
-    a, b = _words_without_names(one, names), _words_without_names(other, names)
+    words must be equal, with 40 letters or more. Case, digits and `ignored_words`, in lower case,
+    do not count."""
+    a, b = _words_without_names(one, ignored_words), _words_without_names(other, ignored_words)
     shorter, longer = sorted((a, b), key=len)
     if len(shorter) < _LEAST_EQUAL_WORDS:
         return a == b and len("".join(a)) >= _LEAST_EQUAL_CHARACTERS
@@ -139,11 +141,13 @@ def are_nearly_equal(one: str, other: str, names: Sequence[str] = ()) -> bool:
     return len(longer) - begin - end <= _DIFFERENT_WORDS
 
 
-def texts_begin_alike(one: str, other: str, names: Sequence[str] = ()) -> bool:
+def texts_begin_alike(one: str, other: str, ignored_words: Sequence[str] = ()) -> bool:
     """Return whether one of two texts is the beginning of the other, apart from one place of up to
-    a fifth of its words. Digits, `names` and the last word, which may be cut, do not count."""
+    a fifth of its words. Digits, `ignored_words` and the last word, which may be cut, do not
+    count."""
     shorter, longer = sorted(
-        (_words_without_names(one, names), _words_without_names(other, names)), key=len
+        (_words_without_names(one, ignored_words), _words_without_names(other, ignored_words)),
+        key=len,
     )
     if len(shorter) < _LEAST_BEGINNING:
         return False
@@ -163,14 +167,14 @@ def _count_common_beginning(one: Sequence[str], other: Sequence[str]) -> int:
     return next((place for place, (x, y) in enumerate(pairs) if x != y), min(len(one), len(other)))
 
 
-def _words_without_names(text: str, names: Sequence[str]) -> list[str]:
+def _words_without_names(text: str, ignored_words: Sequence[str]) -> list[str]:
     plain = _DIGITS.sub("0", text.lower())
-    for name in names:
+    for name in ignored_words:
         plain = plain.replace(name, "#")
     return plain.split()
 
 
-def find_template_mark(answer: Answer) -> str:
+def find_chat_template_mark(answer: Answer) -> str:
     """Return a mark of a chat template in the text of an answer, such as "<|im_end|>"; "" if there
     is none. A server whose template fits the model consumes these marks."""
     found = _TEMPLATE_MARK.search(answer.text)
@@ -179,7 +183,7 @@ def find_template_mark(answer: Answer) -> str:
     return found[0].strip()
 
 
-def has_words(text: str) -> bool:
+def has_enough_letters(text: str) -> bool:
     """Return whether a text has letters, as each answer to a plain question has. Most of a text may
     be digits and marks, as in a table."""
     visible = "".join(text.split())

@@ -20,12 +20,13 @@ class Beat:
         self._heard_s = time.monotonic() - time.time() % _PERIOD_S + _AFTER_S + _AHEAD_S
 
     def record_reading_time(self) -> None:
-        """Record that a reading of the GPUs has come now. Of several in a second, the first one counts."""
+        """Record that a reading of the GPUs has come now. Of several in a second, the first one
+        counts."""
         now = time.monotonic()
         if now - self._heard_s >= 0.9 * _PERIOD_S:
             self._heard_s = now
 
-    def seconds_to_next_beat(self, pause_s: float) -> float:
+    def seconds_to_beat_after_pause(self, pause_s: float) -> float:
         """Return the seconds until the beat that is nearest to the end of a pause of `pause_s`
         seconds, or `pause_s` if it is shorter than the time between two beats."""
         if pause_s < _PERIOD_S:

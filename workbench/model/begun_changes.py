@@ -1,9 +1,8 @@
 """Changes of GPU settings that were begun and whose end nobody has written down.
 
 The journal announces a change before its commands run. If Workbench is killed then, only the host's
-value tells whether the commands ran. Until the journal says so too, such a change is "begun", and it
-is not called altered.
-"""
+value tells whether the commands ran. Until the journal says so too, such a change is "begun", and
+it is not called altered."""
 
 from __future__ import annotations
 
@@ -47,15 +46,19 @@ def split_altered_and_begun_changes(
     return tuple(altered), tuple(begun)
 
 
-def _outcome_of_begun_change(one: Alteration, telemetry: Telemetry | None) -> str | None:
-    """Return what the host's value tells about a begun change. None if the change is made, if it has
-    ended, or if somebody else has set a third value."""
-    if one.state != PENDING:
+def _outcome_of_begun_change(change: Alteration, telemetry: Telemetry | None) -> str | None:
+    """Return what the host's value tells about a begun change. None if the change is made, if it
+    has ended, or if somebody else has set a third value."""
+    if change.state != PENDING:
         return None
     from workbench.model.settings import setting_of  # not for the first frame
 
-    live = setting_of(one.setting).read(telemetry, one.gpu_uuid) if telemetry is not None else None
+    live = (
+        setting_of(change.setting).read(telemetry, change.gpu_uuid)
+        if telemetry is not None
+        else None
+    )
     if live is None:
         return NOT_KNOWN
-    from_value = one.before if one.earlier_now is None else one.earlier_now
-    return NOT_APPLIED if value_equals(one.setting, live, from_value) else None
+    from_value = change.before if change.earlier_now is None else change.earlier_now
+    return NOT_APPLIED if value_equals(change.setting, live, from_value) else None

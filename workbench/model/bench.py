@@ -176,7 +176,7 @@ class BenchSummary:
     unsure_ms: Mapping[str, float] = field(default_factory=dict)
 
     @property
-    def broken_text(self) -> TextFinding | None:
+    def text_error(self) -> TextFinding | None:
         """Why the text of the result is no answer, or its usage cannot be true. None if nothing is
         wrong with it, or if nobody looked."""
         findings = self.text.findings if self.text is not None else ()
@@ -204,8 +204,8 @@ class BenchSummary:
 
 
 def upgrade_summary(stored: BenchSummary) -> BenchSummary:
-    """Return a summary that was read from a file as this version writes it. Earlier versions stored 0
-    for an import without a duration; no requests take 0 s."""
+    """Return a summary that was read from a file as this version writes it. Earlier versions stored
+    0 for an import without a duration; no requests take 0 s."""
     if stored.duration_s != 0 or not stored.requests_ok:
         return stored
     reason = {"duration_s": "the imported file has no duration"}
@@ -281,7 +281,8 @@ class Conditions:
     nodes: tuple[str, ...] = ()  # of a cluster: each host with its rank, "spark-01 (rank 0)"
 
     def knows(self, name: str) -> bool:
-        """Return whether the field `name` of the workload is known: an imported file may lack it."""
+        """Return whether the field `name` of the workload is known: an imported file may lack
+        it."""
         return not self.known_workload or name in self.known_workload
 
 

@@ -27,12 +27,12 @@ def bench_cli_options(spec: BenchSpec, preset_id: str | None = None) -> tuple[st
         value = getattr(spec, option.field)
         if option.field in ("prompts_name", "trace_name"):
             value = value.partition(" (")[0]
-        if not _is_left_out(spec, option, value):
+        if not _is_not_in_command(spec, option, value):
             words += option.command_line_words(value)
     return tuple(words)
 
 
-def _is_left_out(spec: BenchSpec, option: DeclaredOption, value: Any) -> bool:
+def _is_not_in_command(spec: BenchSpec, option: DeclaredOption, value: Any) -> bool:
     """Return whether the command does without the option: the server, the trace, the user's own
     prompts or own command decide its value."""
     if option.field in _LEFT_OUT:

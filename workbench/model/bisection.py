@@ -8,8 +8,8 @@ from workbench.model.series_state import SeriesState
 
 @dataclass(frozen=True, slots=True)
 class BisectStep:
-    """One version, compared with the good one in an experiment. `loss_pct` and `interval_pct` are in
-    percent of the good one; None until the experiment has ended."""
+    """One version, compared with the good one in an experiment. `loss_pct` and `interval_pct` are
+    in percent of the good one; None until the experiment has ended."""
 
     version: int  # its place among the versions
     experiment_id: int | None = None
@@ -39,7 +39,7 @@ class Bisection:
     simulated: bool = False
 
     @property
-    def total_loss_pct(self) -> float | None:
+    def loss_of_last_version_pct(self) -> float | None:
         """By how much the last version is worse than the first one; None until that is measured."""
         last = len(self.versions) - 1
         return next((one.loss_pct for one in self.steps if one.version == last), None)
@@ -54,15 +54,17 @@ def next_version_to_test(found: Bisection) -> int | None:
         return last
     if not known[last]:
         return None
-    good, bad = last_good_and_first_bad(found)
+    good, bad = last_good_and_first_bad_index(found)
     if bad - good <= 1:
         return None
     return (good + bad) // 2
 
 
-def last_good_and_first_bad(found: Bisection) -> tuple[int, int]:
+def last_good_and_first_bad_index(bisection: Bisection) -> tuple[int, int]:
     """Return the places of the last version that is known to be good and of the first that is known
     to be bad."""
-    bad = min((s.version for s in found.steps if s.bad), default=len(found.versions) - 1)
-    good = max((s.version for s in found.steps if s.bad is False and s.version < bad), default=0)
+    bad = min((s.version for s in bisection.steps if s.bad), default=len(bisection.versions) - 1)
+    good = max(
+        (s.version for s in bisection.steps if s.bad is False and s.version < bad), default=0
+    )
     return good, bad

@@ -22,7 +22,7 @@ class ChangePoint:
     change_pct: float
 
 
-def change_points(values: Sequence[float]) -> list[ChangePoint]:
+def find_change_points(values: Sequence[float]) -> list[ChangePoint]:
     """Return the change points of a series of positive values in the order of time.
 
     The series is split where Student's t between the logarithms of both sides is largest, if its p
@@ -30,7 +30,7 @@ def change_points(values: Sequence[float]) -> list[ChangePoint]:
     split likewise. The values of a part are taken as independent: a slow drift is split too.
     """
     logs = [math.log(value) for value in values]
-    places = sorted(_find_split_positions(logs, 0, len(logs), max(1, len(logs) - 2 * LEAST + 1)))
+    places = sorted(_find_split_indexes(logs, 0, len(logs), max(1, len(logs) - 2 * LEAST + 1)))
     ends = [0, *places, len(logs)]
     found = []
     for place, before, after in zip(places, ends, ends[2:], strict=False):
@@ -39,7 +39,9 @@ def change_points(values: Sequence[float]) -> list[ChangePoint]:
     return found
 
 
-def _find_split_positions(logs: Sequence[float], begin: int, end: int, looks: int) -> list[int]:
+def _find_split_indexes(
+    logs: Sequence[float], begin: int, end: int, possible_splits: int
+) -> list[int]:
     """Return the places at which the part of a series from `begin` to `end` is split."""
     possible = range(begin + LEAST, end - LEAST + 1)
     if not possible:
@@ -47,12 +49,12 @@ def _find_split_positions(logs: Sequence[float], begin: int, end: int, looks: in
     place = max(possible, key=lambda at: _t_statistic(logs[begin:at], logs[at:end]))
     t = _t_statistic(logs[begin:place], logs[place:end])
     p = 2 * (1 - t_cdf(t, end - begin - 2))
-    if p * looks >= ERROR:
+    if p * possible_splits >= ERROR:
         return []
     return [
         place,
-        *_find_split_positions(logs, begin, place, looks),
-        *_find_split_positions(logs, place, end, looks),
+        *_find_split_indexes(logs, begin, place, possible_splits),
+        *_find_split_indexes(logs, place, end, possible_splits),
     ]
 
 

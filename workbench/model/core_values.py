@@ -21,7 +21,7 @@ def format_core_values(by_core: Mapping[int, str]) -> str | None:
         cores.setdefault(by_core[cpu], []).append(cpu)
     if len(cores) < 2:
         return next(iter(cores), None)
-    return " ".join(f"{value}={ranges_text(cores[value])}" for value in sorted(cores))
+    return " ".join(f"{value}={format_number_ranges(cores[value])}" for value in sorted(cores))
 
 
 def parse_core_values(text: str) -> dict[str, tuple[int, ...]]:
@@ -52,10 +52,11 @@ def core_values_equal(found: str, value: str) -> bool:
     return all(by_core.get(cpu, name) == name for name, cores in wanted.items() for cpu in cores)
 
 
-def c_states_of_core(disable: Sequence[str]) -> str | None:
-    """Return the C-states of one core; None if they are unknown. `disable` has the text of the file
-    `disable` of each idle state, in their order: "1" for a state that is off."""
-    texts = [text.strip() for text in disable]
+def format_core_c_states(disable_file_texts: Sequence[str]) -> str | None:
+    """Return the C-states of one core; None if they are unknown. `disable_file_texts` has the text
+    of the file `disable_file_texts` of each idle state, in their order: "1" for a state that is
+    off."""
+    texts = [text.strip() for text in disable_file_texts]
     if not texts or not {*texts} <= {"0", "1"}:
         return None
     off = [number for number, text in enumerate(texts) if text == "1"]
@@ -63,7 +64,7 @@ def c_states_of_core(disable: Sequence[str]) -> str | None:
         return ON
     if len(off) == len(texts):
         return OFF
-    return f"{OFF}:{ranges_text(off)}"
+    return f"{OFF}:{format_number_ranges(off)}"
 
 
 def is_idle_state_off(value: str, state: int) -> bool:
@@ -74,7 +75,7 @@ def is_idle_state_off(value: str, state: int) -> bool:
     return state in parse_ranges(some)
 
 
-def ranges_text(found: Iterable[int]) -> str:
+def format_number_ranges(found: Iterable[int]) -> str:
     """Return numbers as text with ranges: 0, 1, 2, 5 become "0-2,5"."""
     runs: list[list[int]] = []
     for number in sorted(found):

@@ -46,7 +46,7 @@ def _parse_json_object(text: str) -> dict[str, Any]:
     return found
 
 
-def _parse_factor(text: str) -> float:
+def _parse_speed_factor(text: str) -> float:
     try:
         return float(text.strip().removesuffix("x"))
     except ValueError:
@@ -180,7 +180,7 @@ class Number(Kind):
 class Factor(Number):
     """Factors above 0, such as "2x" or "0.5". None means as it is."""
 
-    parse: Callable[[str], Any] = staticmethod(_parse_factor)
+    parse: Callable[[str], Any] = staticmethod(_parse_speed_factor)
 
     def __init__(self) -> None:
         super().__init__("times the recorded speed")
@@ -293,10 +293,9 @@ class DeclaredOption(NamedTuple):
     """One option of a load or an experiment. `field` is its field of BenchSpec or ExperimentSpec.
 
     `words` are the option's name and its metavar on the command line, and `help` explains it there.
-    `group` is one of STREAMS, SIZE, SHAPE, CLIENT and DESIGN. At most one of the options with the same
-    `exclusive` text may be given. The option is refused without a value of the field `needs`, and
-    beside a value of a field in `no_effect_beside`, which are pairs (field, why).
-    """
+    `group` is one of STREAMS, SIZE, SHAPE, CLIENT and DESIGN. At most one of the options with the
+    same `exclusive` text may be given. The option is refused without a value of the field `needs`,
+    and beside a value of a field in `no_effect_beside`, which are pairs (field, why)."""
 
     words: str
     help: str
@@ -330,7 +329,7 @@ class DeclaredOption(NamedTuple):
         return self.words.split()[0]
 
     @property
-    def name_for_message(self) -> str:
+    def field_name_without_unit(self) -> str:
         """The words of the option's name: "stall timeout" for "--stall-timeout"."""
         return self.name.removeprefix("--").replace("-", " ")
 
@@ -347,14 +346,15 @@ class DeclaredOption(NamedTuple):
         return self.kind.command_line_words(self.name, value)
 
     def line_text(self, value: Any) -> str:
-        """Return the option's part of the line that describes a load. "" if the line leaves it out."""
+        """Return the option's part of the line that describes a load. "" if the line leaves it
+        out."""
         if value == self.default:
             return ""
         return self.in_line.format(self.kind.text(value))
 
     def check(self, value: Any) -> None:
         """Raise InputError if `value` is not a valid value of the option."""
-        self.kind.check(self.name_for_message, value)
+        self.kind.check(self.field_name_without_unit, value)
 
 
 def option_metadata(

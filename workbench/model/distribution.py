@@ -20,9 +20,10 @@ _DECLARED = "percentile"
 
 @dataclass(frozen=True, slots=True)
 class Percentile:
-    """A percentile of a latency. `name` is its field of Distribution. With fewer than `least_values`
-    values it is absent, because a handful of them would decide it. If it is `compared`,
-    comparisons, experiments, plots and narrow tables have it; all others only complete tables."""
+    """A percentile of a latency. `name` is its field of Distribution. With fewer than
+    `least_values` values it is absent, because a handful of them would decide it. If it is
+    `compared`, comparisons, experiments, plots and narrow tables have it; all others only complete
+    tables."""
 
     name: str
     percent: float
@@ -35,7 +36,7 @@ class Percentile:
         return f"p{self.percent:g}"
 
     @property
-    def least_values_text(self) -> str:
+    def least_values_sentence(self) -> str:
         """How many values it needs, such as "p99 needs 1,000 values"."""
         return f"{self.title} needs {self.least_values:,} values"
 
@@ -91,7 +92,7 @@ REQUIRED_PARTS = frozenset(
 )
 
 
-def part_title(part: str) -> str:
+def distribution_part_title(part: str) -> str:
     """Return a part of a distribution as people write it, such as "mean" or "p99"."""
     if part not in PERCENTILES:
         return part
@@ -141,7 +142,8 @@ def distribution_of_counts(counts: Mapping[float, int], unit: float = 1.0) -> Di
 
 
 class _Ordered(Sequence[float]):
-    """Values in ascending order, of which each is stored once, with the number of values up to it."""
+    """Values in ascending order, of which each is stored once, with the number of values up to
+    it."""
 
     def __init__(self, counts: Mapping[float, int]) -> None:
         both = sorted(counts.items())

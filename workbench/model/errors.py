@@ -21,9 +21,10 @@ from workbench.model.findings import Finding
 from workbench.model.untrusted_text import clean_text
 
 
-def did_you_mean(name: str | None, otherwise: str) -> str:
-    """Return the next step after an unknown name: the known `name` that is near, or `otherwise`."""
-    return f"did you mean {name}?" if name else otherwise
+def suggestion_or_next_step(name: str | None, default_step: str) -> str:
+    """Return the next step after an unknown name: the known `name` that is near, or
+    `default_step`."""
+    return f"did you mean {name}?" if name else default_step
 
 
 class WorkbenchError(Exception):

@@ -322,7 +322,7 @@ class Experiment:
         return f"workbench experiment resume {self.id}"
 
     @property
-    def order_text(self) -> str:
+    def side_order_text(self) -> str:
         """The order in which an experiment runs its sides A and B, as text: "the order A B B A" or
         "a random order"."""
         return "the order A B B A" if self.spec.order_seed is None else "a random order"

@@ -88,7 +88,7 @@ class Finding:
         return {**asdict(self), "level": str(self.level)}
 
 
-def error_if(certain: bool) -> Level:
+def error_if_certain(certain: bool) -> Level:
     """Return the level of a fault: Level.ERROR if it is certain, else Level.WARN."""
     return Level.ERROR if certain else Level.WARN
 

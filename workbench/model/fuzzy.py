@@ -28,7 +28,9 @@ def match_score(query: str, text: str) -> float | None:
     if letters == "".join(part[0] for part in parts):
         return INITIALS
     starts = [start for start, letter in enumerate(text) if letter == letters[0]]
-    return max(known_values(_span_score(letters, text, start) for start in starts), default=None)
+    return max(
+        known_values(_score_letters_from(letters, text, start) for start in starts), default=None
+    )
 
 
 def word_score(query: str, text: str) -> float | None:
@@ -45,7 +47,7 @@ def word_score(query: str, text: str) -> float | None:
     return 1000.0 + 50 * starts - text.index(words[0]) - len(text) / 100
 
 
-def _span_score(letters: str, text: str, start: int) -> float | None:
+def _score_letters_from(letters: str, text: str, start: int) -> float | None:
     """Return the score of `letters` in their order in `text`, with the first letter at `start`;
     None if a letter is missing."""
     position, boundaries = start, int(start == 0 or not text[start - 1].isalnum())
@@ -66,7 +68,7 @@ def best_matches(query: str, items: Sequence[T], text_of: Callable[[T], str]) ->
     return [item for score, item in kept if not has_words or score >= INITIALS]
 
 
-def best_scored(items: Sequence[T], score: Callable[[T], float | None]) -> list[T]:
+def scored_items_best_first(items: Sequence[T], score: Callable[[T], float | None]) -> list[T]:
     """Return the items that have a score, the highest score first."""
     return [item for _, item in _score_items(items, score)]
 

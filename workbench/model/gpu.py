@@ -40,7 +40,7 @@ class GpuState(StrEnum):
     NOT_READ = "not read"
 
 
-def clocks_text(clocks: Sequence[int]) -> str:
+def format_supported_clocks(clocks: Sequence[int]) -> str:
     """Return supported clocks in a short form: "405, 810, 14001 MHz" for few, "210-3090 MHz in
     steps of 15 (193 clocks)" for many. A step may vary by 1 MHz, because the driver rounds. "" for
     no clocks."""
@@ -54,12 +54,12 @@ def clocks_text(clocks: Sequence[int]) -> str:
             runs.append([])
         runs[-1].append(mhz)
     return (
-        f"{', '.join(map(_clock_sequence_text, runs[:MOST_RUNS]))}{', …' if runs[MOST_RUNS:] else ''} "
+        f"{', '.join(map(_format_clock_steps, runs[:MOST_RUNS]))}{', …' if runs[MOST_RUNS:] else ''} "
         f"({len(found)} clocks)"
     )
 
 
-def _clock_sequence_text(clocks_mhz: Sequence[int]) -> str:
+def _format_clock_steps(clocks_mhz: Sequence[int]) -> str:
     steps = sorted({b - a for a, b in itertools.pairwise(clocks_mhz)})
     if len(clocks_mhz) < 3:
         return f"{', '.join(map(str, clocks_mhz))} MHz"
@@ -136,7 +136,7 @@ class GpuInfo:
         parts = [f"{count}x {profile}" for profile, count in counts.items()]
         return f"MIG {', '.join(parts) or 'without an instance'}"
 
-    def visible_instance(self, instance: MigInstance) -> GpuInfo:
+    def mig_instance_as_gpu(self, instance: MigInstance) -> GpuInfo:
         """Return an instance of this GPU as CUDA shows it: as a GPU with the instance's memory."""
         return replace(
             self,
@@ -224,9 +224,9 @@ _TITLES = {  # of fields whose name does not say it
 _UNITS = ("_bytes", "_mhz", "_mb_s", "_pct", "_bits", "_w", "_c", "_j")
 
 
-def absent_texts(absent: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return pairs (reason, values without it, separated by commas). `absent` has the reason of each
-    missing value by its field in GpuSample or GpuInfo."""
+def reasons_with_missing_values(absent: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return pairs (reason, values without it, separated by commas). `absent` has the reason of
+    each missing value by its field in GpuSample or GpuInfo."""
     titles: dict[str, list[str]] = {}
     for field_name, reason in absent.items():
         titles.setdefault(reason, []).append(_title(field_name))

@@ -1,4 +1,5 @@
-"""The GPUs that CUDA_VISIBLE_DEVICES makes visible, and those that a scheduler allotted to a job."""
+"""The GPUs that CUDA_VISIBLE_DEVICES makes visible, and those that a scheduler allotted to a
+job."""
 
 from __future__ import annotations
 
@@ -29,13 +30,14 @@ class Allotment:
 NO_ALLOTMENT = Allotment()
 
 
-def parse_allotment(job: str, visible: str) -> Allotment:
-    """Return the allotment for the values of the two lines that the script read_gpu_allotment.sh prints."""
-    devices = None if visible == UNSET else clean_text(visible, NAME_CHARS)
+def parse_allotment(job: str, visible_devices: str) -> Allotment:
+    """Return the allotment for the values of the two lines that the script read_gpu_allotment.sh
+    prints."""
+    devices = None if visible_devices == UNSET else clean_text(visible_devices, NAME_CHARS)
     return Allotment(clean_text(job, NAME_CHARS) or None, devices)
 
 
-def visible_gpus_and_unknown_word(
+def visible_gpus_and_first_unknown_word(
     devices: str, gpus: Sequence[GpuInfo]
 ) -> tuple[tuple[GpuInfo, ...], str | None]:
     """Return the GPUs that `devices`, a value of CUDA_VISIBLE_DEVICES, makes visible, and the first

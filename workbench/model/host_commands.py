@@ -1,6 +1,6 @@
-"""The commands that run on a host, and the host in those that a text proposes. `workbench gpu revert`,
-said about the host gpu-box, becomes `workbench --host gpu-box gpu revert`: copied without the host,
-it would change this machine."""
+"""The commands that run on a host, and the host in those that a text proposes. `workbench gpu
+revert`, said about the host gpu-box, becomes `workbench --host gpu-box gpu revert`: copied without
+the host, it would change this machine."""
 
 from __future__ import annotations
 
@@ -51,17 +51,21 @@ _PROPOSED_COMMAND = re.compile(
 )
 
 
-def insert_host_words(text: str, host_words: str) -> str:
-    """Return the text with the words that name a host, such as "--host gpu-box", in each `workbench`
-    command that runs on one. Unchanged if `host_words` is "", for this machine."""
-    if not host_words:
+def insert_host_options(text: str, host_options: str) -> str:
+    """Return the text with the words that name a host, such as "--host gpu-box", in each
+    `workbench` command that runs on one. Unchanged if `host_options` is "", for this machine."""
+    if not host_options:
         return text
-    return _PROPOSED_COMMAND.sub(lambda _: f"workbench {host_words} ", text)
+    return _PROPOSED_COMMAND.sub(lambda _: f"workbench {host_options} ", text)
 
 
-def insert_host_in_fixes(findings: Iterable[Finding], host_words: str) -> tuple[Finding, ...]:
+def insert_host_options_in_fixes(
+    findings: Iterable[Finding], host_options: str
+) -> tuple[Finding, ...]:
     """Return the findings with the words that name a host in the commands of their fixes."""
     return tuple(
-        replace(finding, fix=insert_host_words(finding.fix, host_words)) if finding.fix else finding
+        replace(finding, fix=insert_host_options(finding.fix, host_options))
+        if finding.fix
+        else finding
         for finding in findings
     )

@@ -82,13 +82,16 @@ def pbs_words(request: JobRequest) -> PbsWords:
     options = request.options
     node, cpus, memory = options.get("node"), options.get("cpus"), options.get("memory")
     gpus = "" if request.gpus_text == "0" else request.gpus_text
-    chunk = [str(request.nodes), *_name_value_words(host=node, ngpus=gpus, ncpus=cpus, mem=memory)]
-    nodes = [node or str(request.nodes), *_name_value_words(ppn=cpus, gpus=gpus)]
+    chunk = [
+        str(request.nodes),
+        *_name_value_assignments(host=node, ngpus=gpus, ncpus=cpus, mem=memory),
+    ]
+    nodes = [node or str(request.nodes), *_name_value_assignments(ppn=cpus, gpus=gpus)]
     others = ["-N", request.name[:15]]
     for name, (word, prefix) in _QSUB.items():
         if name in options:
             others += [word, f"{prefix}{options[name]}"]
-    of_memory = "".join(f",{pair}" for pair in _name_value_words(mem=memory))
+    of_memory = "".join(f",{pair}" for pair in _name_value_assignments(mem=memory))
     return PbsWords(
         f"select={':'.join(chunk)}",
         f"nodes={':'.join(nodes)}{of_memory}",
@@ -96,5 +99,5 @@ def pbs_words(request: JobRequest) -> PbsWords:
     )
 
 
-def _name_value_words(**values: str | None) -> list[str]:
+def _name_value_assignments(**values: str | None) -> list[str]:
     return [f"{name}={value}" for name, value in values.items() if value]

@@ -32,7 +32,7 @@ def from_json(kind: type[Record], data: Any) -> Record:
     import msgspec  # takes 30 ms to import, and the benchmark's worker only writes
 
     with _READING:
-        return msgspec.convert(data, kind, dec_hook=_from_its_json)
+        return msgspec.convert(data, kind, dec_hook=_call_from_json)
 
 
 def to_bytes(record: Any) -> bytes:
@@ -43,19 +43,19 @@ def to_bytes(record: Any) -> bytes:
 
 
 def from_bytes(kind: type[Record], data: bytes) -> Record:
-    """Return the instance of the dataclass `kind` that `to_bytes` wrote. Raises ValueError that names
-    the invalid or missing field."""
+    """Return the instance of the dataclass `kind` that `to_bytes` wrote. Raises ValueError that
+    names the invalid or missing field."""
     import msgspec
 
     with _READING:
         return msgspec.json.decode(data, type=kind)
 
 
-def _from_its_json(kind: Any, data: Any) -> Any:
+def _call_from_json(kind: Any, data: Any) -> Any:
     return kind.from_json(data)
 
 
-def tuples_from_lists(data: Mapping[str, Any]) -> dict[str, Any]:
+def field_values_with_tuples(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of a dataclass's field values in which each list is a tuple, because frozen
     dataclasses use tuples."""
     return {

@@ -539,16 +539,16 @@ class BenchSpec:
         return self.content == "text" and not self.prompts and not self.prompts_name
 
     @property
-    def prompt_fit_fields(self) -> dict[str, Any]:
+    def prompt_fitting_fields(self) -> dict[str, Any]:
         """The fields that say how synthetic prompts were fitted to the tokenizer of a server, {} if
         they were not. Runs with equal ones get equal text."""
         if self.prompt_words is None:
             return {}
         return {"prompt_words": self.prompt_words, "passage_tokens": self.passage_tokens}
 
-    def least_text_tokens(self, words: int) -> int:
-        """Return the least number of tokens that `words` words of a synthetic prompt can have. A word
-        of the list is at least one token; a piece of real text can be less."""
+    def least_tokens_of_words(self, words: int) -> int:
+        """Return the least number of tokens that `words` words of a synthetic prompt can have. A
+        word of the list is at least one token; a piece of real text can be less."""
         return round(_LEAST_TOKENS_PER_PIECE * words) if self.has_real_text else words
 
 

@@ -1,5 +1,5 @@
-"""The table of benchmark metrics: for each metric its titles, its unit, its decimals, its importance
-and the direction that is better.
+"""The table of benchmark metrics: for each metric its titles, its unit, its decimals, its
+importance and the direction that is better.
 
 Reports, the command line, the screen and comparisons take all this from the table. To add a metric,
 add a field to BenchSummary, the code that measures it, and an entry here. The readings of the GPUs
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from workbench.model.distribution import COMPARED_PERCENTILES, PERCENTILES, part_title
+from workbench.model.distribution import COMPARED_PERCENTILES, PERCENTILES, distribution_part_title
 from workbench.model.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def metrics_of_group(group: str) -> Iterable[SummaryMetric]:
     return (entry for entry in _ENTRIES if entry.group == group)
 
 
-def decimals_of(name: str) -> int | None:
+def decimals_of_metric(name: str) -> int | None:
     """Return with how many decimals a metric is shown; None for three significant digits, and for a
     name that the tables lack."""
     entry = _ALL.get(name.partition(".")[0])
@@ -156,7 +156,7 @@ def decimals_of(name: str) -> int | None:
     return entry.decimals
 
 
-def narrow_table_metrics() -> list[str]:
+def names_of_narrow_table_metrics() -> list[str]:
     """Return the names of the values that narrow tables show, the most important first, such as
     "output_tok_s" and "ttft_ms.p50"."""
     names = []
@@ -184,7 +184,7 @@ def names_of_deciding_metrics() -> list[str]:
     """Return the names of the metrics that the screen offers to decide an experiment: of each
     latency the first of its key parts, which few requests are enough to measure."""
     names: dict[str, str] = {}
-    for name in narrow_table_metrics():
+    for name in names_of_narrow_table_metrics():
         names.setdefault(name.partition(".")[0], name)
     return [*names.values()]
 
@@ -204,7 +204,7 @@ def metric_title(name: str) -> str:
     title = base.replace("_", " ")
     if base in _ALL:
         title = _ALL[base].compared or _ALL[base].title
-    return f"{title} {part_title(part)}".rstrip()
+    return f"{title} {distribution_part_title(part)}".rstrip()
 
 
 def short_title(name: str, unit: str = "") -> str:
@@ -214,4 +214,6 @@ def short_title(name: str, unit: str = "") -> str:
     entry = _ALL.get(base)
     if entry is None:
         return name if unit in name else f"{name} {unit}"
-    return entry.short or " ".join(filter(None, (entry.title, part_title(part), entry.unit)))
+    return entry.short or " ".join(
+        filter(None, (entry.title, distribution_part_title(part), entry.unit))
+    )

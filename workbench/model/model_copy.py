@@ -79,7 +79,7 @@ class ModelCopy:
     problems: tuple[str, ...] = field(init=False)  # why the copy is not complete
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "problems", tuple(_copy_problems(self)))
+        object.__setattr__(self, "problems", tuple(_list_copy_problems(self)))
 
     @property
     def size_bytes(self) -> int:
@@ -138,7 +138,7 @@ class ModelCopy:
         return {**own, **more, "files": files}
 
 
-def _copy_problems(copy: ModelCopy) -> Sequence[str]:
+def _list_copy_problems(copy: ModelCopy) -> Sequence[str]:
     there, weights = copy.files_by_name, copy.weights
     found = []
     if copy.unfinished_bytes:
@@ -146,10 +146,10 @@ def _copy_problems(copy: ModelCopy) -> Sequence[str]:
     if absent := [name for name in copy.listed if name not in there]:
         found.append(
             f"{len(absent)} of {count_of(len(copy.listed), 'weight file')} missing: "
-            f"{list_some_names(absent)}"
+            f"{format_first_names(absent)}"
         )
     if broken := [name for name in copy.broken if name not in absent]:
-        found.append(f"links that lead nowhere: {list_some_names(broken)}")
+        found.append(f"links that lead nowhere: {format_first_names(broken)}")
     if not weights and not absent:
         found.append("no weight files")
     splits = filter(None, (_SPLIT_GGUF.search(file.name) for file in weights))
@@ -158,7 +158,7 @@ def _copy_problems(copy: ModelCopy) -> Sequence[str]:
         if count % total:
             found.append(f"{count % total} of {total} parts of a GGUF file")
     if cut := [file.name for file in copy.files if file.is_cut_off]:
-        found.append(f"cut off: {list_some_names(cut)}")
+        found.append(f"cut off: {format_first_names(cut)}")
     have = sum(file.size_bytes for file in weights if file.name in copy.listed)
     expected = copy.expected_bytes or 0
     if not absent and have < expected:
@@ -168,11 +168,11 @@ def _copy_problems(copy: ModelCopy) -> Sequence[str]:
     if "config.json" not in there and any(name.endswith(".safetensors") for name in there):
         found.append("no config.json")
     if damaged := [file.name for file in copy.files if file.is_damaged]:
-        found.append(f"damaged, because the hash is not the hub's: {list_some_names(damaged)}")
+        found.append(f"damaged, because the hash is not the hub's: {format_first_names(damaged)}")
     return found
 
 
-def copy_differences(a: ModelCopy, b: ModelCopy) -> Sequence[str]:
+def list_copy_differences(a: ModelCopy, b: ModelCopy) -> Sequence[str]:
     """Return how copy `b` differs from copy `a`, as texts. Hashes are compared if both copies have
     them."""
     ours, theirs = a.files_by_name, b.files_by_name
@@ -191,10 +191,10 @@ def copy_differences(a: ModelCopy, b: ModelCopy) -> Sequence[str]:
         f"another size on {b.host}": sizes,
         f"other bytes on {b.host}": contents,
     }
-    return [f"{kind}: {list_some_names(names)}" for kind, names in kinds.items() if names]
+    return [f"{kind}: {format_first_names(names)}" for kind, names in kinds.items() if names]
 
 
-def files_without_hashes(a: ModelCopy, b: ModelCopy) -> Sequence[str]:
+def shared_files_without_hashes(a: ModelCopy, b: ModelCopy) -> Sequence[str]:
     """Return the names of the files in both copies whose bytes cannot be compared, because one of
     the copies has no hash."""
     theirs = b.files_by_name
@@ -205,7 +205,7 @@ def files_without_hashes(a: ModelCopy, b: ModelCopy) -> Sequence[str]:
     ]
 
 
-def list_some_names(names: Sequence[str]) -> str:
+def format_first_names(names: Sequence[str]) -> str:
     text = ", ".join(names[:_NAMED])
     if len(names) > _NAMED:
         text += f" and {len(names) - _NAMED} more"

@@ -51,16 +51,16 @@ class WeightParts:
     other: float = 0.0  # vision or audio encoder, read only for the prompt
 
     @property
-    def total_weights(self) -> float:
+    def total_weight_count(self) -> float:
         return self.dense + self.experts + self.head + self.embedding + self.other
 
     @property
-    def active_weights(self) -> float:
+    def active_weight_count(self) -> float:
         """The number of the model's weights that take part in the computation of one token."""
-        return self.dense + self.experts * self.expert_share + self.output_matrix_weights
+        return self.dense + self.experts * self.expert_share + self.output_matrix_weight_count
 
     @property
-    def output_matrix_weights(self) -> float:
+    def output_matrix_weight_count(self) -> float:
         """The number of weights of the model's output matrix. If the model has no separate output
         matrix, the embedding serves as one."""
         return self.head or self.embedding

@@ -1,5 +1,5 @@
-"""The operating map of a server: what a user gets against what a GPU gives, for each number of users
-that a search or a sweep measured."""
+"""The operating map of a server: what a user gets against what a GPU gives, for each number of
+users that a search or a sweep measured."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def operating_map_from_sweep(sweep: Sweep) -> OperatingMap | None:
     done = [p for p in sweep.points if p.state == PointState.DONE and p.tok_s and p.x]
     counts = {p.gpus for p in done}
     gpus = next(iter(counts), None)
-    if not sweep.kind_details.counts or len(counts) != 1 or not gpus:
+    if not sweep.sweep_kind.counts or len(counts) != 1 or not gpus:
         return None
     by_label = {}
     for p in done:
@@ -52,13 +52,13 @@ def operating_map_from_sweep(sweep: Sweep) -> OperatingMap | None:
             )
     points = sorted(by_label.values(), key=attrgetter("users"))
     holds = None
-    if sweep.what_it_finds == "capacity" and sweep.knee is not None:
+    if sweep.searched_result_name == "capacity" and sweep.knee is not None:
         holds = by_label.get(sweep.points[sweep.knee].label)
     fails = next((point for point in points if point.slo_verdict == "fails"), None)
     return OperatingMap(tuple(points), gpus, holds, fails)
 
 
-def live_point(sweep: Sweep, view: EngineView | None, gpus: int) -> MapPoint | None:
+def point_of_live_server(sweep: Sweep, view: EngineView | None, gpus: int) -> MapPoint | None:
     """Return where the server of the sweep is on its map now. None if it has no request in flight,
     or if another server is observed."""
     spec = sweep.spec

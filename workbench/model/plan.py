@@ -110,7 +110,7 @@ class LaunchPlan:
     # of the `variables`, by name
     sources: Mapping[str, VariableSource] = field(default_factory=dict)
 
-    def contains_text(self, value: str) -> bool:
+    def contains_fillable_text(self, value: str) -> bool:
         """Return whether the string `value` occurs in the plan, in a place that variables of a
         preset can fill: the model, working directory, executable, flags, environment, run options,
         or the name, flags or environment of a node. It tells whether a preset variable with this
@@ -120,7 +120,7 @@ class LaunchPlan:
         filled += self.run_options.values()
         for node in self.nodes:
             filled += [node.name, *node.flags.values(), *node.env.values()]
-        return any(value in text for text in _list_texts(filled))
+        return any(value in text for text in _yield_texts_of_value(filled))
 
     @property
     def gpu_count(self) -> int:
@@ -155,33 +155,39 @@ class LaunchPlan:
     def with_flag(self, name: str, value: FlagValue, origin: Origin = Origin.EDITED) -> LaunchPlan:
         """Return the plan with the flag `name` set: in its place if the plan has the flag,
         otherwise at the end."""
-        return replace(self, flags=_put_setting(self.flags, FlagSetting(name, value, origin)))
+        return replace(
+            self, flags=_replace_or_append_setting(self.flags, FlagSetting(name, value, origin))
+        )
 
     def without_flag(self, name: str) -> LaunchPlan:
-        return replace(self, flags=_drop_setting(self.flags, name))
+        return replace(self, flags=_without_setting(self.flags, name))
 
     def with_env(self, name: str, value: str, origin: Origin = Origin.EDITED) -> LaunchPlan:
-        return replace(self, env=_put_setting(self.env, FlagSetting(name, value, origin)))
+        return replace(
+            self, env=_replace_or_append_setting(self.env, FlagSetting(name, value, origin))
+        )
 
     def without_env(self, name: str) -> LaunchPlan:
-        return replace(self, env=_drop_setting(self.env, name))
+        return replace(self, env=_without_setting(self.env, name))
 
 
-def _list_texts(value: object) -> Iterator[str]:
+def _yield_texts_of_value(value: object) -> Iterator[str]:
     """Yield the strings and numbers in `value` as texts. A switch and None have no text, and the
     keys of a mapping are not filled with variables."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
-        yield from _list_texts(tuple(value.values()))
+        yield from _yield_texts_of_value(tuple(value.values()))
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from _list_texts(item)
+            yield from _yield_texts_of_value(item)
     elif value is not None and not isinstance(value, bool):
         yield str(value)
 
 
-def _put_setting(settings: tuple[FlagSetting, ...], new: FlagSetting) -> tuple[FlagSetting, ...]:
+def _replace_or_append_setting(
+    settings: tuple[FlagSetting, ...], new: FlagSetting
+) -> tuple[FlagSetting, ...]:
     """Return the settings with `new` in place of those with its name, or at the end."""
     names = [setting.name for setting in settings]
     if new.name not in names:
@@ -189,7 +195,7 @@ def _put_setting(settings: tuple[FlagSetting, ...], new: FlagSetting) -> tuple[F
     return tuple(new if setting.name == new.name else setting for setting in settings)
 
 
-def _drop_setting(settings: tuple[FlagSetting, ...], name: str) -> tuple[FlagSetting, ...]:
+def _without_setting(settings: tuple[FlagSetting, ...], name: str) -> tuple[FlagSetting, ...]:
     return tuple(setting for setting in settings if setting.name != name)
 
 

@@ -105,7 +105,8 @@ class EngineRef(_Strict):
 
 
 class LaunchEntry(_Strict):
-    """The launcher that starts the server, such as systemd or docker, and the launcher's options."""
+    """The launcher that starts the server, such as systemd or docker, and the launcher's
+    options."""
 
     run_as: str = Field(
         PROCESS,
@@ -156,7 +157,7 @@ class PresetModel(_Strict):
     source: str | None = None
 
 
-def _check_order(value: tuple[int, int]) -> tuple[int, int]:
+def _require_ordered_clocks(value: tuple[int, int]) -> tuple[int, int]:
     if value[0] < 0 or value[0] > value[1]:
         raise ValueError("expected [min, max] in MHz with 0 <= min <= max")
     return value
@@ -171,7 +172,7 @@ def _require_ordered_lengths(value: tuple[int, int]) -> tuple[int, int]:
     return value
 
 
-def _setting_field(setting: Setting) -> Any:
+def _pydantic_field_of_setting(setting: Setting) -> Any:
     """Return (type, default) of a setting's field in `[[gpu_settings]]`, for pydantic's
     `create_model`."""
     if isinstance(setting, SwitchSetting):
@@ -179,7 +180,7 @@ def _setting_field(setting: Setting) -> Any:
     if isinstance(setting, NumberSetting):
         return float | None, Field(None, gt=0)
     if isinstance(setting, ClockSetting):
-        return Annotated[MhzRange, AfterValidator(_check_order)] | None, None
+        return Annotated[MhzRange, AfterValidator(_require_ordered_clocks)] | None, None
     pattern = f"^({'|'.join(setting.choices)})$" if setting.choices else "^[a-z_]{1,32}$"
     return str | None, Field(
         None,
@@ -189,7 +190,9 @@ def _setting_field(setting: Setting) -> Any:
 
 
 _SettingsFields: Any = create_model(
-    "_SettingsFields", __base__=_Strict, **{s.preset_field: _setting_field(s) for s in SETTINGS}
+    "_SettingsFields",
+    __base__=_Strict,
+    **{s.preset_field: _pydantic_field_of_setting(s) for s in SETTINGS},
 )
 
 
@@ -384,7 +387,7 @@ class Preset(_Strict):
             raise ValueError("the ranks of the nodes must be 0, 1, 2, …, each used once")
         return value
 
-    def fill_in_defaults(self, text: str) -> str:
+    def fill_in_variable_defaults(self, text: str) -> str:
         """Return `text` with each `${name}` replaced by the variable's default. Without a default,
         the replacement is the variable's example or name, marked "asked for", because the user will
         be asked for the value."""

@@ -1,6 +1,5 @@
-"""What the numbers and texts of a comparison of answers can be. A comparison from the file of another
-person is checked here before it is stored: a page would show what it says as measured.
-"""
+"""What the numbers and texts of a comparison of answers can be. A comparison from the file of
+another person is checked here before it is stored: a page would show what it says as measured."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from workbench.model.quality import (
     QualityMeasure,
     QualityResult,
 )
-from workbench.model.untrusted_numbers import ANY, EXACT, RANGES, why_impossible
+from workbench.model.untrusted_numbers import ANY, EXACT, RANGES, why_number_is_impossible
 from workbench.model.untrusted_text import LINE_CHARS, NAME_CHARS
 
 MOST_COMPARISONS = 200  # of one result: as many of the newest are looked at
@@ -77,8 +76,8 @@ FieldProblem: TypeAlias = tuple[str, str]
 
 
 def impossible_field_and_reason(result: QualityResult) -> FieldProblem:
-    """Return the field of a comparison of answers that cannot be, such as "own.p", and why. ("", "")
-    if there is none."""
+    """Return the field of a comparison of answers that cannot be, such as "own.p", and why. ("",
+    "") if there is none."""
     return next(_impossible_fields_and_reasons(result), ("", ""))
 
 
@@ -94,7 +93,7 @@ def _impossible_fields_and_reasons(result: QualityResult) -> Iterator[FieldProbl
             yield from _problems_of_fork_count(count, name)
     if result.answer_scores is not None:
         for name in ("a", "b"):
-            why = why_impossible(getattr(result.answer_scores, name), -EXACT, 0)
+            why = why_number_is_impossible(getattr(result.answer_scores, name), -EXACT, 0)
             if why:
                 yield f"answer_scores.{name}", f"it is {why}"
     if result.own is not None:
@@ -127,7 +126,7 @@ def _problems_of_value(name: str, value: Any, at: str) -> Iterator[FieldProblem]
         if len(value) > most + _CUT_CHARS:
             yield at, f"it is longer than {most:,} characters"
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        why = why_impossible(value, *_RANGES.get(name, ANY))
+        why = why_number_is_impossible(value, *_RANGES.get(name, ANY))
         if why:
             yield at, f"it is {why}"
 
@@ -138,7 +137,7 @@ def _problems_of_measure(measure: QualityMeasure, at: str) -> Iterator[FieldProb
     for name in ("value", "floor"):
         interval = getattr(measure, name)
         if interval is not None:
-            why = why_impossible(interval.value, *_OF_MEASURES.get(measure.name, ANY))
+            why = why_number_is_impossible(interval.value, *_OF_MEASURES.get(measure.name, ANY))
             if why:
                 yield f"{at}.{name}.value", f"it is {why}"
             yield from _problems_of_interval(interval, f"{at}.{name}")
@@ -172,7 +171,7 @@ def _problems_of_own_measure(own: OwnMeasure, at: str) -> Iterator[FieldProblem]
         yield f"{at}.pairs", f"{both:,} of its items have two scores"
     if own.right_wrong:
         for name in ("mean_a", "mean_b"):
-            why = why_impossible(getattr(own, name), *_SHARE)
+            why = why_number_is_impossible(getattr(own, name), *_SHARE)
             if why:
                 yield f"{at}.{name}", f"it is {why}, where each item is right or wrong"
     yield from _problems_of_interval(own.difference, f"{at}.difference")

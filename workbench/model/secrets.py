@@ -87,14 +87,14 @@ def is_secret_name(name: str) -> bool:
     return last.endswith(_SECRET_ENDS)
 
 
-def seen_secrets() -> tuple[str, ...]:
+def remembered_secrets() -> tuple[str, ...]:
     """Return the secrets of all commands that this process has masked so far, longest first. They
     serve to mask texts that may quote a secret, such as tracebacks."""
     return tuple(sorted(_seen, key=len, reverse=True))
 
 
 def remember_secrets(values: Iterable[str]) -> None:
-    """Let `seen_secrets` return `values` too, apart from those so short that they would mask
+    """Let `remembered_secrets` return `values` too, apart from those so short that they would mask
     ordinary words."""
     _seen.update(value for value in values if len(value) >= _LEAST_SEEN)
 
@@ -104,7 +104,7 @@ def mask_text(text: str, secrets: Iterable[str] = ()) -> str:
     "***"."""
     for value in secrets:
         text = text.replace(value, MASK)
-    if not _may_have_secrets(text):
+    if not _contains_secret_hint(text):
         return text
     text = _SECRET_PAIR.sub(_mask_value, _SECRET_SHAPE.sub(MASK, mask_urls(text)))
     return _SHORT.sub(rf"\1{MASK}", _ARGUMENT.sub(_mask_value, text))
@@ -118,7 +118,7 @@ def mask_lines(lines: Sequence[str], secrets: Collection[str] = ()) -> list[str]
         return [mask_text(line, secrets) for line in lines]
     # ASCII is translated 30 times faster
     forms = text.translate(_DIGITS).split("\n") if text.isascii() else lines
-    suspect = set(filter(_may_have_secrets, set(forms)))
+    suspect = set(filter(_contains_secret_hint, set(forms)))
     masked = list(lines)
     if suspect:
         for place, form in enumerate(forms):
@@ -127,7 +127,7 @@ def mask_lines(lines: Sequence[str], secrets: Collection[str] = ()) -> list[str]
     return masked
 
 
-def _may_have_secrets(text: str) -> bool:
+def _contains_secret_hint(text: str) -> bool:
     """Return whether `text` contains one of the words that occur in every form of secret that
     Workbench recognizes. This quick test spares most log lines the full search for secrets."""
     # "tokens" never names a secret, and is in every second line of an engine's log. Its "s" may
@@ -156,11 +156,11 @@ def mask_argv(argv: Sequence[str], secrets: Iterable[str] = ()) -> tuple[str, ..
     values = tuple(secrets)
     return tuple(
         MASK if under_secret else _mask_word(arg, values)
-        for arg, under_secret in _mark_secret_arguments(argv)
+        for arg, under_secret in _arguments_with_secret_marks(argv)
     )
 
 
-def _mark_secret_arguments(argv: Sequence[str]) -> Iterable[tuple[str, bool]]:
+def _arguments_with_secret_marks(argv: Sequence[str]) -> Iterable[tuple[str, bool]]:
     """Yield (argument, whether it is a secret) for each argument. Secrets are all arguments between
     a flag such as "--api-key" and the next flag, and what looks like a key directly after "-k"."""
     under_secret = key_may_follow = False
@@ -217,7 +217,7 @@ def mask_data(data: Any, name: str = "") -> Any:
         texts = [v if isinstance(v, str) else "" for v in data]
         return [
             mask_data(v, "secret" if under_secret else "")
-            for v, (_, under_secret) in zip(data, _mark_secret_arguments(texts), strict=True)
+            for v, (_, under_secret) in zip(data, _arguments_with_secret_marks(texts), strict=True)
         ]
     if isinstance(data, str) and data:
         return MASK if is_secret_name(name) else _mask_word(data, ())
@@ -229,30 +229,32 @@ def mask_secrets_of_plan(plan: LaunchPlan) -> LaunchPlan:
     masked key again before the plan can start."""
 
     def masked(settings: tuple[FlagSetting, ...]) -> tuple[FlagSetting, ...]:
-        return tuple(replace(s, value=_mask_setting(s.name, s.value)) for s in settings)
+        return tuple(replace(s, value=_mask_setting_value(s.name, s.value)) for s in settings)
 
     values: list[tuple[str, Any]] = [(s.name, s.value) for s in (*plan.flags, *plan.env)]
     for node in plan.nodes:
         values += [*node.flags.items(), *node.env.items()]
-    secrets = {str(value) for name, value in values if _mask_setting(name, value) == MASK}
+    secrets = {str(value) for name, value in values if _mask_setting_value(name, value) == MASK}
     variables = {n: MASK if v in secrets else mask_data(v) for n, v in plan.variables.items()}
     return replace(plan, flags=masked(plan.flags), env=masked(plan.env), variables=variables)
 
 
 def mask_row(row: FlagRow) -> FlagRow:
     """Return a copy of a line of the flag editor with its secret masked."""
-    return replace(row, value=_mask_setting(row.name, row.value))
+    return replace(row, value=_mask_setting_value(row.name, row.value))
 
 
 def mask_secrets_of_difference(difference: PlanDifference) -> PlanDifference:
     """Return a copy of a difference between two plans with its secrets masked."""
     name = difference.name
     return replace(
-        difference, a=_mask_setting(name, difference.a), b=_mask_setting(name, difference.b)
+        difference,
+        a=_mask_setting_value(name, difference.a),
+        b=_mask_setting_value(name, difference.b),
     )
 
 
-def _mask_setting(name: str, value: Any) -> Any:
+def _mask_setting_value(name: str, value: Any) -> Any:
     if is_secret_name(name):
         return mask_data(value) if value in (None, "", True, False) else MASK
     if isinstance(value, (bool, int, float)):
@@ -262,7 +264,7 @@ def _mask_setting(name: str, value: Any) -> Any:
 
 def mask_command(command: Command) -> Command:
     """Return a copy of the command with its secrets masked, to show or to store. The secrets are
-    remembered for `seen_secrets`."""
+    remembered for `remembered_secrets`."""
     values = secret_values(command)
     remember_secrets(values)
     return replace(
@@ -279,5 +281,7 @@ def secret_values(command: Command) -> tuple[str, ...]:
     out, and so is a separate value that begins with "-"."""
     pairs = [*command.env.items(), *(tuple(a.partition("=")[::2]) for a in command.argv)]
     found = {value for name, value in pairs if is_secret_name(name)}
-    found |= {arg for arg, under_secret in _mark_secret_arguments(command.argv) if under_secret}
+    found |= {
+        arg for arg, under_secret in _arguments_with_secret_marks(command.argv) if under_secret
+    }
     return tuple(value for value in sorted(found, key=len, reverse=True) if len(value) > 1)

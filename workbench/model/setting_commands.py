@@ -29,7 +29,7 @@ from workbench.model.untrusted_numbers import (
     number_or_none,
     parse_decimal,
     range_of,
-    why_impossible,
+    why_number_is_impossible,
 )
 
 TYPE_CHECKING = False  # typing is not imported on a host: it takes half a MiB
@@ -160,9 +160,11 @@ class _ClockLock(RemoteSetting):
         return f"{low} MHz" if low == high else f"{low}-{high} MHz"
 
     def allows_more_heat(self, value: Any, other_value: Any, highest_mhz: float) -> bool:
-        return self._bounds(other_value, highest_mhz) < self._bounds(value, highest_mhz)
+        return self._highest_and_lowest_mhz(
+            other_value, highest_mhz
+        ) < self._highest_and_lowest_mhz(value, highest_mhz)
 
-    def _bounds(self, lock: Any, highest_mhz: float) -> tuple[float, float]:
+    def _highest_and_lowest_mhz(self, lock: Any, highest_mhz: float) -> tuple[float, float]:
         low, comma, high = str(lock).partition(",")
         if not comma:
             return highest_mhz, 0.0
@@ -225,8 +227,8 @@ class _Persistence(RemoteSetting):
 
 
 class CoreWrite(NamedTuple):
-    """A command that writes `text` to `files` in sysfs. `value` is the part of the setting's value that
-    it sets, such as "powersave=0-3"."""
+    """A command that writes `text` to `files` in sysfs. `value` is the part of the setting's value
+    that it sets, such as "powersave=0-3"."""
 
     value: str
     text: str
@@ -258,11 +260,13 @@ class _CoreSetting(RemoteSetting):
         """Return all files of sysfs that hold the setting."""
         raise KeyError(self.label)
 
-    def core_writes(self, value: str, cores: Mapping[int, int], sysfs: str) -> Iterator[CoreWrite]:
+    def list_core_writes(
+        self, value: str, cores: Mapping[int, int], sysfs: str
+    ) -> Iterator[CoreWrite]:
         """Yield the write of each command that is needed to set the CPU cores to `value`."""
         raise KeyError(self.label)
 
-    def manual_texts_and_files(
+    def list_manual_texts_and_files(
         self, value: str, cores: Sequence[object], root: str
     ) -> Iterator[tuple[str, str]]:
         """Yield (text, files) for each shell command that the user can enter to set `value` on
@@ -270,7 +274,7 @@ class _CoreSetting(RemoteSetting):
         `root` is the directory of sysfs."""
         raise KeyError(self.label)
 
-    def is_between(self, found: str, one: str, other: str) -> bool:
+    def is_possible_during_change(self, found: str, one: str, other: str) -> bool:
         """Return whether a core can have the value `found` in the middle of a change of this
         setting from the value `one` to the value `other`."""
         return found in (one, other)
@@ -282,19 +286,22 @@ class _Governor(_CoreSetting):
     def files(self, cores: Mapping[int, int], sysfs: str) -> list[str]:
         return [GOVERNOR_FILES.format(root=sysfs, cpu=cpu) for cpu in cores]
 
-    def core_writes(self, value: str, cores: Mapping[int, int], sysfs: str) -> Iterator[CoreWrite]:
+    def list_core_writes(
+        self, value: str, cores: Mapping[int, int], sysfs: str
+    ) -> Iterator[CoreWrite]:
         for name, named in core_values.parse_core_values(value).items():
-            part = f"{name}={core_values.ranges_text(named)}" if named else name
+            part = f"{name}={core_values.format_number_ranges(named)}" if named else name
             yield CoreWrite(part, name, self.files(dict.fromkeys(named, 0) or cores, sysfs))
 
-    def manual_texts_and_files(
+    def list_manual_texts_and_files(
         self, value: str, cores: Sequence[object], root: str
     ) -> Iterator[tuple[str, str]]:
         yield value, " ".join(GOVERNOR_FILES.format(root=root, cpu=cpu) for cpu in cores)
 
 
 class _CStates(_CoreSetting):
-    """The idle states of the CPU cores that the kernel may use, as `cpupower idle-set` sets them."""
+    """The idle states of the CPU cores that the kernel may use, as `cpupower idle-set` sets
+    them."""
 
     label, word = "CPU C-states", _C_STATES
 
@@ -305,24 +312,26 @@ class _CStates(_CoreSetting):
             for state in range(count)
         ]
 
-    def core_writes(self, value: str, cores: Mapping[int, int], sysfs: str) -> Iterator[CoreWrite]:
+    def list_core_writes(
+        self, value: str, cores: Mapping[int, int], sysfs: str
+    ) -> Iterator[CoreWrite]:
         by_text: dict[str, list[str]] = {"0": [], "1": []}
         for name, named in core_values.parse_core_values(value).items():
             for cpu in named or cores:
                 for state, file in enumerate(self.files({cpu: cores.get(cpu, 0)}, sysfs)):
-                    by_text[self._state_text(core_values.is_idle_state_off(name, state))].append(
-                        file
-                    )
+                    by_text[
+                        self._disable_file_text(core_values.is_idle_state_off(name, state))
+                    ].append(file)
         written = [CoreWrite(value, text, files) for text, files in by_text.items() if files]
-        nothing = CoreWrite(value, self._state_text(value == core_values.OFF), [])
+        nothing = CoreWrite(value, self._disable_file_text(value == core_values.OFF), [])
         yield from written or [nothing]
 
     @staticmethod
-    def _state_text(is_off: bool) -> str:
+    def _disable_file_text(is_off: bool) -> str:
         """Return what the file of an idle state contains."""
         return "1" if is_off else "0"
 
-    def manual_texts_and_files(
+    def list_manual_texts_and_files(
         self, value: str, cores: Sequence[object], root: str
     ) -> Iterator[tuple[str, str]]:
         states: Sequence[object] = "*"
@@ -341,7 +350,7 @@ class _CStates(_CoreSetting):
             for state in states
         )
 
-    def is_between(self, found: str, one: str, other: str) -> bool:
+    def is_possible_during_change(self, found: str, one: str, other: str) -> bool:
         for state in range(_MOST_STATES):
             ends = (
                 core_values.is_idle_state_off(one, state),
@@ -367,7 +376,7 @@ OF_CORES = tuple(key for key, setting in SETTINGS.items() if isinstance(setting,
 COOLING = tuple(key for key, setting in SETTINGS.items() if setting.cools)
 
 
-def is_lock(key: str) -> bool:
+def is_clock_lock(key: str) -> bool:
     """Return whether the setting is a clock lock, which cannot be read back from the driver."""
     return key in LOCKS
 
@@ -388,7 +397,8 @@ def setting_label(key: str) -> str:
 
 
 def revert_order(key: str) -> int:
-    """Return the position of a setting in the order in which settings are reverted, as a sort key."""
+    """Return the position of a setting in the order in which settings are reverted, as a sort
+    key."""
     if key not in SETTINGS:
         return len(SETTINGS)
     return list(SETTINGS).index(key)
@@ -415,11 +425,11 @@ def setting_steps(
     setting = SETTINGS[key]
     if not isinstance(setting, _CoreSetting):
         return (SettingStep((nvidia_smi, "-i", uuid, *setting.argv(value)), value),)
-    written = setting.core_writes(str(value), cores or {}, sysfs)
+    written = setting.list_core_writes(str(value), cores or {}, sysfs)
     return tuple(SettingStep((tee, *files), part, text + "\n") for part, text, files in written)
 
 
-def core_files(key: str, cores: Mapping[int, int], sysfs: str = SYSFS) -> list[str]:
+def list_core_setting_files(key: str, cores: Mapping[int, int], sysfs: str = SYSFS) -> list[str]:
     """Return all files of sysfs that hold a setting of the CPU cores; an empty list for a setting
     of a GPU."""
     setting = SETTINGS[key]
@@ -436,28 +446,28 @@ def value_to_restore(before: Any) -> Any:
     return type(before)(DEFAULT)
 
 
-def why_command_failed(returncode: int, said: str, program: str = "nvidia-smi") -> str | None:
-    """Return why a command failed; None if it succeeded. `said` is the command's output, which is
+def why_command_failed(returncode: int, output: str, program: str = "nvidia-smi") -> str | None:
+    """Return why a command failed; None if it succeeded. `output` is the command's output, which is
     checked too, because nvidia-smi exits 0 for a setting that is not supported ("Treating as
     warning and moving on")."""
-    said = " ".join(said.split())
+    output = " ".join(output.split())
     if returncode != 0:
-        return said or f"{program} ended with {returncode}"
-    if program == "nvidia-smi" and FAILED.search(said):
-        return said
+        return output or f"{program} ended with {returncode}"
+    if program == "nvidia-smi" and FAILED.search(output):
+        return output
     return None
 
 
-def is_restored_and_message(
-    key: str, before: Any, found: Any, failed: str | None
+def was_restored_and_message(
+    key: str, before: Any, found: Any, error: str | None
 ) -> tuple[bool, str]:
     """Return (whether a revert has restored a setting, message for the user). `before` is the value
     to restore, and `found` the host's value after the revert; `found` is None for a clock lock and
-    if the host did not answer. `failed` is the error of the command; None if it succeeded."""
+    if the host did not answer. `error` is the error of the command; None if it succeeded."""
     value = value_to_restore(before)
-    if failed and not value_equals(key, found, value):
-        return False, failed
-    if is_lock(key):
+    if error and not value_equals(key, found, value):
+        return False, error
+    if is_clock_lock(key):
         message = "reset to the driver's default" if value == DEFAULT else "locked again as before"
         if before == UNKNOWN:
             message += (
@@ -494,7 +504,7 @@ def manual_command(uuid: str, key: str, value: Any, sysfs: str = SYSFS) -> str:
         return " && ".join(shlex.join(("sudo", *step.argv)) for step in steps)
     root, typed = shlex.quote(sysfs), []
     for one, cores in core_values.parse_core_values(str(value)).items():
-        for text, files in setting.manual_texts_and_files(one, cores or "*", root):
+        for text, files in setting.list_manual_texts_and_files(one, cores or "*", root):
             typed.append(f"echo {shlex.quote(text)} | sudo tee {files}")
     return " && ".join(typed)
 
@@ -550,13 +560,13 @@ def user_with_setting(entry: Mapping[str, Any]) -> str:
     return state[len(LEFT_TO) :]
 
 
-def invalid_part_of_entry(entry: Any) -> str | None:
+def describe_invalid_part_of_entry(entry: Any) -> str | None:
     """Return a description of the first invalid part of a journal entry; None if the entry is
     valid. Workbench never reverts an invalid entry, because the guard may run as root and other
     programs can write the journal."""
     try:
         setting, uuid, owner = entry["setting"], entry["gpu_uuid"], entry["owner"]
-        if not _can_set(setting, uuid):
+        if not _is_target_of_setting(setting, uuid):
             return f"{setting!r} of {uuid!r}"
         values = [(setting, entry["before"]), (setting, entry["now"])]
         values += [("over", value) for value in entry.get("over") or ()]
@@ -569,7 +579,7 @@ def invalid_part_of_entry(entry: Any) -> str | None:
         for name in ("since_unix_s", "set_unix_s", "energy_j"):
             number = entry.get(name)
             if number is not None and number_for_field(name, number) is None:
-                return f"{name}: {why_impossible(number, *range_of(name))}"
+                return f"{name}: {why_number_is_impossible(number, *range_of(name))}"
         if integer_or_none(entry["gpu_index"], -1, MOST_GPUS - 1) is None:
             return "gpu_index"
         if not isinstance(entry["boot_id"], str):
@@ -590,7 +600,7 @@ def invalid_part_of_entry(entry: Any) -> str | None:
             return f"watch {watch!r}"
         for other in filter(None, (watch.get("back"), entry.get("earlier"))):
             whole = {**entry, "earlier": None, **other, "state": other["state"]}
-            wrong_part = invalid_part_of_entry(whole)
+            wrong_part = describe_invalid_part_of_entry(whole)
             if wrong_part is not None:
                 return wrong_part
         return None
@@ -598,7 +608,7 @@ def invalid_part_of_entry(entry: Any) -> str | None:
         return repr(error)
 
 
-def _can_set(setting: Any, uuid: Any) -> bool:
+def _is_target_of_setting(setting: Any, uuid: Any) -> bool:
     """Return whether `uuid` can name what has this setting: a GPU, or the host for its cores."""
     if setting in OF_CORES:
         return bool(uuid == HOST)
@@ -637,29 +647,31 @@ def has_only_bounded_numbers(data: Any) -> bool:
 # ---- the CPU cores
 
 
-def was_core_change_interrupted(key: str, found: Any, now: Any, before: Any) -> bool:
+def was_core_change_interrupted(key: str, present_value: Any, now: Any, before: Any) -> bool:
     """Return whether a change of a CPU-core setting from `before` to `now`, or its revert, stopped
-    before it reached all cores. `found` is the setting's present value. The result is False for a
-    setting of a GPU, and if a core has a value that such a change cannot leave behind."""
+    before it reached all cores. `present_value` is the setting's present value. The result is False
+    for a setting of a GPU, and if a core has a value that such a change cannot leave behind."""
     setting = SETTINGS[key]
-    if not isinstance(setting, _CoreSetting) or found is None:
+    if not isinstance(setting, _CoreSetting) or present_value is None:
         return False
     by_core = {}  # the last value of a core that is named twice: it is also written last
     try:
-        for value, cores in core_values.parse_core_values(str(found)).items():
+        for value, cores in core_values.parse_core_values(str(present_value)).items():
             by_core.update(dict.fromkeys(cores, value))
     except ValueError:
         return False
     ends = [core_values.parse_core_values(str(value)) for value in (now, before)]
     for cpu, value in by_core.items():
-        if not _is_between_core_values(setting, cpu, value, ends):
+        if not _is_core_value_during_change(setting, cpu, value, ends):
             return False
     return bool(by_core)
 
 
-def _is_between_core_values(
+def _is_core_value_during_change(
     setting: _CoreSetting, cpu: int, value: str, ends: Sequence[Mapping[str, Sequence[int]]]
 ) -> bool:
     """Return whether the core can have this value in the middle of a change between the `ends`."""
     one, other = ([v for v, cores in end.items() if not cores or cpu in cores] for end in ends)
-    return any(setting.is_between(value, a, b) for a in one or other for b in other or one)
+    return any(
+        setting.is_possible_during_change(value, a, b) for a in one or other for b in other or one
+    )

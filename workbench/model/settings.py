@@ -97,7 +97,7 @@ class Setting(ABC):
     needs_persistence: bool = False
 
     @property
-    def gpu_set_names(self) -> tuple[str, ...]:
+    def command_line_names(self) -> tuple[str, ...]:
         return (self.name, *self.aliases, *self.former)
 
     @property
@@ -156,7 +156,9 @@ class Setting(ABC):
         """
         if self.reading is None:
             return None
-        source: object = telemetry.host if self.of_host else find_live_sample(telemetry, uuid)
+        source: object = (
+            telemetry.host if self.of_host else find_readable_gpu_sample(telemetry, uuid)
+        )
         found: SettingValue | None = getattr(source, self.reading, None)
         return found
 
@@ -435,7 +437,7 @@ LOCKS: tuple[ClockSetting, ...] = (GPU_CLOCKS, MEMORY_CLOCKS)
 SWITCHES: tuple[SwitchSetting, ...] = tuple(s for s in SETTINGS if isinstance(s, SwitchSetting))
 SWEPT: tuple[Setting, ...] = tuple(s for s in SETTINGS if s.sweep_values)
 _BY_KEY = {s.key: s for s in SETTINGS}
-_BY_NAME = {name: s for s in SETTINGS for name in s.gpu_set_names}
+_BY_NAME = {name: s for s in SETTINGS for name in s.command_line_names}
 
 
 def setting_of(key: str) -> Setting:
@@ -484,7 +486,7 @@ def parse_target_and_setting(key: str) -> tuple[str, str]:
     return place, setting
 
 
-def value_text_of(key: str, value: SettingValue | None) -> str:
+def format_setting_value(key: str, value: SettingValue | None) -> str:
     """Return a value of the setting `key` as text for the user, for example "400 W", "210-2400 MHz"
     or "on"."""
     if key not in _BY_KEY:
@@ -496,7 +498,7 @@ def stored_text(key: str, value: Any) -> str:
     """Return a value of the setting `key` from a journal, result or preset as text for the user. A
     value that this version cannot parse is converted by `str`."""
     try:
-        return value_text_of(key, parse_stored_value(key, value))
+        return format_setting_value(key, parse_stored_value(key, value))
     except (TypeError, ValueError):
         return str(value)
 
@@ -508,7 +510,7 @@ def label_with_gpu(key: str) -> str:
     return f"{place} {label_of(setting)}".strip()
 
 
-def stored_setting_text(key: str, value: Any) -> str:
+def format_stored_setting_value(key: str, value: Any) -> str:
     """Return a stored value of a setting as text; `key` may have a GPU, as "gpu0.gpu_clocks"."""
     return stored_text(parse_target_and_setting(key)[1], value)
 
@@ -518,8 +520,9 @@ def setting_target_text(gpu_uuid: str, gpu_index: int) -> str:
     return HOST if gpu_uuid == HOST else f"GPU{gpu_index}"
 
 
-def find_live_sample(telemetry: Telemetry, uuid: str) -> GpuSample | None:
-    """Return the reading of the GPU with this UUID; None if the GPU is missing or cannot be read."""
+def find_readable_gpu_sample(telemetry: Telemetry, uuid: str) -> GpuSample | None:
+    """Return the reading of the GPU with this UUID; None if the GPU is missing or cannot be
+    read."""
     return next((s for s in telemetry.gpus if s.uuid == uuid and s.has_readings), None)
 
 

@@ -124,7 +124,7 @@ def _parse_limit(part: str) -> Limit:
     return Limit(latency, most_ms, percent)
 
 
-def check_streamed(limits: Sequence[Limit], *, streamed: bool) -> None:
+def require_streaming_for_limits(limits: Sequence[Limit], *, streamed: bool) -> None:
     """Raise InputError if a limit needs streamed answers and they are not streamed."""
     if streamed:
         return
@@ -136,7 +136,7 @@ def check_streamed(limits: Sequence[Limit], *, streamed: bool) -> None:
             )
 
 
-def binding_limit(attained: Sequence[LimitAttained]) -> LimitAttained | None:
+def limit_with_smallest_margin(attained: Sequence[LimitAttained]) -> LimitAttained | None:
     """Return the limit that binds: the one with the smallest margin. None if no latency was
     measured."""
     known = [each for each in attained if each.margin_pct is not None]
@@ -153,7 +153,7 @@ def share_text(share_pct: float) -> str:
 
 def slo_rows(attained: Sequence[LimitAttained]) -> tuple[tuple[str, str], ...]:
     """Return (limit, verdict) for each limit: how many requests kept it, and which limit binds."""
-    tightest = binding_limit(attained)
+    tightest = limit_with_smallest_margin(attained)
     rows = []
     for each in attained:
         verdict = _verdict_of_limit(each)

@@ -12,7 +12,8 @@ _TERMS = 400
 
 
 def incomplete_beta(x: float, a: float, b: float) -> float:
-    """Return I_x(a, b), the regularized incomplete beta function, for 0 <= x <= 1, to about 1e-14."""
+    """Return I_x(a, b), the regularized incomplete beta function, for 0 <= x <= 1, to about
+    1e-14."""
     if x <= 0.0:
         return 0.0
     if x >= 1.0:
@@ -88,7 +89,7 @@ def _normal_cdf(z: float) -> float:
 
 
 @lru_cache(maxsize=256)
-def detectable_shift(df: float, alpha: float = 0.05, power: float = 0.8) -> float:
+def detectable_shift_in_errors(df: float, alpha: float = 0.05, power: float = 0.8) -> float:
     """Return the true difference, in standard errors, that a two-sided t test at level `alpha`
     shows in a share `power` of all experiments."""
     low, high = 0.0, 1.0

@@ -172,10 +172,10 @@ class Sweep:
         return self.spec is not None and self.state != SeriesState.RUNNING and left
 
     @property
-    def what_it_finds(self) -> str:
+    def searched_result_name(self) -> str:
         """What the sweep looks for among its values: "knee", or "capacity" of a search for users
         or for a rate."""
-        return self.kind_details.finds
+        return self.sweep_kind.finds
 
     @property
     def description(self) -> str:
@@ -190,10 +190,10 @@ class Sweep:
     @property
     def command(self) -> str:
         """The command that started the sweep and resumes it, such as "gpu sweep"."""
-        return self.kind_details.command
+        return self.sweep_kind.command
 
     @property
-    def kind_details(self) -> SweepKind:
+    def sweep_kind(self) -> SweepKind:
         """What the sweeps of this kind have in common."""
         return self.kind_facts or _BEFORE.get(self.kind) or sweep_kind_of_gpu_setting(self.kind)
 
@@ -211,35 +211,35 @@ class Sweep:
         return sum(p.state == PointState.DONE for p in self.points)
 
 
-def sweep_to_resume(sweep: Sweep) -> Sweep:
+def planned_again_for_resume(sweep: Sweep) -> Sweep:
     """Return the sweep ready for a new start: measured points keep their results and notes, and all
     other points are in the state "planned" again. A level of load that was interrupted between two
     of its runs keeps those that it had."""
     if sweep.kind == TUNE:
-        return _tune_to_resume(sweep)
-    points = tuple(map(_point_to_resume, sweep.points))
+        return _tune_planned_again(sweep)
+    points = tuple(map(_point_planned_again, sweep.points))
     of_values = tuple(f"{p.label}: " for p in points if p.state == PointState.DONE)
     notes = tuple(note for note in sweep.notes if note.startswith(of_values))
     notes += (
         f"resumed: {sweep.count_values_done} of {len(points)} values had been measured before",
     )
-    return replace(_sweep_to_start_again(sweep), points=points, notes=notes)
+    return replace(_sweep_marked_as_running(sweep), points=points, notes=notes)
 
 
-def _tune_to_resume(sweep: Sweep) -> Sweep:
+def _tune_planned_again(sweep: Sweep) -> Sweep:
     """Return a tune ready to go on. Its notes are the log of its decisions and stay; so do failed
     starts of candidates, which would only fail again."""
     first, *rest = sweep.points  # the start preset: without it, nothing can be compared
     again = SweepPoint(first.label, first.x) if first.state == PointState.FAILED else first
     points = tuple(
-        p if p.state == PointState.FAILED else _point_to_resume(p) for p in (again, *rest)
+        p if p.state == PointState.FAILED else _point_planned_again(p) for p in (again, *rest)
     )
     ended = sum(p.state != PointState.PLANNED for p in points)
     note = f"resumed: {count_of(ended, 'start')} of the race had ended before"
-    return replace(_sweep_to_start_again(sweep), points=points, notes=(*sweep.notes, note))
+    return replace(_sweep_marked_as_running(sweep), points=points, notes=(*sweep.notes, note))
 
 
-def _sweep_to_start_again(sweep: Sweep) -> Sweep:
+def _sweep_marked_as_running(sweep: Sweep) -> Sweep:
     return replace(
         sweep,
         state=SeriesState.RUNNING,
@@ -252,7 +252,7 @@ def _sweep_to_start_again(sweep: Sweep) -> Sweep:
     )
 
 
-def _point_to_resume(point: SweepPoint) -> SweepPoint:
+def _point_planned_again(point: SweepPoint) -> SweepPoint:
     if point.state == PointState.DONE:
         return point
     if point.slo_verdict is not None:

@@ -53,18 +53,18 @@ class TuneCandidate:
     reason: str
 
 
-def gpu_settings_from_assignments(sets: Sequence[str]) -> GpuSettings:
+def gpu_settings_of_candidate(assignments: Sequence[str]) -> GpuSettings:
     """Return the GPU settings among the assignments of a candidate."""
     found: dict[str, SettingValue] = {}
-    for word in sets:
+    for word in assignments:
         if word.startswith(OF_GPUS):
             found |= parse_setting_argument(word.removeprefix(OF_GPUS))
     return GpuSettings(found)
 
 
-def plan_assignments_among(sets: Sequence[str]) -> tuple[str, ...]:
+def plan_assignments_of_candidate(assignments: Sequence[str]) -> tuple[str, ...]:
     """Return the assignments of a candidate that change the plan."""
-    return tuple(word for word in sets if not word.startswith(OF_GPUS))
+    return tuple(word for word in assignments if not word.startswith(OF_GPUS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +91,8 @@ class TuneLimits:
 
 @dataclass(frozen=True, slots=True)
 class TuneSpec:
-    """The design of a tune. `goal` is a key of GOALS. `starts` is the largest number of servers that
-    the tune may start."""
+    """The design of a tune. `goal` is a key of GOALS. `starts` is the largest number of servers
+    that the tune may start."""
 
     goal: str
     starts: int
@@ -103,10 +103,10 @@ class TuneSpec:
 
 @dataclass(frozen=True, slots=True)
 class TuneCost:
-    """What a tune takes. `checks` of the starts compare answers before the final. `load` has the load
-    of each run in words. `took_s` is estimated from earlier starts and benchmarks, and `energy_kwh`
-    is the most that the GPUs' power limits allow in this time; None if it is not known. With
-    `compares_answers`, the final may compare answers, whose time is not in `took_s`."""
+    """What a tune takes. `checks` of the starts compare answers before the final. `load` has the
+    load of each run in words. `took_s` is estimated from earlier starts and benchmarks, and
+    `energy_kwh` is the most that the GPUs' power limits allow in this time; None if it is not
+    known. With `compares_answers`, the final may compare answers, whose time is not in `took_s`."""
 
     starts: int
     pairs: int
@@ -123,7 +123,7 @@ _KLD = re.compile(r"kld\s*<=\s*(?P<most>\d{1,3}(?:\.\d{1,9})?(?:e-\d{1,2})?)")
 _MOST_KLD = 10.0  # nats per token: the answers of two unrelated models
 
 
-def parse_limits(text: str) -> TuneLimits:
+def parse_tune_limits(text: str) -> TuneLimits:
     """Return the limits in a text such as "ttft<=500@p95, power<=400, temp<=83". Raises InputError
     if it is not a list of limits."""
     from workbench.model.slo import parse_slo

@@ -1,5 +1,5 @@
-"""Where the candidates of a tune stand: what each measured in the blocks of the race, its gain over the
-start preset, and why it left. All functions are pure and read a stored tune."""
+"""Where the candidates of a tune stand: what each measured in the blocks of the race, its gain over
+the start preset, and why it left. All functions are pure and read a stored tune."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def format_entry(entry: Entry) -> str:
     return shlex.join(entry) if entry else START
 
 
-def changes_text(entry: Entry) -> str:
+def format_entry_for_people(entry: Entry) -> str:
     """Return the changes of a server for a person to read: of a JSON value only the values, as in
     "speculative-config={ngram,3,4}"."""
     return " ".join(map(_shorten_assignment, entry)) if entry else START
@@ -63,7 +63,7 @@ def _shorten_assignment(assignment: str) -> str:
     return f"{name}{equals}{{{','.join(map(str, values))}}}"
 
 
-def log_value(point: SweepPoint, goal: Goal) -> float | None:
+def signed_log_of_goal(point: SweepPoint, goal: Goal) -> float | None:
     """Return the logarithm of what the goal measures; more is better. None without a value."""
     value = getattr(point, goal.field)
     if value is None or value <= 0:
@@ -71,13 +71,13 @@ def log_value(point: SweepPoint, goal: Goal) -> float | None:
     return goal.sign * math.log(value)
 
 
-def limit_error(why: str) -> str:
+def limit_error_text(why: str) -> str:
     """Return the error of a configuration that was measured and is out because of a limit."""
     prefix = _MAY_BREAK if UNMEASURED in why else _BREAKS
     return f"{prefix}{why}"
 
 
-def broken_limit(point: SweepPoint) -> str:
+def limit_broken_by_point(point: SweepPoint) -> str:
     """Return the limit that a measured point has broken; "" if none is known to be broken."""
     error = point.error or ""
     if not error.startswith(_BREAKS):
@@ -88,12 +88,12 @@ def broken_limit(point: SweepPoint) -> str:
 def limit_broken_by_start(sweep: Sweep) -> str:
     """Return the limit that the start preset breaks in the race; "" if it keeps all."""
     starts = _points_by_entry(sweep).get(START_ENTRY, ())
-    return next(filter(None, map(broken_limit, starts)), "")
+    return next(filter(None, map(limit_broken_by_point, starts)), "")
 
 
-def measured_blocks(sweep: Sweep) -> list[Block]:
-    """Return what the blocks measured so far. Of the candidates, only those that kept the limits are
-    in it; the start preset always is, because the others are compared with it."""
+def read_measured_blocks(sweep: Sweep) -> list[Block]:
+    """Return what the blocks measured so far. Of the candidates, only those that kept the limits
+    are in it; the start preset always is, because the others are compared with it."""
     assert sweep.spec is not None and sweep.spec.tune is not None
     goal = find_goal(sweep.spec.tune.goal)
     blocks: list[dict[Entry, float]] = [{} for _ in range(_count_blocks(sweep))]
@@ -101,13 +101,13 @@ def measured_blocks(sweep: Sweep) -> list[Block]:
         block, entry = parse_point_label(point.label)
         if point.state != PointState.DONE or (point.error and entry != START_ENTRY):
             continue
-        value = log_value(point, goal)
+        value = signed_log_of_goal(point, goal)
         if value is not None:
             blocks[block - 1][entry] = value
     return list(blocks)
 
 
-def _usable_blocks(blocks: Iterable[Block]) -> list[Block]:
+def _blocks_with_start_preset(blocks: Iterable[Block]) -> list[Block]:
     """Return the blocks with the start preset, with which the others are compared."""
     return [block for block in blocks if START_ENTRY in block]
 
@@ -128,40 +128,40 @@ def _points_by_entry(sweep: Sweep) -> dict[Entry, list[SweepPoint]]:
     return points
 
 
-def _is_eliminated(point: SweepPoint) -> bool:
+def _failed_or_broke_limit(point: SweepPoint) -> bool:
     """Return whether a server could not be measured, or broke a limit."""
     if point.state == PointState.DONE:
         return bool(point.error)
     return point.state == PointState.FAILED
 
 
-def mean_gains_of_newest_block(blocks: Sequence[Block]) -> dict[Entry, float]:
+def mean_log_gains_of_newest_block(blocks: Sequence[Block]) -> dict[Entry, float]:
     """Return for each entry of the newest block the mean, over the blocks in which it ran, of the
     logarithm of its ratio to the start preset. A block without the start preset is left out."""
-    usable = _usable_blocks(blocks)
+    usable = _blocks_with_start_preset(blocks)
     if not usable:
         return {}
-    return _gains_of_entries(usable[-1], usable)
+    return _mean_log_gains(usable[-1], usable)
 
 
-def gains_of_remaining_entries(sweep: Sweep) -> dict[Entry, float]:
+def log_gains_of_remaining_entries(sweep: Sweep) -> dict[Entry, float]:
     """Return the gains of the entries that are still in the race of a stored tune: those of the
     newest block, or of the block before if all of these are out. An entry whose second start there
     was no time for keeps what its first start has shown."""
-    usable = _usable_blocks(measured_blocks(sweep))
+    usable = _blocks_with_start_preset(read_measured_blocks(sweep))
     measured = set(chain.from_iterable(usable))
     survivors: dict[int, list[Entry]] = {}
     for entry, points in _points_by_entry(sweep).items():
         newest = points[-1]
-        if entry in measured and not _is_eliminated(newest):
+        if entry in measured and not _failed_or_broke_limit(newest):
             survivors.setdefault(_block_of(newest), []).append(entry)
     for block in sorted(survivors, reverse=True):
-        if found := _gains_of_entries(survivors[block], usable):
+        if found := _mean_log_gains(survivors[block], usable):
             return found
     return {}
 
 
-def _gains_of_entries(entries: Iterable[Entry], usable: Sequence[Block]) -> dict[Entry, float]:
+def _mean_log_gains(entries: Iterable[Entry], usable: Sequence[Block]) -> dict[Entry, float]:
     return {
         entry: fmean(block[entry] - block[START_ENTRY] for block in usable if entry in block)
         for entry in entries
@@ -171,8 +171,8 @@ def _gains_of_entries(entries: Iterable[Entry], usable: Sequence[Block]) -> dict
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One configuration of the race. `values` has what the goal measured, by block, None where it was
-    not measured. `gain` is the logarithm of its ratio to the start preset; None without one."""
+    """One configuration of the race. `values` has what the goal measured, by block, None where it
+    was not measured. `gain` is the logarithm of its ratio to the start preset; None without one."""
 
     entry: Entry
     values: tuple[float | None, ...]
@@ -186,12 +186,12 @@ class Standing:
 
 
 def rank_configurations(sweep: Sweep) -> list[Standing]:
-    """Return the configurations of a tune, the start preset first and then the best first. Those that
-    reached the second block come before the others, and those without a value last."""
+    """Return the configurations of a tune, the start preset first and then the best first. Those
+    that reached the second block come before the others, and those without a value last."""
     assert sweep.spec is not None and sweep.spec.tune is not None
     goal = find_goal(sweep.spec.tune.goal)
-    usable = _usable_blocks(measured_blocks(sweep))
-    gains = _gains_of_entries(set(chain.from_iterable(usable)), usable)
+    usable = _blocks_with_start_preset(read_measured_blocks(sweep))
+    gains = _mean_log_gains(set(chain.from_iterable(usable)), usable)
     count, found = _count_blocks(sweep), []
     for entry, points in _points_by_entry(sweep).items():
         values: list[float | None] = [None] * count
@@ -201,7 +201,7 @@ def rank_configurations(sweep: Sweep) -> list[Standing]:
         found.append(Standing(entry, tuple(values), gains.get(entry), tuple(points)))
 
     def ranking_key(one: Standing) -> tuple[bool, bool, int, float]:
-        is_out = one.gain is None or _is_eliminated(one.newest_point)
+        is_out = one.gain is None or _failed_or_broke_limit(one.newest_point)
         newest = _block_of(one.newest_point)
         return (one.entry != START_ENTRY, is_out, -newest, -(one.gain or 0.0))
 

@@ -75,7 +75,7 @@ def range_of(field: str) -> tuple[float, float]:
     return known or ANY
 
 
-def why_impossible(value: Any, lowest: float, highest: float) -> str:
+def why_number_is_impossible(value: Any, lowest: float, highest: float) -> str:
     """Return why `value` is no number from `lowest` to `highest`, as text for the user. "" if it is
     one."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -95,12 +95,16 @@ def _value_text(value: float) -> str:
 
 def number_or_none(value: Any, lowest: float, highest: float) -> float | None:
     """Return `value` if it is a number from `lowest` to `highest`, otherwise None."""
-    return None if why_impossible(value, lowest, highest) else value
+    return None if why_number_is_impossible(value, lowest, highest) else value
 
 
 def integer_or_none(value: Any, lowest: int, highest: int) -> int | None:
     """Return `value` if it is an integer from `lowest` to `highest`, otherwise None."""
-    return value if isinstance(value, int) and not why_impossible(value, lowest, highest) else None
+    return (
+        value
+        if isinstance(value, int) and not why_number_is_impossible(value, lowest, highest)
+        else None
+    )
 
 
 def number_for_field(field: str, value: Any) -> float | None:
@@ -109,16 +113,18 @@ def number_for_field(field: str, value: Any) -> float | None:
     return number_or_none(value, *range_of(field))
 
 
-def find_impossible_number(data: Any, place: str = "") -> str:
+def path_and_reason_of_impossible_number(data: Any, place: str = "") -> str:
     """Return the place of the first impossible number in JSON data, and why it is impossible, such
-    as "summary.power_w: an impossible number (1e+308)". "" if there is none. Only times have a range
-    of their own, because the other numbers can be sums."""
+    as "summary.power_w: an impossible number (1e+308)". "" if there is none. Only times have a
+    range of their own, because the other numbers can be sums."""
     if isinstance(data, dict):
         prefix = f"{place}." if place else ""
-        inner = (find_impossible_number(data[name], f"{prefix}{name}") for name in data)
+        inner = (
+            path_and_reason_of_impossible_number(data[name], f"{prefix}{name}") for name in data
+        )
         return next(filter(None, inner), "")
     if isinstance(data, (list, tuple)):
-        inner = (find_impossible_number(value, place) for value in data)
+        inner = (path_and_reason_of_impossible_number(value, place) for value in data)
         return next(filter(None, inner), "")
     if isinstance(data, bool) or not isinstance(data, (int, float)):
         return ""
@@ -127,7 +133,7 @@ def find_impossible_number(data: Any, place: str = "") -> str:
         low, high = range_of("unix_s")
     if isinstance(data, float):
         low, high = max(low, -EXACT), min(high, EXACT)
-    why = why_impossible(data, low, high)
+    why = why_number_is_impossible(data, low, high)
     if not why:
         return ""
     return f"{place}: {why}"
@@ -156,7 +162,7 @@ def parse_strict_json(text: str | bytes) -> Any:
     )
 
 
-def parse_error_text(error: ValueError) -> str:
+def parser_error_message(error: ValueError) -> str:
     """Return the message of a parser's error for people. Python's own error about a whole number of
     thousands of digits names a function of Python."""
     text = str(error)
@@ -183,8 +189,8 @@ def _parse_json_float(text: str) -> Any:
 
 
 def parse_decimal(text: str | None, lowest: float, highest: float) -> float | None:
-    """Return the number that `text` has in decimal digits, which may have an exponent, if it is from
-    `lowest` to `highest`, otherwise None."""
+    """Return the number that `text` has in decimal digits, which may have an exponent, if it is
+    from `lowest` to `highest`, otherwise None."""
     if text is None or len(text) > MOST_CHARS or "_" in text or not text.isascii():
         return None
     try:

@@ -12,7 +12,7 @@ from dataclasses import MISSING, fields
 from functools import cache
 from typing import Any, TypeAlias, TypeVar
 
-from workbench.model.untrusted_numbers import range_of, why_impossible
+from workbench.model.untrusted_numbers import range_of, why_number_is_impossible
 from workbench.model.untrusted_text import NAME_CHARS, clean_text
 
 Record = TypeVar("Record")
@@ -24,16 +24,15 @@ Reader: TypeAlias = Callable[[str, Any], Any]  # field, value -> value; ValueErr
 def read_fields_and_reasons(
     kind: Any, json_object: Any, readers: Mapping[str, Reader] | None = None
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return (values, reasons): the fields of the dataclass `kind` that `json_object` has,
-    and for each impossible value the reason why it is left out. A null and a field that `kind` lacks
-    are left out without a reason. `readers` has the readers of fields
-    with other types than numbers, texts and lists of these. Raises ValueError if `json_object` is no
-    object."""
+    """Return (values, reasons): the fields of the dataclass `kind` that `json_object` has, and for
+    each impossible value the reason why it is left out. A null and a field that `kind` lacks are
+    left out without a reason. `readers` has the readers of fields with other types than numbers,
+    texts and lists of these. Raises ValueError if `json_object` is no object."""
     if not isinstance(json_object, Mapping):
         raise ValueError(f"{kind.__name__} is not an object")
     values: dict[str, Any] = {}
     reasons: dict[str, str] = {}
-    known, own = _readers_of(kind), readers or {}
+    known, own = _readers_by_field(kind), readers or {}
     for field, value in json_object.items():
         if value is None or field not in known:
             continue
@@ -48,24 +47,24 @@ def read_fields_and_reasons(
 
 
 def read_record(
-    kind: type[Record], said: Any, readers: Mapping[str, Reader] | None = None
+    kind: type[Record], json_object: Any, readers: Mapping[str, Reader] | None = None
 ) -> Record:
-    """Return an instance of the dataclass `kind` from a JSON object, as `read_fields_and_reasons` reads it. If the
-    dataclass has a field `absent`, it gets the reasons of the impossible values. Raises ValueError
-    if a field without a default has no usable value."""
-    return build_record(kind, *read_fields_and_reasons(kind, said, readers))
+    """Return an instance of the dataclass `kind` from a JSON object, as `read_fields_and_reasons`
+    reads it. If the dataclass has a field `absent`, it gets the reasons of the impossible values.
+    Raises ValueError if a field without a default has no usable value."""
+    return build_record(kind, *read_fields_and_reasons(kind, json_object, readers))
 
 
 def build_record(kind: type[Record], values: dict[str, Any], reasons: Mapping[str, str]) -> Record:
-    """Return an instance of the dataclass `kind` from what `read_fields_and_reasons` has returned. Raises
-    ValueError, as `read_record` does, if a required field has no usable value."""
+    """Return an instance of the dataclass `kind` from what `read_fields_and_reasons` has returned.
+    Raises ValueError, as `read_record` does, if a required field has no usable value."""
     of: Any = kind
     for name in _required_fields(of):
         if name not in values:
             raise ValueError(f"{kind.__name__} has no usable {name}")
-    if "absent" in _readers_of(of):
+    if "absent" in _readers_by_field(of):
         values["absent"] = {**values.get("absent", {}), **reasons}
-    return kind(**{**_none_for_optional_fields(of), **values})
+    return kind(**{**_optional_fields_as_none(of), **values})
 
 
 @cache
@@ -74,7 +73,7 @@ def _required_fields(kind: Any) -> tuple[str, ...]:
 
 
 @cache
-def _none_for_optional_fields(kind: Any) -> dict[str, None]:
+def _optional_fields_as_none(kind: Any) -> dict[str, None]:
     """Return None for each field that has no default but may be None."""
     return dict.fromkeys(_fields_without_default(kind, may_be_none=True))
 
@@ -89,7 +88,7 @@ def _fields_without_default(kind: Any, *, may_be_none: bool) -> tuple[str, ...]:
 
 
 @cache
-def _readers_of(kind: Any) -> dict[str, Reader | None]:
+def _readers_by_field(kind: Any) -> dict[str, Reader | None]:
     return {f.name: _READERS.get(str(f.type).removesuffix(" | None")) for f in fields(kind)}
 
 
@@ -98,7 +97,7 @@ def _check_number(field: str, value: Any) -> float:
     if type(value) in _NUMBERS and lowest <= value <= highest:  # most values; a NaN is not
         possible: float = value
         return possible
-    if why := why_impossible(value, lowest, highest):
+    if why := why_number_is_impossible(value, lowest, highest):
         raise ValueError(why)
     number: float = value
     return number
@@ -117,13 +116,13 @@ def _check_text(field: str, value: Any) -> str:
     return clean_text(value, NAME_CHARS)
 
 
-def _check_flag(field: str, value: Any) -> bool:
+def _require_bool(field: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise ValueError("neither true nor false")
     return value
 
 
-def _list_of(item: Reader) -> Reader:
+def _make_list_reader(item: Reader) -> Reader:
     def read_list(field: str, value: Any) -> tuple[Any, ...]:
         if not isinstance(value, list) or len(value) > MOST_ITEMS:
             raise ValueError(f"not a list of at most {MOST_ITEMS} values")
@@ -142,8 +141,8 @@ _READERS: dict[str, Reader] = {  # by the type of a field, without "| None"
     "int": _check_integer,
     "float": _check_number,
     "str": _check_text,
-    "bool": _check_flag,
-    "tuple[int, ...]": _list_of(_check_integer),
-    "tuple[str, ...]": _list_of(_check_text),
+    "bool": _require_bool,
+    "tuple[int, ...]": _make_list_reader(_check_integer),
+    "tuple[str, ...]": _make_list_reader(_check_text),
     "Mapping[str, str]": _check_texts_by_name,
 }

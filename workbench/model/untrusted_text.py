@@ -2,9 +2,8 @@
 files, arguments.
 
 A terminal obeys escape sequences, a forged line break forges a row of a table, and bidirectional
-marks reorder text. `clean_text` removes all of these when the text enters Workbench. Output code calls
-`clean_text` again, because older versions stored text as it was.
-"""
+marks reorder text. `clean_text` removes all of these when the text enters Workbench. Output code
+calls `clean_text` again, because older versions stored text as it was."""
 
 from __future__ import annotations
 
@@ -54,7 +53,8 @@ def clean_text(text: str | bytes, limit: int = LINE_CHARS, *, lines: bool = Fals
 
 
 def clean_data(data: Any, limit: int = LINE_CHARS, *, lines: bool = False) -> Any:
-    """Return a copy of JSON data in which `clean_text` has cleaned all texts and all field names."""
+    """Return a copy of JSON data in which `clean_text` has cleaned all texts and all field
+    names."""
     if isinstance(data, str):
         return clean_text(data, limit, lines=lines)
     if isinstance(data, dict):
@@ -84,17 +84,17 @@ def clean_json(text: str | bytes, limit: int = LINE_CHARS, *, lines: bool = Fals
 
 def escape_control_characters(json_text: str) -> str:
     r"""Return a JSON document in which raw control characters are written as \uXXXX."""
-    return UNSAFE.sub(_format_escape, json_text)
+    return UNSAFE.sub(_json_escape_of_match, json_text)
 
 
-def _format_escape(found: re.Match[str]) -> str:
+def _json_escape_of_match(found: re.Match[str]) -> str:
     units = found[0].encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[i] << 8 | units[i + 1]:04x}" for i in range(0, len(units), 2))
 
 
 def unique_json_object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object, for `json.JSONDecoder(object_pairs_hook=…)`. Raises ValueError if it has
-    two values for one field: nobody can say which of them is true."""
+    """Return a JSON object, for `json.JSONDecoder(object_pairs_hook=…)`. Raises ValueError if it
+    has two values for one field: nobody can say which of them is true."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]

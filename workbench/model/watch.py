@@ -13,8 +13,9 @@ ALARM, QUIET, FAILED, UNFINISHED = "alarm", "no loss shown", "failed", "unfinish
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """One upgrade that is watched. `candidate` is "image:NAME" or "venv:PATH", and `nightly` the time
-    of the day at which it runs, as "HH:MM". `variables` are values for variables of the preset."""
+    """One upgrade that is watched. `candidate` is "image:NAME" or "venv:PATH", and `nightly` the
+    time of the day at which it runs, as "HH:MM". `variables` are values for variables of the
+    preset."""
 
     preset: str
     candidate: str
@@ -41,8 +42,8 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """By how much the candidate is worse in one measure, in percent of the pinned arm, over the pairs
-    of both experiments of the night. `p` is the chance of as much in equal arms. `alarm` says
+    """By how much the candidate is worse in one measure, in percent of the pinned arm, over the
+    pairs of both experiments of the night. `p` is the chance of as much in equal arms. `alarm` says
     whether it is an alarm."""
 
     measure: str
@@ -85,5 +86,5 @@ class Night:
     took_s: float = field(default=0.0)
 
     @property
-    def entries_with_alarm(self) -> tuple[NightEntry, ...]:
+    def alarm_entries(self) -> tuple[NightEntry, ...]:
         return tuple(entry for entry in self.entries if entry.state == ALARM)

@@ -32,7 +32,7 @@ from workbench.quality.lanes.base import (
     UnusableText,
 )
 from workbench.quality.pieces import TokenTexts
-from workbench.quality.statistics import mean_logprob, top2_gap
+from workbench.quality.statistics import mean_logprob, top2_gap_nats
 from workbench.quality.texts import LONG_TOKENS
 
 if TYPE_CHECKING:
@@ -138,12 +138,12 @@ class Instrument:
 
     # ---- proof
 
-    async def prove_scores_agree(self, texts: Sequence[Text], side: str) -> InstrumentProof:
+    async def check_scores_agree(self, texts: Sequence[Text], side: str) -> InstrumentProof:
         """Score tokens of the first texts in two ways. They must agree, or the instrument is not
         usable. `side` is "A" or "B"."""
         differences: list[float] = []
 
-        def unusable_proof(reason: str, defect: str = "") -> InstrumentProof:
+        def make_unusable_proof(reason: str, defect: str = "") -> InstrumentProof:
             return InstrumentProof(
                 side=side,
                 lane=self.lane,
@@ -155,20 +155,20 @@ class Instrument:
             )
 
         try:
-            usable = await self._usable_texts(texts)
+            usable = await self._first_scorable_texts(texts)
             for text in usable:
                 if len(differences) < PROOF_POSITIONS:
-                    differences += await self._measure_score_differences(
+                    differences += await self._measure_score_differences_nats(
                         text, PROOF_POSITIONS - len(differences)
                     )
             noise = await self._measure_repeat_noise_nats(usable[0])
         except ImpossibleScore as error:
-            return unusable_proof(str(error), self._interface.defect)
+            return make_unusable_proof(str(error), self._interface.defect)
         except ScoreError as error:
-            return unusable_proof(str(error))
+            return make_unusable_proof(str(error))
         count = len(differences)
         if count < _FEWEST_POSITIONS:
-            return unusable_proof(
+            return make_unusable_proof(
                 f"only {count} of {PROOF_POSITIONS} positions could be scored twice"
             )
         mean = sum(differences) / count
@@ -177,7 +177,7 @@ class Instrument:
                 f"two ways to score the same {count} tokens differ by {mean:.3g} on average, "
                 f"where rounding explains {_MEAN_DIFFERENCE}"
             )
-            return unusable_proof(said, self._interface.defect)
+            return make_unusable_proof(said, self._interface.defect)
         return InstrumentProof(
             side=side,
             lane=self.lane,
@@ -187,7 +187,7 @@ class Instrument:
             noise=noise,
         )
 
-    async def _usable_texts(self, texts: Sequence[Text]) -> list[Text]:
+    async def _first_scorable_texts(self, texts: Sequence[Text]) -> list[Text]:
         """Return the first texts that this server can score."""
         found: list[Text] = []
         problem = UnusableText("there is no text")
@@ -226,7 +226,7 @@ class Instrument:
         """Score the tokens at some positions of a prompt, one after the other."""
         return [await self._interface.score_next(prompt, place, slot) for place in positions]
 
-    async def _measure_score_differences(self, text: Text, tokens: int) -> list[float]:
+    async def _measure_score_differences_nats(self, text: Text, tokens: int) -> list[float]:
         """Score at most this many tokens in two ways, and return the differences."""
         prompt = (await self._tokenize_prompt(text)).first_tokens(tokens + 1)
         if self._interface.prefill:
@@ -235,7 +235,7 @@ class Instrument:
             # A server that scores no prompts: what it says of its own answer, and the answer forced.
             question = prompt.first_tokens(1 + PROOF_POSITIONS // 2)
             one = list(await self._interface.generate_answer(question, tokens))
-            prompt = await self._prompt_with_answer(question, one)
+            prompt = await self._prompt_with_answer_cut_to_fit(question, one)
         start = len(prompt.ids) - len(one)
         differences = []
         for number, first in enumerate(one):
@@ -249,9 +249,11 @@ class Instrument:
             differences.append(_logprob_difference(first, second))
         return known_values(differences)
 
-    async def _prompt_with_answer(self, prompt: Prompt, answer: list[ScoredPosition]) -> Prompt:
-        """Return the prompt with an answer. Shorten the answer to the part that the tokenizer of the
-        server gives back as it was."""
+    async def _prompt_with_answer_cut_to_fit(
+        self, prompt: Prompt, answer: list[ScoredPosition]
+    ) -> Prompt:
+        """Return the prompt with an answer. Shorten the answer to the part that the tokenizer of
+        the server gives back as it was."""
         tokens = [one.token for one in answer]
         ids = [token for token in tokens if isinstance(token, int)]
         if len(ids) == len(tokens):
@@ -317,13 +319,13 @@ class Instrument:
         if text.name in self._prompts:
             return self._prompts[text.name]
         whole = await self._interface.tokenize(text.before + text.content)
-        prompt = self._cut_to_scored_tokens(text, whole)
+        prompt = self._cut_to_token_limit(text, whole)
         if len(prompt.ids) < 2:
             raise UnusableText("it has fewer than two tokens")
         self._prompts[text.name] = prompt
         return prompt
 
-    def _cut_to_scored_tokens(self, text: Text, prompt: Prompt) -> Prompt:
+    def _cut_to_token_limit(self, text: Text, prompt: Prompt) -> Prompt:
         if text.is_long:
             return self._interface.last_tokens(prompt, LONG_TOKENS)
         return prompt.first_tokens(MOST_TOKENS)
@@ -331,8 +333,8 @@ class Instrument:
     # ---- answers
 
     async def write_answers(self, texts: Sequence[Text], *, concurrency: int) -> Answers:
-        """Return the greedy answers with which the server continues the beginning of each short text,
-        `concurrency` texts together."""
+        """Return the greedy answers with which the server continues the beginning of each short
+        text, `concurrency` texts together."""
 
         async def write_answer(text: Text, slot: int) -> GreedyAnswer:
             try:
@@ -349,12 +351,13 @@ class Instrument:
         )
         return Answers(tuple(found), problem)
 
-    def _answer_limit_s(self, together: int) -> float:
-        """Return how long an answer may take. It follows the speed at which the server scored single
-        tokens, so that a slow server is waited for, and a stuck one is not waited for without end."""
+    def _answer_limit_s(self, concurrency: int) -> float:
+        """Return how long an answer may take. It follows the speed at which the server scored
+        single tokens, so that a slow server is waited for, and a stuck one is not waited for
+        without end."""
         if not math.isfinite(self._one_token_s):
             return REQUEST_S
-        one_by_one_s = ANSWER_TOKENS * together * self._one_token_s
+        one_by_one_s = ANSWER_TOKENS * concurrency * self._one_token_s
         return min(MOST_ANSWER_S, max(REQUEST_S, _PATIENCE * one_by_one_s))
 
     async def _tokenize_question(self, text: Text) -> Prompt:
@@ -367,7 +370,7 @@ class Instrument:
             part = (await self._interface.tokenize(text.text_before_answer)).first_tokens(
                 MOST_TOKENS
             )
-        return await self._interface.trim_to_answerable(part)
+        return await self._interface.trim_for_generation(part)
 
     # ---- scores of answers
 
@@ -410,7 +413,7 @@ class Instrument:
         if prompt.ids != answer.prompt:
             raise UnusableText("A and B cut its beginning into different tokens")
         complete = takewhile(lambda token: BROKEN not in str(token), answer.tokens)
-        whole = await self._prompt_with_answer(
+        whole = await self._prompt_with_answer_cut_to_fit(
             prompt, [ScoredPosition(one, None) for one in complete]
         )
         first = len(prompt.ids)
@@ -473,7 +476,7 @@ def _greedy_answer(
         name=text.name,
         kind=text.kind,
         tokens=tuple(one.token for one in written),
-        gaps=tuple(map(top2_gap, written)),
+        gaps=tuple(map(top2_gap_nats, written)),
         concurrency=concurrency,
         prompt=prompt.ids,
     )

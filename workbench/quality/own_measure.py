@@ -1,4 +1,5 @@
-"""The user's own measure: scores of items, from the files of an evaluation program, paired and tested.
+"""The user's own measure: scores of items, from the files of an evaluation program, paired and
+tested.
 
 Files have one JSON object per line: Workbench's own form {"item": …, "score": …}, the samples of
 lm-evaluation-harness (`--log_samples`), or the results of verifiers (`vf-eval --save-results`).
@@ -34,7 +35,11 @@ from workbench.model.quality import (
 from workbench.model.quality_limits import MOST_ITEMS
 from workbench.model.untrusted_numbers import EXACT
 from workbench.model.untrusted_text import NAME_CHARS, clean_text
-from workbench.quality.statistics import LEVEL, mean_interval, p_value_of_nonzero_mean
+from workbench.quality.statistics import (
+    LEVEL,
+    mean_with_confidence_interval,
+    p_value_of_nonzero_mean,
+)
 
 _MOST_FILE_BYTES = 512 * 1024 * 1024
 _SHARE_LOST = 0.05  # p below it: a difference
@@ -59,11 +64,12 @@ class Scores:
     by_item: Mapping[str, float]
 
 
-def read_scores(directory: Path, field: str | None = None) -> Scores:
-    """Return the scores in all .jsonl files below a directory. `field` is the field of the score; by
-    default the first metric that the program names. As in lm-eval, a filter may follow a comma
-    (exact_match,flexible-extract); by default, the first filter of a file counts, because a document
-    under two filters is one observation. Raises InputError that names file, line and reason."""
+def read_item_scores(directory: Path, field: str | None = None) -> Scores:
+    """Return the scores in all .jsonl files below a directory. `field` is the field of the score;
+    by default the first metric that the program names. As in lm-eval, a filter may follow a comma
+    (exact_match,flexible-extract); by default, the first filter of a file counts, because a
+    document under two filters is one observation. Raises InputError that names file, line and
+    reason."""
     field, _, wanted = (field or "").partition(",")
     found: dict[str, list[float]] = {}
     fields: dict[str, str] = {}  # field -> the place where it was first used
@@ -157,14 +163,14 @@ def _find_item_and_score_field(entry: Mapping[str, Any], stem: str) -> tuple[str
     """Return the name of the item of a line, and the field of its score; "" and None if there is
     none."""
     if own := _item_name(entry.get("item")):
-        return own, _field_in(entry, "score")
+        return own, _name_if_field(entry, "score")
     if number := _item_name(entry.get("doc_id")):
         task = _SAMPLES.fullmatch(stem)
         parts = [task[1] if task else stem, number]
         if (filtered := _clean_name_part(entry.get("filter"))) != "none":
             parts.append(filtered)
-        return ":".join(filter(None, parts)), _metric_of_sample(entry)
-    reward = _field_in(entry, "reward")
+        return ":".join(filter(None, parts)), _score_field_of_sample(entry)
+    reward = _name_if_field(entry, "reward")
     # verifiers before example_id; "id" alone says nothing
     older = entry.get("id") if reward else None
     if number := _item_name(entry.get("example_id", older)):
@@ -173,11 +179,11 @@ def _find_item_and_score_field(entry: Mapping[str, Any], stem: str) -> tuple[str
     return "", None
 
 
-def _field_in(entry: Mapping[str, Any], name: str) -> str | None:
+def _name_if_field(entry: Mapping[str, Any], name: str) -> str | None:
     return name if name in entry else None
 
 
-def _metric_of_sample(entry: Mapping[str, Any]) -> str | None:
+def _score_field_of_sample(entry: Mapping[str, Any]) -> str | None:
     """Return the field of the score of a sample of lm-eval; None if there is none."""
     metrics = entry.get("metrics")
     if not isinstance(metrics, list):
@@ -241,7 +247,10 @@ def compare_own_scores(a: Scores, b: Scores, command: Sequence[str] = ()) -> Own
         difference = newcombe_interval(both, lost, gained, neither)
     else:
         differences = list(map(sub, of_b, of_a))
-        p, difference = _p_value_of_scores(differences), mean_interval(differences, LEVEL)
+        p, difference = (
+            _p_value_of_scores(differences),
+            mean_with_confidence_interval(differences, LEVEL),
+        )
     return OwnMeasure(
         field=a.field,
         right_wrong=right_wrong,
@@ -329,7 +338,7 @@ def add_user_measure_to_result(result: QualityResult, own: OwnMeasure) -> Qualit
         own=own,
         verdict=verdict,
         summary=f"{result.summary}{joint} {user_measure_sentence(own)}",
-        notes=(*result.notes, *_missing_item_sentences(own)),
+        notes=(*result.notes, *_sentences_about_unpaired_items(own)),
     )
 
 
@@ -343,7 +352,7 @@ def user_measure_sentence(own: OwnMeasure) -> str:
     return f"your measure {found}: {values} of {count_of(own.pairs, 'item')} (p = {own.p:.2g})"
 
 
-def _missing_item_sentences(own: OwnMeasure) -> list[str]:
+def _sentences_about_unpaired_items(own: OwnMeasure) -> list[str]:
     """Return a sentence about the items that only one side has, with the first names."""
     notes = []
     only_a = [one.name for one in own.items if one.b is None]

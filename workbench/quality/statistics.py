@@ -1,5 +1,5 @@
-"""The statistics of quality: differences of two scored texts, forks of greedy answers, intervals and
-tests.
+"""The statistics of quality: differences of two scored texts, forks of greedy answers, intervals
+and tests.
 
 The unit of every interval is the text, not the position: the positions of one text are correlated,
 and an interval that treats them as independent is too narrow.
@@ -64,8 +64,8 @@ def have_same_tokens(a: ScoredText, b: ScoredText) -> bool:
 
 
 def text_difference(a: ScoredText, b: ScoredText, k: int) -> TextDifference:
-    """Return the difference between two scorings of one text, as means over its positions. Both have
-    the same tokens, and at least `k` most probable tokens at each position.
+    """Return the difference between two scorings of one text, as means over its positions. Both
+    have the same tokens, and at least `k` most probable tokens at each position.
 
     `ln_ppl` is ln PPL(B) - ln PPL(A) = mean(ln p_A - ln p_B), so it is above 0 if B expects the
     text less. A token that a server did not name counts like the last one that it named.
@@ -76,7 +76,7 @@ def text_difference(a: ScoredText, b: ScoredText, k: int) -> TextDifference:
         kind=a.kind,
         positions=len(pairs),
         kl=_mean(kl_lower_bound(x, y, k) for x, y in pairs),
-        ln_ppl=_mean(_token_log_probability(x, k) - _token_log_probability(y, k) for x, y in pairs),
+        ln_ppl=_mean(_logprob_or_last_named(x, k) - _logprob_or_last_named(y, k) for x, y in pairs),
         same_top=_mean(float(have_same_top_token(x, y)) for x, y in pairs),
         lane=a.lane,
         concurrency=a.concurrency,
@@ -94,7 +94,7 @@ def have_same_top_token(a: ScoredPosition, b: ScoredPosition) -> bool:
 _LOWEST_LOGPROB = -103.3
 
 
-def _token_log_probability(position: ScoredPosition, k: int) -> float:
+def _logprob_or_last_named(position: ScoredPosition, k: int) -> float:
     if position.logprob is not None:
         return _clamp_logprob_from_below(position.logprob)
     return _clamp_logprob_from_below(position.top[:k][-1][1])
@@ -103,7 +103,7 @@ def _token_log_probability(position: ScoredPosition, k: int) -> float:
 def mean_logprob(positions: Sequence[ScoredPosition]) -> float:
     """Return the mean log probability of scored tokens. A token that the server did not name counts
     like the last one that it named."""
-    return _mean(_token_log_probability(one, len(one.top)) for one in positions)
+    return _mean(_logprob_or_last_named(one, len(one.top)) for one in positions)
 
 
 def share_of_unscored_tokens(text: ScoredText) -> float:
@@ -120,13 +120,12 @@ def kl_lower_bound(a: ScoredPosition, b: ScoredPosition, k: int) -> float:
     from the `k` most probable tokens of each side.
 
     Joining tokens into one bucket never increases the divergence (the log sum inequality: Cover and
-    Thomas, Elements of Information Theory, 2nd ed., theorem 2.7.1). So the divergence of a partition
-    is a lower bound: tokens that both sides gave, each alone; those that only A gave (U); those that
-    only B gave (V); all other tokens. B's share of U is not known, but each of its tokens is at most
-    as probable as the last one that B gave, and likewise A's share of V. The bound is the minimum
-    over all shares that this allows. With one rest bucket alone, two sides without a common token
-    would look equal.
-    """
+    Thomas, Elements of Information Theory, 2nd ed., theorem 2.7.1). So the divergence of a
+    partition is a lower bound: tokens that both sides gave, each alone; those that only A gave (U);
+    those that only B gave (V); all other tokens. B's share of U is not known, but each of its
+    tokens is at most as probable as the last one that B gave, and likewise A's share of V. The
+    bound is the minimum over all shares that this allows. With one rest bucket alone, two sides
+    without a common token would look equal."""
     p = {token: _probability_from_log(value) for token, value in a.top[:k]}
     q = {token: _probability_from_log(value) for token, value in b.top[:k]}
     last_a, last_b = min(p.values(), default=1.0), min(q.values(), default=1.0)
@@ -190,7 +189,7 @@ def _divergence_term(p: float, q: float) -> float:
 # -- intervals and tests ---------------------------------------------------------------------------
 
 
-def mean_interval(values: Sequence[float], level: float = LEVEL) -> Interval:
+def mean_with_confidence_interval(values: Sequence[float], level: float = LEVEL) -> Interval:
     """Return the mean of one value per text with its interval by Student's t distribution. With a
     single text there is no interval. `level` is the nominal level."""
     mean = _mean(values)
@@ -219,8 +218,9 @@ def p_value_of_nonzero_mean(values: Sequence[float]) -> float:
 
 
 def p_value_of_sparse_differences(values: Sequence[float]) -> float:
-    """Return the p-value of `p_value_of_nonzero_mean` for differences of which many may be exactly 0, and not
-    less than chance gives the signs of the others: after a few equal ones, t would be sure."""
+    """Return the p-value of `p_value_of_nonzero_mean` for differences of which many may be exactly
+    0, and not less than chance gives the signs of the others: after a few equal ones, t would be
+    sure."""
     others = sum(value != 0.0 for value in values)
     return max(p_value_of_nonzero_mean(values), min(1.0, 2 * 0.5**others))
 
@@ -234,7 +234,7 @@ def is_mean_within_margin(values: Sequence[float], margin: float) -> bool:
     return abs(_mean(values)) + half < margin
 
 
-def count_texts_needed(values: Sequence[float], margin: float) -> int | None:
+def count_further_texts_needed(values: Sequence[float], margin: float) -> int | None:
     """Return how many further texts would show, with a probability of 80 %, that the mean is within
     the margin, or that it is not 0: the smaller number. None if that is too many to be advice.
 
@@ -280,18 +280,18 @@ def poisson_cdf(count: int, mean: float) -> float:
     return min(1.0, math.fsum(math.exp(value) for value in logs))
 
 
-def _find_root(rising: Callable[[float], float], low: float, high: float) -> float:
+def _find_root(rising_function: Callable[[float], float], low: float, high: float) -> float:
     """Return where a rising function is 0, by bisection."""
     for _ in range(100):
         middle = (low + high) / 2
-        if rising(middle) < 0:
+        if rising_function(middle) < 0:
             low = middle
         else:
             high = middle
     return (low + high) / 2
 
 
-def binomial_tail(count: int, trials: int, share: float) -> float:
+def binomial_upper_tail(count: int, trials: int, share: float) -> float:
     """Return P(X >= count) of a binomial distribution."""
     return min(
         1.0,
@@ -307,9 +307,9 @@ def binomial_tail(count: int, trials: int, share: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """The end of the common part of two greedy answers. `place` is the index of the first token that
-    differs; None if none does. `at_risk` is the number of tokens that could have differed, and `gap`
-    the difference of the two best tokens at the fork, in nats; None if it is not known."""
+    """The end of the common part of two greedy answers. `place` is the index of the first token
+    that differs; None if none does. `at_risk` is the number of tokens that could have differed, and
+    `gap` the difference of the two best tokens at the fork, in nats; None if it is not known."""
 
     place: int | None
     at_risk: int
@@ -322,8 +322,8 @@ class Fork:
 
 
 def first_fork(a: GreedyAnswer, b: GreedyAnswer) -> Fork:
-    """Return where two greedy answers part. An answer that ends earlier parts at its end. What comes
-    after a fork is not compared, because the contexts differ."""
+    """Return where two greedy answers part. An answer that ends earlier parts at its end. What
+    comes after a fork is not compared, because the contexts differ."""
     shorter = min(len(a.tokens), len(b.tokens))
     if a.tokens == b.tokens:
         return Fork(None, shorter)
@@ -336,45 +336,48 @@ def first_fork(a: GreedyAnswer, b: GreedyAnswer) -> Fork:
 Pair = tuple[GreedyAnswer, GreedyAnswer]
 
 
-def _paired_answers(a: Sequence[GreedyAnswer], b: Sequence[GreedyAnswer]) -> list[Pair]:
+def _pair_answers_by_text(a: Sequence[GreedyAnswer], b: Sequence[GreedyAnswer]) -> list[Pair]:
     """Return the answers of A and B to the same texts."""
-    mine, others = _usable_answers(a), _usable_answers(b)
+    mine, others = _answers_without_problem(a), _answers_without_problem(b)
     return [(one, others[key]) for key, one in mine.items() if key in others]
 
 
-def _usable_answers(answers: Sequence[GreedyAnswer]) -> dict[tuple[str, int], GreedyAnswer]:
+def _answers_without_problem(
+    answers: Sequence[GreedyAnswer],
+) -> dict[tuple[str, int], GreedyAnswer]:
     return {(one.name, one.concurrency): one for one in answers if not one.problem}
 
 
-def _is_tie(fork: Fork, noise: float) -> bool:
-    return fork.gap is not None and fork.gap <= noise
+def _is_tie(fork: Fork, noise_nats: float) -> bool:
+    return fork.gap is not None and fork.gap <= noise_nats
 
 
 def earliest_fork_and_token_index(
-    a: Sequence[GreedyAnswer], b: Sequence[GreedyAnswer], noise: float
+    a: Sequence[GreedyAnswer], b: Sequence[GreedyAnswer], noise_nats: float
 ) -> tuple[GreedyAnswer, GreedyAnswer, int] | None:
     """Return the two answers to one text that part first, and the index of the first token that
     differs. Ties are left out. None if no answers part."""
     found: list[tuple[GreedyAnswer, GreedyAnswer, int]] = []
-    for x, y in _paired_answers(a, b):
+    for x, y in _pair_answers_by_text(a, b):
         fork = first_fork(x, y)
-        if fork.place is not None and not _is_tie(fork, noise):
+        if fork.place is not None and not _is_tie(fork, noise_nats):
             found.append((x, y, fork.place))
     return min(found, key=lambda one: one[2], default=None)
 
 
 def count_forks(
-    a: Sequence[GreedyAnswer], b: Sequence[GreedyAnswer], noise: float
+    a: Sequence[GreedyAnswer], b: Sequence[GreedyAnswer], noise_nats: float
 ) -> ForkCount | None:
     """Return the forks of the answers to the same texts, per 1,000 tokens at risk, with the exact
-    Poisson interval. A fork whose gap is at most `noise` is a tie. None if no answer has a pair."""
-    pairs = _paired_answers(a, b)
+    Poisson interval. A fork whose gap is at most `noise_nats` is a tie. None if no answer has a
+    pair."""
+    pairs = _pair_answers_by_text(a, b)
     found = [first_fork(x, y) for x, y in pairs]
     at_risk = sum(one.at_risk for one in found)
     if not at_risk:
         return None
     parted = [one for one in found if one.place is not None]
-    ties = sum(_is_tie(one, noise) for one in parted)
+    ties = sum(_is_tie(one, noise_nats) for one in parted)
     forks = len(parted) - ties
     low, high = poisson_interval(forks)
     scale = 1000 / at_risk
@@ -388,49 +391,52 @@ def count_forks(
     )
 
 
-def p_value_of_more_forks(b: ForkCount, floor: ForkCount) -> float:
+def p_value_of_more_forks(forks_of_b: ForkCount, floor: ForkCount) -> float:
     """Return the p-value of the exact one-sided test that B forks more often than the floor: given
     their sum, the forks of B are binomial (Przyborowski and Wilenski 1940)."""
-    share = b.at_risk / (b.at_risk + floor.at_risk)
-    return binomial_tail(b.forks, b.forks + floor.forks, share)
+    share = forks_of_b.at_risk / (forks_of_b.at_risk + floor.at_risk)
+    return binomial_upper_tail(forks_of_b.forks, forks_of_b.forks + floor.forks, share)
 
 
-def top2_gap_noise(a: Sequence[ScoredText], repeated_a: Sequence[ScoredText]) -> float:
+def top2_gap_noise_nats(a: Sequence[ScoredText], repeated_a: Sequence[ScoredText]) -> float:
     """Return the noise of a top-2 gap in nats: of the gaps that move between two equal measurements
     of A, 99 % move by less."""
     others = {text.key: text for text in repeated_a}
     moves: list[float] = []
     for text in a:
         if other := others.get(text.key):
-            moves += _top2_gap_changes(
-                map(top2_gap, text.positions), map(top2_gap, other.positions)
+            moves += _top2_gap_changes_nats(
+                map(top2_gap_nats, text.positions), map(top2_gap_nats, other.positions)
             )
-    return _noise_of_gap_changes(moves)
+    return _noise_of_gap_changes_nats(moves)
 
 
-def gap_noise_under_load(a: Sequence[GreedyAnswer], repeated_a: Sequence[GreedyAnswer]) -> float:
+def top2_gap_noise_under_load_nats(
+    a: Sequence[GreedyAnswer], repeated_a: Sequence[GreedyAnswer]
+) -> float:
     """Return the noise of a top-2 gap in nats in answers that A wrote twice. It counts what both
-    wrote alike, and is higher than that of texts scored alone where a result depends on the batch."""
+    wrote alike, and is higher than that of texts scored alone where a result depends on the
+    batch."""
     moves: list[float] = []
-    for one, other in _paired_answers(a, repeated_a):
+    for one, other in _pair_answers_by_text(a, repeated_a):
         alike = first_fork(one, other).tokens_before_fork
-        moves += _top2_gap_changes(one.gaps[:alike], other.gaps[:alike])
-    return _noise_of_gap_changes(moves)
+        moves += _top2_gap_changes_nats(one.gaps[:alike], other.gaps[:alike])
+    return _noise_of_gap_changes_nats(moves)
 
 
-def _top2_gap_changes(a: Iterable[float | None], b: Iterable[float | None]) -> list[float]:
+def _top2_gap_changes_nats(a: Iterable[float | None], b: Iterable[float | None]) -> list[float]:
     pairs = zip(a, b, strict=False)
     return [abs(x - y) for x, y in pairs if x is not None and y is not None]
 
 
-def _noise_of_gap_changes(moves: Sequence[float]) -> float:
+def _noise_of_gap_changes_nats(moves: Sequence[float]) -> float:
     # Where a result depends on the batch, many gaps do not move at all, and the noise is that of
     # those which do: answers part there.
     moved = sorted(move for move in moves if move > 0)
     return moved[int(_NOISE_SHARE * len(moved))] if moved else 0.0
 
 
-def top2_gap(position: ScoredPosition) -> float | None:
+def top2_gap_nats(position: ScoredPosition) -> float | None:
     """Return how much more probable the best token is than the second one, in nats; None if the
     server did not name both."""
     if len(position.top) < 2:
@@ -438,7 +444,9 @@ def top2_gap(position: ScoredPosition) -> float | None:
     return position.top[0][1] - position.top[1][1]
 
 
-def first_differing_top_tokens(a: ScoredText, b: ScoredText) -> tuple[int, Token, Token] | None:
+def first_differing_position_and_tokens(
+    a: ScoredText, b: ScoredText
+) -> tuple[int, Token, Token] | None:
     """Return the first position at which the most probable tokens differ, and these tokens; None if
     there is none."""
     for place, (x, y) in enumerate(zip(a.positions, b.positions, strict=False)):

@@ -63,12 +63,12 @@ class TextSet:
 def shipped_text_set() -> TextSet:
     """Return the texts of the package: short ones of about 256 to 512 tokens, and two long ones."""
     short = list(map(_shipped_text, sorted(DIRECTORY.glob("*.txt"))))
-    long = [_make_long_text(short, name) for name in _LONG_ENDS]
+    long = [_join_into_long_text(short, name) for name in _LONG_ENDS]
     return TextSet(NAME, VERSION, (*short, *long))
 
 
 @cache
-def shipped_contents() -> tuple[str, ...]:
+def shipped_short_contents() -> tuple[str, ...]:
     """Return the short texts of the package without their names. Texts of one kind stand apart from
     each other: the first of each kind comes first, then the second of each, and so on."""
     seen: Counter[str] = Counter()
@@ -84,19 +84,19 @@ def _shipped_text(path: Path) -> Text:
     return Text(path.stem, path.stem.partition("-")[0], path.read_text(encoding="utf-8").rstrip())
 
 
-def _make_long_text(short: list[Text], end: str) -> Text:
-    """Return a long text: the short texts one after the other, and `end` as its scored part. `end`
-    is not among those before it, so that it cannot be copied."""
-    others = [text.content for text in short if text.name != end]
-    if end != _LONG_ENDS[0]:
+def _join_into_long_text(short: list[Text], end_name: str) -> Text:
+    """Return a long text: the short texts one after the other, and `end_name` as its scored part.
+    `end_name` is not among those before it, so that it cannot be copied."""
+    others = [text.content for text in short if text.name != end_name]
+    if end_name != _LONG_ENDS[0]:
         others.reverse()
-    scored = next(text.content for text in short if text.name == end)
-    return Text(f"long-{end}", "long", scored, _BETWEEN.join(others) + _BETWEEN)
+    scored = next(text.content for text in short if text.name == end_name)
+    return Text(f"long-{end_name}", "long", scored, _BETWEEN.join(others) + _BETWEEN)
 
 
 def read_own_texts(path: str | Path) -> TextSet:
-    """Return the user's own texts, from a file with one JSON object per line. The version of the set
-    is the beginning of the file's hash. Raises InputError if the file has no usable texts."""
+    """Return the user's own texts, from a file with one JSON object per line. The version of the
+    set is the beginning of the file's hash. Raises InputError if the file has no usable texts."""
     path = Path(path)
     try:
         # a pipe would be waited for without end, and a device has no end

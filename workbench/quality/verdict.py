@@ -18,7 +18,7 @@ from statistics import fmean
 from workbench.model.counts import count_of
 from workbench.model.known_values import known_values
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.multiple_tests import holm_rejections
+from workbench.model.multiple_tests import rejected_by_holm_procedure
 from workbench.model.quality import (
     ANSWER_SCORE,
     BROKEN,
@@ -51,14 +51,13 @@ from workbench.quality.statistics import (
     LEVEL,
     SKEWED_LEVEL,
     count_forks,
+    count_further_texts_needed,
     count_scored_top_tokens,
-    count_texts_needed,
     earliest_fork_and_token_index,
-    first_differing_top_tokens,
-    gap_noise_under_load,
+    first_differing_position_and_tokens,
     have_same_tokens,
     is_mean_within_margin,
-    mean_interval,
+    mean_with_confidence_interval,
     p_value_of_more_forks,
     p_value_of_nonzero_mean,
     p_value_of_positive_mean,
@@ -66,7 +65,8 @@ from workbench.quality.statistics import (
     scored_text_problem,
     share_of_unscored_tokens,
     text_difference,
-    top2_gap_noise,
+    top2_gap_noise_nats,
+    top2_gap_noise_under_load_nats,
 )
 
 LEAST_TEXTS = 24  # with fewer, Student's t is not exact enough for values as skewed as divergences
@@ -90,14 +90,14 @@ class ScoredAnswers:
     b: Sequence[AnswerScore] = ()
     concurrency: int = 1
 
-    def score_triples(self) -> list[tuple[AnswerScore, AnswerScore | None, AnswerScore]]:
+    def paired_answer_scores(self) -> list[tuple[AnswerScore, AnswerScore | None, AnswerScore]]:
         """Return the scores of A, of A again and of B for each text whose answers both have one."""
-        a, again, b = map(_usable_scores, (self.a, self.again, self.b))
+        a, again, b = map(_scores_without_problem, (self.a, self.again, self.b))
         return [(one, again.get(name), b[name]) for name, one in a.items() if name in b]
 
     def mean_scores(self) -> AnswerScores | None:
         """Return how probable A finds the answers of both; None if none were scored."""
-        trios = self.score_triples()
+        trios = self.paired_answer_scores()
         if not trios:
             return None
         return AnswerScores(
@@ -109,7 +109,7 @@ class ScoredAnswers:
         )
 
 
-def _usable_scores(scores: Sequence[AnswerScore]) -> dict[str, AnswerScore]:
+def _scores_without_problem(scores: Sequence[AnswerScore]) -> dict[str, AnswerScore]:
     return {one.name: one for one in scores if not one.problem}
 
 
@@ -163,29 +163,30 @@ def compute_quality_result(
 
     `floors` are further measurements of A: in the same session, and after a restart. Per lane and
     concurrency, the one that differs most from A counts. `greedy_floor` has greedy answers of A
-    again, and `scored_answers` how probable A finds them all. `text_set` is (name, version). `pieces`
-    has the texts of the tokens of A and of B, as far as they are known; other tokens are shown by
-    their ids.
-    """
+    again, and `scored_answers` how probable A finds them all. `text_set` is (name, version).
+    `pieces` has the texts of the tokens of A and of B, as far as they are known; other tokens are
+    shown by their ids."""
     notes: list[str] = []
     refused = {proof.lane: proof for proof in proofs if not proof.usable}
-    a = _usable_scored_texts("A", a, refused, notes)
-    b = _usable_scored_texts("B", b, refused, notes)
-    again = [_usable_scored_texts("A again", texts, refused, notes) for texts in floors]
+    a = _keep_scored_texts_without_problem("A", a, refused, notes)
+    b = _keep_scored_texts_without_problem("B", b, refused, notes)
+    again = [
+        _keep_scored_texts_without_problem("A again", texts, refused, notes) for texts in floors
+    ]
     compared = _compare_scored_texts(a, b, again, notes)
     if _are_tokens_incomparable(a, b, greedy_a, greedy_b):
         notes.append("A and B have other tokens, so where their answers part is not known")
         greedy_b = ()
-    alone = max((top2_gap_noise(a, texts) for texts in again), default=0.0)
-    noise = max(alone, gap_noise_under_load(greedy_a, greedy_floor))
+    alone = max((top2_gap_noise_nats(a, texts) for texts in again), default=0.0)
+    noise = max(alone, top2_gap_noise_under_load_nats(greedy_a, greedy_floor))
     forks = count_forks(greedy_a, greedy_b, noise)
     forks_floor = count_forks(greedy_a, greedy_floor, noise)
-    _add_unscored_notes(scored_answers, notes)
-    measures, more = compute_measures_and_missing_texts(
+    _add_notes_about_unscored_answers(scored_answers, notes)
+    measures, more = compute_measures_and_texts_needed(
         compared, forks, forks_floor, margins, scored_answers
     )
     everything = [text for part in compared for text in part.texts]
-    broken = list(chain.from_iterable(map(_texts_beyond_broken_limit, compared)))
+    broken = list(chain.from_iterable(map(_texts_that_show_damage, compared)))
     verdict = combine_verdicts(measures)
     if broken or _measure_of_broken_answers(measures):
         verdict = BROKEN
@@ -194,7 +195,7 @@ def compute_quality_result(
     summary = _summary_sentence(
         verdict, measures, forks, forks_floor, more, broken, len(everything)
     )
-    refusals = list(map(_refusal_text, refused.values()))
+    refusals = list(map(_unusable_instrument_text, refused.values()))
     if verdict == NOT_MEASURED:
         why = next(chain(refusals, notes), "there is no text that both scored")
         summary = f"{NOT_MEASURED}: {why}"
@@ -229,11 +230,11 @@ def compute_quality_result(
     )
 
 
-def _refusal_text(proof: InstrumentProof) -> str:
+def _unusable_instrument_text(proof: InstrumentProof) -> str:
     return f"instrument not usable, {proof.lane} of {proof.side}: {proof.why_unusable}"
 
 
-def _usable_scored_texts(
+def _keep_scored_texts_without_problem(
     side: str, texts: Sequence[ScoredText], refused: Mapping[str, object], notes: list[str]
 ) -> list[ScoredText]:
     """Return the texts that can be used, and note why others cannot, each reason once."""
@@ -248,11 +249,11 @@ def _usable_scored_texts(
         else:
             good.append(text)
     for problem, names in reasons.items():
-        notes.append(f"{side} left out {_count_and_names_text(names)}: {problem}")
+        notes.append(f"{side} left out {_text_count_with_names(names)}: {problem}")
     return good
 
 
-def _count_and_names_text(names: Sequence[str]) -> str:
+def _text_count_with_names(names: Sequence[str]) -> str:
     shown = ", ".join(dict.fromkeys(names[:_MOST_NOTED]))
     if len(names) > _MOST_NOTED:
         shown += f" and {len(names) - _MOST_NOTED} more"
@@ -283,9 +284,9 @@ def _compare_scored_texts(
         else:
             pairs.setdefault((text.lane, text.concurrency), []).append((text, other))
     if missing and others:  # if B scored nothing, the reason is said elsewhere
-        notes.append(f"B did not score {_count_and_names_text(missing)}")
+        notes.append(f"B did not score {_text_count_with_names(missing)}")
     if recut:
-        notes.append(f"A and B cut {_count_and_names_text(recut)} into different tokens")
+        notes.append(f"A and B cut {_text_count_with_names(recut)} into different tokens")
     return [_compare_pairs_with_floors(found, again) for found in pairs.values()]
 
 
@@ -376,7 +377,7 @@ def _mean_text_difference(found: Sequence[TextDifference]) -> TextDifference:
 
 
 def _mean_kl(floor: Mapping[str, TextDifference]) -> float:
-    return mean_interval([text.kl for text in floor.values()]).value
+    return mean_with_confidence_interval([text.kl for text in floor.values()]).value
 
 
 # -- measures --------------------------------------------------------------------------------------
@@ -393,7 +394,7 @@ class _Tested:
     weight: float = 1.0
 
 
-def compute_measures_and_missing_texts(
+def compute_measures_and_texts_needed(
     compared: Sequence[Compared],
     forks: ForkCount | None,
     forks_floor: ForkCount | None,
@@ -401,44 +402,46 @@ def compute_measures_and_missing_texts(
     answers: ScoredAnswers = _NO_ANSWERS,
 ) -> tuple[tuple[QualityMeasure, ...], int | None]:
     """Return the measures with their verdicts, and how many more texts would probably decide all of
-    them (0 if all are decided, None if too many). With fewer than LEAST_TEXTS texts it is the number
-    that a first test lacks. `forks` counts where greedy answers of A and B part, `forks_floor` where
-    two answers of A do; None if this was not measured."""
+    them (0 if all are decided, None if too many). With fewer than LEAST_TEXTS texts it is the
+    number that a first test lacks. `forks` counts where greedy answers of A and B part,
+    `forks_floor` where two answers of A do; None if this was not measured."""
     # The two long texts are scored in another way than the short ones, and are too few for a test.
     enough = any(len(part.texts) >= LEAST_TEXTS for part in compared)
     tested: list[_Tested] = []
     for part in compared:
-        of_part = _tested_measures_of_part(part, margins)
+        of_part = _test_text_measures(part, margins)
         if enough and len(part.texts) < LEAST_TEXTS:
-            of_part = list(map(_without_test, of_part))
+            of_part = list(map(_as_untested_measure, of_part))
         tested += of_part
     of_answers = []
     if forks is not None:
         of_answers.append(_fork_measure(forks, forks_floor))
-    if answers.score_triples():
+    if answers.paired_answer_scores():
         of_answers.append(_test_answer_scores(answers))
     # Two measures of the same answers count as one, so that scores of texts find as much as without.
     sharing = sum(one.p is not None for one in of_answers)
     tested += [replace(one, weight=1 / max(1, sharing)) for one in of_answers]
-    stands = holm_rejections([one.p for one in tested], 1 - LEVEL, [one.weight for one in tested])
+    stands = rejected_by_holm_procedure(
+        [one.p for one in tested], 1 - LEVEL, [one.weight for one in tested]
+    )
     measures = []
     needed: list[int | None] = []
     for one, found in zip(tested, stands, strict=True):
         verdict = _verdict_of_measure(one, found)
         measures.append(replace(one.measure, verdict=verdict))
         if verdict == NOT_DECIDED:
-            needed.append(_count_missing_texts(one))
+            needed.append(_count_further_texts_needed(one))
     if None in needed:
         return tuple(measures), None
     return tuple(measures), max(known_values(needed), default=0)
 
 
-def _interval_of(values: Sequence[float], level: float = LEVEL) -> Interval | None:
+def _mean_with_interval_or_none(values: Sequence[float], level: float = LEVEL) -> Interval | None:
     """Return the mean of `values` with its interval; None without values."""
-    return mean_interval(values, level) if values else None
+    return mean_with_confidence_interval(values, level) if values else None
 
 
-def _tested_measures_of_part(part: Compared, margins: Margins) -> list[_Tested]:
+def _test_text_measures(part: Compared, margins: Margins) -> list[_Tested]:
     lane, concurrency = part.lane_and_concurrency
 
     def measure_of_field(
@@ -449,8 +452,8 @@ def _tested_measures_of_part(part: Compared, margins: Margins) -> list[_Tested]:
     ) -> QualityMeasure:
         return QualityMeasure(
             name=name,
-            value=mean_interval(list(map(pick, part.texts)), level),
-            floor=_interval_of(list(map(pick, part.floor.values())), level),
+            value=mean_with_confidence_interval(list(map(pick, part.texts)), level),
+            floor=_mean_with_interval_or_none(list(map(pick, part.floor.values())), level),
             margin=margin,
             texts=len(part.texts),
             lane=lane,
@@ -462,7 +465,7 @@ def _tested_measures_of_part(part: Compared, margins: Margins) -> list[_Tested]:
     # Without a floor, noise cannot be told from a difference, so nothing is tested.
     excess = tuple(t.kl - part.floor[t.name].kl for t in part.texts if t.name in part.floor)
     if excess:
-        kl = replace(kl, excess=_interval_of(excess, SKEWED_LEVEL))
+        kl = replace(kl, excess=_mean_with_interval_or_none(excess, SKEWED_LEVEL))
         tested_kl = _Tested(kl, p_value_of_positive_mean(excess), excess)
     ln_ppl = tuple(text.ln_ppl for text in part.texts)
     of_ln_ppl = measure_of_field(LN_PPL, lambda text: text.ln_ppl, LEVEL, margins.ln_ppl)
@@ -473,7 +476,7 @@ def _tested_measures_of_part(part: Compared, margins: Margins) -> list[_Tested]:
     ]
 
 
-def _without_test(tested: _Tested) -> _Tested:
+def _as_untested_measure(tested: _Tested) -> _Tested:
     """Return the measure without its test."""
     return _Tested(replace(tested.measure, margin=None))
 
@@ -492,9 +495,9 @@ def _fork_measure(forks: ForkCount, floor: ForkCount | None) -> _Tested:
 
 
 def _test_answer_scores(answers: ScoredAnswers) -> _Tested:
-    """Return by how much less or more probable A finds the answers of B than its own. Those are both
-    of its own, if it wrote twice: which of two equal ones was written first says nothing."""
-    trios = answers.score_triples()
+    """Return by how much less or more probable A finds the answers of B than its own. Those are
+    both of its own, if it wrote twice: which of two equal ones was written first says nothing."""
+    trios = answers.paired_answer_scores()
     changes, floor = [], []
     for a, again, b in trios:
         own = [a.logprob]
@@ -504,8 +507,8 @@ def _test_answer_scores(answers: ScoredAnswers) -> _Tested:
         changes.append(b.logprob - fmean(own))
     shown = QualityMeasure(
         name=ANSWER_SCORE,
-        value=mean_interval(changes),
-        floor=_interval_of(floor),
+        value=mean_with_confidence_interval(changes),
+        floor=_mean_with_interval_or_none(floor),
         texts=len(trios),
         lane="greedy",
         concurrency=answers.concurrency,
@@ -514,8 +517,8 @@ def _test_answer_scores(answers: ScoredAnswers) -> _Tested:
 
 
 def _measure_of_broken_answers(measures: Sequence[QualityMeasure]) -> QualityMeasure | None:
-    """Return the measure of the answers under A if it shows that the answers of B are not those of a
-    model that works. None if it does not."""
+    """Return the measure of the answers under A if it shows that the answers of B are not those of
+    a model that works. None if it does not."""
     for one in _differing_measures(measures, ANSWER_SCORE):
         high = one.value.high
         if high is not None and high <= -BROKEN_ANSWERS:
@@ -523,7 +526,7 @@ def _measure_of_broken_answers(measures: Sequence[QualityMeasure]) -> QualityMea
     return None
 
 
-def _add_unscored_notes(answers: ScoredAnswers, notes: list[str]) -> None:
+def _add_notes_about_unscored_answers(answers: ScoredAnswers, notes: list[str]) -> None:
     """Note which answers A could not score, each reason once."""
     reasons: dict[str, list[str]] = {}
     for one in (*answers.a, *answers.b):
@@ -531,7 +534,7 @@ def _add_unscored_notes(answers: ScoredAnswers, notes: list[str]) -> None:
             reasons.setdefault(one.problem, []).append(one.name)
     for problem, names in reasons.items():
         found = list(dict.fromkeys(names))
-        notes.append(f"A did not score the answers to {_count_and_names_text(found)}: {problem}")
+        notes.append(f"A did not score the answers to {_text_count_with_names(found)}: {problem}")
 
 
 def _verdict_of_measure(tested: _Tested, is_significant: bool) -> str:
@@ -545,11 +548,11 @@ def _verdict_of_measure(tested: _Tested, is_significant: bool) -> str:
     return DIFFERS if is_significant else NOT_DECIDED
 
 
-def _count_missing_texts(tested: _Tested) -> int | None:
+def _count_further_texts_needed(tested: _Tested) -> int | None:
     few = LEAST_TEXTS - len(tested.excess)
     if few > 0 or tested.measure.margin is None:
         return max(few, 1)
-    return count_texts_needed(tested.excess, tested.measure.margin)
+    return count_further_texts_needed(tested.excess, tested.measure.margin)
 
 
 def combine_verdicts(measures: Sequence[QualityMeasure]) -> str:
@@ -561,7 +564,7 @@ def combine_verdicts(measures: Sequence[QualityMeasure]) -> str:
     return NOT_DECIDED if measures else NOT_MEASURED
 
 
-def _texts_beyond_broken_limit(part: Compared) -> list[TextDifference]:
+def _texts_that_show_damage(part: Compared) -> list[TextDifference]:
     """Return the texts that B does not answer like a model that works. One text is enough: damage
     may begin with the second turn of a chat, or with a long context."""
     broken = []
@@ -584,7 +587,7 @@ def _worst_text(
         return None
     found = max(texts, key=lambda text: text.kl)
     x, y = _texts_by_key(a)[found.key], _texts_by_key(b)[found.key]
-    parted = first_differing_top_tokens(x, y)
+    parted = first_differing_position_and_tokens(x, y)
     if parted is None:
         return WorstText(found.name, found.kind, found.kl)
     place, of_a, of_b = parted
@@ -603,10 +606,10 @@ def _worst_text(
 def _forked_answer(
     a: Sequence[GreedyAnswer],
     b: Sequence[GreedyAnswer],
-    noise: float,
+    noise_nats: float,
     pieces: tuple[TokenTexts, TokenTexts],
 ) -> ForkedAnswer | None:
-    found = earliest_fork_and_token_index(a, b, noise)
+    found = earliest_fork_and_token_index(a, b, noise_nats)
     if found is None:
         return None
     x, y, place = found
@@ -667,7 +670,7 @@ def _broken_texts_sentence(
         )
     senseless = _measure_of_broken_answers(measures)
     if senseless is not None:
-        parts.append(f"A finds what it writes {_less_probable_text(senseless)}")
+        parts.append(f"A finds what it writes {_probability_difference_text(senseless)}")
     return "; ".join(parts)
 
 
@@ -676,27 +679,29 @@ def _difference_sentence(
 ) -> str:
     parts = []
     if kls := _differing_measures(measures, KL) or _measures_with_name(measures, KL):
-        parts.append(f"KLD >= {format_with_half_width(max(kls, key=lambda one: one.value.value))}")
+        parts.append(
+            f"KLD >= {format_value_with_half_width(max(kls, key=lambda one: one.value.value))}"
+        )
     if moved := _differing_measures(measures, LN_PPL):
         largest = max(moved, key=lambda one: abs(one.value.value))
-        parts.append(f"ln perplexity {format_with_half_width(largest, sign='+')}")
+        parts.append(f"ln perplexity {format_value_with_half_width(largest, sign='+')}")
     if forks is not None:
         rate = f"{_fork_rate_text(forks)} forks per 1,000 tokens"
         if forks_floor is not None:
             rate += f" (floor {_fork_rate_text(forks_floor)})"
         parts.append(rate)
     for one in _differing_measures(measures, ANSWER_SCORE):
-        parts.append(f"A finds what it writes {_less_probable_text(one)}")
+        parts.append(f"A finds what it writes {_probability_difference_text(one)}")
     return ", ".join(parts)
 
 
-def _less_probable_text(measure: QualityMeasure) -> str:
+def _probability_difference_text(measure: QualityMeasure) -> str:
     """Return how much less probable A finds the answers of B, such as "less probable than its own
     answers by 0.52 ± 0.10 nats per token"."""
     value, word = measure.value, "more"
     if value.value < 0:
         value, word = value.negated, "less"
-    by = format_with_half_width(replace(measure, value=value))
+    by = format_value_with_half_width(replace(measure, value=value))
     return f"{word} probable than its own answers by {by} nats per token"
 
 
@@ -705,7 +710,7 @@ def _fork_rate_text(forks: ForkCount) -> str:
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
-def format_with_half_width(measure: QualityMeasure, sign: str = "") -> str:
+def format_value_with_half_width(measure: QualityMeasure, sign: str = "") -> str:
     """Return the value of a measure with the half width of its interval, for example "0.035 ±
     0.003". The half width has one digit, or two if it begins with 1."""
     value = measure.value

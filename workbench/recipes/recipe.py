@@ -166,7 +166,7 @@ def drop_values_unfit_for_preset(recipe: Recipe, notes: Notes) -> Recipe:
         notes.variables = {
             name: text
             for name, text in notes.variables.items()
-            if plan.contains_text(f"${{{name}}}")
+            if plan.contains_fillable_text(f"${{{name}}}")
         }
     return replace(
         recipe,

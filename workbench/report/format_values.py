@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from workbench.model.bench import BenchSummary, format_half_width
-from workbench.model.metrics import decimals_of
+from workbench.model.metrics import decimals_of_metric
 from workbench.model.untrusted_text import clean_text
 
 NA = "n/a"
@@ -50,7 +50,7 @@ def _digits_of_number(value: float, decimals: int | None) -> int:
 
 def format_metric_value(name: str, value: float | None, unit: str = "") -> str:
     """Return a value of a metric of the table, such as "ttft_ms.p50", with the metric's decimals."""
-    return number_text(value, unit, decimals_of(name))
+    return number_text(value, unit, decimals_of_metric(name))
 
 
 def metric_text(summary: BenchSummary, name: str, unit: str = "") -> str:

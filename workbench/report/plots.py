@@ -172,7 +172,7 @@ def sweep_plots(swept: Sweep) -> list[PlotBlock]:
         return []
     axis, x_of, names = _x_axis_positions_and_ticks(swept, done)
     knee = find_knee_point(swept)
-    marks = [(x_of[point.label], swept.what_it_finds) for point in done if point is knee]
+    marks = [(x_of[point.label], swept.searched_result_name) for point in done if point is knee]
     plots = _operating_map_plots(swept)
     for unit, lines in _SWEEP_PLOTS:
         series = []
@@ -208,7 +208,7 @@ def _operating_map_plots(swept: Sweep) -> list[PlotBlock]:
     found = operating_map_from_sweep(swept)
     if found is None or len(found.points) < 2:
         return []
-    who = swept.kind_details.counts
+    who = swept.sweep_kind.counts
     most = max(point.user_tok_s for point in found.points)
     axis = svg.SvgAxis(f"tok/s per {who}", 0.0, most * 1.05)
     marks = []

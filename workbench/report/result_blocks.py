@@ -22,7 +22,7 @@ from workbench.model.bench import (
 from workbench.model.bench_cli_options import bench_cli_options
 from workbench.model.conditions_table import condition_labels_and_texts
 from workbench.model.counts import count_of
-from workbench.model.distribution import COMPARED_PERCENTILES, PERCENTILES, part_title
+from workbench.model.distribution import COMPARED_PERCENTILES, PERCENTILES, distribution_part_title
 from workbench.model.loopback import is_loopback
 from workbench.model.metrics import (
     ENERGY,
@@ -35,7 +35,7 @@ from workbench.model.metrics import (
     SummaryMetric,
     metric_value,
     metrics_of_group,
-    narrow_table_metrics,
+    names_of_narrow_table_metrics,
     short_title,
 )
 from workbench.model.secrets import SERVER_KEY_VARIABLE
@@ -81,7 +81,7 @@ DEFINITIONS = (
     "Goodput: requests, and their output tokens, per second in the steady window that kept all limits "
     "of the SLO. A failed request keeps no limit.",
     "Tokens are the server's own usage. Percentiles interpolate linearly. "
-    + " ".join(f"{each.least_values_text}, and is n/a with fewer." for each in _NEED_MANY),
+    + " ".join(f"{each.least_values_sentence}, and is n/a with fewer." for each in _NEED_MANY),
 )
 _SPEC_FIELDS_NOT_LISTED = {
     "url",
@@ -252,7 +252,7 @@ def latency_blocks(summary: BenchSummary) -> list[Block]:
     needs = []
     for percentile in _NEED_MANY:
         if None in [summary.latency_ms(name, percentile.name) for name in measured]:
-            needs.append(f"{percentile.least_values_text}.")
+            needs.append(f"{percentile.least_values_sentence}.")
     if needs:
         blocks.append(TextBlock(" ".join(needs)))
     chunk = summary.tokens_per_chunk
@@ -270,7 +270,7 @@ def _latency_table(summary: BenchSummary) -> Table:
         elif not metric.optional:
             reason = summary.absent.get(metric.name, "not measured")
             rows.append((f"{metric.title}: {NA} ({reason})", *[""] * len(PARTS)))
-    head = ("ms", *map(part_title, PARTS))
+    head = ("ms", *map(distribution_part_title, PARTS))
     numeric = frozenset(range(1, len(head)))
     importance = tuple(int(name == "min") for name in head)
     return Table(head, tuple(rows), numeric, importance=importance)
@@ -468,7 +468,7 @@ def _note_blocks(result: BenchResult) -> list[Block]:
 
 def overview_table(results: Sequence[BenchResult]) -> Table:
     """Return a table with one row for each result."""
-    metrics, rows = narrow_table_metrics(), []
+    metrics, rows = names_of_narrow_table_metrics(), []
     for result in results:
         summary, imported = result.summary, result.conditions.imported
         number, streams, state = f"#{result.id}", NA, "ok"

@@ -12,7 +12,7 @@ from workbench.model.counts import count_of
 from workbench.model.experiment import Arm, Experiment, ExperimentRun, RunState
 from workbench.model.known_values import known_values
 from workbench.model.metrics import metric_title, short_title
-from workbench.model.settings import label_with_gpu, stored_setting_text
+from workbench.model.settings import format_stored_setting_value, label_with_gpu
 from workbench.model.sweep import UNFINISHED, PointState, Sweep, SweepPoint
 from workbench.model.tune import TUNE
 from workbench.report import plots
@@ -110,7 +110,7 @@ def _difference_row(difference: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _gpu_setting_text(name: str, value: Any) -> str:
-    return NA if value is None else stored_setting_text(name, value)
+    return NA if value is None else format_stored_setting_value(name, value)
 
 
 def quality_line_block(comparison: Comparison) -> list[Block]:
@@ -320,7 +320,7 @@ def _design_rows(experiment: Experiment) -> tuple[tuple[str, str], ...]:
         matched = f"matched within {spec.match_temperature_c:g} °C"
     rows = [
         ("metric chosen beforehand", metric_title(spec.metric)),
-        ("pairs", f"{pairs}, in {experiment.order_text}"),
+        ("pairs", f"{pairs}, in {experiment.side_order_text}"),
         ("unit", "one run: requests of a run share the engine's state"),
         ("restarts", restarts),
         ("smallest difference that could be shown", number_text(experiment.smallest_pct, "%")),
@@ -402,7 +402,7 @@ def sweep_finding_blocks(sweep: Sweep) -> list[Block]:
     if sweep.quality:
         blocks.append(TextBlock(sweep.quality, lead=True, mark="warning"))
     text = sweep.knee_text
-    if sweep.what_it_finds == "capacity":
+    if sweep.searched_result_name == "capacity":
         text = f"Capacity: {text}"
     elif (knee := plots.find_knee_point(sweep)) is not None:
         text = f"Knee at {knee.label}: {text.removeprefix(f'{knee.label}: ')}"
@@ -426,7 +426,7 @@ def sweep_note_blocks(sweep: Sweep) -> list[Block]:
     blocks = bulleted_list(sweep.notes)
     if sweep.experiment_id is not None or sweep.confirmed is not None:
         blocks.append(TextBlock(_confirmation_sentence(sweep)))
-    elif sweep.kind_details.starts_servers:
+    elif sweep.sweep_kind.starts_servers:
         text = "One screening run each: differences between points are not confirmed."
         blocks.append(TextBlock(text))
     return blocks
@@ -457,7 +457,7 @@ def points_table(sweep: Sweep) -> Table:
     for index, point in enumerate(sweep.points):
         label, *cells = _point_row(point, columns, judged)
         if index == sweep.knee:
-            label += f" ({sweep.what_it_finds})"
+            label += f" ({sweep.searched_result_name})"
         rows.append((label, *cells))
         marks.append(_point_mark(sweep, index))
     head = (sweep.name, *map(short_title, columns.values()), *judged.values(), "results", "state")
@@ -492,7 +492,7 @@ def _point_columns(sweep: Sweep) -> dict[str, str]:
         is_measured = any(getattr(point, name) is not None for point in done)
         if is_measured or name == "tok_s":
             shown.append(name)
-    if sweep.kind_details.varies_load:
+    if sweep.sweep_kind.varies_load:
         shown.sort(key=(*_OF_LOAD, *shown).index)
     return {name: _POINT_METRICS[name] for name in shown}
 

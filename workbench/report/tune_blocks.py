@@ -25,9 +25,9 @@ from workbench.model.tune_standings import (
     START_ENTRY,
     Entry,
     Standing,
-    broken_limit,
-    changes_text,
     expand_block_label,
+    format_entry_for_people,
+    limit_broken_by_point,
     limit_broken_by_start,
     parse_point_label,
     rank_configurations,
@@ -166,7 +166,7 @@ def race_table(sweep: Sweep) -> Table:
     for one in found:
         name, gain = "start preset", ""
         if one.entry != START_ENTRY:
-            name = changes_text(one.entry)
+            name = format_entry_for_people(one.entry)
             if one.gain is not None:
                 gain = change_text(100 * math.expm1(one.gain))
         values = [_metric_value_text(goal.metric, value) for value in one.values]
@@ -187,7 +187,7 @@ def final_experiment_blocks(sweep: Sweep, final: Experiment | None) -> list[Bloc
         if sweep.experiment_id is None:
             return []
         return [Heading("Final"), TextBlock(f"experiment {sweep.experiment_id}")]
-    best = changes_text(final.spec.b.words)
+    best = format_entry_for_people(final.spec.b.words)
     blocks: list[Block] = [Heading(f"Final: {best} against the start preset")]
     pairs = f"{final.completed_pairs} of {count_of(final.spec.pairs, 'pair')}"
     done = f"{pairs} (experiment {final.id})"
@@ -224,7 +224,7 @@ def _leading_entry(sweep: Sweep, found: Sequence[Standing]) -> Entry | None:
 def _race_state_text(sweep: Sweep, standing: Standing, leader: Entry | None) -> str:
     point = standing.newest_point
     if standing.entry == START_ENTRY:
-        broken = next(filter(None, map(broken_limit, standing.points)), "")
+        broken = next(filter(None, map(limit_broken_by_point, standing.points)), "")
         if broken:
             return f"breaks a limit: {broken}"
     if point.state == PointState.SKIPPED and point.error == sweep.error:
@@ -236,7 +236,7 @@ def _race_state_text(sweep: Sweep, standing: Standing, leader: Entry | None) -> 
         return f"leads, {state}" if standing.entry == leader else state
     if standing.entry == leader:
         return _leader_state_text(sweep)
-    left = f"{parse_point_label(point.label)[0]}: {changes_text(standing.entry)}: "
+    left = f"{parse_point_label(point.label)[0]}: {format_entry_for_people(standing.entry)}: "
     why = next((note for note in reversed(sweep.notes) if note.startswith(left)), "")
     if "; " in why:
         return why.rpartition("; ")[2]
@@ -261,7 +261,9 @@ def _standing_mark(standing: Standing, leader: Entry | None) -> str:
         return "warning"
     if standing.entry == leader:
         return "good"
-    if standing.newest_point.state == PointState.FAILED or broken_limit(standing.newest_point):
+    if standing.newest_point.state == PointState.FAILED or limit_broken_by_point(
+        standing.newest_point
+    ):
         return "bad"
     if standing.gain is None or standing.newest_point.error:
         return "dim"

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from xml.sax.saxutils import escape, quoteattr
 
-from workbench.model.change_points import change_points
 from workbench.model.counts import count_of
+from workbench.model.change_points import find_change_points
 from workbench.model.untrusted_text import clean_text
 from workbench.model.watch import ALARM, ANSWERS, FAILED, START, Loss, Night, NightEntry
 from workbench.report.blocks import (
@@ -40,7 +40,7 @@ def night_blocks(night: Night, earlier: Sequence[Night] = ()) -> list[Block]:
     """Return what a night has found: one line for each watch, then what the engines chose
     differently, and the speeds of the nights before."""
     blocks = simulated_alert(any(entry.simulated for entry in night.entries))
-    alarms = len(night.entries_with_alarm)
+    alarms = len(night.alarm_entries)
     lead, mark = "no alarm", ""
     if alarms:
         lead, mark = count_of(alarms, "alarm"), "bad"
@@ -169,7 +169,7 @@ def _change_text_by_index(series_name: str, newest_first: Sequence[float]) -> di
     """Return {index of a night: text} for the change points of a series, such as "machine −3.0 %".
     Each is at the index of its first night."""
     last = len(newest_first) - 1
-    found = change_points(newest_first[::-1])
+    found = find_change_points(newest_first[::-1])
     return {last - one.index: f"{series_name} {one.change_pct:+.1f} %" for one in found}
 
 
@@ -212,7 +212,7 @@ def night_junit_xml(night: Night) -> str:
     return (
         '<?xml version="1.0" encoding="UTF-8"?>\n'
         f'<testsuite name="workbench watch" tests="{len(night.entries)}" '
-        f'failures="{len(night.entries_with_alarm)}" errors="{failed}" time="{night.took_s:.1f}">\n'
+        f'failures="{len(night.alarm_entries)}" errors="{failed}" time="{night.took_s:.1f}">\n'
         f"{cases}</testsuite>\n"
     )
 

@@ -18,7 +18,7 @@ from workbench.hosts.script_files import read_script
 from workbench.hosts.shell_scripts import parse_values_by_key, shell_argv
 from workbench.model.errors import HostError, InputError
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.model_copy import FILE, HUB, ModelCopy, list_some_names, size_text
+from workbench.model.model_copy import FILE, HUB, ModelCopy, format_first_names, size_text
 from workbench.model.untrusted_numbers import parse_whole_number
 from workbench.server.hub_cache import hub_cache_and_home_values, hub_cache_script
 from workbench.server.model_inventory import SearchPlaces, hash_files
@@ -72,7 +72,7 @@ def plan_shipment(copy: ModelCopy, target: str, *, follow_links: bool = False) -
     malicious copy could otherwise reach any file of the user."""
     if copy.outside and not follow_links:
         raise InputError(
-            f"{copy.path} has symbolic links that lead out of it: {list_some_names(copy.outside)}; "
+            f"{copy.path} has symbolic links that lead out of it: {format_first_names(copy.outside)}; "
             "nothing was copied",
             host=copy.host,
             next_step="check where the links lead; --follow-links copies the files there as files "
@@ -81,7 +81,7 @@ def plan_shipment(copy: ModelCopy, target: str, *, follow_links: bool = False) -
     if copy.control_characters:
         raise InputError(
             f"{copy.path} has names with control characters, such as a newline: "
-            f"{list_some_names(copy.control_characters)}; nothing was copied",
+            f"{format_first_names(copy.control_characters)}; nothing was copied",
             host=copy.host,
             next_step=f"rename or remove these files on {copy.host}, then copy again",
         )
@@ -90,7 +90,7 @@ def plan_shipment(copy: ModelCopy, target: str, *, follow_links: bool = False) -
     outside = [name for name in names if not name or {"", ".", ".."}.intersection(name.split("/"))]
     if outside:
         raise InputError(
-            f"{copy.path} has names that lead out of the model's directory: {list_some_names(outside)}; "
+            f"{copy.path} has names that lead out of the model's directory: {format_first_names(outside)}; "
             "nothing was copied",
             host=copy.host,
             next_step=f"check the files of the model on {copy.host}: their names must not contain "
@@ -164,7 +164,7 @@ async def find_remaining_files(
     different = [name for name in have if name not in same]
     if different and not may_replace:
         raise InputError(
-            f"{target.name} has different files at {shipment.target}: {list_some_names(different)}; "
+            f"{target.name} has different files at {shipment.target}: {format_first_names(different)}; "
             "nothing was copied",
             host=target.name,
             next_step="use --replace to replace these files, or copy to another directory with "
@@ -246,7 +246,7 @@ async def put_files_in_place(
     staged = _parse_sizes(parse_values_by_key(done.out.splitlines())["staged"])
     if short := [name for name in names if staged.get(name) != shipment.sizes[name]]:
         raise HostError(
-            f"{list_some_names(short)} arrived incomplete",
+            f"{format_first_names(short)} arrived incomplete",
             host=target.name,
             next_step="run the same copy command again",
         )

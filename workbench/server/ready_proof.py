@@ -59,13 +59,13 @@ async def _ask_for_text(run: WatchedRun) -> readiness.ReadinessResult:
     assert run.engine is not None
     # with text_probe.py, see readiness.py
     await asyncio.to_thread(importlib.import_module, "workbench.model.answer_probe")
-    from workbench.model.answer_probe import why_weights_lack_language
+    from workbench.model.answer_probe import why_weights_may_lack_language
 
     answer = await readiness.check_readiness(
         (await run.connection()).ask,
         run.engine,
         first_timeout_s=FIRST_TIMEOUT_S,
-        nonsense_expected=why_weights_lack_language(run.record.plan),
+        nonsense_expected=why_weights_may_lack_language(run.record.plan),
     )
     run.unanswered = answer.reason
     return answer

@@ -433,7 +433,7 @@ class Session:
 
     async def _watch_other_workbenches(self) -> None:
         while True:
-            await asyncio.sleep(self.core.beat.seconds_to_next_beat(_OTHERS_LOOK_INTERVAL_S))
+            await asyncio.sleep(self.core.beat.seconds_to_beat_after_pause(_OTHERS_LOOK_INTERVAL_S))
             with suppress(WorkbenchError):  # a lost link shows in the state
                 await self._show_changes_of_other_workbenches()
 

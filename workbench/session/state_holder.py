@@ -75,9 +75,9 @@ class StateHolder:
         """Show a message to the user, with its secrets masked. `next_step` says what the user can
         do."""
         number = self._state.notice.number + 1 if self._state.notice else 1
-        from workbench.model.secrets import mask_text, seen_secrets
+        from workbench.model.secrets import mask_text, remembered_secrets
 
-        shown = mask_text(clean_text(text, lines=True), seen_secrets())
+        shown = mask_text(clean_text(text, lines=True), remembered_secrets())
         self.update(notice=Notice(number, level, shown, next_step))
 
     def notify_error(self, error: WorkbenchError) -> None:
@@ -99,10 +99,10 @@ class StateHolder:
         """Add an action and its outcome to the activity log, in the state and on disk. `command` is
         the command that a user could have run."""
         # not for the first frame, with what it imports
-        from workbench.model.secrets import mask_text, seen_secrets
+        from workbench.model.secrets import mask_text, remembered_secrets
         from workbench.store import activity_log
 
-        masked = (mask_text(clean_text(text), seen_secrets()) for text in (command, outcome))
+        masked = (mask_text(clean_text(text), remembered_secrets()) for text in (command, outcome))
         entry = Activity(time.time(), self.host.name, *masked)
         activity_log.append_entry(asdict(entry))
         self.update(activity=(*self._state.activity, entry)[-MAX_KEPT_ACTIVITY:])

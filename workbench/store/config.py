@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.model.errors import StoreError
 from workbench.model.findings import Finding, Level
-from workbench.model.untrusted_numbers import parse_error_text
+from workbench.model.untrusted_numbers import parser_error_message
 from workbench.store import paths
 from workbench.store.config_schema import Config, Remembered, check_config
 from workbench.store.text_files import read_user_text, write_atomic
@@ -115,7 +115,7 @@ class ConfigStore:
         except RecursionError:
             return Config(), (_unusable_finding("not valid TOML: nested too deeply", file),)
         except ValueError as error:
-            why = parse_error_text(error)
+            why = parser_error_message(error)
             return Config(), (_unusable_finding(f"not valid TOML: {why}", file),)
         return _validate_config(document, file, LineIndex(text))
 

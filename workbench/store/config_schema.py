@@ -131,7 +131,7 @@ def _check_header_text(value: Any, path: tuple[str, ...], problems: list[Problem
 def _threshold_checker(rule: AlertRule, default: AlertLimits) -> Kind:
     """Return a function that checks the thresholds of a rule. A threshold that is not set has its
     default."""
-    is_above = default.high_value_begins_alert
+    is_above = default.high_value_starts_alert
     kinds = {"for_s": number_checker(0, 86_400)}
     if rule.has_thresholds:
         measured = number_checker(0, 100 if rule.unit.startswith("%") else 1_000_000)
@@ -143,7 +143,7 @@ def _threshold_checker(rule: AlertRule, default: AlertLimits) -> Kind:
         if found is UNUSABLE:
             return UNUSABLE
         limits = replace(default, **found)
-        if limits.begin != limits.end and limits.high_value_begins_alert == is_above:
+        if limits.begin != limits.end and limits.high_value_starts_alert == is_above:
             return limits
         side = "above" if is_above else "below"
         text = f"begin ({limits.begin:g}) must be {side} end ({limits.end:g})"

@@ -7,7 +7,7 @@ import os
 import time
 import traceback
 
-from workbench.model.secrets import is_secret_name, mask_text, seen_secrets
+from workbench.model.secrets import is_secret_name, mask_text, remembered_secrets
 from workbench.model.untrusted_text import clean_text
 from workbench.store.paths import state_dir
 
@@ -61,4 +61,4 @@ def _mask_secrets(text: str) -> str:
         for name, value in os.environ.items()
         if is_secret_name(name) and len(value) > 3
     )
-    return mask_text(text, (*seen_secrets(), *own))
+    return mask_text(text, (*remembered_secrets(), *own))

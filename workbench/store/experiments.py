@@ -15,7 +15,7 @@ from typing import Any
 
 from workbench.model.errors import InputError, StoreError
 from workbench.model.experiment import Experiment
-from workbench.model.json_records import from_json, to_json, tuples_from_lists
+from workbench.model.json_records import field_values_with_tuples, from_json, to_json
 from workbench.model.secrets import mask_data
 from workbench.model.series_state import SeriesState
 from workbench.model.untrusted_text import clean_json
@@ -131,7 +131,7 @@ def _decode_experiment(number: int, form: int, text: str) -> Experiment:
         experiment = from_json(Experiment, {**data, "id": number})
         return replace(
             experiment,
-            spec=replace(experiment.spec, bench=tuples_from_lists(experiment.spec.bench)),
+            spec=replace(experiment.spec, bench=field_values_with_tuples(experiment.spec.bench)),
         )
     except (ValueError, TypeError) as error:
         raise StoreError(f"experiment {number} in the database is damaged: {error}") from error

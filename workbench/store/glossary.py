@@ -48,7 +48,7 @@ def _fill_in_percentiles(text: str) -> str:
         return text
     percentiles = PERCENTILES.values()
     titles = ", ".join(each.title for each in percentiles)
-    needs = ", ".join(each.least_values_text for each in percentiles if each.least_values)
+    needs = ", ".join(each.least_values_sentence for each in percentiles if each.least_values)
     return text.replace("{percentiles}", titles).replace("{needs}", needs)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.model.findings import Finding, Level
-from workbench.model.untrusted_numbers import parse_error_text
+from workbench.model.untrusted_numbers import parser_error_message
 
 MAX_BYTES = 256 * 1024
 MAX_DEPTH = 16
@@ -64,7 +64,7 @@ def parse_preset_text(text: str, file: str | None = None) -> dict[str, Any] | Fi
     except ValueError as error:
         found = _POSITION.match(str(error))
         if not found:
-            why = parse_error_text(error)
+            why = parser_error_message(error)
             return _file_finding("preset.bad-toml", f"not valid TOML: {why}", file)
         message = f"not valid TOML: {found[1]}, column {found[3]}"
         return _file_finding("preset.bad-toml", message, file, int(found[2]))

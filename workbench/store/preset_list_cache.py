@@ -16,7 +16,7 @@ from typing import Any
 
 from workbench import __version__
 from workbench.model.errors import StoreError
-from workbench.model.json_records import tuples_from_lists
+from workbench.model.json_records import field_values_with_tuples
 from workbench.store.text_files import read_stored_file, write_atomic
 
 Stamp = tuple[int, ...]
@@ -32,7 +32,7 @@ def read_cache(path: Path) -> dict[str, tuple[Stamp, dict[str, Any]]]:
         if head == _cache_head(body):
             entries = json.loads(body)
             return {
-                name: (tuple(stamp), tuples_from_lists(fields))
+                name: (tuple(stamp), field_values_with_tuples(fields))
                 for name, (stamp, fields) in entries.items()
             }
     return {}

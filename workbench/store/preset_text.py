@@ -13,7 +13,7 @@ from workbench.model.counts import count_of
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import PARALLEL_SIZES
 from workbench.model.run_options import PROCESS
-from workbench.model.settings import label_of, value_text_of
+from workbench.model.settings import format_setting_value, label_of
 
 if TYPE_CHECKING:
     from workbench.model.preset import (
@@ -59,7 +59,7 @@ class Section:
 def preset_sections(preset: Preset) -> list[Section]:
     """Return all contents of a preset except its id, title and summary, as titled sections of
     lines. Sections without lines are left out."""
-    fill_in = preset.fill_in_defaults
+    fill_in = preset.fill_in_variable_defaults
     sections = [
         Section("", tuple(_fact_lines(preset))),
         _plain_section("Settings", map(fill_in, _setting_texts(preset.flags, preset.env))),
@@ -100,7 +100,7 @@ def texts_about_flag(preset: Preset, name: str, aliases: Iterable[str] = ()) -> 
     texts: list[str] = []
     if value is not None:
         lines = _setting_texts({name: value}, {})
-        texts = [f"preset: {preset.fill_in_defaults(line)}" for line in lines]
+        texts = [f"preset: {preset.fill_in_variable_defaults(line)}" for line in lines]
     spellings = [f"--{name}", *(alias for alias in aliases if alias.startswith("--"))]
     if "-" in name or "_" in name:
         spellings += [name, name.replace("-", "_")]
@@ -121,12 +121,15 @@ def _fact_lines(preset: Preset) -> list[Line]:
     status = ", ".join(filter(None, (source.status, source.date)))
     facts = (
         ("engine", f"{engine.name} {engine.versions or ''}"),
-        ("program", shlex.join(map(preset.fill_in_defaults, engine.executable or ()))),
-        ("directory", preset.fill_in_defaults(engine.workdir or "")),
+        ("program", shlex.join(map(preset.fill_in_variable_defaults, engine.executable or ()))),
+        ("directory", preset.fill_in_variable_defaults(engine.workdir or "")),
         ("image", engine.image or ""),
         ("runs as", _launcher_text(preset)),
         ("files", open_files),
-        ("model", f"{preset.fill_in_defaults(preset.model.id)} {preset.model.quantization or ''}"),
+        (
+            "model",
+            f"{preset.fill_in_variable_defaults(preset.model.id)} {preset.model.quantization or ''}",
+        ),
         ("weights", _weights_text(preset)),
         ("limit", _speed_limit_text(preset)),
         ("hardware", _hardware_text(preset)),
@@ -247,7 +250,8 @@ def _variable_text(name: str, variable: Variable) -> str:
 
 def _gpu_settings_text(entry: GpuSettingsEntry) -> str:
     named = ", ".join(
-        f"{label_of(key)} {value_text_of(key, value)}" for key, value in entry.settings.items()
+        f"{label_of(key)} {format_setting_value(key, value)}"
+        for key, value in entry.settings.items()
     )
     return _with_reason(f"GPU {entry.gpu}: {named}", entry.reason)
 

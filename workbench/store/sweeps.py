@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from workbench.model.errors import InputError, StoreError
-from workbench.model.json_records import from_json, to_json, tuples_from_lists
+from workbench.model.json_records import field_values_with_tuples, from_json, to_json
 from workbench.model.series_state import SeriesState
 from workbench.model.sweep import PointState, Sweep, SweepKind, SweepPoint, SweepSpec
 from workbench.model.untrusted_text import clean_json
@@ -101,7 +101,9 @@ class SweepStore:
             raise StoreError(f"sweep {sweep_id} in {path} cannot be read: {error}") from None
         if sweep.spec is None:
             return sweep
-        return replace(sweep, spec=replace(sweep.spec, bench=tuples_from_lists(sweep.spec.bench)))
+        return replace(
+            sweep, spec=replace(sweep.spec, bench=field_values_with_tuples(sweep.spec.bench))
+        )
 
     def _lock(self, sweep_id: int) -> Path:
         return self.directory / f"{sweep_id}.lock"

@@ -206,9 +206,11 @@ def short_gpu_name(name: str) -> str:
 def setting_value_text(setting: str, value: object) -> str:
     """Return a setting's value as a text: "500 W", "210-1755 MHz", "on". `setting` is a key such as
     "gpu_clocks", or "gpu0.gpu_clocks" as in results."""
-    from workbench.model.settings import stored_setting_text  # takes a tenth of the first frame
+    from workbench.model.settings import (
+        format_stored_setting_value,  # takes a tenth of the first frame
+    )
 
-    return NA if value is None else stored_setting_text(setting, value)
+    return NA if value is None else format_stored_setting_value(setting, value)
 
 
 def setting_label(setting: str) -> str:

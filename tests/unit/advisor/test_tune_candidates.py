@@ -25,9 +25,9 @@ from workbench.model.tune import (
     TuneCandidate,
     TuneLimits,
     find_goal,
-    gpu_settings_from_assignments,
-    parse_limits,
-    plan_assignments_among,
+    gpu_settings_of_candidate,
+    parse_tune_limits,
+    plan_assignments_of_candidate,
 )
 
 
@@ -142,12 +142,12 @@ def test_a_failed_start_excludes_what_needs_more_memory() -> None:
 
 
 def test_limits_are_read_in_both_orders() -> None:
-    limits = parse_limits("ttft@p95<=500, tpot<=40@p95, power<=400, temp<=83, kld<=0.001")
+    limits = parse_tune_limits("ttft@p95<=500, tpot<=40@p95, power<=400, temp<=83, kld<=0.001")
     assert limits == TuneLimits("ttft<=500@p95, tpot<=40@p95", 400.0, 83.0, 0.001)
-    assert parse_limits("") == TuneLimits() and parse_limits("KLD <= 1e-3").kld == 0.001
+    assert parse_tune_limits("") == TuneLimits() and parse_tune_limits("KLD <= 1e-3").kld == 0.001
     for wrong in ("kld<=0", "kld<=much", "kld>=1", "kld<=11"):
         with pytest.raises(InputError, match="is not a limit on KLD"):
-            parse_limits(wrong)
+            parse_tune_limits(wrong)
     with pytest.raises(InputError, match="no goal smiles"):
         find_goal("smiles")
 
@@ -155,7 +155,7 @@ def test_limits_are_read_in_both_orders() -> None:
 def gpu_words(goal: str, limits: str = "", gpus: int = 1, **fields: object) -> list[str]:
     known = {"power_min_w": 150.0, "power_default_w": 600.0, "sm_max_mhz": 3090, **fields}
     infos = [GpuInfo(index=n, uuid=f"GPU-{n}", name="RTX", **known) for n in range(gpus)]  # type: ignore[arg-type]
-    found = gpu_setting_choices(infos, goal, parse_limits(limits))
+    found = gpu_setting_choices(infos, goal, parse_tune_limits(limits))
     return [" ".join(c.sets) if isinstance(c, TuneCandidate) else f"- {c.words}" for c in found]
 
 
@@ -171,9 +171,9 @@ def test_gpu_settings_are_tried_where_power_counts_and_never_memory_clocks() -> 
 
 def test_a_candidate_has_flags_of_the_plan_and_settings_of_the_gpus() -> None:
     sets = ("max-num-seqs=8", "gpu.power-limit=400")
-    assert plan_assignments_among(sets) == ("max-num-seqs=8",)
-    assert gpu_settings_from_assignments(sets) == GpuSettings(power_limit_w=400.0)
-    assert not gpu_settings_from_assignments(("max-num-seqs=8",))
+    assert plan_assignments_of_candidate(sets) == ("max-num-seqs=8",)
+    assert gpu_settings_of_candidate(sets) == GpuSettings(power_limit_w=400.0)
+    assert not gpu_settings_of_candidate(("max-num-seqs=8",))
 
 
 def test_a_kernel_that_the_gpu_cannot_run_is_left_out() -> None:

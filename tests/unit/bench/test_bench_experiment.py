@@ -20,7 +20,7 @@ from workbench.model.errors import InputError
 from workbench.model.experiment import Arm, Experiment, ExperimentRun, ExperimentSpec
 from workbench.model.quality import QualityResult
 from workbench.model.settings import GpuSettings
-from workbench.model.student_t import detectable_shift, t_power, t_quantile
+from workbench.model.student_t import detectable_shift_in_errors, t_power, t_quantile
 
 KNOB = Arm(sets=("knob=2",))
 
@@ -337,7 +337,9 @@ def test_measured_quality_of_other_settings_is_not_used() -> None:
 def test_no_difference_comes_with_the_smallest_that_would_have_been_seen() -> None:
     one = measured(wobble(4, 0.01, 1.001))
     assert one.verdict.startswith("no difference that 4 pairs can show: +0.1 % ± 1.6")
-    assert one.smallest_pct == pytest.approx(100 * detectable_shift(3) * 0.01 / 2, rel=0.02)
+    assert one.smallest_pct == pytest.approx(
+        100 * detectable_shift_in_errors(3) * 0.01 / 2, rel=0.02
+    )
     assert (
         f"with this spread, a difference of {one.smallest_pct:.1f} % or more would have been shown"
     ) in one.verdict
@@ -448,7 +450,7 @@ def test_without_a_difference_power_is_the_level(df: int, alpha: float) -> None:
 
 def test_the_smallest_difference_is_seen_four_times_in_five() -> None:
     for df in (1, 2, 4, 7, 30):
-        assert t_power(detectable_shift(df), df, 0.05) == pytest.approx(0.8, abs=1e-6)
+        assert t_power(detectable_shift_in_errors(df), df, 0.05) == pytest.approx(0.8, abs=1e-6)
 
 
 def test_a_metric_of_the_first_token_needs_answers_that_are_streamed() -> None:

@@ -18,10 +18,10 @@ from workbench.bench import prompt_length, runner
 from workbench.bench.real_text import RealText
 from workbench.bench.workload import Workload
 from workbench.model.bench import BenchSpec
-from workbench.quality.texts import shipped_contents
+from workbench.quality.texts import shipped_short_contents
 
 SPEC = BenchSpec("http://127.0.0.1:1", "m", salt="ab", input_tokens=128, content="text")
-WITH_TEXTS = replace(SPEC, texts=shipped_contents())
+WITH_TEXTS = replace(SPEC, texts=shipped_short_contents())
 
 
 def content(spec: BenchSpec, index: int = 0) -> str:
@@ -50,7 +50,7 @@ def test_a_prompt_longer_than_all_texts_goes_round() -> None:
 
 
 def test_the_texts_are_written_in_many_scripts_and_kinds() -> None:
-    first = "".join(shipped_contents()[:7])
+    first = "".join(shipped_short_contents()[:7])
     for sign in ("[\u4e00-\u9fff]", "[\u0600-\u06ff]", "[{]", "Assistant:", "[=]"):
         assert re.search(sign, first), "texts of one kind stand apart"
 
@@ -128,7 +128,7 @@ def test_the_prompts_of_a_run_have_the_asked_length(tokens: int, seed: int) -> N
     spec = replace(SPEC, input_tokens=tokens, requests=64, seed=seed)
     found = asyncio.run(prompt_length.measure_prompt_length(spec, _count))
     assert found is not None and abs(found.tokens - tokens) <= 0.02 * tokens
-    workload = Workload(replace(spec, prompt_words=found.words, texts=shipped_contents()))
+    workload = Workload(replace(spec, prompt_words=found.words, texts=shipped_short_contents()))
     sent = [asyncio.run(_count(workload.prompt_fields(i, warmup=False))) for i in range(64)]
     assert abs(sum(n or 0 for n in sent) / 64 - tokens) <= 0.02 * tokens
 

@@ -33,7 +33,7 @@ from workbench.bench.workload import Workload
 from workbench.model.bench import BenchSpec, BenchSummary, EngineDuring
 from workbench.model.bench_cli_options import bench_cli_options
 from workbench.model.errors import InputError
-from workbench.quality.texts import shipped_contents
+from workbench.quality.texts import shipped_short_contents
 from workbench.session.bench.spec import spec_from_fields
 
 ROWS = [
@@ -47,7 +47,7 @@ def spec_of(tmp_path: Path, rows: list[dict[str, Any]] | None = None, **options:
     path = tmp_path / "talks.jsonl"
     path.write_text("\n".join(map(json.dumps, rows or ROWS)))
     made = spec_from_fields(None, {"trace_file": str(path), **options})
-    return replace(made, salt="ab", model="m", texts=shipped_contents())
+    return replace(made, salt="ab", model="m", texts=shipped_short_contents())
 
 
 def prompt(spec: BenchSpec, index: int, *, warmup: bool = False) -> str:

@@ -16,7 +16,7 @@ from workbench.bench.tune_race import (
     findable_gain_pct,
     index_of_outlier,
     largest_race_within_starts,
-    mean_gains_of_newest_block,
+    mean_log_gains_of_newest_block,
     run_noise_pct,
     runs_differ_beyond_noise,
     select_final_entry,
@@ -41,15 +41,15 @@ def test_candidates_are_left_out_before_the_final_gets_too_few_pairs() -> None:
 
 
 def test_a_block_without_the_start_preset_compares_nothing() -> None:
-    assert mean_gains_of_newest_block([{("a",): 1.0}]) == {}
+    assert mean_log_gains_of_newest_block([{("a",): 1.0}]) == {}
     blocks = [{START: 1.0, ("a",): 1.2, ("b",): 1.1}, {START: 0.5, ("a",): 0.6}]
-    assert mean_gains_of_newest_block(blocks) == {("a",): pytest.approx(0.15)}
+    assert mean_log_gains_of_newest_block(blocks) == {("a",): pytest.approx(0.15)}
 
 
 def test_a_machine_that_slows_down_between_the_blocks_favours_nobody() -> None:
     first = {START: 1.0, ("a",): 1.04, ("b",): 1.05}
     slower = {START: 0.7, ("a",): 0.74, ("b",): 0.74}
-    assert select_final_entry(mean_gains_of_newest_block([first, slower])) == ("b",)
+    assert select_final_entry(mean_log_gains_of_newest_block([first, slower])) == ("b",)
 
 
 def test_two_that_gain_are_joined_only_if_one_server_can_have_both() -> None:
@@ -105,7 +105,7 @@ def test_runs_of_one_server_disagree_only_beyond_chance() -> None:
 
 
 def test_nothing_meets_the_start_preset_if_nothing_was_faster() -> None:
-    slower = mean_gains_of_newest_block([{START: 1.0, ("a",): 0.9}])
+    slower = mean_log_gains_of_newest_block([{START: 1.0, ("a",): 0.9}])
     assert select_final_entry(slower) is None and select_final_entry({}) is None
     assert select_final_entry(slower, start_keeps_limits=False) == ("a",)
 

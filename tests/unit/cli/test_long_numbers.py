@@ -13,7 +13,7 @@ from workbench.cli.fit import _parse_context_lengths
 from workbench.cli.servers import find_run
 from workbench.model.errors import InputError
 from workbench.model.plan import LaunchPlan
-from workbench.model.run_options import with_assignments
+from workbench.model.run_options import with_launcher_and_options
 
 LONG = "9" * 6000
 
@@ -24,7 +24,7 @@ LONG = "9" * 6000
 )
 def test_an_option_of_a_launcher(run_as: str, option: str) -> None:
     with pytest.raises(InputError, match="expected a whole number from") as error:
-        with_assignments(LaunchPlan("vllm", "m"), run_as, [f"{option}={LONG}"])
+        with_launcher_and_options(LaunchPlan("vllm", "m"), run_as, [f"{option}={LONG}"])
     assert len(error.value.message) < 200
 
 

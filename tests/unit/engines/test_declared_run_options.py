@@ -14,7 +14,7 @@ from workbench.engines.run_as import make_launcher_rows, set_launcher_row
 from workbench.model.errors import InputError
 from workbench.model.plan import LaunchPlan
 from workbench.model.preset import Preset
-from workbench.model.run_options import OPTIONS, PROCESS, with_assignments
+from workbench.model.run_options import OPTIONS, PROCESS, with_launcher_and_options
 from workbench.model.run_options.option import RunOption
 from workbench.store.preset_edit import document_from_plan
 
@@ -62,7 +62,7 @@ def test_every_option_of_a_launcher_is_tried(word: str) -> None:
 def test_a_run_option_keeps_its_value_on_every_way(made: tuple[str, dict[str, Any]]) -> None:
     word, values = made
     words = [f"{name}={text}" for name, texts in values.items() for text in texts]
-    plan = with_assignments(PLAN, word, words)
+    plan = with_launcher_and_options(PLAN, word, words)
     assert {name: text.split("\n") for name, text in plan.run_options.items()} == values
 
     typed = set_launcher_row(PLAN, "run-as", word)

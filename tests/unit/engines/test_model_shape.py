@@ -111,13 +111,13 @@ def test_bytes_per_token_of_published_models(
 
 def test_weights_in_memory() -> None:
     parts = parse_model_shape(LLAMA_70B).parts
-    assert parts is not None and parts.total_weights == pytest.approx(70.55e9, rel=0.001)
+    assert parts is not None and parts.total_weight_count == pytest.approx(70.55e9, rel=0.001)
     assert weight_bytes_in_memory(parts, 16) == pytest.approx(141.1e9, rel=0.001)
     moe = parse_model_shape(QWEN_235B).parts
     assert (
         moe is not None
-        and moe.total_weights == pytest.approx(235e9, rel=0.01)
-        and moe.active_weights == pytest.approx(22e9, rel=0.02)
+        and moe.total_weight_count == pytest.approx(235e9, rel=0.01)
+        and moe.active_weight_count == pytest.approx(22e9, rel=0.02)
     )
 
 

@@ -72,9 +72,9 @@ HOSTILE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("changes", HOSTILE.values(), ids=HOSTILE)
 def test_what_no_workbench_writes_is_damage(changes: dict[str, Any]) -> None:
-    assert setting_commands.invalid_part_of_entry(
+    assert setting_commands.describe_invalid_part_of_entry(
         entry()
-    ) is None and setting_commands.invalid_part_of_entry(entry(**changes))
+    ) is None and setting_commands.describe_invalid_part_of_entry(entry(**changes))
     text = json.dumps({"version": 1, "entries": [entry(), entry(**changes)], "log": []})
     with pytest.raises(
         SettingsError,
@@ -110,7 +110,7 @@ BACK = {"now": 500.0, "state": "kept", "watch": {}, "owner": {"pid": 7}, "who": 
 def test_what_workbench_writes_is_not(changes: dict[str, Any]) -> None:
     text = json.dumps({"version": 1, "entries": [entry(**changes)], "log": []})
     assert (
-        setting_commands.invalid_part_of_entry(entry(**changes)) is None
+        setting_commands.describe_invalid_part_of_entry(entry(**changes)) is None
         and len(journal.parse_journal(text, "boot-1").entries) == 1
     )
 
@@ -136,7 +136,7 @@ FIELDS = st.sampled_from(
 def test_whatever_it_holds_commands_are_of_one_form(changes: dict[str, Any]) -> None:
     """And it is an answer, not an exception."""
     made = entry(**changes)
-    if setting_commands.invalid_part_of_entry(made) is None:
+    if setting_commands.describe_invalid_part_of_entry(made) is None:
         for value in (made["before"], made["now"]):
             for step in setting_commands.setting_steps(
                 made["gpu_uuid"],
@@ -155,4 +155,4 @@ def test_whatever_it_holds_commands_are_of_one_form(changes: dict[str, Any]) -> 
 
 @given(ANY)
 def test_any_entry_is_judged(made: Any) -> None:
-    assert setting_commands.invalid_part_of_entry(made) is not None
+    assert setting_commands.describe_invalid_part_of_entry(made) is not None

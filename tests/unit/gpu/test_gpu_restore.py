@@ -172,7 +172,7 @@ def test_what_says_that_it_failed(code: int, said: str, program: str, why: str |
 def test_when_a_setting_is_back(
     setting: str, before: object, told: object, failed: str | None, ok: bool, words: str
 ) -> None:
-    done, message = setting_commands.is_restored_and_message(setting, before, told, failed)
+    done, message = setting_commands.was_restored_and_message(setting, before, told, failed)
     assert done is ok and words in message
 
 
@@ -232,7 +232,7 @@ def test_c_states_as_a_value_and_back(by_core: dict[int, tuple[str, int]]) -> No
         for cpu, (value, states) in by_core.items()
     }
     read = {
-        cpu: core_values.c_states_of_core([f"{off:d}\n" for off in states])
+        cpu: core_values.format_core_c_states([f"{off:d}\n" for off in states])
         for cpu, states in held.items()
     }
     value = core_values.format_core_values({cpu: states or "" for cpu, states in read.items()})

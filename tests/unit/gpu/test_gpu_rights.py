@@ -227,7 +227,9 @@ def test_the_file_that_is_proposed_is_the_file_that_helps(sudo: Sudo) -> None:
     assert all("`workbench gpu sudoers`" in (c.right or "") for c in before)
     smi = str(sudo.here / "nvidia-smi")
     cores = {0: 2, 1: 2}
-    files = [setting_commands.core_files(key, cores) for key in setting_commands.OF_CORES]
+    files = [
+        setting_commands.list_core_setting_files(key, cores) for key in setting_commands.OF_CORES
+    ]
     sudo.allow(*as_listed(sudoers_text("ada", smi, "/usr/bin/tee", ["GPU-a"], files)))
     after = rights(Facts())
     values: list[tuple[str, Any]] = [("persistence", True), ("persistence", False)]

@@ -336,7 +336,9 @@ def test_any_reply_is_read_or_refused(body: object) -> None:
 def test_the_answers_of_a_run() -> None:
     good = [Answer(_said(ask), output_tokens=20, prompt=ask.prompt) for ask in make_short_asks(6)]
     bad = [Answer("!" * 40, output_tokens=20, prompt=f"{n}") for n in range(2)]
-    found = features_of_answers([*good, *bad, Answer("", output_tokens=20, prompt="x")], total=900)
+    found = features_of_answers(
+        [*good, *bad, Answer("", output_tokens=20, prompt="x")], total_answers=900
+    )
     assert (found.answers, found.looked_at, found.empty, found.collapsed) == (900, 9, 1, 2)
     assert (found.repeated, found.repeated_answers, found.equal) == ("!", 2, 2)
     assert (

@@ -9,7 +9,7 @@ from workbench.model.gpu_allotment import (
     UNSET,
     Allotment,
     parse_allotment,
-    visible_gpus_and_unknown_word,
+    visible_gpus_and_first_unknown_word,
 )
 
 GPUS = tuple(GpuInfo(index, f"GPU-{index}{index}-x", "A100") for index in range(4))
@@ -33,7 +33,7 @@ GPUS = tuple(GpuInfo(index, f"GPU-{index}{index}-x", "A100") for index in range(
 def test_cuda_ignores_the_first_unknown_device_and_all_after_it(
     devices: str, indices: list[int], unknown: str | None
 ) -> None:
-    found, word = visible_gpus_and_unknown_word(devices, GPUS)
+    found, word = visible_gpus_and_first_unknown_word(devices, GPUS)
     assert ([gpu.index for gpu in found], word) == (indices, unknown)
 
 

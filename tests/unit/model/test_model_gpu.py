@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.model.gpu import clocks_text
+from workbench.model.gpu import format_supported_clocks
 
 
 @pytest.mark.parametrize(
@@ -28,12 +28,12 @@ from workbench.model.gpu import clocks_text
     ],
 )
 def test_clocks_in_short(clocks: list[int], text: str) -> None:
-    assert clocks_text(clocks) == text
+    assert format_supported_clocks(clocks) == text
 
 
 @given(st.lists(st.integers(1, 20_000), max_size=300))
 def test_any_list_is_one_short_text_with_its_ends(clocks: list[int]) -> None:
-    text = clocks_text(clocks)
+    text = format_supported_clocks(clocks)
     assert len(text) < 200 and "\n" not in text
     if clocks:
         assert re.match(rf"{min(clocks)}\b", text)

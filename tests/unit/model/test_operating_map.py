@@ -8,7 +8,7 @@ import pytest
 from support import made_results
 
 from workbench.model.engine_live import EngineView
-from workbench.model.operating_map import live_point, operating_map_from_sweep
+from workbench.model.operating_map import operating_map_from_sweep, point_of_live_server
 from workbench.model.sweep import Sweep, SweepPoint, SweepSpec
 from workbench.report import plots
 
@@ -74,8 +74,10 @@ def test_without_users_or_gpus_there_is_no_map(other: Sweep) -> None:
 
 def test_the_server_of_the_search_is_on_its_map_while_it_answers() -> None:
     values = {"running": 10.0, "generation_tok_s": 500.0}
-    now = live_point(search(), EngineView("r1", "vLLM :8000", values), 2)
+    now = point_of_live_server(search(), EngineView("r1", "vLLM :8000", values), 2)
     assert now is not None and (now.user_tok_s, now.gpu_tok_s) == (50.0, 250.0)
-    assert live_point(search(), EngineView("r2", "vLLM :8001", values), 2) is None
-    assert live_point(search(), EngineView("r1", "", {**values, "running": 0.0}), 2) is None
-    assert live_point(search(), None, 2) is None
+    assert point_of_live_server(search(), EngineView("r2", "vLLM :8001", values), 2) is None
+    assert (
+        point_of_live_server(search(), EngineView("r1", "", {**values, "running": 0.0}), 2) is None
+    )
+    assert point_of_live_server(search(), None, 2) is None

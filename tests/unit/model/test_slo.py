@@ -10,9 +10,9 @@ from workbench.model.errors import InputError
 from workbench.model.slo import (
     Limit,
     LimitAttained,
-    binding_limit,
-    check_streamed,
+    limit_with_smallest_margin,
     parse_slo,
+    require_streaming_for_limits,
     share_text,
     slo_rows,
 )
@@ -75,18 +75,18 @@ def test_any_text_is_refused_or_read_back_as_the_same_limits(text: str) -> None:
 
 
 def test_only_end_to_end_times_are_limited_without_a_stream() -> None:
-    check_streamed(parse_slo("ttft<=1@p50"), streamed=True)
-    check_streamed(parse_slo("e2e<=1@p50"), streamed=False)
+    require_streaming_for_limits(parse_slo("ttft<=1@p50"), streamed=True)
+    require_streaming_for_limits(parse_slo("e2e<=1@p50"), streamed=False)
     with pytest.raises(InputError, match="tpot can only be measured on streamed answers"):
-        check_streamed(parse_slo("e2e<=1@p50, tpot<=1@p50"), streamed=False)
+        require_streaming_for_limits(parse_slo("e2e<=1@p50, tpot<=1@p50"), streamed=False)
 
 
 def test_the_limit_with_the_smallest_margin_binds() -> None:
     kept = LimitAttained("ttft<=500@p95", 95, 99)
     tight = LimitAttained("tpot<=40@p50", 50, 49)
     unknown = LimitAttained("e2e<=9@p99", 99, None)
-    assert binding_limit([kept, tight, unknown]) is tight
-    assert binding_limit([unknown]) is None and binding_limit([]) is None
+    assert limit_with_smallest_margin([kept, tight, unknown]) is tight
+    assert limit_with_smallest_margin([unknown]) is None and limit_with_smallest_margin([]) is None
     assert slo_rows((kept, tight, unknown)) == (
         ("ttft<=500@p95", "held: 99.0 % of the requests kept it"),
         ("tpot<=40@p50", "NOT HELD: 49.0 % of the requests kept it, the limit that binds"),

@@ -19,7 +19,7 @@ from workbench.model.untrusted_numbers import (
     parse_whole_number,
     range_of,
     replace_non_finite,
-    why_impossible,
+    why_number_is_impossible,
 )
 
 
@@ -53,7 +53,7 @@ def test_the_unit_in_a_name_decides_the_range(field: str, unit: str) -> None:
 )
 def test_what_a_driver_sends_in_place_of_a_value_is_no_value(field: str, value: float) -> None:
     assert number_for_field(field, value) is None
-    assert "impossible" in why_impossible(value, *range_of(field))
+    assert "impossible" in why_number_is_impossible(value, *range_of(field))
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_real_values_pass_unchanged(field: str, value: float) -> None:
 def test_whatever_passes_is_finite_and_in_its_range(value: object, field: str) -> None:
     low, high = range_of(field)
     found = number_or_none(value, low, high)
-    why = why_impossible(value, low, high)
+    why = why_number_is_impossible(value, low, high)
     assert (found is None) == bool(why)
     assert why.isprintable() and len(why) < 80
     if found is not None:

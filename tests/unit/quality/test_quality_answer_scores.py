@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from workbench.model.multiple_tests import holm_rejections
+from workbench.model.multiple_tests import rejected_by_holm_procedure
 from workbench.model.quality import (
     ANSWER_SCORE,
     BROKEN,
@@ -193,6 +193,6 @@ def test_answers_that_a_cannot_score_are_named_once() -> None:
 
 def test_two_measures_of_the_same_answers_share_the_chance_of_one() -> None:
     ps = [0.016, 0.5, 0.014, 0.5]
-    assert holm_rejections(ps, 0.05) == [False] * 4
-    assert holm_rejections(ps, 0.05, [1, 1, 0.5, 0.5]) == [True, False, False, False]
-    assert holm_rejections([0.008, None], 0.05, [0.5, 0.5]) == [True, False]
+    assert rejected_by_holm_procedure(ps, 0.05) == [False] * 4
+    assert rejected_by_holm_procedure(ps, 0.05, [1, 1, 0.5, 0.5]) == [True, False, False, False]
+    assert rejected_by_holm_procedure([0.008, None], 0.05, [0.5, 0.5]) == [True, False]

@@ -136,7 +136,7 @@ def with_other_ids(reply: dict[str, Any]) -> Any:
 
 def test_a_healthy_server_is_scored_and_its_instrument_is_proven() -> None:
     for name in ("prompt_logprobs", "completion"):
-        proof = asyncio.run(instrument(unchanged, name).prove_scores_agree(TEXTS, "A"))
+        proof = asyncio.run(instrument(unchanged, name).check_scores_agree(TEXTS, "A"))
         assert proof.usable, proof.reason
         scores = asyncio.run(instrument(unchanged, name).score_texts(TEXTS))
         assert not scores.problem and len(scores.texts) == 3
@@ -219,7 +219,7 @@ def test_a_server_without_log_probabilities_is_not_usable_and_says_so() -> None:
         ("prompt_logprobs", "the server does not give the log probabilities of a prompt"),
         ("completion", "the server's answer has no positions"),
     ):
-        proof = asyncio.run(instrument(changed, name).prove_scores_agree(TEXTS, "A"))
+        proof = asyncio.run(instrument(changed, name).check_scores_agree(TEXTS, "A"))
         assert not proof.usable and proof.reason == said
 
 
@@ -239,7 +239,7 @@ def test_answers_of_a_slow_server_are_waited_for(
     async def measure() -> None:
         await slow.write_answers(TEXTS, concurrency=3)
         assert set(server.limits_s) == {120.0}, "nothing is known of its speed yet"
-        assert (await slow.prove_scores_agree(TEXTS, "A")).usable
+        assert (await slow.check_scores_agree(TEXTS, "A")).usable
         server.limits_s.clear()
         await slow.write_answers(TEXTS, concurrency=3)
 
@@ -254,7 +254,7 @@ def test_two_ways_that_differ_make_the_instrument_unusable_and_name_the_defect()
             reply["choices"][0]["logprobs"]["top_logprobs"] = [{f"token_id:{token}": FLAT - 0.2}]
         return reply
 
-    proof = asyncio.run(instrument(changed).prove_scores_agree(TEXTS, "B"))
+    proof = asyncio.run(instrument(changed).check_scores_agree(TEXTS, "B"))
     assert not proof.usable and proof.side == "B" and proof.positions == 64
     assert "differ by 0.19" in proof.reason and "#53488" in proof.defect
     assert proof.largest == pytest.approx(0.2)
@@ -267,7 +267,7 @@ def test_probabilities_that_are_all_1_make_the_instrument_unusable() -> None:
                 one["logprob"] = 0.0
         return reply
 
-    proof = asyncio.run(instrument(changed, "completion").prove_scores_agree(TEXTS, "A"))
+    proof = asyncio.run(instrument(changed, "completion").check_scores_agree(TEXTS, "A"))
     assert not proof.usable and "add up to 20" in proof.reason and "#27972" in proof.defect
 
 
@@ -303,7 +303,7 @@ def test_a_text_that_does_not_come_back_from_tabbyapi_is_said() -> None:
         return make_reply(200, json.dumps(answer).encode())
 
     tabby = Instrument(interface_class("text")(send, "model"))
-    proof = asyncio.run(tabby.prove_scores_agree(TEXTS, "A"))
+    proof = asyncio.run(tabby.check_scores_agree(TEXTS, "A"))
     said = "the server's tokenizer does not give back the text"
     assert not proof.usable and proof.reason == f"text three cannot be scored: {said}"
     scores = asyncio.run(tabby.score_texts(TEXTS))
@@ -317,7 +317,7 @@ def test_a_text_that_cannot_be_scored_is_left_out_and_the_others_are_compared() 
     server = instrument(unchanged)
 
     async def measure() -> tuple[Any, Any, Any]:
-        proof = await server.prove_scores_agree(mixed, "A")
+        proof = await server.check_scores_agree(mixed, "A")
         return (
             proof,
             await server.score_texts(mixed),

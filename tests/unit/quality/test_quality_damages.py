@@ -210,7 +210,7 @@ def healthy_a() -> dict[str, Any]:
 
     async def measure() -> dict[str, Any]:
         instrument = Instrument(interface_class("prompt_logprobs")(Served(HEALTHY).send, "a"))
-        proof = await instrument.prove_scores_agree(TEXTS, "A")
+        proof = await instrument.check_scores_agree(TEXTS, "A")
         scores = [await instrument.score_texts(TEXTS) for _ in range(2)]
         answers = [await instrument.write_answers(TEXTS, concurrency=TOGETHER) for _ in range(2)]
         return {"proof": proof, "scores": scores, "answers": answers}
@@ -226,7 +226,7 @@ def verdict_about(predict: Predict, *, ends: bool = False) -> QualityResult:
         instrument = Instrument(
             interface_class("prompt_logprobs")(Served(predict, ends=ends).send, "b")
         )
-        proof = await instrument.prove_scores_agree(TEXTS, "B")
+        proof = await instrument.check_scores_agree(TEXTS, "B")
         scored = (await instrument.score_texts(TEXTS)).texts if proof.usable else ()
         written = await instrument.write_answers(TEXTS, concurrency=TOGETHER)
         return compute_quality_result(

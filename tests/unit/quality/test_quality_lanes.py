@@ -46,7 +46,7 @@ def test_an_instrument_is_proven_scores_texts_twice_alike_and_lets_the_server_wr
     start_simulated: Start, on_server: OnServer, engine: str
 ) -> None:
     async def measure(instrument: Instrument) -> None:
-        proof = await instrument.prove_scores_agree(FEW, "A")
+        proof = await instrument.check_scores_agree(FEW, "A")
         assert (proof.usable, proof.reason, proof.positions) == (True, "", 64)
         assert proof.largest == pytest.approx(0, abs=1e-9)
         assert proof.noise == 0
@@ -137,7 +137,7 @@ def test_a_known_defect_makes_the_instrument_unusable_and_is_named(
     start_simulated: Start, on_server: OnServer, engine: str, flags: tuple[str, ...], said: str
 ) -> None:
     async def measure(instrument: Instrument) -> InstrumentProof:
-        return await instrument.prove_scores_agree(FEW, "B")
+        return await instrument.check_scores_agree(FEW, "B")
 
     proof = on_server(start_simulated(engine, *flags), measure)
     assert not proof.usable and proof.reason and said in proof.defect

@@ -21,7 +21,7 @@ from workbench.quality.own_measure import (
     compare_own_scores,
     mcnemar_p,
     newcombe_interval,
-    read_scores,
+    read_item_scores,
 )
 
 LM_EVAL = {  # as lm-evaluation-harness 0.4 writes it; long fields left out
@@ -51,7 +51,7 @@ def test_the_samples_of_lm_eval_are_named_by_task_document_and_filter(tmp_path: 
     stamp = "2026-07-03T14-50-12.123456"
     written(tmp_path, f"org__model/samples_gsm8k_{stamp}.jsonl", LM_EVAL, other)
     written(tmp_path, f"org__model/samples_mmlu_law_{stamp}.jsonl", {**LM_EVAL, "filter": "none"})
-    scores = read_scores(tmp_path)
+    scores = read_item_scores(tmp_path)
     assert scores.field == "exact_match"
     assert scores.by_item == {"gsm8k:0:strict-match": 1.0, "mmlu_law:0": 1.0}
 
@@ -64,40 +64,40 @@ def test_a_document_under_two_filters_counts_once(tmp_path: Path) -> None:
         for number in range(3)
     ]
     written(tmp_path, "samples_gsm8k.jsonl", *lines)
-    first = read_scores(tmp_path)
+    first = read_item_scores(tmp_path)
     assert first.by_item == {f"gsm8k:{number}:strict-match": 0.0 for number in range(3)}
-    other = read_scores(tmp_path, "exact_match,flexible-extract")
+    other = read_item_scores(tmp_path, "exact_match,flexible-extract")
     assert other.by_item == {f"gsm8k:{number}:flexible-extract": 1.0 for number in range(3)}
     with pytest.raises(InputError, match="wrote no scores"):
-        read_scores(tmp_path, "exact_match,no-such-filter")
+        read_item_scores(tmp_path, "exact_match,no-such-filter")
 
 
 def test_older_samples_without_a_list_of_metrics_are_read(tmp_path: Path) -> None:
     older = {"doc_id": 7, "target": 1, "acc": 0.0, "acc_norm": 1.0}
     written(tmp_path, "samples_arc.jsonl", older)
-    assert read_scores(tmp_path) == Scores("acc_norm", {"arc:7": 1.0})
-    assert read_scores(tmp_path, "acc") == Scores("acc", {"arc:7": 0.0})
+    assert read_item_scores(tmp_path) == Scores("acc_norm", {"arc:7": 1.0})
+    assert read_item_scores(tmp_path, "acc") == Scores("acc", {"arc:7": 0.0})
 
 
 def test_a_metric_of_the_whole_set_is_no_score_of_an_item(tmp_path: Path) -> None:
     """A sample of a task with a corpus F1 has what is aggregated: the target and the answer."""
     sample = {**LM_EVAL, "metrics": ["f1", "acc"], "f1": ["DATE: kawuononi", [""]], "acc": 1.0}
     written(tmp_path, "samples_ner.jsonl", sample)
-    assert read_scores(tmp_path).field == "acc"
+    assert read_item_scores(tmp_path).field == "acc"
     with pytest.raises(InputError, match="line 1: the score 'f1' is"):
-        read_scores(tmp_path, "f1")
+        read_item_scores(tmp_path, "f1")
 
 
 def test_the_rollouts_of_an_example_are_averaged(tmp_path: Path) -> None:
     written(tmp_path, "results.jsonl", VERIFIERS, {**VERIFIERS, "reward": 0.75})
-    assert read_scores(tmp_path) == Scores("reward", {"math:3": 0.5})
+    assert read_item_scores(tmp_path) == Scores("reward", {"math:3": 0.5})
 
 
 def test_results_of_older_verifiers_are_read(tmp_path: Path) -> None:
     """Of 30 files in the history of the project itself, 24 have "id" and no "example_id"."""
     older = {"id": 0, "prompt": [], "completion": [], "task": "default", "reward": 1.0}
     written(tmp_path, "results.jsonl", older, {**older, "reward": 0.0}, {**older, "id": 1})
-    assert read_scores(tmp_path) == Scores("reward", {"default:0": 0.5, "default:1": 1.0})
+    assert read_item_scores(tmp_path) == Scores("reward", {"default:0": 0.5, "default:1": 1.0})
 
 
 def test_own_lines_have_an_item_and_a_score(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_own_lines_have_an_item_and_a_score(tmp_path: Path) -> None:
         {"item": "\x1b[31mc", "score": 1.5},
     )
     written(tmp_path, "mine.jsonl", *lines)
-    names = read_scores(tmp_path).by_item
+    names = read_item_scores(tmp_path).by_item
     assert list(names.values()) == [1.0, 0.0, 1.5]
     assert [name.partition(" ")[0] for name in names] == ["a", "2", "c"]
 
@@ -118,7 +118,9 @@ def test_two_items_never_share_a_name(tmp_path: Path) -> None:
     items = [1, "1", '"1"', -1, "-1", "c", "\x1b[31mc", "c ", " c", "x" * 400, "x" * 401]
     lines = [{"item": one, "score": place} for place, one in enumerate(items)]
     written(tmp_path, "mine.jsonl", *lines)
-    assert list(read_scores(tmp_path).by_item.values()) == [float(n) for n in range(len(items))]
+    assert list(read_item_scores(tmp_path).by_item.values()) == [
+        float(n) for n in range(len(items))
+    ]
 
 
 @pytest.mark.parametrize(
@@ -141,7 +143,7 @@ def test_a_bad_line_is_named_by_file_line_and_reason(
 ) -> None:
     written(tmp_path, "mine.jsonl", {"item": "a", "score": 1}, line)
     with pytest.raises(InputError) as raised:
-        read_scores(tmp_path)
+        read_item_scores(tmp_path)
     assert said in raised.value.message
 
 
@@ -149,7 +151,7 @@ def test_a_directory_without_scores_says_what_to_do(tmp_path: Path) -> None:
     written(tmp_path, "empty.jsonl")
     written(tmp_path, "results.json", {"item": "a", "score": 1})
     with pytest.raises(InputError, match="wrote no scores") as raised:
-        read_scores(tmp_path)
+        read_item_scores(tmp_path)
     assert "--output_path {items} --log_samples" in (raised.value.next_step or "")
 
 
@@ -260,16 +262,16 @@ def test_long_names_with_the_same_beginning_are_different_items(tmp_path: Path) 
     question = "Read this text. " * 40
     lines = [{"item": f"{question}{number}", "score": number} for number in (0, 1)]
     written(tmp_path, "scores.jsonl", *lines)
-    assert sorted(read_scores(tmp_path).by_item.values()) == [0.0, 1.0]
+    assert sorted(read_item_scores(tmp_path).by_item.values()) == [0.0, 1.0]
 
 
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "scores.jsonl")
     with pytest.raises(InputError, match=r"scores\.jsonl is not a regular file"):
-        read_scores(tmp_path)
+        read_item_scores(tmp_path)
 
 
 def test_a_device_is_refused_and_not_read_without_end(tmp_path: Path) -> None:
     (tmp_path / "scores.jsonl").symlink_to(os.devnull)
     with pytest.raises(InputError, match=r"scores\.jsonl is not a regular file"):
-        read_scores(tmp_path)
+        read_item_scores(tmp_path)

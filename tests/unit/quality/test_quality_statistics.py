@@ -111,7 +111,7 @@ def test_one_sided_and_two_sided_t() -> None:
 
 
 def test_the_interval_of_a_mean_is_that_of_students_table() -> None:
-    found = statistics.mean_interval([1.0, 2.0, 3.0], level=0.95)
+    found = statistics.mean_with_confidence_interval([1.0, 2.0, 3.0], level=0.95)
     # t with two degrees of freedom is 4.3027, the standard error 1 / sqrt(3)
     assert (found.low, found.high) == pytest.approx((2 - 2.4841, 2 + 2.4841), abs=1e-3)
 
@@ -127,7 +127,7 @@ def test_equal_values_need_no_interval() -> None:
 def test_the_texts_that_are_asked_for_would_decide() -> None:
     random = Random(3)
     few = [random.gauss(0.0, 0.004) for _ in range(24)]
-    more = statistics.count_texts_needed(few, 0.001)
+    more = statistics.count_further_texts_needed(few, 0.001)
     assert more is not None
     decided = 0
     for _ in range(200):
@@ -163,7 +163,7 @@ def test_first_fork(a: GreedyAnswer, b: GreedyAnswer, place: int | None, at_risk
 def test_a_fork_between_nearly_equal_tokens_is_a_tie() -> None:
     a = [answer(1, 2, gaps=(2.0, 0.001)), answer(1, 2, gaps=(2.0, 0.9), name="two")]
     b = [answer(1, 3, gaps=(2.0, 0.002)), answer(1, 3, gaps=(2.0, 0.8), name="two")]
-    count = statistics.count_forks(a, b, noise=0.01)
+    count = statistics.count_forks(a, b, noise_nats=0.01)
     assert count is not None
     assert (count.forks, count.ties, count.at_risk, count.answers) == (1, 1, 4, 2)
     assert count.per_1000.value == 250
@@ -172,8 +172,8 @@ def test_a_fork_between_nearly_equal_tokens_is_a_tie() -> None:
 def test_the_noise_under_load_is_that_of_what_both_answers_have_alike() -> None:
     a = [answer(1, 2, 3, 4, gaps=(2.0, None, 0.5, 7.0))]
     again = [answer(1, 2, 3, 5, gaps=(2.001, 0.3, 0.504, 0.1))]
-    assert statistics.gap_noise_under_load(a, again) == pytest.approx(0.004)
-    assert statistics.gap_noise_under_load(a, []) == 0.0
+    assert statistics.top2_gap_noise_under_load_nats(a, again) == pytest.approx(0.004)
+    assert statistics.top2_gap_noise_under_load_nats(a, []) == 0.0
 
 
 def test_the_noise_is_that_of_the_gaps_that_move() -> None:
@@ -181,13 +181,13 @@ def test_the_noise_is_that_of_the_gaps_that_move() -> None:
     still, moved = (2.0,) * 1000, (2.0,) * 995 + (2.0039,) * 5
     tokens = range(1000)
     a, again = [answer(*tokens, gaps=still)], [answer(*tokens, gaps=moved)]
-    assert statistics.gap_noise_under_load(a, again) == pytest.approx(0.0039)
-    assert statistics.gap_noise_under_load(a, a) == 0.0
+    assert statistics.top2_gap_noise_under_load_nats(a, again) == pytest.approx(0.0039)
+    assert statistics.top2_gap_noise_under_load_nats(a, a) == 0.0
 
 
 def test_the_gap_of_a_fork_is_known_although_other_gaps_are_not() -> None:
     a, b = [answer(1, 2, gaps=(None, 0.001))], [answer(1, 3, gaps=(2.0, None))]
-    found = statistics.count_forks(a, b, noise=0.01)
+    found = statistics.count_forks(a, b, noise_nats=0.01)
     assert found is not None and (found.forks, found.ties) == (0, 1)
 
 
@@ -223,5 +223,5 @@ def test_a_certain_token_and_an_impossible_one_can_be_used() -> None:
 
 def test_a_fork_from_a_server_whose_tokens_are_all_equally_probable_is_no_tie() -> None:
     a, b = [answer(1, 2, gaps=(2.0, 0.9))], [answer(7, 8, gaps=(0.0, 0.0))]
-    found = statistics.count_forks(a, b, noise=0.01)
+    found = statistics.count_forks(a, b, noise_nats=0.01)
     assert found is not None and (found.forks, found.ties) == (1, 0)

@@ -31,7 +31,7 @@ from workbench.quality.verdict import (
     Margins,
     compare_with_floor,
     compute_quality_result,
-    format_with_half_width,
+    format_value_with_half_width,
 )
 
 POSITIONS = 24
@@ -111,7 +111,7 @@ def test_the_divergence_that_is_named_is_one_that_differs() -> None:
         [*A, *long_a], [*scored(0.3, 3), *long_b], floors=[[*AGAIN, *long_a]]
     )
     (decided,) = [one for one in result.measures if one.name == KL and one.verdict == DIFFERS]
-    assert format_with_half_width(decided) in result.summary
+    assert format_value_with_half_width(decided) in result.summary
 
 
 def test_many_forks_are_a_whole_number() -> None:

@@ -25,7 +25,7 @@ from workbench.model.metrics import (
     SummaryMetric,
     metric_title,
     metric_value,
-    narrow_table_metrics,
+    names_of_narrow_table_metrics,
     short_title,
 )
 from workbench.report.content import Report
@@ -196,10 +196,10 @@ def test_several_results_are_listed_with_the_metrics_of_narrow_tables(render: st
     """Reports had a list of their own."""
     result = with_every_metric()
     table = overview_table([result])
-    assert table.head[3:-1] == tuple(map(short_title, narrow_table_metrics()))
+    assert table.head[3:-1] == tuple(map(short_title, names_of_narrow_table_metrics()))
     cells = [
         format_metric_value(name, metric_value(result.summary, name))
-        for name in narrow_table_metrics()
+        for name in names_of_narrow_table_metrics()
     ]
     assert list(table.rows[0][3:-1]) == cells
     report = replace(Report.from_result(result), results=(result, result))

@@ -34,7 +34,11 @@ def test_a_sweep_of_a_kind_that_only_its_module_knows_is_shown_by_its_own_facts(
     facts = SweepKind("context", "sweep", varies_load=True, finds="capacity")
     new = replace(made_results.sweep(), kind="context", kind_facts=facts)
     read = from_json(Sweep, json.loads(json.dumps(to_json(new))))
-    assert (read.command, read.what_it_finds, read.kind_details) == ("sweep", "capacity", facts)
+    assert (read.command, read.searched_result_name, read.sweep_kind) == (
+        "sweep",
+        "capacity",
+        facts,
+    )
     assert points_table(read).head[2] == points_table(made_results.sweep()).head[2]  # of a load
 
 

@@ -10,9 +10,9 @@ from workbench.model.series_state import SeriesState
 from workbench.model.sweep import PointState
 from workbench.model.tune import TuneCost
 from workbench.model.tune_standings import (
-    changes_text,
-    gains_of_remaining_entries,
+    format_entry_for_people,
     limit_broken_by_start,
+    log_gains_of_remaining_entries,
     rank_configurations,
 )
 from workbench.report.blocks import Alert
@@ -67,7 +67,7 @@ def test_a_start_preset_that_breaks_a_limit_says_so_in_the_race() -> None:
     tune = replace(tune, points=(broken, *tune.points[1:]))
     assert limit_broken_by_start(tune) == "power 450 W, above 400 W"
     assert race_table(tune).rows[0][-1] == "breaks a limit: power 450 W, above 400 W"
-    assert gains_of_remaining_entries(tune) == {
+    assert log_gains_of_remaining_entries(tune) == {
         ("max-num-seqs=64",): rank_configurations(tune)[1].gain
     }
 
@@ -94,7 +94,10 @@ def test_the_plan_groups_what_is_left_out_and_says_what_a_tune_takes() -> None:
 
 
 def test_a_json_value_is_shown_by_its_values() -> None:
-    assert changes_text(('speculative-config={"method":"ngram","n":3}', "a=1")) == (
+    assert format_entry_for_people(('speculative-config={"method":"ngram","n":3}', "a=1")) == (
         "speculative-config={ngram,3} a=1"
     )
-    assert changes_text(("a={broken",)) == "a={broken" and changes_text(()) == "start"
+    assert (
+        format_entry_for_people(("a={broken",)) == "a={broken"
+        and format_entry_for_people(()) == "start"
+    )

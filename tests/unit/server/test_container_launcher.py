@@ -26,7 +26,7 @@ from workbench.model.errors import HostError, InputError, ServerError, Workbench
 from workbench.model.findings import Finding, Level
 from workbench.model.flags import FlagSetting
 from workbench.model.plan import LaunchPlan
-from workbench.model.run_options import with_assignments
+from workbench.model.run_options import with_launcher_and_options
 from workbench.server import log_patterns
 from workbench.server.launchers import containers
 from workbench.server.launchers.containers import Containers, launcher
@@ -76,7 +76,7 @@ def launch(
     options: list[str] | None = None,
     run_dir: str = "/runs/one",
 ) -> Launch:
-    plan = with_assignments(plan, word, options or [])
+    plan = with_launcher_and_options(plan, word, options or [])
     return launch_from_command(RUN, run_dir, plan, registry.get_engine(plan.engine).command(plan))
 
 
@@ -311,14 +311,14 @@ def test_findings_about_the_plan_itself() -> None:
     ],
 )
 def test_power_over_the_host_needs_trust_whoever_set_it(option: str) -> None:
-    plan = with_assignments(HUB, "podman", [option])
+    plan = with_launcher_and_options(HUB, "podman", [option])
     (part,) = list_untrusted_parts(plan, ())
     assert part.code == "run.power"
     assert list_untrusted_parts(plan, [part.digest]) == ()
 
 
 def test_harmless_options_need_no_trust_and_a_strangers_image_does() -> None:
-    plan = with_assignments(
+    plan = with_launcher_and_options(
         HUB, "docker", ["mount=/data:/data", "device=nvidia.com/gpu=0", "gpus=0", "init=yes"]
     )
     assert list_untrusted_parts(plan, ()) == ()
@@ -341,7 +341,7 @@ def test_bad_options_are_refused() -> None:
         "pull=maybe",
     ):
         with pytest.raises(InputError):
-            with_assignments(HUB, "docker", [bad])
+            with_launcher_and_options(HUB, "docker", [bad])
 
 
 # ---- what a launcher is asked
@@ -563,7 +563,7 @@ def test_the_image_says_which_version_of_its_own_project_it_has() -> None:
     vllm = registry.get_engine("vllm")
     preset = LaunchPlan("vllm", "m", image="nvcr.io/nvidia/vllm:26.04-py3")
     assert choose_image(preset, vllm) == "nvcr.io/nvidia/vllm:26.04-py3"
-    chosen = with_assignments(preset, "podman", ["image=vllm/vllm-openai:v0.32.0"])
+    chosen = with_launcher_and_options(preset, "podman", ["image=vllm/vllm-openai:v0.32.0"])
     assert choose_image(chosen, vllm) == "vllm/vllm-openai:v0.32.0"
     assert parse_version_in_tag(choose_image(chosen, vllm), vllm) == "0.32.0"
     assert parse_version_in_tag(choose_image(preset, vllm), vllm) is None

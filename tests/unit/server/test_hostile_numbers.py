@@ -17,7 +17,11 @@ from support.hostile import ODD_NUMBERS, hostile_numbers, hostile_texts
 from workbench.engines import registry
 from workbench.hosts import host_facts, run_processes
 from workbench.model.errors import InputError
-from workbench.model.untrusted_numbers import EXACT, find_impossible_number, replace_non_finite
+from workbench.model.untrusted_numbers import (
+    EXACT,
+    path_and_reason_of_impossible_number,
+    replace_non_finite,
+)
 from workbench.report.imports.checked_fields import Fields
 from workbench.server import jobs, metrics
 from workbench.server.launchers.launcher import parse_launched
@@ -93,12 +97,12 @@ def test_an_imported_number_is_possible_or_refused(value: Any) -> None:
         except InputError as refused:
             assert len(refused.message) < 300
         else:
-            assert not find_impossible_number(found)
+            assert not path_and_reason_of_impossible_number(found)
 
 
 @given(st.recursive(hostile_numbers(), lambda d: st.lists(d) | st.dictionaries(st.text(), d)))
 def test_data_without_an_impossible_number_is_plain_json(data: object) -> None:
-    if not find_impossible_number(data):
+    if not path_and_reason_of_impossible_number(data):
         assert json.loads(json.dumps(data, allow_nan=False)) == json.loads(
             json.dumps(replace_non_finite(data))
         )
@@ -106,5 +110,7 @@ def test_data_without_an_impossible_number_is_plain_json(data: object) -> None:
 
 @pytest.mark.parametrize("unix_s", [1e308, -1, 1e12])
 def test_a_time_that_no_date_can_show_is_impossible(unix_s: float) -> None:
-    assert find_impossible_number({"conditions": {"server_started_unix_s": unix_s}})
-    assert not find_impossible_number({"conditions": {"server_started_unix_s": 1.7e9}})
+    assert path_and_reason_of_impossible_number({"conditions": {"server_started_unix_s": unix_s}})
+    assert not path_and_reason_of_impossible_number(
+        {"conditions": {"server_started_unix_s": 1.7e9}}
+    )

@@ -19,8 +19,8 @@ from workbench.model.model_copy import (
     HUB,
     ModelCopy,
     ModelFile,
-    copy_differences,
-    files_without_hashes,
+    list_copy_differences,
+    shared_files_without_hashes,
     size_text,
 )
 from workbench.server import model_inventory
@@ -162,7 +162,7 @@ def test_hashes_are_computed_once_for_a_file_that_does_not_change(tmp_path: Path
     shard = plain / "model-00001-of-00002.safetensors"
     spoil(shard)
     changed, _ = hashed(only(found(tmp_path, plain)))
-    assert copy_differences(copy, changed) == [
+    assert list_copy_differences(copy, changed) == [
         "other bytes on local: model-00001-of-00002.safetensors"
     ]
 
@@ -185,12 +185,12 @@ def test_two_copies_are_compared_by_names_sizes_and_hashes(tmp_path: Path) -> No
     (two / "original" / "tokenizer.model").unlink()
     a, b = (only(found(tmp_path, path, model=str(path))) for path in (one, two))
     weights = [f"model-0000{n}-of-00002.safetensors" for n in (1, 2)]
-    assert list(copy_differences(a, b))[:2] == [
+    assert list(list_copy_differences(a, b))[:2] == [
         "not on local: original/tokenizer.model",
         "only on local: more.txt",
     ]
-    assert files_without_hashes(a, b) == []  # small test files are all hashed
-    assert copy_differences(a, b)[2] == f"other bytes on local: {', '.join(weights)}"
+    assert shared_files_without_hashes(a, b) == []  # small test files are all hashed
+    assert list_copy_differences(a, b)[2] == f"other bytes on local: {', '.join(weights)}"
 
 
 def test_sizes_are_written_in_the_units_of_the_hub() -> None:

@@ -15,7 +15,7 @@ from workbench.hosts.local import LocalHost
 from workbench.model.errors import ServerError
 from workbench.model.findings import Finding, Level
 from workbench.model.plan import LaunchPlan
-from workbench.model.run_options import with_assignments
+from workbench.model.run_options import with_launcher_and_options
 from workbench.server.launchers.launcher import Launch, LaunchedServer
 from workbench.server.launchers.systemd import Systemd
 
@@ -23,7 +23,7 @@ OTHERS = ("sh", "id", "sed", "tail", "head", "dirname")
 
 
 def launch(*options: str) -> Launch:
-    plan = with_assignments(
+    plan = with_launcher_and_options(
         LaunchPlan("vllm", "org/model", preset_id="my-preset"), "systemd", options
     )
     argv = ("vllm", "serve", "org/model", "--note", 'a "b" $c %d')

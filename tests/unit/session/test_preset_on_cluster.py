@@ -62,4 +62,4 @@ def test_a_given_variable_is_remembered_wherever_it_was_filled_in(filled: Launch
 def test_what_was_not_filled_in_is_no_effect_of_a_variable(word: str) -> None:
     """The text of a missing working directory, "None", contains "on"."""
     made = LaunchPlan("vllm", "m").with_flag("a", True).with_flag("b", {"names": ["x"]})
-    assert not made.contains_text(word)
+    assert not made.contains_fillable_text(word)

@@ -17,7 +17,7 @@ from workbench.model.alerts import BELL, EFFECTS, RULES, AlertLimits
 from workbench.model.engine_live import EngineView
 from workbench.model.gpu import DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
 from workbench.model.measurement_owner import MeasurementOwner
-from workbench.model.secrets import mask_text, seen_secrets
+from workbench.model.secrets import mask_text, remembered_secrets
 from workbench.model.series_state import SeriesState
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.timeline import EventKind
@@ -269,7 +269,7 @@ def test_a_webhook_gets_the_alert_and_its_secrets_are_shown_nowhere(
         assert sent[0]["text"] == "local: GPU0 is hot: 2 °C left until it slows down"
         assert (sent[0]["rule"], sent[0]["phase"], sent[0]["gpus"]) == ("temperature", "begin", [0])
         assert (sent[0]["value"], sent[0]["unit"], sent[0]["host"]) == (2.0, "°C left", "local")
-        text = mask_text(f"POST {URL} with {TOKEN}", seen_secrets())
+        text = mask_text(f"POST {URL} with {TOKEN}", remembered_secrets())
         assert "s3cr3tpath" not in text and TOKEN not in text
         six = replace(config, webhook_url="http://me:s3cr3t@[::1]:9990/x")
         assert six.masked_webhook_url == "http://[::1]:9990/***"

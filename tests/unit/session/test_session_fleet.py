@@ -16,7 +16,7 @@ import pytest
 from support.serving import eventually, free_port
 
 from workbench.hosts.local import LocalHost
-from workbench.model.alerts import alert_limits
+from workbench.model.alerts import alert_limits_by_rule
 from workbench.model.errors import InputError
 from workbench.model.gpu import DriverInfo, GpuSample, GpuState, HostSample, Telemetry
 from workbench.model.settings import GpuSettings, parse_setting_argument
@@ -64,7 +64,7 @@ def agents_of(name: str) -> list[psutil.Process]:
 
 def test_a_host_of_the_fleet_shows_the_alerts_that_are_active() -> None:
     """Only the screen of one host had them."""
-    member = FleetMember("box", "", lambda _: LocalHost(), limits=alert_limits({}))
+    member = FleetMember("box", "", lambda _: LocalHost(), limits=alert_limits_by_rule({}))
     member._link = "connected"
     for state, said in (("lost", ("GPU1 can no longer be read",)), ("live", ())):
         gpus = (GpuSample(0, "GPU-0"), GpuSample(1, "GPU-1", state=GpuState(state)))

@@ -20,7 +20,7 @@ from workbench.model.preset import Preset
 from workbench.model.run_options import (
     launcher_option_value,
     launcher_option_values,
-    with_assignments,
+    with_launcher_and_options,
 )
 from workbench.model.secrets import MASK
 from workbench.session.plans.plan_editor import PlanEditor
@@ -63,14 +63,14 @@ def codes(options: str, run_as: str = "systemd") -> set[str]:
 
 def test_options_are_assigned_checked_and_kept() -> None:
     given = ["property=Nice=-5", "scope=SYSTEM", "property=MemoryMax=1 G"]
-    made = with_assignments(plan(), "systemd", given)
+    made = with_launcher_and_options(plan(), "systemd", given)
     assert made.run_options == {"property": "Nice=-5\nMemoryMax=1 G", "scope": "system"}
     assert launcher_option_values("systemd", made.run_options, "property") == (
         "Nice=-5",
         "MemoryMax=1 G",
     )
     assert launcher_option_value("systemd", made.run_options, "restart") == "no"
-    assert with_assignments(made, "process", ()).run_options == {}
+    assert with_launcher_and_options(made, "process", ()).run_options == {}
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_options_are_assigned_checked_and_kept() -> None:
 )
 def test_wrong_options_are_refused(word: str, given: list[str], problem: str) -> None:
     with pytest.raises(InputError, match=problem):
-        with_assignments(plan(), word, given)
+        with_launcher_and_options(plan(), word, given)
 
 
 def test_the_editor_has_rows_for_the_launcher_and_its_options() -> None:
@@ -163,7 +163,7 @@ def test_a_preset_says_what_runs_its_server() -> None:
     again = engines.plan_from_preset(Preset.model_validate(saved))
     assert (again.run_as, dict(again.run_options)) == (made.run_as, dict(made.run_options))
     with_process = document_from_plan(
-        with_assignments(made, "process", ()), document, preset_id="mine", title="Mine"
+        with_launcher_and_options(made, "process", ()), document, preset_id="mine", title="Mine"
     )
     assert "launch" not in with_process
 

@@ -12,7 +12,7 @@ from support.made_results import result
 
 from workbench.model.answer_text import SetFeatures, TextFinding, TextReport
 from workbench.model.secrets import MASK
-from workbench.model.sweep import Sweep, SweepPoint, SweepSpec, sweep_to_resume
+from workbench.model.sweep import Sweep, SweepPoint, SweepSpec, planned_again_for_resume
 from workbench.session.series.sweep_progress import (
     bench_fields_to_store,
     point_fields_from_results,
@@ -84,7 +84,7 @@ def test_what_was_measured_stays_with_what_is_said_of_it() -> None:
         confirmed=False,
         error="cut",
     )
-    again = sweep_to_resume(sweep_to_resume(ended))
+    again = planned_again_for_resume(planned_again_for_resume(ended))
     assert [p.state for p in again.points] == ["done", "planned", "planned"] and again.spec == SPEC
     assert again.notes == ("000 W: not settled", "resumed: 1 of 3 values had been measured before")
     assert (again.state, again.knee, again.confirmed, again.error) == ("running", None, None, None)

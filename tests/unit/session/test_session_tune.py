@@ -29,8 +29,8 @@ from workbench.model.server_run import ServerState
 from workbench.model.setting_records import Alteration, SettingsReport
 from workbench.model.settings import ClockRange, GpuSettings
 from workbench.model.slo import LimitAttained
-from workbench.model.sweep import PointState, Sweep, SweepPoint, SweepSpec, sweep_to_resume
-from workbench.model.tune import TUNE, TuneCandidate, TuneLimits, TuneSpec, parse_limits
+from workbench.model.sweep import PointState, Sweep, SweepPoint, SweepSpec, planned_again_for_resume
+from workbench.model.tune import TUNE, TuneCandidate, TuneLimits, TuneSpec, parse_tune_limits
 from workbench.model.tune_standings import Entry, point_label, rank_configurations
 from workbench.report.tune_blocks import race_table
 from workbench.session.plans.plan_editor import PlanEditor
@@ -141,7 +141,7 @@ class Raced:
         plan = LaunchPlan(engine="vllm", model="org/model").with_flag("max-num-seqs", 2)
         self.base = PlanEditor(plan, "base")
         candidates = tuple(TuneCandidate(entry, "why") for entry in entries[1:])
-        kept: TuneLimits = parse_limits(limits)
+        kept: TuneLimits = parse_tune_limits(limits)
         self.spec = TuneSpec(goal, starts, candidates, limits=kept)
         points = tuple(SweepPoint(point_label(1, entry), None) for entry in entries)
         first = Sweep(0, 1.0, "here", TUNE, "tune", "", points)
@@ -418,7 +418,7 @@ def test_goodput_takes_its_limits_from_the_tune() -> None:
     """It said that there are no limits, beside those of --slo."""
     load = BenchSpec("http://127.0.0.1:1", "m", slo="e2e<=500@p95")
     with pytest.raises(InputError, match="--subject-to has none"):
-        _check_goal_and_limits("goodput", parse_limits(""), load)
+        _check_goal_and_limits("goodput", parse_tune_limits(""), load)
 
 
 def test_goodput_is_a_goal_for_which_a_broken_limit_excludes_nothing() -> None:
@@ -539,7 +539,7 @@ def test_a_start_preset_without_the_goals_value_ends_the_tune_with_the_reason() 
     with pytest.raises(BenchError, match=r"tok/J was not measured \(the run was too short\)"):
         raced.ended()
     assert len(raced.started) == 1
-    again = sweep_to_resume(replace(raced.progress.sweep, state=SeriesState.FAILED))
+    again = planned_again_for_resume(replace(raced.progress.sweep, state=SeriesState.FAILED))
     assert again.points[0].state == PointState.PLANNED, "without it, nothing can be compared"
 
 
@@ -742,7 +742,7 @@ def test_a_host_that_is_lost_while_a_setting_is_made_is_not_blamed_on_the_candid
         raced.ended()
     sweep = raced.progress.sweep
     assert all(point.state != PointState.FAILED for point in sweep.points)
-    assert sweep_to_resume(sweep).points[1].state == PointState.PLANNED
+    assert planned_again_for_resume(sweep).points[1].state == PointState.PLANNED
 
 
 def test_one_run_a_server_measures_how_servers_differ_with_their_runs(

@@ -12,7 +12,7 @@ from workbench.engines import plan_from_preset
 from workbench.engines.plan_context import PlanContext
 from workbench.model.bench import BenchSpec
 from workbench.model.gpu import GpuInfo
-from workbench.model.tune import TuneCandidate, parse_limits
+from workbench.model.tune import TuneCandidate, parse_tune_limits
 from workbench.session.plans.plan_editor import PlanEditor
 from workbench.session.series.tune_plan import select_candidates_and_left_out
 from workbench.sim import profiles
@@ -105,6 +105,6 @@ def candidates_of(case: Baseline, goal: str) -> tuple[PlanContext, list[TuneCand
     editor = PlanEditor(plan_from_preset(preset, {**needed, **model}))
     editor.host_context = replace(editor.host_context, gpus=gpus)
     load = BenchSpec("", "", concurrency=case.streams, input_tokens=256, max_tokens=128)
-    candidates, _ = select_candidates_and_left_out(editor, load, goal, parse_limits(""))
+    candidates, _ = select_candidates_and_left_out(editor, load, goal, parse_tune_limits(""))
     context = PlanContext(editor.effective_plan, editor.catalog, editor.engine, gpus)
     return context, candidates

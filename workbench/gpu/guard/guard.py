@@ -496,7 +496,7 @@ class Guard:
             return RevertResult(due, True, way.why, way.do, way.by)
         failed = self.set_value_and_explain_failure(uuid, setting, way.value)
         now = programs.current_value(uuid, setting)
-        outcome = setting_commands.is_restored_and_message(setting, way.value, now, failed)
+        outcome = setting_commands.was_restored_and_message(setting, way.value, now, failed)
         return RevertResult(due, *outcome)
 
     def set_value_and_explain_failure(self, uuid: str, setting: str, value: Any) -> str | None:

@@ -8,7 +8,7 @@ user can change. Therefore:
   opens a file.
 - The guard is root only while commands run.
 - The guard's programs are chosen at its start, and must be files that only root can change.
-- The journal's entries are checked (setting_commands.invalid_part_of_entry) before a command line
+- The journal's entries are checked (setting_commands.describe_invalid_part_of_entry) before a command line
   is made from them, and the guard sets only values that were in the journal at its start (guard.py).
 """
 
@@ -206,7 +206,7 @@ class Programs:
                             root=self.sysfs, cpu=cpu, state=len(texts)
                         )
                         texts.append(_read_stripped_text(file))
-                value = core_values.c_states_of_core(texts)
+                value = core_values.format_core_c_states(texts)
                 if value is not None:
                     yield CoreValue(cpu, value, len(texts))
 

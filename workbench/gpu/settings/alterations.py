@@ -17,7 +17,7 @@ from workbench.gpu.settings.cut_changes import entry_before_change
 from workbench.gpu.settings.journal import JournalEntry, Record
 from workbench.hosts.base import Host
 from workbench.model.gpu import Telemetry
-from workbench.model.setting_commands import HOST, is_lock, value_equals
+from workbench.model.setting_commands import HOST, is_clock_lock, value_equals
 from workbench.model.setting_records import Alteration, Drift
 from workbench.model.settings import label_of, setting_of, setting_target_text
 
@@ -155,7 +155,7 @@ def select_locks_in_force(
 
 
 def _select_locks(alterations: Sequence[Alteration]) -> list[Alteration]:
-    return [one for one in alterations if is_lock(one.setting)]
+    return [one for one in alterations if is_clock_lock(one.setting)]
 
 
 def select_alterations_in_force(
@@ -178,7 +178,7 @@ def select_alterations_in_force(
         by = claims.claim_behind_present_value(list(by_claim), key, live, entry)
         if by is not None:
             found.append(by_claim[by])
-        elif live is None and not is_lock(setting):
+        elif live is None and not is_clock_lock(setting):
             unread = [one for claim, one in by_claim.items() if claim.gpu_and_setting == key]
             found += [own, *unread] if own is not None else unread
         elif own is not None and not value_equals(setting, live, own.before):
@@ -190,7 +190,7 @@ def select_alterations_in_force(
 def lock_drift_message(one: Alteration, others: Sequence[Alteration]) -> str | None:
     """Return a message if another Workbench has replaced the clock lock `one` by its own, otherwise
     None."""
-    if not is_lock(one.setting):
+    if not is_clock_lock(one.setting):
         return None
     return claims.drift_message(
         _entry_of_alteration(one), None, list(map(_claim_of_alteration, others))

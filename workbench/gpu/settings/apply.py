@@ -38,7 +38,7 @@ from workbench.model import setting_commands
 from workbench.model.errors import HostError, SettingsError, WorkbenchError
 from workbench.model.gpu import GpuInfo
 from workbench.model.interrupted import Interrupted
-from workbench.model.setting_commands import is_lock, value_equals
+from workbench.model.setting_commands import is_clock_lock, value_equals
 from workbench.model.setting_records import (
     GuardView,
     InForce,
@@ -309,7 +309,7 @@ def _present_value(one: SettingCommand, state: Journal, now: CurrentValues) -> K
     clock lock, which the driver cannot report, the second is "claim", "journal", "default" or
     "unknown". For any other setting it is "read", and the value is None if the driver does not
     report it."""
-    if is_lock(one.setting):
+    if is_clock_lock(one.setting):
         return state.last_known_lock_and_source(one.gpu_uuid, one.setting)
     return now.value(one.gpu_uuid, one.setting), "read"
 
@@ -509,7 +509,7 @@ def _has_previous_value_again(entry: JournalEntry) -> bool:
     nothing to revert."""
     if entry.before_known == claims.TOLD:
         return False
-    if is_lock(entry.setting) and entry.over:
+    if is_clock_lock(entry.setting) and entry.over:
         return False  # another user's lock: only the entry shows that it was replaced
     if (entry.now, entry.before) == (DEFAULT, UNKNOWN):
         return True

@@ -23,7 +23,7 @@ from workbench.model.setting_commands import (
     PENDING,
     SETTINGS,
     UNKNOWN,
-    is_lock,
+    is_clock_lock,
     is_number,
     value_equals,
     value_text,
@@ -180,7 +180,7 @@ def claim_behind_present_value(
 
 
 def _may_be_present_value(setting: str, value: Any, live: Any) -> bool:
-    return is_lock(setting) or value_equals(setting, live, value)
+    return is_clock_lock(setting) or value_equals(setting, live, value)
 
 
 def _is_present_value_of_entry(entry: Entry, live: Any) -> bool:
@@ -293,7 +293,7 @@ def was_changed_outside_workbench(entry: Entry, live: Any, claims: Sequence[Sett
     this Workbench set the value of this journal entry. A value that was reset to the one before
     counts as nobody's."""
     setting = entry["setting"]
-    if live is None or is_lock(setting) or entry.get("state") == PENDING:
+    if live is None or is_clock_lock(setting) or entry.get("state") == PENDING:
         return False
     if any(value_equals(setting, live, entry[name]) for name in ("now", "before")):
         return False
@@ -330,7 +330,7 @@ def drift_message(
     setting, now = entry["setting"], entry["now"]
     by = claim_behind_present_value(claims, (entry["gpu_uuid"], setting), live, entry)
     ours = f"set to {value_text(setting, now)} by Workbench"
-    if is_lock(setting):
+    if is_clock_lock(setting):
         return f"{ours}, now {by.value_and_origin_text}" if by is not None else None
     if live is None or value_equals(setting, live, now):
         return None

@@ -19,7 +19,7 @@ from workbench.model.settings import (
     C_STATES,
     GOVERNOR,
     SettingValue,
-    find_live_sample,
+    find_readable_gpu_sample,
     label_of,
     setting_of,
 )
@@ -97,7 +97,7 @@ async def read_core_settings(host: Host) -> Cores:
             shared = dict.fromkeys(rest if shared is None else (g for g in shared if g in rest))
     c_states: dict[int, str] = {}
     for cpu, states in disabled.items():
-        value = core_values.c_states_of_core([states[number] for number in sorted(states)])
+        value = core_values.format_core_c_states([states[number] for number in sorted(states)])
         if value is not None:
             c_states[cpu] = value
     why = Cores().why
@@ -138,7 +138,7 @@ class CurrentValues:
         return {s.uuid: s.energy_j for s in self.telemetry.gpus if s.energy_j is not None}
 
     def sample(self, uuid: str) -> GpuSample | None:
-        return find_live_sample(self.telemetry, uuid)
+        return find_readable_gpu_sample(self.telemetry, uuid)
 
     def value(self, uuid: str, setting: str) -> SettingValue | None:
         """Return the value of a setting on the GPU `uuid`, or on the host's CPU cores. None if the

@@ -18,7 +18,7 @@ from workbench.gpu.settings.current_values import CurrentValues, read_values
 from workbench.gpu.settings.journal import Journal, JournalEntry, Record
 from workbench.gpu.settings.owners import DEAD, THIS, owner_process_state
 from workbench.hosts.base import Host
-from workbench.model.setting_commands import APPLIED, PENDING, is_lock, value_equals
+from workbench.model.setting_commands import APPLIED, PENDING, is_clock_lock, value_equals
 
 SETTLED_AFTER_S = COMMAND_TIMEOUT_S  # a command that was sent before the cut can run for so long
 
@@ -52,7 +52,7 @@ def select_cut_off_changes(records: Sequence[Record]) -> list[Record]:
         if record.entry.state == PENDING
         and record.owner in (THIS, DEAD)
         and record.why_lost is None
-        and not is_lock(record.entry.setting)
+        and not is_clock_lock(record.entry.setting)
     ]
 
 

@@ -7,16 +7,16 @@ from collections.abc import Collection, Mapping, Sequence
 
 from workbench.gpu.settings.register_client import LockChange
 from workbench.model.gpu import GpuProcess, Telemetry
-from workbench.model.setting_commands import is_lock
+from workbench.model.setting_commands import is_clock_lock
 from workbench.model.setting_records import Alteration
 from workbench.model.settings import (
     HOST,
     SETTINGS,
     Setting,
     SettingValue,
+    format_setting_value,
     label_of,
     setting_target_text,
-    value_text_of,
 )
 
 MAX_NAMED = 4
@@ -156,9 +156,9 @@ def _texts_of_locks(
     alterations: Sequence[Alteration], gpus: Sequence[int]
 ) -> dict[tuple[int, str], str]:
     return {
-        (one.gpu_index, one.setting): value_text_of(one.setting, one.now)
+        (one.gpu_index, one.setting): format_setting_value(one.setting, one.now)
         for one in alterations
-        if one.gpu_index in gpus and is_lock(one.setting)
+        if one.gpu_index in gpus and is_clock_lock(one.setting)
     }
 
 

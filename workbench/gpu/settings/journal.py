@@ -44,13 +44,13 @@ from workbench.model.settings import (
     DEFAULT,
     UNKNOWN,
     SettingValue,
+    format_setting_value,
     label_of,
     parse_stored_value,
     setting_target_text,
-    value_text_of,
     value_to_store,
 )
-from workbench.model.untrusted_numbers import find_impossible_number, number_for_field
+from workbench.model.untrusted_numbers import number_for_field, path_and_reason_of_impossible_number
 from workbench.model.untrusted_text import clean_text
 
 LOG_LINES = 200
@@ -120,9 +120,7 @@ class JournalEntry:
     @property
     def change_text(self) -> str:
         """The changed setting in words, with its GPU and its new value: "GPU0 power limit 400 W"."""
-        return (
-            f"{self.target_text} {label_of(self.setting)} {value_text_of(self.setting, self.now)}"
-        )
+        return f"{self.target_text} {label_of(self.setting)} {format_setting_value(self.setting, self.now)}"
 
     @property
     def field_values(self) -> dict[str, Any]:
@@ -472,7 +470,9 @@ def _recover_from_register(known: Journal, why: str, damaged: str = "") -> Journ
     if not register.own:
         return None
     entries = tuple(map(parse_entry, register.own))
-    kept = tuple(f"{e.change_text}, before {value_text_of(e.setting, e.before)}" for e in entries)
+    kept = tuple(
+        f"{e.change_text}, before {format_setting_value(e.setting, e.before)}" for e in entries
+    )
     found = replace(known, entries=entries, recovered=Recovery(why, kept, damaged))
     return found.with_log_line(f"recovered from the host's register: {why}")
 
@@ -538,7 +538,7 @@ def parse_journal(
     try:
         for entry in data["entries"]:
             JournalEntry(**{k: v for k, v in entry.items() if k in _FIELDS})  # TypeError: one lacks
-        invalid_parts = map(setting_commands.invalid_part_of_entry, data["entries"])
+        invalid_parts = map(setting_commands.describe_invalid_part_of_entry, data["entries"])
         if invalid_part := next(filter(None, invalid_parts), None):
             raise _damaged_journal_error(
                 f"the journal contains a value that Workbench cannot have written ({invalid_part})",
@@ -556,7 +556,7 @@ def parse_journal(
 def _is_log_line(line: Any) -> bool:
     """Return whether `line` can be a line of the journal's log. Others are left out: the log is for
     information only, and no revert depends on it."""
-    if not isinstance(line, dict) or find_impossible_number(line):
+    if not isinstance(line, dict) or path_and_reason_of_impossible_number(line):
         return False
     texts = ("boot_id", "who", "what", "gpu_uuid", "setting", "message")
     if number_for_field("unix_s", line.get("unix_s", 0.0)) is None:

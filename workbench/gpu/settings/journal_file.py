@@ -137,7 +137,7 @@ class JournalFile:
                     "cannot read"
                 )
             for entry in found["entries"]:
-                if why := setting_commands.invalid_part_of_entry(entry):
+                if why := setting_commands.describe_invalid_part_of_entry(entry):
                     raise UnreadableJournal(
                         f"the journal contains a value that Workbench cannot have written ({why})"
                     )

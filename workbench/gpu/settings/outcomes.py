@@ -11,7 +11,7 @@ from workbench.gpu.settings.command_runner import CommandRun
 from workbench.gpu.settings.current_values import CurrentValues
 from workbench.gpu.settings.journal import JournalEntry
 from workbench.model import setting_commands
-from workbench.model.setting_commands import WATTS_EQUAL, is_lock, value_equals
+from workbench.model.setting_commands import WATTS_EQUAL, is_clock_lock, value_equals
 from workbench.model.setting_records import InForce, SettingCommand, SettingOutcome
 from workbench.model.settings import (
     DEFAULT,
@@ -68,7 +68,7 @@ def outcome_of_change(
         step = hypervisor_note(one, now) or f"By hand: {manual_command_text(one, latest)}"
         return make_outcome(False, InForce.NOT_CHECKED, f"{ran.failure.rstrip('. ')}. {step}")
     lost = persistence_off_warning(one, latest)
-    if is_lock(one.setting):
+    if is_clock_lock(one.setting):
         message = NOT_CHECKED_LOCK if one.value != DEFAULT else "reset to the driver's default"
         return make_outcome(
             True,
@@ -136,12 +136,12 @@ def outcome_of_restoring(
     host is out of reach."""
     found = _value_after(one, after)
     before = UNKNOWN if entry.before == UNKNOWN else one.value
-    ok, message = setting_commands.is_restored_and_message(one.setting, before, found, ran.failure)
+    ok, message = setting_commands.was_restored_and_message(one.setting, before, found, ran.failure)
     if not ok:
         sysfs = setting_commands.SYSFS if after is None else after.cores.sysfs
         hand = setting_commands.manual_command(entry.gpu_uuid, entry.setting, entry.before, sysfs)
         message = join_sentences(message, f"it stays in the journal. By hand: {hand}")
-    if is_lock(one.setting) or found is None:
+    if is_clock_lock(one.setting) or found is None:
         in_force = InForce.NOT_CHECKED
     elif ok:
         in_force = InForce.YES
@@ -208,7 +208,7 @@ def is_surely_unchanged(outcome: SettingOutcome, ran: CommandRun | None) -> bool
         return True  # never run
     if ran.unsure:
         return False
-    if is_lock(outcome.command.setting):
+    if is_clock_lock(outcome.command.setting):
         return True  # refused by nvidia-smi
     return value_equals(outcome.command.setting, outcome.read_back, outcome.before)
 

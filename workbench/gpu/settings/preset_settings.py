@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from workbench.model.findings import Finding
 from workbench.model.gpu import Telemetry
-from workbench.model.setting_commands import is_lock, value_equals
+from workbench.model.setting_commands import is_clock_lock, value_equals
 from workbench.model.setting_records import Alteration
 from workbench.model.settings import (
     HOST,
@@ -76,7 +76,7 @@ def settings_not_applied(
 def _present_value(
     setting: Setting, uuid: str, telemetry: Telemetry, alterations: Sequence[Alteration]
 ) -> SettingValue | str | None:
-    if not is_lock(setting.key):
+    if not is_clock_lock(setting.key):
         return setting.read(telemetry, uuid)
     return next(
         (a.now for a in alterations if (a.gpu_uuid, a.setting) == (uuid, setting.key)), NO_LOCK_TEXT

@@ -235,7 +235,7 @@ def _change_is_valid(change: Any) -> bool:
 
 def _entry_is_invalid(entry: Any) -> bool:
     if (
-        setting_commands.invalid_part_of_entry(entry) is not None
+        setting_commands.describe_invalid_part_of_entry(entry) is not None
         or entry.get("since_unix_s") is None
     ):
         return True

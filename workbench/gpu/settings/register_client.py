@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from workbench.gpu.settings import claims, register
 from workbench.gpu.settings.claims import SettingClaim
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.setting_commands import is_lock
+from workbench.model.setting_commands import is_clock_lock
 from workbench.model.settings import parse_stored_value
 from workbench.model.untrusted_numbers import number_for_field, parse_strict_json
 from workbench.model.untrusted_text import clean_text
@@ -90,7 +90,7 @@ def _claim_is_valid(one: Any) -> bool:
 def _lock_changes(found: Sequence[Mapping[str, Any]]) -> Iterator[LockChange]:
     for one in found:
         for change in one["changes"]:
-            if is_lock(change["setting"]):
+            if is_clock_lock(change["setting"]):
                 yield LockChange(
                     change["gpu_index"],
                     change["setting"],

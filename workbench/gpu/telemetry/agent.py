@@ -170,7 +170,7 @@ class HostReader:
             text := self.nvml.host_file(f"{core}/cpuidle/state{len(texts)}/disable")
         ) is not None:
             texts.append(text)
-        return core_values.c_states_of_core(texts) or ""
+        return core_values.format_core_c_states(texts) or ""
 
     def process_name(self, pid: int) -> str | None:
         """Return the name of the process `pid`. None if it has ended, or if this machine is a

@@ -6,7 +6,7 @@ Workbench sends this module to the host, so it uses only the standard library an
 
 from __future__ import annotations
 
-from workbench.model.untrusted_numbers import range_of, why_impossible
+from workbench.model.untrusted_numbers import range_of, why_number_is_impossible
 
 TYPE_CHECKING = False  # typing is not imported on a host: it takes half a MiB
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ PLACEHOLDER = "the driver's answer is a placeholder: unified memory"
 def impossible_reason(field: str, value: Any) -> str:
     """Return why `field` of a GPU is missing although the driver answered `value`; "" if a GPU can
     have this value. `field` is one of GpuSample or GpuInfo in model/gpu.py."""
-    why = why_impossible(value, *range_of(field))
+    why = why_number_is_impossible(value, *range_of(field))
     return f"the driver's answer is {why}" if why else ""
 
 

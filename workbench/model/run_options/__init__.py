@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from workbench.model.errors import InputError, did_you_mean
+from workbench.model.errors import InputError, suggestion_or_next_step
 from workbench.model.run_options import containers, jobs, systemd
 from workbench.model.run_options.option import RunOption
 
@@ -34,24 +34,25 @@ OPTIONS: dict[str, tuple[RunOption, ...]] = {
 }
 
 
-def check_launcher_name(word: str) -> str:
-    """Return `word` if it names a launcher, such as "systemd", or is "process". Raises InputError
-    for any other name."""
-    if word not in OPTIONS:
+def check_launcher_name(launcher: str) -> str:
+    """Return `launcher` if it names a launcher, such as "systemd", or is "process". Raises
+    InputError for any other name."""
+    if launcher not in OPTIONS:
         raise InputError(
-            f"there is no launcher {word!r}", next_step=f"use one of {', '.join(OPTIONS)}"
+            f"there is no launcher {launcher!r}", next_step=f"use one of {', '.join(OPTIONS)}"
         )
-    return word
+    return launcher
 
 
-def runs_image(word: str) -> bool:
-    """Return whether the launcher called `word` starts the server from an image of a container."""
-    return any(option.name == "image" for option in OPTIONS.get(word, ()))
+def starts_container_image(launcher: str) -> bool:
+    """Return whether the launcher called `launcher` starts the server from an image of a
+    container."""
+    return any(option.name == "image" for option in OPTIONS.get(launcher, ()))
 
 
 def launcher_option(launcher: str, name: str) -> RunOption:
-    """Return the option `name` of the launcher called `launcher`. Raises InputError if this launcher
-    has no such option, or if there is no such launcher."""
+    """Return the option `name` of the launcher called `launcher`. Raises InputError if this
+    launcher has no such option, or if there is no such launcher."""
     options = {option.name: option for option in OPTIONS[check_launcher_name(launcher)]}
     if name in options:
         return options[name]
@@ -61,27 +62,28 @@ def launcher_option(launcher: str, name: str) -> RunOption:
     known = ", ".join(options) or "none; choose a launcher with --as first"
     raise InputError(
         f"the launcher {launcher!r} has no run option {name!r}",
-        next_step=did_you_mean(near, f"its options: {known}"),
+        next_step=suggestion_or_next_step(near, f"its options: {known}"),
     )
 
 
 def launcher_option_value(launcher: str, options: Mapping[str, str], name: str) -> str:
-    """Return the value of the option `name` of the launcher called `launcher`: the value in `options`,
-    otherwise the option's default."""
+    """Return the value of the option `name` of the launcher called `launcher`: the value in
+    `options`, otherwise the option's default."""
     return options.get(name, launcher_option(launcher, name).default)
 
 
 def launcher_option_values(launcher: str, options: Mapping[str, str], name: str) -> tuple[str, ...]:
-    """Return all values of the repeatable option `name` of the launcher called `launcher`, in order."""
+    """Return all values of the repeatable option `name` of the launcher called `launcher`, in
+    order."""
     return tuple(launcher_option_value(launcher, options, name).splitlines())
 
 
-def set_launcher(plan: LaunchPlan, word: str) -> LaunchPlan:
-    """Return the plan with the launcher called `word`. Run options that this launcher does not have
-    are removed from the plan. Raises InputError if there is no such launcher."""
-    names = {option.name for option in OPTIONS[check_launcher_name(word)]}
+def set_launcher(plan: LaunchPlan, launcher: str) -> LaunchPlan:
+    """Return the plan with the launcher called `launcher`. Run options that this launcher does not
+    have are removed from the plan. Raises InputError if there is no such launcher."""
+    names = {option.name for option in OPTIONS[check_launcher_name(launcher)]}
     return replace(
-        plan, run_as=word, run_options={n: v for n, v in plan.run_options.items() if n in names}
+        plan, run_as=launcher, run_options={n: v for n, v in plan.run_options.items() if n in names}
     )
 
 
@@ -98,13 +100,14 @@ def set_run_option(plan: LaunchPlan, name: str, values: Sequence[str]) -> Launch
     return replace(plan, run_options={**others, name: "\n".join(kept)} if kept else others)
 
 
-def with_assignments(plan: LaunchPlan, word: str | None, assignments: Sequence[str]) -> LaunchPlan:
-    """Return the plan changed by the options `--as` (`word`; None leaves the launcher unchanged)
-    and `--run-option` (`assignments` such as "NAME=VALUE"). Raises InputError for an unknown
-    launcher or option, and for an invalid value.
-    """
-    if word is not None:
-        plan = set_launcher(plan, word)
+def with_launcher_and_options(
+    plan: LaunchPlan, launcher: str | None, assignments: Sequence[str]
+) -> LaunchPlan:
+    """Return the plan changed by the options `--as` (`launcher`; None leaves the launcher
+    unchanged) and `--run-option` (`assignments` such as "NAME=VALUE"). Raises InputError for an
+    unknown launcher or option, and for an invalid value."""
+    if launcher is not None:
+        plan = set_launcher(plan, launcher)
     given: dict[str, list[str]] = {}
     for assignment in assignments:
         name, equals, value = assignment.partition("=")

@@ -6,10 +6,14 @@ import posixpath
 import re
 
 from workbench.model.errors import InputError
-from workbench.model.run_options.option import RunOption, match_checker, whole_number_checker
+from workbench.model.run_options.option import (
+    RunOption,
+    make_pattern_checker,
+    make_whole_number_checker,
+)
 
 _SWITCH = ("yes", "no")
-_SIZE = match_checker(r"\d+[bkmgtBKMGT]?", "a size such as 16g")
+_SIZE = make_pattern_checker(r"\d+[bkmgtBKMGT]?", "a size such as 16g")
 # Directories of a host's system, and those below them that give power over it.
 _SYSTEM = frozenset({"/", "/boot", "/home", "/root", "/run", "/var", "/var/run"})
 _BELOW = ("/dev", "/etc", "/proc", "/sys", "/run", "/var/run")
@@ -17,9 +21,9 @@ _SOCKET = re.compile(r".*(?:docker|podman|containerd|crio)[^/]*\.sock")
 _GPU_DEVICE = re.compile(r"nvidia\.com/gpu=.*|/dev/nvidia.*")
 
 
-def is_on(text: str, otherwise: bool = False) -> bool:
-    """Return whether a switch has the value "yes". For an empty `text`, return `otherwise`."""
-    return text == "yes" if text else otherwise
+def is_switch_on(text: str, default: bool = False) -> bool:
+    """Return whether a switch has the value "yes". For an empty `text`, return `default`."""
+    return text == "yes" if text else default
 
 
 def _check_mount(text: str) -> str:
@@ -64,7 +68,7 @@ OPTIONS = (
     RunOption(
         "image",
         "the image, in place of the plan's; with a digest it stays the same",
-        check=match_checker(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*", "the name of an image"),
+        check=make_pattern_checker(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*", "the name of an image"),
         foreign="runs the code of this image",
     ),
     RunOption(
@@ -76,7 +80,7 @@ OPTIONS = (
     RunOption(
         "gpus",
         "the GPUs that the server sees: all, none, or indices or UUIDs",
-        check=match_checker(
+        check=make_pattern_checker(
             r"all|none|[A-Za-z0-9:.-]+(,[A-Za-z0-9:.-]+)*", "all, none, or GPUs such as 0,1"
         ),
         default="all",
@@ -99,7 +103,7 @@ OPTIONS = (
         "where the host's hub cache is in the container, or none; the default is "
         "/root/.cache/huggingface, and none "
         "for a model that is a path",
-        check=match_checker(r"none|/[^:]*", "an absolute path or none"),
+        check=make_pattern_checker(r"none|/[^:]*", "an absolute path or none"),
     ),
     RunOption(
         "network",
@@ -117,29 +121,31 @@ OPTIONS = (
     RunOption(
         "ulimit",
         "a limit of the server's processes, such as memlock=-1; repeatable",
-        check=match_checker(r"[a-z]+=-?\d+(:-?\d+)?", "a limit such as memlock=-1"),
+        check=make_pattern_checker(r"[a-z]+=-?\d+(:-?\d+)?", "a limit such as memlock=-1"),
         repeatable=True,
     ),
     RunOption("memory", "memory that the container may use", check=_SIZE),
     RunOption(
-        "cpus", "cores that it may use", check=match_checker(r"\d+(\.\d+)?", "a number of cores")
+        "cpus",
+        "cores that it may use",
+        check=make_pattern_checker(r"\d+(\.\d+)?", "a number of cores"),
     ),
     RunOption(
         "cpuset-cpus",
         "which cores, such as 0-15",
-        check=match_checker(r"[\d,-]+", "cores such as 0-15"),
+        check=make_pattern_checker(r"[\d,-]+", "cores such as 0-15"),
     ),
     RunOption("user", "the user in the container"),
     RunOption("group-add", "a further group of that user; repeatable", repeatable=True),
     RunOption(
         "workdir",
         "the working directory in the container",
-        check=match_checker(r"/.*", "an absolute path"),
+        check=make_pattern_checker(r"/.*", "an absolute path"),
     ),
     RunOption(
         "platform",
         "the platform of the image, such as linux/arm64",
-        check=match_checker(r"[\w/]+", "OS/ARCHITECTURE"),
+        check=make_pattern_checker(r"[\w/]+", "OS/ARCHITECTURE"),
     ),
     RunOption(
         "init", "whether an init process reaps processes and forwards signals", choices=_SWITCH
@@ -147,7 +153,7 @@ OPTIONS = (
     RunOption(
         "grace",
         "seconds from a stop to the kill",
-        check=whole_number_checker(0, 3600),
+        check=make_whole_number_checker(0, 3600),
         default="15",
     ),
     RunOption(
@@ -160,7 +166,7 @@ OPTIONS = (
     RunOption(
         "cap-add",
         "a capability, such as IPC_LOCK; repeatable",
-        check=match_checker(r"[A-Za-z_]+", "the name of a capability"),
+        check=make_pattern_checker(r"[A-Za-z_]+", "the name of a capability"),
         repeatable=True,
         foreign="gives the server a capability",
         power=lambda text: "gives the server a capability",
@@ -182,7 +188,7 @@ OPTIONS = (
     RunOption(
         "userns",
         "the user ids of the container",
-        check=match_checker(r"[\w:=,-]+", "a user namespace such as keep-id"),
+        check=make_pattern_checker(r"[\w:=,-]+", "a user namespace such as keep-id"),
         foreign="changes a boundary between the server and the host",
         power=_danger_of_namespace,
     ),

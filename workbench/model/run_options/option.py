@@ -21,7 +21,7 @@ def check_one_line(text: str) -> str:
     return text
 
 
-def match_checker(pattern: str, expected: str) -> Callable[[str], str]:
+def make_pattern_checker(pattern: str, expected: str) -> Callable[[str], str]:
     """Return a function that checks a value: it returns the value if the whole value matches
     `pattern`, and raises InputError otherwise. `expected` describes valid values in the error."""
 
@@ -33,7 +33,7 @@ def match_checker(pattern: str, expected: str) -> Callable[[str], str]:
     return check
 
 
-def whole_number_checker(least: int, most: int) -> Callable[[str], str]:
+def make_whole_number_checker(least: int, most: int) -> Callable[[str], str]:
     """Return a function that checks a value: it returns the value if that is a whole number from
     `least` to `most`, and raises InputError otherwise."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.model.run_options.option import RunOption, match_checker
+from workbench.model.run_options.option import RunOption, make_pattern_checker
 
 OPTIONS = (
     RunOption(
@@ -29,14 +29,14 @@ OPTIONS = (
     RunOption(
         "unit",
         "name of an installed unit; without it, the name of the preset",
-        check=match_checker(
+        check=make_pattern_checker(
             r"[A-Za-z0-9][A-Za-z0-9:_.-]{0,200}", "a name of letters, digits and the signs : _ . -"
         ),
     ),
     RunOption(
         "property",
         "a further property of the unit, such as MemoryMax=200G or Nice=-5; repeatable",
-        check=match_checker(r"[A-Za-z][A-Za-z0-9]*=[^\0\n\r]*", "a property as NAME=VALUE"),
+        check=make_pattern_checker(r"[A-Za-z][A-Za-z0-9]*=[^\0\n\r]*", "a property as NAME=VALUE"),
         repeatable=True,
         foreign="sets a property of the systemd unit, which can run other programs or give the "
         "server more rights",

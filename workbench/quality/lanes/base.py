@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Protocol
 
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.quality import ScoredPosition, Token
-from workbench.model.untrusted_numbers import integer_or_none, why_impossible
+from workbench.model.untrusted_numbers import integer_or_none, why_number_is_impossible
 from workbench.model.untrusted_text import clean_text
 from workbench.quality.pieces import format_token_text
 
@@ -103,12 +103,13 @@ class Interface(ABC):
         interface cannot do that."""
         raise ScoreError("the server cannot score a prompt in one request")
 
-    async def trim_to_answerable(self, prompt: Prompt) -> Prompt:
+    async def trim_for_generation(self, prompt: Prompt) -> Prompt:
         """Return the prompt, or the part of it after which the server can write."""
         return prompt
 
     async def text_of(self, prompt: Prompt) -> str:
-        """Return the prompt as text. Raises UnusableText unless the server names tokens by their text."""
+        """Return the prompt as text. Raises UnusableText unless the server names tokens by their
+        text."""
         raise UnusableText("the server of A names tokens by their ids")
 
     def last_tokens(self, prompt: Prompt, tokens: int) -> Prompt:
@@ -139,8 +140,8 @@ class Interface(ABC):
         return reply.body
 
     async def encode(self, path: str, body: Mapping[str, Any]) -> tuple[int, ...]:
-        """Return the token ids in the reply of the tokenizer's endpoint `path`, and keep the context
-        length that it reports. Raises ScoreError if the reply has no token ids."""
+        """Return the token ids in the reply of the tokenizer's endpoint `path`, and keep the
+        context length that it reports. Raises ScoreError if the reply has no token ids."""
         reply = await self.post(path, body)
         ids = reply.get("tokens")
         if not isinstance(ids, list) or not ids:
@@ -153,7 +154,8 @@ class Interface(ABC):
         return tuple(one for one in known if one is not None)
 
     def check_context_length(self, tokens: int, extra_tokens: int) -> None:
-        """Raise ScoreError if the server's context is too short for a prompt and `extra_tokens` tokens."""
+        """Raise ScoreError if the server's context is too short for a prompt and `extra_tokens`
+        tokens."""
         limit = self.context_tokens
         if limit is not None and tokens + extra_tokens > limit:
             raise ScoreError(
@@ -173,7 +175,7 @@ def check_prompt_token_count(counted: Any, sent: int, extra: int = 0) -> None:
 
 def parse_log_probability(value: Any) -> float:
     """Return a log probability of a reply. Raises ScoreError if it is impossible."""
-    why = why_impossible(value, _LEAST, 0.0)
+    why = why_number_is_impossible(value, _LEAST, 0.0)
     if not why:
         return float(value)
     if isinstance(value, float) and value > 0:
@@ -201,7 +203,7 @@ def most_probable_tokens(entries: Iterable[tuple[Token, float]]) -> tuple[tuple[
     return tuple(found)
 
 
-def list_of_length(value: Any, count: int, what: str) -> Sequence[Any]:
+def require_list_of_length(value: Any, count: int, what: str) -> Sequence[Any]:
     """Return a list of a reply that must have `count` entries. Raises ScoreError if it has not."""
     if not isinstance(value, list):
         raise ScoreError(f"the server's answer has no {what}")
@@ -210,7 +212,7 @@ def list_of_length(value: Any, count: int, what: str) -> Sequence[Any]:
     return value
 
 
-def first_choice(reply: Mapping[str, Any]) -> Mapping[str, Any]:
+def require_first_choice(reply: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the first choice of an OpenAI-style reply. Raises ScoreError if there is none."""
     choices = reply.get("choices")
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
@@ -218,7 +220,7 @@ def first_choice(reply: Mapping[str, Any]) -> Mapping[str, Any]:
     return choices[0]
 
 
-def object_in_reply(value: Any, what: str) -> Mapping[str, Any]:
+def require_object(value: Any, what: str) -> Mapping[str, Any]:
     """Return an object of a reply. Raises ScoreError if it is none."""
     if not isinstance(value, dict):
         raise ScoreError(f"the server's answer has no {what}")

@@ -1,10 +1,9 @@
 """llama-server: one token in each request, after a prompt that grows on one slot.
 
-It gives no log probabilities of a prompt (ggml-org/llama.cpp#27174). A bias forces the wanted token,
-whose log probability is that before the bias. If this token is not a complete character, the answer
-has no probabilities at all; then a printable token is forced, and the wanted one is looked for among
-the most probable ones.
-"""
+It gives no log probabilities of a prompt (ggml-org/llama.cpp#27174). A bias forces the wanted
+token, whose log probability is that before the bias. If this token is not a complete character, the
+answer has no probabilities at all; then a printable token is forced, and the wanted one is looked
+for among the most probable ones."""
 
 from __future__ import annotations
 
@@ -20,11 +19,11 @@ from workbench.quality.lanes.base import (
     Prompt,
     ScoreError,
     check_prompt_token_count,
-    list_of_length,
     most_probable_tokens,
-    object_in_reply,
     parse_log_probability,
     parse_token_id,
+    require_list_of_length,
+    require_object,
 )
 
 _PRINTABLE = "a"
@@ -43,10 +42,10 @@ class LlamaServerInterface(Interface):
 
     async def score_next(self, prompt: Prompt, position: int, slot: int = 0) -> ScoredPosition:
         wanted = prompt.ids[position]
-        reply = await self._request_completion(prompt.ids[:position], 1, slot, forced=wanted)
+        reply = await self._request_completion(prompt.ids[:position], 1, slot, forced_token=wanted)
         entries = reply.get("completion_probabilities")
         if entries:
-            [entry] = list_of_length(entries, 1, "positions")
+            [entry] = require_list_of_length(entries, 1, "positions")
             scored = self._parse_scored_position(entry)
             if scored.token != wanted:
                 raise ScoreError(
@@ -57,9 +56,9 @@ class LlamaServerInterface(Interface):
             body = {"content": _PRINTABLE, "add_special": False}
             self._printable = (await self.encode("/tokenize", body))[-1]
         reply = await self._request_completion(
-            prompt.ids[:position], 1, slot, forced=self._printable
+            prompt.ids[:position], 1, slot, forced_token=self._printable
         )
-        [entry] = list_of_length(reply.get("completion_probabilities"), 1, "positions")
+        [entry] = require_list_of_length(reply.get("completion_probabilities"), 1, "positions")
         top = self._parse_scored_position(entry).top
         return ScoredPosition(wanted, dict(top).get(wanted), top)
 
@@ -68,7 +67,7 @@ class LlamaServerInterface(Interface):
     ) -> tuple[ScoredPosition, ...]:
         reply = await self._request_completion(prompt.ids, tokens, slot)
         made = reply.get("tokens")
-        listed = list_of_length(made, len(as_list(made)), "tokens of the answer")
+        listed = require_list_of_length(made, len(as_list(made)), "tokens of the answer")
         ids = [parse_token_id(one) for one in listed]
         entries = reply.get("completion_probabilities") or []
         scored = [
@@ -77,7 +76,7 @@ class LlamaServerInterface(Interface):
         return _align_scores_to_tokens(ids, scored)
 
     async def _request_completion(
-        self, ids: tuple[int, ...], tokens: int, slot: int, forced: int | None = None
+        self, ids: tuple[int, ...], tokens: int, slot: int, forced_token: int | None = None
     ) -> Mapping[str, Any]:
         body: dict[str, Any] = {
             "prompt": list(ids),
@@ -88,8 +87,8 @@ class LlamaServerInterface(Interface):
             "id_slot": slot,
             "return_tokens": True,
         }
-        if forced is not None:
-            body["logit_bias"] = [[forced, _BIAS]]
+        if forced_token is not None:
+            body["logit_bias"] = [[forced_token, _BIAS]]
         reply = await self.post("/completion", body)
         check_prompt_token_count(reply.get("tokens_evaluated"), len(ids))
         if reply.get("truncated") is True:
@@ -98,13 +97,13 @@ class LlamaServerInterface(Interface):
 
     def _parse_scored_position(self, entry: Any) -> ScoredPosition:
         token, value = self._parse_id_and_logprob(entry)
-        tops = object_in_reply(entry, "log probabilities").get("top_logprobs")
+        tops = require_object(entry, "log probabilities").get("top_logprobs")
         found = map(self._parse_id_and_logprob, as_list(tops))
         return ScoredPosition(token, value, most_probable_tokens(found))
 
     def _parse_id_and_logprob(self, entry: Any) -> tuple[int, float]:
         """Return the id and the log probability of a token."""
-        one = object_in_reply(entry, "log probabilities")
+        one = require_object(entry, "log probabilities")
         value, token = parse_log_probability(one.get("logprob")), parse_token_id(one.get("id"))
         self.store_token_text(token, one.get("token"))
         return token, value

@@ -1,5 +1,5 @@
-"""SGLang's own endpoint /generate. Its OpenAI-style endpoint ignores what it does not know, so it is
-not used. A `logprob_start_len` of 0 scores the whole prompt and keeps the radix cache out of it.
+"""SGLang's own endpoint /generate. Its OpenAI-style endpoint ignores what it does not know, so it
+is not used. A `logprob_start_len` of 0 scores the whole prompt and keeps the radix cache out of it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from workbench.quality.lanes.base import (
     Prompt,
     ScoreError,
     check_prompt_token_count,
-    list_of_length,
     most_probable_tokens,
-    object_in_reply,
     parse_log_probability,
     parse_token_id,
+    require_list_of_length,
+    require_object,
 )
 
 _WITHOUT_PROMPT = -1
@@ -38,8 +38,8 @@ class SglangInterface(Interface):
         self.check_context_length(len(prompt.ids), 1)
         meta = await self._request_generation(prompt.ids, 1, {"logprob_start_len": 0})
         count = len(prompt.ids)
-        tokens = list_of_length(meta.get("input_token_logprobs"), count, "positions")
-        tops = list_of_length(meta.get("input_top_logprobs"), count, "lists of tokens")
+        tokens = require_list_of_length(meta.get("input_token_logprobs"), count, "positions")
+        tops = require_list_of_length(meta.get("input_top_logprobs"), count, "lists of tokens")
         scored = tuple(map(self._parse_scored_position, tokens[1:], tops[1:]))
         if tuple(one.token for one in scored) != prompt.ids[1:]:
             raise ScoreError("the server has scored other tokens than were sent")
@@ -50,11 +50,11 @@ class SglangInterface(Interface):
         wanted = prompt.ids[position]
         asked = {"logprob_start_len": _WITHOUT_PROMPT, "token_ids_logprob": [wanted]}
         meta = await self._request_generation(prompt.ids[:position], 1, asked)
-        [given] = list_of_length(
+        [given] = require_list_of_length(
             meta.get("output_token_ids_logprobs"), 1, "scores of a given token"
         )
-        [entry] = list_of_length(given, 1, "scores of a given token")
-        [top] = list_of_length(meta.get("output_top_logprobs"), 1, "lists of tokens")
+        [entry] = require_list_of_length(given, 1, "scores of a given token")
+        [top] = require_list_of_length(meta.get("output_top_logprobs"), 1, "lists of tokens")
         scored = self._parse_scored_position(entry, top)
         if scored.token != wanted:
             raise ScoreError("the server has scored another token than was given")
@@ -69,8 +69,8 @@ class SglangInterface(Interface):
         )
         made = meta.get("output_token_logprobs")
         count = len(as_list(made))
-        entries = list_of_length(made, count, "tokens of the answer")
-        tops = list_of_length(meta.get("output_top_logprobs"), count, "lists of tokens")
+        entries = require_list_of_length(made, count, "tokens of the answer")
+        tops = require_list_of_length(meta.get("output_top_logprobs"), count, "lists of tokens")
         return tuple(map(self._parse_scored_position, entries, tops))
 
     async def _request_generation(
@@ -84,7 +84,7 @@ class SglangInterface(Interface):
             "return_text_in_logprobs": True,
         }
         reply = await self.post("/generate", {**body, **options})
-        meta = object_in_reply(reply.get("meta_info"), "meta_info")
+        meta = require_object(reply.get("meta_info"), "meta_info")
         check_prompt_token_count(meta.get("prompt_tokens"), len(ids))
         return meta
 

@@ -19,11 +19,11 @@ from workbench.quality.lanes.base import (
     Send,
     UnusableText,
     check_prompt_token_count,
-    first_choice,
-    list_of_length,
     most_probable_tokens,
-    object_in_reply,
     parse_log_probability,
+    require_first_choice,
+    require_list_of_length,
+    require_object,
 )
 
 _ENCODE, _DECODE = "/v1/token/encode", "/v1/token/decode"
@@ -47,7 +47,7 @@ class TabbyInterface(Interface):
     async def text_of(self, prompt: Prompt) -> str:
         return await self._request_text(prompt.ids)
 
-    async def trim_to_answerable(self, prompt: Prompt) -> Prompt:
+    async def trim_for_generation(self, prompt: Prompt) -> Prompt:
         """Return the longest beginning of the prompt whose text alone has the same tokens as in the
         whole text. One token if there is none."""
         sent = len(prompt.ids)
@@ -67,18 +67,20 @@ class TabbyInterface(Interface):
         if start is None or end is None:
             return None
         wanted = prompt.text[start:end]
-        _, _, tops = await self._request_tokens_logprobs_and_tops(prompt.text[:start], position, 1)
-        [top] = list_of_length(tops, 1, "positions")
+        _, _, tops = await self._request_tokens_logprobs_and_top_tokens(
+            prompt.text[:start], position, 1
+        )
+        [top] = require_list_of_length(tops, 1, "positions")
         found = most_probable_tokens(_log_probability_by_text(top).items())
         return ScoredPosition(wanted, dict(found).get(wanted), found)
 
     async def generate_answer(
         self, prompt: Prompt, tokens: int, slot: int = 0
     ) -> tuple[ScoredPosition, ...]:
-        prompt = await self.trim_to_answerable(prompt)
+        prompt = await self.trim_for_generation(prompt)
         sent = len(prompt.ids)
         end = await self._text_offset_after_tokens(prompt, sent)
-        names, values, tops = await self._request_tokens_logprobs_and_tops(
+        names, values, tops = await self._request_tokens_logprobs_and_top_tokens(
             prompt.text[:end], sent, tokens
         )
         return tuple(
@@ -90,7 +92,7 @@ class TabbyInterface(Interface):
             for name, value, top in zip(names, values, tops, strict=True)
         )
 
-    async def _request_tokens_logprobs_and_tops(
+    async def _request_tokens_logprobs_and_top_tokens(
         self, text: str, sent: int, tokens: int
     ) -> tuple[list[Any], list[Any], list[Any]]:
         body = {
@@ -105,15 +107,15 @@ class TabbyInterface(Interface):
             "stream_options": {"include_usage": True},
         }
         reply = await self.post("/v1/completions", body)
-        counted = object_in_reply(reply.get("usage"), "usage").get("prompt_tokens")
+        counted = require_object(reply.get("usage"), "usage").get("prompt_tokens")
         check_prompt_token_count(counted, sent, _FIRST_TOKEN)
-        scores = object_in_reply(first_choice(reply).get("logprobs"), "log probabilities")
+        scores = require_object(require_first_choice(reply).get("logprobs"), "log probabilities")
         names = scores.get("tokens")
         made = len(as_list(names))
         return (
-            list(list_of_length(names, made, "tokens of the answer")),
-            list(list_of_length(scores.get("token_logprobs"), made, "log probabilities")),
-            list(list_of_length(scores.get("top_logprobs"), made, "positions")),
+            list(require_list_of_length(names, made, "tokens of the answer")),
+            list(require_list_of_length(scores.get("token_logprobs"), made, "log probabilities")),
+            list(require_list_of_length(scores.get("top_logprobs"), made, "positions")),
         )
 
     async def _text_offset_after_tokens(self, prompt: Prompt, count: int) -> int | None:
@@ -143,7 +145,7 @@ class TabbyInterface(Interface):
 def _log_probability_by_text(top: Any) -> dict[Any, float]:
     """Return the log probabilities of tokens by their text, without parts of characters, which all
     have the same text."""
-    named = object_in_reply(top, "log probabilities of a position")
+    named = require_object(top, "log probabilities of a position")
     return {
         name: parse_log_probability(value) for name, value in named.items() if BROKEN not in name
     }

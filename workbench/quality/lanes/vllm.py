@@ -17,12 +17,12 @@ from workbench.quality.lanes.base import (
     Prompt,
     ScoreError,
     check_prompt_token_count,
-    first_choice,
-    list_of_length,
     most_probable_tokens,
-    object_in_reply,
     parse_log_probability,
     parse_token_id,
+    require_first_choice,
+    require_list_of_length,
+    require_object,
 )
 
 _PATH = "/v1/completions"
@@ -53,7 +53,7 @@ class VllmInterface(Interface):
         echoed = choice.get("prompt_token_ids")
         if echoed is not None and echoed != list(prompt.ids):
             raise ScoreError("the server has read other tokens than were sent")
-        entries = list_of_length(choice["prompt_logprobs"], len(prompt.ids), "positions")
+        entries = require_list_of_length(choice["prompt_logprobs"], len(prompt.ids), "positions")
         places = range(1, len(prompt.ids))
         return tuple(
             self._parse_prompt_position(prompt.ids[place], entries[place]) for place in places
@@ -79,8 +79,8 @@ class VllmInterface(Interface):
         choice = await self._request_completion(
             ids, 1, {**options, "return_tokens_as_token_ids": True}
         )
-        scores = object_in_reply(choice.get("logprobs"), "log probabilities")
-        [entries] = list_of_length(scores.get("top_logprobs"), 1, "positions")
+        scores = require_object(choice.get("logprobs"), "log probabilities")
+        [entries] = require_list_of_length(scores.get("top_logprobs"), 1, "positions")
         return _log_probability_by_id(entries)
 
     async def generate_answer(
@@ -89,15 +89,15 @@ class VllmInterface(Interface):
         self.check_context_length(len(prompt.ids), tokens)
         asked = {"logprobs": TOP, "return_tokens_as_token_ids": True}
         choice = await self._request_completion(prompt.ids, tokens, asked)
-        scores = object_in_reply(choice.get("logprobs"), "log probabilities")
+        scores = require_object(choice.get("logprobs"), "log probabilities")
         names = scores.get("tokens")
         made = len(as_list(names))
-        names = list_of_length(names, made, "tokens of the answer")
-        values = list_of_length(scores.get("token_logprobs"), made, "log probabilities")
-        tops = list_of_length(scores.get("top_logprobs"), made, "positions")
+        names = require_list_of_length(names, made, "tokens of the answer")
+        values = require_list_of_length(scores.get("token_logprobs"), made, "log probabilities")
+        tops = require_list_of_length(scores.get("top_logprobs"), made, "positions")
         return tuple(
             ScoredPosition(
-                _token_id_in(name),
+                _parse_prefixed_token_id(name),
                 parse_log_probability(value),
                 most_probable_tokens(_log_probability_by_id(top).items()),
             )
@@ -106,9 +106,9 @@ class VllmInterface(Interface):
 
     def _parse_prompt_position(self, token: int, entries: Any) -> ScoredPosition:
         found: dict[Token, float] = {}
-        for name, entry in object_in_reply(entries, "log probabilities of a position").items():
+        for name, entry in require_object(entries, "log probabilities of a position").items():
             one, number = (
-                object_in_reply(entry, "log probability of a token"),
+                require_object(entry, "log probability of a token"),
                 _parse_token_id_text(name),
             )
             found[number] = parse_log_probability(one.get("logprob"))
@@ -123,20 +123,23 @@ class VllmInterface(Interface):
         body = {"model": self._model, "prompt": list(ids), "max_tokens": tokens, "temperature": 0}
         reply = await self.post(_PATH, {**body, **options})
         check_prompt_token_count(
-            object_in_reply(reply.get("usage"), "usage").get("prompt_tokens"), len(ids)
+            require_object(reply.get("usage"), "usage").get("prompt_tokens"), len(ids)
         )
-        return first_choice(reply)
+        return require_first_choice(reply)
 
 
 def _log_probability_by_id(entries: Any) -> dict[Token, float]:
-    named = object_in_reply(entries, "log probabilities of a position")
-    return {_token_id_in(name): parse_log_probability(value) for name, value in named.items()}
+    named = require_object(entries, "log probabilities of a position")
+    return {
+        _parse_prefixed_token_id(name): parse_log_probability(value)
+        for name, value in named.items()
+    }
 
 
-def _token_id_in(name: Any) -> int:
-    if not isinstance(name, str) or not name.startswith(_PREFIX):
+def _parse_prefixed_token_id(prefixed_id: Any) -> int:
+    if not isinstance(prefixed_id, str) or not prefixed_id.startswith(_PREFIX):
         raise ScoreError("the server does not name tokens by their ids")
-    return _parse_token_id_text(name.removeprefix(_PREFIX))
+    return _parse_token_id_text(prefixed_id.removeprefix(_PREFIX))
 
 
 def _parse_token_id_text(text: str) -> int:

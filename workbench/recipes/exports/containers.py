@@ -23,7 +23,8 @@ def docker_script(launch: Launch, notes: Notes) -> str:
 
 
 def podman_script(launch: Launch, notes: Notes) -> str:
-    """Return a shell script with the `podman run` command, which names the GPUs by their CDI names."""
+    """Return a shell script with the `podman run` command, which names the GPUs by their CDI
+    names."""
     return _run_script(PROGRAMS["podman"], launch, notes)
 
 
@@ -48,7 +49,9 @@ def _run_script(program: Program, launch: Launch, notes: Notes) -> str:
     parts += [f"-e {shlex.quote(f'{name}={text}')}" for name, text in launch.env.items()]
     parts += [f"-e {name}" for name in launch.secrets]
     parts.append(f'-v "$HOME/{HUB_CACHE}:{IMAGE_HOME}/{HUB_CACHE}"')
-    parts += [f"-v {shlex.quote(f'{path}:{path}:ro')}" for path in _paths_to_mount(launch, notes)]
+    parts += [
+        f"-v {shlex.quote(f'{path}:{path}:ro')}" for path in _model_path_to_mount(launch, notes)
+    ]
     first, *rest = launch.in_image
     parts.append(
         f"--entrypoint {quote_argument(first)} {shlex.quote(image)} {' '.join(map(quote_argument, rest))}"
@@ -75,7 +78,7 @@ def compose_file_text(launch: Launch, notes: Notes) -> str:
             "target": _double_dollars(path),
             "read_only": True,
         }
-        for path in _paths_to_mount(launch, notes)
+        for path in _model_path_to_mount(launch, notes)
     ]
     environment = {name: _double_dollars(text) for name, text in launch.env.items()}
     environment |= {name: _required_variable_reference(name) for name in launch.secrets}
@@ -130,7 +133,7 @@ def add_container_notes(launch: Launch, notes: Notes) -> None:
         )
 
 
-def _paths_to_mount(launch: Launch, notes: Notes) -> list[str]:
+def _model_path_to_mount(launch: Launch, notes: Notes) -> list[str]:
     """Return the paths of the host to mount in the container: [path of the model], or [] if the
     model is not an absolute path. Also [] for a path that cannot be mounted, which adds a warning
     to `notes`."""

@@ -60,7 +60,7 @@ def helm_values_text(launch: Launch, notes: Notes) -> str:
         )
     add_container_notes(launch, notes)
     repository, tag = _split_image(launch.image)
-    config = _vllm_config(launch)
+    config = _chart_vllm_config(launch)
     name = re.sub(r"[^a-z0-9-]+", "-", launch.name.lower()).strip("-")
     env: list[dict[str, Any]] = [
         {"name": key, "value": _escape_dollars(text)}
@@ -88,8 +88,8 @@ def helm_values_text(launch: Launch, notes: Notes) -> str:
     if _HUB_TOKEN in launch.secrets:
         model["hf_token"] = {"secretName": f"{name}-secrets", "secretKey": _HUB_TOKEN}
     if launch.nodes:
-        _reject_data_parallel_nodes(launch)
-        model |= _ray_fields(launch)
+        _require_no_data_parallel_nodes(launch)
+        model |= _chart_fields_of_ray(launch)
         _add_ray_note(launch, notes)
     engine_spec: dict[str, Any] = {"modelSpec": [model]}
     if engine.api_key_env in launch.secrets:
@@ -102,7 +102,7 @@ def helm_values_text(launch: Launch, notes: Notes) -> str:
     return yaml_text.dump_yaml({"servingEngineSpec": engine_spec})
 
 
-def _vllm_config(launch: Launch) -> dict[str, Any]:
+def _chart_vllm_config(launch: Launch) -> dict[str, Any]:
     """Return the field vllmConfig. For several nodes, the chart writes its values into a script of
     bash; for one, Kubernetes replaces $(VARIABLE) in them."""
     plan = launch.plan
@@ -114,19 +114,21 @@ def _vllm_config(launch: Launch) -> dict[str, Any]:
         # the chart switches it off if it is absent; the engine's default is on
         config["enablePrefixCaching"] = True
     if not launch.nodes:
-        config["extraArgs"] = list(map(_container_argument, _arguments_without_chart_field(launch)))
+        config["extraArgs"] = list(
+            map(_argument_with_kubernetes_escapes, _arguments_without_chart_field(launch))
+        )
         return config
     pipeline = plan.flag(_PIPELINE)
     config.setdefault("tensorParallelSize", 1)
     config |= {"pipelineParallelSize": pipeline if isinstance(pipeline, int) else 1, "v1": "1"}
-    words = list(map(_word_in_bash_double_quotes, _arguments_without_chart_field(launch)))
+    words = list(map(_text_in_bash_double_quotes, _arguments_without_chart_field(launch)))
     if config["enablePrefixCaching"] is False:
         words.append("--no-enable-prefix-caching")  # the chart leaves it out with Ray
     config["extraArgs"] = words
     return config
 
 
-def _reject_data_parallel_nodes(launch: Launch) -> None:
+def _require_no_data_parallel_nodes(launch: Launch) -> None:
     """Raise InputError for a plan on several nodes that the chart would start otherwise."""
     ranks = _data_parallel_ranks(launch)
     if ranks > 1:
@@ -137,7 +139,7 @@ def _reject_data_parallel_nodes(launch: Launch) -> None:
         )
 
 
-def _ray_fields(launch: Launch) -> dict[str, Any]:
+def _chart_fields_of_ray(launch: Launch) -> dict[str, Any]:
     """Return the fields of a model that Ray runs on several nodes: replicaCount is the number of
     nodes besides the head, and each node has the requests of one."""
     head = {
@@ -227,11 +229,11 @@ def _split_image(image: str) -> tuple[str, str]:
     return (head, tag) if colon and "/" not in tag else (image, "latest")
 
 
-def _word_in_bash_double_quotes(word: Word) -> str:
+def _text_in_bash_double_quotes(word: Word) -> str:
     """Return `word` as the text in double quotes of a bash script. Raises InputError for a text
     that bash would change there, because the chart cannot write the backslash that prevents it."""
     if isinstance(word, Secret):
-        return f"{_word_in_bash_double_quotes(word.prefix)}${{{word.variable}}}"
+        return f"{_text_in_bash_double_quotes(word.prefix)}${{{word.variable}}}"
     if "$" in word or "`" in word:
         raise InputError(
             f"the chart would write {word!r} into a script of bash, which replaces a part of it",
@@ -254,7 +256,7 @@ def _arguments_without_chart_field(launch: Launch) -> list[Word]:
     return list(map(argument_or_secret, words))
 
 
-def _container_argument(word: Word) -> str:
+def _argument_with_kubernetes_escapes(word: Word) -> str:
     """Return `word`, one argument of a container's command, with "$" written as "$$". A secret
     becomes $(VARIABLE), which Kubernetes replaces by the variable's value."""
     if isinstance(word, Secret):

@@ -6,7 +6,11 @@ from __future__ import annotations
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
 from workbench.recipes import yaml_text
-from workbench.recipes.exports.shell import add_open_file_limit_warning, flag_lines, quote_argument
+from workbench.recipes.exports.shell import (
+    add_open_file_limit_warning,
+    format_flag_per_line,
+    quote_argument,
+)
 from workbench.recipes.launch import Launch, Secret, Word
 from workbench.recipes.recipe import Notes
 
@@ -35,7 +39,7 @@ def llama_swap_text(launch: Launch, notes: Notes) -> str:
     shown[at] = "${PORT}"
     model = {
         "name": launch.title or launch.name,
-        "cmd": flag_lines(shown) + "\n",
+        "cmd": format_flag_per_line(shown) + "\n",
         "env": [f"{name}={text}" for name, text in launch.env.items()]
         + [f"{name}=${{env.{name}}}" for name in launch.secrets],
         "checkEndpoint": launch.engine.health_path,

@@ -32,7 +32,7 @@ def _quote_unless_empty(text: str) -> str:
     return shlex.quote(text) if text else ""
 
 
-def flag_lines(words: Sequence[str]) -> str:
+def format_flag_per_line(words: Sequence[str]) -> str:
     """Return the arguments of a command line as text, with each flag and its values on a line of
     its own."""
     lines: list[str] = []
@@ -54,10 +54,12 @@ def secret_check_lines(names: Iterable[str]) -> list[str]:
     ]
 
 
-def add_open_file_limit_warning(launch: Launch, notes: Notes, form: str) -> None:
-    """Add a warning if the server needs a limit of open files, which `form` cannot set."""
+def add_open_file_limit_warning(launch: Launch, notes: Notes, format_name: str) -> None:
+    """Add a warning if the server needs a limit of open files, which `format_name` cannot set."""
     if launch.open_files:
-        text = f"the limit of {launch.open_files} open files is left out: {form} cannot set it"
+        text = (
+            f"the limit of {launch.open_files} open files is left out: {format_name} cannot set it"
+        )
         fix = "set the limit of the program that starts the server"
         notes.add(Level.WARN, "open-files", text, fix=fix)
 
@@ -77,7 +79,7 @@ def shell_script(launch: Launch, notes: Notes) -> str:
     if launch.nodes:
         names = "|".join(node.key for node, _ in launch.nodes)
         usage = shlex.quote(f"usage: sh SCRIPT {names}, on that node")
-        lines += _case_lines(
+        lines += _shell_case_lines(
             '"${1:-}"', [(shlex.quote(node.key), its) for node, its in launch.nodes]
         )
         lines[-1:] = ["*)", f"echo {usage} >&2", "exit 2", ";;", "esac"]
@@ -86,7 +88,7 @@ def shell_script(launch: Launch, notes: Notes) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _case_lines(subject: str, cases: Sequence[tuple[str, Launch]]) -> list[str]:
+def _shell_case_lines(subject: str, cases: Sequence[tuple[str, Launch]]) -> list[str]:
     lines = [f"case {subject} in"]
     for pattern, launch in cases:
         lines += [f"{pattern})", *start_lines(launch), ";;"]
@@ -135,7 +137,7 @@ def slurm_script(launch: Launch, notes: Notes) -> str:
         *(f"#SBATCH {shlex.quote(one)}" for one in directives),
     ]
     lines += ["set -eu", "umask 077", *secret_check_lines(launch.secrets)]
-    hidden = _drop_gpus_of_scheduler(launch, notes)
+    hidden = _variables_set_by_scheduler(launch, notes)
     _add_loopback_note(launch, notes)
     if launch.nodes:
         notes.add(
@@ -144,7 +146,7 @@ def slurm_script(launch: Launch, notes: Notes) -> str:
             "the nodes' addresses are those of the plan, not those that Slurm assigns",
         )
         cases = [(str(node.rank), its) for node, its in launch.nodes]
-        inner = "\n".join(["set -eu", *_case_lines('"$SLURM_NODEID"', cases)])
+        inner = "\n".join(["set -eu", *_shell_case_lines('"$SLURM_NODEID"', cases)])
         lines.append(f"exec srun --kill-on-bad-exit=1 sh -c {shlex.quote(inner)}")
     else:
         lines += start_lines(launch, without=hidden)
@@ -181,7 +183,7 @@ def pbs_script(launch: Launch, notes: Notes) -> str:
     # PBS keeps a job's own output in its spool until the job ends.
     lines += [*secret_check_lines(launch.secrets), f"exec > {log} 2>&1", 'cd -- "$PBS_O_WORKDIR"']
     _add_loopback_note(launch, notes)
-    lines += start_lines(launch, without=_drop_gpus_of_scheduler(launch, notes))
+    lines += start_lines(launch, without=_variables_set_by_scheduler(launch, notes))
     if "walltime" not in request.options:
         notes.add(
             Level.INFO,
@@ -206,7 +208,7 @@ def _add_loopback_note(launch: Launch, notes: Notes) -> None:
     notes.add(Level.WARN, "loopback", text, "host", fix)
 
 
-def _drop_gpus_of_scheduler(launch: Launch, notes: Notes) -> tuple[str, ...]:
+def _variables_set_by_scheduler(launch: Launch, notes: Notes) -> tuple[str, ...]:
     if VISIBLE_TO_CUDA not in launch.env:
         return ()
     notes.add_left_out_note(VISIBLE_TO_CUDA, "the scheduler sets it for the GPUs that it assigns")

@@ -11,7 +11,7 @@ from workbench.model.findings import Level
 from workbench.model.open_files import open_files_option
 from workbench.recipes import yaml_text
 from workbench.recipes.exports.containers import add_container_notes
-from workbench.recipes.exports.shell import flag_lines, quote_argument
+from workbench.recipes.exports.shell import format_flag_per_line, quote_argument
 from workbench.recipes.launch import Launch, Word, argument_or_secret
 from workbench.recipes.recipe import Notes, shorten_value
 
@@ -67,7 +67,7 @@ def sparkrun_recipe_text(launch: Launch, notes: Notes) -> str:
             **{name: f"${{{name}}}" for name in launch.secrets},
         },
         "executor_config": _ulimit_fields(launch),
-        "command": flag_lines(words) + "\n",
+        "command": format_flag_per_line(words) + "\n",
     }
     return yaml_text.dump_yaml(yaml_text.drop_empty_fields(document))
 

@@ -44,9 +44,9 @@ def recognizes(document: Mapping[str, Any]) -> bool:
 
 
 def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
-    """Return the recipe of the service `given.entry`, or by default of the first service that starts a
-    server. Parts that are not understood are added to `notes`. Raises InputError if there is no
-    such service."""
+    """Return the recipe of the service `given.entry`, or by default of the first service that
+    starts a server. Parts that are not understood are added to `notes`. Raises InputError if there
+    is no such service."""
     services = table_field(document, "services", notes)
     add_unknown_field_notes(document, "services version name volumes networks", notes)
     values = _read_dotenv(given.directory, notes)
@@ -61,10 +61,10 @@ def _read_dotenv(directory: Path | None, notes: Notes) -> Mapping[str, str]:
     """Return the variables in the file `.env` of the directory; {} if it has no such file."""
     if directory is None or not (directory / ".env").is_file():
         return {}
-    return _variables_in(directory / ".env", notes)
+    return _read_env_file(directory / ".env", notes)
 
 
-def _variables_in(path: Path, notes: Notes) -> dict[str, str]:
+def _read_env_file(path: Path, notes: Notes) -> dict[str, str]:
     """Return the variables in a file of lines NAME=VALUE."""
     try:
         if path.stat().st_size > _MOST_BYTES:
@@ -89,7 +89,7 @@ def _variables_in(path: Path, notes: Notes) -> dict[str, str]:
     return found
 
 
-def _variables_of_env_files(files: Any, directory: Path | None, notes: Notes) -> dict[str, str]:
+def _read_env_files_of_service(files: Any, directory: Path | None, notes: Notes) -> dict[str, str]:
     """Return the variables in the files of a service's env_file. Only files in the directory of the
     compose file are read."""
     found: dict[str, str] = {}
@@ -106,7 +106,7 @@ def _variables_of_env_files(files: Any, directory: Path | None, notes: Notes) ->
             text = f"the variables in the file {name} are not read"
             notes.add(Level.WARN, "env-file", text, fix=fix)
         elif required or path.is_file():
-            found |= _variables_in(path, notes)
+            found |= _read_env_file(path, notes)
     return found
 
 
@@ -116,7 +116,7 @@ def _container_of_service(
     filled = _fill_in_variables(service, notes, values)
     add_unknown_field_notes(filled, f"{_KNOWN} {_OF_CONTAINER} {_REFUSED} env_file", notes)
     files = filled.get("env_file")
-    env = _variables_of_env_files(files, directory, notes) if files else {}
+    env = _read_env_files_of_service(files, directory, notes) if files else {}
     for name in _REFUSED.split():
         if filled.get(name):
             notes.add_not_run_warning(f"the service's {name}", filled[name])
@@ -133,10 +133,13 @@ def _container_of_service(
         _argument_list(filled, "entrypoint", notes),
         _argument_list(filled, "command", notes),
         env | parse_environment(filled.get("environment"), notes),
-        [_volume_with_host_path(one, directory) for one in _list_field(filled, "volumes", notes)],
-        [_port_mapping(one) for one in _list_field(filled, "ports", notes)],
+        [
+            _volume_with_host_path(one, directory)
+            for one in _read_list_field(filled, "volumes", notes)
+        ],
+        [_port_mapping(one) for one in _read_list_field(filled, "ports", notes)],
         text_field(filled, "working_dir", notes) or None,
-        _gpu_option(filled),
+        _docker_gpu_option(filled),
         _open_file_limit(filled),
     )
 
@@ -163,7 +166,7 @@ def _argument_list(service: Mapping[str, Any], name: str, notes: Notes) -> list[
     return ["".join(part for part in word if isinstance(part, str)) for word in commands[0].words]
 
 
-def _list_field(service: Mapping[str, Any], name: str, notes: Notes) -> list[Any]:
+def _read_list_field(service: Mapping[str, Any], name: str, notes: Notes) -> list[Any]:
     value = service.get(name)
     if not isinstance(value, list | None):
         notes.add_not_understood_warning(name, value)
@@ -188,7 +191,7 @@ def _port_mapping(port: Any) -> str:
     return str(port)
 
 
-def _gpu_option(service: Mapping[str, Any]) -> str:
+def _docker_gpu_option(service: Mapping[str, Any]) -> str:
     if service.get("gpus"):
         return str(service["gpus"])
     place: Any = service.get("deploy")

@@ -19,7 +19,11 @@ from typing import Any
 from workbench.model.bench import FAILED_SHARE
 from workbench.model.errors import InputError
 from workbench.model.secrets import mask_data
-from workbench.model.untrusted_numbers import MOST_COUNTED, parse_error_text, why_impossible
+from workbench.model.untrusted_numbers import (
+    MOST_COUNTED,
+    parser_error_message,
+    why_number_is_impossible,
+)
 from workbench.model.untrusted_text import clean_data, unique_json_object
 from workbench.report.imports.checked_fields import Fields, Imported, ImportOptions
 from workbench.report.proof_document import check_intact, is_proof, split_page_and_data
@@ -93,7 +97,7 @@ def _refuse_impossible_counts(fields: Fields, index: int, imported: Imported) ->
     would follow from it."""
     for name, value in _names_and_counts(imported):
         is_broken = isinstance(value, float) and not value.is_integer()
-        if is_broken or why_impossible(value, 0, MOST_COUNTED):
+        if is_broken or why_number_is_impossible(value, 0, MOST_COUNTED):
             problem = (
                 f"the number of {name} must be a whole number from 0 to {MOST_COUNTED:,}, "
                 f"found {value!r:.40}"
@@ -172,7 +176,9 @@ def _json_documents_with_line(path: Path) -> Iterator[tuple[int, Any]]:
                 next_step="the file is truncated or not JSON: save it again",
             ) from None
         except ValueError as error:
-            raise InputError(f"{path}: {parse_error_text(error)}", next_step=_NEXT_STEP) from None
+            raise InputError(
+                f"{path}: {parser_error_message(error)}", next_step=_NEXT_STEP
+            ) from None
         except RecursionError:
             raise _too_deep_error(path) from None
         # `vllm bench sweep` writes the results of one setting as a list.

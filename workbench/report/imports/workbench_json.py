@@ -15,7 +15,7 @@ from workbench.model.json_records import from_json
 from workbench.model.load_spec import OPTIONS
 from workbench.model.quality import VERDICTS, QualityResult
 from workbench.model.quality_limits import MOST_COMPARISONS, impossible_field_and_reason
-from workbench.model.untrusted_numbers import find_impossible_number
+from workbench.model.untrusted_numbers import path_and_reason_of_impossible_number
 from workbench.report.imports.checked_fields import MOST_CHARS, Fields, Imported, ImportOptions
 
 _UID = re.compile(r"[A-Za-z0-9-]{1,64}")
@@ -44,7 +44,7 @@ def _imported_result(fields: Fields, options: ImportOptions) -> Imported:
     if not spec or not conditions:
         raise fields.field_error("spec", "a Workbench result must have this field")
     for part, data in (("spec", spec.data), ("conditions", conditions.data), ("", summary.data)):
-        place, _, why = find_impossible_number(data, part).partition(": ")
+        place, _, why = path_and_reason_of_impossible_number(data, part).partition(": ")
         if why:
             raise fields.field_error(place, f"the field has {why}")
     try:
@@ -125,7 +125,7 @@ def _comparison_objects(fields: Fields) -> list[Fields]:
 
 def _parse_quality_result(fields: Fields, conditions: Conditions) -> QualityResult:
     """Return a comparison of answers of an exported result. It is marked as imported."""
-    if why := find_impossible_number(fields.data):
+    if why := path_and_reason_of_impossible_number(fields.data):
         place, _, problem = why.partition(": ")
         raise fields.inner_value_error(place, f"it is {problem}")
     try:

@@ -33,7 +33,7 @@ from workbench.model.findings import Finding, Level
 from workbench.model.open_files import open_files_option
 from workbench.model.plan import Command
 from workbench.model.run_options import launcher_option_value, launcher_option_values
-from workbench.model.run_options.containers import is_on
+from workbench.model.run_options.containers import is_switch_on
 from workbench.model.secrets import is_secret_name, mask_argv
 from workbench.model.untrusted_numbers import parse_whole_number
 from workbench.model.untrusted_text import clean_json, clean_text
@@ -120,7 +120,7 @@ class Containers:
         image = self._image_name(launch)
         found = [*self._option_findings(launch), *self._secret_findings(launch)]
         model = launch.plan.model if is_path(launch.plan.model) else ""
-        cdi = is_on(self._option_value(launch, "cdi"), self.program.cdi)
+        cdi = is_switch_on(self._option_value(launch, "cdi"), self.program.cdi)
         gpus = "cdi" if cdi else "gpus"
         if self._option_value(launch, "gpus") == NONE or host.simulated:
             gpus = NONE
@@ -343,12 +343,12 @@ class Containers:
         words += [*_LOG_OPTIONS[self.name], *self.program.limits]
         cdi = self._option_value(launch, "cdi")
         words += self.program.gpu_options(
-            self._option_value(launch, "gpus"), is_on(cdi) if cdi else None
+            self._option_value(launch, "gpus"), is_switch_on(cdi) if cdi else None
         )
         for name in _COMMON_RUN_OPTIONS:
             words += _repeat_option(f"--{name}", self._option_values(launch, name))
         for name in _SWITCH_OPTIONS:
-            if is_on(self._option_value(launch, name)):
+            if is_switch_on(self._option_value(launch, name)):
                 words.append(f"--{name}")
         own_memory = self._option_value(launch, "ipc") != "host"
         if own_memory and not self._option_value(launch, "shm-size"):

@@ -16,10 +16,10 @@ from workbench.model.alerts import (
     RULES,
     Alert,
     RuleView,
-    alert_limits,
+    alert_limits_by_rule,
 )
 from workbench.model.counts import gpus_text
-from workbench.model.secrets import mask_text, remember_secrets, seen_secrets
+from workbench.model.secrets import mask_text, remember_secrets, remembered_secrets
 from workbench.model.timeline import EventKind
 from workbench.model.untrusted_text import clean_text
 from workbench.session.alerts.events import WATCHED_FIELDS, EventWatch
@@ -84,7 +84,7 @@ class Alerts:
 
     def _restart_alert_watch(self) -> None:
         """Begin to watch the host, of which nothing is known yet."""
-        every = alert_limits(self.config.limits)
+        every = alert_limits_by_rule(self.config.limits)
         limits = {name: limits for name, limits in every.items() if self._effects[name]}
         self._host, self._watch = self._core.host, None
         self._events = EventWatch(self._core.state)
@@ -164,7 +164,9 @@ class Alerts:
             rule=rule,
             phase=phase,
             # cut after it is masked: half a secret would not be recognized
-            text=clean_text(mask_text(clean_text(text), seen_secrets()), _MAX_TEXT_CHARACTERS),
+            text=clean_text(
+                mask_text(clean_text(text), remembered_secrets()), _MAX_TEXT_CHARACTERS
+            ),
             host=self._core.host.name,
             simulated=self._core.state.simulated,
             effects=frozenset(effects),

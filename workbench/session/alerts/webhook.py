@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from workbench.model.secrets import mask_text, seen_secrets
+from workbench.model.secrets import mask_text, remembered_secrets
 from workbench.model.untrusted_text import clean_text
 
 if TYPE_CHECKING:
@@ -136,5 +136,5 @@ def _outcome_of_status(status: int) -> SendOutcome:
 
 
 def _error_text(error: Exception) -> str:
-    text = mask_text(clean_text(str(error), _MAX_REASON_CHARACTERS), seen_secrets())
+    text = mask_text(clean_text(str(error), _MAX_REASON_CHARACTERS), remembered_secrets())
     return text or type(error).__name__

@@ -27,7 +27,7 @@ from workbench.model.bench import BenchProgress
 from workbench.model.counts import count_of
 from workbench.model.errors import BenchError
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.setting_commands import is_lock
+from workbench.model.setting_commands import is_clock_lock
 from workbench.model.settings import HOST_INDEX
 from workbench.server.engine_counters import (
     describe_count_differences,
@@ -85,7 +85,7 @@ def prefix_cache_problem(spec: BenchSpec, during: EngineDuring, requests: int) -
         return None
     template = _TEMPLATE_TOKENS if spec.endpoint == "chat" else 0.0
     if spec.prompt_words and requests:  # what the words of a prompt cannot have may be template
-        least = spec.least_text_tokens(spec.prompt_words)
+        least = spec.least_tokens_of_words(spec.prompt_words)
         template = max(0.0, prompt / requests - least)
     if hits - template * requests <= _CACHED_SHARE * prompt:
         return None
@@ -128,7 +128,7 @@ class MeasuredLoad:
         locks that changed during the run. The proofs that clock locks are in force are removed."""
         kept, notes = [], list(self.summary.notes)
         for proof in self.proofs:
-            if not is_lock(proof.setting):
+            if not is_clock_lock(proof.setting):
                 kept.append(proof)
             elif proof.summary_line in notes:
                 notes.remove(proof.summary_line)

@@ -156,13 +156,14 @@ def _changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list
     parts: list[str] = []
     if before == now:
         return parts
-    from workbench.model.setting_commands import is_lock
+    from workbench.model.setting_commands import is_clock_lock
     from workbench.model.settings import label_of as setting_label
     from workbench.model.settings import stored_text
 
     # A result whose GPUs were not read has none of the settings that a driver reports.
     was_read = [
-        any(not is_lock(name.partition(".")[2]) for name in settings) for settings in (before, now)
+        any(not is_clock_lock(name.partition(".")[2]) for name in settings)
+        for settings in (before, now)
     ]
     if was_read[0] != was_read[1]:
         return parts

@@ -12,7 +12,7 @@ from workbench.bench.workload import has_messages
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError
 from workbench.model.load_spec import BY_FIELD, DEFAULTS, OF_A_TRACE, OPTIONS, BenchSpec
-from workbench.model.slo import check_streamed, parse_slo
+from workbench.model.slo import parse_slo, require_streaming_for_limits
 
 if TYPE_CHECKING:
     from workbench.model.preset import Benchmark
@@ -127,7 +127,7 @@ def _check_slo(merged: dict[str, Any]) -> None:
             next_step="leave out --slo, or measure without a command",
         )
     limits = parse_slo(merged["slo"])
-    check_streamed(limits, streamed=merged.get("stream", True))
+    require_streaming_for_limits(limits, streamed=merged.get("stream", True))
     merged["slo"] = ", ".join(map(str, limits))
 
 

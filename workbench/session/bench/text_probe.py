@@ -30,7 +30,7 @@ from workbench.model.answer_probe import (
     read_answer,
     request_body,
     summarize_probe,
-    why_weights_lack_language,
+    why_weights_may_lack_language,
 )
 from workbench.model.answer_text import Answer, TextReport
 from workbench.model.counts import count_of
@@ -105,7 +105,7 @@ def why_language_is_not_expected(spec: BenchSpec, plan: LaunchPlan | None) -> st
         return "its weights are random (--random-weights)"
     if plan is None:
         return ""
-    return why_weights_lack_language(plan)
+    return why_weights_may_lack_language(plan)
 
 
 class TextProbe:
@@ -299,7 +299,7 @@ class TextProbe:
             prompt_tokens=prompt,
             output_tokens=output,
         )
-        findings = answer_verdict.findings_to_store(
+        findings = answer_verdict.worst_text_finding_per_code(
             (
                 *assess_probe(
                     self._probed,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from workbench.hosts.task_cancellation import cancel_all
-from workbench.model.alerts import alert_limits
+from workbench.model.alerts import alert_limits_by_rule
 from workbench.model.errors import InputError
 from workbench.session.fleet.member import LOOK_INTERVAL_S, FleetMember
 from workbench.session.fleet.state import FleetState
@@ -63,7 +63,7 @@ class Fleet:
                 next_step="name the hosts, as in `workbench fleet gpu-box-1 gpu-box-2`",
             )
         known, apart_s = labels or {}, LOOK_INTERVAL_S / len(names)
-        limits = alert_limits(ConfigStore().config.alerts.limits)
+        limits = alert_limits_by_rule(ConfigStore().config.alerts.limits)
         self._members: dict[str, FleetMember] = {}
         for number, name in enumerate(names):
             label, first_look_s = known.get(name, ""), number * apart_s

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from workbench.gpu.settings.clock_contrasts import MIN_CONTRAST_MHZ, Clock, ContrastEvidence
 from workbench.model.errors import SettingsError, WorkbenchError
 from workbench.model.findings import Level
-from workbench.model.setting_commands import is_lock
+from workbench.model.setting_commands import is_clock_lock
 from workbench.model.setting_records import InForce
 from workbench.model.settings import ClockRange, ClockSetting, GpuSettings, label_of, setting_of
 from workbench.session.gpu.previous_settings import (
@@ -40,7 +40,7 @@ Probes: TypeAlias = Mapping[str, Mapping[int, GpuSettings]]  # setting -> GPU ->
 def proofs_needing_probe(proofs: Sequence[Proof]) -> tuple[Proof, ...]:
     """Return the proofs that only a probe can decide: the clock under load agrees with the lock,
     but the clock might be the same without the lock."""
-    return tuple(p for p in proofs if p.in_force is InForce.CONSISTENT and is_lock(p.setting))
+    return tuple(p for p in proofs if p.in_force is InForce.CONSISTENT and is_clock_lock(p.setting))
 
 
 def choose_probes_and_notes(

@@ -21,8 +21,12 @@ from workbench.hosts.allotment import read_gpu_allotment
 from workbench.hosts.base import is_cluster
 from workbench.model.errors import SettingsError, WorkbenchError
 from workbench.model.findings import Level
-from workbench.model.gpu_allotment import NO_ALLOTMENT, Allotment, visible_gpus_and_unknown_word
-from workbench.model.setting_commands import OF_CORES, core_files
+from workbench.model.gpu_allotment import (
+    NO_ALLOTMENT,
+    Allotment,
+    visible_gpus_and_first_unknown_word,
+)
+from workbench.model.setting_commands import OF_CORES, list_core_setting_files
 from workbench.model.settings import HOST, SETTINGS, label_of
 from workbench.session.gpu.alterations import GpuAlterations
 from workbench.session.gpu.guard import GpuGuard, check_trial_time
@@ -76,7 +80,10 @@ class GpuControl:
             await read_core_settings(self._core.host),
         )
         uuids = [info.uuid for info in reading.infos if info.uuid]
-        files = [core_files(key, cores.idle_states_by_core(key), cores.sysfs) for key in OF_CORES]
+        files = [
+            list_core_setting_files(key, cores.idle_states_by_core(key), cores.sysfs)
+            for key in OF_CORES
+        ]
         return sudoers_text(rights.user, rights.nvidia_smi, rights.tee, uuids, files)
 
     async def plan_setting_commands(
@@ -314,7 +321,7 @@ def _changes_gpu_settings(wanted: Mapping[str, object]) -> bool:
 def _reading_of_job(reading: Telemetry, allotment: Allotment) -> Telemetry:
     """Return the part of a reading that concerns the GPUs of the scheduler's job in which the
     host's commands run. Raises SettingsError if these GPUs are not known."""
-    found, unknown = visible_gpus_and_unknown_word(allotment.visible or "", reading.infos)
+    found, unknown = visible_gpus_and_first_unknown_word(allotment.visible or "", reading.infos)
     if unknown is not None or not found:
         raise SettingsError(
             f"{allotment.job} has the GPUs {allotment.visible!r}, which are not all GPUs of this "

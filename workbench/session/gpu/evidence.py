@@ -16,7 +16,7 @@ from workbench.gpu.settings.proof_files import (
 )
 from workbench.model.errors import HostError
 from workbench.model.findings import Level
-from workbench.model.setting_commands import is_lock
+from workbench.model.setting_commands import is_clock_lock
 from workbench.model.setting_records import InForce
 
 if TYPE_CHECKING:
@@ -59,7 +59,9 @@ class GpuEvidence:
     def _locks_with_verdict(self, proofs: Sequence[Proof], verdict: InForce) -> list[Alteration]:
         """Return the clock locks of this Workbench about which `proofs` have this verdict."""
         judged = {
-            (p.gpu_index, p.setting) for p in proofs if p.in_force is verdict and is_lock(p.setting)
+            (p.gpu_index, p.setting)
+            for p in proofs
+            if p.in_force is verdict and is_clock_lock(p.setting)
         }
         return [a for a in self._core.state.alterations if (a.gpu_index, a.setting) in judged]
 

@@ -10,7 +10,7 @@ from workbench.gpu.settings import journal
 from workbench.gpu.settings.journal import JournalEntry, parse_entry
 from workbench.model.errors import SettingsError
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.setting_commands import is_lock
+from workbench.model.setting_commands import is_clock_lock
 from workbench.model.settings import (
     DEFAULT,
     UNKNOWN,
@@ -65,12 +65,12 @@ async def previous_values_of(
         )
         unknown = (
             info is not None
-            and is_lock(setting)
+            and is_clock_lock(setting)
             and state.last_known_lock_and_source(info.uuid, setting)[0] == UNKNOWN
         )
         value = (
             _current_clock_lock(ours)
-            if is_lock(setting)
+            if is_clock_lock(setting)
             else _current_value(host, telemetry, setting_of(setting), gpu)
         )
         found[gpu] = PreviousValues(GpuSettings({setting: value}), ours, unknown)

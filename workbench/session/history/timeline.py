@@ -133,9 +133,9 @@ class Timeline:
 
     def _add_event(self, event: Event) -> None:
         """Add an event to the history with secrets masked, because the history is kept on disk."""
-        from workbench.model.secrets import mask_text, seen_secrets
+        from workbench.model.secrets import mask_text, remembered_secrets
 
-        event = replace(event, text=mask_text(event.text, seen_secrets()))
+        event = replace(event, text=mask_text(event.text, remembered_secrets()))
         if self.history.add_event_if_new(event):
             for hear in self.on_event:
                 hear(event)

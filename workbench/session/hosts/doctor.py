@@ -13,7 +13,7 @@ from workbench.model.begun_changes import split_altered_and_begun_changes
 from workbench.model.counts import count_of
 from workbench.model.errors import WorkbenchError
 from workbench.model.findings import Finding, Level, by_severity
-from workbench.model.host_commands import insert_host_in_fixes
+from workbench.model.host_commands import insert_host_options_in_fixes
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.server_run import ServerState
 from workbench.session.hosts.names import host_options_for_command
@@ -121,7 +121,7 @@ async def examine_host(session: Session) -> HostReport:
         text = f"{count_of(count, 'change')} of GPU settings by Workbench: {outcome}"
         found.append(Finding(Level.WARN, "gpu.begun", text, fix="workbench gpu revert"))
     can_change = rights is not None and rights.refusal is None
-    named = insert_host_in_fixes(found, host_options_for_command(host.name))
+    named = insert_host_options_in_fixes(found, host_options_for_command(host.name))
     return HostReport(seen, by_severity(named), can_change, paths)
 
 

@@ -19,8 +19,8 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.model.model_copy import (
     HUB,
     ModelCopy,
-    copy_differences,
-    files_without_hashes,
+    list_copy_differences,
+    shared_files_without_hashes,
     size_text,
 )
 from workbench.server import model_download, model_inventory, model_shipment, model_transfer
@@ -216,8 +216,8 @@ class Models:
         differences: list[str] = []
         unhashed: dict[str, None] = {}
         for other in copies[1:]:
-            differences += copy_differences(copies[0], other)
-            unhashed |= dict.fromkeys(files_without_hashes(copies[0], other))
+            differences += list_copy_differences(copies[0], other)
+            unhashed |= dict.fromkeys(shared_files_without_hashes(copies[0], other))
         return replace(check, differences=tuple(differences), unhashed=tuple(unhashed))
 
     async def _hash_copies(

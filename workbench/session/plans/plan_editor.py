@@ -25,7 +25,7 @@ from workbench.model.job_request import VISIBLE_TO_CUDA
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.node_network import NodeAddress
 from workbench.model.plan import Command, LaunchPlan, Node, plan_differences
-from workbench.model.run_options import with_assignments
+from workbench.model.run_options import with_launcher_and_options
 from workbench.model.secrets import (
     MASK,
     is_secret_name,
@@ -209,7 +209,7 @@ class PlanEditor:
         """Apply the values of `--set flag=value`, `--unset flag`, `--env K=V`, `--as` and
         `--run-option NAME=VALUE` as one step of the undo history. Raises InputError for an invalid
         value."""
-        plan = with_assignments(self.plan, run_as, run_options)
+        plan = with_launcher_and_options(self.plan, run_as, run_options)
         self._change_plan(engines.apply_assignments(plan, self.catalog, sets, unsets, envs))
 
     def apply_fix(self, finding: Finding) -> Sequence[PlanChange]:

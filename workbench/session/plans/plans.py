@@ -399,7 +399,7 @@ class Plans:
         """Find out which version of the editor's engine and which model files the host has, and
         store that in `editor.host_context`. Return the engine."""
         from workbench.engines.containers import choose_image, parse_version_in_tag
-        from workbench.model.run_options import runs_image
+        from workbench.model.run_options import starts_container_image
         from workbench.server.engine_probe import InstalledEngine, probe_engine
         from workbench.session.plans.preset_variables import add_cluster_variables
 
@@ -410,7 +410,7 @@ class Plans:
             )
         await self.read_model_size(editor)
         plan, engine = editor.plan, editor.engine
-        image = choose_image(plan, engine) if runs_image(plan.run_as) else None
+        image = choose_image(plan, engine) if starts_container_image(plan.run_as) else None
         if image:
             version = parse_version_in_tag(image, engine)
             found = InstalledEngine(engine.name, None, version, how="tag of the image")

@@ -99,7 +99,7 @@ def variables_to_remember(plan: LaunchPlan) -> dict[str, str]:
     found = {}
     for name in _user_given_variables(plan):
         value = plan.variables[name]
-        if value != MASK and plan.contains_text(value):
+        if value != MASK and plan.contains_fillable_text(value):
             found[name] = value
     return found
 

@@ -194,7 +194,7 @@ class Measuring:
         return server.make_instrument(show_progress)
 
     async def _prove_instrument(self, instrument: Instrument, side: str) -> bool:
-        proof = await instrument.prove_scores_agree(self.options.texts.texts, side)
+        proof = await instrument.check_scores_agree(self.options.texts.texts, side)
         self.parts.proofs += (proof,)
         if proof.usable:
             self._report_line(

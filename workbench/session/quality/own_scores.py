@@ -17,7 +17,7 @@ from workbench.model.counts import count_of
 from workbench.model.errors import BenchError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.secrets import mask_argv
-from workbench.quality.own_measure import Scores, read_scores
+from workbench.quality.own_measure import Scores, read_item_scores
 
 if TYPE_CHECKING:
     from workbench.session.bench.benchmark_load import BenchmarkLoad
@@ -68,7 +68,7 @@ async def run_score_command(
                 f"the command of your measure ended with exit code {done.exit_code}: {said}",
                 command=command.shown_command,
             )
-        scores = await asyncio.to_thread(read_scores, Path(directory), command.field)
+        scores = await asyncio.to_thread(read_item_scores, Path(directory), command.field)
     took_s = time.monotonic() - began
     report_line(f"{title}: {count_of(len(scores.by_item), 'item')} scored in {took_s:.0f} s")
     return scores

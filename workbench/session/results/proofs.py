@@ -24,13 +24,16 @@ from workbench.model.bench import BenchResult, Comparison, format_half_width
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError
 from workbench.model.experiment import WARM_UP, Experiment, RunState
-from workbench.model.json_records import from_json, to_json, tuples_from_lists
+from workbench.model.json_records import field_values_with_tuples, from_json, to_json
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.quality import QualityResult
 from workbench.model.quality_limits import impossible_field_and_reason
 from workbench.model.secrets import mask_data
 from workbench.model.series_state import SeriesState
-from workbench.model.untrusted_numbers import find_impossible_number, replace_non_finite
+from workbench.model.untrusted_numbers import (
+    path_and_reason_of_impossible_number,
+    replace_non_finite,
+)
 from workbench.model.untrusted_text import clean_data, clean_text
 from workbench.report import proof_document
 from workbench.report.content import Report
@@ -230,7 +233,7 @@ def _digest_of_answers(result: BenchResult) -> str:
 
 def read_proof(document: Mapping[str, Any]) -> ProvenContent:
     """Return the content of a proof's data. Raises ValueError that says which part is impossible."""
-    if why := find_impossible_number(document):
+    if why := path_and_reason_of_impossible_number(document):
         raise ValueError(why)
     cleaned = clean_data(document, proof_document.MOST_BYTES, lines=True)
     results: dict[int, BenchResult] = {}
@@ -266,7 +269,7 @@ def _required_list_field(document: Mapping[str, Any], name: str) -> list[Any]:
 
 def _parse_experiment(data: Any) -> Experiment:
     made = from_json(Experiment, data)
-    made = replace(made, spec=replace(made.spec, bench=tuples_from_lists(made.spec.bench)))
+    made = replace(made, spec=replace(made.spec, bench=field_values_with_tuples(made.spec.bench)))
     try:
         design.check_spec(made.spec)
     except InputError as error:

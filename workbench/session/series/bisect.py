@@ -13,7 +13,7 @@ from workbench.model.bench import format_half_width
 from workbench.model.bisection import (
     Bisection,
     BisectStep,
-    last_good_and_first_bad,
+    last_good_and_first_bad_index,
     next_version_to_test,
 )
 from workbench.model.counts import count_of
@@ -140,7 +140,7 @@ class Bisector:
                 next_step=f"`workbench experiment show {experiment.id}` says why",
             )
         sign = -1 if change.higher_is_better else 1
-        loss_pct, whole = sign * change.change_pct, self.found.total_loss_pct
+        loss_pct, whole = sign * change.change_pct, self.found.loss_of_last_version_pct
         is_last = step.version == len(self.found.versions) - 1
         bad = change.verdict == WORSE if is_last else whole is not None and loss_pct >= whole / 2
         return replace(step, loss_pct=loss_pct, interval_pct=change.interval_pct, bad=bad)
@@ -153,7 +153,7 @@ class Bisector:
                 f"no loss was shown between {found.versions[0]} and {found.versions[last]} "
                 f"({_step_size_text(whole)}), so there is nothing to search"
             )
-        good, bad = last_good_and_first_bad(found)
+        good, bad = last_good_and_first_bad_index(found)
         between = f"{found.versions[bad]} is the first bad version, {found.versions[good]} the last good one"
         sizes = {one.version: _step_size_text(one) for one in found.steps}
         doubts = [
@@ -168,7 +168,7 @@ class Bisector:
 
     def _is_step_uncertain(self, step: BisectStep) -> bool:
         """Return whether the interval of a version reaches to the other side of half of the loss."""
-        whole = self.found.total_loss_pct or 0.0
+        whole = self.found.loss_of_last_version_pct or 0.0
         if step.loss_pct is None or step.interval_pct is None:
             return True
         return abs(step.loss_pct - whole / 2) < step.interval_pct

@@ -65,7 +65,7 @@ class ExperimentArms:
         self._reported: dict[str, tuple[float | None, Mapping[str, str]]] = {}
         self._settings_arm: str | None = None  # the arm whose GPU settings are on
         # of the synthetic prompts, the same in all runs
-        self._fit = next((r.spec.prompt_fit_fields for r in earlier), {})
+        self._fit = next((r.spec.prompt_fitting_fields for r in earlier), {})
 
     @property
     def _sessions(self) -> Sequence[Session]:
@@ -308,7 +308,7 @@ class ExperimentArms:
         except BenchCancelled:
             raise SeriesStopped("the benchmark was cancelled") from None
         result = await session.results.get(result_id)
-        self._fit = self._fit or result.spec.prompt_fit_fields
+        self._fit = self._fit or result.spec.prompt_fitting_fields
         return result
 
     async def read_start_s_and_settings(

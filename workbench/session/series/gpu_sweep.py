@@ -20,7 +20,7 @@ from workbench.model.experiment import Arm, ArmTarget, Experiment, ExperimentRun
 from workbench.model.findings import Level
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.server_run import ServerState
-from workbench.model.setting_commands import is_lock, value_equals
+from workbench.model.setting_commands import is_clock_lock, value_equals
 from workbench.model.setting_records import InForce
 from workbench.model.settings import POWER_LIMIT, GpuSettings, label_of, setting_of
 from workbench.model.sweep import PointState
@@ -283,7 +283,7 @@ class GpuSweep(SweepDesign):
     async def _recheck_clock_locks(self) -> None:
         """Judge again whether the clock locks were in force. The clocks measured at one value of
         the sweep may prove that the lock of another value worked."""
-        if not is_lock(self.setting):
+        if not is_clock_lock(self.setting):
             return
         known = await self.parts.gpu.load_evidence.read_known_clocks("")
         infos = (await self.parts.telemetry.get_recent_reading()).infos
@@ -335,7 +335,7 @@ class GpuSweep(SweepDesign):
 
     async def _is_value_set(self, gpu: int, wanted: SettingValue) -> bool:
         """Return whether a GPU has this value, or does not report its value."""
-        if is_lock(self.setting):
+        if is_clock_lock(self.setting):
             altered = self.parts.core.state.alterations
             locks = {lock.gpu_index: lock.now for lock in altered if lock.setting == self.setting}
             return locks.get(gpu) == wanted
@@ -436,7 +436,7 @@ class ValuePairs:
         except BenchCancelled:
             raise SeriesStopped("cancelled") from None
         result = await self.sweep.parts.results.get(result_id)
-        self._fit = self._fit or result.spec.prompt_fit_fields
+        self._fit = self._fit or result.spec.prompt_fitting_fields
         return result
 
     async def read_start_s_and_settings(

@@ -21,7 +21,7 @@ from workbench.engines.preset_trust import find_foreign_image
 from workbench.model.errors import InputError, WorkbenchError
 from workbench.model.experiment import INTERRUPTED, Arm, ArmTarget, Experiment
 from workbench.model.quality import BROKEN, DIFFERS
-from workbench.model.run_options import OPTIONS, runs_image
+from workbench.model.run_options import OPTIONS, starts_container_image
 from workbench.model.secrets import mask_secrets_of_plan
 from workbench.model.series_state import SeriesState
 from workbench.model.watch import (
@@ -85,8 +85,8 @@ def candidate_plan(plan: LaunchPlan, candidate: str) -> LaunchPlan:
         words[0] = f"{environment}/bin/{program}"
         return set_executable(plan, shlex.join(words))
     image = plan.image or plan.run_options.get("image")
-    if not runs_image(plan.run_as) or not image:
-        launchers = " or ".join(map(repr, filter(runs_image, OPTIONS)))
+    if not starts_container_image(plan.run_as) or not image:
+        launchers = " or ".join(map(repr, filter(starts_container_image, OPTIONS)))
         raise InputError(
             "the preset starts no container, so its image cannot be replaced",
             next_step=f"watch a preset with run_as = {launchers} and an image, or give venv:/PATH",

@@ -24,7 +24,7 @@ from workbench.model.sweep import (
     Sweep,
     SweepPoint,
     SweepSpec,
-    sweep_to_resume,
+    planned_again_for_resume,
 )
 from workbench.session.bench.spec import WORDS_CONTENT, set_prompt_content
 from workbench.session.hosts.names import check_same_host
@@ -273,7 +273,7 @@ class Sweeps:
                     planned = await planner(sweep, spec)
                 else:
                     planned = await self._gpu.plan_resumed_sweep(sweep, spec, password)
-                return await self._carry_out_sweep(sweep_to_resume(sweep), planned, stop)
+                return await self._carry_out_sweep(planned_again_for_resume(sweep), planned, stop)
 
     async def list_resume_commands(self, sweep_id: int) -> Mapping[str, Sequence[SettingCommand]]:
         """Return the commands that resuming a sweep of a GPU setting would run, by value: the key

@@ -27,18 +27,18 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.model.quality import KL
 from workbench.model.series_state import SeriesState
 from workbench.model.sweep import PointState, SweepPoint
-from workbench.model.tune import gpu_settings_from_assignments, plan_assignments_among
+from workbench.model.tune import gpu_settings_of_candidate, plan_assignments_of_candidate
 from workbench.model.tune_standings import (
     UNMEASURED,
     Entry,
-    broken_limit,
-    changes_text,
-    gains_of_remaining_entries,
+    format_entry_for_people,
+    limit_broken_by_point,
     limit_broken_by_start,
-    limit_error,
-    log_value,
+    limit_error_text,
+    log_gains_of_remaining_entries,
     parse_point_label,
     point_label,
+    signed_log_of_goal,
 )
 from workbench.session.bench.find_users import measure_user_capacity
 from workbench.session.conditions import gpus_of_plan
@@ -95,9 +95,7 @@ class Tune(FlagSweep):
     @property
     def _gpu_settings(self) -> frozenset[str]:
         """The keys of the GPU settings that the candidates change."""
-        each = (
-            gpu_settings_from_assignments(candidate.sets) for candidate in self._spec.candidates
-        )
+        each = (gpu_settings_of_candidate(candidate.sets) for candidate in self._spec.candidates)
         return frozenset(chain.from_iterable(each))
 
     async def _gpu_indices(self) -> Sequence[int]:
@@ -130,7 +128,7 @@ class Tune(FlagSweep):
             )
 
     async def set_up_server(self, run: int) -> None:
-        settings = gpu_settings_from_assignments(self.combinations[run].sets)
+        settings = gpu_settings_of_candidate(self.combinations[run].sets)
         if not settings:
             return
         self.progress.change_sweep(start={"settings": sorted(settings)})
@@ -177,7 +175,7 @@ class Tune(FlagSweep):
         try:
             await super().carry_out_run(run)
         finally:
-            if gpu_settings_from_assignments(self.combinations[run].sets):
+            if gpu_settings_of_candidate(self.combinations[run].sets):
                 await await_uninterrupted(self._revert_settings())
         if self.progress.sweep.points[run].state == PointState.DONE:
             await self._store_point_problem(run)
@@ -191,9 +189,9 @@ class Tune(FlagSweep):
         """Store in a measured point which limit it breaks, or why it has no value."""
         results = await self.parts.results.get_all(self.progress.sweep.points[run].result_ids)
         if (broken := self._first_broken_limit_text(results)) is not None:
-            self.progress.change_point(run, error=limit_error(broken))
+            self.progress.change_point(run, error=limit_error_text(broken))
         point = self.progress.sweep.points[run]
-        if log_value(point, self._tune_goal) is None:
+        if signed_log_of_goal(point, self._tune_goal) is None:
             why = self._why_goal_unmeasured(point, results)
             self.progress.change_point(run, state=PointState.FAILED, error=why)
 
@@ -214,9 +212,9 @@ class Tune(FlagSweep):
         if not point.error:
             return
         block, entry = parse_point_label(point.label)
-        broken = broken_limit(point)
+        broken = limit_broken_by_point(point)
         if entry:
-            note = f"{block}: {changes_text(entry)}: out, {point.error}"
+            note = f"{block}: {format_entry_for_people(entry)}: out, {point.error}"
         elif broken:
             note = (
                 f"{point.label}: the start preset itself breaks a limit ({broken}); the tune looks "
@@ -267,7 +265,7 @@ class Tune(FlagSweep):
         block, entry = parse_point_label(point.label)
         apart_pct = 100 * math.expm1(max(runs) - min(runs))
         self.progress.add_note(
-            f"{block}: {changes_text(entry)}: its runs differ by {apart_pct:.0f} %, so one more decides"
+            f"{block}: {format_entry_for_people(entry)}: its runs differ by {apart_pct:.0f} %, so one more decides"
         )
         try:
             one_more = await self.progress.run_with_one_repeat(
@@ -282,7 +280,9 @@ class Tune(FlagSweep):
         runs = self._log_values_of_runs(found)
         if len(runs) == len(found):
             left_out = found.pop(tune_race.index_of_outlier(runs))
-            self.progress.add_note(f"{block}: {changes_text(entry)}: #{left_out.id} does not count")
+            self.progress.add_note(
+                f"{block}: {format_entry_for_people(entry)}: #{left_out.id} does not count"
+            )
         self.progress.change_point(run, **point_fields_from_results(found))
         return found
 
@@ -319,11 +319,11 @@ class Tune(FlagSweep):
                 continue
             failed = parse_point_label(point.label)[1]
             if failed and needs_at_least_same_memory(failed, entry, engine):
-                return f"{_NOT_TRIED_TEXT}: {changes_text(failed)} did not start, and this needs more memory"
+                return f"{_NOT_TRIED_TEXT}: {format_entry_for_people(failed)} did not start, and this needs more memory"
         return None
 
     def _add_second_block(self) -> None:
-        gains = gains_of_remaining_entries(self.progress.sweep)
+        gains = log_gains_of_remaining_entries(self.progress.sweep)
         if not gains:
             return
         start_keeps_limits = not limit_broken_by_start(self.progress.sweep)
@@ -335,14 +335,15 @@ class Tune(FlagSweep):
             start_keeps_limits=start_keeps_limits,
         )
         for rank, entry in enumerate(sorted(gains, key=gains.__getitem__, reverse=True), 1):
+            changes = format_entry_for_people(entry)
             self.progress.add_note(
-                f"1: {changes_text(entry)}: place {rank} with {_percent_of_log_ratio(gains[entry])} against the "
+                f"1: {changes}: place {rank} with {_percent_of_log_ratio(gains[entry])} against the "
                 f"start preset in one start; {_second_block_text(entry, gains, chosen, self._race_size.kept)}"
             )
         for entry in chosen:
             if entry not in gains:
                 self.progress.add_note(
-                    f"2: {changes_text(entry)}: joined, because each gained alone"
+                    f"2: {format_entry_for_people(entry)}: joined, because each gained alone"
                 )
         if not chosen:
             return
@@ -432,7 +433,7 @@ class Tune(FlagSweep):
         for index, point in enumerate(self.progress.sweep.points):
             if point.state == PointState.PLANNED:
                 self.progress.change_point(index, state=PointState.SKIPPED, error=why)
-                skipped.append(changes_text(parse_point_label(point.label)[1]))
+                skipped.append(format_entry_for_people(parse_point_label(point.label)[1]))
         self.progress.add_note(f"{_NOT_TRIED_TEXT}, {why}: {', '.join(skipped)}")
 
     # ---- the final
@@ -450,7 +451,7 @@ class Tune(FlagSweep):
 
     async def finish_series(self) -> None:
         best = await self._find_leader()
-        gains = gains_of_remaining_entries(self.progress.sweep)
+        gains = log_gains_of_remaining_entries(self.progress.sweep)
         if not gains:
             return self._record_no_improvement("no candidate could be measured within the limits")
         if best is None:
@@ -463,14 +464,14 @@ class Tune(FlagSweep):
             if entry != best:
                 gain = _percent_of_log_ratio(gains[entry])
                 self.progress.add_note(
-                    f"{block}: {changes_text(entry)}: {gain} against the start preset in the race; "
-                    f"out, {changes_text(best)} is ahead"
+                    f"{block}: {format_entry_for_people(entry)}: {gain} against the start preset in the race; "
+                    f"out, {format_entry_for_people(best)} is ahead"
                 )
         reason = "leads the race"
         if limit_broken_by_start(self.progress.sweep):
             reason = "keeps the limits, which the start preset breaks"
         self.progress.add_note(
-            f"{changes_text(best)}: {reason}, with {_percent_of_log_ratio(gains[best])}, "
+            f"{format_entry_for_people(best)}: {reason}, with {_percent_of_log_ratio(gains[best])}, "
             "and meets the start preset in the final"
         )
         await self.progress.save()
@@ -492,16 +493,18 @@ class Tune(FlagSweep):
         while True:
             sweep = self.progress.sweep
             best = tune_race.select_final_entry(
-                gains_of_remaining_entries(sweep),
+                log_gains_of_remaining_entries(sweep),
                 start_keeps_limits=not limit_broken_by_start(sweep),
             )
             if best is None or not self._needs_answer_check(best):
                 return best
             if (broken := await self._limit_broken_by_answers(best)) is None:
-                self.progress.add_note(f"{changes_text(best)}: {_ANSWERS_KEEP_LIMIT_TEXT}")
+                self.progress.add_note(
+                    f"{format_entry_for_people(best)}: {_ANSWERS_KEEP_LIMIT_TEXT}"
+                )
                 await self.progress.save()
                 return best
-            self._exclude_entry(best, limit_error(broken))
+            self._exclude_entry(best, limit_error_text(broken))
             await self.progress.save()
 
     def _needs_answer_check(self, entry: Entry) -> bool:
@@ -511,7 +514,10 @@ class Tune(FlagSweep):
         engine = self.combinations[0].editor.plan.engine
         if self._spec.limits.kld is None or not can_change_answers(engine, entry):
             return False
-        if f"{changes_text(entry)}: {_ANSWERS_KEEP_LIMIT_TEXT}" in self.progress.sweep.notes:
+        if (
+            f"{format_entry_for_people(entry)}: {_ANSWERS_KEEP_LIMIT_TEXT}"
+            in self.progress.sweep.notes
+        ):
             return False
         starts = (
             self._server_starts_so_far + tune_race.ANSWER_CHECK_STARTS + 2 * self._race_size.pairs
@@ -523,7 +529,7 @@ class Tune(FlagSweep):
         """Compare the answers of an entry with those of the start preset, in an experiment of one
         pair. Return the limit that they break; None if they keep it."""
         self.progress.add_note(
-            f"{changes_text(entry)}: leads, and can answer otherwise: answers are compared"
+            f"{format_entry_for_people(entry)}: leads, and can answer otherwise: answers are compared"
         )
         self.progress.change_sweep(quality="")
         try:
@@ -534,7 +540,7 @@ class Tune(FlagSweep):
             return f"the KLD {UNMEASURED} ({error.message})"
         self._checks += 1
         await self._load_answers_duration()
-        check_experiment_ended(self.progress, changes_text(entry), experiment)
+        check_experiment_ended(self.progress, format_entry_for_people(entry), experiment)
         if experiment.state == SeriesState.FAILED:
             return f"the KLD {UNMEASURED} ({experiment.error})"
         return await self._broken_kld_limit(await self.parts.experiments.get(experiment.id))
@@ -564,7 +570,7 @@ class Tune(FlagSweep):
             has_entry = set(entry) <= set(parse_point_label(point.label)[1])
             if has_entry and point.state == PointState.DONE:
                 self.progress.change_point(index, error=why)
-        self.progress.add_note(f"{changes_text(entry)}: out, {why}")
+        self.progress.add_note(f"{format_entry_for_people(entry)}: out, {why}")
 
     @property
     def _server_starts_so_far(self) -> int:
@@ -584,7 +590,7 @@ class Tune(FlagSweep):
         broken = await self._limit_broken_in_final(experiment, "B")
         broken = broken or await self._broken_kld_limit(experiment)
         if broken is not None:
-            return self._record_no_improvement(f"in the final, {name} {limit_error(broken)}")
+            return self._record_no_improvement(f"in the final, {name} {limit_error_text(broken)}")
         breaks = await self._limit_broken_in_final(experiment, "A")
         is_better = change.verdict == BETTER
         if comparison.broken_answer_clause or not comparison.like_for_like:
@@ -729,7 +735,7 @@ class Tune(FlagSweep):
 
 
 def _arm_of_entry(entry: Entry) -> Arm:
-    return Arm(sets=plan_assignments_among(entry), gpu=gpu_settings_from_assignments(entry))
+    return Arm(sets=plan_assignments_of_candidate(entry), gpu=gpu_settings_of_candidate(entry))
 
 
 def _broken_latency_limit(summary: BenchSummary) -> str:

@@ -34,8 +34,8 @@ from workbench.model.tune import (
     TuneCost,
     TuneLimits,
     TuneSpec,
-    gpu_settings_from_assignments,
-    plan_assignments_among,
+    gpu_settings_of_candidate,
+    plan_assignments_of_candidate,
 )
 from workbench.model.tune_standings import parse_point_label, point_label
 from workbench.server.preflight import uses_host_files
@@ -82,7 +82,7 @@ class TunePlanner(FlagSweepPlanner):
         """Check a tune, and return it. Raises InputError or PlanError for a tune that cannot be
         carried out."""
         check_minutes(max_minutes)
-        chosen, kept = tune.find_goal(goal), tune.parse_limits(limits)
+        chosen, kept = tune.find_goal(goal), tune.parse_tune_limits(limits)
         shape = dict(bench)
         if kept.slo:
             shape["slo"] = kept.slo
@@ -202,7 +202,7 @@ class TunePlanner(FlagSweepPlanner):
         gpus = gpus_of_plan(from_json(LaunchPlan, spec.plan), infos)
         found: list[SettingOutcome] = []
         for candidate in spec.tune.candidates:
-            settings = gpu_settings_from_assignments(candidate.sets)
+            settings = gpu_settings_of_candidate(candidate.sets)
             if settings:
                 by_gpu = dict.fromkeys(map(str, gpus), settings)
                 found += (await self.parts.gpu.apply_settings_by_gpu(by_gpu, dry_run=True)).outcomes
@@ -239,7 +239,7 @@ class TunePlanner(FlagSweepPlanner):
         assert spec.tune is not None
         if spec.tune.goal == tune.USERS:  # the number of runs is not known before
             return None
-        changed = Arm(sets=plan_assignments_among(spec.tune.candidates[0].sets))
+        changed = Arm(sets=plan_assignments_of_candidate(spec.tune.candidates[0].sets))
         two_pairs_s = self.parts.experiments.estimate_duration_s(
             Arm(), changed, pairs=2, throw_away=False, bench=dict(spec.bench)
         )
@@ -265,7 +265,7 @@ class TunePlanner(FlagSweepPlanner):
         base_name = plan.preset_id or plan.engine
         name = f"{base_name[:40]}-tune-{number}"
         title = f"{base_name}, tune {number}"
-        settings = gpu_settings_from_assignments(found.sets)
+        settings = gpu_settings_of_candidate(found.sets)
         return name, await self.parts.plans.write_tuned_preset_file(
             found.editor, name, title, evidence, settings
         )
@@ -302,7 +302,7 @@ def select_candidates_and_left_out(
         found = combine_with_plan(editor, proposal.sets)
         if isinstance(found, str):
             left_out.append(LeftOut(shlex.join(proposal.sets), found))
-        elif gpu_settings_from_assignments(proposal.sets) or plan_differences(
+        elif gpu_settings_of_candidate(proposal.sets) or plan_differences(
             plan, found.editor.effective_plan
         ):
             candidates.setdefault(proposal.sets, proposal)
@@ -394,7 +394,7 @@ def combine_with_plan(base: PlanEditor, sets: Sequence[str]) -> FlagCombination 
     """Return the plan of `base` with these assignments, or why no server can or should be started
     with it: an invalid value, a problem that the plan of `base` has not, or too little memory."""
     try:
-        changed = editor_with_assignments(base, plan_assignments_among(sets))
+        changed = editor_with_assignments(base, plan_assignments_of_candidate(sets))
     except WorkbenchError as error:
         return error.message
     if sets:

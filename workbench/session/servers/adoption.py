@@ -11,7 +11,7 @@ from workbench.engines.command_line import parse_plan, recognize_engine_start
 from workbench.engines.preset_trust import is_tuning_variable
 from workbench.model.errors import InputError, ServerError
 from workbench.model.plan import Command, LaunchPlan
-from workbench.model.run_options import with_assignments
+from workbench.model.run_options import with_launcher_and_options
 from workbench.model.secrets import mask_argv
 from workbench.server import preflight
 from workbench.server.launchers import launcher_of
@@ -112,7 +112,7 @@ async def find_adoptable_server(
             "a server that runs as a process without a launcher cannot be adopted",
             next_step="run `workbench bench --url URL` to benchmark such a server by its address",
         )
-    asked = with_assignments(LaunchPlan("", ""), run_as, options)
+    asked = with_launcher_and_options(LaunchPlan("", ""), run_as, options)
     found = await launcher.find_adoptable(host, handle, asked.run_options)
     start = recognize_engine_start(found.argv)
     if start is None:

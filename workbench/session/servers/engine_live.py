@@ -60,7 +60,7 @@ class EngineReader:
         """Read the engine's counters once a second, until this task is cancelled."""
         try:
             while True:
-                await asyncio.sleep(self._core.beat.seconds_to_next_beat(_READ_INTERVAL_S))
+                await asyncio.sleep(self._core.beat.seconds_to_beat_after_pause(_READ_INTERVAL_S))
                 # a lost link shows in the state; the run may have been removed
                 with suppress(WorkbenchError):
                     await self._read_engine_counters()

@@ -51,10 +51,10 @@ class SweepController(SeriesController[Sweep]):
         if sweep is None:
             return None
         changes: ChangeLookup | None = None
-        if sweep.kind_details.sets_gpu:
+        if sweep.sweep_kind.sets_gpu:
             changes = partial(self._look_up_resumed_changes, sweep)
         return prepare_sweep_resume(
-            self.session, sweep, changes, takes_password=sweep.kind_details.sets_gpu
+            self.session, sweep, changes, takes_password=sweep.sweep_kind.sets_gpu
         )
 
     async def _look_up_resumed_changes(self, sweep: Sweep) -> PlannedChange:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from workbench.model.findings import Level
 from workbench.model.sweep import Sweep, SweepSpec
-from workbench.model.tune import TUNE, gpu_settings_from_assignments
+from workbench.model.tune import TUNE, gpu_settings_of_candidate
 from workbench.report.tune_blocks import plan_blocks
 from workbench.tui.block_rows import block_rows
 from workbench.tui.cells import Row, paragraph_rows
@@ -50,7 +50,7 @@ class TuneController(SeriesController[Sweep]):
     def _make_change_lookup(self, spec: SweepSpec) -> ChangeLookup | None:
         """Return what finds out how a tune changes GPU settings; None if it changes none."""
         if spec.tune is None or not any(
-            gpu_settings_from_assignments(c.sets) for c in spec.tune.candidates
+            gpu_settings_of_candidate(c.sets) for c in spec.tune.candidates
         ):
             return None
 

@@ -289,7 +289,7 @@ class PickModal(Modal[str]):
         self.choices.action_move(by)
 
     def _filter_choices(self, text: str) -> None:
-        found = fuzzy.best_scored(self.all, lambda item: self.score(text, item))
+        found = fuzzy.scored_items_best_first(self.all, lambda item: self.score(text, item))
         self.choices.set_items(found, keep_cursor=False)
 
     def _close_with_item_or_text(self, text: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
 from workbench.model.errors import InputError
-from workbench.model.tune import GOALS, parse_limits
+from workbench.model.tune import GOALS, parse_tune_limits
 from workbench.tui.cells import Row, paragraph_rows
 from workbench.tui.modals.form import (
     Field,
@@ -31,7 +31,7 @@ def parse_tune_form(values: Values) -> RequestedTune:
     """Return the goal, the limits and the allowed effort from the texts in the form. Raise
     InputError for an invalid field."""
     try:
-        parse_limits(values["limits"])
+        parse_tune_limits(values["limits"])
     except InputError as error:
         raise InputError(f"limits: {error.message}") from None
     hours = parse_positive_number(values, "hours", "hours", "h") if values["hours"] else None

@@ -127,7 +127,7 @@ def _rule_meaning_text(view: RuleView) -> str:
         return rule.title
     begins, ends = rule.title, ""
     if rule.unit:
-        begins += f": begins at {limits.begin:g} {rule.unit} {_OR[limits.high_value_begins_alert]}"
+        begins += f": begins at {limits.begin:g} {rule.unit} {_OR[limits.high_value_starts_alert]}"
         ends = f", ends at {limits.end:g} {rule.unit}"
     if limits.for_s:
         begins += f" for {duration_text(limits.for_s)}"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from workbench.model.operating_map import live_point, operating_map_from_sweep
+from workbench.model.operating_map import operating_map_from_sweep, point_of_live_server
 from workbench.model.sweep import Sweep
 from workbench.model.tune import TUNE
 from workbench.tui.cells import Row
@@ -265,9 +265,9 @@ class SweepPage(MeasurementPage):
         """Return the tokens per second that a user and a GPU get now, with two digits, so that they
         seldom change: plotting takes long. Return None if the sweep is no search for users, or if
         the rates are unknown."""
-        if s.kind_details.counts != "user" or (found := operating_map_from_sweep(s)) is None:
+        if s.sweep_kind.counts != "user" or (found := operating_map_from_sweep(s)) is None:
             return None
-        now = live_point(s, self.state.engine, found.gpus)
+        now = point_of_live_server(s, self.state.engine, found.gpus)
         if now is None:
             return None
         return float(f"{now.user_tok_s:.2g}"), float(f"{now.gpu_tok_s:.2g}")

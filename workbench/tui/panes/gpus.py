@@ -244,10 +244,10 @@ def _on_off_text(value: object) -> str:
 def _absent_value_rows(reasons_by_name: Mapping[str, str], width: int) -> list[Row]:
     """Return rows that list the absent values, grouped by the reason of their absence.
     `reasons_by_name` maps the name of a value to this reason."""
-    from workbench.model.gpu import absent_texts  # not for the first frame
+    from workbench.model.gpu import reasons_with_missing_values  # not for the first frame
 
     rows: list[Row] = []
-    for reason, titles in absent_texts(reasons_by_name):
+    for reason, titles in reasons_with_missing_values(reasons_by_name):
         rows += paragraph_rows(f"  n/a ({reason}): {titles}", width, "dim", "    ")
     return rows
 
@@ -282,12 +282,12 @@ def _mig_instance_rows(sample: GpuSample, info: GpuInfo | None, width: int) -> l
 def _lockable_clock_rows(info: GpuInfo | None, width: int) -> list[Row]:
     """Return rows with the clock frequencies to which the driver can lock a GPU; [] if `info` is
     None, because the GPU's properties are not known yet."""
-    from workbench.model.gpu import clocks_text  # not for the first frame
+    from workbench.model.gpu import format_supported_clocks  # not for the first frame
 
     if info is None:
         return []
     found = (("SM", info.supported_sm_mhz), ("memory", info.supported_memory_mhz))
-    texts = [f"{kind} {clocks_text(clocks)}" for kind, clocks in found if clocks]
+    texts = [f"{kind} {format_supported_clocks(clocks)}" for kind, clocks in found if clocks]
     return paragraph_rows(
         f"  clocks to lock: {'; '.join(texts) or f'{NA} (not listed)'}", width, "dim", "    "
     )

@@ -14,7 +14,7 @@ from workbench.model.bench import format_half_width
 from workbench.model.counts import count_of
 from workbench.model.experiment import ExperimentRun
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.metrics import narrow_table_metrics, short_title
+from workbench.model.metrics import names_of_narrow_table_metrics, short_title
 from workbench.report.format_values import format_metric_value
 from workbench.tui.cells import (
     Row,
@@ -156,7 +156,7 @@ def experiment_design_text(e: Experiment) -> str:
     if spec.twins:
         one, two = spec.twins
         on = f"; on twins, host 1 {one} and host 2 {two}, swapped in half of them"
-    return f"{count} in {e.order_text}{on}; {restart}{warm}{enclose_nonempty_text('; each run ', load)}"
+    return f"{count} in {e.side_order_text}{on}; {restart}{warm}{enclose_nonempty_text('; each run ', load)}"
 
 
 def current_run_text(e: Experiment, bench_progress: str) -> str:
@@ -228,7 +228,7 @@ def _shown_metrics(e: Experiment) -> list[MetricChange]:
     if e.comparison is None:
         return []
     changes = {m.metric: m for m in e.comparison.metrics if m.change_pct is not None}
-    shown = dict.fromkeys((e.spec.metric, *narrow_table_metrics()))
+    shown = dict.fromkeys((e.spec.metric, *names_of_narrow_table_metrics()))
     return [changes[name] for name in shown if name in changes]
 
 

@@ -112,7 +112,7 @@ def current_point_text(s: Sweep, bench_progress: str) -> str:
         return ""
     if s.kind == TUNE:
         return f"; {FINAL}"
-    if s.kind_details.sets_gpu and not s.left_s:
+    if s.sweep_kind.sets_gpu and not s.left_s:
         return f"; {REVERTING}"
     return f"; {CONFIRMING}"
 
@@ -134,9 +134,9 @@ def sweep_remaining_time_text(s: Sweep, remaining_s: float | None) -> str:
 
 def _preparation_text(s: Sweep) -> str:
     """Return what the sweep does before it measures a value."""
-    if s.kind_details.starts_servers:
+    if s.sweep_kind.starts_servers:
         return "the server starts"
-    if s.kind_details.sets_gpu:
+    if s.sweep_kind.sets_gpu:
         return "settling under load"
     return "starting"
 
@@ -177,7 +177,7 @@ def operating_map_rows(
     tokens per second of a user and of a GPU. Return the plots of any other sweep, and of a search
     whose GPUs were not read."""
     found = operating_map_from_sweep(s)
-    if found is None or s.kind_details.counts != "user":
+    if found is None or s.sweep_kind.counts != "user":
         return sweep_plots(s, width, height)
     marks = {
         SIGNS["holds"]: "holds",
@@ -253,7 +253,7 @@ def sweep_plots(s: Sweep, width: int, height: int) -> list[Row]:
     few_readings = count_points_with("tok_per_joule") < min(
         len(done), count_points_with("ttft_p50_ms")
     )
-    if s.kind_details.varies_load or few_readings:
+    if s.sweep_kind.varies_load or few_readings:
         second = ("ttft_p50_ms", "TTFT p50 ms")
     if not count_points_with(second[0]):
         return _metric_plot(s, done, "tok_s", "tok/s", width, height, "spark")
@@ -283,7 +283,7 @@ def _metric_plot(
             points.append(Point(places[n], value, _tick_label(s, s.points[n]), sign))
     named = ""
     if s.knee is not None and s.knee in done_indexes:
-        named = f"{s.what_it_finds} {s.points[s.knee].label}"
+        named = f"{s.searched_result_name} {s.points[s.knee].label}"
     whole_title = f"{title} over {s.name} {s.unit}".rstrip()
     if len(whole_title) + len(named) + 5 > width:
         whole_title = title

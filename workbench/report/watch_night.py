@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from xml.sax.saxutils import escape, quoteattr
 
-from workbench.model.counts import count_of
 from workbench.model.change_points import find_change_points
+from workbench.model.counts import count_of
 from workbench.model.untrusted_text import clean_text
 from workbench.model.watch import ALARM, ANSWERS, FAILED, START, Loss, Night, NightEntry
 from workbench.report.blocks import (

@@ -10,7 +10,7 @@ experiment, sweep    series of benchmarks: A/B experiments, and one benchmark pe
 series_state         the states of an experiment or a sweep
 tune, tune_standings the search for a better configuration; where its candidates stand
 watch, bisection     upgrades judged at night; the first bad one of several versions
-find_change_points        change points of a series of measurements
+change_points        change points of a series of measurements
 slo, operating_map   limits on latencies; what a user gets against what a GPU gives
 think_time           the pause between an answer and the next request
 plan, flags          a launch plan, its flags, and the command made from a plan

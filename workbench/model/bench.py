@@ -189,7 +189,7 @@ class BenchSummary:
         return reason.removeprefix(WITHHELD) if reason.startswith(WITHHELD) else ""
 
     def latency_ms(self, name: str, part: str) -> float | None:
-        """Return one statistic of a latency in milliseconds, for example `latency("ttft_ms",
+        """Return one statistic of a latency in milliseconds, for example `latency_ms("ttft_ms",
         "p50")`; None if it is unknown. `name` is a field with a Distribution, `part` a field of
         Distribution such as "mean" or "p99"."""
         whole = getattr(self, name)
@@ -321,10 +321,10 @@ class MetricChange:
     """The change of one metric from A to B: one line of a comparison.
 
     `verdict` is one of:
-      "better", "worse", "no difference shown": several runs of each side give an interval; "hint
-      only": the change looks better or worse, but may be chance, because the metric was not chosen
-      before the
-          experiment, the runs are not comparable, or the experiment is not finished;
+      "better", "worse", "no difference shown": several runs of each side give an interval;
+      "hint only": the change looks better or worse, but may be chance, because the metric was not
+          chosen before the experiment, the runs are not comparable, or the experiment is not
+          finished;
       "single pair": one run of each side gives no interval, so no verdict is possible;
       "withheld": a latency that the load client could not time well enough has no value;
       "not measured": a value is missing for another reason.

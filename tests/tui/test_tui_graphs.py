@@ -260,7 +260,7 @@ def test_a_layout_fits_its_terminal(
     )
     extra = count + 1 if unfolded else 1
     assert not made.stacked or made.columns.graph_count == 1
-    assert made.groups and made.rows <= max(max_strip_rows(height), 1) + extra
+    assert made.groups and made.row_count <= max(max_strip_rows(height), 1) + extra
     assert made.columns.graph_starts[-1] + made.columns.cells <= width or width < 57
 
 
@@ -275,7 +275,7 @@ def test_small_and_large_terminals_have_the_graphs_of_the_design() -> None:
             block_per_gpu=unfolded,
             needs_header=False,
         )
-        return len(layout.groups), layout.heights, layout.rows
+        return len(layout.groups), layout.heights, layout.row_count
 
     # equal GPUs share one block: a graph a line, one time axis, over the whole width
     assert [made(n, 80, 24) for n in (1, 2, 4, 8)] == [(1, (1, 1, 1), 5)] * 4

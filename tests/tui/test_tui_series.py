@@ -38,7 +38,7 @@ from workbench.tui.modals.experiment_form import (
 )
 from workbench.tui.screen import MainScreen
 from workbench.tui.widgets.experiment import experiment_design_text, experiment_rows
-from workbench.tui.widgets.interval import Axis, change_bar, make_axis
+from workbench.tui.widgets.interval import Axis, change_and_interval_row, make_axis
 from workbench.tui.widgets.plot import Point, curve_rows, x_positions_and_can_connect
 from workbench.tui.widgets.sweep import operating_map_rows, sweep_remaining_time_text, sweep_rows
 
@@ -491,7 +491,7 @@ def test_a_bar_is_as_wide_as_its_axis(
     change: float, half: float | None, cells: int, limit: float
 ) -> None:
     axis = Axis(limit, cells)
-    text = "".join(t for t, _ in change_bar(axis, change, half, "text"))
+    text = "".join(t for t, _ in change_and_interval_row(axis, change, half, "text"))
     assert len(text) == cells and len(axis.label_text()) == cells
     inside = abs(change) <= limit
     half_cell = 0.5 / (cells // 2) + 1e-9
@@ -501,7 +501,8 @@ def test_a_bar_is_as_wide_as_its_axis(
 def test_a_narrower_interval_is_drawn_narrower() -> None:
     axis = make_axis([(15.0, 6.0)], 61)
     wide, narrow = (
-        "".join(t for t, _ in change_bar(axis, 15.0, half, "good")) for half in (6.0, 2.0)
+        "".join(t for t, _ in change_and_interval_row(axis, 15.0, half, "good"))
+        for half in (6.0, 2.0)
     )
     assert wide.rindex("┤") - wide.index("├") > narrow.rindex("┤") - narrow.index("├")
     assert wide[axis.middle_cell] == "│"

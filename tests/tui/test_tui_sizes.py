@@ -18,7 +18,7 @@ from support.real_screen import PROFILE, RealScreen, crashes, on_free_port, real
 from workbench.store import paths
 from workbench.store.experiments import ExperimentsDb
 from workbench.store.results_db import ResultsDb
-from workbench.tui.widgets.interval import Axis, change_bar, make_axis
+from workbench.tui.widgets.interval import Axis, change_and_interval_row, make_axis
 
 HOST = f"sim:{PROFILE}"
 QUICK = ((120, 40), (60, 20), (53, 24), (20, 5), (61, 24), (200, 60), (80, 24))
@@ -163,7 +163,9 @@ def test_an_axis_has_room_or_is_left_out(
     assert (
         len(axis.label_text())
         == axis.cells
-        == sum(len(text) for text, _ in change_bar(axis, change, abs(change) / 3, "text"))
+        == sum(
+            len(text) for text, _ in change_and_interval_row(axis, change, abs(change) / 3, "text")
+        )
     )
 
 

@@ -87,7 +87,7 @@ class PaneLayout:
         alone = self.single or self.zoomed or not self.current_pane.AREA
         reading = self.pages.visible_page is not None
         strip_rows = self.strip.wanted_height(width, height)
-        bottom_rows = self._bottom_pane_rows(height - strip_rows - FIXED_ROWS)
+        bottom_rows = self._bottom_pane_height(height - strip_rows - FIXED_ROWS)
         shown: list[Pane] = []
         if alone:
             shown = [self.current_pane]
@@ -118,9 +118,9 @@ class PaneLayout:
             self.strip.display = not covers_all
         self.refresh_titles()
 
-    def _bottom_pane_rows(self, available_rows: int) -> int:
-        """Return the rows of the lower panes, which share `available_rows` rows with the upper
-        ones. Panes without content give their rows away."""
+    def _bottom_pane_height(self, available_rows: int) -> int:
+        """Return the number of rows of the lower panes, which share `available_rows` rows with the
+        upper ones. If all lower panes have only a sentence to show, it is small."""
         if all(pane.shows_only_sentence for pane in self.panes if pane.AREA == "bottom"):
             return BARE_ROWS
         return max(LEAST_ROWS, min(MOST_ROWS, available_rows // 2))
@@ -137,7 +137,7 @@ class PaneLayout:
     def activate_next_pane(self, step: int) -> None:
         self.activate_pane(self.names[(self.names.index(self.active) + step) % len(self.names)])
 
-    def show_top_page(self) -> None:
+    def show_visible_page_or_panes(self) -> None:
         """Show and focus the page that has become visible. If no page is open any more, show the
         panes again."""
         self.arrange_panes()

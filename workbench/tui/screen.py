@@ -63,7 +63,7 @@ class MainScreen(Screen[None]):
         self.tabs = TabRow([pane.TITLE for pane in PANES])
         self.command_bar, self.notice_bar, self.footer = CommandBar(session), NoticeBar(), Footer()
         self.progress = ProgressRows()
-        pages = PageFrame(self.footer, lambda: self.panes.show_top_page())
+        pages = PageFrame(self.footer, lambda: self.panes.show_visible_page_or_panes())
         self.panes = PaneLayout(
             self, [pane(session) for pane in PANES], pages, self.tabs, self.strip
         )
@@ -109,10 +109,10 @@ class MainScreen(Screen[None]):
         self._mounted.set()
 
     def on_screen_suspend(self) -> None:
-        self.footer.hide_keys(True)
+        self.footer.set_keys_hidden(True)
 
     def on_screen_resume(self) -> None:
-        self.footer.hide_keys(False)
+        self.footer.set_keys_hidden(False)
 
     def on_unmount(self) -> None:
         self.bridge.stop()
@@ -222,7 +222,7 @@ class MainScreen(Screen[None]):
         if "notice" in changed_fields:
             self.services.show_new_notice(state.notice)
         if "alerts" in changed_fields and (state.alerts or self._signals is not None):
-            self._signal_alerts(state)
+            self._signal_new_alerts(state)
         if "since_left" in changed_fields and state.since_left and state.since_left.has_changes:
             self._report_changes_since_left(state, state.since_left)
         if "host" in changed_fields:
@@ -234,10 +234,10 @@ class MainScreen(Screen[None]):
         if changed_fields != LOG and not changed_fields <= TELEMETRY:
             self.panes.refresh_titles()
 
-    def draw_elapsed_times(self, state: SessionState, readings_drawn: bool = False) -> None:
-        """Draw elapsed times and ages, once a second. If `readings_drawn` is true, the status bar
+    def draw_elapsed_times(self, state: SessionState, are_readings_drawn: bool = False) -> None:
+        """Draw elapsed times and ages, once a second. If `are_readings_drawn` is true, the status bar
         and the GPU readings have just been drawn, and are not drawn again."""
-        if not readings_drawn:
+        if not are_readings_drawn:
             self.draw_changes(state, TELEMETRY)
         self.progress.show(state)
         self._draw_open_page(state)
@@ -256,8 +256,9 @@ class MainScreen(Screen[None]):
         self.services.show_message_after_others(changes_since_leaving_text(since, len(state.gpus)))
 
     def _handle_host_change(self, state: SessionState) -> None:
-        """Ask the user about the host's SSH key if it is unknown. If the host cannot be reached,
-        show a message with the reason, but only once for each reason."""
+        """Close what is about the previous host if another host is shown. If the host cannot be
+        reached, show a message with the reason, but only once for each reason; if its SSH key is
+        unknown, ask about that instead."""
         message = state.host.message
         if state.host.link == "connecting":  # a new attempt: its outcome is shown again
             self._host_message = ""
@@ -288,7 +289,7 @@ class MainScreen(Screen[None]):
                 return
             box.dismiss(None)
 
-    def _signal_alerts(self, state: SessionState) -> None:
+    def _signal_new_alerts(self, state: SessionState) -> None:
         """Let the terminal ring for new alerts."""
         if self._signals is None:
             from workbench.tui.alert_signals import AlertSignals  # not for the first frame
@@ -297,7 +298,8 @@ class MainScreen(Screen[None]):
         self._signals.signal_new_alerts(state.alerts)
 
     def _show_first_error_on_failure(self, state: SessionState) -> None:
-        """Move the Log pane to the first error if the server has failed."""
+        """Move the Log pane to the first error if the state of the shown server has become FAILED or
+        CRASHED."""
         server = state.server
         before, self._server_state = (
             self._server_state,

@@ -68,8 +68,8 @@ class Services:
         self._notice_until = time.monotonic() + seconds if seconds else 0.0
 
     def show_new_notice(self, notice: Notice | None) -> None:
-        """Show a new message of the session, unless it is None. A message of level INFO does not
-        replace a warning or an error."""
+        """Show a message of the session, unless it is None or was shown before. A message of level
+        INFO does not replace a warning or an error."""
         if notice is None or notice.number == self._notice_number:
             return
         self._notice_number = notice.number

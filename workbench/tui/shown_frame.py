@@ -67,12 +67,12 @@ class ShownFrame:
         self._pieces: dict[int, dict[tuple[int, int], Strip | Cells]] = {}
 
     def invalidate(self) -> None:
-        """Forget what the terminal shows, because it may have changed by itself."""
+        """Treat what the terminal shows as unknown, because it may have changed by itself."""
         self._rows = None
         self._pieces.clear()
 
     def record_sent_pieces(self, pieces: Iterable[RowPiece]) -> None:
-        """Record pieces that were sent."""
+        """Record that the terminal shows these pieces. Do nothing while its rows are unknown."""
         rows = self._rows
         if rows is None:
             return
@@ -87,7 +87,7 @@ class ShownFrame:
                 self._merge_pieces_into_row(rows, y)
 
     def replace_rows(self, new_rows: Sequence[Strip]) -> list[RowPiece] | None:
-        """Take `new_rows` as all rows that the terminal shows from now on. Return the pieces that
+        """Record `new_rows` as all rows that the terminal shows from now on. Return the pieces that
         differ from what it showed; None if that is unknown or has another size."""
         old = self._rows
         if old is not None:
@@ -102,13 +102,13 @@ class ShownFrame:
                 return None
             pieces += [
                 (start, y, cut_strip(after, start, end))
-                for start, end in _changed_spans(before, after)
+                for start, end in _changed_cell_spans(before, after)
             ]
         return pieces
 
     def replace_row_pieces(self, pieces: Iterable[RowPiece]) -> list[RowPiece]:
-        """Take `pieces` as what the terminal shows in their places. Return the parts of them that
-        differ from what it showed, and the whole pieces if that is unknown."""
+        """Record `pieces` as what the terminal shows from now on in their places. Return the parts of
+        them that differ from what it showed before, or `pieces` unchanged if that is unknown."""
         rows = self._rows
         changed: list[RowPiece] = []
         for column, y, strip in pieces:
@@ -122,7 +122,7 @@ class ShownFrame:
                 rows = None
                 changed.append((column, y, strip))
                 continue
-            for start, end in _changed_spans(before, strip):
+            for start, end in _changed_cell_spans(before, strip):
                 changed.append((column + start, y, cut_strip(strip, start, end)))
             rows[y] = _replace_cells(rows[y], column, strip)
         return changed
@@ -139,7 +139,7 @@ def _replace_cells(row: Strip, column: int, strip: Strip | Cells) -> Strip:
     return Strip([*left, *strip, *right], left.cell_length + strip.cell_length + right.cell_length)
 
 
-def _changed_spans(old: Strip, new: Strip | Cells) -> list[tuple[int, int]]:
+def _changed_cell_spans(old: Strip, new: Strip | Cells) -> list[tuple[int, int]]:
     """Return the spans of cells, as (start, end), in which two rows of the same length differ.
     Spans with a small gap between them are joined."""
     if old is new:
@@ -169,7 +169,7 @@ def _cells_of_strip(strip: Strip | Cells) -> list[Cell]:
     for text, style, control in strip:
         if control:
             continue
-        look = _visible_style(style)
+        look = _style_without_links_and_meta(style)
         if text.isascii():
             cells += [(character, look) for character in text]
             continue
@@ -184,8 +184,9 @@ def _cells_of_strip(strip: Strip | Cells) -> list[Cell]:
     return cells
 
 
-def _visible_style(style: Style | None) -> Style:
-    """Return what the terminal shows of a style: it shows neither links nor meta data."""
+def _style_without_links_and_meta(style: Style | None) -> Style:
+    """Return the style without links and meta data, which the terminal does not show; the empty
+    style for None."""
     if style is None:
         return Style.null()
     return style.clear_meta_and_links() if style.meta or style.link else style

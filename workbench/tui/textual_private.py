@@ -105,7 +105,8 @@ class TerminalApp(App[int]):
         super()._display(screen, renderable)
 
     def _drop_unchanged_cells(self, renderable: RenderableType) -> RenderableType:
-        """Return the part of an update that differs from what the terminal shows."""
+        """Return the part of an update that differs from what the terminal shows. Return an update of
+        an unknown kind unchanged."""
         shown = self._shown
         if isinstance(renderable, _Cells):
             shown.record_sent_pieces(renderable.pieces)
@@ -219,7 +220,7 @@ def _row_pieces_of_update(update: ChopsUpdate) -> Iterator[RowPiece]:
             yield x, y, strip if whole else strip.crop(0, min(end, last) - x)
 
 
-def drawing_state_of(widget: Widget) -> object:
+def drawing_state_key(widget: Widget) -> object:
     """Return the widget's size, the offset of its content, its background colours and its theme as
     one value. If this value has changed, the inside of the widget must be drawn again. Return None
     before the widget is mounted."""

@@ -21,7 +21,7 @@ from workbench.model.gpu import GpuSample, HostSample, Telemetry
 from workbench.model.gpu_readings import READINGS
 from workbench.model.untrusted_numbers import range_of
 from workbench.store import recording
-from workbench.tui.widgets.graph import bar_height
+from workbench.tui.widgets.graph import bar_height_eighths
 
 SAMPLE: dict[str, Any] = {
     "index": 0,
@@ -87,7 +87,7 @@ def assert_shown(reading: Telemetry) -> None:
             value = getattr(sample, name)
             if value is not None:
                 recording.round_for_graph(name, value)
-                bar_height(value, 0.0, 600.0, 8)
+                bar_height_eighths(value, 0.0, 600.0, 8)
 
 
 @given(st.dictionaries(st.sampled_from([*SAMPLE, "state", "absent"]), anything, min_size=1))

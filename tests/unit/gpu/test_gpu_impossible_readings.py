@@ -26,7 +26,7 @@ from workbench.model.timeline import History
 from workbench.model.untrusted_numbers import range_of
 from workbench.session.session import Session
 from workbench.store.recording import CellWriter
-from workbench.tui.widgets.graph import bar_height
+from workbench.tui.widgets.graph import bar_height_eighths
 
 UNITS = ("_w", "_mhz", "_pct", "_bytes", "_c", "_j", "_mb_s", "pcie_gen", "pcie_width")
 FIELDS = [f.name for f in fields(GpuSample) if f.name.endswith(UNITS)]
@@ -181,7 +181,9 @@ def test_the_guard_acts_on_no_impossible_temperature_and_says_so(
 
 
 def test_a_graph_leaves_a_cell_empty() -> None:
-    assert [bar_height(v, 0.0, 100.0, 8) for v in (math.nan, math.inf, -math.inf, None)] == [0] * 4
+    assert [
+        bar_height_eighths(v, 0.0, 100.0, 8) for v in (math.nan, math.inf, -math.inf, None)
+    ] == [0] * 4
 
 
 def test_a_listener_that_fails_ends_neither_the_readings_nor_the_other_listeners(

@@ -303,7 +303,9 @@ def test_settings_of_a_preset_that_are_not_applied_are_told_until_they_are(
         assert found.fix is not None and found.fix.endswith(
             "run: workbench presets apply rtx-pro-6000-power-400w"
         )
-        said = "".join(text for row in StatusBar().part_rows(session.state) for text, _ in row)
+        said = "".join(
+            text for row in StatusBar().status_part_rows(session.state) for text, _ in row
+        )
         assert "settings of the preset: not applied (A)" in said
         ((_, settings, _),) = session.plans.preset_gpu_settings()
         assert (await session.gpu.apply_settings(settings, 0)).ok

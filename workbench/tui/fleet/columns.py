@@ -20,7 +20,7 @@ from workbench.tui.cells import (
 )
 from workbench.tui.formats import NA, duration_text
 from workbench.tui.glyphs import G
-from workbench.tui.widgets.graph import EIGHTHS, bar_height
+from workbench.tui.widgets.graph import EIGHTHS, bar_height_eighths
 
 if TYPE_CHECKING:
     from workbench.model.gpu import GpuSample
@@ -172,7 +172,7 @@ def role_or_dim_if_old(host: FleetHost, role: str) -> str:
 def _gpu_utilization_text(gpu: GpuSample, role: str) -> Run:
     if not gpu.has_readings:
         return ("x", "bad")
-    level = bar_height(gpu.gpu_util_pct, 0.0, 100.0, EIGHTHS)
+    level = bar_height_eighths(gpu.gpu_util_pct, 0.0, 100.0, EIGHTHS)
     if level == 0:
         return "?", role
     return G.levels[level - 1], role

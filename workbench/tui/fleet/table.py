@@ -36,8 +36,8 @@ from workbench.tui.fleet.columns import (
 )
 from workbench.tui.formats import GIB, NA, altered_setting_texts, whole_number_text
 from workbench.tui.glyphs import G
-from workbench.tui.widgets.gpu_metrics import POWER, card_title
-from workbench.tui.widgets.graph import Graph, draw_graph, highest_value
+from workbench.tui.widgets.gpu_metrics import POWER, gpu_model_title
+from workbench.tui.widgets.graph import Graph, draw_graph, highest_value_or_zero
 
 if TYPE_CHECKING:
     from workbench.model.gpu import GpuSample
@@ -167,7 +167,7 @@ def _graphs_row(host: FleetHost, left_cells: int, width: int) -> Row:
     graphs = (
         ("util", "util", host.util_trail, 100.0),
         ("power", "power", host.power_trail, _total_power_scale_top_w(host)),
-        ("tok/s", "sm", host.tok_trail, highest_value(host.tok_trail)),
+        ("tok/s", "sm", host.tok_trail, highest_value_or_zero(host.tok_trail)),
     )
     each = (width - left_cells) // len(graphs)
     for label, role, trail, top in graphs:
@@ -197,7 +197,7 @@ def label_and_gpus_title(host: FleetHost) -> str:
     telemetry = host.telemetry
     if telemetry is None:
         return host.label
-    counts = Counter(card_title(telemetry.info(gpu.index), gpu) or "GPU" for gpu in host.gpus)
+    counts = Counter(gpu_model_title(telemetry.info(gpu.index), gpu) or "GPU" for gpu in host.gpus)
     gpus = []
     for title, count in counts.items():
         if count > 1:

@@ -9,6 +9,7 @@ from textual.binding import Binding, BindingType
 
 from workbench.model.errors import InputError
 from workbench.model.gpu import GpuSample
+from workbench.model.known_values import known_values
 from workbench.model.settings import (
     HOST_INDEX,
     SETTINGS,
@@ -29,7 +30,6 @@ from workbench.tui.modals.form import (
     parse_gpu_index,
     parse_positive_number,
 )
-from workbench.tui.widgets.graph import known_values
 
 LABEL, ENTRY, NOW, ALLOWED = 18, 12, 14, 18
 

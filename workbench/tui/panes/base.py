@@ -9,7 +9,7 @@ from textual.message import Message
 
 from workbench.tui.bindings import Key, format_key_hints
 from workbench.tui.cells import Painted
-from workbench.tui.textual_private import drawing_state_of
+from workbench.tui.textual_private import drawing_state_key
 
 if TYPE_CHECKING:
     from textual.geometry import Region
@@ -55,7 +55,7 @@ class Pane(Painted, can_focus=True):
     ) -> Self:
         """Let Textual draw the pane, except if only the focus has moved. In that case Textual would
         send the whole pane to the terminal, although nothing in the pane has changed."""
-        looks = drawing_state_of(self)
+        looks = drawing_state_key(self)
         if regions or layout or recompose or not repaint or looks != self._looks:
             self._looks = looks
             return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)

@@ -23,7 +23,7 @@ from workbench.tui.widgets.comparison import (
     QUALITY_COMES,
     QUALITY_UNDER_WAY,
     comparison_rows,
-    replace_unmeasured_quality,
+    replace_unmeasured_quality_text,
     verdict_rows,
 )
 from workbench.tui.widgets.scrolled import Scrolled
@@ -114,7 +114,7 @@ class Compare(Pane, Scrolled):
             return paragraph_rows(_empty_pane_text(state), width, "dim")
         comparison = state.comparison
         if state.running_quality is not None:
-            comparison = replace_unmeasured_quality(comparison, QUALITY_UNDER_WAY)
+            comparison = replace_unmeasured_quality_text(comparison, QUALITY_UNDER_WAY)
         which = self._reason_for_b(state, comparison)
         noise = _throughput_noise_pct(state, comparison)
         return [*verdict_rows(comparison, width, noise), *comparison_rows(comparison, width, which)]
@@ -143,7 +143,7 @@ class Compare(Pane, Scrolled):
             rows = [*paragraph_rows(e.verdict, width, "strong"), *rows]
         comparison = e.comparison
         if e.state == SeriesState.RUNNING and e.spec.quality:
-            comparison = replace_unmeasured_quality(comparison, QUALITY_COMES)
+            comparison = replace_unmeasured_quality_text(comparison, QUALITY_COMES)
         return [*rows, *comparison_rows(comparison, width)]
 
 

@@ -10,7 +10,7 @@ from textual.containers import Vertical
 from textual.geometry import Region
 
 from workbench.tui.cells import border_text
-from workbench.tui.textual_private import drawing_state_of
+from workbench.tui.textual_private import drawing_state_key
 
 if TYPE_CHECKING:
     from workbench.tui.panes.base import Pane
@@ -35,7 +35,7 @@ class PaneFrame(Vertical):
     ) -> Self:
         """Let Textual draw the frame. If only a border text or a border colour has changed, draw
         the border without the pane inside."""
-        looks, before = drawing_state_of(self), self._looks
+        looks, before = drawing_state_key(self), self._looks
         self._looks = looks
         if regions or layout or recompose or not repaint or looks != before or looks is None:
             return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)

@@ -214,7 +214,7 @@ class Launch(Pane, PickList):
 
     def _move_cursor_below_heading(self, heading_index: int) -> None:
         self.top = heading_index
-        self.cursor = self._nearest_item(heading_index, 1)
+        self.cursor = self._nearest_item_index(heading_index, 1)
         self.repaint()
 
     def is_heading(self, item: Any) -> bool:

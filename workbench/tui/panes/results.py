@@ -41,7 +41,7 @@ from workbench.tui.formats import (
 from workbench.tui.glyphs import G
 from workbench.tui.panes.base import Pane
 from workbench.tui.panes.result_groups import SeriesRow, group_results, series_row
-from workbench.tui.widgets.graph import highest_value
+from workbench.tui.widgets.graph import highest_value_or_zero
 from workbench.tui.widgets.pick_list import PickList
 
 if TYPE_CHECKING:
@@ -319,7 +319,7 @@ class Results(Pane, PickList):
     def _update_compared_results(self, state: SessionState) -> None:
         """Find again what the rows are compared with: the result before each, and the fastest one."""
         valid = (row.output_tok_s for row in state.results if not row.refused)
-        self._top_tok_s = highest_value(valid)
+        self._top_tok_s = highest_value_or_zero(valid)
         self._before = {row.id: row_before(row, state.results) for row in state.results}
 
     def _list_items(self, state: SessionState) -> Sequence[BenchRow | SeriesRow]:

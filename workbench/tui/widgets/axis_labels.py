@@ -44,14 +44,14 @@ def axis_labels(window: Window, events: Sequence[Event], state: SessionState) ->
             column = max(0, window.column((begin or event).unix_s))
             row = rows.get(event.result_id or 0)
             if row is not None:
-                labels.append(Label(column, _result_label_texts(row, rows, state)))
+                labels.append(Label(column, _result_label_variants(row, rows, state)))
             begin = None
     if begin is not None and state.bench.running:
         labels.append(Label(window.column(begin.unix_s), ((("measuring", "dim"),),)))
     return labels
 
 
-def _result_label_texts(
+def _result_label_variants(
     row: BenchRow, rows: Mapping[int, BenchRow], state: SessionState
 ) -> tuple[Row, ...]:
     """Return the forms of the label of a result, the longest one first. The percentage is against

@@ -92,12 +92,12 @@ class TabRow(Painted):
         return [tuple(row)]
 
     async def on_click(self, event: events.Click) -> None:
-        name = text_at(self._painted, event.get_content_offset(self)).strip()[:1]
+        name = run_text_at_cell(self._painted, event.get_content_offset(self)).strip()[:1]
         if name.isdecimal():
             await self.screen.run_action(f"do('screen {name}')")
 
 
-def text_at(rows: Sequence[Row], offset: Offset | None) -> str:
+def run_text_at_cell(rows: Sequence[Row], offset: Offset | None) -> str:
     """Return the text of the run (text, role) that covers the cell `offset` of `rows`; "" if none
     does, or if `offset` is None."""
     if offset is None or not 0 <= offset.y < len(rows):
@@ -197,7 +197,7 @@ class CommandBar(Painted):
         problems, errors = _problem_texts(plan), _count_errors(plan)
         estimates: Sequence[str] = ("",)
         if plan.memory and not errors:
-            estimates = _estimate_text_variants(plan.memory)
+            estimates = _memory_estimate_variants(plan.memory)
         for memory, (good, keys) in product(estimates, CHECKED_SIZES):
             counted = (good, "good")
             if errors:
@@ -259,7 +259,7 @@ def _flag_row_end_variants(plan: PlanView) -> list[Row]:
     return [(*warned, *keys) for keys in (COMMAND_KEYS, COMMAND_KEYS[:2], FEWER_COMMAND_KEYS)]
 
 
-def _estimate_text_variants(text: str) -> tuple[str, ...]:
+def _memory_estimate_variants(text: str) -> tuple[str, ...]:
     """Return the memory estimate `text` and shorter forms of it, the longest first. The shortest
     form has only the amount of memory."""
     brief = text.partition(" (")[0]
@@ -276,7 +276,7 @@ def _first_step_keys_row(width: int, keys: Sequence[tuple[str, str]]) -> Row:
 
 
 def _cut_rows(rows: list[Row], max_rows: int, width: int) -> list[Row]:
-    """Return the first `max_rows` rows, of which the last one says if rows are left out."""
+    """Return the first `max_rows` rows. If rows are left out, the last one ends with "…"."""
     if len(rows) <= max_rows:
         return rows
     kept = rows[:max_rows]
@@ -353,8 +353,9 @@ class Footer(Painted):
         self._pane: tuple[Key, ...] = ()  # of the only visible pane
         self._keys_hidden = False
 
-    def hide_keys(self, hidden: bool) -> None:
-        """Show no keys while a box lies over the main screen, because it takes every key."""
+    def set_keys_hidden(self, hidden: bool) -> None:
+        """Hide or show the keys. They are hidden while a box lies over the main screen, because the
+        box handles every key."""
         if hidden is not self._keys_hidden:
             self._keys_hidden = hidden
             self.repaint()
@@ -413,9 +414,9 @@ class Footer(Painted):
         return [(*fit_row(tuple(row), width - row_width(tail)), *tail)]
 
     async def on_click(self, event: events.Click) -> None:
-        said = text_at(self._painted, event.get_content_offset(self)).strip()
+        clicked = run_text_at_cell(self._painted, event.get_content_offset(self)).strip()
         keys = (*self._shown_keys(), ("^p", "palette", "screen ctrl+p"))
-        found = next((name for key, word, name in keys if said in (key, word)), None)
+        found = next((name for key, word, name in keys if clicked in (key, word)), None)
         if not found:
             return
         if self.page and await self.app.run_action(f"press('{found}')", self.page):

@@ -37,8 +37,9 @@ QUALITY_UNDER_WAY = "quality is being measured"
 QUALITY_COMES = "quality not measured yet"
 
 
-def replace_unmeasured_quality(comparison: Comparison, text: str) -> Comparison:
-    """Return the comparison with `text` in place of "quality not measured", while it is measured."""
+def replace_unmeasured_quality_text(comparison: Comparison, text: str) -> Comparison:
+    """Return the comparison with `text` in place of "quality not measured". A comparison whose
+    quality was measured is returned unchanged."""
     from workbench.model.quality import NOT_MEASURED  # not for the first frame
 
     return replace(comparison, quality=text) if comparison.quality == NOT_MEASURED else comparison
@@ -54,7 +55,7 @@ def verdict_and_role(comparison: Comparison, noise_pct: float | None = None) -> 
     first = next(iter(comparison.metrics), None)
     if first is None or first.change_pct is None:
         return "no verdict: the speed was not measured on both sides", "warn"
-    said = f"{_causes_text(comparison)}{_speed_text(first.change_pct)}"
+    said = f"{_causes_text(comparison)}{_speed_verdict_text(first.change_pct)}"
     if not comparison.like_for_like:
         return f"{said}, but the runs are not like for like: this proves nothing", "warn"
     if first.interval_pct is None and noise_pct is not None:
@@ -77,7 +78,8 @@ def verdict_and_role(comparison: Comparison, noise_pct: float | None = None) -> 
 
 
 def _causes_text(comparison: Comparison) -> str:
-    """Return the beginning of a sentence about what several changes did together; "" for one."""
+    """Return the beginning of a sentence about what several changes did together, such as "both
+    changes together: "; "" for one change, and if something else differs too."""
     if not _CHANGES.issuperset(one.get("kind") for one in comparison.differences):
         return ""
     count = len(_difference_texts(comparison.differences))
@@ -88,7 +90,7 @@ def _causes_text(comparison: Comparison) -> str:
     return f"{count} changes together: "
 
 
-def _speed_text(change_pct: float) -> str:
+def _speed_verdict_text(change_pct: float) -> str:
     ratio = 1.0 + change_pct / 100.0
     if ratio >= TIMES_FROM:
         return f"B is {ratio:.1f} times as fast as A"
@@ -153,9 +155,9 @@ def _heading_rows(comparison: Comparison, width: int, reason_for_b: str) -> list
     is_beside = len(texts) == 1 and row_width(head) + width_of(single) <= width
     if is_beside:
         beside = (single, "text")
-    told = f"  ({reason_for_b})"
-    if reason_for_b and row_width((*head, beside)) + width_of(told) <= width:
-        head = (*head[:5], (told, "dim"), *head[5:])
+    reason = f"  ({reason_for_b})"
+    if reason_for_b and row_width((*head, beside)) + width_of(reason) <= width:
+        head = (*head[:5], (reason, "dim"), *head[5:])
     rows: list[Row] = [(*head, beside)]
     if is_beside or not texts:
         return rows
@@ -163,9 +165,9 @@ def _heading_rows(comparison: Comparison, width: int, reason_for_b: str) -> list
     if len(lines) <= _DIFFERENCE_ROWS:
         return [*rows, *lines]
     shown = list(texts)
-    while len(shown) > 1 and width_of(_join_shown_texts(shown, texts)) > width - 2:
+    while len(shown) > 1 and width_of(_join_texts_and_count_rest(shown, texts)) > width - 2:
         shown.pop()
-    return [*rows, ((cut_text(f"  {_join_shown_texts(shown, texts)}", width), "text"),)]
+    return [*rows, ((cut_text(f"  {_join_texts_and_count_rest(shown, texts)}", width), "text"),)]
 
 
 def _difference_texts(differences: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -190,6 +192,6 @@ def _difference_text(difference: Mapping[str, Any]) -> str:
     return setting_change_text(name, *texts)
 
 
-def _join_shown_texts(shown_texts: Sequence[str], all_texts: Sequence[str]) -> str:
+def _join_texts_and_count_rest(shown_texts: Sequence[str], all_texts: Sequence[str]) -> str:
     more = enclose_nonempty_text("+", len(all_texts) - len(shown_texts), " more below")
     return ", ".join(filter(None, (*shown_texts, more)))

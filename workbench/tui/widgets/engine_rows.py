@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from workbench.model.known_values import known_values
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.timeline import ENGINE, History, Key
 from workbench.tui.cells import Row, Run, cut_text, row_width
 from workbench.tui.formats import NA
 from workbench.tui.glyphs import G
-from workbench.tui.widgets.graph import Columns, Graph, highest_value, known_values
+from workbench.tui.widgets.graph import Columns, Graph, highest_value_or_zero
 from workbench.tui.widgets.graph_cache import GraphCache
 from workbench.tui.widgets.time_axis import Window
 
@@ -92,7 +93,7 @@ class EngineRows:
         self._tops: dict[str, float] = {}
         self._lines, self._each = 0, 0  # lines of graphs, and rows of each
 
-    def count_stacked_rows(self, state: SessionState, terminal_rows: int) -> int:
+    def count_rows_when_stacked(self, state: SessionState, terminal_rows: int) -> int:
         """Return how many rows the engine needs if a graph takes the whole width: those of its
         tokens per second, and one with its other figures."""
         if state.engine is None:
@@ -124,12 +125,12 @@ class EngineRows:
             _FIRST[0].keys,
         )
         figures: list[Run] = [(f"{view.title}  ", "title")]
-        for metric in (*_FIRST[1:], *self._second_line_metrics(view)):
+        for metric in (*_FIRST[1:], *self._reported_second_line_metrics(view)):
             text, role = self._value_and_role(metric, view, window)
             if row_width(figures) + len(metric.label) + len(text) + 3 > width:
                 break
             figures += [(f"{metric.label} ", "dim"), (text, role), ("   ", "dim")]
-        drawn = columns.draw_graph_line(
+        drawn = columns.draw_graphs_side_by_side(
             [graph], self._each, _engine_name_texts(view, columns), window.cursor_column
         )
         return drawn, [tuple(figures)]
@@ -158,7 +159,9 @@ class EngineRows:
         if view.problem is not None:
             return self._problem_rows(view, width)
         rows: list[Row] = []
-        for number, line in enumerate((_FIRST, self._second_line_metrics(view))[: self._lines]):
+        for number, line in enumerate(
+            (_FIRST, self._reported_second_line_metrics(view))[: self._lines]
+        ):
             short = self._each == 1
             graphs = [
                 self._make_graph(m, view, window, short=short) for m in line[: columns.graph_count]
@@ -173,10 +176,10 @@ class EngineRows:
                 text = text.ljust(columns.lead)
                 graphs[0] = replace(graphs[0], label=text[columns.lead :])
                 lead = ((text[: columns.lead], "dim"),)
-            rows += columns.draw_graph_line(graphs, self._each, lead, window.cursor_column)
+            rows += columns.draw_graphs_side_by_side(graphs, self._each, lead, window.cursor_column)
         return rows
 
-    def _second_line_metrics(self, view: EngineView) -> Sequence[_Metric]:
+    def _reported_second_line_metrics(self, view: EngineView) -> Sequence[_Metric]:
         """Return those metrics for the second line of graphs that the engine reports now or has
         reported earlier."""
         return [m for m in _SECOND if all(self._is_reported(view, f) for f in m.fields)]
@@ -203,7 +206,7 @@ class EngineRows:
             label,
             text,
             cells,
-            self._scale_upper_end(metric, cells),
+            self._scale_top_so_far(metric, cells),
             value_role=role,
             per_cell=window.per_cell,
             earlier_rows=earlier_rows,
@@ -222,16 +225,17 @@ class EngineRows:
             return text, "warn"
         return text, "text"
 
-    def _scale_upper_end(self, metric: _Metric, cells: Sequence[float | None]) -> float:
+    def _scale_top_so_far(self, metric: _Metric, cells: Sequence[float | None]) -> float:
         """Return the upper end of the metric's scale. If `metric.top` is None, this is the highest
-        value so far, rounded up so that the scale seldom changes."""
+        value so far of the metric, rounded up so that the scale seldom changes. Otherwise it is
+        fixed."""
         if metric.top is not None:
             return metric.top
         if metric.label not in self._tops:
             now_s = time.time()
             before = [self._history.cells(key, now_s, *LOOK_BACK) for key in metric.keys]
-            self._tops[metric.label] = highest_value(_sum_field_values(before))
-        self._tops[metric.label] = max(self._tops[metric.label], highest_value(cells))
+            self._tops[metric.label] = highest_value_or_zero(_sum_field_values(before))
+        self._tops[metric.label] = max(self._tops[metric.label], highest_value_or_zero(cells))
         return _round_up_scale_top(self._tops[metric.label])
 
 

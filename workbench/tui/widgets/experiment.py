@@ -35,7 +35,7 @@ from workbench.tui.formats import (
 )
 from workbench.tui.glyphs import G
 from workbench.tui.interval_histories import IntervalHistory
-from workbench.tui.widgets.interval import Axis, change_bar, make_axis
+from workbench.tui.widgets.interval import Axis, change_and_interval_row, make_axis
 
 if TYPE_CHECKING:
     from workbench.model.bench import MetricChange
@@ -167,15 +167,15 @@ def current_run_text(e: Experiment, bench_progress: str) -> str:
     now = next((r for r in e.runs if r.state in ("starting", "measuring")), None)
     if now is None:
         return e.phase
-    said = e.phase.partition(": ")[2] or now.state
+    progress = e.phase.partition(": ")[2] or now.state
     if bench_progress and now.state == "measuring":
-        said = bench_progress
+        progress = bench_progress
     if now.pair < 0:
-        return f"discarded run, {now.side_label}: {said}"
+        return f"discarded run, {now.side_label}: {progress}"
     pairs = f"{e.spec.pairs}"
     if e.spec.until_pct is not None:
         pairs = f"at most {pairs}"
-    return f"pair {now.pair + 1} of {pairs}, {now.side_label}: {said}"
+    return f"pair {now.pair + 1} of {pairs}, {now.side_label}: {progress}"
 
 
 def _state_row(e: Experiment, width: int, remaining_s: float | None, bench_progress: str) -> Row:
@@ -252,7 +252,7 @@ class _PairTable:
     def head_row(self, title: str) -> Row:
         return (
             (
-                self.first_cells(title, "A", "B")
+                self.name_and_values_text(title, "A", "B")
                 + pad_text("change", 9, True)
                 + " " * (CHANGE - 9),
                 "head",
@@ -261,8 +261,8 @@ class _PairTable:
             (self.axis.label_text(), "head"),
         )
 
-    def first_cells(self, name: str, *values: str) -> str:
-        """Return the first cells of a row: its name, and two values."""
+    def name_and_values_text(self, name: str, *values: str) -> str:
+        """Return the beginning of a row as text: its name, then the values aligned in columns."""
         cells = (pad_text(value, self.value, True) for value in values)
         return pad_text(name, self.name) + "".join(cells)
 
@@ -281,14 +281,14 @@ class _PairTable:
         interval. `bar_role` is the role of the interval's bar, by default `role`."""
         changed = pad_text(f"{change_pct:+.1f} %", 9, True)
         changed += pad_text(_interval_text(half_width_pct), CHANGE - 9)
-        judged = verdict[1]
-        if judged == "dim":
-            judged = role
+        change_role = verdict[1]
+        if change_role == "dim":
+            change_role = role
         return (
-            (self.first_cells(name, *values), role),
-            (changed, judged),
+            (self.name_and_values_text(name, *values), role),
+            (changed, change_role),
             ("  ", "text"),
-            *change_bar(self.axis, change_pct, half_width_pct, bar_role or role),
+            *change_and_interval_row(self.axis, change_pct, half_width_pct, bar_role or role),
             verdict,
         )
 
@@ -357,7 +357,7 @@ def _host_difference_rows(e: Experiment, table: _PairTable) -> list[Row]:
         format_metric_value(machine.metric, machine.b),
     )
     return [
-        ((table.first_cells("host", "1", "2"), "head"),),
+        ((table.name_and_values_text("host", "1", "2"), "head"),),
         table.make_row("machine", values, machine.change_pct, machine.interval_pct, "text"),
     ]
 
@@ -389,7 +389,9 @@ def interval_history_rows(
             its = role
         text = pad_text(count_of(count, "pair"), name)
         text += pad_text(f"{change:+.1f} %{_interval_text(half)}", CHANGE)
-        rows.append(((text, its), ("  ", "text"), *change_bar(axis, change, half, its)))
+        rows.append(
+            ((text, its), ("  ", "text"), *change_and_interval_row(axis, change, half, its))
+        )
     return rows
 
 
@@ -432,7 +434,7 @@ def _run_rows(e: Experiment, width: int) -> list[Row]:
     runs = done_and_planned_runs(e)
     for start in range(0, len(runs), columns):
         part = runs[start : start + columns]
-        for name, cell in _run_table_lines(e, part):
+        for name, cell in _line_names_and_cell_makers(e, part):
             row = [(pad_text(name, label), "dim")]
             for text, role in map(cell, part):
                 row.append((pad_text_with_gap(text, each), role))
@@ -440,10 +442,11 @@ def _run_rows(e: Experiment, width: int) -> list[Row]:
     return [*rows, *block_rows([*failed_runs_block(e), *engine_choice_blocks(e)], width)]
 
 
-def _run_table_lines(
+def _line_names_and_cell_makers(
     e: Experiment, runs: Sequence[ExperimentRun]
 ) -> list[tuple[str, Callable[[ExperimentRun], Run]]]:
-    """Return the lines of the table of the runs: their names, and what makes the cell of a run."""
+    """Return the lines of the table of the runs as pairs: the name of the line, and the function that
+    returns the line's cell for a run."""
     hosts: dict[str | None, str] = {}
     hosts.update(zip(e.spec.twins or (), "12", strict=False))
 

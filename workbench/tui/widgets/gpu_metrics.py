@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from workbench.model.known_values import known_values
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.pcie_link import link_mb_s
 from workbench.tui.formats import (
@@ -16,7 +17,7 @@ from workbench.tui.formats import (
     path_end_text,
     short_gpu_name,
 )
-from workbench.tui.widgets.graph import known_values, mean_value
+from workbench.tui.widgets.graph import mean_value
 
 if TYPE_CHECKING:
     from workbench.model.gpu import GpuInfo, GpuSample
@@ -51,8 +52,8 @@ class Metric:
         value: float | None = getattr(sample, self.field)
         return value
 
-    def is_reported_by(self, samples: Sequence[GpuSample]) -> bool:
-        """Return whether one of these GPUs reports the metric."""
+    def is_reported_by_any(self, samples: Sequence[GpuSample]) -> bool:
+        """Return whether at least one of these GPUs reports the metric."""
         return any(self.value(sample) is not None for sample in samples)
 
     def text(self, sample: GpuSample, info: GpuInfo | None) -> str:
@@ -71,13 +72,16 @@ class Metric:
         return f"{value:.0f}{self.unit}"
 
 
-def limit_or_max_power_w(sample: GpuSample, info: GpuInfo | None) -> float | None:
+def power_limit_or_max_w(sample: GpuSample, info: GpuInfo | None) -> float | None:
+    """Return the power limit in force, or else the highest one that the GPU allows, in watts; None
+    if neither is known."""
     if sample.limit_w or info is None:
         return sample.limit_w
     return info.power_max_w
 
 
 def memory_size_bytes(sample: GpuSample | None, info: GpuInfo | None) -> int | None:
+    """Return the size of the GPU's memory; None if it is not known."""
     for known in (sample, info):
         if known is not None and known.memory_total_bytes:
             return known.memory_total_bytes
@@ -85,7 +89,7 @@ def memory_size_bytes(sample: GpuSample | None, info: GpuInfo | None) -> int | N
 
 
 def _power_text(power_w: float, sample: GpuSample, info: GpuInfo | None) -> str:
-    limit = limit_or_max_power_w(sample, info)
+    limit = power_limit_or_max_w(sample, info)
     if not limit:
         return f"{power_w:.0f}W"
     return f"{power_w:.0f}/{limit:.0f}W"
@@ -191,7 +195,7 @@ def is_scale_top_reported(metric: Metric, info: GpuInfo | None) -> bool:
 def gpu_title(sample: GpuSample, info: GpuInfo | None) -> str:
     """Return the title of a GPU, such as "GPU0 RTX PRO 6000 96G", with "unified" if the GPU shares
     the memory of the host."""
-    return f"{gpu_name(sample, info)} {card_title(info, sample)}".strip()
+    return f"{gpu_name(sample, info)} {gpu_model_title(info, sample)}".strip()
 
 
 def gpu_name(sample: GpuSample, info: GpuInfo | None, max_cells: int = 80) -> str:
@@ -215,7 +219,7 @@ def node_name(node: str, max_cells: int) -> str:
     return re.split("[@/]", node)[-1]
 
 
-def card_title(info: GpuInfo | None, sample: GpuSample | None = None) -> str:
+def gpu_model_title(info: GpuInfo | None, sample: GpuSample | None = None) -> str:
     """Return the short name of a GPU with its memory, such as "RTX PRO 6000 96G"; "" if the
     properties of the GPU are not known."""
     if info is None:
@@ -266,15 +270,16 @@ def sample_at_cursor(history: History, window: Window, sample: GpuSample) -> Gpu
             value = round(value)
         whole[metric.field] = value
     key, end_s = (sample.index, "limit_w"), at_s + 0.5 * window.cell_s - 1.0
-    around = history.cells(key, at_s + window.cell_s, window.cell_s, 3)
-    following = around[2]
+    # of the cells before, at and after the cursor
+    limits = history.cells(key, at_s + window.cell_s, window.cell_s, 3)
+    following = limits[2]
     if following is None:
         following = history.value_at(key, end_s)
-    limit_w = stepped_limit_values(around[:2], following)[1]
+    limit_w = stepped_limit_values(limits[:2], following)[1]
     return GpuSample(sample.index, sample.uuid, power_limit_enforced_w=limit_w, **whole)  # type: ignore[arg-type]
 
 
-def group_label_value_note(
+def group_label_value_and_note(
     metric: Metric, values: Sequence[float | None], graph_rows: int
 ) -> tuple[str, str, str]:
     """Return (label, value, note) as texts beside the graph of several GPUs: the highest, the mean
@@ -311,7 +316,7 @@ def stacked_value_and_note(
         if metric is UTIL and len(known) > 1:
             note = "all alike"
         return metric.text(samples[0], info), note
-    limit = limit_or_max_power_w(samples[0], info)
+    limit = power_limit_or_max_w(samples[0], info)
     if metric is POWER and limit is not None:
         note = f"of {limit:.0f}W"
     unit = "" if metric is SM else metric.unit  # the note has it

@@ -14,6 +14,7 @@ from textual.message import Message
 
 from workbench.model.begun_changes import split_altered_and_begun_changes
 from workbench.model.counts import count_of, gpus_text
+from workbench.model.known_values import known_values
 from workbench.model.timeline import QUIET_REASONS, History
 from workbench.session.state import SessionState
 from workbench.tui.cells import (
@@ -41,20 +42,20 @@ from workbench.tui.widgets.gpu_metrics import (
     UTIL,
     VRAM,
     Metric,
-    card_title,
+    gpu_model_title,
     gpu_name,
     gpu_title,
-    group_label_value_note,
+    group_label_value_and_note,
     is_scale_top_reported,
-    limit_or_max_power_w,
     memory_size_bytes,
     node_name,
     other_node_warning,
+    power_limit_or_max_w,
     sample_at_cursor,
     stacked_value_and_note,
     stepped_limit_values,
 )
-from workbench.tui.widgets.graph import Columns, Graph, known_values, mean_value
+from workbench.tui.widgets.graph import Columns, Graph, mean_value
 from workbench.tui.widgets.graph_cache import GraphCache
 from workbench.tui.widgets.guard_state import guard_deadline_passed_text
 from workbench.tui.widgets.status_bar import stale_age_s
@@ -154,7 +155,7 @@ class GpuStrip(Painted):
             self._read_s, self._read_t_s = self.history.clock(), telemetry.t_s
             if len(self._given) < len(SECOND):
                 self._given = tuple(
-                    m for m in SECOND if m in self._given or m.is_reported_by(telemetry.gpus)
+                    m for m in SECOND if m in self._given or m.is_reported_by_any(telemetry.gpus)
                 )
         self.repaint()
 
@@ -191,7 +192,7 @@ class GpuStrip(Painted):
         if telemetry is None:
             self.arranged = None
             self.view.per_cell = 1
-            self._engine_rows = self._engine_height(single_row_columns(width), height)
+            self._engine_rows = self._count_engine_rows(single_row_columns(width), height)
             rows = [*self._other_node_rows(width), *self._no_gpu_rows(width)]
             return len(rows) + self._engine_rows
         before = self.arranged
@@ -199,16 +200,16 @@ class GpuStrip(Painted):
         self.view.per_cell = 2 if self.arranged.stacked and G.braille else 1
         if before not in (None, self.arranged):
             self.call_later(self.repaint)  # also if the height stays the same
-        self._engine_rows = self._engine_height(self.arranged.columns, height)
+        self._engine_rows = self._count_engine_rows(self.arranged.columns, height)
         above = len(self._other_node_rows(width))
-        return above + self.arranged.rows + self._engine_rows + self.shows_past
+        return above + self.arranged.row_count + self._engine_rows + self.shows_past
 
     def _arrange_groups(self, telemetry: Telemetry, width: int, height: int) -> StripLayout:
         """Return the layout of the GPUs. Equal GPUs that work differently are apart, if all of
         them then still have graphs over the whole width. If not, the header names them."""
         groups, named = self._groups(), self._longest_name_cells(telemetry)
         unfolded = self.unfolded
-        if unfolded is None and _some_gpu_lacks_values(telemetry):
+        if unfolded is None and _has_lost_or_incomplete_gpu(telemetry):
             unfolded = True
 
         def arrange_blocks(blocks: Sequence[Group]) -> StripLayout:
@@ -217,9 +218,9 @@ class GpuStrip(Painted):
                 width,
                 max_strip_rows(height),
                 block_per_gpu=unfolded,
-                needs_header=bool(self._lasting_conditions_by_gpu()),
+                needs_header=bool(self._gpu_indexes_and_lasting_conditions()),
                 name_cells=named,
-                has_labels=self._has_labels(width),
+                has_labels=self._has_labelled_event(width),
             )
 
         self._differing = ""
@@ -236,7 +237,7 @@ class GpuStrip(Painted):
                 self._differing = _differing_gpus_text(sorted(chain(*others)))
         return arrange_blocks(groups)
 
-    def _has_labels(self, width: int) -> bool:
+    def _has_labelled_event(self, width: int) -> bool:
         """Return whether something happened in the time that the graphs may show that has a label
         above the time axis."""
         since = bisect_left(
@@ -244,11 +245,11 @@ class GpuStrip(Painted):
         )
         return any(event.kind in LABELLED for event in self.history.events[since:])
 
-    def _engine_height(self, columns: Columns, height: int) -> int:
+    def _count_engine_rows(self, columns: Columns, height: int) -> int:
         if self.state is None:
             return 0
         if self._is_stacked:
-            return self.engine.count_stacked_rows(self.state, height)
+            return self.engine.count_rows_when_stacked(self.state, height)
         return self.engine.count_rows(self.state, columns, height)
 
     def _draw_engine(self, window: Window, columns: Columns, width: int) -> Sequence[Row]:
@@ -379,9 +380,9 @@ class GpuStrip(Painted):
         if layout.stacked:
             return self._stacked_header_row(telemetry, layout, width)
         left = self._gpu_name_texts(telemetry)
-        if _has_several(layout.groups):
+        if _has_group_of_several(layout.groups):
             legend = [
-                (f"highest, mean, lowest{_limits_text(telemetry)}  ", "dim"),
+                (f"highest, mean, lowest{_power_limits_text(telemetry)}  ", "dim"),
                 (" F", "key"),
                 (" unfolds", "dim"),
             ]
@@ -400,21 +401,21 @@ class GpuStrip(Painted):
         return justify_row(tuple(left), signs, width)
 
     def _stacked_header_row(self, telemetry: Telemetry, layout: StripLayout, width: int) -> Row:
-        """Return the names of the GPUs with those values that have no graph at the left, and the
-        signs at the right."""
+        """Return the header of the strip in which each graph has the whole width. At the left it has
+        the names of the GPUs with those values that have no graph, at the right the signs."""
         left = self._gpu_name_texts(telemetry)
         signs = self._warnings_row(telemetry, max(20, width - row_width(left) - 2))
         warning_runs: Row = ()
         if self._differing:
             warning_runs = ((f"{self._differing} ", "warn"), ("F", "key"), (" unfolds  ", "dim"))
         hints = TIME_KEYS
-        if _has_several(layout.groups):
+        if _has_group_of_several(layout.groups):
             hints = (*hints, ("   F", "key"), (" unfolds", "dim"))
-        folded = len(self._groups()) == 1 and _has_several(layout.groups)
+        folded = len(self._groups()) == 1 and _has_group_of_several(layout.groups)
         if folded or len(layout.groups) == 1:
             samples = [s for s in telemetry.gpus if s.has_readings]
             info = telemetry.info(layout.groups[0][0])
-            for number, figures in enumerate(self._values_without_graph(samples, info)):
+            for number, figures in enumerate(self._texts_of_ungraphed_values(samples, info)):
                 kept = (*warning_runs, *signs) if number else signs  # the memory comes before them
                 if row_width((*left, *figures, *kept)) + 2 > width:
                     break
@@ -422,9 +423,9 @@ class GpuStrip(Painted):
         load = _cpu_overload_row(telemetry)
         if load and row_width((*left, *load, *warning_runs, *(signs or hints))) + 2 <= width:
             left += [*load, ("  ", "text")]
-        whole = (*warning_runs, *signs) or hints
-        if row_width((*left, *whole)) <= width:
-            signs = whole
+        all_signs = (*warning_runs, *signs) or hints
+        if row_width((*left, *all_signs)) <= width:
+            signs = all_signs
         return justify_row(tuple(left), signs, width)
 
     def _gpu_name_texts(self, telemetry: Telemetry) -> list[Run]:
@@ -432,15 +433,15 @@ class GpuStrip(Painted):
         names: list[Run] = []
         for group in self._groups():
             info = telemetry.info(group[0])
-            name = f"GPU{group[0]} {card_title(info)}"
+            name = f"GPU{group[0]} {gpu_model_title(info)}"
             if len(telemetry.gpus) == 1:
                 name = gpu_title(telemetry.gpus[0], info)
             elif len(group) > 1:
-                name = f"{len(group)} x {card_title(info)}"
-            names.append((f"{name}  ", self._role_if_fresh("title")))
+                name = f"{len(group)} x {gpu_model_title(info)}"
+            names.append((f"{name}  ", self._role_or_dim_if_old("title")))
         return names
 
-    def _values_without_graph(
+    def _texts_of_ungraphed_values(
         self, samples: Sequence[GpuSample], info: GpuInfo | None
     ) -> Iterator[Row]:
         """Yield the values of equal GPUs that have no graph: the memory with a meter, then the
@@ -457,13 +458,13 @@ class GpuStrip(Painted):
                 figures.append((f" {gauge_text(used / total, METER_CELLS)}", VRAM.label))
             yield tuple(figures)
 
-    def _role_if_fresh(self, role: str) -> str:
+    def _role_or_dim_if_old(self, role: str) -> str:
         """Return `role`, or "dim" if the readings are old."""
         return role if self.stale is None else "dim"
 
     @property
     def _text_role(self) -> str:
-        return self._role_if_fresh("text")
+        return self._role_or_dim_if_old("text")
 
     def _warnings_row(self, telemetry: Telemetry, max_cells: int) -> Row:
         """Return one row with all warnings about the GPUs: old readings, lost GPUs, settings that
@@ -472,7 +473,7 @@ class GpuStrip(Painted):
         found: dict[Run, list[int]] = {}
         if self.stale is not None:
             found[f"STALE {self.stale:.0f} s", "warnb"] = []
-        for index, sign in self._lasting_conditions_by_gpu():
+        for index, sign in self._gpu_indexes_and_lasting_conditions():
             found.setdefault(sign, []).append(index)
         for sample in telemetry.gpus:
             reasons = [r for r in sample.event_reasons if r not in QUIET_REASONS]
@@ -488,7 +489,7 @@ class GpuStrip(Painted):
             return fit_row(row, max_cells)
         return row
 
-    def _lasting_conditions_by_gpu(self) -> list[tuple[int, Run]]:
+    def _gpu_indexes_and_lasting_conditions(self) -> list[tuple[int, Run]]:
         """Return (GPU index, text with role) for each condition that lasts: a lost GPU, a
         setting that someone else changed, a clock lock with or without effect."""
         state = self.state
@@ -537,7 +538,7 @@ class GpuStrip(Painted):
         samples = [s for s in telemetry.gpus if s.index in group]
         info = telemetry.info(group[0])
         if len(samples) == 1 and not samples[0].has_readings and not self.shows_past:
-            return self._draw_lost_gpu(samples[0], info, layout, width)
+            return self._lost_gpu_rows(samples[0], info, layout, width)
         if self.shows_past:
             samples = [sample_at_cursor(self.history, window, s) for s in samples]
         lines: Sequence[Sequence[Metric]] = (FIRST, self._given)[: len(layout.heights)]
@@ -551,7 +552,9 @@ class GpuStrip(Painted):
                 self._cached_graph(m, samples, info, window, height)
                 for m in line[: layout.columns.graph_count]
             ]
-            rows += layout.columns.draw_graph_line(graphs, height, lead, window.cursor_column)
+            rows += layout.columns.draw_graphs_side_by_side(
+                graphs, height, lead, window.cursor_column
+            )
         return rows
 
     def _texts_left_of_graphs(
@@ -559,7 +562,7 @@ class GpuStrip(Painted):
     ) -> Sequence[Run]:
         """Return the texts at the left of the graphs of one GPU or of a group, from top to bottom.
         They are its name and those values that have no graph."""
-        width, role = layout.columns.lead, self._role_if_fresh("title")
+        width, role = layout.columns.lead, self._role_or_dim_if_old("title")
         sample, in_one_row = samples[0], sum(layout.heights) == 1
         if len(samples) > 1:
             return _group_texts_left_of_graphs(samples, info, width, role)
@@ -625,7 +628,7 @@ class GpuStrip(Painted):
             metric.floor,
             lines=tuple(line for line in limits if any(line)),
             note=note,
-            role=self._spark_role(metric),
+            role=self._graph_role(metric),
             value_role=self._value_role(metric, [sample]),
             per_cell=window.per_cell,
             earlier_rows=earlier_rows,
@@ -651,7 +654,7 @@ class GpuStrip(Painted):
             label, (value, note) = metric.label, stacked_value_and_note(metric, samples, info)
             lines = self._lowest_limits_over_time(metric, samples, window)
         else:
-            label, value, note = group_label_value_note(
+            label, value, note = group_label_value_and_note(
                 metric, [metric.value(s) for s in samples], height
             )
         return Graph(
@@ -663,7 +666,7 @@ class GpuStrip(Painted):
             lines=lines,
             low=low,
             note=note,
-            role=self._spark_role(metric),
+            role=self._graph_role(metric),
             value_role=self._value_role(metric, samples),
             per_cell=window.per_cell,
             earlier_rows=earlier_rows,
@@ -694,8 +697,8 @@ class GpuStrip(Painted):
         values = window.values(self.history, (sample.index, field), earlier_values=1)
         return stepped_limit_values(values, getattr(sample, field, None))[1:]
 
-    def _spark_role(self, metric: Metric) -> str:
-        return metric.label if self.shows_past else self._role_if_fresh(metric.label)
+    def _graph_role(self, metric: Metric) -> str:
+        return metric.label if self.shows_past else self._role_or_dim_if_old(metric.label)
 
     def _value_role(self, metric: Metric, samples: Iterable[GpuSample]) -> str:
         if self.shows_past:
@@ -708,7 +711,7 @@ class GpuStrip(Painted):
             return "warn"
         return self._text_role
 
-    def _draw_lost_gpu(
+    def _lost_gpu_rows(
         self, sample: GpuSample, info: GpuInfo | None, layout: StripLayout, width: int
     ) -> list[Row]:
         height, lead = sum(layout.heights), layout.columns.lead
@@ -793,9 +796,9 @@ class GpuStrip(Painted):
         """Switch between one row for all GPUs of the same type, and a row for each GPU. Return
         False if no two GPUs are of the same type."""
         layout = self.arranged
-        if layout is None or not _has_several(self._groups()):
+        if layout is None or not _has_group_of_several(self._groups()):
             return False
-        self.unfolded = _has_several(layout.groups)
+        self.unfolded = _has_group_of_several(layout.groups)
         self.post_message(self.ViewChanged())
         return True
 
@@ -830,7 +833,7 @@ def _cpu_overload_row(telemetry: Telemetry) -> Row:
     return (("load ", "dim"), (f"{load:.0f} on {count_of(count, 'CPU')}", "warn"))
 
 
-def _has_several(groups: Iterable[Group]) -> bool:
+def _has_group_of_several(groups: Iterable[Group]) -> bool:
     """Return whether some group has several GPUs."""
     return any(len(group) > 1 for group in groups)
 
@@ -843,12 +846,12 @@ def _group_texts_left_of_graphs(
         return ((name, role),)
     if len(listed) < width:
         name = listed
-    return ((name, role), (cut_text(card_title(info).split(" ")[0], width - 1), "dim"))
+    return ((name, role), (cut_text(gpu_model_title(info).split(" ")[0], width - 1), "dim"))
 
 
-def _limits_text(telemetry: Telemetry) -> str:
+def _power_limits_text(telemetry: Telemetry) -> str:
     """Return the power limits of the GPUs, such as "   limit 250-300W"; "" if none is known."""
-    each = (limit_or_max_power_w(sample, telemetry.info(sample.index)) for sample in telemetry.gpus)
+    each = (power_limit_or_max_w(sample, telemetry.info(sample.index)) for sample in telemetry.gpus)
     limits = list(filter(None, each))
     if not limits:
         return ""
@@ -860,12 +863,12 @@ def _groups_of_equal_gpus(telemetry: Telemetry) -> list[Group]:
     """Return the numbers of the GPUs of each short name and memory size."""
     groups: dict[str, list[int]] = {}
     for sample in telemetry.gpus:
-        name = card_title(telemetry.info(sample.index)) or str(sample.index)
+        name = gpu_model_title(telemetry.info(sample.index)) or str(sample.index)
         groups.setdefault(name, []).append(sample.index)
     return [tuple(group) for group in groups.values()]
 
 
-def _some_gpu_lacks_values(telemetry: Telemetry) -> bool:
+def _has_lost_or_incomplete_gpu(telemetry: Telemetry) -> bool:
     """Return whether some GPU is lost, or lacks a value that another GPU has. One graph for all of
     them would hide that."""
     for metric in FIRST:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 
+from workbench.model.known_values import known_values
 from workbench.model.lazy_dataclass import dataclass
 from workbench.tui.cells import Row, Run, merge_runs, pad_text, width_of
 from workbench.tui.glyphs import G
@@ -79,7 +80,7 @@ class Columns:
             at = start + self.cells
         return tuple(runs)
 
-    def draw_graph_line(
+    def draw_graphs_side_by_side(
         self,
         graphs: Sequence[Graph],
         height: int,
@@ -92,7 +93,7 @@ class Columns:
         drawn = [draw_graph(graph, height, cursor) for graph in graphs]
         rows = []
         for y in range(height):
-            text, role = _text_at_or_blank(lead, y)
+            text, role = _run_at_or_blank(lead, y)
             runs: list[Run] = [(pad_text(text, self.lead), role)]
             for graph, body, before, after in zip(
                 graphs, drawn, self.before, self.after, strict=False
@@ -105,8 +106,8 @@ class Columns:
         return rows
 
 
-def _text_at_or_blank(runs: Sequence[Run], index: int) -> Run:
-    """Return the run at `index`; one without text behind the last."""
+def _run_at_or_blank(runs: Sequence[Run], index: int) -> Run:
+    """Return the run at `index`; a run without text if `runs` has no such index."""
     if index >= len(runs):
         return "", "text"
     return runs[index]
@@ -121,7 +122,7 @@ def _value_and_note_texts(graph: Graph) -> Sequence[Run]:
 def _text_behind_graph(graph: Graph, width: int, row: int) -> Run:
     """Return the text behind row `row` of a graph, in `width` cells: the value, and the note below
     it."""
-    text, role = _text_at_or_blank(_value_and_note_texts(graph), row)
+    text, role = _run_at_or_blank(_value_and_note_texts(graph), row)
     return pad_text(text, width, align_right=True), role
 
 
@@ -135,7 +136,7 @@ def _text_before_graph(
         texts: list[Run] = [(graph.label, "dim")]
         if not has_value_after:
             texts += _value_and_note_texts(graph)
-        text, role = _text_at_or_blank(texts, row)
+        text, role = _run_at_or_blank(texts, row)
         return ((pad_text(text, width), role),)
     room = width - 1 - width_of(graph.label)
     return (
@@ -149,9 +150,9 @@ def draw_graph(graph: Graph, height: int, cursor: int | None = None) -> list[Row
     `cursor` is the number of the cell to highlight; None for no cell."""
     if graph.per_cell == 2:
         return _draw_braille_graph(graph, height, cursor)
-    levels = _bar_heights(graph.cells, graph, height)
+    levels = _heights_in_eighths(graph.cells, graph, height)
     if graph.low is not None and height > 1:
-        low = _bar_heights(graph.low, graph, height)
+        low = _heights_in_eighths(graph.low, graph, height)
         return [
             _highlight_cell(_draw_banded_row(levels, low, height - 1 - y, graph.role), cursor)
             for y in range(height)
@@ -161,12 +162,12 @@ def draw_graph(graph: Graph, height: int, cursor: int | None = None) -> list[Row
     ]
     if not graph.lines:
         return [_highlight_cell(((text, graph.role),), cursor) for text in texts]
-    held = _cells_at_limit(graph.cells, graph.lines[0])
+    held = _are_cells_at_limit(graph.cells, graph.lines[0])
     marks: list[list[int]] = []
     if height > 1:
         for line in graph.lines:
-            heights = _bar_heights(line, graph, height)
-            marks.append(_limit_line_rows(line, heights, EIGHTHS, graph.top))
+            heights = _heights_in_eighths(line, graph, height)
+            marks.append(_limit_line_row_by_cell(line, heights, EIGHTHS, graph.top))
     return [
         _highlight_cell(_draw_limit_lines(text, held, marks, height - 1 - y, graph.role), cursor)
         for y, text in enumerate(texts)
@@ -183,20 +184,20 @@ _PATTERNS = tuple(
 
 def _draw_braille_graph(graph: Graph, height: int, cursor: int | None) -> list[Row]:
     """Return a graph with two values in a cell in `height` rows, from top to bottom."""
-    levels = _dot_heights(graph.cells, graph, height)
+    levels = _heights_in_dots(graph.cells, graph, height)
     pairs = list(zip(levels[::2], levels[1::2], strict=True))
     low: Sequence[int] | None = None
     held = [False] * len(pairs)
     marks: list[list[int]] = []
     if graph.lines:
-        each = _cells_at_limit(graph.cells, graph.lines[0])
+        each = _are_cells_at_limit(graph.cells, graph.lines[0])
         held = [a or b for a, b in zip(each[::2], each[1::2], strict=True)]
     if height > 1:
         if graph.low is not None:
-            low = _dot_heights(graph.low, graph, height)
+            low = _heights_in_dots(graph.low, graph, height)
         for line in graph.lines:  # of the two values in a cell the later one counts
-            heights = _dot_heights(line, graph, height)[1::2]
-            marks.append(_limit_line_rows(line[1::2], heights, DOTS, graph.top))
+            heights = _heights_in_dots(line, graph, height)[1::2]
+            marks.append(_limit_line_row_by_cell(line[1::2], heights, DOTS, graph.top))
     rows = []
     for row in range(height - 1, -1, -1):
         role = graph.role
@@ -210,7 +211,7 @@ def _draw_braille_graph(graph: Graph, height: int, cursor: int | None) -> list[R
         if low is not None:
             drawn = _draw_faint_band(drawn, low, row, role)
         if height == 1:
-            drawn = _colour_row_by_height(drawn, pairs, role)
+            drawn = _shade_row_by_height(drawn, pairs, role)
         rows.append(_highlight_cell(drawn, cursor))
     if graph.earlier_rows:
         return [merge_runs((*old, *new)) for old, new in zip(graph.earlier_rows, rows, strict=True)]
@@ -227,16 +228,17 @@ def _role_at_height(graph_role: str, scale_fraction: float) -> str:
     return graph_role
 
 
-def _colour_row_by_height(
+def _shade_row_by_height(
     drawn: Row, dot_height_pairs: Sequence[tuple[int, int]], graph_role: str
 ) -> Row:
-    """Return a graph of one row whose cells show by their brightness how high their values are."""
+    """Return a graph of one row whose cells show by their brightness how high their values are.
+    Return it unchanged if its role has only one brightness."""
     if graph_role not in LEVELLED:
         return drawn
     roles = [_role_at_height(graph_role, max(0, height - 0.5) / DOTS) for height in range(DOTS + 1)]
     return merge_runs(
         (char, roles[max(pair)] if its == graph_role else its)
-        for (char, its), pair in zip(_texts_per_character(drawn), dot_height_pairs, strict=True)
+        for (char, its), pair in zip(_split_into_characters(drawn), dot_height_pairs, strict=True)
     )
 
 
@@ -266,7 +268,7 @@ def _braille_character(left_height: int, right_height: int) -> str:
     return _PATTERNS[min(max(left_height, 0), DOTS)][min(max(right_height, 0), DOTS)]
 
 
-def _dot_heights(cells: Cells, graph: Graph, height: int) -> list[int]:
+def _heights_in_dots(cells: Cells, graph: Graph, height: int) -> list[int]:
     """Return the heights of the values of a graph in dots: at least 1, and 0 for None."""
     floor, span, most = graph.floor, max(graph.top - graph.floor, 1e-9), DOTS * height
     known: dict[float | None, int] = {None: 0}
@@ -277,7 +279,7 @@ def _dot_heights(cells: Cells, graph: Graph, height: int) -> list[int]:
     return [known[value] for value in cells]
 
 
-def _limit_line_rows(
+def _limit_line_row_by_cell(
     limits: Cells, heights: Sequence[int], heights_per_row: int, scale_top: float
 ) -> list[int]:
     """Return the row of the graph in which each cell of a limit line is drawn, counted from 0 at
@@ -301,11 +303,11 @@ def _draw_faint_band(
     ]
     return merge_runs(
         (char, "band" if its == graph_role and not solid else its)
-        for (char, its), solid in zip(_texts_per_character(drawn), lowest, strict=True)
+        for (char, its), solid in zip(_split_into_characters(drawn), lowest, strict=True)
     )
 
 
-def bar_height(value: float | None, floor: float, top: float, max_height: int) -> int:
+def bar_height_eighths(value: float | None, floor: float, top: float, max_height: int) -> int:
     """Return the height of a value's bar on the scale from `floor` to `top`, in eighths of a row,
     from 1 to `max_height`; 0 for None. In a graph of one row, a value at `top` fills the row, and
     no other value does. In a higher graph no bar reaches `max_height`, so that the graph does not
@@ -320,23 +322,18 @@ def bar_height(value: float | None, floor: float, top: float, max_height: int) -
     return max(1, min(max_height - 1, round(fraction * (max_height - 1))))
 
 
-def _bar_heights(cells: Cells, graph: Graph, height: int) -> list[int]:
+def _heights_in_eighths(cells: Cells, graph: Graph, height: int) -> list[int]:
     """Return the heights of the bars in the cells of a graph, in eighths of a row."""
     floor, top, most = graph.floor, graph.top, EIGHTHS * height
     known: dict[float | None, int] = {}  # a value of an idle GPU comes in many cells
     for value in cells:
         if value not in known:
-            known[value] = bar_height(value, floor, top, most)
+            known[value] = bar_height_eighths(value, floor, top, most)
     return [known[value] for value in cells]
 
 
-def known_values(cells: Iterable[float | None]) -> list[float]:
-    """Return the values without those that are None."""
-    return [value for value in cells if value is not None]
-
-
-def highest_value(cells: Iterable[float | None]) -> float:
-    """Return the highest value; 0 if none is known."""
+def highest_value_or_zero(cells: Iterable[float | None]) -> float:
+    """Return the highest value that is not None; 0.0 if there is none."""
     return max(known_values(cells), default=0.0)
 
 
@@ -347,8 +344,9 @@ def mean_value(values: Sequence[float]) -> float | None:
     return sum(values) / len(values)
 
 
-def _cells_at_limit(cells: Cells, limits: Cells) -> list[bool]:
-    """Return for each cell whether its value is at the limit."""
+def _are_cells_at_limit(cells: Cells, limits: Cells) -> list[bool]:
+    """Return for each cell whether its value is at least AT_LIMIT of the limit; False if either is
+    not known."""
     return [
         v is not None and v >= AT_LIMIT * (at or math.inf)
         for v, at in zip(cells, limits, strict=True)
@@ -434,10 +432,10 @@ def _highlight_cell(row: Row, cursor: int | None) -> Row:
     return the row unchanged."""
     if cursor is None:
         return row
-    cells = list(_texts_per_character(row))
+    cells = list(_split_into_characters(row))
     cells[cursor] = (cells[cursor][0], "lit")
     return merge_runs(cells)
 
 
-def _texts_per_character(row: Row) -> Iterator[Run]:
+def _split_into_characters(row: Row) -> Iterator[Run]:
     return ((c, role) for text, role in row for c in text)

@@ -75,29 +75,30 @@ class GraphCache:
         if window.per_cell == 1 or window.cursor is not None:
             return make(window, ())
         shape = (window.count, window.cell_s, height, self._history.revision)
-        drawn = self._drawn_cells_in_window(name, shape, window, height)
+        drawn = self._stored_cells_in_window(name, shape, window, height)
         graph = make(window.drop_first_cells(drawn.cells), drawn.rows)
         if graph.top != drawn.top:
             graph = make(window, ()) if drawn.cells else replace(graph, earlier_rows=())
             drawn = _DrawnCells(shape, graph.top, window.first_cell, 0, [()] * height)
-        more = self._first_changeable_cell(window, keys) - window.first_cell - drawn.cells
+        more = self._first_changeable_cell_number(window, keys) - window.first_cell - drawn.cells
         if more >= _KEPT_AT_ONCE:
             drawn = drawn.append_cells(more, draw_graph(replace(graph, earlier_rows=()), height))
             graph = _remove_first_values(graph, more * graph.per_cell, drawn.rows)
         self._drawn_by_name[name] = drawn
         return graph
 
-    def _first_changeable_cell(self, window: Window, keys: Collection[Key]) -> int:
+    def _first_changeable_cell_number(self, window: Window, keys: Collection[Key]) -> int:
         """Return the number of the first cell that may change: the one before that with the newest
         value, because the value of a limit depends on the next cell."""
         by_age = window.now - math.ceil(SETTLED_S / window.cell_s)
         newest_s = min(map(self._history.newest_second, keys))
         return min(max(by_age, newest_s // window.cell_s - 1), window.now - 1)
 
-    def _drawn_cells_in_window(
+    def _stored_cells_in_window(
         self, name: Hashable, shape: Hashable, window: Window, height: int
     ) -> _DrawnCells:
-        """Return the kept cells that are in the window, none if there are none."""
+        """Return those of the stored cells that are still in the window. Without any, return an
+        object with no cells, which begins at the first cell of the window."""
         kept = self._drawn_by_name.get(name)
         if kept is not None and kept.shape == shape:
             moved = window.first_cell - kept.first_cell

@@ -42,10 +42,10 @@ def guard_rows(guard: GuardView, trial_left_s: float | None, width: int) -> list
         if limits:
             conditions.append(f"a GPU passes {'/'.join(f'{t:g}' for t in limits)} C")
         name = f"guard{enclose_nonempty_text(' (pid ', guard.pid, ')')}"
-        said = f"{name}: never by itself: left on deliberately"
+        text = f"{name}: never by itself: left on deliberately"
         if conditions:
-            said = f"{name} reverts the settings if {' or '.join(conditions)}"
-        rows += paragraph_rows(said, width, "text", "  ")
+            text = f"{name} reverts the settings if {' or '.join(conditions)}"
+        rows += paragraph_rows(text, width, "text", "  ")
     if guard.did:
         rows += paragraph_rows(last_guard_action_text(guard), width, "warn", "  ")
     more = []

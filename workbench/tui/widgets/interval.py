@@ -66,7 +66,9 @@ def make_axis(spans: Sequence[ChangeSpan], max_cells: int) -> Axis:
     return Axis(limit, max_cells if max_cells % 2 else max_cells - 1)
 
 
-def change_bar(axis: Axis, change_pct: float, half_width_pct: float | None, role: str) -> Row:
+def change_and_interval_row(
+    axis: Axis, change_pct: float, half_width_pct: float | None, role: str
+) -> Row:
     """Return a change as a dot on the axis, with its confidence interval as a bar. A part beyond
     the ends of the axis is shown as "<" or ">". `half_width_pct` is half the width of the interval
     in percentage points, None without an interval."""

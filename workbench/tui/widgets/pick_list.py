@@ -81,7 +81,7 @@ class PickList(Painted, can_focus=True):
             )
         elif not keep_cursor:
             self.cursor = self.top = 0
-        self.cursor = self._nearest_item(self.cursor, 1)
+        self.cursor = self._nearest_item_index(self.cursor, 1)
         self.repaint()
 
     def select_item(self, key: Hashable) -> None:
@@ -136,13 +136,14 @@ class PickList(Painted, can_focus=True):
 
     def action_move(self, by: int) -> None:
         before = self.cursor
-        self.cursor = self._nearest_item(self.cursor + by, 1 if by > 0 else -1)
+        self.cursor = self._nearest_item_index(self.cursor + by, 1 if by > 0 else -1)
         if self.cursor != before:
             self.repaint()
 
-    def _nearest_item(self, index: int, step: int) -> int:
+    def _nearest_item_index(self, index: int, step: int) -> int:
         """Return the index of the item nearest to `index` that is not a heading. Search first in
-        the direction `step` (1 or -1), then in the opposite direction."""
+        the direction `step` (1 or -1), then in the opposite direction. If every item is a heading,
+        return `index`, moved into the list."""
         last = len(self.items) - 1
         index = max(0, min(index, last))
         for way in (step, -step):

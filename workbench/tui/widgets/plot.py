@@ -7,12 +7,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from workbench.model.known_values import known_values
 from workbench.model.lazy_dataclass import dataclass
 from workbench.tui.cells import Row, cut_text, merge_runs, pad_text, pad_text_with_gap
 from workbench.tui.formats import bar_text, enclose_nonempty_text
 from workbench.tui.formats import number_text as number
 from workbench.tui.glyphs import ASCII, G
-from workbench.tui.widgets.graph import highest_value, known_values
+from workbench.tui.widgets.graph import highest_value_or_zero
 
 if TYPE_CHECKING:
     from workbench.session.bench.row import BenchRow
@@ -117,7 +118,7 @@ def _bar_rows(
         ]
         for _, role, values in columns:
             value = values[at]
-            bar = bar_text(value, highest_value(values), each)
+            bar = bar_text(value, highest_value_or_zero(values), each)
             runs += [
                 (pad_text(number(value), NUMBER_CELLS, align_right=True), "text"),
                 (" ", "text"),
@@ -142,8 +143,8 @@ def curve_rows(
     """Return a plot in `height` rows, of which the first is the title. With `connect_points`, a
     line in the style of `role` connects the points. If `knee_text` is not "", the title also has
     the character that marks the knee of a sweep, followed by `knee_text`, the rule by which the
-    knee was found. No line goes through the points `extra_points` the others. `limit_x` is the x of
-    a vertical line."""
+    knee was found. `extra_points` are drawn too, but no line connects them. `limit_x` is the x of a
+    vertical line; None for no line."""
     head: Row = ((cut_text(title, width), "strong"),)
     if knee_text:
         head = (
@@ -198,7 +199,7 @@ def _draw_curve(
     step = ticks[1] - ticks[0]
     digits = next((n for n in (0, 1, 2) if abs(step * 10**n - round(step * 10**n)) < 1e-6), None)
     figure.ruler("y").ticks(ticks, [number(t, digits) for t in ticks])
-    shown = _spaced_points(points, width)
+    shown = _points_with_room_for_label(points, width)
     figure.ruler("x").ticks([p.x for p in shown], [p.label for p in shown])
     text: str = plotext.uncolorize(str(figure.build()))
     if G is ASCII:
@@ -226,7 +227,7 @@ def _round_axis_ends_and_ticks(
     return first * step, last * step, [n * step for n in range(first, last + 1)]
 
 
-def _spaced_points(points: Sequence[Point], width: int) -> list[Point]:
+def _points_with_room_for_label(points: Sequence[Point], width: int) -> list[Point]:
     """Return those points whose labels fit below the x axis without touching each other. The last
     point is always among them."""
     room = max(1, width - 10)
@@ -240,7 +241,7 @@ def _spaced_points(points: Sequence[Point], width: int) -> list[Point]:
 
 
 def _min_label_distance_cells(a: Point, b: Point) -> float:
-    """Return the cells between two points from which their labels do not touch."""
+    """Return the least distance of two points, in cells, at which their labels do not touch."""
     return len(a.label) / 2 + len(b.label) / 2 + 2
 
 

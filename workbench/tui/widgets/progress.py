@@ -108,8 +108,8 @@ def describe_bench(state: SessionState) -> RunningWork:
 def _estimate_remaining_s_and_fraction(
     progress: BenchProgress, fixed_duration_s: float | None
 ) -> tuple[float | None, float | None]:
-    """Return the seconds left of a benchmark that measures, and the completed fraction; None if they
-    are not known. `fixed_duration_s` is its duration if that is fixed."""
+    """Return the seconds left of a benchmark that measures, and the completed fraction; (None, None)
+    if they are not known. `fixed_duration_s` is its duration; None if that is not fixed."""
     if fixed_duration_s:
         remaining_s = max(0.0, fixed_duration_s - progress.elapsed_s)
         return remaining_s, progress.elapsed_s / fixed_duration_s
@@ -152,7 +152,7 @@ def describe_model_work(work: ModelWorkView) -> RunningWork:
     )
 
 
-def describe_foreign_measurement(owner: MeasurementOwner) -> RunningWork:
+def describe_measurement_of_others(owner: MeasurementOwner) -> RunningWork:
     """Return the row about the measurement of another Workbench on this host."""
     what = owner.what
     if owner.since_unix_s is not None:
@@ -186,7 +186,7 @@ class ProgressRows(Painted):
     def list_running_work(self, state: SessionState) -> list[RunningWork]:
         """Return a row for each running work, measurements first."""
         series = self._describe_series(state)
-        measured = series or self._describe_check_or_bench(state)
+        measured = series or self._describe_load_check_or_bench(state)
         found: list[RunningWork] = []
         if measured is not None:
             found.append(measured)
@@ -200,7 +200,7 @@ class ProgressRows(Painted):
         if not found and state.busy:
             found.append(RunningWork(state.busy[-1], "under way"))
         if state.host.measured_by is not None:
-            found.append(describe_foreign_measurement(state.host.measured_by))
+            found.append(describe_measurement_of_others(state.host.measured_by))
         return found
 
     def remaining_s(self, state: SessionState) -> float | None:
@@ -237,7 +237,7 @@ class ProgressRows(Painted):
             how_far += f", {server.phase}"
         return RunningWork(what, how_far, left, done / max(1, count), "K")
 
-    def _describe_check_or_bench(self, state: SessionState) -> RunningWork | None:
+    def _describe_load_check_or_bench(self, state: SessionState) -> RunningWork | None:
         """Return the row about the running check of GPU settings, or about the running or waiting
         benchmark; None if there is none."""
         if self.counted is not None:

@@ -9,17 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
+from workbench.model.known_values import known_values
 from workbench.model.timeline import CLIENT_TOK_S
 from workbench.tui.cells import Row, Run, merge_runs, pad_text, paragraph_rows
 from workbench.tui.formats import number_text
-from workbench.tui.widgets.graph import (
-    Cells,
-    Columns,
-    Graph,
-    highest_value,
-    known_values,
-    mean_value,
-)
+from workbench.tui.widgets.graph import Cells, Columns, Graph, highest_value_or_zero, mean_value
 from workbench.tui.widgets.time_axis import MARKS
 
 if TYPE_CHECKING:
@@ -92,7 +86,7 @@ def _graph_rows(timelines: Mapping[str, ResultTimeline], width: int) -> list[Row
     height = 2 if len(timelines) > 1 else 3
     for metric in (*_GPU, _TOKENS):
         cells = {name: _cell_means(t, metric, span) for name, t in timelines.items()}
-        highest = max(map(highest_value, cells.values()))
+        highest = max(map(highest_value_or_zero, cells.values()))
         top = max(highest, metric.top)
         if highest <= 0:
             continue
@@ -100,8 +94,8 @@ def _graph_rows(timelines: Mapping[str, ResultTimeline], width: int) -> list[Row
             value = _mean_during_bench(line, timelines[name], span)
             text = f"{number_text(value, 0)} / {number_text(top, 0)} {metric.unit}"
             graph = Graph(f"{name} {metric.label}".strip(), text, line, top)
-            rows += columns.draw_graph_line([graph], height)
-    marks = [_mark_row(name, timeline, span) for name, timeline in timelines.items()]
+            rows += columns.draw_graphs_side_by_side([graph], height)
+    marks = [_event_marks_row(name, timeline, span) for name, timeline in timelines.items()]
     return [*rows, *marks, _axis_row(span), *_legend_rows(width)]
 
 
@@ -143,7 +137,7 @@ def _mean_during_bench(cells: Cells, timeline: ResultTimeline, span: _TimeRange)
     return mean_value(known_values(cells[first : max(last, first + 1)]))
 
 
-def _mark_row(name: str, timeline: ResultTimeline, span: _TimeRange) -> Row:
+def _event_marks_row(name: str, timeline: ResultTimeline, span: _TimeRange) -> Row:
     """Return a row that begins with the name of the result and has a sign for each event of its
     timeline, at the time of the event. The sign depends on the kind of the event."""
     cells: list[Run] = [(" ", "dim")] * span.cells

@@ -47,15 +47,15 @@ def running_command_rows(
     least one, as fit, then the number of the others. `end_variants` are the forms of the end of the
     second row, the widest one first. Names and command are shortened before a flag is left out, and
     the name of `model` stays."""
-    heads = _short_commands(command, model, width // 2)
+    heads = _short_command_variants(command, model, width // 2)
     beside = f"$ {command}{state_sign[0]} {flag_texts(flags)[0][0]}"
     if width_of(beside) <= width:
         heads.insert(0, command)
     starts = [[(("$ ", "strong"), (head, "text"), state_sign), ()] for head in heads]
-    return _fullest_rows(starts, flags, end_variants, width)
+    return _first_fitting_or_last_rows(starts, flags, end_variants, width)
 
 
-def _short_commands(command: str, model: str, width: int) -> list[str]:
+def _short_command_variants(command: str, model: str, width: int) -> list[str]:
     """Return short forms of `command`, the longest one first. Each names `model`, of a path the last
     part: in full in the first ones, which have at most `width` cells, and else its end."""
     name = model.rstrip("/").rpartition("/")[2]
@@ -71,17 +71,18 @@ def running_flags_row(
 ) -> Row:
     """Return one row of `width` cells: `state_sign`, and as many flags as fit, then the number of
     the others and the end of the row."""
-    return _fullest_rows([[(state_sign,)]], flags, end_variants, width)[0]
+    return _first_fitting_or_last_rows([[(state_sign,)]], flags, end_variants, width)[0]
 
 
-def _fullest_rows(
+def _first_fitting_or_last_rows(
     start_variants: Sequence[Sequence[Row]],
     flags: Sequence[FlagRow],
     end_variants: Sequence[Row],
     width: int,
 ) -> list[Row]:
-    """Return the rows in the first of their forms that has room for all flags, or in the last one.
-    `start_variants` are the beginnings of the rows, the widest ones first."""
+    """Return the rows in their first form that has room for all flags. If none has, return the last
+    form with as many flags as fit. `start_variants` are the beginnings of the rows, the widest ones
+    first."""
     rows: list[Row] = []
     for start in start_variants:
         for short in (False, True):
@@ -101,14 +102,16 @@ def _fill_rows_and_count_omitted(
     many flags have no room."""
     *upper, last = row_starts
     rest = list(flags)
-    rows = [_append_texts(start, rest, width) for start in upper]
-    row = _append_texts(last, rest, width - row_width(row_end), _MORE_CELLS)
+    rows = [_move_fitting_runs_to_row(start, rest, width) for start in upper]
+    row = _move_fitting_runs_to_row(last, rest, width - row_width(row_end), _MORE_CELLS)
     if rest:
         row = (*row, (f" +{len(rest)} more", "dim"))
     return [*rows, justify_row(row, row_end, width)], len(rest)
 
 
-def _append_texts(start: Row, rest: list[Run], width: int, reserved_cells: int = 0) -> Row:
+def _move_fitting_runs_to_row(
+    start: Row, rest: list[Run], width: int, reserved_cells: int = 0
+) -> Row:
     """Return the row `start` with as many runs of `rest` as fit into `width` cells, and take them out
     of `rest`. Behind a run that is not the last one there is room for `reserved_cells` cells."""
     row = [*start]
@@ -127,7 +130,8 @@ def _append_texts(start: Row, rest: list[Run], width: int, reserved_cells: int =
 
 
 def _cut_at_word(text: str, width: int) -> str:
-    """Return as many whole words of `text` as fit into `width` cells with the sign of the rest."""
+    """Return `text` if it fits into `width` cells, otherwise as many whole words of it as fit, and
+    "…"."""
     if width_of(text) <= width:
         return text
     kept = cut_text(text, width - 1).removesuffix(G.more)

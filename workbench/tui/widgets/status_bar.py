@@ -69,7 +69,7 @@ SERVER_WORDS: dict[ServerState, tuple[str, str, str]] = {
 }
 
 
-def _state_sign_word_role(server: ServerStatus) -> tuple[str, str, str]:
+def _state_sign_word_and_role(server: ServerStatus) -> tuple[str, str, str]:
     """Return the sign, the word and the role of a server's state."""
     if server.text_problem:
         return "?", "READY?", "warnb"
@@ -85,13 +85,13 @@ def server_state_texts(server: ServerStatus | None, now_s: float, *, shortest: b
     """
     if server is None:
         return NO_SERVER_RUNS[True]
-    glyph, word, role = _state_sign_word_role(server)
+    glyph, word, role = _state_sign_word_and_role(server)
     port = (enclose_nonempty_text(" :", server.port), "text")
     if shortest and server.is_ready:
         return (f"{glyph} {word}", role), port
     runs = [(f"{glyph} {word}", role), (f" {server.engine}", "text"), port]
     if server.state in (ServerState.FAILED, ServerState.CRASHED):
-        runs.append((_end_text(server), "text"))
+        runs.append((_exit_and_duration_text(server), "text"))
     elif server.state is not ServerState.STOPPED:
         runs += _server_age_texts(server, now_s)
     if server.text is not None and server.text_problem:
@@ -105,8 +105,9 @@ def server_state_texts(server: ServerStatus | None, now_s: float, *, shortest: b
     return tuple(runs)
 
 
-def _end_text(server: ServerStatus) -> str:
-    """Return how a server has ended, and after how long: " exit 1 after 2m03s"."""
+def _exit_and_duration_text(server: ServerStatus) -> str:
+    """Return how a server has ended, and after how long, as in " exit 1 after 2m03s". What is not
+    known is left out."""
     text = ""
     if server.exit_signal:
         text = f" {server.exit_signal}"
@@ -179,7 +180,7 @@ class StatusBar(Painted):
         self.state = state
         self.repaint()
 
-    def part_rows(
+    def status_part_rows(
         self, state: SessionState, *, short: bool = False, shortest: bool = False
     ) -> list[Row]:
         """Return the parts of the status bar, the most important ones first: host, server, altered
@@ -206,7 +207,7 @@ class StatusBar(Painted):
     def setting_warnings(self, state: SessionState, *, short: bool, shortest: bool) -> list[Row]:
         """Return the warnings of the status bar about GPU settings: altered settings, the time left
         of a trial, a missing guard, and settings of the preset that were not applied."""
-        unapplied = _unapplied_rows(state, short=short)
+        unapplied = _unapplied_preset_rows(state, short=short)
         if not state.alterations:
             return unapplied
         guard = state.guard
@@ -230,7 +231,7 @@ class StatusBar(Painted):
         altered, begun = split_altered_and_begun_changes(state.alterations, state.telemetry)
         not_applied = {one.change.key for one in begun if one.outcome == NOT_APPLIED}
         if any((one.gpu_uuid, one.setting) not in not_applied for one in state.drift):
-            what = f"{G.alert} GPU {_drift_text(state)}"
+            what = f"{G.alert} GPU {_drift_cause_text(state)}"
             if not shortest:
                 what += " (r asks)"
             return what
@@ -240,7 +241,11 @@ class StatusBar(Painted):
             said += f" +{len(more)}"
         word, shortest_word, key = "altered", "", "r reverts"
         if not altered:
-            word, shortest_word, key = f"change {_outcome_of_all(begun)}", "begun: ", "r clears it"
+            word, shortest_word, key = (
+                f"change {_least_certain_outcome(begun)}",
+                "begun: ",
+                "r clears it",
+            )
         if shortest:
             return f"{G.alert} {shortest_word}{said}"
         what = f"{G.alert} GPU {word}: {said}"
@@ -273,14 +278,14 @@ class StatusBar(Painted):
                 needed = parts[:-1]
             return row_width(join_rows(needed, BETWEEN)) <= max_cells
 
-        whole = join_rows(self.part_rows(state), BETWEEN)
+        whole = join_rows(self.status_part_rows(state), BETWEEN)
         if row_width(whole) <= max_cells:
             return whole
-        brief = self.part_rows(state, short=True)
+        brief = self.status_part_rows(state, short=True)
         has_warning = state.alterations or state.unapplied
         if not has_warning or fits(brief):
             return join_rows(brief, BETWEEN)
-        least = self.part_rows(state, short=True, shortest=True)
+        least = self.status_part_rows(state, short=True, shortest=True)
         row = join_rows(least, BETWEEN)
         if fits(least) or not state.alterations:
             return row
@@ -307,7 +312,7 @@ def _plan_name_texts(view: PlanView, *, short: bool) -> Row:
     return ((name, "text"), (f" *{view.edit_count}", "warn"))
 
 
-def _unapplied_rows(state: SessionState, *, short: bool) -> list[Row]:
+def _unapplied_preset_rows(state: SessionState, *, short: bool) -> list[Row]:
     if not state.unapplied:
         return []
     return [((f"{G.alert} {NOT_APPLIED_TEXTS[short]}", "warn"),)]
@@ -322,15 +327,15 @@ def _guard_problem_texts(guard: GuardView, *, short: bool) -> Row:
     return ((what, role),)
 
 
-def _outcome_of_all(begun: Sequence[BegunChange]) -> str:
-    """Return the outcome of the begun changes; the least certain one if they differ."""
+def _least_certain_outcome(begun: Sequence[BegunChange]) -> str:
+    """Return NOT_APPLIED if none of the begun changes was applied, otherwise NOT_KNOWN."""
     if {one.outcome for one in begun} == {NOT_APPLIED}:
         return NOT_APPLIED
     return NOT_KNOWN
 
 
-def _drift_text(state: SessionState) -> str:
-    """Return what became of altered settings that have other values now."""
+def _drift_cause_text(state: SessionState) -> str:
+    """Return why altered settings have other values now than those that Workbench set."""
     if state.host.journal_disk_full:
         return "journal cannot be written: its disk is full"
     pending = {a.key for a in state.alterations if a.state == PENDING}

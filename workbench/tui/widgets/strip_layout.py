@@ -44,7 +44,7 @@ class StripLayout:
     labels: bool = False
 
     @property
-    def rows(self) -> int:
+    def row_count(self) -> int:
         graphs = len(self.groups) * sum(self.heights)
         return self.header + graphs + self.labels + self.axis
 
@@ -102,13 +102,13 @@ def arrange_strip(
         has_header = needs_header
     elif max_rows > 2 and (beside >= 2 or beside == each):
         has_header, each = True, beside
-    heights = _line_heights(each)
+    heights = _rows_per_graph_line(each)
     fits = max(1, max_rows - axis - (has_header and beside >= 1))
     columns = _strip_columns(width, blocks, heights[0], name_cells)
     return StripLayout(blocks[:fits], columns, heights, has_header, axis)
 
 
-def _line_heights(block_rows: int) -> tuple[int, ...]:
+def _rows_per_graph_line(block_rows: int) -> tuple[int, ...]:
     """Return the rows of each line of graphs of a GPU that has `block_rows` rows."""
     if block_rows < TWO_LINES:
         return (min(block_rows, MOST_ROWS[0]),)
@@ -127,7 +127,7 @@ def _stacked_layout(
     lead = _cells_before_graphs(blocks, name_cells)
     return StripLayout(
         groups=tuple(blocks),
-        columns=_fill_columns(width, lead, (STACKED_LABEL,), (STACKED_VALUE,)),
+        columns=_columns_filling_width(width, lead, (STACKED_LABEL,), (STACKED_VALUE,)),
         heights=tuple(min(each, rows) for rows in highest),
         header=True,
         axis=True,
@@ -155,7 +155,7 @@ def _strip_columns(width: int, blocks: Sequence[Group], height: int, name_cells:
         label = NARROW_LABEL
     elif height > 2:
         label = NOTE_LABEL
-    return _fill_columns(width, lead, (label,) * across, (0,) * across)
+    return _columns_filling_width(width, lead, (label,) * across, (0,) * across)
 
 
 def single_row_columns(width: int, name_cells: int = 0) -> Columns:
@@ -166,14 +166,14 @@ def single_row_columns(width: int, name_cells: int = 0) -> Columns:
     lead = max(ROW_LEAD, name_cells and name_cells + 1)
     if width >= WIDE_FROM_CELLS:
         lead = max(WIDE_ROW_LEAD, name_cells + FIGURE_CELLS)
-    return _fill_columns(width, lead, ROW_LABELS[:across], ROW_VALUES[:across])
+    return _columns_filling_width(width, lead, ROW_LABELS[:across], ROW_VALUES[:across])
 
 
 def _count_graphs_across(width: int) -> int:
     return min(max(1, width // 19), 3)
 
 
-def _fill_columns(
+def _columns_filling_width(
     width: int, lead_cells: int, label_cells: tuple[int, ...], value_cells: tuple[int, ...]
 ) -> Columns:
     across = len(label_cells)

@@ -102,7 +102,7 @@ def current_point_text(s: Sweep, bench_progress: str) -> str:
     measures, such as "; 400 W: measuring 31/64", or the work after the last point. Return ""
     between two points, and if the sweep has ended. `bench_progress` is the progress of the running
     benchmark as text."""
-    now = _measured_point(s)
+    now = _point_being_measured(s)
     if now is not None:
         label = now.label
         if s.kind == TUNE:
@@ -117,7 +117,7 @@ def current_point_text(s: Sweep, bench_progress: str) -> str:
     return f"; {CONFIRMING}"
 
 
-def _measured_point(s: Sweep) -> SweepPoint | None:
+def _point_being_measured(s: Sweep) -> SweepPoint | None:
     """Return the point that is being measured; None between two points."""
     return next((p for p in s.points if p.state == "measuring"), None)
 
@@ -163,7 +163,7 @@ def _remaining_time_texts(s: Sweep, remaining_s: float | None, max_cells: int) -
     text = sweep_remaining_time_text(s, remaining_s)
     if text and remaining_s is not None:
         return ((f"{text} ", "strong"),)
-    is_expected = s.left_s or _measured_point(s) is not None
+    is_expected = s.left_s or _point_being_measured(s) is not None
     if text and is_expected and len(text) + 1 < max_cells:
         return ((f"{text} ", "dim"),)
     return ()
@@ -193,16 +193,18 @@ def operating_map_rows(
     last: list[Row] = [((cut_text(legend, width), "dim"),)]
     if all(point.tok_per_joule is None for point in found.points):
         return [
-            *_map_plot(found, "gpu_tok_s", "tok/s per GPU", width, height - 1, server_rates),
+            *_operating_map_plot(
+                found, "gpu_tok_s", "tok/s per GPU", width, height - 1, server_rates
+            ),
             *last,
         ]
     half = (width - 3) // 2
-    left = _map_plot(found, "gpu_tok_s", "tok/s per GPU", half, height - 1, server_rates)
-    right = _map_plot(found, "tok_per_joule", "tok/J", half, height - 1)
+    left = _operating_map_plot(found, "gpu_tok_s", "tok/s per GPU", half, height - 1, server_rates)
+    right = _operating_map_plot(found, "tok_per_joule", "tok/J", half, height - 1)
     return [*_join_side_by_side(left, right, half), *last]
 
 
-def _map_plot(
+def _operating_map_plot(
     found: OperatingMap,
     field: str,
     title: str,
@@ -246,16 +248,16 @@ def sweep_plots(s: Sweep, width: int, height: int) -> list[Row]:
     if not done:
         return []
 
-    def count_points_with(field: str) -> int:
+    def count_points_with_value(field: str) -> int:
         return sum(getattr(s.points[n], field) is not None for n in done)
 
     second = ("tok_per_joule", "tok/J")
-    few_readings = count_points_with("tok_per_joule") < min(
-        len(done), count_points_with("ttft_p50_ms")
+    few_readings = count_points_with_value("tok_per_joule") < min(
+        len(done), count_points_with_value("ttft_p50_ms")
     )
     if s.sweep_kind.varies_load or few_readings:
         second = ("ttft_p50_ms", "TTFT p50 ms")
-    if not count_points_with(second[0]):
+    if not count_points_with_value(second[0]):
         return _metric_plot(s, done, "tok_s", "tok/s", width, height, "spark")
     half = (width - 3) // 2
     left = _metric_plot(s, done, "tok_s", "tok/s", half, height, "spark")

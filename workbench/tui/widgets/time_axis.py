@@ -252,19 +252,21 @@ def _axis_row_and_unexplained_kinds(
     at, room = window.cursor_column, window.count
     if at is None:
         room -= len(" now")
-    unexplained = _explain_marks_with_words(cells, drawn, room)
+    unexplained = _explain_marks_and_list_unexplained(cells, drawn, room)
     if at is not None and cells[at] == _BLANK:
         cells[at] = (G.pointer, "select")
     elif at is not None:
         cells[at] = (cells[at][0], "select")
     for column, text in _time_labels(window):
         end = column + len(text)
-        if 0 <= column < end <= window.count and _are_blank(cells[max(0, column - 1) : end + 1]):
+        if 0 <= column < end <= window.count and _are_all_blank(
+            cells[max(0, column - 1) : end + 1]
+        ):
             cells[column:end] = [(c, "dim") for c in text]
     return merge_runs(cells), unexplained
 
 
-def _are_blank(cells: Sequence[Run]) -> bool:
+def _are_all_blank(cells: Sequence[Run]) -> bool:
     return all(cell == _BLANK for cell in cells)
 
 
@@ -301,17 +303,18 @@ class AxisCache:
                 window, history.events, is_measuring
             )
             self._made_of = made_of
-            self._grows = is_measuring or _link_is_lost(history.events)
+            self._grows = is_measuring or _is_link_lost(history.events)
         return self._row
 
 
-def _link_is_lost(events: Sequence[Event]) -> bool:
+def _is_link_lost(events: Sequence[Event]) -> bool:
+    """Return whether the newest event about the link is its loss."""
     link = (EventKind.LINK_LOST, EventKind.LINK_BACK)
     last = next((event.kind for event in reversed(events) if event.kind in link), None)
     return last is EventKind.LINK_LOST
 
 
-def _explain_marks_with_words(
+def _explain_marks_and_list_unexplained(
     cells: list[Run], drawn: Mapping[int, EventKind], end_column: int
 ) -> tuple[EventKind, ...]:
     """Explain the newest mark of each kind with a word, if the cells up to `end_column` have room
@@ -322,13 +325,15 @@ def _explain_marks_with_words(
         kind = drawn[column]
         if spelled.get(kind) or kind not in WORDS or column < 0 or cells[column] != MARKS[kind]:
             continue
-        spelled[kind] = _complete_mark_to_word(
+        spelled[kind] = _try_completing_mark_to_word(
             cells, column, kind, end_column
-        ) or _put_word_before_mark(cells, column, kind)
+        ) or _try_writing_word_before_mark(cells, column, kind)
     return tuple(kind for kind, done in spelled.items() if not done)
 
 
-def _complete_mark_to_word(cells: list[Run], column: int, kind: EventKind, end_column: int) -> bool:
+def _try_completing_mark_to_word(
+    cells: list[Run], column: int, kind: EventKind, end_column: int
+) -> bool:
     """Complete a mark to a word, and return whether there was room. The end of a measurement may
     follow its word; another mark behind a word would be read with it."""
     spanned = kind
@@ -345,11 +350,11 @@ def _complete_mark_to_word(cells: list[Run], column: int, kind: EventKind, end_c
     return False
 
 
-def _put_word_before_mark(cells: list[Run], column: int, kind: EventKind) -> bool:
+def _try_writing_word_before_mark(cells: list[Run], column: int, kind: EventKind) -> bool:
     """Put a word in front of a mark, and return whether there was room."""
     word = BEFORE.get(kind, "")
     first = column - len(word) - 1
-    if not word or first < 1 or not _are_blank(cells[first - 1 : column]):
+    if not word or first < 1 or not _are_all_blank(cells[first - 1 : column]):
         return False
     cells[first : column - 1] = [(letter, "dim") for letter in word]
     return True

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from workbench.model.known_values import known_values
 from workbench.model.timeline import History
 from workbench.tui.widgets.gpu_metrics import FIRST
-from workbench.tui.widgets.graph import known_values
 from workbench.tui.widgets.strip_layout import Group
 
 if TYPE_CHECKING:
@@ -39,17 +39,19 @@ class UnlikeGpus:
         left_s = self._until_s.get(group, 0.0) - now_s
         if 0.0 < left_s <= KEPT_S:  # else the clock was set back
             return kept
-        shares = {index: self._mean_fractions(index, info, now_s) for index in group}
-        parts = _split_into_alike_parts(group, shares)
+        shares = {index: self._recent_mean_scale_fractions(index, info, now_s) for index in group}
+        parts = _split_into_alike_groups(group, shares)
         if len(parts) == 1 and len(kept) > 1 and not _are_gpus_alike(group, shares, TOGETHER):
             parts = kept
         stays_s = KEPT_S if len(parts) > 1 else EVERY_S
         self._parts[group], self._until_s[group] = parts, now_s + stays_s
         return parts
 
-    def _mean_fractions(
+    def _recent_mean_scale_fractions(
         self, gpu_index: int, info: GpuInfo | None, now_s: float
     ) -> list[float | None]:
+        """Return the mean of each metric of FIRST over the last seconds, as a fraction of its scale;
+        None for a metric with few readings."""
         shares: list[float | None] = []
         for metric in FIRST:
             cells = self._history.cells((gpu_index, metric.field), now_s, 1, LOOKED_AT_S)
@@ -64,6 +66,8 @@ class UnlikeGpus:
 def _are_gpus_alike(
     indexes: Sequence[int], fractions_by_gpu: ScaleFractions, max_difference: float
 ) -> bool:
+    """Return whether no metric differs between these GPUs by more than `max_difference` of its scale.
+    A GPU that does not report a metric does not count for it."""
     for values in zip(*(fractions_by_gpu[index] for index in indexes), strict=True):
         known = known_values(values)
         if known and max(known) - min(known) > max_difference:
@@ -71,7 +75,7 @@ def _are_gpus_alike(
     return True
 
 
-def _split_into_alike_parts(group: Group, fractions_by_gpu: ScaleFractions) -> tuple[Group, ...]:
+def _split_into_alike_groups(group: Group, fractions_by_gpu: ScaleFractions) -> tuple[Group, ...]:
     """Return the GPUs in at most MOST_PARTS parts: each GPU is in the first part with which it is
     alike, and the last part has all others."""
     parts: list[list[int]] = []

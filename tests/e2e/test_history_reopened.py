@@ -92,7 +92,7 @@ def test_a_screen_killed_in_a_benchmark_has_its_history_and_the_marks_when_it_is
         second.press("<")
         second.until("Workbench ended during the benchmark")
         deadline = time.monotonic() + 20
-        while (cells := kept().cells(POWER, time.time(), 1, 60))[-4:].count(None) == 4:
+        while (cells := kept().cell_means(POWER, time.time(), 1, 60))[-4:].count(None) == 4:
             assert time.monotonic() < deadline, cells
             second.settle()
         gap = [

@@ -87,7 +87,7 @@ async def agrees(session: Session, status: ServerStatus, lengths: list[int]) -> 
     after = await supervisor.metrics(status.run_id)
 
     def cells(field: str) -> list[float]:
-        values = history.cells((ENGINE, field), quiet_s, 1, quiet_s - begin_s + 2)
+        values = history.cell_means((ENGINE, field), quiet_s, 1, quiet_s - begin_s + 2)
         return [value for value in values if value is not None]
 
     generated, prompted = (

@@ -21,7 +21,7 @@ from workbench.model.series_state import SeriesState
 from workbench.model.setting_records import GuardView
 from workbench.model.sweep import PointState, Sweep, SweepPoint, SweepSpec
 from workbench.model.tune import TUNE, LeftOut, TuneCandidate, TuneLimits, TuneSpec
-from workbench.model.tune_standings import point_label
+from workbench.model.tune_standings import format_point_label
 
 NOW = 1_795_000_000.0  # a fixed wall clock for what is drawn from Unix times
 
@@ -289,7 +289,9 @@ def canned_tune(*, over: bool = False, number: int = 5) -> Sweep:
     points = []
     for place, (entry, tok_s, error) in enumerate(_RACE):
         state = PointState.FAILED if tok_s is None else PointState.DONE
-        point = SweepPoint(point_label(1, entry), None, state, (70 + place,), tok_s, error=error)
+        point = SweepPoint(
+            format_point_label(1, entry), None, state, (70 + place,), tok_s, error=error
+        )
         points.append(replace(point, result_ids=()) if tok_s is None else point)
     points.append(SweepPoint("2: start", None, PointState.DONE, (76,), 2440.0))
     best = SweepPoint("2: max-num-seqs=64", None, PointState.MEASURING)

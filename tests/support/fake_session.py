@@ -359,7 +359,9 @@ class FakeSession(FakeMeasuring):
                 (sample.index, name): getattr(sample, name)
                 for name in (*READINGS, *MORE_GPU_FIELDS)
             }
-            self.timeline.history.add_all(values, range(int(NOW) + tick, int(NOW) + tick + 1))
+            self.timeline.history.add_reading_to_seconds(
+                values, range(int(NOW) + tick, int(NOW) + tick + 1)
+            )
 
     # driving it
     def push(self, **fields: Any) -> None:

@@ -27,7 +27,7 @@ from workbench.model.quality import (
     Interval,
 )
 from workbench.quality.verdict import (
-    Compared,
+    LaneDifferences,
     Margins,
     combine_verdicts,
     compare_with_floor,
@@ -101,7 +101,7 @@ def shares(
     )
 
 
-def _compared(random: Random, texts: Texts, truth: Truth) -> Compared:
+def _compared(random: Random, texts: Texts, truth: Truth) -> LaneDifferences:
     """Measure A three times, as the product does if it starts the servers, and B once."""
     factors = text_factors(random, texts)
 

@@ -400,7 +400,7 @@ def test_a_past_that_was_read_later_is_drawn() -> None:
     history.add((0, "u"), NOW, 50.0)
     keys = [(0, "u")]
     assert text(draw_graph(cache.make_graph("u", make, window, 1, keys), 1)[0]).strip() != ""
-    history.load((0, "u"), NOW - 40, 100.0, 1)
+    history.add_stored_mean((0, "u"), NOW - 40, 100.0, 1)
     assert "⢸" in text(draw_graph(cache.make_graph("u", make, window, 1, keys), 1)[0]).replace(
         "⡇", "⢸"
     )
@@ -479,7 +479,9 @@ def test_a_strip_with_kept_cells_equals_one_that_is_drawn_whole(
             values[gpu, "limit_w"] = limit_w
             values[gpu, "sm_lock_max_mhz"] = luck.choice([500.0, 2000.0])
         if luck.random() < 0.9:
-            history.add_all(values, pace.seconds_covered_by_reading(now_s, interval_s))
+            history.add_reading_to_seconds(
+                values, pace.seconds_covered_by_reading(now_s, interval_s)
+            )
         late = [second for second in late if second > now_s - MAX_READING_GAP_S] + [int(now_s) - 1]
         if luck.random() < 0.5:  # otherwise the engine answers later, for all these seconds
             for second in late:

@@ -32,7 +32,7 @@ def test_a_sweep_that_k_stopped_goes_on_with_r() -> None:
                 )
             )
             await s.until(
-                lambda: s.state.sweep and s.state.sweep.count_values_done == 1, seconds=60
+                lambda: s.state.sweep and s.state.sweep.measured_value_count == 1, seconds=60
             )
             await s.press("S")
             text = await s.until("K Stop", "1 of 3 points")

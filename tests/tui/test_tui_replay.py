@@ -117,7 +117,7 @@ def test_a_recording_is_shown_as_it_was_and_says_what_it_is(tmp_path: Path) -> N
         await s.until("the recording ends here", "ended")
         history = s.session.timeline.history
         assert [e.kind for e in history.events] == [EventKind.BENCH_BEGIN, EventKind.BENCH_END]
-        assert history.cells((0, "power_w"), T0 + 119, 40, 3) == [30.0, 480.0, 30.0]
+        assert history.cell_means((0, "power_w"), T0 + 119, 40, 3) == [30.0, 480.0, 30.0]
         assert not s.state.bench.running and s.state.telemetry.gpus[0].power_w == 30.0
 
     replayed(recorded(tmp_path / "a.jsonl"), scenario)

@@ -209,7 +209,8 @@ def test_a_power_limit_changes_the_picture_from_then_on_and_never_before() -> No
 
             def holds() -> bool:
                 limits, watts = (
-                    history.cells((0, name), strip.now_s, 1, 6) for name in ("limit_w", "power_w")
+                    history.cell_means((0, name), strip.now_s, 1, 6)
+                    for name in ("limit_w", "power_w")
                 )
                 return set(limits) == {limit_w} and all(
                     w and 0.9 * limit_w < w <= limit_w + 2 for w in watts

@@ -14,7 +14,7 @@ from workbench.cli.plan import load_plan
 from workbench.cli.registry import command, option
 from workbench.cli.shared_options import CHANGES
 from workbench.hosts.base import HostUnreachable
-from workbench.model.findings import Level, worst_level
+from workbench.model.findings import Level, most_severe_level
 
 if TYPE_CHECKING:
     from workbench.doctor.cluster_facts import ClusterReport
@@ -57,7 +57,7 @@ async def check_cluster(arguments: argparse.Namespace) -> int:
     }
     blocks = doctor_blocks(found, lines, "The nodes fit together.")
     print_json_or_lines(arguments.json, document, block_lines(blocks))
-    return 1 if worst_level(found) is Level.ERROR else 0
+    return 1 if most_severe_level(found) is Level.ERROR else 0
 
 
 def _report_as_json(report: ClusterReport) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from workbench.cli.registry import command, make_exclusive_options, option
 from workbench.cli.shared_options import IF_MEASURED
 from workbench.cli.stop_signals import cancel_on_signals
 from workbench.model.errors import InputError
-from workbench.model.findings import Level, worst_level
+from workbench.model.findings import Level, most_severe_level
 
 
 @command(
@@ -84,7 +84,7 @@ async def _test_gpu_paths(arguments: argparse.Namespace) -> int:
     )
     blocks += gpu_path_blocks(*paths_text(paths))
     print_json_or_lines(arguments.json, report.as_json(), block_lines(blocks))
-    return 1 if worst_level(report.findings) is Level.ERROR else 0
+    return 1 if most_severe_level(report.findings) is Level.ERROR else 0
 
 
 def _print_known_traps(arguments: argparse.Namespace) -> int:

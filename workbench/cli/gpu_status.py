@@ -45,7 +45,7 @@ from workbench.model.gpu import (
 )
 from workbench.model.gpu_readings import READINGS
 from workbench.model.setting_commands import PENDING, user_with_setting
-from workbench.model.settings import HOST, label_of, setting_target_text, stored_text
+from workbench.model.settings import HOST, format_stored_value, label_of, setting_target_text
 
 if TYPE_CHECKING:
     from workbench.gpu.settings.journal import Record
@@ -263,11 +263,11 @@ async def print_journal(arguments: argparse.Namespace) -> int:
 
 
 def _entry_json(record: Record, sysfs: str) -> dict[str, Any]:
-    from workbench.model.setting_commands import manual_command
+    from workbench.model.setting_commands import shell_command_to_set
 
     entry, by_hand = record.entry, None
     if not record.why_lost:
-        by_hand = manual_command(entry.gpu_uuid, entry.setting, entry.before, sysfs)
+        by_hand = shell_command_to_set(entry.gpu_uuid, entry.setting, entry.before, sysfs)
     return {
         **entry.as_json(),
         "owner_state": record.owner,
@@ -295,8 +295,8 @@ def _entry_lines(entry: Mapping[str, Any]) -> Iterator[str]:
         "unknown": "the clock lock of another program, which cannot be read",
         "claim": f"as recorded by {entry['origin']}, who changed it first",
     }.get(entry["before_known"], entry["before_known"])
-    now = stored_text(entry["setting"], entry["now"])
-    before = stored_text(entry["setting"], entry["before"])
+    now = format_stored_value(entry["setting"], entry["now"])
+    before = format_stored_value(entry["setting"], entry["before"])
     yield f"{where}: {label_of(entry['setting'])} {now}, before: {before} ({source})"
     owner = {
         "this": "is this process",
@@ -322,9 +322,9 @@ def _log_line(line: Mapping[str, Any]) -> str:
     if place == HOST:
         place = "host"
     if "now" in line:
-        change = stored_text(setting, line["now"])
+        change = format_stored_value(setting, line["now"])
     if "before" in line:
-        change = f"{stored_text(setting, line['before'])} -> {change}"
+        change = f"{format_stored_value(setting, line['before'])} -> {change}"
     words = (
         time_text(line.get("unix_s", 0.0)),
         line.get("who", ""),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.model.begun_changes import split_altered_and_begun_changes
 from workbench.model.setting_records import SettingCommand
-from workbench.model.settings import HOST, label_of, setting_target_text, stored_text
+from workbench.model.settings import HOST, format_stored_value, label_of, setting_target_text
 
 if TYPE_CHECKING:
     from workbench.model.setting_records import GuardView, SettingOutcome, SettingsReport
@@ -36,7 +36,7 @@ def format_change(setting: str, before: Any, now: Any) -> str:
     """Return a change of a setting as text, such as "power limit 600 W -> 400 W". `before` and
     `now` may be values as they are stored in the journal.
     """
-    return f"{label_of(setting)} {stored_text(setting, before)} -> {stored_text(setting, now)}"
+    return f"{label_of(setting)} {format_stored_value(setting, before)} -> {format_stored_value(setting, now)}"
 
 
 def time_text(unix_s: float) -> str:
@@ -178,8 +178,8 @@ def _outcome_line(outcome: SettingOutcome, state: str, dry_run: bool) -> str:
     command = outcome.command
     force = change = ""
     if command.argv:
-        before = stored_text(command.setting, outcome.before)
-        change = f"{before} -> {stored_text(command.setting, outcome.requested)}"
+        before = format_stored_value(command.setting, outcome.before)
+        change = f"{before} -> {format_stored_value(command.setting, outcome.requested)}"
         if not dry_run:
             force = f" (in force: {outcome.in_force})"
     line = f"{command.target_text} {label_of(command.setting)}: {state}{force}"

@@ -33,7 +33,7 @@ from workbench.cli.stop_signals import cancel_on_signals
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError
 from workbench.model.findings import Level, by_severity
-from workbench.model.server_run import ServerState, ServerStatus, launcher_text
+from workbench.model.server_run import ServerState, ServerStatus, launcher_and_state_text
 from workbench.model.untrusted_numbers import parse_whole_number
 from workbench.model.untrusted_text import clean_text
 
@@ -243,7 +243,7 @@ def _print_run(status: ServerStatus) -> None:
         f"{status.run_id}  {status.state_word:<12} {status.engine:<9} {status.model}  {age}  "
         f"{detail}"
     )
-    if runs_as := launcher_text(status, time.time()):
+    if runs_as := launcher_and_state_text(status, time.time()):
         foreign = " (not started by Workbench)" if status.others else ""
         print_line(f"  {runs_as}{foreign}")
     for finding in status.findings:

@@ -42,7 +42,7 @@ from workbench.cli.shared_options import (
 from workbench.cli.stop_signals import cancel_on_signals
 from workbench.model.errors import InputError
 from workbench.model.tune import TUNE
-from workbench.model.tune_standings import expand_block_label
+from workbench.model.tune_standings import block_label_for_people
 
 if TYPE_CHECKING:
     from workbench.model.sweep import Sweep, SweepPoint
@@ -321,7 +321,7 @@ def make_point_reporter(
 def _point_text(point: SweepPoint, sweep: Sweep) -> str:
     name, detail = point.label, ""
     if sweep.kind == TUNE:
-        name = expand_block_label(name)
+        name = block_label_for_people(name)
     if point.error:
         detail = f" ({point.error})"
     elif sweep.left_s:
@@ -338,7 +338,7 @@ async def report_how_to_resume(session: Session) -> AsyncIterator[None]:
     except asyncio.CancelledError:
         sweep = session.state.sweep
         if sweep is not None and sweep.can_be_resumed:
-            done = f"{sweep.count_values_done} of {len(sweep.points)} {sweep.steps} are done"
+            done = f"{sweep.measured_value_count} of {len(sweep.points)} {sweep.steps} are done"
             print_message(
                 f"sweep {sweep.id} ({sweep.name}) was stopped; so far: {sweep.knee_text or done}"
             )

@@ -46,7 +46,7 @@ from workbench.cli.sweeps import (
 )
 from workbench.model.errors import InputError
 from workbench.model.tune import TUNE
-from workbench.model.tune_standings import expand_block_label
+from workbench.model.tune_standings import block_label_for_people
 
 if TYPE_CHECKING:
     from workbench.model.experiment import Experiment
@@ -261,6 +261,8 @@ def make_decision_reporter(
         for text in sweep.notes:
             if text not in printed:
                 printed.add(text)
-                print_message(add_options_of_recorded_host(expand_block_label(text), sweep.host))
+                print_message(
+                    add_options_of_recorded_host(block_label_for_people(text), sweep.host)
+                )
 
     return report

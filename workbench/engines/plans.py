@@ -21,7 +21,7 @@ from workbench.engines.flag_values import list_values, parse_value
 from workbench.engines.model_facts import model_facts_from_preset
 from workbench.engines.run_as import is_launcher_row, set_launcher_row
 from workbench.model.errors import InputError, PlanError, suggestion_or_next_step
-from workbench.model.findings import Finding, worst_level
+from workbench.model.findings import Finding, most_severe_level
 from workbench.model.flags import (
     FlagCatalog,
     FlagKind,
@@ -252,7 +252,7 @@ def most_severe_text_and_level(
     None) if there is none.
     """
     found = [f for f in findings if f.flag == name]
-    level = worst_level(found)
+    level = most_severe_level(found)
     if level is None:
         return None, None
     return next(f.text for f in found if f.level == level), str(level)

@@ -12,7 +12,7 @@ from workbench.model.plan import LaunchPlan
 from workbench.model.run_options import (
     OPTIONS,
     PROCESS,
-    check_launcher_name,
+    require_launcher_name,
     set_launcher,
     set_run_option,
 )
@@ -36,7 +36,7 @@ def set_launcher_row(plan: LaunchPlan, name: str, text: str) -> LaunchPlan:
     """Return the plan after the user has entered `text` in the row `name`; "" restores the default.
     Raises InputError for an unknown launcher or option, and for an invalid value."""
     if name == RUN_AS:
-        return set_launcher(plan, check_launcher_name(text.strip() or PROCESS))
+        return set_launcher(plan, require_launcher_name(text.strip() or PROCESS))
     option = name.removeprefix(_OPTION)
     repeatable = any(known.name == option and known.repeatable for known in OPTIONS[plan.run_as])
     try:

@@ -77,10 +77,13 @@ _NO_SHELL = re.compile(
 )
 
 
-def open_container(inner: Host, kind: str, name: str, *, sudo: bool | None = None) -> ContainerHost:
-    """Return the container `name` on the host `inner` as a host, not yet connected. `kind` is a key
-    of KINDS. `sudo` says whether sudo may be used on `inner`, and None means only if the user's own
-    rights are not enough. Raises InputError for a kind or a name that no container can have."""
+def open_container(
+    outer_host: Host, kind: str, name: str, *, sudo: bool | None = None
+) -> ContainerHost:
+    """Return the container `name` on the host `outer_host` as a host, not yet connected. `kind` is
+    a key of KINDS. `sudo` says whether sudo may be used on `outer_host`, and None means only if the
+    user's own rights are not enough. Raises InputError for a kind or a name that no container can
+    have."""
     known = KINDS.get(kind)
     if known is None:
         step = f"use one of {', '.join(KINDS)}"
@@ -89,7 +92,7 @@ def open_container(inner: Host, kind: str, name: str, *, sudo: bool | None = Non
         )
     if not known.pattern.fullmatch(name):
         raise InputError(f"{name!r} is not the name of a {known.noun} of {known.program}")
-    return ContainerHost(inner, known, name, sudo)
+    return ContainerHost(outer_host, known, name, sudo)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

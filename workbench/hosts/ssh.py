@@ -227,7 +227,8 @@ class SshStream:
 
 class _ArgumentsAsInSsh:
     """What asyncssh's parser of configuration files uses in place of the module shlex. That one
-    takes the words of a comment at the end of a line for further arguments, and refuses the file."""
+    takes the words of a comment at the end of a line for further arguments, and refuses the
+    file."""
 
     split = staticmethod(ssh_names.split_arguments)
 
@@ -251,7 +252,7 @@ class SshHost(BaseHost):
         ssh_config: str | Path | None = None,
         ask: Ask | None = None,
     ) -> None:
-        self.address = ssh_names.check_host_name(address)
+        self.address = ssh_names.require_host_name(address)
         self.name = display_name or address
         self._config = [str(Path(ssh_config).expanduser())] if ssh_config is not None else ()
         self.login_prompt = ask

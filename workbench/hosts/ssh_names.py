@@ -39,7 +39,7 @@ _LONGEST = 253  # characters of a name in DNS
 _RESOLVER_WAIT_S = 1.0
 
 
-def check_host_name(name: str) -> str:
+def require_host_name(name: str) -> str:
     """Return `name` unchanged if it can name a host: an alias, HOST, ADDRESS or USER@HOST. Raises
     InputError for any other text, such as one that ssh would read as an option.
     """
@@ -89,7 +89,8 @@ def _user_ssh_config_path() -> Path:
 
 
 class _HostBlock(NamedTuple):
-    """A `Host` line: its patterns, and those of the `Host` lines below which its file is included."""
+    """A `Host` line: its patterns, and those of the `Host` lines below which its file is
+    included."""
 
     patterns: tuple[str, ...]
     around: tuple[tuple[str, ...], ...]
@@ -159,8 +160,8 @@ def _parse_keyword_and_arguments(line: str) -> tuple[str, list[str]]:
 
 
 def split_arguments(text: str) -> list[str]:
-    """Split a text of an ssh configuration file into its arguments, without their quotes and without
-    a comment at the end. Raises ValueError if a quote is not closed."""
+    """Split a text of an ssh configuration file into its arguments, without their quotes and
+    without a comment at the end. Raises ValueError if a quote is not closed."""
     arguments = []
     rest = text.strip()
     while rest and not rest.startswith("#"):
@@ -187,9 +188,8 @@ def _is_in_known_hosts(host: str) -> bool:
 
 
 def _known_hosts_field_contains(field: str, host: str) -> bool:
-    """Return whether the first field of a known_hosts line contains `host`, as text or in the hashed form
-    |1|salt|HMAC-SHA1.
-    """
+    """Return whether the first field of a known_hosts line contains `host`, as text or in the
+    hashed form |1|salt|HMAC-SHA1."""
     if not field.startswith("|1|"):
         return host in (name.strip("[]").partition("]:")[0] for name in field.split(","))
     try:

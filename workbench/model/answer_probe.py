@@ -12,7 +12,7 @@ not streamed, `read_answer` reads the reply, and `assess_probe` compares the ans
 the requests: alone, several at once, and at the length of its own prompts.
 
 What a random or tiny model must not be blamed for, `assess_probe` cannot know: the caller passes
-`nonsense_expected`.
+`why_nonsense_is_expected`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from workbench.model.answer_text import (
 from workbench.model.answer_usage import (
     Counted,
     is_reported_usage_plausible,
-    usage_overcount_factor,
+    reported_tokens_per_real_token,
 )
 from workbench.model.answer_words import (
     are_nearly_equal,
@@ -371,7 +371,7 @@ class _Answers:
     each: Sequence[Probed]
     together: int
     long_tokens: int
-    nonsense_expected: str
+    why_nonsense_is_expected: str
 
     def __len__(self) -> int:
         return len(self.each)
@@ -407,9 +407,9 @@ class _Answers:
     @property
     def nonsense_expectation_clause(self) -> str:
         """The end of a message about a text without sense; "" if such a text is not expected."""
-        if not self.nonsense_expected:
+        if not self.why_nonsense_is_expected:
             return ""
-        return f"; this is expected, because {self.nonsense_expected}"
+        return f"; this is expected, because {self.why_nonsense_is_expected}"
 
 
 def assess_probe(
@@ -418,7 +418,7 @@ def assess_probe(
     model: str = "",
     asks_sent_at_once: int = 0,
     long_tokens: int = 0,
-    nonsense_expected: str = "",
+    why_nonsense_is_expected: str = "",
     short_answers: Sequence[Probed] = (),
 ) -> tuple[Finding, ...]:
     """Return the findings about the answers of a probe. A finding with Level.ERROR means that the
@@ -426,13 +426,13 @@ def assess_probe(
 
     `model` is the name that was asked for; "" if any name is right. `asks_sent_at_once` is the
     number of asks that were sent at once, and `long_tokens` the length of the long prompts.
-    `nonsense_expected` is a reason why the text of this model cannot be expected to be language,
-    such as "the weights are random"; "" if it can. Text without sense is then a note of Level.INFO.
-    Usage and prompt length are judged all the same. `short_answers` are answers of SHORT_TOKENS
-    tokens at most, whose usage is compared with that of the others."""
+    `why_nonsense_is_expected` is a reason why the text of this model cannot be expected to be
+    language, such as "the weights are random"; "" if it can. Text without sense is then a note of
+    Level.INFO. Usage and prompt length are judged all the same. `short_answers` are answers of
+    SHORT_TOKENS tokens at most, whose usage is compared with that of the others."""
     if not probed:
         return ()
-    answers = _Answers(probed, asks_sent_at_once, long_tokens, nonsense_expected)
+    answers = _Answers(probed, asks_sent_at_once, long_tokens, why_nonsense_is_expected)
     found: list[Finding] = next(filter(None, (find(answers) for find in _TEXT_CHECKS)), [])
     cut = _find_cut_prompts(probed)
     if not found and not cut:
@@ -456,7 +456,7 @@ def _find_empty_answers(answers: _Answers) -> list[Finding]:
     if tools := sum(one.is_only_tool_call for one in empty):
         text = f"only tool calls: {tools} of {len(answers)} answers, although no tool was offered"
         return [Finding(Level.ERROR, EMPTY, text, evidence=excerpt)]
-    if answers.nonsense_expected and all(one.answer.total_character_count for one in empty):
+    if answers.why_nonsense_is_expected and all(one.answer.total_character_count for one in empty):
         text = f"only spaces and line breaks{answers.nonsense_expectation_clause}"
         return [Finding(Level.INFO, EMPTY, text, evidence=excerpt)]
     text = f"no content: {len(empty)} of {len(answers)} answers have no text"
@@ -466,7 +466,7 @@ def _find_empty_answers(answers: _Answers) -> list[Finding]:
 
 
 def _find_degenerate_answers(answers: _Answers) -> list[Finding]:
-    level = Level.INFO if answers.nonsense_expected else Level.ERROR
+    level = Level.INFO if answers.why_nonsense_is_expected else Level.ERROR
     groups = answers.groups
     failed = {group: here for group, here in groups.items() if _outcome_of_prompt_kind(here).failed}
     broken = [one for here in failed.values() for one in here if one.defect]
@@ -500,7 +500,7 @@ _LIKENESSES: tuple[tuple[Callable[[str, str, Sequence[str]], bool], int], ...] =
 def _find_nearly_equal_answers(answers: _Answers) -> list[Finding]:
     """Return a finding if most answers are without their code word and differ only in a word or a
     number. With the right code word, a weak model may say the same about everything."""
-    if answers.nonsense_expected:
+    if answers.why_nonsense_is_expected:
         return []
     lost = answers.without_code_word
     for candidate, (are_alike, least) in product(lost[:_CANDIDATES], _LIKENESSES):
@@ -543,7 +543,7 @@ def _where_text_is_broken(failed: Collection[_Group], answers: _Answers) -> str:
 def _find_unrelated_answers(answers: _Answers) -> list[Finding]:
     """Return a finding if the answers that lack their code word are no language all together. Each
     of them may be too short to be judged alone."""
-    if answers.nonsense_expected:
+    if answers.why_nonsense_is_expected:
         return []
     lost = [one.answer for one in answers.without_code_word]
     why = why_words_are_unrelated(lost)
@@ -588,7 +588,7 @@ def _find_content_filtered_answers(probed: Sequence[Probed]) -> list[Finding]:
 
 
 def _find_disordered_words(answers: _Answers) -> list[Finding]:
-    if answers.nonsense_expected:
+    if answers.why_nonsense_is_expected:
         return []
     why = why_words_are_unordered(answers.texts)
     if not why:
@@ -616,7 +616,7 @@ def _find_mixed_up_answers(answers: _Answers) -> list[Finding]:
 
 
 def _find_unfollowed_instructions(answers: _Answers) -> list[Finding]:
-    if answers.nonsense_expected:
+    if answers.why_nonsense_is_expected:
         return []
     # A model that was still reasoning may repeat the code word later.
     short = [one for one in answers.answers_to_short_prompts if not one.answer.is_only_reasoning]
@@ -633,7 +633,7 @@ def _find_unfollowed_instructions(answers: _Answers) -> list[Finding]:
 def _find_forgotten_code_words(answers: _Answers) -> list[Finding]:
     """Return a finding if all short prompts were answered and no long one was: its beginning was
     not read."""
-    if answers.nonsense_expected:
+    if answers.why_nonsense_is_expected:
         return []
     short, long = answers.answers_to_short_prompts, answers.answers_to_long_prompts
     lost = answers.without_code_word
@@ -683,7 +683,7 @@ def prompt_was_cut(prompt_words: int, prompt_tokens: float) -> bool:
 
 def _find_wrong_usage(answers: _Answers, short: Sequence[Probed]) -> list[Finding]:
     counted = [one for one in answers.each if one.has_enough_tokens_for_usage and not one.defect]
-    if answers.nonsense_expected or not counted:
+    if answers.why_nonsense_is_expected or not counted:
         return []
     text = _why_usage_is_wrong(counted, short, (*answers.each, *short))
     if not text:
@@ -727,7 +727,7 @@ def _why_usage_counts_too_much(long: Sequence[Probed], short: Sequence[Probed]) 
         shape = bool(answer.reasoning.strip()), bool(answer.text.strip())
         groups.setdefault(shape, []).append(Counted(said, real))
     for counted in groups.values():
-        factor = usage_overcount_factor(counted)
+        factor = reported_tokens_per_real_token(counted)
         if factor is not None:
             return (
                 f"usage not credible: by {len(counted)} answers of different lengths, it counts"

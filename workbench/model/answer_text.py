@@ -653,7 +653,7 @@ def features_of_answers(
             clean_text(name, EXCERPT_CHARACTERS): count for name, count in models.most_common(4)
         },
         finish_reasons=dict(reasons.most_common() if finish_reasons is None else finish_reasons),
-        digest=digest_of_answers(answers),
+        digest=hash_of_answer_texts(answers),
         excerpts=_excerpts_of_three_answers(answers),
     )
 
@@ -685,7 +685,7 @@ def characters_per_token(answers: Iterable[Answer]) -> float | None:
     return round(characters / tokens, 3)
 
 
-def digest_of_answers(answers: Iterable[Answer]) -> str:
+def hash_of_answer_texts(answers: Iterable[Answer]) -> str:
     """Return a hash of the texts, which does not depend on the order in which they came."""
     import hashlib  # only a run's end needs it
 

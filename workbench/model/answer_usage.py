@@ -32,8 +32,8 @@ class Counted:
 
 
 def is_reported_usage_plausible(reported_tokens: int, recounted_tokens: int) -> bool:
-    """Return whether the usage of an answer can be true if its text has `recounted_tokens` tokens. The
-    text lacks the end mark and the marks of reasoning, and a text may be split into tokens in
+    """Return whether the usage of an answer can be true if its text has `recounted_tokens` tokens.
+    The text lacks the end mark and the marks of reasoning, and a text may be split into tokens in
     several ways."""
     return (
         (recounted_tokens - _SLACK) / _FACTOR
@@ -42,7 +42,7 @@ def is_reported_usage_plausible(reported_tokens: int, recounted_tokens: int) -> 
     )
 
 
-def usage_overcount_factor(counted: Sequence[Counted]) -> float | None:
+def reported_tokens_per_real_token(counted: Sequence[Counted]) -> float | None:
     """Return how many tokens usage counts for each token of the text, if that is certainly more
     than one; otherwise None. It is the slope of a line through answers of two lengths. None too if
     the answers do not lie on a line, as with reasoning that an engine hides."""

@@ -45,7 +45,7 @@ OTHER_SHARE, LEAST_COMPARED = 0.5, 8  # of the answers, and how many
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AskedLoad:
     """What a benchmark asked for. `prompt_characters` is the mean length of the user's own prompts;
     None for synthetic ones. `ends` says whether a model may end its answer, and `hides_reasoning`
     whether the engine shows no text before the reasoning has ended."""
@@ -62,7 +62,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier:
+class EarlierResult:
     """An earlier result of the same model and kind of load, to compare with. `same_lengths` says
     whether its prompts and answers were as long."""
 
@@ -73,21 +73,21 @@ class Earlier:
 
 def findings_about_load(
     load: SetFeatures,
-    asked: Asked,
+    asked: AskedLoad,
     probe: ProbeOutcome | None = None,
     *,
-    nonsense_expected: str = "",
-    earlier: Earlier | None = None,
+    why_nonsense_is_expected: str = "",
+    earlier: EarlierResult | None = None,
 ) -> tuple[Finding, ...]:
     """Return the findings about the answers of a load. `probe` is the outcome of the probe; None if
-    there was none. `nonsense_expected` is as in `answer_probe.assess_probe`."""
-    broken = _find_broken_answers(load, asked, probe or ProbeOutcome(), nonsense_expected)
+    there was none. `why_nonsense_is_expected` is as in `answer_probe.assess_probe`."""
+    broken = _find_broken_answers(load, asked, probe or ProbeOutcome(), why_nonsense_is_expected)
     levels = {one.level for one in broken}
     changed: list[Finding] = []
     usage: list[Finding] = []
-    if not nonsense_expected and levels <= {Level.INFO}:
+    if not why_nonsense_is_expected and levels <= {Level.INFO}:
         changed = _find_changed_answers(load, earlier)
-    if not nonsense_expected and Level.ERROR not in levels:
+    if not why_nonsense_is_expected and Level.ERROR not in levels:
         usage = _find_wrong_usage(load, asked, earlier)
     return (
         *broken,
@@ -110,20 +110,20 @@ def worst_text_finding_per_code(findings: Sequence[Finding]) -> tuple[TextFindin
 
 
 def _find_broken_answers(
-    load: SetFeatures, asked: Asked, probe: ProbeOutcome, nonsense_expected: str
+    load: SetFeatures, asked: AskedLoad, probe: ProbeOutcome, why_nonsense_is_expected: str
 ) -> list[Finding]:
     if not load.looked_at:
         return []
     text, level = _broken_answers_text_and_level(load, asked, probe)
     if not text:
         return []
-    if nonsense_expected:
-        text, level = f"{text}; this is expected, because {nonsense_expected}", Level.INFO
+    if why_nonsense_is_expected:
+        text, level = f"{text}; this is expected, because {why_nonsense_is_expected}", Level.INFO
     return [Finding(level, DEGENERATE, text, evidence=_excerpt_of_load(load))]
 
 
 def _broken_answers_text_and_level(
-    load: SetFeatures, asked: Asked, probe: ProbeOutcome
+    load: SetFeatures, asked: AskedLoad, probe: ProbeOutcome
 ) -> tuple[str, Level]:
     """Return (what is wrong with the answers of the load, how severe it is); the text is "" if
     nothing is wrong."""
@@ -173,7 +173,7 @@ def _level_of_repeated_answers(load: SetFeatures, probe: ProbeOutcome) -> Level 
 
 
 def _empty_answers_text_and_level(
-    load: SetFeatures, asked: Asked, probe: ProbeOutcome
+    load: SetFeatures, asked: AskedLoad, probe: ProbeOutcome
 ) -> tuple[str, Level]:
     """Return (what is wrong with a load most of whose answers are empty, how severe it is)."""
     empty = f"{load.empty} of {load.looked_at} answers"
@@ -185,7 +185,7 @@ def _empty_answers_text_and_level(
     return f"no content: {empty} have no text", error_if_certain(asked.ends)
 
 
-def _broken_ends_text_and_level(load: SetFeatures, asked: Asked) -> tuple[str, Level]:
+def _broken_ends_text_and_level(load: SetFeatures, asked: AskedLoad) -> tuple[str, Level]:
     """Return (what is wrong with answers of a load that end in one short unit again and again, how
     severe it is). The probe does not see it: its answers are shorter."""
     text = f'{load.ended_in_answers} of {load.looked_at} answers end in "{load.ended_in}" again and again'
@@ -194,7 +194,7 @@ def _broken_ends_text_and_level(load: SetFeatures, asked: Asked) -> tuple[str, L
     return f"{text}; without an end mark (ignore_eos) healthy models do that", Level.INFO
 
 
-def _level_of_equal_answers(load: SetFeatures, asked: Asked, probe: ProbeOutcome) -> Level:
+def _level_of_equal_answers(load: SetFeatures, asked: AskedLoad, probe: ProbeOutcome) -> Level:
     """Return how severe it is that nearly all answers of a load are equal. A model that follows the
     probe says something else to each list of words, unless it has come to a loop."""
     if asked.has_own_prompts or load.repeating_answer_count >= _SOME * load.looked_at:
@@ -233,7 +233,7 @@ def is_more_repetitive(a: SetFeatures, b: SetFeatures) -> bool:
     return a.compressed < _COMPRESSED * (b.compressed or 0.0)
 
 
-def _find_changed_answers(load: SetFeatures, earlier: Earlier | None) -> list[Finding]:
+def _find_changed_answers(load: SetFeatures, earlier: EarlierResult | None) -> list[Finding]:
     """Return a finding if the answers do what they did not do in the same load before. Without an
     end mark, a healthy model repeats itself, but it then does so each time."""
     if earlier is None or not earlier.same_lengths:
@@ -256,7 +256,7 @@ def _find_changed_answers(load: SetFeatures, earlier: Earlier | None) -> list[Fi
     return []
 
 
-def _find_cut_answers(load: SetFeatures, asked: Asked) -> list[Finding]:
+def _find_cut_answers(load: SetFeatures, asked: AskedLoad) -> list[Finding]:
     tokens = asked.prompt_tokens
     if tokens is None:
         return []
@@ -275,7 +275,9 @@ def _find_cut_answers(load: SetFeatures, asked: Asked) -> list[Finding]:
     return []
 
 
-def _find_wrong_usage(load: SetFeatures, asked: Asked, earlier: Earlier | None) -> list[Finding]:
+def _find_wrong_usage(
+    load: SetFeatures, asked: AskedLoad, earlier: EarlierResult | None
+) -> list[Finding]:
     per_token = load.characters_per_token
     if (
         per_token is None
@@ -318,7 +320,7 @@ def _has_many_unrepetitive_answers(load: SetFeatures) -> bool:
     return load.looked_at >= _MANY_ANSWERS and fraction < _SOME
 
 
-def _find_other_models(load: SetFeatures, asked: Asked) -> list[Finding]:
+def _find_other_models(load: SetFeatures, asked: AskedLoad) -> list[Finding]:
     others = [name for name in load.models if not may_be_same_model(asked.model, name)]
     if not others:
         return []

@@ -41,7 +41,7 @@ class Percentile:
         return f"{self.title} needs {self.least_values:,} values"
 
 
-def _percentile(
+def _percentile_metadata(
     percent: float, *, least_values: int = 0, compared: bool = True
 ) -> Mapping[str, Any]:
     return {_DECLARED: {"percent": percent, "least_values": least_values, "compared": compared}}
@@ -59,14 +59,14 @@ class Distribution:
     """
 
     mean: float
-    p50: float = field(metadata=_percentile(50))
-    p90: float = field(metadata=_percentile(90))
+    p50: float = field(metadata=_percentile_metadata(50))
+    p90: float = field(metadata=_percentile_metadata(90))
     # ten of 1,000 values are above it
-    p99: float | None = field(metadata=_percentile(99, least_values=1_000))
+    p99: float | None = field(metadata=_percentile_metadata(99, least_values=1_000))
     min: float
     max: float
     count: int
-    p95: float | None = field(default=None, metadata=_percentile(95, compared=False))
+    p95: float | None = field(default=None, metadata=_percentile_metadata(95, compared=False))
 
     def __post_init__(self) -> None:
         for name, least_values in _NEEDS:

@@ -100,7 +100,7 @@ def by_severity(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=lambda finding: order.index(finding.level)))
 
 
-def worst_level(findings: Iterable[Finding]) -> Level | None:
+def most_severe_level(findings: Iterable[Finding]) -> Level | None:
     """Return the most severe level among `findings`, or None if there are none."""
     order = list(Level)
     return min((f.level for f in findings), key=order.index, default=None)

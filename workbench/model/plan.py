@@ -128,10 +128,10 @@ class LaunchPlan:
         no parallel size."""
         count = 1
         for name in PARALLEL_SIZES:
-            count *= self.parallel_size(name)
+            count *= self.parallel_size_of_flag(name)
         return count
 
-    def parallel_size(self, name: str) -> int:
+    def parallel_size_of_flag(self, name: str) -> int:
         """Return the parallel size that the flag `name` sets; 1 if the flag is missing or its value
         is not a valid size."""
         value = self.flag(name)

@@ -103,10 +103,10 @@ def _impossible_fields_and_reasons(result: QualityResult) -> Iterator[FieldProbl
             yield name, f"it is longer than {_MOST_CONDITIONS_CHARS:,} characters"
 
 
-def _problems_of_fields(record: Any, place: str) -> Iterator[FieldProblem]:
+def _problems_of_fields(record: Any, path: str) -> Iterator[FieldProblem]:
     """Yield the numbers, texts and lists of a record that cannot be, each with its place."""
     for one in fields(record):
-        at = f"{place}.{one.name}" if place else one.name
+        at = f"{path}.{one.name}" if path else one.name
         value = getattr(record, one.name)
         if isinstance(value, tuple):
             most = _LISTS.get(one.name, MOST_TEXTS)
@@ -118,60 +118,60 @@ def _problems_of_fields(record: Any, place: str) -> Iterator[FieldProblem]:
             yield from _problems_of_value(one.name, value, at)
 
 
-def _problems_of_value(name: str, value: Any, at: str) -> Iterator[FieldProblem]:
+def _problems_of_value(name: str, value: Any, path: str) -> Iterator[FieldProblem]:
     if is_dataclass(value):
-        yield from _problems_of_fields(value, at)
+        yield from _problems_of_fields(value, path)
     elif isinstance(value, str):
         most = LINE_CHARS if name in _LONG_TEXTS else NAME_CHARS
         if len(value) > most + _CUT_CHARS:
-            yield at, f"it is longer than {most:,} characters"
+            yield path, f"it is longer than {most:,} characters"
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
         why = why_number_is_impossible(value, *_RANGES.get(name, ANY))
         if why:
-            yield at, f"it is {why}"
+            yield path, f"it is {why}"
 
 
-def _problems_of_measure(measure: QualityMeasure, at: str) -> Iterator[FieldProblem]:
+def _problems_of_measure(measure: QualityMeasure, path: str) -> Iterator[FieldProblem]:
     if measure.verdict not in ("", SAME, DIFFERS, NOT_DECIDED):
-        yield f"{at}.verdict", f"it is none of {SAME}, {DIFFERS}, {NOT_DECIDED}"
+        yield f"{path}.verdict", f"it is none of {SAME}, {DIFFERS}, {NOT_DECIDED}"
     for name in ("value", "floor"):
         interval = getattr(measure, name)
         if interval is not None:
             why = why_number_is_impossible(interval.value, *_OF_MEASURES.get(measure.name, ANY))
             if why:
-                yield f"{at}.{name}.value", f"it is {why}"
-            yield from _problems_of_interval(interval, f"{at}.{name}")
+                yield f"{path}.{name}.value", f"it is {why}"
+            yield from _problems_of_interval(interval, f"{path}.{name}")
     if measure.excess is not None:
-        yield from _problems_of_interval(measure.excess, f"{at}.excess")
+        yield from _problems_of_interval(measure.excess, f"{path}.excess")
 
 
-def _problems_of_interval(interval: Interval, at: str) -> Iterator[FieldProblem]:
+def _problems_of_interval(interval: Interval, path: str) -> Iterator[FieldProblem]:
     low, high = interval.low, interval.high
     if (low is None) != (high is None):
-        yield at, "its interval has one end only"
+        yield path, "its interval has one end only"
     elif low is not None and high is not None and not low <= interval.value <= high:
-        yield at, "its value lies outside of its interval"
+        yield path, "its value lies outside of its interval"
 
 
-def _problems_of_fork_count(count: ForkCount, at: str) -> Iterator[FieldProblem]:
+def _problems_of_fork_count(count: ForkCount, path: str) -> Iterator[FieldProblem]:
     if count.forks + count.ties > count.answers:
-        yield at, "more answers part than there are"
+        yield path, "more answers part than there are"
     if count.per_1000.value < 0:
-        yield f"{at}.per_1000.value", "it is below 0"
-    yield from _problems_of_interval(count.per_1000, f"{at}.per_1000")
+        yield f"{path}.per_1000.value", "it is below 0"
+    yield from _problems_of_interval(count.per_1000, f"{path}.per_1000")
 
 
-def _problems_of_own_measure(own: OwnMeasure, at: str) -> Iterator[FieldProblem]:
+def _problems_of_own_measure(own: OwnMeasure, path: str) -> Iterator[FieldProblem]:
     if own.verdict not in (DIFFERS, NOT_DECIDED):
-        yield f"{at}.verdict", f"it is none of {DIFFERS}, {NOT_DECIDED}"
+        yield f"{path}.verdict", f"it is none of {DIFFERS}, {NOT_DECIDED}"
     if own.lost + own.gained > own.pairs:
-        yield f"{at}.pairs", "more items changed than were paired"
+        yield f"{path}.pairs", "more items changed than were paired"
     both = sum(one.a is not None and one.b is not None for one in own.items)
     if both != own.pairs:
-        yield f"{at}.pairs", f"{both:,} of its items have two scores"
+        yield f"{path}.pairs", f"{both:,} of its items have two scores"
     if own.right_wrong:
         for name in ("mean_a", "mean_b"):
             why = why_number_is_impossible(getattr(own, name), *_SHARE)
             if why:
-                yield f"{at}.{name}", f"it is {why}, where each item is right or wrong"
-    yield from _problems_of_interval(own.difference, f"{at}.difference")
+                yield f"{path}.{name}", f"it is {why}, where each item is right or wrong"
+    yield from _problems_of_interval(own.difference, f"{path}.difference")

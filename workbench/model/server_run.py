@@ -153,7 +153,8 @@ class ServerStatus:
 
     @property
     def text_problem(self) -> str:
-        """Why the text of this READY server is no answer; "" if it is one, or if that is unknown."""
+        """Why the text of this READY server is no answer; "" if it is one, or if that is
+        unknown."""
         if self.state is not ServerState.READY or self.text is None:
             return ""
         return self.text.problem
@@ -164,7 +165,7 @@ class ServerStatus:
         return self.alive or bool(self.outlived) or not self.state.has_ended
 
 
-def living_servers_text(servers: Iterable[ServerStatus]) -> str:
+def living_servers_sentence(servers: Iterable[ServerStatus]) -> str:
     """Return a short list of the servers that may still have processes: "ready vllm :8000", or "no
     server"."""
     living = [
@@ -173,7 +174,7 @@ def living_servers_text(servers: Iterable[ServerStatus]) -> str:
     return ", ".join(living) or "no server"
 
 
-def launcher_text(status: ServerStatus, now_unix_s: float) -> str:
+def launcher_and_state_text(status: ServerStatus, now_unix_s: float) -> str:
     """Return the launcher of a server with its state, such as "systemd workbench-….service, active
     (running), restarted 2 times, 3 h 10 min left"; "" for a server that runs without a launcher."""
     if status.run_as == PROCESS:

@@ -407,7 +407,7 @@ def revert_order(key: str) -> int:
 # ---- commands and their answers
 
 
-def setting_steps(
+def commands_to_set_value(
     uuid: str,
     key: str,
     value: Any,
@@ -477,11 +477,11 @@ def was_restored_and_message(
     if found is None:
         return False, "accepted, but the value cannot be read back now"
     if not value_equals(key, found, value):
-        return False, no_effect_message(key, value, found)
+        return False, message_of_ineffective_command(key, value, found)
     return True, "as it was before"
 
 
-def no_effect_message(key: str, value: Any, found: Any) -> str:
+def message_of_ineffective_command(key: str, value: Any, found: Any) -> str:
     """Return the message for a command that reported success although the host reports another
     value."""
     says = value_text(key, found)
@@ -495,12 +495,12 @@ def no_effect_message(key: str, value: Any, found: Any) -> str:
     return text
 
 
-def manual_command(uuid: str, key: str, value: Any, sysfs: str = SYSFS) -> str:
+def shell_command_to_set(uuid: str, key: str, value: Any, sysfs: str = SYSFS) -> str:
     """Return the shell command that the user can enter to set `value`. For the value "unknown", the
     command sets the driver's default."""
     setting, value = SETTINGS[key], value_to_restore(value)
     if not isinstance(setting, _CoreSetting):
-        steps = setting_steps(uuid, key, value)
+        steps = commands_to_set_value(uuid, key, value)
         return " && ".join(shlex.join(("sudo", *step.argv)) for step in steps)
     root, typed = shlex.quote(sysfs), []
     for one, cores in core_values.parse_core_values(str(value)).items():
@@ -523,7 +523,7 @@ def value_allows_more_heat(
     return SETTINGS[key].allows_more_heat(value, value_to_restore(other_value), highest_mhz)
 
 
-def why_setting_was_lost(
+def why_setting_has_no_effect(
     entry: Mapping[str, Any],
     boot_id: str,
     energy_j: float | None = None,

@@ -494,7 +494,7 @@ def format_setting_value(key: str, value: SettingValue | None) -> str:
     return _BY_KEY[key].format(value)
 
 
-def stored_text(key: str, value: Any) -> str:
+def format_stored_value(key: str, value: Any) -> str:
     """Return a value of the setting `key` from a journal, result or preset as text for the user. A
     value that this version cannot parse is converted by `str`."""
     try:
@@ -512,7 +512,7 @@ def label_with_gpu(key: str) -> str:
 
 def format_stored_setting_value(key: str, value: Any) -> str:
     """Return a stored value of a setting as text; `key` may have a GPU, as "gpu0.gpu_clocks"."""
-    return stored_text(parse_target_and_setting(key)[1], value)
+    return format_stored_value(parse_target_and_setting(key)[1], value)
 
 
 def setting_target_text(gpu_uuid: str, gpu_index: int) -> str:

@@ -56,7 +56,7 @@ TUNES = SweepKind(TUNE, TUNE, starts_servers=True)
 _BEFORE = {kind.name: kind for kind in (FLAGS, CONCURRENCY, USERS, RATES, TUNES)}
 
 
-def sweep_kind_of_gpu_setting(key: str) -> SweepKind:
+def make_gpu_setting_sweep_kind(key: str) -> SweepKind:
     """Return the kind of the sweeps of a GPU setting."""
     return SweepKind(key, "gpu sweep", sets_gpu=True)
 
@@ -195,7 +195,7 @@ class Sweep:
     @property
     def sweep_kind(self) -> SweepKind:
         """What the sweeps of this kind have in common."""
-        return self.kind_facts or _BEFORE.get(self.kind) or sweep_kind_of_gpu_setting(self.kind)
+        return self.kind_facts or _BEFORE.get(self.kind) or make_gpu_setting_sweep_kind(self.kind)
 
     @property
     def kind_noun(self) -> str:
@@ -207,7 +207,7 @@ class Sweep:
         return f"workbench {self.command} resume {self.id}"
 
     @property
-    def count_values_done(self) -> int:
+    def measured_value_count(self) -> int:
         return sum(p.state == PointState.DONE for p in self.points)
 
 
@@ -221,7 +221,7 @@ def planned_again_for_resume(sweep: Sweep) -> Sweep:
     of_values = tuple(f"{p.label}: " for p in points if p.state == PointState.DONE)
     notes = tuple(note for note in sweep.notes if note.startswith(of_values))
     notes += (
-        f"resumed: {sweep.count_values_done} of {len(points)} values had been measured before",
+        f"resumed: {sweep.measured_value_count} of {len(points)} values had been measured before",
     )
     return replace(_sweep_marked_as_running(sweep), points=points, notes=notes)
 

@@ -132,7 +132,8 @@ class _Ring:
         self.last = slot
 
     def values(self) -> Iterator[tuple[int, float]]:
-        """Yield (Unix second, mean) of each time slot of the metric that has a value, oldest first."""
+        """Yield (Unix second, mean) of each time slot of the metric that has a value, oldest
+        first."""
         for slot in range(self.last - self.slots + 1, self.last + 1):
             at = (slot - self.origin) % self.slots
             if at < len(self.sums) and self.counts[at]:
@@ -201,20 +202,20 @@ class Series:
         none."""
         return self._rings[0].last * self._rings[0].slot_s
 
-    def load(self, unix_s: float, value: float, step_s: int) -> None:
+    def add_stored_mean(self, unix_s: float, value: float, step_s: int) -> None:
         """Add a mean from a file: `value` is the mean of the `step_s` seconds that begin at
         `unix_s`. If `step_s` is below ten, it is added as a value of a second, otherwise to the
         means of ten seconds and of a minute."""
         for ring in self._rings[:1] if step_s < self._rings[1].slot_s else self._rings[1:]:
             ring.add(int(unix_s), value)
 
-    def append(self, newer: Series) -> None:
+    def append_series(self, newer: Series) -> None:
         """Add the values of a later series of the same metric, second by second. That series spans
         at most an hour."""
         for second, value in newer._rings[0].values():
             self.add(second, value)
 
-    def cells(self, end_unix_s: float, cell_s: int, count: int) -> list[float | None]:
+    def cell_means(self, end_unix_s: float, cell_s: int, count: int) -> list[float | None]:
         """Return the means of the metric in `count` consecutive cells of `cell_s` seconds, oldest
         first. The last cell contains the Unix second `end_unix_s`. A cell without a value is None.
         """
@@ -287,7 +288,7 @@ class History:
             self.revision += 1
         series.add(unix_s, value)
 
-    def add_all(self, values: Mapping[Key, float | None], seconds: range) -> None:
+    def add_reading_to_seconds(self, values: Mapping[Key, float | None], seconds: range) -> None:
         """Add the values of one reading, given by metric, to each of the Unix seconds in `seconds`.
         A value of None is left out."""
         for key, value in values.items():
@@ -295,14 +296,14 @@ class History:
                 for second in seconds:
                     self.add(key, second, value)
 
-    def load(self, key: Key, unix_s: float, value: float, step_s: int) -> None:
+    def add_stored_mean(self, key: Key, unix_s: float, value: float, step_s: int) -> None:
         """Add a stored mean of a metric: `value` is the mean of the `step_s` seconds that begin at
         `unix_s`."""
         self.revision += 1
         series = self._series.get(key)
         if series is None:
             series = self._series[key] = Series()
-        series.load(unix_s, value, step_s)
+        series.add_stored_mean(unix_s, value, step_s)
 
     def prepend_history(self, older: History) -> None:
         """Add the values and events of `older`, a history that ends before this one begins. Do not
@@ -310,7 +311,7 @@ class History:
         self.revision += 1
         for key, series in self._series.items():
             if key in older:
-                older._series[key].append(series)
+                older._series[key].append_series(series)
             else:
                 older._series[key] = series
         self._series = older._series
@@ -330,11 +331,13 @@ class History:
         del self.events[:-MOST_EVENTS]
         return True
 
-    def cells(self, key: Key, end_unix_s: float, cell_s: int, count: int) -> list[float | None]:
+    def cell_means(
+        self, key: Key, end_unix_s: float, cell_s: int, count: int
+    ) -> list[float | None]:
         """Return the means of a metric in `count` cells of `cell_s` seconds, oldest first. The last
         cell contains `end_unix_s`. A cell without a value is None."""
         series = self._series.get(key)
-        return series.cells(end_unix_s, cell_s, count) if series else [None] * count
+        return series.cell_means(end_unix_s, cell_s, count) if series else [None] * count
 
     def value_at(self, key: Key, unix_s: float) -> float | None:
         series = self._series.get(key)

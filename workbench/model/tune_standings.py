@@ -25,7 +25,7 @@ _BREAKS, _MAY_BREAK = "breaks a limit: ", "was not shown to keep a limit: "
 UNMEASURED = "was not measured"
 
 
-def point_label(block: int, entry: Entry) -> str:
+def format_point_label(block: int, entry: Entry) -> str:
     """Return the label of a point: its block, and what the server changes."""
     return f"{block}: {format_entry(entry)}"
 
@@ -36,7 +36,7 @@ def parse_point_label(label: str) -> tuple[int, Entry]:
     return int(block), () if words == START else tuple(shlex.split(words))
 
 
-def expand_block_label(text: str) -> str:
+def block_label_for_people(text: str) -> str:
     """Return a label or a note of a tune as people read it: "1: start" as "block 1: start"."""
     return _OF_A_BLOCK.sub(r"block \1: ", text)
 
@@ -49,10 +49,10 @@ def format_entry(entry: Entry) -> str:
 def format_entry_for_people(entry: Entry) -> str:
     """Return the changes of a server for a person to read: of a JSON value only the values, as in
     "speculative-config={ngram,3,4}"."""
-    return " ".join(map(_shorten_assignment, entry)) if entry else START
+    return " ".join(map(_assignment_with_json_values, entry)) if entry else START
 
 
-def _shorten_assignment(assignment: str) -> str:
+def _assignment_with_json_values(assignment: str) -> str:
     name, equals, text = assignment.partition("=")
     if not text.startswith("{"):
         return assignment
@@ -113,10 +113,10 @@ def _blocks_with_start_preset(blocks: Iterable[Block]) -> list[Block]:
 
 
 def _count_blocks(sweep: Sweep) -> int:
-    return max(map(_block_of, sweep.points))
+    return max(map(_block_number_of, sweep.points))
 
 
-def _block_of(point: SweepPoint) -> int:
+def _block_number_of(point: SweepPoint) -> int:
     """Return the number of the block that the point belongs to."""
     return parse_point_label(point.label)[0]
 
@@ -154,7 +154,7 @@ def log_gains_of_remaining_entries(sweep: Sweep) -> dict[Entry, float]:
     for entry, points in _points_by_entry(sweep).items():
         newest = points[-1]
         if entry in measured and not _failed_or_broke_limit(newest):
-            survivors.setdefault(_block_of(newest), []).append(entry)
+            survivors.setdefault(_block_number_of(newest), []).append(entry)
     for block in sorted(survivors, reverse=True):
         if found := _mean_log_gains(survivors[block], usable):
             return found
@@ -170,7 +170,7 @@ def _mean_log_gains(entries: Iterable[Entry], usable: Sequence[Block]) -> dict[E
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RankedConfiguration:
     """One configuration of the race. `values` has what the goal measured, by block, None where it
     was not measured. `gain` is the logarithm of its ratio to the start preset; None without one."""
 
@@ -185,7 +185,7 @@ class Standing:
         return self.points[-1]
 
 
-def rank_configurations(sweep: Sweep) -> list[Standing]:
+def rank_configurations(sweep: Sweep) -> list[RankedConfiguration]:
     """Return the configurations of a tune, the start preset first and then the best first. Those
     that reached the second block come before the others, and those without a value last."""
     assert sweep.spec is not None and sweep.spec.tune is not None
@@ -197,12 +197,12 @@ def rank_configurations(sweep: Sweep) -> list[Standing]:
         values: list[float | None] = [None] * count
         for point in points:
             if point.state == PointState.DONE:
-                values[_block_of(point) - 1] = getattr(point, goal.field)
-        found.append(Standing(entry, tuple(values), gains.get(entry), tuple(points)))
+                values[_block_number_of(point) - 1] = getattr(point, goal.field)
+        found.append(RankedConfiguration(entry, tuple(values), gains.get(entry), tuple(points)))
 
-    def ranking_key(one: Standing) -> tuple[bool, bool, int, float]:
+    def ranking_key(one: RankedConfiguration) -> tuple[bool, bool, int, float]:
         is_out = one.gain is None or _failed_or_broke_limit(one.newest_point)
-        newest = _block_of(one.newest_point)
+        newest = _block_number_of(one.newest_point)
         return (one.entry != START_ENTRY, is_out, -newest, -(one.gain or 0.0))
 
     return sorted(found, key=ranking_key)

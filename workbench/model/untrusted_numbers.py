@@ -113,30 +113,30 @@ def number_for_field(field: str, value: Any) -> float | None:
     return number_or_none(value, *range_of(field))
 
 
-def path_and_reason_of_impossible_number(data: Any, place: str = "") -> str:
+def path_and_reason_of_impossible_number(data: Any, path: str = "") -> str:
     """Return the place of the first impossible number in JSON data, and why it is impossible, such
     as "summary.power_w: an impossible number (1e+308)". "" if there is none. Only times have a
     range of their own, because the other numbers can be sums."""
     if isinstance(data, dict):
-        prefix = f"{place}." if place else ""
+        prefix = f"{path}." if path else ""
         inner = (
             path_and_reason_of_impossible_number(data[name], f"{prefix}{name}") for name in data
         )
         return next(filter(None, inner), "")
     if isinstance(data, (list, tuple)):
-        inner = (path_and_reason_of_impossible_number(value, place) for value in data)
+        inner = (path_and_reason_of_impossible_number(value, path) for value in data)
         return next(filter(None, inner), "")
     if isinstance(data, bool) or not isinstance(data, (int, float)):
         return ""
     low, high = _ANY_WHOLE
-    if place.endswith("unix_s"):
+    if path.endswith("unix_s"):
         low, high = range_of("unix_s")
     if isinstance(data, float):
         low, high = max(low, -EXACT), min(high, EXACT)
     why = why_number_is_impossible(data, low, high)
     if not why:
         return ""
-    return f"{place}: {why}"
+    return f"{path}: {why}"
 
 
 def replace_non_finite(data: Any) -> Any:

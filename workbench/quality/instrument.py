@@ -36,7 +36,7 @@ from workbench.quality.statistics import mean_logprob, top2_gap_nats
 from workbench.quality.texts import LONG_TOKENS
 
 if TYPE_CHECKING:
-    from workbench.quality.lanes.base import Interface, Prompt
+    from workbench.quality.lanes.base import Prompt, ScoringInterface
     from workbench.quality.texts import Text
 
 MOST_TOKENS = 512  # of a request for a whole text: it needs 6 bytes for each word of the vocabulary
@@ -119,7 +119,9 @@ def _ignore_progress(what: str, done: int, total: int) -> None:
 class Instrument:
     """The instruments on one server. `on_progress` is called for each text."""
 
-    def __init__(self, interface: Interface, on_progress: Progress = _ignore_progress) -> None:
+    def __init__(
+        self, interface: ScoringInterface, on_progress: Progress = _ignore_progress
+    ) -> None:
         self._interface = interface
         self._on_progress = on_progress
         self._prompts: dict[str, Prompt] = {}
@@ -211,7 +213,7 @@ class Instrument:
         differences = []
         for a, b in zip(first, second, strict=True):
             if a and b:
-                differences.append(_logprob_difference(a, b))
+                differences.append(_logprob_difference_nats(a, b))
         return max(known_values(differences), default=None)
 
     async def _score_prompt_once(self, prompt: Prompt) -> Sequence[ScoredPosition | None]:
@@ -246,7 +248,7 @@ class Instrument:
             self._one_token_s = min(self._one_token_s, time.monotonic() - began)
             _require_top_is_most_probable(first)
             _require_top_is_most_probable(second)
-            differences.append(_logprob_difference(first, second))
+            differences.append(_logprob_difference_nats(first, second))
         return known_values(differences)
 
     async def _prompt_with_answer_cut_to_fit(
@@ -342,7 +344,7 @@ class Instrument:
             except UnusableText as error:
                 return GreedyAnswer(text.name, text.kind, (), (), concurrency, str(error))
             written = await self._interface.generate_answer(prompt, ANSWER_TOKENS, slot)
-            return _greedy_answer(text, prompt, written, concurrency)
+            return _make_greedy_answer(text, prompt, written, concurrency)
 
         short = [text for text in texts if not text.is_long]
         self._interface.request_s = self._answer_limit_s(concurrency)
@@ -462,14 +464,14 @@ class Instrument:
         return [found[place] for place in sorted(found)], next(iter(problems), "")
 
 
-def _logprob_difference(a: ScoredPosition, b: ScoredPosition) -> float | None:
+def _logprob_difference_nats(a: ScoredPosition, b: ScoredPosition) -> float | None:
     """Return the difference between two log probabilities; None if one is not known."""
     if a.logprob is None or b.logprob is None:
         return None
     return abs(a.logprob - b.logprob)
 
 
-def _greedy_answer(
+def _make_greedy_answer(
     text: Text, prompt: Prompt, written: Sequence[ScoredPosition], concurrency: int
 ) -> GreedyAnswer:
     return GreedyAnswer(

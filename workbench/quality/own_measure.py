@@ -56,7 +56,7 @@ _Z = 1.959963984540054  # of the standard normal distribution, 97.5 %
 
 
 @dataclass(frozen=True, slots=True)
-class Scores:
+class ItemScores:
     """The score of each item, and the field that it comes from. An item that occurs several times,
     as with several rollouts, has the mean of its scores."""
 
@@ -64,7 +64,7 @@ class Scores:
     by_item: Mapping[str, float]
 
 
-def read_item_scores(directory: Path, field: str | None = None) -> Scores:
+def read_item_scores(directory: Path, field: str | None = None) -> ItemScores:
     """Return the scores in all .jsonl files below a directory. `field` is the field of the score;
     by default the first metric that the program names. As in lm-eval, a filter may follow a comma
     (exact_match,flexible-extract); by default, the first filter of a file counts, because a
@@ -98,7 +98,7 @@ def read_item_scores(directory: Path, field: str | None = None) -> Scores:
             f"{at}: the score is in the field {second!r}, and before in {first!r}",
             next_step=f"choose one: --eval-score {first}",
         )
-    return Scores(next(iter(fields)), {item: fmean(values) for item, values in found.items()})
+    return ItemScores(next(iter(fields)), {item: fmean(values) for item, values in found.items()})
 
 
 def _non_empty_lines(path: Path, directory: Path) -> Sequence[tuple[str, bytes]]:
@@ -162,9 +162,9 @@ def _parse_item_field_and_score(
 def _find_item_and_score_field(entry: Mapping[str, Any], stem: str) -> tuple[str, str | None]:
     """Return the name of the item of a line, and the field of its score; "" and None if there is
     none."""
-    if own := _item_name(entry.get("item")):
+    if own := _format_item_name(entry.get("item")):
         return own, _name_if_field(entry, "score")
-    if number := _item_name(entry.get("doc_id")):
+    if number := _format_item_name(entry.get("doc_id")):
         task = _SAMPLES.fullmatch(stem)
         parts = [task[1] if task else stem, number]
         if (filtered := _clean_name_part(entry.get("filter"))) != "none":
@@ -173,7 +173,7 @@ def _find_item_and_score_field(entry: Mapping[str, Any], stem: str) -> tuple[str
     reward = _name_if_field(entry, "reward")
     # verifiers before example_id; "id" alone says nothing
     older = entry.get("id") if reward else None
-    if number := _item_name(entry.get("example_id", older)):
+    if number := _format_item_name(entry.get("example_id", older)):
         parts = [_clean_name_part(entry.get("task")), number]
         return ":".join(filter(None, parts)), reward
     return "", None
@@ -193,7 +193,7 @@ def _score_field_of_sample(entry: Mapping[str, Any]) -> str | None:
     return min(known, key=lambda one: not isinstance(entry[one], (int, float)), default=None)
 
 
-def _item_name(value: Any) -> str:
+def _format_item_name(value: Any) -> str:
     """Return the name of an item; "" if the value is none. Two values never have one name: the text
     "1" is not the number 1, and is shown in quotes."""
     if isinstance(value, int) and not isinstance(value, bool):
@@ -219,7 +219,7 @@ def _clean_name_part(value: Any) -> str:
 # -- tests -----------------------------------------------------------------------------------------
 
 
-def compare_own_scores(a: Scores, b: Scores, command: Sequence[str] = ()) -> OwnMeasure:
+def compare_item_scores(a: ItemScores, b: ItemScores, command: Sequence[str] = ()) -> OwnMeasure:
     """Return the paired comparison of the scores of A and B. Right or wrong (0 or 1 throughout):
     the exact McNemar test, and Newcombe's interval of the difference. Other scores: the paired t
     test and its interval. Raises InputError if no item has two scores."""
@@ -248,7 +248,7 @@ def compare_own_scores(a: Scores, b: Scores, command: Sequence[str] = ()) -> Own
     else:
         differences = list(map(sub, of_b, of_a))
         p, difference = (
-            _p_value_of_scores(differences),
+            _p_value_of_score_differences(differences),
             mean_with_confidence_interval(differences, LEVEL),
         )
     return OwnMeasure(
@@ -269,7 +269,7 @@ def compare_own_scores(a: Scores, b: Scores, command: Sequence[str] = ()) -> Own
     )
 
 
-def _p_value_of_scores(differences: Sequence[float]) -> float:
+def _p_value_of_score_differences(differences: Sequence[float]) -> float:
     """Return the p-value that scores differ: of the paired t test, or of the exact sign test if all
     differences are equal. Their spread is then 0, and t would be sure after two items."""
     smallest, largest = round(min(differences), 12), round(max(differences), 12)

@@ -34,7 +34,7 @@ _HIGHEST_LOGPROB = 1e-4  # rounding of a probability of 1
 _NOISE_SHARE = 0.99  # of the top-2 gaps that move, which move by less than the noise
 
 
-def scored_text_problem(text: ScoredText) -> str:
+def why_scored_text_is_unusable(text: ScoredText) -> str:
     """Return why a scored text cannot be used, as a sentence; "" if it can."""
     if text.problem:
         return text.problem
@@ -75,7 +75,7 @@ def text_difference(a: ScoredText, b: ScoredText, k: int) -> TextDifference:
         name=a.name,
         kind=a.kind,
         positions=len(pairs),
-        kl=_mean(kl_lower_bound(x, y, k) for x, y in pairs),
+        kl=_mean(kl_lower_bound_nats(x, y, k) for x, y in pairs),
         ln_ppl=_mean(_logprob_or_last_named(x, k) - _logprob_or_last_named(y, k) for x, y in pairs),
         same_top=_mean(float(have_same_top_token(x, y)) for x, y in pairs),
         lane=a.lane,
@@ -115,7 +115,7 @@ def _clamp_logprob_from_below(logprob: float) -> float:
     return max(logprob, _LOWEST_LOGPROB)
 
 
-def kl_lower_bound(a: ScoredPosition, b: ScoredPosition, k: int) -> float:
+def kl_lower_bound_nats(a: ScoredPosition, b: ScoredPosition, k: int) -> float:
     """Return a lower bound in nats of the Kullback-Leibler divergence KL(A || B) at one position,
     from the `k` most probable tokens of each side.
 
@@ -321,7 +321,7 @@ class Fork:
         return self.at_risk if self.place is None else self.place
 
 
-def first_fork(a: GreedyAnswer, b: GreedyAnswer) -> Fork:
+def find_fork(a: GreedyAnswer, b: GreedyAnswer) -> Fork:
     """Return where two greedy answers part. An answer that ends earlier parts at its end. What
     comes after a fork is not compared, because the contexts differ."""
     shorter = min(len(a.tokens), len(b.tokens))
@@ -359,7 +359,7 @@ def earliest_fork_and_token_index(
     differs. Ties are left out. None if no answers part."""
     found: list[tuple[GreedyAnswer, GreedyAnswer, int]] = []
     for x, y in _pair_answers_by_text(a, b):
-        fork = first_fork(x, y)
+        fork = find_fork(x, y)
         if fork.place is not None and not _is_tie(fork, noise_nats):
             found.append((x, y, fork.place))
     return min(found, key=lambda one: one[2], default=None)
@@ -372,7 +372,7 @@ def count_forks(
     Poisson interval. A fork whose gap is at most `noise_nats` is a tie. None if no answer has a
     pair."""
     pairs = _pair_answers_by_text(a, b)
-    found = [first_fork(x, y) for x, y in pairs]
+    found = [find_fork(x, y) for x, y in pairs]
     at_risk = sum(one.at_risk for one in found)
     if not at_risk:
         return None
@@ -419,7 +419,7 @@ def top2_gap_noise_under_load_nats(
     batch."""
     moves: list[float] = []
     for one, other in _pair_answers_by_text(a, repeated_a):
-        alike = first_fork(one, other).tokens_before_fork
+        alike = find_fork(one, other).tokens_before_fork
         moves += _top2_gap_changes_nats(one.gaps[:alike], other.gaps[:alike])
     return _noise_of_gap_changes_nats(moves)
 

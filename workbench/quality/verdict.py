@@ -62,11 +62,11 @@ from workbench.quality.statistics import (
     p_value_of_nonzero_mean,
     p_value_of_positive_mean,
     p_value_of_sparse_differences,
-    scored_text_problem,
     share_of_unscored_tokens,
     text_difference,
     top2_gap_noise_nats,
     top2_gap_noise_under_load_nats,
+    why_scored_text_is_unusable,
 )
 
 LEAST_TEXTS = 24  # with fewer, Student's t is not exact enough for values as skewed as divergences
@@ -130,7 +130,7 @@ _NO_ANSWERS = ScoredAnswers()
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class LaneDifferences:
     """The differences of one lane and concurrency, text by text. `floor` has the same differences
     between A and A, by the name of the text; it is empty if A was not measured again."""
 
@@ -215,7 +215,7 @@ def compute_quality_result(
         measures=measures,
         forks=forks,
         forks_floor=forks_floor,
-        forked=_forked_answer(greedy_a, greedy_b, noise, pieces),
+        forked=_earliest_forked_answer(greedy_a, greedy_b, noise, pieces),
         answer_scores=scored_answers.mean_scores(),
         texts=tuple(everything),
         worst=_worst_text(a, b, everything, pieces),
@@ -243,7 +243,7 @@ def _keep_scored_texts_without_problem(
     for text in texts:
         if text.lane in refused:
             continue
-        problem = scored_text_problem(text)
+        problem = why_scored_text_is_unusable(text)
         if problem:
             reasons.setdefault(problem, []).append(text.name)
         else:
@@ -269,7 +269,7 @@ def _compare_scored_texts(
     b: Sequence[ScoredText],
     floors: Sequence[Sequence[ScoredText]],
     notes: list[str],
-) -> list[Compared]:
+) -> list[LaneDifferences]:
     others = _texts_by_key(b)
     again = list(map(_texts_by_key, floors))
     pairs: dict[LaneAndConcurrency, list[tuple[ScoredText, ScoredText]]] = {}
@@ -308,7 +308,7 @@ def _are_tokens_incomparable(
 def _compare_pairs_with_floors(
     pairs: Sequence[tuple[ScoredText, ScoredText]],
     floors_by_key: Sequence[Mapping[TextKey, ScoredText]],
-) -> Compared:
+) -> LaneDifferences:
     k = min(map(count_scored_top_tokens, chain.from_iterable(pairs)))
     found: list[dict[str, TextDifference]] = []
     for texts in floors_by_key:
@@ -325,7 +325,7 @@ def _compare_pairs_with_floors(
 
 def compare_with_floor(
     texts: Sequence[TextDifference], floors: Sequence[Mapping[str, TextDifference]], top_k: int
-) -> Compared:
+) -> LaneDifferences:
     """Return the differences between B and A, text by text, with their floor. `floors` has those
     between each further measurement of A and the first one, by the name of the text.
 
@@ -334,7 +334,7 @@ def compare_with_floor(
     perplexity is that against the mean of all measurements of A: the noise of a single one would be
     part of every text's change.
     """
-    return Compared(
+    return LaneDifferences(
         texts=tuple(_difference_from_mean(text, floors) for text in texts),
         floor=_select_noise_floor(floors),
         top_k=top_k,
@@ -356,7 +356,7 @@ def _select_noise_floor(
     known = list(filter(None, floors))
     if len(known) < 2:
         return next(iter(known), {})
-    largest = max(known, key=_mean_kl)
+    largest = max(known, key=_mean_kl_nats)
     for other in known:
         more = [text.kl - other[name].kl for name, text in largest.items() if name in other]
         if more and p_value_of_positive_mean(more) < _APART:
@@ -376,7 +376,7 @@ def _mean_text_difference(found: Sequence[TextDifference]) -> TextDifference:
     )
 
 
-def _mean_kl(floor: Mapping[str, TextDifference]) -> float:
+def _mean_kl_nats(floor: Mapping[str, TextDifference]) -> float:
     return mean_with_confidence_interval([text.kl for text in floor.values()]).value
 
 
@@ -395,7 +395,7 @@ class _Tested:
 
 
 def compute_measures_and_texts_needed(
-    compared: Sequence[Compared],
+    compared: Sequence[LaneDifferences],
     forks: ForkCount | None,
     forks_floor: ForkCount | None,
     margins: Margins,
@@ -415,7 +415,7 @@ def compute_measures_and_texts_needed(
         tested += of_part
     of_answers = []
     if forks is not None:
-        of_answers.append(_fork_measure(forks, forks_floor))
+        of_answers.append(_test_fork_rate(forks, forks_floor))
     if answers.paired_answer_scores():
         of_answers.append(_test_answer_scores(answers))
     # Two measures of the same answers count as one, so that scores of texts find as much as without.
@@ -441,7 +441,7 @@ def _mean_with_interval_or_none(values: Sequence[float], level: float = LEVEL) -
     return mean_with_confidence_interval(values, level) if values else None
 
 
-def _test_text_measures(part: Compared, margins: Margins) -> list[_Tested]:
+def _test_text_measures(part: LaneDifferences, margins: Margins) -> list[_Tested]:
     lane, concurrency = part.lane_and_concurrency
 
     def measure_of_field(
@@ -481,7 +481,7 @@ def _as_untested_measure(tested: _Tested) -> _Tested:
     return _Tested(replace(tested.measure, margin=None))
 
 
-def _fork_measure(forks: ForkCount, floor: ForkCount | None) -> _Tested:
+def _test_fork_rate(forks: ForkCount, floor: ForkCount | None) -> _Tested:
     shown = QualityMeasure(
         name=FORKS,
         value=forks.per_1000,
@@ -564,7 +564,7 @@ def combine_verdicts(measures: Sequence[QualityMeasure]) -> str:
     return NOT_DECIDED if measures else NOT_MEASURED
 
 
-def _texts_that_show_damage(part: Compared) -> list[TextDifference]:
+def _texts_that_show_damage(part: LaneDifferences) -> list[TextDifference]:
     """Return the texts that B does not answer like a model that works. One text is enough: damage
     may begin with the second turn of a chat, or with a long context."""
     broken = []
@@ -603,7 +603,7 @@ def _worst_text(
     )
 
 
-def _forked_answer(
+def _earliest_forked_answer(
     a: Sequence[GreedyAnswer],
     b: Sequence[GreedyAnswer],
     noise_nats: float,

@@ -24,8 +24,8 @@ from workbench.model.tune import (
 from workbench.model.tune_standings import (
     START_ENTRY,
     Entry,
-    Standing,
-    expand_block_label,
+    RankedConfiguration,
+    block_label_for_people,
     format_entry_for_people,
     limit_broken_by_point,
     limit_broken_by_start,
@@ -132,7 +132,7 @@ def tune_blocks(sweep: Sweep, final: Experiment | None = None) -> list[Block]:
     blocks += final_experiment_blocks(sweep, final)
     blocks += [Heading("Race"), race_table(sweep)]
     decisions = tuple(
-        expand_block_label(note) for note in sweep.notes if not note.startswith(_WROTE)
+        block_label_for_people(note) for note in sweep.notes if not note.startswith(_WROTE)
     )
     if decisions:
         blocks += [Heading("Decisions"), Items(decisions)]
@@ -208,7 +208,7 @@ def _metric_value_text(metric: str, value: float | None) -> str:
     return "" if value is None else format_metric_value(metric, value)
 
 
-def _leading_entry(sweep: Sweep, found: Sequence[Standing]) -> Entry | None:
+def _leading_entry(sweep: Sweep, found: Sequence[RankedConfiguration]) -> Entry | None:
     """Return the configuration that leads the race now; None if the start preset does."""
     for one in found:
         if one.entry == START_ENTRY or one.newest_point.error:
@@ -221,7 +221,7 @@ def _leading_entry(sweep: Sweep, found: Sequence[Standing]) -> Entry | None:
     return None
 
 
-def _race_state_text(sweep: Sweep, standing: Standing, leader: Entry | None) -> str:
+def _race_state_text(sweep: Sweep, standing: RankedConfiguration, leader: Entry | None) -> str:
     point = standing.newest_point
     if standing.entry == START_ENTRY:
         broken = next(filter(None, map(limit_broken_by_point, standing.points)), "")
@@ -254,7 +254,7 @@ def _leader_state_text(sweep: Sweep) -> str:
     return "leads" if sweep.experiment_id is None else "in the final"
 
 
-def _standing_mark(standing: Standing, leader: Entry | None) -> str:
+def _standing_mark(standing: RankedConfiguration, leader: Entry | None) -> str:
     if standing.entry == START_ENTRY:
         return ""
     if standing.newest_point.state == PointState.MEASURING:

@@ -70,11 +70,11 @@ async def find_readiness_problem(
 
 
 async def check_readiness(
-    ask: AskPath, engine: Engine, *, first_timeout_s: float, nonsense_expected: str = ""
+    ask: AskPath, engine: Engine, *, first_timeout_s: float, why_nonsense_is_expected: str = ""
 ) -> ReadinessResult:
     """Request the server's health, its list of models and answers to a few prompts, in this order,
     until a request fails. Return the outcome. `first_timeout_s` is the time limit for the first
-    answer, and `nonsense_expected` says why its text need not be language. Never raises, whatever
+    answer, and `why_nonsense_is_expected` says why its text need not be language. Never raises, whatever
     the server answers."""
     if (reason := await find_readiness_problem(make_getter(ask), engine.health_path)) is not None:
         return ReadinessResult(reason=reason)
@@ -98,7 +98,7 @@ async def check_readiness(
         model,
         first_timeout_s=first_timeout_s,
         too_long_pattern=engine.too_long_answer,
-        nonsense_expected=nonsense_expected,
+        why_nonsense_is_expected=why_nonsense_is_expected,
     )
     return ReadinessResult(health=True, model=model, text=probed.text, reason=probed.reason)
 

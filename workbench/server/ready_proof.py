@@ -65,7 +65,7 @@ async def _ask_for_text(run: WatchedRun) -> readiness.ReadinessResult:
         (await run.connection()).ask,
         run.engine,
         first_timeout_s=FIRST_TIMEOUT_S,
-        nonsense_expected=why_weights_may_lack_language(run.record.plan),
+        why_nonsense_is_expected=why_weights_may_lack_language(run.record.plan),
     )
     run.unanswered = answer.reason
     return answer

@@ -71,12 +71,12 @@ async def probe_text(
     *,
     first_timeout_s: float,
     too_long_pattern: re.Pattern[str],
-    nonsense_expected: str = "",
+    why_nonsense_is_expected: str = "",
 ) -> Probe:
     """Ask the server for text, or for vectors if it generates none, and judge the answers.
     `first_timeout_s` is the time limit of the first answer, and `too_long_pattern` matches the
     server's refusal of a request that is longer than its context. Never raises, whatever the server
-    answers. `nonsense_expected` says why the text need not be language, "" if it must be. A chat
+    answers. `why_nonsense_is_expected` says why the text need not be language, "" if it must be. A chat
     completion is tried first, then a plain completion, which needs no chat template, then an
     embedding."""
     reasons = []
@@ -85,7 +85,7 @@ async def probe_text(
         reply, first = await asker.send_first_prompt(first_timeout_s)
         if first is not None:
             await asker.send_other_prompts(first)
-            return Probe(asker.assess_answers(nonsense_expected))
+            return Probe(asker.assess_answers(why_nonsense_is_expected))
         if asker.was_request_too_long(reply):
             return Probe(
                 ServedText(endpoint, 0, unjudged=_TOO_LONG_REASON.format(_why_no_answer(reply)))
@@ -230,9 +230,9 @@ class _Asker:
         body = answer_probe.request_body(ask, self._model, self._endpoint)
         return {**body, "max_tokens": self._tokens}
 
-    def assess_answers(self, nonsense_expected: str) -> ServedText:
+    def assess_answers(self, why_nonsense_is_expected: str) -> ServedText:
         """Return what the answers say about the server."""
-        found = [*self._failure_findings(), *self._assess_text(nonsense_expected)]
+        found = [*self._failure_findings(), *self._assess_text(why_nonsense_is_expected)]
         problem = next((one for one in found if one.is_error), None)
         notes = (one.text for one in found if not one.is_error)
         text = ServedText(
@@ -247,7 +247,7 @@ class _Asker:
         excerpt = problem.evidence or text.excerpt
         return replace(text, excerpt=excerpt, problem=problem.text, code=problem.code)
 
-    def _assess_text(self, nonsense_expected: str) -> Sequence[Finding]:
+    def _assess_text(self, why_nonsense_is_expected: str) -> Sequence[Finding]:
         vectors = [one for one in self._answers if isinstance(one, Vector)]
         if vectors:
             return _vector_findings(vectors)
@@ -255,7 +255,7 @@ class _Asker:
             self._received_answers,
             model=self._model,
             asks_sent_at_once=PROMPTS_TOGETHER,
-            nonsense_expected=nonsense_expected,
+            why_nonsense_is_expected=why_nonsense_is_expected,
         )
 
     def _failure_findings(self) -> Iterator[Finding]:

@@ -302,7 +302,7 @@ def speed_ceiling_of_plan(
     empty."""
     if plan is None or plan.model_facts is None or not gpus:
         return None
-    tp, pp, dp = map(plan.parallel_size, PARALLEL_SIZES)
+    tp, pp, dp = map(plan.parallel_size_of_flag, PARALLEL_SIZES)
     return compute_speed_limits(
         plan.model_facts,
         gpus,

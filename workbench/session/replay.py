@@ -160,7 +160,7 @@ class Replay(Session):
         for item in self._items_until(until_s):
             if isinstance(item, Cell):
                 cell = item
-                self.timeline.history.add_all(
+                self.timeline.history.add_reading_to_seconds(
                     cell.values, range(cell.unix_s, cell.unix_s + self._header.step_s)
                 )
             elif isinstance(item, Infos):

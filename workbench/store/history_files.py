@@ -368,7 +368,7 @@ def _load_file(kept: LoadedHistory, path: Path, host: str, now: float, writer: _
             writer.last_s = max(writer.last_s, item.unix_s)
             if isinstance(item, recording.Cell):
                 for key, value in item.values.items():
-                    kept.history.load(key, item.unix_s, value, header.step_s)
+                    kept.history.add_stored_mean(key, item.unix_s, value, header.step_s)
             elif isinstance(item, Event):
                 kept.history.add_event_if_new(item)
                 if item.text.startswith(OWN_BENCHMARK):

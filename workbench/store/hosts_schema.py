@@ -95,7 +95,7 @@ def _check_ssh(value: Any, path: Path, problems: list[Problem]) -> Any:
     if not isinstance(value, str):
         return check_any_text(value, path, problems)
     try:
-        return ssh_names.check_host_name(value)
+        return ssh_names.require_host_name(value)
     except InputError:
         expected = (
             "an alias of your ssh configuration, HOST, USER@HOST or another host of this "

@@ -181,7 +181,7 @@ def _speed_limit_text(preset: Preset) -> str:
     names = preset.hardware.gpu_names[:1] * preset.hardware.count
     values = {name: v.default or v.example or "" for name, v in preset.variables.items()}
     plan = plan_from_preset(preset, values)
-    tp, pp, dp = map(plan.parallel_size, PARALLEL_SIZES)
+    tp, pp, dp = map(plan.parallel_size_of_flag, PARALLEL_SIZES)
     limit = compute_speed_limits(plan.model_facts, names, tp=tp, pp=pp, dp=dp)
     if not names or limit.tok_s_per_stream is None:
         return ""

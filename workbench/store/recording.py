@@ -208,7 +208,7 @@ def format_history(
     count = math.ceil((last_s - first_s) / step_s) + 1
     writer = CellWriter(step_s)
     columns = {
-        key: [history.cells(key, last_s, step_s, count) for history in histories]
+        key: [history.cell_means(key, last_s, step_s, count) for history in histories]
         for key in dict.fromkeys(chain.from_iterable(histories))
     }
     begin_s = last_s // step_s * step_s - (count - 1) * step_s

@@ -33,7 +33,7 @@ from workbench.model.sweep import (
     SweepKind,
     SweepPoint,
     SweepSpec,
-    sweep_kind_of_gpu_setting,
+    make_gpu_setting_sweep_kind,
 )
 from workbench.model.tune import TuneSpec
 from workbench.session.hosts.names import host_options_for_command
@@ -122,7 +122,7 @@ def stopped(kind: SweepKind, host: str) -> Sweep:
 
 
 @pytest.mark.parametrize(
-    "kind", [FLAGS, CONCURRENCY, USERS, RATES, sweep_kind_of_gpu_setting("power_limit_w")]
+    "kind", [FLAGS, CONCURRENCY, USERS, RATES, make_gpu_setting_sweep_kind("power_limit_w")]
 )
 def test_the_commands_that_a_shown_sweep_proposes_run_as_printed(
     kind: SweepKind, capsys: pytest.CaptureFixture[str]

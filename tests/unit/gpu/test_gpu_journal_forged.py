@@ -138,7 +138,7 @@ def test_whatever_it_holds_commands_are_of_one_form(changes: dict[str, Any]) -> 
     made = entry(**changes)
     if setting_commands.describe_invalid_part_of_entry(made) is None:
         for value in (made["before"], made["now"]):
-            for step in setting_commands.setting_steps(
+            for step in setting_commands.commands_to_set_value(
                 made["gpu_uuid"],
                 made["setting"],
                 setting_commands.value_to_restore(value),

@@ -63,7 +63,7 @@ def test_it_needs_nothing_but_an_old_python(module: ModuleType) -> None:
     ],
 )
 def test_the_command_by_hand(setting: str, before: object, typed: str) -> None:
-    assert setting_commands.manual_command("GPU-a", setting, before) == typed
+    assert setting_commands.shell_command_to_set("GPU-a", setting, before) == typed
 
 
 def test_by_hand_the_cores_that_differed_differ_again(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_by_hand_the_cores_that_differed_differ_again(tmp_path: Path) -> None:
     for cpu in range(3):
         (tmp_path / f"a b/devices/system/cpu/cpu{cpu}/cpufreq").mkdir(parents=True)
     for before in ("performance=0,2 powersave=1", "schedutil"):
-        line = setting_commands.manual_command(
+        line = setting_commands.shell_command_to_set(
             "host", "governor", before, str(tmp_path / "a b")
         ).replace("sudo ", "")
         subprocess.run(["sh", "-c", line], check=True, stdout=subprocess.DEVNULL, timeout=30)
@@ -84,7 +84,7 @@ def test_by_hand_the_cores_that_differed_differ_again(tmp_path: Path) -> None:
 def test_governors_as_a_value_and_back(by_core: dict[int, str]) -> None:
     value = core_values.format_core_values(by_core)
     assert value is not None and setting_commands.value_equals("governor", value, value)
-    made = setting_commands.setting_steps(
+    made = setting_commands.commands_to_set_value(
         "host", "governor", value, cores=dict.fromkeys(by_core, 0)
     )
     written = {}
@@ -198,23 +198,27 @@ def test_the_order_of_giving_back() -> None:
 def test_settings_that_a_restart_took_away() -> None:
     entry = {"boot_id": "b1", "energy_j": 500.0}
     assert (
-        setting_commands.why_setting_was_lost(entry, "b1", 600.0) is None
-        and setting_commands.why_setting_was_lost(entry, "b1") is None
+        setting_commands.why_setting_has_no_effect(entry, "b1", 600.0) is None
+        and setting_commands.why_setting_has_no_effect(entry, "b1") is None
     )
-    assert setting_commands.why_setting_was_lost(entry, "b2", 600.0) == "the host was restarted"
-    assert setting_commands.why_setting_was_lost(entry, "b1", 3.0) == "the driver was reloaded"
     assert (
-        setting_commands.why_setting_was_lost({"boot_id": "b1", "energy_j": None}, "b1", 3.0)
+        setting_commands.why_setting_has_no_effect(entry, "b2", 600.0) == "the host was restarted"
+    )
+    assert setting_commands.why_setting_has_no_effect(entry, "b1", 3.0) == "the driver was reloaded"
+    assert (
+        setting_commands.why_setting_has_no_effect({"boot_id": "b1", "energy_j": None}, "b1", 3.0)
         is None
     )
 
 
 def test_words_for_a_shell_stay_words() -> None:
     assert (
-        shlex.split(setting_commands.manual_command("GPU-a; rm -rf /", "persistence", True))[3]
+        shlex.split(setting_commands.shell_command_to_set("GPU-a; rm -rf /", "persistence", True))[
+            3
+        ]
         == "GPU-a; rm -rf /"
     )
-    assert shlex.split(setting_commands.manual_command("host", "governor", "a;b"))[1] == "a;b"
+    assert shlex.split(setting_commands.shell_command_to_set("host", "governor", "a;b"))[1] == "a;b"
 
 
 C_STATES = st.sampled_from(["on", "off", "off:0", "off:1-2", "off:0,2-3"])
@@ -238,7 +242,7 @@ def test_c_states_as_a_value_and_back(by_core: dict[int, tuple[str, int]]) -> No
     value = core_values.format_core_values({cpu: states or "" for cpu, states in read.items()})
     assert value is not None and setting_commands.SETTINGS["c_states"].is_valid(value)
     written: dict[str, str] = {}
-    for step in setting_commands.setting_steps(
+    for step in setting_commands.commands_to_set_value(
         "host", "c_states", value, cores={cpu: len(held[cpu]) for cpu in held}
     ):
         assert step.argv[0] == "tee" and step.stdin is not None and step.value == value
@@ -293,9 +297,9 @@ def test_c_states_by_hand(tmp_path: Path) -> None:
         ("off:1-2", "011011"),
         ("off:0=1 on=0", "000100"),
     ):
-        line = setting_commands.manual_command("host", "c_states", before, str(tmp_path)).replace(
-            "sudo ", ""
-        )
+        line = setting_commands.shell_command_to_set(
+            "host", "c_states", before, str(tmp_path)
+        ).replace("sudo ", "")
         for file in files:
             file.write_text("x\n")
         subprocess.run(["sh", "-c", line], check=True, stdout=subprocess.DEVNULL, timeout=30)

@@ -238,10 +238,10 @@ def test_the_file_that_is_proposed_is_the_file_that_helps(sudo: Sudo) -> None:
     values += [(lock, value) for lock in setting_commands.LOCKS for value in (*locks, "default")]
     values += [("memory_clocks", "405,14001"), ("memory_clocks", "13365,13365")]
     for name, value in values:
-        (step,) = setting_commands.setting_steps("GPU-a", name, value)
+        (step,) = setting_commands.commands_to_set_value("GPU-a", name, value)
         assert after.missing_right_for(after.argv_with_prefix(step.argv)) is None, (name, value)
     for name, value in (("governor", "performance"), ("c_states", "off"), ("c_states", "on")):
-        (step,) = setting_commands.setting_steps(
+        (step,) = setting_commands.commands_to_set_value(
             "host", name, value, cores=cores, tee="/usr/bin/tee"
         )
         assert sudo_permission_for(after.rules, step.argv) == "free"

@@ -72,21 +72,26 @@ def test_an_energy_counter_below_half_shows_a_reload(
     energy_j: float | None, why: str | None
 ) -> None:
     entry = {"boot_id": "b", "energy_j": 1000.0}
-    assert setting_commands.why_setting_was_lost(entry, "b", energy_j) == why
-    assert setting_commands.why_setting_was_lost(entry, "c", energy_j) == "the host was restarted"
+    assert setting_commands.why_setting_has_no_effect(entry, "b", energy_j) == why
+    assert (
+        setting_commands.why_setting_has_no_effect(entry, "c", energy_j) == "the host was restarted"
+    )
     # the number of the driver's load decides where it is known
     assert (
-        setting_commands.why_setting_was_lost({**entry, "driver_start": "7"}, "b", energy_j, "7")
+        setting_commands.why_setting_has_no_effect(
+            {**entry, "driver_start": "7"}, "b", energy_j, "7"
+        )
         is None
     )
     assert (
-        setting_commands.why_setting_was_lost({**entry, "driver_start": "7"}, "b", 1000.0, "9")
+        setting_commands.why_setting_has_no_effect({**entry, "driver_start": "7"}, "b", 1000.0, "9")
         == RELOADED
     )
     # an older Workbench did not note it, or it cannot be read now
-    assert setting_commands.why_setting_was_lost(entry, "b", energy_j, "7") == why
+    assert setting_commands.why_setting_has_no_effect(entry, "b", energy_j, "7") == why
     assert (
-        setting_commands.why_setting_was_lost({**entry, "driver_start": "7"}, "b", energy_j) == why
+        setting_commands.why_setting_has_no_effect({**entry, "driver_start": "7"}, "b", energy_j)
+        == why
     )
 
 

@@ -78,7 +78,7 @@ def test_both_tables_agree_about_a_setting(setting: Setting) -> None:
         assert setting_commands.value_to_restore(value) == (DEFAULT if value == UNKNOWN else value)
         if value != UNKNOWN:
             steps = [
-                setting_commands.setting_steps("GPU-a", setting.key, v, cores={0: 2})
+                setting_commands.commands_to_set_value("GPU-a", setting.key, v, cores={0: 2})
                 for v in (kept, value)
             ]
             assert [s.argv for s in steps[0]] == [s.argv for s in steps[1]] and steps[0][0].argv

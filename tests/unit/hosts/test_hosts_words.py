@@ -62,13 +62,13 @@ def test_names_that_no_shell_variable_can_have_are_rejected(env: dict[str, str])
     "name", ["box", "box.example.org", "me@box", "10.0.0.1", "fe80::1%eth0", "gpu_1", "a.b@c-d"]
 )
 def test_host_names(name: str) -> None:
-    assert ssh_names.check_host_name(name) == name
+    assert ssh_names.require_host_name(name) == name
 
 
 @given(st.text(max_size=30))
 def test_a_host_name_is_never_an_option_nor_shell_text(text: str) -> None:
     try:
-        assert ssh_names.check_host_name(text) == text
+        assert ssh_names.require_host_name(text) == text
     except InputError:
         return
     assert not text.startswith("-")

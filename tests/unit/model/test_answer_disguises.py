@@ -27,7 +27,7 @@ from workbench.model.answer_text import (
     features_of_answers,
     text_features,
 )
-from workbench.model.answer_verdict import Asked, findings_about_load
+from workbench.model.answer_verdict import AskedLoad, findings_about_load
 from workbench.model.findings import Level
 
 ASKS = (
@@ -124,7 +124,9 @@ def test_garbage_that_is_close_to_language_is_found(kind: str) -> None:
     assert (one.code, one.level) == (DEGENERATE, Level.ERROR)
     assert why in one.text
     assert not [
-        f for f in assess_probe(probed(made), nonsense_expected="x") if f.level is Level.ERROR
+        f
+        for f in assess_probe(probed(made), why_nonsense_is_expected="x")
+        if f.level is Level.ERROR
     ]
 
 
@@ -207,21 +209,24 @@ def test_a_tokenizer_that_makes_a_token_of_each_byte_counts_rightly() -> None:
     assert not [one for one in assess_probe(answers) if one.level is Level.ERROR]
     load = features_of_answers([one.answer for one in answers])
     assert load.characters_per_token is not None and load.characters_per_token < 0.4
-    assert findings_about_load(load, Asked("m", ends=True), summarize_probe(answers)) == ()
+    assert findings_about_load(load, AskedLoad("m", ends=True), summarize_probe(answers)) == ()
 
 
 def test_the_usage_of_a_load_without_language_is_not_judged() -> None:
     load = SetFeatures(32, 32, characters_per_token=0.1)
-    (one,) = findings_about_load(load, Asked("m"))
+    (one,) = findings_about_load(load, AskedLoad("m"))
     assert one.level is Level.WARN
-    assert findings_about_load(load, Asked("m"), nonsense_expected="its weights are random") == ()
+    assert (
+        findings_about_load(load, AskedLoad("m"), why_nonsense_is_expected="its weights are random")
+        == ()
+    )
 
 
 def test_marks_in_a_part_of_the_load_are_invalid_if_the_probe_has_some_too() -> None:
     load = SetFeatures(answers=32, looked_at=32, repeated="!", repeated_answers=10)
     for broken, level in ((0, Level.WARN), (1, Level.ERROR)):
         probe = ProbeOutcome({"together": PlaceOutcome(16, broken, 16)})
-        (one,) = findings_about_load(load, Asked("m"), probe)
+        (one,) = findings_about_load(load, AskedLoad("m"), probe)
         assert (one.code, one.level) == (DEGENERATE, level), broken
 
 
@@ -229,7 +234,7 @@ def test_marks_in_a_twelfth_of_the_load_are_invalid_if_the_probe_has_some_too() 
     load = SetFeatures(answers=64, looked_at=64, repeated="!", repeated_answers=6)
     for broken, levels in ((0, []), (1, [Level.ERROR])):
         probe = ProbeOutcome({"together": PlaceOutcome(16, broken, 15)})
-        found = findings_about_load(load, Asked("m"), probe)
+        found = findings_about_load(load, AskedLoad("m"), probe)
         assert [one.level for one in found] == levels, broken
 
 
@@ -240,12 +245,14 @@ def test_a_word_in_a_part_of_the_load_is_invalid_if_two_answers_of_the_probe_are
         probe = ProbeOutcome(
             {"together": PlaceOutcome(8, broken, 6), "long": PlaceOutcome(4, 0, 4)}
         )
-        found = findings_about_load(load, Asked("m"), probe)
+        found = findings_about_load(load, AskedLoad("m"), probe)
         assert [one.level for one in found] == levels, broken
 
 
 @pytest.mark.parametrize(("salad", "level"), [(7, None), (8, Level.WARN), (16, Level.ERROR)])
 def test_a_quarter_of_mixed_scripts_in_a_load_is_marked(salad: int, level: Level | None) -> None:
     load = SetFeatures(answers=32, looked_at=32, salad=salad)
-    found = findings_about_load(load, Asked("m"), ProbeOutcome({"alone": PlaceOutcome(3, 0, 3)}))
+    found = findings_about_load(
+        load, AskedLoad("m"), ProbeOutcome({"alone": PlaceOutcome(3, 0, 3)})
+    )
     assert [one.level for one in found] == ([] if level is None else [level])

@@ -173,7 +173,7 @@ def test_a_server_that_answers_garbage_is_found(kind: str) -> None:
 
 def test_garbage_of_a_model_without_sense_is_a_note() -> None:
     probed = [_probed(ask, "!" * 60) for ask in _asks()]
-    (found,) = assess_probe(probed, nonsense_expected="its weights are random")
+    (found,) = assess_probe(probed, why_nonsense_is_expected="its weights are random")
     assert found.level is Level.INFO and "because its weights are random" in found.text
 
 

@@ -34,7 +34,7 @@ from workbench.model.answer_text import (
     features_of_answers,
     text_features,
 )
-from workbench.model.answer_verdict import CHANGED, Asked, Earlier, findings_about_load
+from workbench.model.answer_verdict import CHANGED, AskedLoad, EarlierResult, findings_about_load
 from workbench.model.answer_words import why_words_are_unordered, why_words_are_unrelated
 from workbench.model.findings import Finding, Level
 
@@ -78,7 +78,7 @@ def test_words_of_which_none_occurs_twice_are_no_language(words: int) -> None:
 
 def test_a_random_model_may_write_unrelated_words() -> None:
     answers = [said(ask, random_words(n, 40)) for n, ask in enumerate(ASKS)]
-    assert not found(answers, nonsense_expected="its weights are random")
+    assert not found(answers, why_nonsense_is_expected="its weights are random")
 
 
 @pytest.mark.parametrize("kind", SENTENCES)
@@ -168,7 +168,9 @@ def test_answers_without_words_are_broken(broken: str, why: str) -> None:
 def test_blank_answers_have_no_text() -> None:
     blank = [said(ask, "\n\n ") for ask in ASKS]
     assert found(blank)[EMPTY].level is Level.ERROR
-    assert found(blank, nonsense_expected="its weights are random")[EMPTY].level is Level.INFO
+    assert (
+        found(blank, why_nonsense_is_expected="its weights are random")[EMPTY].level is Level.INFO
+    )
 
 
 def test_broken_answers_that_are_spread_over_all_places_are_found() -> None:
@@ -190,8 +192,10 @@ def test_a_language_without_spaces_needs_none() -> None:
 # -- the load --------------------------------------------------------------------------------------
 
 
-def load_found(load: SetFeatures, earlier: Earlier | None = None, **asked: object) -> list[Finding]:
-    return list(findings_about_load(load, Asked("m", **asked), earlier=earlier))  # type: ignore[arg-type]
+def load_found(
+    load: SetFeatures, earlier: EarlierResult | None = None, **asked: object
+) -> list[Finding]:
+    return list(findings_about_load(load, AskedLoad("m", **asked), earlier=earlier))  # type: ignore[arg-type]
 
 
 def test_marks_from_the_first_character_on_are_no_loop_of_a_healthy_model() -> None:
@@ -212,11 +216,11 @@ def test_a_load_of_mixed_scripts_is_garbage_unless_the_prompts_are_the_user_s() 
 def test_a_load_that_begins_to_loop_is_marked() -> None:
     before = SetFeatures(32, 32, looping=2)
     now = replace(before, looping=30)
-    (one,) = load_found(now, Earlier(7, before, same_lengths=True))
+    (one,) = load_found(now, EarlierResult(7, before, same_lengths=True))
     assert (one.code, one.level) == (CHANGED, Level.WARN)
     assert "30 of 32 answers repeat a phrase, and 2 of 32 in result 7" in one.text
-    assert load_found(now, Earlier(7, before)) == []  # longer answers loop more
-    assert load_found(before, Earlier(7, now, same_lengths=True)) == []
+    assert load_found(now, EarlierResult(7, before)) == []  # longer answers loop more
+    assert load_found(before, EarlierResult(7, now, same_lengths=True)) == []
 
 
 def collapsing(tail: str, count: int = 60) -> SetFeatures:
@@ -246,7 +250,7 @@ def test_answers_that_collapse_after_the_length_of_the_probe_are_marked(
     assert [one.level for one in found] == ([] if level is None else [level])
     assert all("16 of 16 answers end in" in one.text for one in found)
     sound = collapsing("", 0)
-    changed = load_found(load, Earlier(7, sound, same_lengths=True), **asked)
+    changed = load_found(load, EarlierResult(7, sound, same_lengths=True), **asked)
     expected = [] if level is None else [CHANGED] if level is Level.INFO else [DEGENERATE]
     assert [one.code for one in changed if one.level is Level.WARN] == expected
 
@@ -356,7 +360,7 @@ SOUND = ProbeOutcome({"alone": PlaceOutcome(3, 0, 3), "together": PlaceOutcome(8
 
 
 def level_of(load: SetFeatures, probe: ProbeOutcome | None = SOUND, **asked: object) -> list[str]:
-    made = Asked("m", **asked)  # type: ignore[arg-type]
+    made = AskedLoad("m", **asked)  # type: ignore[arg-type]
     return [str(one.level) for one in findings_about_load(load, made, probe)]
 
 
@@ -401,20 +405,20 @@ def test_a_paragraph_that_repeats_is_found_beside_the_same_load() -> None:
         [Answer((one.text[:700] * 3)[:2048], prompt=one.prompt) for one in prose]
     )
     assert broken.looping == 0
-    (one,) = load_found(broken, Earlier(7, before, same_lengths=True))
+    (one,) = load_found(broken, EarlierResult(7, before, same_lengths=True))
     assert (one.code, one.level) == (CHANGED, Level.WARN) and "compress to" in one.text
-    assert load_found(before, Earlier(7, before, same_lengths=True)) == []
+    assert load_found(before, EarlierResult(7, before, same_lengths=True)) == []
 
 
 def test_usage_of_a_load_is_compared_with_the_same_load() -> None:
     before = SetFeatures(64, 64, characters_per_token=4.6)
     now = replace(before, characters_per_token=4.0)
-    (one,) = load_found(now, Earlier(7, before, same_lengths=True))
+    (one,) = load_found(now, EarlierResult(7, before, same_lengths=True))
     assert (one.code, one.level) == (USAGE, Level.WARN)
-    assert load_found(now, Earlier(7, before)) == []
-    assert load_found(replace(now, looping=20), Earlier(7, before, same_lengths=True)) == []
+    assert load_found(now, EarlierResult(7, before)) == []
+    assert load_found(replace(now, looping=20), EarlierResult(7, before, same_lengths=True)) == []
     few = replace(now, looked_at=8)
-    assert load_found(few, Earlier(7, before, same_lengths=True)) == []
+    assert load_found(few, EarlierResult(7, before, same_lengths=True)) == []
 
 
 def test_hidden_reasoning_makes_no_load_invalid() -> None:

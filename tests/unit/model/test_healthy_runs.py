@@ -11,13 +11,13 @@ from support.healthy_texts import SENTENCES, HealthyRun, babble, text
 
 from workbench.model.answer_probe import NOT_FOLLOWED, assess_probe, summarize_probe
 from workbench.model.answer_text import features_of_answers, text_features
-from workbench.model.answer_verdict import Asked, findings_about_load
+from workbench.model.answer_verdict import AskedLoad, findings_about_load
 from workbench.model.findings import Finding, Level
 
 
 def found(run: HealthyRun, *, short: bool = False) -> list[Finding]:
     probed, answers = run.probed(), run.short_load() if short else run.load()
-    asked = Asked("m", prompt_tokens=150.0, ends=short or not run.ignore_eos)
+    asked = AskedLoad("m", prompt_tokens=150.0, ends=short or not run.ignore_eos)
     probe = summarize_probe(probed)
     return [
         *assess_probe(probed, model="m", asks_sent_at_once=16, long_tokens=run.long_tokens),
@@ -53,7 +53,7 @@ def test_short_answers_of_natural_length_are_no_fault(seeds: range) -> None:
 def test_answers_that_end_at_once_are_marked_beside_a_sound_probe_only() -> None:
     run = HealthyRun(1)
     ended = [replace(answer, text="", output_tokens=1) for answer in run.short_load()]
-    asked = Asked("m", ends=True)
+    asked = AskedLoad("m", ends=True)
     (marked,) = findings_about_load(
         features_of_answers(ended), asked, summarize_probe(run.probed())
     )

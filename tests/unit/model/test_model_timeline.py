@@ -29,7 +29,7 @@ def test_a_cell_is_the_mean_of_its_seconds_and_a_gap_is_none() -> None:
     for second, value in enumerate((1.0, 3.0, None, None, 5.0, 5.0)):
         if value is not None:
             series.add(T0 + second + 0.4, value)
-    assert series.cells(T0 + 5, 2, 4) == [None, 2.0, None, 5.0]
+    assert series.cell_means(T0 + 5, 2, 4) == [None, 2.0, None, 5.0]
     assert series.value_at(T0 + 1.9) == 3.0 and series.value_at(T0 + 2) is None
 
 
@@ -37,7 +37,7 @@ def test_the_past_beyond_an_hour_is_kept_by_ten_seconds() -> None:
     series = Series()
     for second in range(3 * FINE_S):
         series.add(T0 + second, float(second // FINE_S))
-    assert series.cells(T0 + 3 * FINE_S - 1, FINE_S // 2, 6) == [0, 0, 1, 1, 2, 2]
+    assert series.cell_means(T0 + 3 * FINE_S - 1, FINE_S // 2, 6) == [0, 0, 1, 1, 2, 2]
     assert series.value_at(T0 + 5) == 0.0
 
 
@@ -54,7 +54,7 @@ def test_a_drawn_cell_never_changes_when_later_values_arrive(
     for second, value in values:
         end = (T0 + second) // cell_s * cell_s - 1  # the end of the last complete cell
         if T0 + second - end < FINE_S - 2 * cell_s:
-            for back, cell in enumerate(reversed(series.cells(end, cell_s, 3))):
+            for back, cell in enumerate(reversed(series.cell_means(end, cell_s, 3))):
                 assert drawn.setdefault(end // cell_s - back, cell) == cell
         series.add(T0 + second, value)
 
@@ -98,7 +98,7 @@ def test_cells_are_the_means_of_what_was_added_in_any_order(
         series.add(T0 + second, value)
     newest = max((second for second, _ in values), default=0)
     end = T0 + max(end, newest)
-    cells = series.cells(end, cell_s, 50)
+    cells = series.cell_means(end, cell_s, 50)
     begin = (end // cell_s + 1) * cell_s - 50 * cell_s
     if cell_s < 10 and begin > T0 + newest - FINE_S:  # of the ring of seconds
         for index, cell in enumerate(cells):
@@ -155,5 +155,5 @@ def test_drawing_hours_reads_no_more_slots_than_drawing_minutes(cell_s: int, slo
     for ring in series._rings:
         ring.sums, ring.counts = (Counted(a.typecode, a) for a in (ring.sums, ring.counts))
     Counted.read = 0
-    assert series.cells(T0 + 8 * 3600 - 1, cell_s, 120) == [1.0] * 120
+    assert series.cell_means(T0 + 8 * 3600 - 1, cell_s, 120) == [1.0] * 120
     assert Counted.read == 2 * slots * 120, "a sum and a count for each slot"

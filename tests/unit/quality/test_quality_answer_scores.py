@@ -21,7 +21,7 @@ from workbench.model.quality import (
     ScoredPosition,
 )
 from workbench.quality.instrument import FORCED_POSITIONS, MOST_TOKENS, AnswersScored, Instrument
-from workbench.quality.lanes.base import Interface, Prompt, ScoreError
+from workbench.quality.lanes.base import Prompt, ScoreError, ScoringInterface
 from workbench.quality.statistics import p_value_of_sparse_differences
 from workbench.quality.texts import Text
 from workbench.quality.verdict import ScoredAnswers, compute_quality_result
@@ -30,7 +30,7 @@ TEXTS = [Text(f"t{number}", "prose", f"{number} " * 40) for number in range(3)]
 UNLIKELY = 7
 
 
-class Likes(Interface):
+class Likes(ScoringInterface):
     """A server that finds each token but one equally probable."""
 
     def __init__(self, *, prefill: bool, dies_after: int = 10_000) -> None:

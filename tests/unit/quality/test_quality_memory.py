@@ -12,13 +12,13 @@ from typing import ClassVar
 from workbench.model.quality import ScoredPosition
 from workbench.quality import texts
 from workbench.quality.instrument import Instrument
-from workbench.quality.lanes.base import Interface, Prompt
+from workbench.quality.lanes.base import Prompt, ScoringInterface
 
 MOST_REQUESTS = 20  # of 512 tokens each, whose memory may be in use at one time
 BYTES = 3  # of a token
 
 
-class Counting(Interface):
+class Counting(ScoringInterface):
     """A server that counts the tokens whose whole log probabilities it holds at one time."""
 
     prefill: ClassVar[bool] = True

@@ -16,9 +16,9 @@ from support import made_results as made
 from workbench.model.errors import InputError
 from workbench.model.quality import BROKEN, DIFFERS, NOT_DECIDED, NOT_MEASURED, SAME
 from workbench.quality.own_measure import (
-    Scores,
+    ItemScores,
     add_user_measure_to_result,
-    compare_own_scores,
+    compare_item_scores,
     mcnemar_p,
     newcombe_interval,
     read_item_scores,
@@ -75,8 +75,8 @@ def test_a_document_under_two_filters_counts_once(tmp_path: Path) -> None:
 def test_older_samples_without_a_list_of_metrics_are_read(tmp_path: Path) -> None:
     older = {"doc_id": 7, "target": 1, "acc": 0.0, "acc_norm": 1.0}
     written(tmp_path, "samples_arc.jsonl", older)
-    assert read_item_scores(tmp_path) == Scores("acc_norm", {"arc:7": 1.0})
-    assert read_item_scores(tmp_path, "acc") == Scores("acc", {"arc:7": 0.0})
+    assert read_item_scores(tmp_path) == ItemScores("acc_norm", {"arc:7": 1.0})
+    assert read_item_scores(tmp_path, "acc") == ItemScores("acc", {"arc:7": 0.0})
 
 
 def test_a_metric_of_the_whole_set_is_no_score_of_an_item(tmp_path: Path) -> None:
@@ -90,14 +90,14 @@ def test_a_metric_of_the_whole_set_is_no_score_of_an_item(tmp_path: Path) -> Non
 
 def test_the_rollouts_of_an_example_are_averaged(tmp_path: Path) -> None:
     written(tmp_path, "results.jsonl", VERIFIERS, {**VERIFIERS, "reward": 0.75})
-    assert read_item_scores(tmp_path) == Scores("reward", {"math:3": 0.5})
+    assert read_item_scores(tmp_path) == ItemScores("reward", {"math:3": 0.5})
 
 
 def test_results_of_older_verifiers_are_read(tmp_path: Path) -> None:
     """Of 30 files in the history of the project itself, 24 have "id" and no "example_id"."""
     older = {"id": 0, "prompt": [], "completion": [], "task": "default", "reward": 1.0}
     written(tmp_path, "results.jsonl", older, {**older, "reward": 0.0}, {**older, "id": 1})
-    assert read_item_scores(tmp_path) == Scores("reward", {"default:0": 0.5, "default:1": 1.0})
+    assert read_item_scores(tmp_path) == ItemScores("reward", {"default:0": 0.5, "default:1": 1.0})
 
 
 def test_own_lines_have_an_item_and_a_score(tmp_path: Path) -> None:
@@ -193,12 +193,12 @@ def test_newcombes_interval_is_that_of_his_paper() -> None:
     assert mirrored.low == pytest.approx(-0.3404, abs=5e-5)
 
 
-def scores(*values: float, field: str = "acc") -> Scores:
-    return Scores(field, {f"q{i}": value for i, value in enumerate(values)})
+def scores(*values: float, field: str = "acc") -> ItemScores:
+    return ItemScores(field, {f"q{i}": value for i, value in enumerate(values)})
 
 
 def test_right_and_wrong_are_paired_by_item() -> None:
-    own = compare_own_scores(scores(*[1] * 20, 0, 0, 0), scores(*[1] * 10, *[0] * 10, 1, 0))
+    own = compare_item_scores(scores(*[1] * 20, 0, 0, 0), scores(*[1] * 10, *[0] * 10, 1, 0))
     assert own.right_wrong and (own.lost, own.gained) == (10, 1)
     assert own.pairs == 22 and (own.only_a, own.only_b) == (1, 0)
     assert own.p == pytest.approx(2 * (1 + 11) / 2**11)
@@ -211,7 +211,7 @@ def test_other_scores_have_a_paired_t_test() -> None:
     """Student's sleep data (1908): t = 4.0621 with 9 degrees of freedom, p = 0.002833."""
     first = (0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0)
     second = (1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4)
-    own = compare_own_scores(scores(*first), scores(*second))
+    own = compare_item_scores(scores(*first), scores(*second))
     assert not own.right_wrong and own.verdict == DIFFERS
     assert own.p == pytest.approx(0.002833, abs=5e-7)
     assert own.difference.value == pytest.approx(1.58)
@@ -221,20 +221,20 @@ def test_other_scores_have_a_paired_t_test() -> None:
 
 @pytest.mark.parametrize(("items", "p"), [(1, 1.0), (2, 0.5), (6, 1 / 32)])
 def test_few_equal_differences_are_not_sure(items: int, p: float) -> None:
-    a = Scores("score", {str(n): 0.5 for n in range(items)})
-    b = Scores("score", {str(n): 0.7 for n in range(items)})
-    assert compare_own_scores(a, b).p == pytest.approx(p)
+    a = ItemScores("score", {str(n): 0.5 for n in range(items)})
+    b = ItemScores("score", {str(n): 0.7 for n in range(items)})
+    assert compare_item_scores(a, b).p == pytest.approx(p)
 
 
 def test_sets_that_cannot_be_paired_are_refused() -> None:
     with pytest.raises(InputError, match="no item of A is among those of B"):
-        compare_own_scores(scores(1, 0), Scores("acc", {"other": 1.0}))
+        compare_item_scores(scores(1, 0), ItemScores("acc", {"other": 1.0}))
     with pytest.raises(InputError, match="the scores of A are in the field 'acc'"):
-        compare_own_scores(scores(1), scores(1, field="acc_norm"))
+        compare_item_scores(scores(1), scores(1, field="acc_norm"))
 
 
-WORSE = compare_own_scores(scores(*[1] * 30), scores(*[1] * 20, *[0] * 10))
-EQUAL = compare_own_scores(scores(1, 0, 1), scores(1, 0, 1, 1))
+WORSE = compare_item_scores(scores(*[1] * 30), scores(*[1] * 20, *[0] * 10))
+EQUAL = compare_item_scores(scores(1, 0, 1), scores(1, 0, 1, 1))
 
 
 @pytest.mark.parametrize(

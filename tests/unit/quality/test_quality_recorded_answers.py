@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import pytest
 
 from workbench.quality.lanes import interface_class
-from workbench.quality.lanes.base import Interface, Prompt
+from workbench.quality.lanes.base import Prompt, ScoringInterface
 from workbench.server.small_requests import Reply, make_reply
 
 ANSWERS = Path(__file__).parents[2] / "fixtures" / "answers"
@@ -29,7 +29,7 @@ ROUNDING = 0.0078  # the step of bfloat16 between 1 and 2
 T = TypeVar("T")
 
 
-def on(name: str, measure: Callable[[Interface, Prompt], Awaitable[T]]) -> T:
+def on(name: str, measure: Callable[[ScoringInterface, Prompt], Awaitable[T]]) -> T:
     """Run `measure` on the answers of a server. A request that differs from the recorded one in
     anything but its random salt fails the test."""
     exchanges = json.loads((ANSWERS / RECORDED[name]).read_text("utf-8"))["exchanges"]
@@ -49,7 +49,7 @@ def on(name: str, measure: Callable[[Interface, Prompt], Awaitable[T]]) -> T:
 
 @pytest.mark.parametrize("name", ["prompt_logprobs", "generate"])
 def test_both_ways_to_score_a_token_agree(name: str) -> None:
-    async def measure(server: Interface, prompt: Prompt) -> None:
+    async def measure(server: ScoringInterface, prompt: Prompt) -> None:
         whole = await server.score_whole_prompt(prompt)
         assert tuple(one.token for one in whole) == prompt.ids[1:]
         assert all(len(one.top) == 20 for one in whole)
@@ -64,7 +64,7 @@ def test_both_ways_to_score_a_token_agree(name: str) -> None:
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_an_answer_has_a_score_and_its_best_tokens_for_each_token(name: str) -> None:
-    async def measure(server: Interface, prompt: Prompt) -> None:
+    async def measure(server: ScoringInterface, prompt: Prompt) -> None:
         written = await server.generate_answer(prompt, ANSWERED)
         assert len(written) == ANSWERED
         assert all(one.top[0] == (one.token, one.logprob) for one in written if one.top)
@@ -76,7 +76,7 @@ def test_an_answer_has_a_score_and_its_best_tokens_for_each_token(name: str) -> 
 def test_llama_server_scores_a_token_that_is_no_whole_character_among_its_best_ones() -> None:
     """It gives no probabilities at all if such a token is forced (é and 水 are several here)."""
 
-    async def measure(server: Interface, prompt: Prompt) -> None:
+    async def measure(server: ScoringInterface, prompt: Prompt) -> None:
         places = range(len(prompt.ids) - LAST, len(prompt.ids))
         scored = [await server.score_next(prompt, place) for place in places]
         assert tuple(one.token for one in scored if one) == prompt.ids[-LAST:]

@@ -45,7 +45,7 @@ def test_the_bound_is_never_above_the_divergence(
         moved = {token: share * math.exp(random.gauss(0, 0.2)) for token, share in p.items()}
         q = {token: share / sum(moved.values()) for token, share in moved.items()}
     token = random.randrange(tokens)
-    bound = statistics.kl_lower_bound(position(p, token, k), position(q, token, k), k)
+    bound = statistics.kl_lower_bound_nats(position(p, token, k), position(q, token, k), k)
     # the rest of 1 is not known more exactly than 1e-6
     assert 0.0 <= bound <= divergence(p, q) + 1e-4
 
@@ -53,7 +53,7 @@ def test_the_bound_is_never_above_the_divergence(
 def test_all_tokens_give_the_divergence_itself() -> None:
     random = Random(5)
     p, q = distribution(random, 12, 1.0), distribution(random, 12, 1.0)
-    bound = statistics.kl_lower_bound(position(p, 3, 12), position(q, 3, 12), 12)
+    bound = statistics.kl_lower_bound_nats(position(p, 3, 12), position(q, 3, 12), 12)
     assert bound == pytest.approx(divergence(p, q), abs=1e-4)
 
 
@@ -66,20 +66,20 @@ def test_twenty_tokens_keep_most_of_the_divergence_of_a_quantization() -> None:
         q = {token: share / sum(moved.values()) for token, share in moved.items()}
         token = random.choices(list(p), list(p.values()))[0]
         whole += divergence(p, q)
-        bound += statistics.kl_lower_bound(position(p, token, 20), position(q, token, 20), 20)
+        bound += statistics.kl_lower_bound_nats(position(p, token, 20), position(q, token, 20), 20)
     assert 0.7 < bound / whole < 1
 
 
 def test_two_sides_without_a_common_token_are_far_apart() -> None:
     a = ScoredPosition(1, math.log(0.99), ((1, math.log(0.99)), (2, math.log(0.005))))
     b = ScoredPosition(1, math.log(1e-6), ((3, math.log(0.99)), (4, math.log(0.005))))
-    assert statistics.kl_lower_bound(a, b, 2) > 10
+    assert statistics.kl_lower_bound_nats(a, b, 2) > 10
 
 
 def test_a_probability_of_zero_is_large_but_not_infinite() -> None:
     a = ScoredPosition(1, 0.0, ((1, 0.0),))
     b = ScoredPosition(1, -math.inf, ((2, 0.0),))
-    assert 50 < statistics.kl_lower_bound(a, b, 1) < 200
+    assert 50 < statistics.kl_lower_bound_nats(a, b, 1) < 200
 
 
 def test_a_token_that_was_not_named_counts_like_the_last_one() -> None:
@@ -156,7 +156,7 @@ def answer(*tokens: int, gaps: tuple[float | None, ...] = (), name: str = "one")
     ],
 )
 def test_first_fork(a: GreedyAnswer, b: GreedyAnswer, place: int | None, at_risk: int) -> None:
-    found = statistics.first_fork(a, b)
+    found = statistics.find_fork(a, b)
     assert (found.place, found.at_risk) == (place, at_risk)
 
 
@@ -213,12 +213,14 @@ def test_a_text_that_cannot_be_used_says_why(
 ) -> None:
     positions = tuple(ScoredPosition(1, value) for value in logprobs)
     text = ScoredText("one", "prose", positions, asked=asked)
-    assert words in statistics.scored_text_problem(text)
+    assert words in statistics.why_scored_text_is_unusable(text)
 
 
 def test_a_certain_token_and_an_impossible_one_can_be_used() -> None:
     positions = (ScoredPosition(1, 0.0), ScoredPosition(2, -math.inf))
-    assert statistics.scored_text_problem(ScoredText("one", "prose", positions, asked=2)) == ""
+    assert (
+        statistics.why_scored_text_is_unusable(ScoredText("one", "prose", positions, asked=2)) == ""
+    )
 
 
 def test_a_fork_from_a_server_whose_tokens_are_all_equally_probable_is_no_tie() -> None:

@@ -13,13 +13,17 @@ from support import made_results as made
 from workbench.model.errors import InputError
 from workbench.model.json_records import to_json
 from workbench.model.quality import QualityResult
-from workbench.quality.own_measure import Scores, add_user_measure_to_result, compare_own_scores
+from workbench.quality.own_measure import (
+    ItemScores,
+    add_user_measure_to_result,
+    compare_item_scores,
+)
 from workbench.report.formats.json_data import answers_json
 from workbench.report.imports import read_results
 
-A = Scores("acc", {"q1": 1.0, "q2": 1.0, "q3": 0.0})
-B = Scores("acc", {"q1": 0.0, "q2": 1.0, "q4": 1.0})
-COMPARED = add_user_measure_to_result(made.quality(), compare_own_scores(A, B))
+A = ItemScores("acc", {"q1": 1.0, "q2": 1.0, "q3": 0.0})
+B = ItemScores("acc", {"q1": 0.0, "q2": 1.0, "q4": 1.0})
+COMPARED = add_user_measure_to_result(made.quality(), compare_item_scores(A, B))
 
 
 def written(path: Path, compared: QualityResult, *place: str | int, value: Any = None) -> Path:

@@ -21,7 +21,7 @@ from workbench.hosts.local import LocalHost
 from workbench.model.errors import PlanError, ServerError
 from workbench.model.findings import Finding, Level
 from workbench.model.run_options import OPTIONS
-from workbench.model.server_run import ServerState, ServerStatus, launcher_text
+from workbench.model.server_run import ServerState, ServerStatus, launcher_and_state_text
 from workbench.server.launchers import MODULE_OF_LAUNCHER, launcher_of
 from workbench.server.launchers.launcher import (
     LaunchedServer,
@@ -109,7 +109,9 @@ def test_a_queued_server_waits_without_a_time_limit_and_is_not_asked(
         status = await supervisor.wait_ready(status.run_id, READY_S)
         assert status.state is ServerState.READY, status.reason
         assert status.pid == standin.pid(status.run_id)
-        text = launcher_text(status, status.ends_unix_s - 3600 if status.ends_unix_s else 0)
+        text = launcher_and_state_text(
+            status, status.ends_unix_s - 3600 if status.ends_unix_s else 0
+        )
         assert text == f"standin {status.run_id}, RUNNING, 1 h 0 min left"
 
     supervised(scenario)

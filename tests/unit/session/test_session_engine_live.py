@@ -44,7 +44,7 @@ class Watched:
         return view
 
     def cells(self, field: str, seconds: int = 30) -> list[float | None]:
-        return self.session.timeline.history.cells((ENGINE, field), time.time(), 1, seconds)
+        return self.session.timeline.history.cell_means((ENGINE, field), time.time(), 1, seconds)
 
     def total(self, field: str) -> float:
         return sum(value or 0.0 for value in self.cells(field, 60))
@@ -161,7 +161,7 @@ def test_a_frozen_server_leaves_a_gap_and_no_old_values() -> None:
         server.send_signal(signal.SIGCONT)
         await eventually(lambda: "generation_tok_s" in watch.view.values, what="the values")
         thawed_s = int(time.time())
-        cells = watch.session.timeline.history.cells(
+        cells = watch.session.timeline.history.cell_means(
             (ENGINE, "running"), thawed_s, 1, thawed_s - frozen_s
         )
         assert cells.count(None) >= 2

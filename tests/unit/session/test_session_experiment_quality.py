@@ -18,7 +18,7 @@ from workbench.model.errors import BenchError, HostError, InputError
 from workbench.model.experiment import WARM_UP, Arm, ExperimentRun, ExperimentSpec, RunState
 from workbench.model.quality import QualityResult, ScoredPosition
 from workbench.quality.instrument import Instrument, Progress
-from workbench.quality.lanes.base import Interface, Prompt, ScoreError
+from workbench.quality.lanes.base import Prompt, ScoreError, ScoringInterface
 from workbench.quality.texts import Text, TextSet
 from workbench.session.quality import beside_runs
 from workbench.session.quality.beside_runs import ExperimentQuality
@@ -32,7 +32,7 @@ SPEC = ExperimentSpec(Arm(), Arm(sets=("kv-cache-dtype=fp8", "api-key=sk-secret"
 TOKENS = 40
 
 
-class Flat(Interface):
+class Flat(ScoringInterface):
     """A server that prefers each token by `gap` nats to all others, which are equal."""
 
     prefill: ClassVar[bool] = True

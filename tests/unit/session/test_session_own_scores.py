@@ -13,7 +13,7 @@ from support.procs import alive, eventually
 
 from workbench.model.bench import BenchSpec
 from workbench.model.errors import BenchError, InputError, WorkbenchError
-from workbench.quality.own_measure import Scores
+from workbench.quality.own_measure import ItemScores
 from workbench.session.quality.own_scores import OwnMeasureCommand, run_score_command
 
 WRITE = (
@@ -30,7 +30,7 @@ HANGS = (
 )
 
 
-def run(*argv: str, key: str | None = None, minutes: float = 120.0) -> tuple[Scores, list[str]]:
+def run(*argv: str, key: str | None = None, minutes: float = 120.0) -> tuple[ItemScores, list[str]]:
     said: list[str] = []
     spec = BenchSpec("http://127.0.0.1:24100", "org/tiny", api_key_env="MY_KEY" if key else None)
     load: Any = SimpleNamespace(spec=spec, env={"MY_KEY": key} if key else {})

@@ -35,7 +35,7 @@ from workbench.model.answer_probe import (
     make_short_asks,
 )
 from workbench.model.answer_text import answer_text_rows
-from workbench.model.answer_verdict import Earlier
+from workbench.model.answer_verdict import EarlierResult
 from workbench.model.bench import BenchSpec, BenchSummary
 from workbench.model.json_records import from_json, to_json
 from workbench.model.plan import LaunchPlan, ModelFacts
@@ -226,6 +226,6 @@ def test_usage_is_compared_with_an_earlier_result() -> None:
     before = run("good")
     assert before.text is not None
     load = replace(before.text.load, characters_per_token=2.0)
-    summary = run("good", earlier=Earlier(7, load))
+    summary = run("good", earlier=EarlierResult(7, load))
     (found,) = findings(summary, "warn").values()
     assert re.search(r"5\.[56] characters per token, and 2\.0 in result 7", found)

@@ -66,7 +66,7 @@ def test_tokens_per_second_follow_the_clock_of_the_client() -> None:
     for number in range(20):  # 200 tokens in each 0.2 s, all read at once
         progress = BenchProgress(0, 0, 9, 4, 200 * number, 1000.0, 0.2 * number)
         session.core.update(bench=replace(session.state.bench, progress=progress))
-    (cell,) = timeline.history.cells(CLIENT_TOK_S, time.time(), 60, 1)
+    (cell,) = timeline.history.cell_means(CLIENT_TOK_S, time.time(), 60, 1)
     assert cell == pytest.approx(1000.0)
 
 
@@ -105,7 +105,7 @@ def test_a_server_a_benchmark_and_a_setting_become_events_beside_the_readings(
         assert reverted.text == "GPU0 power limit 600 W again"
         now = time.time()
         assert all(now - 60 < event.unix_s <= now for event in history.events)
-        power = history.cells((0, "power_w"), now, 1, 5)
+        power = history.cell_means((0, "power_w"), now, 1, 5)
         assert [value for value in power if value is not None], power
         assert {
             (0, name) for name in ("gpu_util_pct", "sm_mhz", "limit_w", "memory_used_bytes")

@@ -31,7 +31,7 @@ from workbench.model.settings import ClockRange, GpuSettings
 from workbench.model.slo import LimitAttained
 from workbench.model.sweep import PointState, Sweep, SweepPoint, SweepSpec, planned_again_for_resume
 from workbench.model.tune import TUNE, TuneCandidate, TuneLimits, TuneSpec, parse_tune_limits
-from workbench.model.tune_standings import Entry, point_label, rank_configurations
+from workbench.model.tune_standings import Entry, format_point_label, rank_configurations
 from workbench.report.tune_blocks import race_table
 from workbench.session.plans.plan_editor import PlanEditor
 from workbench.session.series.conduct import carry_out_series
@@ -143,7 +143,7 @@ class Raced:
         candidates = tuple(TuneCandidate(entry, "why") for entry in entries[1:])
         kept: TuneLimits = parse_tune_limits(limits)
         self.spec = TuneSpec(goal, starts, candidates, limits=kept)
-        points = tuple(SweepPoint(point_label(1, entry), None) for entry in entries)
+        points = tuple(SweepPoint(format_point_label(1, entry), None) for entry in entries)
         first = Sweep(0, 1.0, "here", TUNE, "tune", "", points)
         first = replace(first, spec=SweepSpec((), runs=runs, pairs=5, tune=self.spec))
         store = self.session.sweeps.sweep_store
@@ -347,7 +347,7 @@ def test_one_slow_run_takes_no_candidate_out_of_the_race() -> None:
     sweep = raced.ended()
     assert raced.saved[0][0] == (EIGHT,), sweep.notes
     assert any("so one more decides" in note for note in sweep.notes)
-    point = next(one for one in sweep.points if one.label == point_label(1, (EIGHT,)))
+    point = next(one for one in sweep.points if one.label == format_point_label(1, (EIGHT,)))
     assert point.tok_s == pytest.approx(130, rel=0.02) and len(point.result_ids) == 2
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from sim_process import wait_for
 
-from workbench.model.setting_commands import why_setting_was_lost
+from workbench.model.setting_commands import why_setting_has_no_effect
 from workbench.sim import driver_state as state
 from workbench.sim import physics
 from workbench.sim.driver_state import SimState
@@ -185,4 +185,4 @@ def test_a_clock_that_is_set_back_by_a_day_is_no_reload_of_the_driver(sim_state,
     sim_state("rtx-pro-6000").change_setting(0, limit_w=400.0)
     now[0] -= 86_400.0
     after = sim_state("rtx-pro-6000").gpu_readings()[0].energy_j
-    assert why_setting_was_lost(entry, "b", after) is None
+    assert why_setting_has_no_effect(entry, "b", after) is None

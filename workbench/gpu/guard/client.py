@@ -190,7 +190,7 @@ def _choose_root_prefix(
         step.argv
         for entry in journal.entries
         if entry.watch and entry.gpu_uuid != HOST
-        for step in setting_commands.setting_steps(
+        for step in setting_commands.commands_to_set_value(
             entry.gpu_uuid,
             entry.setting,
             setting_commands.value_to_restore(entry.before),

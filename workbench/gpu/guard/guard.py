@@ -484,7 +484,7 @@ class Guard:
         """Set the previous value, unless a restart has reset the setting or it belongs to somebody
         else now."""
         programs, uuid, setting = self.programs, due.entry["gpu_uuid"], due.entry["setting"]
-        gone = setting_commands.why_setting_was_lost(
+        gone = setting_commands.why_setting_has_no_effect(
             due.entry, self.files.boot_id, driver_start=driver_module_instance(programs.sysfs)
         )
         if gone is not None:
@@ -504,7 +504,7 @@ class Guard:
         none failed."""
         programs, of_cores = self.programs, setting in setting_commands.OF_CORES
         program = "tee" if of_cores else "nvidia-smi"
-        steps = setting_commands.setting_steps(
+        steps = setting_commands.commands_to_set_value(
             uuid,
             setting,
             setting_commands.value_to_restore(value),
@@ -554,7 +554,7 @@ class Guard:
 
     def failure_text(self, due: DueRevert, message: str) -> str:
         entry = due.entry
-        by_hand = setting_commands.manual_command(
+        by_hand = setting_commands.shell_command_to_set(
             entry["gpu_uuid"], entry["setting"], value_to_set(due), self.programs.sysfs
         )
         return f"{setting_text(entry)} was not reverted ({due.why}): {message}. By hand: {by_hand}"

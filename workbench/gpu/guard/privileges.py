@@ -152,7 +152,7 @@ class Programs:
         except (KeyError, OverflowError):
             return False  # sudo does nothing for an account that has no name
         with self.as_root():
-            for step in setting_commands.setting_steps(
+            for step in setting_commands.commands_to_set_value(
                 *claim.gpu_and_setting,
                 setting_commands.value_to_restore(claim.now),
                 nvidia_smi=self.nvidia_smi,

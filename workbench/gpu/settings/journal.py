@@ -256,7 +256,7 @@ class Journal:
         restarted. None if it may still apply. `energy_j` is the present value of the GPU's energy
         counter in joules, which starts again when the driver is reloaded."""
         then = {name: getattr(entry, name) for name in ("boot_id", "energy_j", "driver_start")}
-        return setting_commands.why_setting_was_lost(
+        return setting_commands.why_setting_has_no_effect(
             then, self.boot_id, energy_j, self.driver_start
         )
 

@@ -89,7 +89,7 @@ def outcome_of_change(
         return make_outcome(
             False,
             InForce.NO_EFFECT,
-            setting_commands.no_effect_message(one.setting, one.value, found),
+            setting_commands.message_of_ineffective_command(one.setting, one.value, found),
             hypervisor_note(one, now),
             lost,
         )
@@ -139,7 +139,9 @@ def outcome_of_restoring(
     ok, message = setting_commands.was_restored_and_message(one.setting, before, found, ran.failure)
     if not ok:
         sysfs = setting_commands.SYSFS if after is None else after.cores.sysfs
-        hand = setting_commands.manual_command(entry.gpu_uuid, entry.setting, entry.before, sysfs)
+        hand = setting_commands.shell_command_to_set(
+            entry.gpu_uuid, entry.setting, entry.before, sysfs
+        )
         message = join_sentences(message, f"it stays in the journal. By hand: {hand}")
     if is_clock_lock(one.setting) or found is None:
         in_force = InForce.NOT_CHECKED
@@ -215,7 +217,9 @@ def is_surely_unchanged(outcome: SettingOutcome, ran: CommandRun | None) -> bool
 
 def manual_command_text(one: SettingCommand, now: CurrentValues) -> str:
     """Return the shell command with which the user can set the value of `one` without Workbench."""
-    return setting_commands.manual_command(one.gpu_uuid, one.setting, one.value, now.cores.sysfs)
+    return setting_commands.shell_command_to_set(
+        one.gpu_uuid, one.setting, one.value, now.cores.sysfs
+    )
 
 
 def hypervisor_note(one: SettingCommand, now: CurrentValues) -> str:

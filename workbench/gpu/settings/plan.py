@@ -102,7 +102,9 @@ def make_setting_commands(
     a text for the user that each command gets."""
     commands = []
     on = cores.idle_states_by_core(setting) if uuid == HOST else {}
-    for step in setting_commands.setting_steps(uuid, setting, value, cores=on, sysfs=cores.sysfs):
+    for step in setting_commands.commands_to_set_value(
+        uuid, setting, value, cores=on, sysfs=cores.sysfs
+    ):
         argv = rights.argv_with_prefix(step.argv)
         right = rights.missing_right_for(argv)
         commands.append(

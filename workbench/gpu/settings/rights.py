@@ -173,7 +173,7 @@ async def may_set(host: Host, rights: Rights, claim: SettingClaim) -> bool:
     if rights.password is not None:
         asking, given = SUDO_WITH_PASSWORD, f"{rights.password}\n".encode()
     value = setting_commands.value_to_restore(claim.now)
-    for step in setting_commands.setting_steps(
+    for step in setting_commands.commands_to_set_value(
         *claim.gpu_and_setting, value, nvidia_smi=rights.nvidia_smi
     ):
         try:

@@ -15,7 +15,7 @@ def create_telemetry_source(
     on_telemetry: Callable[[Telemetry], None] | None = None,
     *,
     agent_options: Mapping[str, float] | None = None,
-    keep: bool = True,
+    keep_history: bool = True,
 ) -> TelemetrySource:
     """Return the telemetry of a host, not yet started. For a cluster, the telemetry contains the
     GPUs of all nodes. The options are passed to TelemetrySource."""
@@ -25,9 +25,11 @@ def create_telemetry_source(
 
         assert isinstance(host, ClusterHost)
         return ClusterTelemetry(
-            host, interval_s, on_telemetry, agent_options=agent_options, keep=keep
+            host, interval_s, on_telemetry, agent_options=agent_options, keep=keep_history
         )
-    return TelemetrySource(host, interval_s, on_telemetry, agent_options=agent_options, keep=keep)
+    return TelemetrySource(
+        host, interval_s, on_telemetry, agent_options=agent_options, keep=keep_history
+    )
 
 
 async def read_telemetry_once(host: Host, timeout_s: float = 20.0) -> Telemetry:

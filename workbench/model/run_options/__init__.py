@@ -34,7 +34,7 @@ OPTIONS: dict[str, tuple[RunOption, ...]] = {
 }
 
 
-def check_launcher_name(launcher: str) -> str:
+def require_launcher_name(launcher: str) -> str:
     """Return `launcher` if it names a launcher, such as "systemd", or is "process". Raises
     InputError for any other name."""
     if launcher not in OPTIONS:
@@ -53,7 +53,7 @@ def starts_container_image(launcher: str) -> bool:
 def launcher_option(launcher: str, name: str) -> RunOption:
     """Return the option `name` of the launcher called `launcher`. Raises InputError if this
     launcher has no such option, or if there is no such launcher."""
-    options = {option.name: option for option in OPTIONS[check_launcher_name(launcher)]}
+    options = {option.name: option for option in OPTIONS[require_launcher_name(launcher)]}
     if name in options:
         return options[name]
     from difflib import get_close_matches
@@ -81,7 +81,7 @@ def launcher_option_values(launcher: str, options: Mapping[str, str], name: str)
 def set_launcher(plan: LaunchPlan, launcher: str) -> LaunchPlan:
     """Return the plan with the launcher called `launcher`. Run options that this launcher does not
     have are removed from the plan. Raises InputError if there is no such launcher."""
-    names = {option.name for option in OPTIONS[check_launcher_name(launcher)]}
+    names = {option.name for option in OPTIONS[require_launcher_name(launcher)]}
     return replace(
         plan, run_as=launcher, run_options={n: v for n, v in plan.run_options.items() if n in names}
     )

@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from workbench.quality.lanes.base import Interface
+    from workbench.quality.lanes.base import ScoringInterface
 
 _CLASSES = {
     "prompt_logprobs": ("vllm", "VllmInterface"),
@@ -25,8 +25,10 @@ _CLASSES = {
 }
 
 
-def interface_class(name: str) -> type[Interface]:
+def interface_class(name: str) -> type[ScoringInterface]:
     """Return the class of the interface that is called `name`."""
     module, kind = _CLASSES[name]
-    found: type[Interface] = getattr(import_module(f"workbench.quality.lanes.{module}"), kind)
+    found: type[ScoringInterface] = getattr(
+        import_module(f"workbench.quality.lanes.{module}"), kind
+    )
     return found

@@ -66,7 +66,7 @@ class Prompt:
         return replace(self, ids=self.ids[:tokens])
 
 
-class Interface(ABC):
+class ScoringInterface(ABC):
     """One server, and the way to ask it for log probabilities. `send` makes the requests, and
     `model` is the name under which the server serves its model."""
 
@@ -139,7 +139,7 @@ class Interface(ABC):
             raise ScoreError(f"the server's answer to {path} is not a JSON object")
         return reply.body
 
-    async def encode(self, path: str, body: Mapping[str, Any]) -> tuple[int, ...]:
+    async def request_token_ids(self, path: str, body: Mapping[str, Any]) -> tuple[int, ...]:
         """Return the token ids in the reply of the tokenizer's endpoint `path`, and keep the
         context length that it reports. Raises ScoreError if the reply has no token ids."""
         reply = await self.post(path, body)

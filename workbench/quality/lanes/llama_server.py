@@ -15,9 +15,9 @@ from workbench.model.quality import ScoredPosition, Token
 from workbench.model.untrusted_text import as_list
 from workbench.quality.lanes.base import (
     TOP,
-    Interface,
     Prompt,
     ScoreError,
+    ScoringInterface,
     check_prompt_token_count,
     most_probable_tokens,
     parse_log_probability,
@@ -30,7 +30,7 @@ _PRINTABLE = "a"
 _BIAS = 1000.0
 
 
-class LlamaServerInterface(Interface):
+class LlamaServerInterface(ScoringInterface):
     """A llama-server."""
 
     defect = "if it speculates, this is ggml-org/llama.cpp#27972: all log probabilities are 0"
@@ -38,7 +38,7 @@ class LlamaServerInterface(Interface):
 
     async def tokenize(self, text: str) -> Prompt:
         body = {"content": text, "add_special": True, "parse_special": False}
-        return Prompt(text, await self.encode("/tokenize", body))
+        return Prompt(text, await self.request_token_ids("/tokenize", body))
 
     async def score_next(self, prompt: Prompt, position: int, slot: int = 0) -> ScoredPosition:
         wanted = prompt.ids[position]
@@ -54,7 +54,7 @@ class LlamaServerInterface(Interface):
             return scored
         if self._printable is None:
             body = {"content": _PRINTABLE, "add_special": False}
-            self._printable = (await self.encode("/tokenize", body))[-1]
+            self._printable = (await self.request_token_ids("/tokenize", body))[-1]
         reply = await self._request_completion(
             prompt.ids[:position], 1, slot, forced_token=self._printable
         )

@@ -11,9 +11,9 @@ from workbench.model.quality import ScoredPosition
 from workbench.model.untrusted_text import as_list
 from workbench.quality.lanes.base import (
     TOP,
-    Interface,
     Prompt,
     ScoreError,
+    ScoringInterface,
     check_prompt_token_count,
     most_probable_tokens,
     parse_log_probability,
@@ -25,13 +25,13 @@ from workbench.quality.lanes.base import (
 _WITHOUT_PROMPT = -1
 
 
-class SglangInterface(Interface):
+class SglangInterface(ScoringInterface):
     """An SGLang server."""
 
     prefill: ClassVar[bool] = True
 
     async def tokenize(self, text: str) -> Prompt:
-        ids = await self.encode("/tokenize", {"model": self._model, "prompt": text})
+        ids = await self.request_token_ids("/tokenize", {"model": self._model, "prompt": text})
         return Prompt(text, ids)
 
     async def score_whole_prompt(self, prompt: Prompt) -> tuple[ScoredPosition, ...]:

@@ -13,9 +13,9 @@ from workbench.model.untrusted_text import as_list
 from workbench.quality.lanes.base import (
     BROKEN,
     TOP,
-    Interface,
     Prompt,
     ScoreError,
+    ScoringInterface,
     Send,
     UnusableText,
     check_prompt_token_count,
@@ -30,7 +30,7 @@ _ENCODE, _DECODE = "/v1/token/encode", "/v1/token/decode"
 _FIRST_TOKEN = 1  # which the server adds in front of a prompt
 
 
-class TabbyInterface(Interface):
+class TabbyInterface(ScoringInterface):
     """A TabbyAPI server."""
 
     def __init__(self, send: Send, model: str) -> None:
@@ -135,7 +135,7 @@ class TabbyInterface(Interface):
         return self._ends[count]
 
     async def _request_token_ids(self, text: str) -> tuple[int, ...]:
-        return await self.encode(_ENCODE, {"text": text, "add_bos_token": False})
+        return await self.request_token_ids(_ENCODE, {"text": text, "add_bos_token": False})
 
     async def _request_text(self, ids: tuple[int, ...]) -> str:
         reply = await self.post(_DECODE, {"tokens": list(ids), "add_bos_token": False})

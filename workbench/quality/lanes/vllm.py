@@ -13,9 +13,9 @@ from workbench.model.quality import ScoredPosition, Token
 from workbench.model.untrusted_text import as_list
 from workbench.quality.lanes.base import (
     TOP,
-    Interface,
     Prompt,
     ScoreError,
+    ScoringInterface,
     check_prompt_token_count,
     most_probable_tokens,
     parse_log_probability,
@@ -30,7 +30,7 @@ _PREFIX = "token_id:"
 _GIVEN = "logprob_token_ids"  # without it, only the most probable tokens are scored
 
 
-class VllmInterface(Interface):
+class VllmInterface(ScoringInterface):
     """A vLLM server."""
 
     prefill: ClassVar[bool] = True
@@ -40,7 +40,7 @@ class VllmInterface(Interface):
     )
 
     async def tokenize(self, text: str) -> Prompt:
-        ids = await self.encode("/tokenize", {"model": self._model, "prompt": text})
+        ids = await self.request_token_ids("/tokenize", {"model": self._model, "prompt": text})
         return Prompt(text, ids)
 
     async def score_whole_prompt(self, prompt: Prompt) -> tuple[ScoredPosition, ...]:

@@ -12,7 +12,11 @@ from workbench.engines.containers import ALL, HUB_CACHE, IMAGE_HOME, PROGRAMS, P
 from workbench.model.findings import Level
 from workbench.model.open_files import open_files_option
 from workbench.recipes import yaml_text
-from workbench.recipes.exports.shell import quote_argument, script_header, secret_check_lines
+from workbench.recipes.exports.shell import (
+    lines_that_check_secrets,
+    quote_argument,
+    script_header_lines,
+)
 from workbench.recipes.launch import Launch, Secret, Word
 from workbench.recipes.recipe import Notes
 
@@ -57,9 +61,9 @@ def _run_script(program: Program, launch: Launch, notes: Notes) -> str:
         f"--entrypoint {quote_argument(first)} {shlex.quote(image)} {' '.join(map(quote_argument, rest))}"
     )
     lines = [
-        *script_header(launch),
+        *script_header_lines(launch),
         "set -eu",
-        *secret_check_lines(launch.secrets),
+        *lines_that_check_secrets(launch.secrets),
         "exec " + " \\\n  ".join(parts),
     ]
     return "\n".join(lines) + "\n"

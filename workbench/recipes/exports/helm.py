@@ -59,7 +59,7 @@ def helm_values_text(launch: Launch, notes: Notes) -> str:
             next_step="leave out --node",
         )
     add_container_notes(launch, notes)
-    repository, tag = _split_image(launch.image)
+    repository, tag = _split_image_and_tag(launch.image)
     config = _chart_vllm_config(launch)
     name = re.sub(r"[^a-z0-9-]+", "-", launch.name.lower()).strip("-")
     env: list[dict[str, Any]] = [
@@ -219,7 +219,7 @@ def _requested_host_memory_gib(launch: Launch) -> int:
     return ceil(total)
 
 
-def _split_image(image: str) -> tuple[str, str]:
+def _split_image_and_tag(image: str) -> tuple[str, str]:
     """Return (repository, tag) of a container image, which the chart joins with a colon. For an
     image with a digest, they are "NAME@sha256" and the hash."""
     if "@sha256:" in image:

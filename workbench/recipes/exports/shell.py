@@ -44,7 +44,7 @@ def format_flag_per_line(words: Sequence[str]) -> str:
     return " \\\n  ".join(lines)
 
 
-def secret_check_lines(names: Iterable[str]) -> list[str]:
+def lines_that_check_secrets(names: Iterable[str]) -> list[str]:
     """Return shell lines that end the script if one of the environment variables `names`, which
     contain secrets, is not set."""
     return [
@@ -64,7 +64,7 @@ def add_open_file_limit_warning(launch: Launch, notes: Notes, format_name: str) 
         notes.add(Level.WARN, "open-files", text, fix=fix)
 
 
-def script_header(launch: Launch, shell: str = "#!/bin/sh") -> list[str]:
+def script_header_lines(launch: Launch, shell: str = "#!/bin/sh") -> list[str]:
     return [shell, f"# Written by Workbench: {shorten_value(launch.title or launch.name)}"]
 
 
@@ -72,7 +72,12 @@ def shell_script(launch: Launch, notes: Notes) -> str:
     """Return a POSIX shell script that starts the server. The user must run the script in an empty
     directory, because it writes the server's files there. For a plan with several nodes, the
     argument of the script is the node to start."""
-    lines = [*script_header(launch), "set -eu", "umask 077", *secret_check_lines(launch.secrets)]
+    lines = [
+        *script_header_lines(launch),
+        "set -eu",
+        "umask 077",
+        *lines_that_check_secrets(launch.secrets),
+    ]
     if launch.needs_ray:
         notes.add(Level.INFO, "order", RAY_ORDER)
         lines.insert(2, f"# {RAY_ORDER}")
@@ -84,18 +89,18 @@ def shell_script(launch: Launch, notes: Notes) -> str:
         )
         lines[-1:] = ["*)", f"echo {usage} >&2", "exit 2", ";;", "esac"]
     else:
-        lines += start_lines(launch)
+        lines += lines_that_start_server(launch)
     return "\n".join(lines) + "\n"
 
 
 def _shell_case_lines(subject: str, cases: Sequence[tuple[str, Launch]]) -> list[str]:
     lines = [f"case {subject} in"]
     for pattern, launch in cases:
-        lines += [f"{pattern})", *start_lines(launch), ";;"]
+        lines += [f"{pattern})", *lines_that_start_server(launch), ";;"]
     return [*lines, "esac"]
 
 
-def start_lines(launch: Launch, *, without: Iterable[str] = ()) -> list[str]:
+def lines_that_start_server(launch: Launch, *, without: Iterable[str] = ()) -> list[str]:
     """Return the shell lines that write the server's files, set its environment except the
     variables `without`, and start it."""
     lines = [
@@ -133,10 +138,10 @@ def slurm_script(launch: Launch, notes: Notes) -> str:
     request = _job_request(launch, "slurm")
     directives = [*slurm_words(request), "--output=%x-%j.log"]
     lines = [
-        *script_header(launch, "#!/bin/bash"),
+        *script_header_lines(launch, "#!/bin/bash"),
         *(f"#SBATCH {shlex.quote(one)}" for one in directives),
     ]
-    lines += ["set -eu", "umask 077", *secret_check_lines(launch.secrets)]
+    lines += ["set -eu", "umask 077", *lines_that_check_secrets(launch.secrets)]
     hidden = _variables_set_by_scheduler(launch, notes)
     _add_loopback_note(launch, notes)
     if launch.nodes:
@@ -149,7 +154,7 @@ def slurm_script(launch: Launch, notes: Notes) -> str:
         inner = "\n".join(["set -eu", *_shell_case_lines('"$SLURM_NODEID"', cases)])
         lines.append(f"exec srun --kill-on-bad-exit=1 sh -c {shlex.quote(inner)}")
     else:
-        lines += start_lines(launch, without=hidden)
+        lines += lines_that_start_server(launch, without=hidden)
     if "walltime" not in request.options:
         notes.add(
             Level.INFO,
@@ -168,7 +173,7 @@ def pbs_script(launch: Launch, notes: Notes) -> str:
     directives = ["-l", words.chunk, *words.others, "-j", "oe", "-r", "n"]
     log = f'"$PBS_O_WORKDIR/{request.name}-$PBS_JOBID.log"'
     lines = [
-        *script_header(launch, "#!/bin/bash"),
+        *script_header_lines(launch, "#!/bin/bash"),
         f"#PBS {shlex.join(directives)}",
         "set -eu",
         "umask 077",
@@ -181,9 +186,13 @@ def pbs_script(launch: Launch, notes: Notes) -> str:
             fix=f"submit the script with: qsub -v {','.join(launch.secrets)} FILE",
         )
     # PBS keeps a job's own output in its spool until the job ends.
-    lines += [*secret_check_lines(launch.secrets), f"exec > {log} 2>&1", 'cd -- "$PBS_O_WORKDIR"']
+    lines += [
+        *lines_that_check_secrets(launch.secrets),
+        f"exec > {log} 2>&1",
+        'cd -- "$PBS_O_WORKDIR"',
+    ]
     _add_loopback_note(launch, notes)
-    lines += start_lines(launch, without=_variables_set_by_scheduler(launch, notes))
+    lines += lines_that_start_server(launch, without=_variables_set_by_scheduler(launch, notes))
     if "walltime" not in request.options:
         notes.add(
             Level.INFO,

@@ -130,14 +130,14 @@ def _container_of_service(
             )
     return Container(
         text_field(filled, "image", notes),
-        _argument_list(filled, "entrypoint", notes),
-        _argument_list(filled, "command", notes),
+        _read_argument_list(filled, "entrypoint", notes),
+        _read_argument_list(filled, "command", notes),
         env | parse_environment(filled.get("environment"), notes),
         [
-            _volume_with_host_path(one, directory)
+            _format_volume_with_host_path(one, directory)
             for one in _read_list_field(filled, "volumes", notes)
         ],
-        [_port_mapping(one) for one in _read_list_field(filled, "ports", notes)],
+        [_format_port_mapping(one) for one in _read_list_field(filled, "ports", notes)],
         text_field(filled, "working_dir", notes) or None,
         _docker_gpu_option(filled),
         _open_file_limit(filled),
@@ -150,7 +150,7 @@ def _open_file_limit(service: Mapping[str, Any]) -> int | None:
     return parse_whole_number(str(soft))
 
 
-def _argument_list(service: Mapping[str, Any], name: str, notes: Notes) -> list[str]:
+def _read_argument_list(service: Mapping[str, Any], name: str, notes: Notes) -> list[str]:
     """Return the value of the field `name` ("entrypoint" or "command") as a list of arguments. A
     string is split like a shell command, without replacing variables."""
     value = service.get(name)
@@ -173,7 +173,7 @@ def _read_list_field(service: Mapping[str, Any], name: str, notes: Notes) -> lis
     return list(filter(None, as_list(value)))
 
 
-def _volume_with_host_path(volume: Any, directory: Path | None) -> str:
+def _format_volume_with_host_path(volume: Any, directory: Path | None) -> str:
     """Return a volume as "HOST:CONTAINER". A host path that is relative to the compose file becomes
     absolute if the file's directory is known. Any other name is that of a volume."""
     if isinstance(volume, Mapping):
@@ -185,7 +185,7 @@ def _volume_with_host_path(volume: Any, directory: Path | None) -> str:
     return f"{path}{colon}{rest}"
 
 
-def _port_mapping(port: Any) -> str:
+def _format_port_mapping(port: Any) -> str:
     if isinstance(port, Mapping):
         return f"{port.get('published')}:{port.get('target')}"
     return str(port)

@@ -21,7 +21,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from workbench.model.run_options import PROCESS, check_launcher_name
+from workbench.model.run_options import PROCESS, require_launcher_name
 
 if TYPE_CHECKING:
     from workbench.server.launchers.launcher import Launcher
@@ -43,7 +43,7 @@ def launcher_of(name: str) -> Launcher | None:
     if name == PROCESS:
         return None
     module = importlib.import_module(
-        f"workbench.server.launchers.{MODULE_OF_LAUNCHER[check_launcher_name(name)]}"
+        f"workbench.server.launchers.{MODULE_OF_LAUNCHER[require_launcher_name(name)]}"
     )
     found: Launcher = module.launcher(name)
     return found

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from workbench.gpu.settings.clock_contrasts import ContrastEvidence
     from workbench.gpu.settings.journal import Journal
     from workbench.gpu.settings.register_client import LockChange
-    from workbench.model.answer_verdict import Earlier
+    from workbench.model.answer_verdict import EarlierResult
     from workbench.model.bench import BenchProgress, BenchSpec, ResultId
     from workbench.model.gpu import Telemetry
     from workbench.model.setting_records import Alteration
@@ -347,7 +347,9 @@ class Bench:
             raise cancelled
         return result_id
 
-    def _find_earlier_result(self, load: BenchmarkLoad, files: ModelFingerprint) -> Earlier | None:
+    def _find_earlier_result(
+        self, load: BenchmarkLoad, files: ModelFingerprint
+    ) -> EarlierResult | None:
         tokenizer = tokenizer_of_server(
             load.server, load.spec, files, simulated=self._is_simulated(load)
         )

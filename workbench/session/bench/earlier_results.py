@@ -9,7 +9,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING
 
 from workbench.engines.answer_settings import select_tokenizer_flags
-from workbench.model.answer_verdict import Earlier
+from workbench.model.answer_verdict import EarlierResult
 from workbench.model.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -90,11 +90,11 @@ def tokenizer_of_result(conditions: Conditions) -> TokenizerIdentity:
 
 def earlier_result(
     results: Iterable[BenchResult], spec: BenchSpec, tokenizer: TokenizerIdentity
-) -> Earlier | None:
+) -> EarlierResult | None:
     """Return the newest valid result of `results` (the newest first) with the same kind of load and
     tokenizer, to compare texts. One whose prompts and answers were as long comes first. None if
     there is none."""
-    newest: Earlier | None = None
+    newest: EarlierResult | None = None
     for result in results:
         text = result.summary.text
         if (
@@ -108,8 +108,8 @@ def earlier_result(
         ):
             continue
         if _are_fields_equal(_LENGTH_FIELDS, result.spec, spec):
-            return Earlier(result.id, text.load, same_lengths=True)
-        newest = newest or Earlier(result.id, text.load)
+            return EarlierResult(result.id, text.load, same_lengths=True)
+        newest = newest or EarlierResult(result.id, text.load)
     return newest
 
 

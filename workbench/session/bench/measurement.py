@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from workbench.gpu.settings.proof import Proof
     from workbench.gpu.telemetry.reading_buffer import Moment
     from workbench.hosts.base import Host
-    from workbench.model.answer_verdict import Earlier
+    from workbench.model.answer_verdict import EarlierResult
     from workbench.model.bench import BenchSpec, BenchSummary, EngineDuring
     from workbench.model.gpu import Telemetry
     from workbench.model.setting_records import Alteration
@@ -153,7 +153,7 @@ class Measurement:
         alterations: Sequence[Alteration] = (),
         known: ContrastEvidence | None = None,
         idle: IdlePower | None = None,
-        earlier: Earlier | None = None,
+        earlier: EarlierResult | None = None,
     ) -> None:
         self._earlier = earlier
         self._host, self._load, self._server = host, load, load.server

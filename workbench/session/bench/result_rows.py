@@ -157,8 +157,8 @@ def _changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list
     if before == now:
         return parts
     from workbench.model.setting_commands import is_clock_lock
+    from workbench.model.settings import format_stored_value
     from workbench.model.settings import label_of as setting_label
-    from workbench.model.settings import stored_text
 
     # A result whose GPUs were not read has none of the settings that a driver reports.
     was_read = [
@@ -176,7 +176,9 @@ def _changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list
         if before.get(name) == value or gpu not in in_both:
             continue
         label = setting_label(setting)
-        parts.append(f"no {label}" if value is None else f"{label} {stored_text(setting, value)}")
+        parts.append(
+            f"no {label}" if value is None else f"{label} {format_stored_value(setting, value)}"
+        )
     return list(dict.fromkeys(parts))
 
 

@@ -37,7 +37,7 @@ from workbench.model.counts import count_of
 from workbench.model.findings import Level
 
 if TYPE_CHECKING:
-    from workbench.model.answer_verdict import Earlier
+    from workbench.model.answer_verdict import EarlierResult
     from workbench.model.bench import BenchSpec, BenchSummary
     from workbench.model.plan import LaunchPlan
     from workbench.server.small_requests import Reply
@@ -286,7 +286,7 @@ class TextProbe:
     # ---- what follows
 
     def add_text_assessment(
-        self, summary: BenchSummary, earlier: Earlier | None = None
+        self, summary: BenchSummary, earlier: EarlierResult | None = None
     ) -> BenchSummary:
         """Return the summary of the load with the report on its text, and with what is wrong with
         the text as reasons why the result is invalid, as marks, or as notes."""
@@ -306,14 +306,14 @@ class TextProbe:
                     model=self._spec.model,
                     asks_sent_at_once=min(_MAX_ASKS_TOGETHER, self._spec.concurrency),
                     long_tokens=self._long_tokens,
-                    nonsense_expected=self._nonsense,
+                    why_nonsense_is_expected=self._nonsense,
                     short_answers=self._short,
                 ),
                 *answer_verdict.findings_about_load(
                     summary.text.load,
                     _describe_load(self._spec, summary, hides=self._hides_reasoning),
                     probe,
-                    nonsense_expected=self._nonsense,
+                    why_nonsense_is_expected=self._nonsense,
                     earlier=earlier,
                 ),
             )
@@ -355,13 +355,15 @@ def add_text_report(summary: BenchSummary, report: TextReport) -> BenchSummary:
     )
 
 
-def _describe_load(spec: BenchSpec, summary: BenchSummary, *, hides: bool) -> answer_verdict.Asked:
+def _describe_load(
+    spec: BenchSpec, summary: BenchSummary, *, hides: bool
+) -> answer_verdict.AskedLoad:
     ok = summary.requests_ok
     own = spec.prompts[:ok]
     prompt_tokens = None
     if summary.prompt_tokens and ok:
         prompt_tokens = summary.prompt_tokens / ok
-    return answer_verdict.Asked(
+    return answer_verdict.AskedLoad(
         model=spec.model,
         prompt_characters=fmean(map(len, own)) if own else None,
         prompt_tokens=prompt_tokens,

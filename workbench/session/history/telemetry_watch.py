@@ -52,7 +52,7 @@ class TelemetryWatch:
                 self._core.host,
                 self.interval_s or DEFAULT_INTERVAL_S,
                 self._publish_reading,
-                keep=False,
+                keep_history=False,
             )
             await self._source.start()
             self._core.spawn(self._update_telemetry_problem())

@@ -101,7 +101,7 @@ class Timeline:
             self._add_event(event)
 
     def _add_values(self, values: Mapping[Key, float | None], seconds: range) -> None:
-        self.history.add_all(values, seconds)
+        self.history.add_reading_to_seconds(values, seconds)
         for hear in self.on_values:
             hear(seconds, values)
 

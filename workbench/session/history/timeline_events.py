@@ -303,12 +303,12 @@ def _alterations_by_gpu_setting_user(state: SessionState) -> dict[tuple[int, str
 
 
 def _value_text(altered: Alteration, value: object) -> str:
-    from workbench.model.settings import label_of, stored_text
+    from workbench.model.settings import format_stored_value, label_of
 
     label = label_of(altered.setting)
     if value is None:
         return label
-    return f"{label} {stored_text(altered.setting, value)}"
+    return f"{label} {format_stored_value(altered.setting, value)}"
 
 
 def _single_gpu_or_none(gpus: Sequence[int]) -> int | None:

@@ -24,7 +24,7 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.model.secrets import mask_command
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.setting_commands import value_equals
-from workbench.model.settings import HOST, GpuSettings, label_of, setting_of, stored_text
+from workbench.model.settings import HOST, GpuSettings, format_stored_value, label_of, setting_of
 from workbench.server.file_limit import (
     FileLimit,
     can_open_files,
@@ -387,7 +387,10 @@ def _first_missing_right(commands: Iterable[SettingCommand]) -> str | None:
 def _setting_part(outcome: SettingOutcome) -> PresetPart:
     command, setting = outcome.command, outcome.command.setting
     name = _setting_name(command.target_text if command.gpu_index >= 0 else "", setting)
-    before, after = stored_text(setting, outcome.before), stored_text(setting, outcome.requested)
+    before, after = (
+        format_stored_value(setting, outcome.before),
+        format_stored_value(setting, outcome.requested),
+    )
     return PresetPart(name, before, after, command.shell_line, command.right or "")
 
 
@@ -412,7 +415,7 @@ def _selector_matches(outcome: SettingOutcome, selector: str) -> bool:
 def _changed_by_others_text(found: SettingOutcome) -> str:
     """Return the text that a setting is left alone, because somebody changed it after the user had
     confirmed the preset. `found` is the setting's outcome in a dry run."""
-    value = stored_text(found.command.setting, found.before)
+    value = format_stored_value(found.command.setting, found.before)
     note = f" ({found.command.note})" if found.command.note else ""
     return f"left alone: changed to {value} after you had confirmed{note}; apply it again"
 
@@ -423,7 +426,9 @@ def _unsupported_setting_part(gpu: str, key: str, value: Any, error: WorkbenchEr
         where = ""
     elif gpu == "all":
         where = "each GPU"
-    return PresetPart(_setting_name(where, key), "", stored_text(key, value), "", error.message)
+    return PresetPart(
+        _setting_name(where, key), "", format_stored_value(key, value), "", error.message
+    )
 
 
 def _setting_name(where: str, key: str) -> str:

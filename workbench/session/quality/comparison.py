@@ -35,7 +35,7 @@ from workbench.store.quality_db import QualityDb
 
 if TYPE_CHECKING:
     from workbench.model.experiment import Arm
-    from workbench.quality.own_measure import Scores
+    from workbench.quality.own_measure import ItemScores
     from workbench.session.bench.benchmark_load import BenchmarkLoad
     from workbench.session.hosts.other_hosts import OtherHosts
     from workbench.session.plans.plans import Plans
@@ -188,7 +188,7 @@ class _RunningComparison:
         self._spec, self._sides, self._report_line = spec, sides, report_line
         self._arms = ExperimentArms(spec, sides, restarts=True)
         self._measuring = Measuring(options, report_line, on_step=on_step)
-        self._own: dict[str, Scores] = {}  # step -> the scores of the user's own measure
+        self._own: dict[str, ItemScores] = {}  # step -> the scores of the user's own measure
         self._own_problem = ""
 
     async def carry_out_comparison(self, host: str) -> Measuring:
@@ -286,12 +286,12 @@ class _RunningComparison:
     def add_user_scores(self, result: QualityResult) -> QualityResult:
         """Return the result with the user's own measure of both sides, or with the reason why there
         is none."""
-        from workbench.quality.own_measure import add_user_measure_to_result, compare_own_scores
+        from workbench.quality.own_measure import add_user_measure_to_result, compare_item_scores
 
         command, problem = self._measuring.options.own, self._own_problem
         if command is not None and len(self._own) == len((FIRST_STEP, CHANGED_STEP)):
             try:
-                found = compare_own_scores(
+                found = compare_item_scores(
                     self._own[FIRST_STEP], self._own[CHANGED_STEP], mask_argv(command.argv)
                 )
                 return add_user_measure_to_result(result, found)

@@ -17,7 +17,7 @@ from workbench.model.counts import count_of
 from workbench.model.errors import BenchError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.secrets import mask_argv
-from workbench.quality.own_measure import Scores, read_item_scores
+from workbench.quality.own_measure import ItemScores, read_item_scores
 
 if TYPE_CHECKING:
     from workbench.session.bench.benchmark_load import BenchmarkLoad
@@ -44,7 +44,7 @@ class OwnMeasureCommand:
 
 async def run_score_command(
     command: OwnMeasureCommand, load: BenchmarkLoad, report_line: Callable[[str], None], title: str
-) -> Scores:
+) -> ItemScores:
     """Run the command against a server, and return the scores that it wrote. Raises BenchError if
     it fails, and InputError for files without usable scores."""
     spec, began = load.spec, time.monotonic()

@@ -20,7 +20,7 @@ from workbench.model.settings import (
     Setting,
     setting_of,
 )
-from workbench.model.sweep import BACK, PointState, Sweep, SweepSpec, sweep_kind_of_gpu_setting
+from workbench.model.sweep import BACK, PointState, Sweep, SweepSpec, make_gpu_setting_sweep_kind
 from workbench.session.bench.sustained_load import MAX_REQUESTS
 from workbench.session.conditions import gpus_of_plan
 from workbench.session.gpu.previous_settings import PreviousValues, previous_values_of
@@ -157,7 +157,7 @@ class GpuSweepPlanner:
 
         entry = setting_of(setting)
         return PlannedSweep(
-            sweep_kind_of_gpu_setting(setting),
+            make_gpu_setting_sweep_kind(setting),
             entry.label,
             entry.unit,
             [(v.label, v.x) for v in wanted],

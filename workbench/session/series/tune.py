@@ -32,12 +32,12 @@ from workbench.model.tune_standings import (
     UNMEASURED,
     Entry,
     format_entry_for_people,
+    format_point_label,
     limit_broken_by_point,
     limit_broken_by_start,
     limit_error_text,
     log_gains_of_remaining_entries,
     parse_point_label,
-    point_label,
     signed_log_of_goal,
 )
 from workbench.session.bench.find_users import measure_user_capacity
@@ -349,7 +349,9 @@ class Tune(FlagSweep):
             return
         entries = (START, *chosen)
         self.combinations = [*self.combinations, *map(self._combination_of_entry, entries)]
-        self.progress.add_points([SweepPoint(point_label(2, entry), None) for entry in entries])
+        self.progress.add_points(
+            [SweepPoint(format_point_label(2, entry), None) for entry in entries]
+        )
 
     @property
     def _race_noise(self) -> Noise:

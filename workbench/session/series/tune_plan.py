@@ -37,7 +37,7 @@ from workbench.model.tune import (
     gpu_settings_of_candidate,
     plan_assignments_of_candidate,
 )
-from workbench.model.tune_standings import parse_point_label, point_label
+from workbench.model.tune_standings import format_point_label, parse_point_label
 from workbench.server.preflight import uses_host_files
 from workbench.session.conditions import gpus_of_plan
 from workbench.session.series.flag_sweep import FlagCombination, can_change_answers
@@ -131,8 +131,8 @@ class TunePlanner(FlagSweepPlanner):
                 limits=kept,
             ),
         )
-        labels = [point_label(1, tune_race.START)]
-        labels += [point_label(1, candidate.sets) for candidate in racing]
+        labels = [format_point_label(1, tune_race.START)]
+        labels += [format_point_label(1, candidate.sets) for candidate in racing]
         return self._planned_tune(spec, labels, self._editor_to_restore(), is_new=True)
 
     async def plan_resumed_tune(self, sweep: Sweep, spec: SweepSpec) -> PlannedSweep:

@@ -12,7 +12,7 @@ from workbench.model.counts import count_of
 from workbench.model.errors import WorkbenchError
 from workbench.model.findings import Finding, Level, by_severity
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.server_run import ServerState, living_servers_text
+from workbench.model.server_run import ServerState, living_servers_sentence
 from workbench.session.hosts import cluster_check
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ async def cluster_state_text(name: str, open_session: Callable[[str], Session]) 
         session = await asyncio.to_thread(open_session, name)
         async with asyncio.timeout(STATE_TIMEOUT_S):
             await session.link.connect()
-            return living_servers_text(await read_cluster_servers(session))
+            return living_servers_sentence(await read_cluster_servers(session))
     except TimeoutError:
         return f"no answer within {STATE_TIMEOUT_S:g} s"
     except WorkbenchError as error:

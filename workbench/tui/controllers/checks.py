@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from workbench.model.errors import HostError
 from workbench.model.findings import Level
-from workbench.model.server_run import living_servers_text
+from workbench.model.server_run import living_servers_sentence
 from workbench.session.hosts.names import CLUSTER_PREFIX
 from workbench.tui.bindings import CHECK_KEYS
 from workbench.tui.cells import Row, paragraph_rows
@@ -84,7 +84,7 @@ class CheckController(Controller):
             outcome = state = finding_counts_text(found.findings)
             servers = getattr(found, "servers", None)
             if servers is not None:
-                state = living_servers_text(servers)
+                state = living_servers_sentence(servers)
                 outcome = f"{state}; {outcome}"
             self.controllers.hosts.last_state_texts[name] = state
             if page is self._page:

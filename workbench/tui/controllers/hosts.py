@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.binding import BindingType
 
 from workbench.model.counts import count_of
-from workbench.model.server_run import living_servers_text
+from workbench.model.server_run import living_servers_sentence
 from workbench.session.hosts.names import CLUSTER_PREFIX
 from workbench.tui.bindings import HOST_KEYS, Key, textual_bindings
 from workbench.tui.cells import Row, cut_text, pad_text, paragraph_rows
@@ -144,7 +144,7 @@ class HostController(Controller):
         if not name.startswith(CLUSTER_PREFIX):
             return self.last_state_texts.get(name, "")
         if name == self.state.host.name:
-            return living_servers_text(self.state.servers)
+            return living_servers_sentence(self.state.servers)
         return self.last_state_texts.get(name, "asking …")
 
     def open_host_check(self) -> None:

@@ -12,7 +12,7 @@ from textual.binding import Binding
 from workbench.model.counts import count_of
 from workbench.model.findings import Finding, Level
 from workbench.model.job import ANY_SCHEDULER
-from workbench.model.server_run import ServerState, launcher_text
+from workbench.model.server_run import ServerState, launcher_and_state_text
 from workbench.session.state import SessionState
 from workbench.tui.bindings import Key, limit_keys_to_view, textual_bindings
 from workbench.tui.cells import Row, cut_text, paragraph_rows, short_paragraph
@@ -322,7 +322,7 @@ class LogPane(Pane):
         if rows := self._failure_rows(width, height):
             return rows
         rows = paragraph_rows(f"{server.state}: nothing in the log yet.", width, "dim")
-        if runs_as := launcher_text(server, time.time()):
+        if runs_as := launcher_and_state_text(server, time.time()):
             rows += paragraph_rows(runs_as, width, "text", "  ")
         return rows
 

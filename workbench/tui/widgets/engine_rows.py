@@ -217,7 +217,9 @@ class EngineRows:
         role of the text."""
         if window.cursor is not None:
             at_s = (window.cursor + 0.5) * window.cell_s
-            values = [self._history.cells(key, at_s, window.cell_s, 1)[0] for key in metric.keys]
+            values = [
+                self._history.cell_means(key, at_s, window.cell_s, 1)[0] for key in metric.keys
+            ]
             return _value_text(metric, values), "strong"
         values = list(map(view.values.get, metric.fields))
         text = _value_text(metric, values)
@@ -233,7 +235,7 @@ class EngineRows:
             return metric.top
         if metric.label not in self._tops:
             now_s = time.time()
-            before = [self._history.cells(key, now_s, *LOOK_BACK) for key in metric.keys]
+            before = [self._history.cell_means(key, now_s, *LOOK_BACK) for key in metric.keys]
             self._tops[metric.label] = highest_value_or_zero(_sum_field_values(before))
         self._tops[metric.label] = max(self._tops[metric.label], highest_value_or_zero(cells))
         return _round_up_scale_top(self._tops[metric.label])

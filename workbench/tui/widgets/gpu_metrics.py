@@ -261,7 +261,7 @@ def sample_at_cursor(history: History, window: Window, sample: GpuSample) -> Gpu
     at_s = ((window.cursor or 0) + 0.5) * window.cell_s
 
     def mean(field: str) -> float | None:
-        return history.cells((sample.index, field), at_s, window.cell_s, 1)[0]
+        return history.cell_means((sample.index, field), at_s, window.cell_s, 1)[0]
 
     whole = {}
     for metric in (*FIRST, *SECOND):
@@ -271,7 +271,7 @@ def sample_at_cursor(history: History, window: Window, sample: GpuSample) -> Gpu
         whole[metric.field] = value
     key, end_s = (sample.index, "limit_w"), at_s + 0.5 * window.cell_s - 1.0
     # of the cells before, at and after the cursor
-    limits = history.cells(key, at_s + window.cell_s, window.cell_s, 3)
+    limits = history.cell_means(key, at_s + window.cell_s, window.cell_s, 3)
     following = limits[2]
     if following is None:
         following = history.value_at(key, end_s)

@@ -121,7 +121,7 @@ def _cell_means(timeline: ResultTimeline, metric: _Metric, span: _TimeRange) -> 
     history, step_s = timeline.history, timeline.step_s
     keys = [key for key in history if key[1] == metric.field]
     count = (timeline.last_s - timeline.first_s) // step_s + 1
-    columns = [history.cells(key, timeline.last_s, step_s, count) for key in sorted(keys)]
+    columns = [history.cell_means(key, timeline.last_s, step_s, count) for key in sorted(keys)]
     parts: list[list[float]] = [[] for _ in range(span.cells)]
     for index, values in enumerate(zip(*columns, strict=True)):
         known = known_values(values)

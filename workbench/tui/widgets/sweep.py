@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from workbench.model.operating_map import operating_map_from_sweep
 from workbench.model.tune import TUNE
-from workbench.model.tune_standings import expand_block_label
+from workbench.model.tune_standings import block_label_for_people
 from workbench.tui.cells import Row, cut_text, fit_row, justify_row, paragraph_rows, row_width
 from workbench.tui.formats import measurement_origin_text, number_text, remaining_time_text
 from workbench.tui.glyphs import G
@@ -106,7 +106,7 @@ def current_point_text(s: Sweep, bench_progress: str) -> str:
     if now is not None:
         label = now.label
         if s.kind == TUNE:
-            label = expand_block_label(label)
+            label = block_label_for_people(label)
         return f"; {label}: {bench_progress or _preparation_text(s)}"
     if s.state != "running" or any(p.state == "planned" for p in s.points):
         return ""

@@ -123,7 +123,7 @@ class Window:
         `earlier_values` values before them."""
         value_s = self.cell_s // self.per_cell
         last_s = (self.end + 1) * self.cell_s - 0.5 * value_s
-        return history.cells(key, last_s, value_s, earlier_values + self.count * self.per_cell)
+        return history.cell_means(key, last_s, value_s, earlier_values + self.count * self.per_cell)
 
     def drop_first_cells(self, cells: int) -> Window:
         """Return the window without its first `cells` cells."""

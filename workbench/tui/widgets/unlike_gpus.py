@@ -54,7 +54,7 @@ class UnlikeGpus:
         None for a metric with few readings."""
         shares: list[float | None] = []
         for metric in FIRST:
-            cells = self._history.cells((gpu_index, metric.field), now_s, 1, LOOKED_AT_S)
+            cells = self._history.cell_means((gpu_index, metric.field), now_s, 1, LOOKED_AT_S)
             known = known_values(cells)
             share = None
             if len(known) >= LOOKED_AT_S // 2:

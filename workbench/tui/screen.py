@@ -211,9 +211,8 @@ class MainScreen(Screen[None]):
         if changed_fields & self.command_bar.FIELDS:
             self.command_bar.show(state)
         for pane in self.panes.panes:
-            if changed_fields & pane.FIELDS and (
-                pane.DRAWN_WHEN_HIDDEN or self.panes.is_pane_shown(pane)
-            ):
+            is_drawn = pane.DRAWN_WHEN_HIDDEN or self.panes.is_pane_shown(pane)
+            if is_drawn and changed_fields & pane.FIELDS:
                 pane.show(state)
         if changed_fields & {"experiment", "sweep", "bench"}:
             self._draw_open_page(state)

@@ -71,12 +71,12 @@ class AlertController(Controller):
         alerts = self.session.alerts
         on = not alerts.are_all_on
 
-        def switch_rules_and_confirm() -> bool:
+        def switch_rules_and_return_true() -> bool:
             alerts.switch_all(on)
             return True
 
         text = "the bell, the mark and the title are as before"
         if on:
             text = "all rules ring the bell, set a mark and show in the title of the window"
-        if self.run_or_show_error(switch_rules_and_confirm):
+        if self.run_or_show_error(switch_rules_and_return_true):
             self.show_message(text)

@@ -82,13 +82,13 @@ class BenchForm(Form):
             _form_fields(spec, profiles, source_text),
             intro=lambda w: [*paragraph_rows(intro_text, w, "dim"), ()],
             check=_check_values,
-            make_summary=self._load_summary_rows,
+            make_summary=self._profile_and_load_rows,
             accept="run",
             label_cells=22,
             entry_cells=17,
         )
 
-    def _load_summary_rows(self, values: Values, width: int) -> list[Row]:
+    def _profile_and_load_rows(self, values: Values, width: int) -> list[Row]:
         """Return rows with the purpose of the chosen profile and the values of the hidden fields."""
         chosen = values.get("profile", "")
         title = SOURCE_DESCRIPTIONS.get(chosen) or self.profiles.get(chosen, ("",))[0]

@@ -101,7 +101,8 @@ def parse_arm(text: str) -> Arm:
     arm = Arm()
     for word in words:
         name, equals, value = word.partition("=")
-        if "://" in word or (word.startswith("@") and word[1:]):
+        is_preset = word.startswith("@") and word != "@"
+        if is_preset or "://" in word:
             if arm.target is not None:
                 raise InputError(f"an arm has one target, got two: {arm.target.name} and “{word}”")
             arm = replace(arm, target=ArmTarget(word.removeprefix("@")))

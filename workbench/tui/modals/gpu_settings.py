@@ -209,8 +209,9 @@ def _current_value_text(setting: Setting, state: SessionState, chosen: Sequence[
     """Return the present value of a setting on the chosen GPUs as text; "n/a" if none reports it.
     For a clock lock, return the present clock, because drivers do not report locks."""
     if setting.of_host:
-        telemetry = state.telemetry
-        return getattr(telemetry and telemetry.host, setting.reading or "", None) or NA
+        if state.telemetry is None:
+            return NA
+        return getattr(state.telemetry.host, setting.reading or "", None) or NA
     fields = _reading_fields_of_setting(setting)
     known = known_values(_first_reported_value(sample, fields) for sample in chosen)
     if isinstance(setting, SwitchSetting):

@@ -249,10 +249,10 @@ class SweepPage(MeasurementPage):
             height,
             remaining_s=self.remaining_s,
             bench_progress=bench_progress_text(self.state),
-            draw_plots=self._plot_rows,
+            draw_plots=self._cached_plot_rows,
         )
 
-    def _plot_rows(self, s: Sweep, width: int, height: int) -> list[Row]:
+    def _cached_plot_rows(self, s: Sweep, width: int, height: int) -> list[Row]:
         """Return the plots of the sweep. Draw the plots again only if a point, the size, the knee
         (the point beyond which more gains little) or the place of the server has changed."""
         live = self._live_server_rates(s)

@@ -50,7 +50,7 @@ class _Metric:
         return [(ENGINE, field) for field in self.fields]
 
 
-def _tokens_text(values: Sequence[float]) -> str:
+def _token_rate_text(values: Sequence[float]) -> str:
     """Return the first of `values`, a number of tokens per second, as text of at most 5 cells, such
     as "1,234" or "12.3k"."""
     value = values[0]
@@ -71,12 +71,12 @@ def _queue_text(values: Sequence[float]) -> str:
 
 
 _FIRST = (
-    _Metric("tok/s", "tok/s", ("generation_tok_s",), _tokens_text, None),
+    _Metric("tok/s", "tok/s", ("generation_tok_s",), _token_rate_text, None),
     _Metric("queue", "queue", ("running", "waiting"), _queue_text, None),
     _Metric("KV cache", "KV", ("kv_use_pct",), _percent_text),
 )
 _SECOND = (
-    _Metric("prompt/s", "prompt", ("prompt_tok_s",), _tokens_text, None),
+    _Metric("prompt/s", "prompt", ("prompt_tok_s",), _token_rate_text, None),
     _Metric("prefix", "hits", ("prefix_hit_pct",), _percent_text),
     _Metric("accepted", "acc", ("spec_accepted_pct",), _percent_text),
     _Metric("preempt", "pre", ("preemptions_s",), lambda values: f"{values[0]:.1f}/s", None),

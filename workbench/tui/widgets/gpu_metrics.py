@@ -110,9 +110,11 @@ def _pcie_text(rate_mb_s: float, sample: GpuSample, info: GpuInfo | None) -> str
 
 
 def _pcie_scale_top_mb_s(info: GpuInfo | None) -> float:
-    if info is None:
-        return link_mb_s(4, 16) or UNKNOWN_LINK_MB_S
-    return link_mb_s(info.pcie_gen_max or 4, info.pcie_width_max or 16) or UNKNOWN_LINK_MB_S
+    generation, lanes = 4, 16
+    if info is not None:
+        generation = info.pcie_gen_max or generation
+        lanes = info.pcie_width_max or lanes
+    return link_mb_s(generation, lanes) or UNKNOWN_LINK_MB_S
 
 
 def _power_scale_top_w(info: GpuInfo | None) -> float:

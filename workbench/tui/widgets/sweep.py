@@ -92,7 +92,8 @@ def _host_and_model_rows(s: Sweep, width: int) -> list[Row]:
     model, preset_id = "", None
     if s.spec is not None:
         preset_id = s.spec.preset_id
-        model = (s.spec.plan or {}).get("model") or s.spec.measured.get("model") or ""
+        planned_model = (s.spec.plan or {}).get("model")
+        model = planned_model or s.spec.measured.get("model") or ""
     about = measurement_origin_text(s.host, [str(model)], preset_id, s.unix_s)
     return paragraph_rows(about, width, "dim", "  ")
 

@@ -24,7 +24,11 @@ from workbench.model.server_run import ServerState
 from workbench.model.settings import GpuSettings
 from workbench.model.timeline import Event, EventKind
 from workbench.sim import driver_state, profiles
-from workbench.tui.widgets.gpu_metrics import POWER, is_scale_top_reported, stepped_limit_values
+from workbench.tui.widgets.gpu_metrics import (
+    POWER,
+    is_scale_top_reported,
+    replace_means_at_limit_changes,
+)
 from workbench.tui.widgets.gpu_strip import _cpu_overload_row
 
 SIZES = ((80, 24), (120, 40), (200, 60))
@@ -290,7 +294,7 @@ def test_a_limit_that_is_drawn_was_in_force(before: int, after: int, size: int, 
     """The mean of 250 and 170 W was drawn, and told, as a limit of 190 W."""
     seconds = [250.0] * (before + size) + [now] * after
     cells = [mean(seconds[at : at + size]) for at in range(0, len(seconds), size)]
-    shown = stepped_limit_values(cells, now)
+    shown = replace_means_at_limit_changes(cells, now)
     assert len(shown) == len(cells) and set(shown) <= {250.0, now}
     assert shown == sorted(shown, reverse=now < 250.0)
 

@@ -172,14 +172,14 @@ SCREEN_KEYS: tuple[Key, ...] = (
         "p",
         "Preset",
         "pick a preset: type letters of its name, enter loads it",
-        lambda c: c.search.search_presets(),
+        lambda c: c.search.open_preset_search(),
         3,
     ),
     Key(
         "slash",
         "Find",
         "find a flag by name; filter the presets; search the log",
-        lambda c: c.search.search_active_pane(),
+        lambda c: c.search.open_active_pane_search(),
         4,
     ),
     Key(

@@ -80,9 +80,9 @@ class Services:
     def show_message_after_others(self, text: str) -> None:
         """Show a message as soon as no other one is shown."""
         self._waiting = Notice(-1, Level.HINT, text, None)
-        self._show_postponed_notice()
+        self._show_postponed_notice_if_free()
 
-    def _show_postponed_notice(self) -> None:
+    def _show_postponed_notice_if_free(self) -> None:
         if self._waiting is not None and self.notice_bar.notice is None:
             waiting, self._waiting = self._waiting, None
             self.show_notice(waiting)
@@ -115,7 +115,7 @@ class Services:
             and self.app.screen is self.screen
         ):
             self.clear_message()
-        self._show_postponed_notice()
+        self._show_postponed_notice_if_free()
 
     # work
     def run_in_background(

@@ -8,16 +8,16 @@ from workbench.tui.panes.search import Search
 
 
 class SearchController(Controller):
-    async def search_presets(self) -> None:
+    async def open_preset_search(self) -> None:
         await self.open_search_input("presets")
 
-    async def search_active_pane(self) -> None:
+    async def open_active_pane_search(self) -> None:
         """Open the search of the Presets pane or the Log pane if one of them is active, otherwise
         the search for flags."""
         active = self.services.panes.active
         await self.open_search_input(active if active in ("presets", "log") else "launch")
 
-    async def search_results(self) -> None:
+    async def open_result_search(self) -> None:
         await self.open_search_input("results")
 
     async def open_search_input(self, pane_name: str) -> None:

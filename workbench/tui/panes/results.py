@@ -223,7 +223,7 @@ class Results(Pane, PickList):
             "f",
             "filter",
             "show only results with these words: flags, notes, tags, dates",
-            lambda c: c.search.search_results(),
+            lambda c: c.search.open_result_search(),
         ),
         Key(
             "o",

@@ -145,7 +145,7 @@ class EngineRows:
         engine's metrics cannot be read."""
         if state.engine is None:
             return 0
-        self._lines, self._each = _count_graph_lines_and_rows(columns, terminal_rows)
+        self._lines, self._each = _count_graph_lines_and_rows_each(columns, terminal_rows)
         if state.engine.problem is not None:
             return 1
         return self._lines * self._each
@@ -241,7 +241,7 @@ class EngineRows:
         return _round_up_scale_top(self._tops[metric.label])
 
 
-def _count_graph_lines_and_rows(columns: Columns, terminal_rows: int) -> tuple[int, int]:
+def _count_graph_lines_and_rows_each(columns: Columns, terminal_rows: int) -> tuple[int, int]:
     """Return how many lines of graphs there are, and how many rows each has."""
     value_behind = bool(columns.after[0])
     fits_one_row = value_behind or columns.before[0] >= ONE_ROW_LABEL

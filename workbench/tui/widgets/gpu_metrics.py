@@ -234,7 +234,7 @@ def gpu_model_title(info: GpuInfo | None, sample: GpuSample | None = None) -> st
     return name
 
 
-def stepped_limit_values(
+def replace_means_at_limit_changes(
     values: Sequence[float | None], next_value: float | None
 ) -> list[float | None]:
     """Return the values of a limit in successive cells. A limit changes in steps, so the mean of a
@@ -277,7 +277,7 @@ def sample_at_cursor(history: History, window: Window, sample: GpuSample) -> Gpu
     following = limits[2]
     if following is None:
         following = history.value_at(key, end_s)
-    limit_w = stepped_limit_values(limits[:2], following)[1]
+    limit_w = replace_means_at_limit_changes(limits[:2], following)[1]
     return GpuSample(sample.index, sample.uuid, power_limit_enforced_w=limit_w, **whole)  # type: ignore[arg-type]
 
 

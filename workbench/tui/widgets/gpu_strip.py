@@ -51,9 +51,9 @@ from workbench.tui.widgets.gpu_metrics import (
     node_name,
     other_node_warning,
     power_limit_or_max_w,
+    replace_means_at_limit_changes,
     sample_at_cursor,
     stacked_value_and_note,
-    stepped_limit_values,
 )
 from workbench.tui.widgets.graph import Columns, Graph, mean_value
 from workbench.tui.widgets.graph_cache import GraphCache
@@ -695,7 +695,7 @@ class GpuStrip(Painted):
         """Return the values of a limit in the window. What the first one is depends on the value
         before it."""
         values = window.values(self.history, (sample.index, field), earlier_values=1)
-        return stepped_limit_values(values, getattr(sample, field, None))[1:]
+        return replace_means_at_limit_changes(values, getattr(sample, field, None))[1:]
 
     def _graph_role(self, metric: Metric) -> str:
         return metric.label if self.shows_past else self._role_or_dim_if_old(metric.label)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from random import Random
 
 from workbench.model.quality import AnswerScore, ForkCount, Interval, TextDifference
-from workbench.quality.statistics import poisson_interval
+from workbench.quality.statistics import poisson_mean_interval
 from workbench.quality.verdict import ScoredAnswers
 
 _POSITION_SIGMA = math.sqrt(math.log(1 + (0.026 / 0.0106) ** 2))  # of the lognormal divergence
@@ -128,7 +128,7 @@ def drawn_forks(random: Random, per_1000: float, answers: int = 32) -> ForkCount
         place = math.ceil(random.expovariate(per_1000 / 1000)) if per_1000 else ANSWER_TOKENS + 1
         forks += place <= ANSWER_TOKENS
         at_risk += min(place, ANSWER_TOKENS)
-    low, high = poisson_interval(forks)
+    low, high = poisson_mean_interval(forks)
     scale = 1000 / at_risk
     interval = Interval(forks * scale, low * scale, high * scale)
     return ForkCount(forks=forks, ties=0, at_risk=at_risk, answers=answers, per_1000=interval)

@@ -11,6 +11,7 @@ from workbench.model.host_entry import ClusterNode
 from workbench.model.node_network import Interface, NodeAddress, NodeNetwork
 
 _WRITTEN = "hosts.toml"
+_BRIDGES = ("docker", "virbr", "br-", "cni", "podman", "veth", "lxc")  # of containers
 # enP2p1s0f1np1 is the second half of the port of enp1s0f1np1 on a DGX Spark
 _PCI_DOMAIN = re.compile(r"P\d+(?=p\d)")
 
@@ -84,14 +85,14 @@ def _rdma_devices_of(interface: str, network: NodeNetwork) -> tuple[str, ...]:
 
 
 def _interfaces_able_to_connect_nodes(network: NodeNetwork) -> list[Interface]:
-    """Return the interfaces that can connect nodes: those that are up, have an address, and are not
-    bridges of containers, because such bridges have the same addresses on every host."""
-    bridges = ("docker", "virbr", "br-", "cni", "podman", "veth", "lxc")
-    return [
-        i
-        for i in network.interfaces
-        if i.up and i.addresses and not i.inside and not i.name.startswith(bridges)
-    ]
+    """Return the interfaces that can connect nodes: those that are up, have an address, and are no
+    bridges of containers or machines, which have the same addresses on every host."""
+    found = []
+    for interface in network.interfaces:
+        is_bridge = interface.inside or interface.name.startswith(_BRIDGES)
+        if interface.up and interface.addresses and not is_bridge:
+            found.append(interface)
+    return found
 
 
 def _networks_of_interface(interface: Interface) -> list[str]:

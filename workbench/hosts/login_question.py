@@ -55,7 +55,7 @@ def clean_server_lines(*texts: str) -> tuple[str, ...]:
     runs of spaces, and no more than fit into a question."""
     lines = [clean_text(line) for text in texts for line in text.splitlines()[: MOST_LINES + 1]]
     found = [" ".join(line.split()) for line in lines]
-    return tuple(_cut_line(line) for line in found if line)[:MOST_LINES]
+    return tuple(_truncate_server_line(line) for line in found if line)[:MOST_LINES]
 
 
 def quote_server_line(text: str) -> str:
@@ -65,7 +65,7 @@ def quote_server_line(text: str) -> str:
     return f'"{words[0]}"' if words else "no words"
 
 
-def _cut_line(line: str) -> str:
+def _truncate_server_line(line: str) -> str:
     return line if len(line) <= MOST_CHARS else f"{line[:MOST_CHARS]}…"
 
 

@@ -189,13 +189,7 @@ def find_living_members(run: RunFiles, survey: Survey) -> Members:
     if run.boot_id != survey.boot_id:
         return Members(None, ())
     table = survey.processes
-    known = {
-        p.pid
-        for p in table.values()
-        if p.key in run.seen
-        or (p.pid == run.pid and p.start == run.start)
-        or (run.token is not None and survey.tokens.get(p.pid) == run.token)
-    }
+    known = {p.pid for p in table.values() if _is_recognized_member(p, run, survey.tokens)}
     leader = table.get(run.sid or 0)
     if leader is not None and leader.start != run.sid_start:
         leader = None
@@ -219,6 +213,16 @@ def run_started_after_survey(run: RunFiles, survey: Survey) -> bool:
         return False
     read_at = max((process.start for process in survey.processes.values()), default=0)
     return max(starts) >= read_at and not find_living_members(run, survey).all
+
+
+def _is_recognized_member(process: Process, run: RunFiles, tokens: Mapping[int, str]) -> bool:
+    """Return whether the run's files or the process's own environment show that it belongs to the
+    run. `tokens` has the token in the environment of each process, by process id."""
+    if process.key in run.seen:
+        return True
+    if process.pid == run.pid and process.start == run.start:
+        return True
+    return run.token is not None and tokens.get(process.pid) == run.token
 
 
 def _confirms_session_of_run(process: Process, run: RunFiles, known: set[int]) -> bool:

@@ -40,11 +40,11 @@ class GpuState(StrEnum):
     NOT_READ = "not read"
 
 
-def format_supported_clocks(clocks: Sequence[int]) -> str:
+def format_supported_clocks(clocks_mhz: Sequence[int]) -> str:
     """Return supported clocks in a short form: "405, 810, 14001 MHz" for few, "210-3090 MHz in
     steps of 15 (193 clocks)" for many. A step may vary by 1 MHz, because the driver rounds. "" for
     no clocks."""
-    found = sorted(set(clocks))
+    found = sorted(set(clocks_mhz))
     if len(found) <= FEW_CLOCKS:
         return f"{', '.join(map(str, found))} MHz" if found else ""
     runs = [[found[0]]]

@@ -187,13 +187,13 @@ def launcher_and_state_text(status: ServerStatus, now_unix_s: float) -> str:
     if status.restarts:
         parts.append(f"restarted {count_of(status.restarts, 'time')}")
     if status.ends_unix_s is not None and status.alive:
-        parts.append(f"{_time_left_text(status.ends_unix_s - now_unix_s)} left")
+        parts.append(f"{_remaining_time_text(status.ends_unix_s - now_unix_s)} left")
     if status.image:
         parts.append(f"image {status.image}")
     return ", ".join(parts)
 
 
-def _time_left_text(left_s: float) -> str:
+def _remaining_time_text(left_s: float) -> str:
     hours, minutes = divmod(max(0, int(left_s)) // 60, 60)
     if hours:
         return f"{hours} h {minutes} min"

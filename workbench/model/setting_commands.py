@@ -256,7 +256,7 @@ class _CoreSetting(RemoteSetting):
             # "mixed: powersave 30, performance 2", as the agent counts values that differ
             return str(found) == str(value)
 
-    def files(self, cores: Mapping[int, int], sysfs: str) -> list[str]:
+    def sysfs_files(self, cores: Mapping[int, int], sysfs: str) -> list[str]:
         """Return all files of sysfs that hold the setting."""
         raise KeyError(self.label)
 
@@ -283,7 +283,7 @@ class _CoreSetting(RemoteSetting):
 class _Governor(_CoreSetting):
     label = "CPU governor"
 
-    def files(self, cores: Mapping[int, int], sysfs: str) -> list[str]:
+    def sysfs_files(self, cores: Mapping[int, int], sysfs: str) -> list[str]:
         return [GOVERNOR_FILES.format(root=sysfs, cpu=cpu) for cpu in cores]
 
     def list_core_writes(
@@ -291,7 +291,7 @@ class _Governor(_CoreSetting):
     ) -> Iterator[CoreWrite]:
         for name, named in core_values.parse_core_values(value).items():
             part = f"{name}={core_values.format_number_ranges(named)}" if named else name
-            yield CoreWrite(part, name, self.files(dict.fromkeys(named, 0) or cores, sysfs))
+            yield CoreWrite(part, name, self.sysfs_files(dict.fromkeys(named, 0) or cores, sysfs))
 
     def list_manual_texts_and_files(
         self, value: str, cores: Sequence[object], root: str
@@ -305,7 +305,7 @@ class _CStates(_CoreSetting):
 
     label, word = "CPU C-states", _C_STATES
 
-    def files(self, cores: Mapping[int, int], sysfs: str) -> list[str]:
+    def sysfs_files(self, cores: Mapping[int, int], sysfs: str) -> list[str]:
         return [
             C_STATE_FILES.format(root=sysfs, cpu=cpu, state=state)
             for cpu, count in cores.items()
@@ -318,7 +318,7 @@ class _CStates(_CoreSetting):
         by_text: dict[str, list[str]] = {"0": [], "1": []}
         for name, named in core_values.parse_core_values(value).items():
             for cpu in named or cores:
-                for state, file in enumerate(self.files({cpu: cores.get(cpu, 0)}, sysfs)):
+                for state, file in enumerate(self.sysfs_files({cpu: cores.get(cpu, 0)}, sysfs)):
                     by_text[
                         self._disable_file_text(core_values.is_idle_state_off(name, state))
                     ].append(file)
@@ -435,7 +435,7 @@ def list_core_setting_files(key: str, cores: Mapping[int, int], sysfs: str = SYS
     setting = SETTINGS[key]
     if not isinstance(setting, _CoreSetting):
         return []
-    return setting.files(cores, sysfs)
+    return setting.sysfs_files(cores, sysfs)
 
 
 def value_to_restore(before: Any) -> Any:

@@ -260,7 +260,7 @@ def _standard_error(values: Sequence[float]) -> float:
     return math.sqrt(squares / (len(values) - 1) / len(values))
 
 
-def poisson_interval(count: int) -> tuple[float, float]:
+def poisson_mean_interval(count: int) -> tuple[float, float]:
     """Return the exact 95 % interval of the mean of a Poisson distribution of which `count` was
     observed (Garwood 1936)."""
     tail = (1 - LEVEL) / 2
@@ -379,7 +379,7 @@ def count_forks(
     parted = [one for one in found if one.place is not None]
     ties = sum(_is_tie(one, noise_nats) for one in parted)
     forks = len(parted) - ties
-    low, high = poisson_interval(forks)
+    low, high = poisson_mean_interval(forks)
     scale = 1000 / at_risk
     return ForkCount(
         forks=forks,

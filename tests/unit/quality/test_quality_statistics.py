@@ -98,7 +98,7 @@ def test_a_token_that_was_not_named_counts_like_the_last_one() -> None:
     [(0, 0.0, 3.6889), (1, 0.0253, 5.5716), (5, 1.6235, 11.6683), (20, 12.2165, 30.8884)],
 )
 def test_poisson_interval(count: int, low: float, high: float) -> None:
-    assert statistics.poisson_interval(count) == pytest.approx((low, high), abs=1e-4)
+    assert statistics.poisson_mean_interval(count) == pytest.approx((low, high), abs=1e-4)
 
 
 def test_one_sided_and_two_sided_t() -> None:

@@ -35,7 +35,7 @@ def _check_mount(text: str) -> str:
     return text
 
 
-def _danger_of_mount(text: str) -> str:
+def _mount_danger_message(text: str) -> str:
     source = posixpath.normpath(f"/{text.partition(':')[0].lstrip('/')}")
     if _SOCKET.fullmatch(source):
         return "can start other containers, as root of the host"
@@ -44,11 +44,11 @@ def _danger_of_mount(text: str) -> str:
     return ""
 
 
-def _danger_of_device(text: str) -> str:
+def _device_danger_message(text: str) -> str:
     return "" if _GPU_DEVICE.fullmatch(text) else "gives the server a device of the host"
 
 
-def _danger_of_security(text: str) -> str:
+def _security_danger_message(text: str) -> str:
     return (
         ""
         if text in ("no-new-privileges", "label=disable")
@@ -56,7 +56,7 @@ def _danger_of_security(text: str) -> str:
     )
 
 
-def _danger_of_namespace(text: str) -> str:
+def _namespace_danger_message(text: str) -> str:
     return (
         ("removes a boundary between the server and the host")
         if text not in ("private", "auto", "keep-id")
@@ -96,7 +96,7 @@ OPTIONS = (
         check=_check_mount,
         repeatable=True,
         foreign="shows the server a path of the host",
-        power=_danger_of_mount,
+        power=_mount_danger_message,
     ),
     RunOption(
         "hub-cache",
@@ -161,7 +161,7 @@ OPTIONS = (
         "a device of the host; repeatable",
         repeatable=True,
         foreign="gives the server a device of the host",
-        power=_danger_of_device,
+        power=_device_danger_message,
     ),
     RunOption(
         "cap-add",
@@ -176,21 +176,21 @@ OPTIONS = (
         "a security option; repeatable",
         repeatable=True,
         foreign="changes what the host forbids to the server",
-        power=_danger_of_security,
+        power=_security_danger_message,
     ),
     RunOption(
         "pid",
         "host: the server sees the process ids of the host, not only its own",
         choices=("private", "host"),
         foreign="changes a boundary between the server and the host",
-        power=_danger_of_namespace,
+        power=_namespace_danger_message,
     ),
     RunOption(
         "userns",
         "the user ids of the container",
         check=make_pattern_checker(r"[\w:=,-]+", "a user namespace such as keep-id"),
         foreign="changes a boundary between the server and the host",
-        power=_danger_of_namespace,
+        power=_namespace_danger_message,
     ),
     RunOption(
         "privileged",

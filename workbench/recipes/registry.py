@@ -135,7 +135,7 @@ def parse_recipe_text(text: str, given: Given | None = None) -> Recipe:
         return drop_values_unfit_for_preset(systemd_unit.read(text, notes), notes)
     document = _parse_document(text)
     if document is None:
-        return drop_values_unfit_for_preset(_read_script(text, notes, given), notes)
+        return drop_values_unfit_for_preset(_recipe_of_script(text, notes, given), notes)
     for form in IMPORT_FORMS:
         if form.recognizes(document):
             try:
@@ -151,7 +151,7 @@ def parse_recipe_text(text: str, given: Given | None = None) -> Recipe:
     )
 
 
-def _read_script(text: str, notes: Notes, given: Given) -> Recipe:
+def _recipe_of_script(text: str, notes: Notes, given: Given) -> Recipe:
     from workbench.recipes.imports import shell_script
 
     recipe = shell_script.read(text, notes, given)

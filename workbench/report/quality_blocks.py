@@ -59,7 +59,7 @@ def quality_blocks(result: QualityResult) -> list[Block]:
         Heading("Answers of A and B"),
         *simulated_alert(result.simulated),
         TextBlock(result.summary),
-        *problem_blocks(result),
+        *instrument_problem_blocks(result),
         Facts(compared_sides_rows(result)),
         *detail_blocks(result),
     ]
@@ -78,7 +78,7 @@ def compared_sides_rows(result: QualityResult) -> tuple[tuple[str, str], ...]:
     return *sides, ("B differs in", differs)
 
 
-def problem_blocks(result: QualityResult) -> list[Block]:
+def instrument_problem_blocks(result: QualityResult) -> list[Block]:
     """Return the blocks about instruments that were not usable."""
     unusable = [proof for proof in result.proofs if not proof.usable]
     if not unusable:

@@ -74,7 +74,7 @@ class RankState:
         return self.status.alive
 
     @property
-    def has_processes(self) -> bool:
+    def has_living_processes(self) -> bool:
         """Whether any process of the rank is alive, even if the rank's main process has ended."""
         if self.status is None or self.has_unknown_state:
             return False
@@ -93,7 +93,7 @@ class RankState:
     def has_ended_completely(self) -> bool:
         """Whether the rank has ended, and no process of it is left."""
         ended = self.has_failed or self.state is ServerState.STOPPED
-        return ended and not self.has_processes
+        return ended and not self.has_living_processes
 
     @property
     def state_reason(self) -> str | None:
@@ -148,7 +148,7 @@ def find_ranks_to_stop(ranks: Sequence[RankState], server_age_s: float) -> tuple
     ended = any(rank.has_failed or rank.was_stopped for rank in ranks)
     if not ended and not find_never_started_ranks(ranks, server_age_s):
         return ()
-    return tuple(rank for rank in ranks if rank.has_processes)
+    return tuple(rank for rank in ranks if rank.has_living_processes)
 
 
 def find_first_failed_rank(ranks: Sequence[RankState]) -> RankState | None:
@@ -173,7 +173,7 @@ def merge_rank_states(
     unknown = ServerStatus(run.server_id, "", ServerState.UNKNOWN, host)
     base = next((rank.status for rank in ranks if rank.status is not None), unknown)
     state, reason, first = _state_reason_and_rank(ranks, base, server_age_s)
-    living = [rank for rank in ranks if rank.has_processes]
+    living = [rank for rank in ranks if rank.has_living_processes]
     is_end_certain = first is not None or not ranks[0].is_live
     has_ended = state in _FAILED_STATES and is_end_certain
     stopping = living if has_ended else []
@@ -218,7 +218,7 @@ def _state_reason_and_rank(
             named = " and ".join(rank.label_and_host for rank in unknown)
             text = f"{named} cannot be reached and {is_or_are(len(unknown))} stopped when the link is back"
             return ServerState.STOPPING, text, None
-        if any(rank.has_processes for rank in ranks):
+        if any(rank.has_living_processes for rank in ranks):
             return ServerState.STOPPING, None, None
         return ServerState.STOPPED, None, None
     if missing := find_never_started_ranks(ranks, age_s):

@@ -233,7 +233,7 @@ class ClusterSupervisor(Supervisor):
             )
         ranks = self._rank_states(server)
         self._store_rank_ends(server, ranks)
-        lives = any(rank.has_processes for rank in ranks)
+        lives = any(rank.has_living_processes for rank in ranks)
         missing = [rank for rank in ranks if rank.is_run_missing]
         if any(lives or rank.unreachable for rank in missing):
             self._start_rank_search()

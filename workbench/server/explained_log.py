@@ -231,27 +231,27 @@ class ExplainedLog:
         )
 
     def _explain_end_without_pattern(
-        self, known: Sequence[Finding], engine: str | None
+        self, known_findings: Sequence[Finding], engine: str | None
     ) -> Sequence[Finding]:
         """Return what the log says about its end where no log pattern explains it: a traceback that
-        is cut off, an error, or a report about another process. `known` are the findings so far."""
+        is cut off, an error, or a report about another process. `known_findings` are those so far."""
         cut = self._tracebacks.unfinished
         if cut is not None:
             return (log_patterns.explain_cut_traceback(cut),)
         lines = self._lines.lines()
         error = self._find_logged_error(lines, engine)
         if error is None:
-            return self._explain_end_without_error(lines, known)
-        if any(one.evidence == error.text for one in known):
+            return self._explain_end_without_error(lines, known_findings)
+        if any(one.evidence == error.text for one in known_findings):
             return ()
         number = 0 if self._lines.dropped else error.index + 1
         of_request = log_patterns.is_of_request_handler(lines[error.index])
         ignored = of_request or number in self._tracebacks.ignored
-        if ignored or number > self._find_stop_line_number(known):
+        if ignored or number > self._find_stop_line_number(known_findings):
             return ()
         if error.only_reports:
-            return self._explain_error_report(error, lines, known)
-        if number and any(_is_warning_near(one, number) for one in known):
+            return self._explain_error_report(error, lines, known_findings)
+        if number and any(_is_warning_near(one, number) for one in known_findings):
             return ()
         passed = 0 < self._ready < (number or self._lines.total)
         level = Level.WARN if passed else Level.ERROR
@@ -264,10 +264,10 @@ class ExplainedLog:
         )
 
     def _explain_end_without_error(
-        self, lines: Sequence[str], known: Sequence[Finding]
+        self, lines: Sequence[str], known_findings: Sequence[Finding]
     ) -> Sequence[Finding]:
         """Return the finding about a start that ends within one of its phases."""
-        if self._has_served or any(map(log_patterns.reports_process_end, known)):
+        if self._has_served or any(map(log_patterns.reports_process_end, known_findings)):
             return ()
         phase = self._last_start_phase()
         if not phase:
@@ -275,13 +275,16 @@ class ExplainedLog:
         return (log_patterns.explain_unfinished_start(phase, lines[-1]),)
 
     def _explain_error_report(
-        self, error: log_patterns.LoggedError, lines: Sequence[str], known: Sequence[Finding]
+        self,
+        error: log_patterns.LoggedError,
+        lines: Sequence[str],
+        known_findings: Sequence[Finding],
     ) -> Sequence[Finding]:
         """Return the finding about an `error` that only reports that something else has failed."""
         quoted = log_patterns.explain_quoted_error(error)
         if quoted is not None:
             return (quoted,)
-        if any(map(log_patterns.reports_process_end, known)):
+        if any(map(log_patterns.reports_process_end, known_findings)):
             return ()
         before = lines[error.index - 1] if error.index else ""
         return (log_patterns.explain_report_without_error(error, before),)
@@ -513,12 +516,12 @@ def _first_error_evidence(findings: Iterable[Finding]) -> str | None:
     return next((finding.evidence for finding in findings if finding.is_error), None)
 
 
-def _is_warning_near(finding: Finding, number: int) -> bool:
-    """Return whether the finding is a warning about a line so near to the line `number` that both are
-    about one failure."""
+def _is_warning_near(finding: Finding, line_number: int) -> bool:
+    """Return whether the finding is a warning about a line so near to the line `line_number` that
+    both are about one failure."""
     if finding.level is not Level.WARN or not finding.line:
         return False
-    return abs(finding.line - number) <= _LINES_OF_ONE_FAILURE
+    return abs(finding.line - line_number) <= _LINES_OF_ONE_FAILURE
 
 
 def explain_lines_in_memory(ring: LogRing, engine: str | None) -> ExplainedLog:

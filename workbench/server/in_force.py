@@ -322,11 +322,11 @@ def _find_in_document(document: Any, key_path: str) -> Any:
     return document
 
 
-def _find_metric_value(page: str, wanted: str) -> str | None:
-    """Return the value of the first sample of the metric `wanted` on a Prometheus page. For
+def _find_metric_value(page: str, metric_name: str) -> str | None:
+    """Return the value of the first sample of the metric `metric_name` on a Prometheus page. For
     "metric{label}", return that label's value instead. None if the page has no such sample or
     label."""
-    name, _, label = wanted.rstrip("}").partition("{")
+    name, _, label = metric_name.rstrip("}").partition("{")
     for sample in _METRIC_LINE.finditer(page):
         if sample["name"] != name:
             continue

@@ -89,9 +89,9 @@ class LogPattern:
         goes_on = _is_marked_as_warning(line) or _REQUEST_HANDLER_LINE.search(line)
         return Level.WARN if goes_on else Level.ERROR
 
-    def has_needle_in(self, lower: str) -> bool:
+    def has_needle_in(self, lower_text: str) -> bool:
         """Return whether a text in lower case has one of the needles, so that the pattern may match."""
-        return any(needle in lower for needle in self.needles)
+        return any(needle in lower_text for needle in self.needles)
 
     def matches(self, line: str) -> bool:
         # compiled when it is first needed
@@ -227,7 +227,7 @@ def stuck_start_findings(
         for p in patterns_of_engine(engine)
         if p.only_last and p.matches(last_line)
     )
-    why = _cause_and_fix_of_phase(phase)
+    why = _cause_and_fix_of_stuck_phase(phase)
     text = (
         f"no new line in the log for {silent_s // 60:.0f} min, in the phase "
         f"“{phase or 'starting'}”: {why['cause']}"
@@ -236,7 +236,7 @@ def stuck_start_findings(
     return *known, Finding(Level.WARN, "start.stuck", text, fix=why["fix"], evidence=evidence)
 
 
-def _cause_and_fix_of_phase(phase: str | None) -> Mapping[str, str]:
+def _cause_and_fix_of_stuck_phase(phase: str | None) -> Mapping[str, str]:
     """Return the "cause" and the "fix" of starts that do not come out of a phase."""
     rows = _patterns_document()["phases"]
     found: Mapping[str, str] = next(row for row in rows if re.search(row["phase"], phase or ""))
@@ -245,7 +245,7 @@ def _cause_and_fix_of_phase(phase: str | None) -> Mapping[str, str]:
 
 def explain_unfinished_start(phase: str, last_line: str) -> Finding:
     """Return the finding about the log of a start that has no error and ends in `phase`."""
-    why = _cause_and_fix_of_phase(phase)
+    why = _cause_and_fix_of_stuck_phase(phase)
     text = (
         f"the log has no error and ends in the phase “{phase}”. If the server still runs: {why['cause']}. "
         "If it does not, it was killed, and a killed process writes nothing"
@@ -350,7 +350,7 @@ def _find_pattern_matches(
 def _line_reports_pattern(line: str, pattern: LogPattern, preferred: Sequence[LogPattern]) -> bool:
     """Return whether the line itself reports what the pattern is about: it does not quote it, and an
     error concerns the server. A general pattern counts only where none of the `preferred` ones does."""
-    if not pattern.matches(line[:_MAX_SEARCHED_CHARACTERS]) or _is_quoted(line):
+    if not pattern.matches(line[:_MAX_SEARCHED_CHARACTERS]) or _only_quotes_text(line):
         return False
     if pattern.level is Level.ERROR and _is_no_failure_of_server(line):
         return False
@@ -519,10 +519,11 @@ def find_possible_causes(
     engine: str | None,
     survived_line_numbers: Collection[int] = (),
 ) -> tuple[Finding, ...]:
-    """Return the findings about a log that may be causes. `tracebacks_read` has its tracebacks; those
-    with an error in one of the lines `survived_line_numbers` did not end their process. Errors that probably follow
-    from another one are left out. If no log pattern explains the error that was raised first, the
-    finding names its kind and the part of the engine in which it was raised."""
+    """Return the findings about a log that may be causes. `tracebacks_read` has its tracebacks;
+    those with an error in one of the lines `survived_line_numbers` did not end their process.
+    Errors that probably follow from another one are left out. If no log pattern explains the error
+    that was raised first, the finding names its kind and the part of the engine in which it was
+    raised."""
     errors = tuple(one for one in tracebacks_read.errors if one.number not in survived_line_numbers)
     of_requests = [error for error in errors if error.ended_one_request]
     of_server = [error for error in errors if not error.ended_one_request]
@@ -538,7 +539,7 @@ def find_possible_causes(
         return kept
     first = _choose_error_with_location(first, errors)
     general = next(filter(is_general_finding, kept), None)
-    if general is not None and _precedes_error(general, first, errors):
+    if general is not None and _precedes_and_explains_error(general, first, errors):
         return kept
     known = [one for one in kept if one.is_error and not is_general_finding(one)]
     if known and not _precedes_causes(first, known, errors):
@@ -599,12 +600,13 @@ def _last_line_number_of_chain(error: RaisedError, errors: Sequence[RaisedError]
 
 
 def _drop_ignored_errors(
-    findings: Iterable[Finding], ignored: frozenset[int], errors: Sequence[RaisedError]
+    findings: Iterable[Finding], ignored_line_numbers: frozenset[int], errors: Sequence[RaisedError]
 ) -> tuple[Finding, ...]:
-    """Return the findings without those about errors after which Python went on, in the lines `ignored`.
-    They are kept if nothing else in the log says why the server has ended."""
+    """Return the findings without those about errors after which Python went on, which are in the
+    lines `ignored_line_numbers`. They stay if nothing else in the log says why the server has
+    ended."""
     found = tuple(findings)
-    others = tuple(one for one in found if one.line not in ignored)
+    others = tuple(one for one in found if one.line not in ignored_line_numbers)
     if any(one.is_error for one in others):
         return others
     each_reports_another = tracebacks.find_root_error(errors, _only_reports_other_error) is None
@@ -675,7 +677,9 @@ def _is_in_lines_of(finding: Finding, error: RaisedError) -> bool:
 _CODES_WRITTEN_BEFORE = ("log.error-compile",)
 
 
-def _precedes_error(finding: Finding, error: RaisedError, errors: Sequence[RaisedError]) -> bool:
+def _precedes_and_explains_error(
+    finding: Finding, error: RaisedError, errors: Sequence[RaisedError]
+) -> bool:
     """Return whether the finding is about an earlier error that explains `error`, and that none of the
     tracebacks of `errors` has. Other errors before a traceback did not end the process."""
     if not finding.is_error or finding.code not in _CODES_WRITTEN_BEFORE:
@@ -826,7 +830,7 @@ def writing_process_of_line(line: str) -> str:
     return _writer_and_text(line)[0]
 
 
-def _is_quoted(line: str) -> bool:
+def _only_quotes_text(line: str) -> bool:
     """Return whether the line only quotes a text: a line of source code in a traceback, the prompt
     of a request, or all settings of the engine with their values."""
     bare = strip_log_prefix(line)

@@ -22,10 +22,10 @@ async def read_log_and_count_bytes(host: Host, run: WatchedRun, emit: EmitBatch)
     bytes. If more bytes are unread than two reads would fetch, skip to the end of the log: its
     first and its last lines matter most."""
     async with run.reading_log:
-        return await _read_new_bytes(host, run, emit)
+        return await _read_new_bytes_and_count(host, run, emit)
 
 
-async def _read_new_bytes(host: Host, run: WatchedRun, emit: EmitBatch) -> int:
+async def _read_new_bytes_and_count(host: Host, run: WatchedRun, emit: EmitBatch) -> int:
     at = run.follower.offset
     try:
         data = await host.read_file(run.log_path, offset=at, limit=READ_BYTES)

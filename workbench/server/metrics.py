@@ -108,11 +108,11 @@ def parse_metrics(page: str, engine: Engine) -> EngineMetrics:
     """Return the engine's counters from `page`, the text of its Prometheus page. Values that the
     page lacks are None, and `absent` has the reasons."""
     page = f"\n{page}"  # every line has a line break before it
-    lines = _matching_lines(page, engine)
+    lines = _lines_of_read_series(page, engine)
     values: dict[str, float | int] = {}
     absent: dict[str, str] = {}
     for field, names in _metric_names(engine).items():
-        value = _value_or_reason(field, _find_first_series(lines, names), names, engine)
+        value = _value_or_reason(field, _values_of_first_series(lines, names), names, engine)
         if isinstance(value, str):
             absent[field] = value
         else:
@@ -170,7 +170,7 @@ def _add_live_counts(
     `absent_reasons`. An engine without such series has the counter of ended requests in their
     place."""
     for field, counter in _LIVE_COUNT_FIELDS.items():
-        parts = [_parse_series(lines, name) for name in engine.live_metrics.get(counter, ())]
+        parts = [_values_of_series(lines, name) for name in engine.live_metrics.get(counter, ())]
         if parts and all(parts):
             values[field] = round(sum(map(sum, parts)))
         elif counter in values:
@@ -186,7 +186,7 @@ def _metric_names(engine: Engine) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _matching_lines(page: str, engine: Engine) -> LinesByName:
+def _lines_of_read_series(page: str, engine: Engine) -> LinesByName:
     """Return what follows the name in each line of the series that `parse_metrics` reads, by name.
 
     `page` must begin with a line break. Lines after the first _MAX_LINES are left out.
@@ -208,12 +208,12 @@ def _metric_pattern(engine: Engine) -> re.Pattern[str]:
     return re.compile(f"\\n({'|'.join(map(re.escape, longest_first))})([{{ \\t][^\\n]*)")
 
 
-def _find_first_series(found: LinesByName, names: Sequence[str]) -> list[float]:
+def _values_of_first_series(found: LinesByName, names: Sequence[str]) -> list[float]:
     """Return the values of all series with the first of `names` that the page has."""
-    return next(filter(None, (_parse_series(found, name) for name in names)), [])
+    return next(filter(None, (_values_of_series(found, name) for name in names)), [])
 
 
-def _parse_series(found: LinesByName, name: str) -> list[float]:
+def _values_of_series(found: LinesByName, name: str) -> list[float]:
     """Return the values of all series called `name`; [] if there are none, or more than
     _MAX_SERIES_PER_NAME. A name such as 'requests{reason="stop"}' selects the series with that label."""
     name, _, label = name.partition("{")

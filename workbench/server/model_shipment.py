@@ -118,8 +118,8 @@ def _file_sizes_and_link_targets(
     copy: ModelCopy, path_prefix: str = ""
 ) -> tuple[Mapping[str, int], Mapping[str, str]]:
     """Return ({file: size in bytes}, {link: link target}) for a copy of a model. In the hub's
-    cache, the names of a model's files are links to the files that have the bytes. `path_prefix` is the
-    path from the root of the shipment to the copy."""
+    cache, the names of a model's files are links to the files that have the bytes. `path_prefix` is
+    the path from the root of the shipment to the copy, with a slash at its end, or ""."""
     sizes, links = {}, {}
     for file in copy.files:
         name = f"{path_prefix}{file.name}"

@@ -138,17 +138,23 @@ def _format_flag_arguments(name: str, value: object, *, joined: bool) -> tuple[s
     return (f"--{name}={value}",) if joined else (f"--{name}", str(value))
 
 
-def fill_in_placeholders(text: str, hole: re.Pattern[str], values: Mapping[str, str]) -> str:
+def fill_in_placeholders(
+    text: str, placeholder_pattern: re.Pattern[str], values: Mapping[str, str]
+) -> str:
     """Return `text` with its placeholders replaced by `values`, also placeholders inside those
-    values. `hole` matches a placeholder, and its first group is the key in `values`; placeholders
-    without a value stay. Raises InputError if the text grows beyond _MOST_CHARS characters."""
+    values. `placeholder_pattern` matches a placeholder, and its first group is the key in `values`;
+    placeholders without a value stay. Raises InputError if the text grows beyond _MOST_CHARS
+    characters."""
     for _ in range(_PASSES):
-        if len(text) + sum(len(values.get(name, "")) for name in hole.findall(text)) > _MOST_CHARS:
+        if (
+            len(text) + sum(len(values.get(name, "")) for name in placeholder_pattern.findall(text))
+            > _MOST_CHARS
+        ):
             raise InputError(
                 "the recipe's command, with its values filled in, exceeds the limit of "
                 f"{_MOST_CHARS // 1024} KiB"
             )
-        filled = hole.sub(lambda found: values.get(found[1], found[0]), text)
+        filled = placeholder_pattern.sub(lambda found: values.get(found[1], found[0]), text)
         if filled == text:
             break
         text = filled

@@ -152,7 +152,7 @@ def read(text: str, notes: Notes, given: Given) -> Recipe:
     recipe = recipe_of_commands(commands, notes, FORM_TITLE)
     if recipe.plan is None or recipe.plan.engine != tabby_config.ENGINE:
         return recipe
-    return replace(recipe, plan=tabby_config.add_settings_of_file(recipe.plan, notes, given))
+    return replace(recipe, plan=tabby_config.add_settings_of_config_file(recipe.plan, notes, given))
 
 
 def here_documents(text: str) -> list[str]:

@@ -50,7 +50,7 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     return Recipe(_plan_of_config(document, notes, source), FORM_TITLE)
 
 
-def add_settings_of_file(plan: LaunchPlan, notes: Notes, given: Given) -> LaunchPlan:
+def add_settings_of_config_file(plan: LaunchPlan, notes: Notes, given: Given) -> LaunchPlan:
     """Return the plan of a command line with the settings of the configuration file that TabbyAPI
     reads: the file that the flag config names, otherwise config.yml in the working directory. The
     command line counts more than the file. If the file cannot be read, the plan is returned as it

@@ -55,12 +55,12 @@ class Placement:
             return None
         return round(self.need_gb * GB / 2**30 / self.gpus, 1)
 
-    def fits_on_gpus(self, gpu_count: int, size_gb: float) -> bool:
-        """Return whether the variant fits on a host with so many GPUs of `size_gb` each. False if
-        its number of GPUs or its memory is unknown."""
+    def fits_on_gpus(self, gpu_count: int, gpu_memory_gb: float) -> bool:
+        """Return whether the variant fits on a host with so many GPUs of `gpu_memory_gb` each. False
+        if its number of GPUs or its memory is unknown."""
         if self.gpus is None or self.need_gb is None:
             return False
-        return self.gpus <= gpu_count and self.gpus * size_gb >= self.need_gb
+        return self.gpus <= gpu_count and self.gpus * gpu_memory_gb >= self.need_gb
 
 
 def choose_placement(

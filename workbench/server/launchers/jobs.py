@@ -332,9 +332,9 @@ def _job_request(launch: Launch) -> JobRequest:
     return JobRequest(job_name_of(launch.run_id), launch.plan.gpu_count, 1, launch.plan.run_options)
 
 
-def _other_node_findings(launch: Launch, node: str, files: str) -> list[Finding]:
+def _other_node_findings(launch: Launch, node: str, file_system_type: str) -> list[Finding]:
     """Return findings about problems of a server that runs on `node`, another machine than this
-    host. `files` is the type of the file system that contains the run directory."""
+    host. `file_system_type` is the type of the file system that contains the run directory."""
     found: list[Finding] = []
     if is_loopback(launch.address):
         text = (
@@ -344,10 +344,10 @@ def _other_node_findings(launch: Launch, node: str, files: str) -> list[Finding]
         fix = "set host=0.0.0.0, and an API key, because users of the cluster then reach the port"
         change = (PlanChange("host", "0.0.0.0"),)
         found.append(Finding(Level.ERROR, "job.loopback", text, "host", fix, changes=change))
-    if files in _LOCAL_FILE_SYSTEMS:
+    if file_system_type in _LOCAL_FILE_SYSTEMS:
         place = posixpath.dirname(launch.run_dir)
         text = (
-            f"{place} is on a local file system ({files}): nodes such as {node} may not see "
+            f"{place} is on a local file system ({file_system_type}): nodes such as {node} may not see "
             "the run directory"
         )
         fix = "set XDG_STATE_HOME on the login host to a directory that all nodes see"

@@ -137,14 +137,18 @@ def quality_comparison_rows(result: QualityResult, width: int) -> list[Row]:
     """Return the rows of a comparison of answers: the verdict first, then the blocks of the reports.
     A table that is wider than the page is shown as one paragraph a row."""
     from workbench.report.blocks import SIMULATED
-    from workbench.report.quality_blocks import compared_sides_rows, detail_blocks, problem_blocks
+    from workbench.report.quality_blocks import (
+        compared_sides_rows,
+        detail_blocks,
+        instrument_problem_blocks,
+    )
     from workbench.tui.block_rows import block_rows, fact_rows
 
     role = _ROLES.get(result.verdict, "warnb")
     rows: list[Row] = [*paragraph_rows(result.summary, width, role), ()]
     if result.simulated:
         rows += block_rows([SIMULATED], width)
-    rows += block_rows(problem_blocks(result), width)
+    rows += block_rows(instrument_problem_blocks(result), width)
     rows += _compared_side_rows(result.a, result.b, width)
     facts = [fact for fact in compared_sides_rows(result) if fact[0] not in ("A", "B")]
     rows += fact_rows(facts, width)

@@ -9,7 +9,7 @@ from pathlib import Path
 from support.serving import free_port, supervised
 
 from workbench import engines
-from workbench.engines.cluster import spread_over_nodes
+from workbench.engines.cluster import spread_plan_over_nodes
 from workbench.hosts.base import Host
 from workbench.hosts.cluster import ClusterHost
 from workbench.hosts.local import LocalHost
@@ -63,7 +63,7 @@ def plan_of(host: ClusterHost, **env: str) -> LaunchPlan:
         plan = plan.with_flag(name, value)
     for name, text in {"WORKBENCH_SIM_START_S": "0.3", **env}.items():
         plan = plan.with_env(name, text)
-    plan = spread_over_nodes(plan, VLLM, host.places)
+    plan = spread_plan_over_nodes(plan, VLLM, host.places)
     master = free_port()
     nodes = (
         replace(n, flags={**n.flags, "master-port": master}) if not n.role else n

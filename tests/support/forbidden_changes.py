@@ -48,8 +48,10 @@ def _splits_without_need(one: Proposed) -> bool:
     """Several requests, cards without NVLink, and a plan whose model is on one card already."""
     kind = find_gpu_type(one.context.gpus[0].name)
     linked = kind is not None and kind.nvlink
-    split = one.number("tensor-parallel-size") > one.context.flag_count("tensor-parallel-size")
-    return split and one.streams > 1 and not linked and one.context.gpus_needed == 1
+    split = one.number("tensor-parallel-size") > one.context.flag_count_or_one(
+        "tensor-parallel-size"
+    )
+    return split and one.streams > 1 and not linked and one.context.gpus_needed_per_node == 1
 
 
 # (corrections, what they forbid, whether a candidate is that)

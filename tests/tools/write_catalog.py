@@ -19,7 +19,7 @@ from workbench.engines.catalog_files import DIRECTORY
 def main(name: str, version: str, answer: Path) -> None:
     file = DIRECTORY / f"{name}-{version}.json"
     file.unlink(missing_ok=True)  # notes come from the nearest other version
-    data = own_flags.make_catalog_entries(
+    data = own_flags.make_catalog_data(
         engines.get_engine(name), version, json.loads(answer.read_text())
     )
     env, flags = (

@@ -110,8 +110,8 @@ def _parallelism_choices(context: PlanContext, load: TuneLoad) -> Iterator[Choic
     """Yield replicas and a model that is split over two GPUs, if there are several GPUs and the plan
     uses one. A request at a time has no use for a replica, and several have none for a split over a
     slow link."""
-    gpus, streams = context.gpus_visible, load.streams
-    if gpus < 2 or context.gpus_needed > 1 or context.nodes > 1:
+    gpus, streams = context.visible_gpu_count, load.streams
+    if gpus < 2 or context.gpus_needed_per_node > 1 or context.node_count > 1:
         return
     if _REPLICAS in context.catalog.flags and streams == 1:
         yield LeftOut(_REPLICAS, _NO_REPLICA)
@@ -284,7 +284,9 @@ def _tunable_flag_choices(context: PlanContext, load: TuneLoad) -> Iterator[Choi
     for flag in context.engine.tunable_flags:
         spec = context.catalog.flags.get(flag.name)
         if spec is None:
-            yield LeftOut(flag.name, f"{context.engine.title} {context.version} has no such flag")
+            yield LeftOut(
+                flag.name, f"{context.engine.title} {context.engine_version} has no such flag"
+            )
             continue
         if (why := _reason_not_tried(context, flag, load)) is not None:
             yield LeftOut(f"{flag.name}={','.join(flag.values)}", why)
@@ -308,7 +310,7 @@ def _tunable_flag_choices(context: PlanContext, load: TuneLoad) -> Iterator[Choi
 def _make_assignments(flag: TunableFlag, text: str, context: PlanContext) -> tuple[str, ...]:
     """Return the assignments that give a flag this value: the flag whose value caps it is raised
     too, since the engine would silently take less, and so is what it does not work without."""
-    cap = context.flag_number(flag.within)
+    cap = context.effective_flag_number(flag.within)
     assignments = [f"{flag.name}={text}"]
     if cap is not None and float(text) > cap:
         assignments.insert(0, f"{flag.within}={text}")
@@ -371,7 +373,7 @@ def _reason_to_try(flag: TunableFlag, text: str, context: PlanContext, load: Tun
         return f"{GUESSES}: {_explain_compute_for_speculation(load.streams)}"
     if flag.reason != PREFILL:
         return flag.reason
-    now = context.flag_number(flag.name)
+    now = context.effective_flag_number(flag.name)
     if now is None:
         return _PREFILL_OTHER
     if float(text) < now:
@@ -386,7 +388,7 @@ def _can_step_process_all_prompts(
     as well as without it."""
     if load.prompt_tokens is None or load.streams is None:
         return False
-    now = context.flag_number(flag_name) or _LEAST_DEFAULT
+    now = context.effective_flag_number(flag_name) or _LEAST_DEFAULT
     return min(now, float(flag_value)) >= load.prompt_tokens
 
 

@@ -128,7 +128,7 @@ class Facts:
     def parallel_size_of(self, name: str) -> int:
         """Return the parallel size that the flag `name` sets, such as the number of GPUs of tensor
         parallelism. 1 if the flag is not set or the command line is unknown."""
-        return self.plan_context.flag_count(name) if self.plan_context else 1
+        return self.plan_context.flag_count_or_one(name) if self.plan_context else 1
 
     @property
     def tp(self) -> int:
@@ -153,7 +153,7 @@ class Facts:
         spanned = 1
         if self.gpus and not self.plan_context.engine.uses_all_gpus:
             spanned = math.ceil(ranks / len(self.gpus))
-        return max(self.plan_context.nodes, spanned)
+        return max(self.plan_context.node_count, spanned)
 
     @property
     def per_stream_tok_s(self) -> float | None:

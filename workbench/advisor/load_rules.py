@@ -84,7 +84,7 @@ def report_queued_requests(facts: Facts) -> Iterator[Advice]:
     if kv is not None:
         counted.append(f"KV cache up to {kv:.0f} %")
     flag = facts.concurrency_flag
-    limit = facts.plan_context.flag_number(flag) if facts.plan_context else None
+    limit = facts.plan_context.effective_flag_number(flag) if facts.plan_context else None
     text = "requests wait in the queue"
     if kv is not None and kv >= _KV_FULL_PCT:
         text += " because the KV cache is full"

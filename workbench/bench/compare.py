@@ -35,7 +35,7 @@ from workbench.engines.answer_settings import (
     find_quality_comparison,
     list_changed_answer_settings,
 )
-from workbench.engines.result_limits import list_titled_speed_comparisons
+from workbench.engines.result_limits import titles_and_speed_comparisons
 from workbench.model.bench import (
     BUSY_CLIENT_PCT,
     BenchResult,
@@ -548,7 +548,7 @@ def _notes_on_comparison(
         )
     for side, results in (("A", runs_of_a), ("B", runs_of_b)):
         if len(results) == 1:
-            for title, text in list_titled_speed_comparisons(results[0]):
+            for title, text in titles_and_speed_comparisons(results[0]):
                 notes.append(f"{side}, #{results[0].id}: {title}: {text}")
     notes += [f"#{run.id}: {why}" for run in runs for why in run.summary.marked]
     if len({bool(run.conditions.model_digest) for run in runs}) > 1:

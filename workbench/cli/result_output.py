@@ -42,7 +42,7 @@ def result_lines(result: BenchResult) -> Iterator[str]:
     """Yield the lines that `bench` prints for a result: load, throughput, latencies, limits, text
     and notes. Their blocks are those of the reports, which have all other metrics too.
     """
-    from workbench.engines.result_limits import list_titled_speed_comparisons
+    from workbench.engines.result_limits import titles_and_speed_comparisons
     from workbench.report.blocks import SIMULATED, Facts
     from workbench.report.formats.terminal import block_lines
     from workbench.report.result_blocks import (
@@ -57,7 +57,7 @@ def result_lines(result: BenchResult) -> Iterator[str]:
     yield _result_load_line(result)
     warnings = [block for block in alert_boxes(result) if block is not SIMULATED]
     yield from block_lines(
-        [*warnings, key_metrics(summary), Facts(tuple(list_titled_speed_comparisons(result)))]
+        [*warnings, key_metrics(summary), Facts(tuple(titles_and_speed_comparisons(result)))]
     )
     if not result.spec.command:
         yield from block_lines(latency_blocks(summary))

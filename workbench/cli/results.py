@@ -169,11 +169,11 @@ def _result_json_with_comparisons(
 ) -> dict[str, Any]:
     """Return a result of the list as JSON: of the comparisons of answers that it belongs to, the
     list has only what they found."""
-    from workbench.engines.answer_settings import find_quality_comparisons_and_side
+    from workbench.engines.answer_settings import find_sides_in_quality_comparisons
 
     found = [
         {"id": one.id, "side": side, "verdict": one.verdict, "summary": one.summary}
-        for side, one in find_quality_comparisons_and_side(result.conditions, comparisons)
+        for side, one in find_sides_in_quality_comparisons(result.conditions, comparisons)
     ]
     document = result_json(result)
     if found:
@@ -218,9 +218,9 @@ def _shorten_model_name(model: str) -> str:
 
 def _format_answers_verdict(result: BenchResult, comparisons: Sequence[QualityResult]) -> str:
     """Return what the newest comparison of answers in which the result is B says of them."""
-    from workbench.engines.answer_settings import find_quality_comparisons_and_side
+    from workbench.engines.answer_settings import find_sides_in_quality_comparisons
 
-    for side, one in find_quality_comparisons_and_side(result.conditions, comparisons):
+    for side, one in find_sides_in_quality_comparisons(result.conditions, comparisons):
         if side == "B":
             return f"answers: {one.verdict}"
     return ""
@@ -248,7 +248,7 @@ def _format_load(result: BenchResult, concurrency: int) -> str:
     examples=("workbench results show 42 --json",),
 )
 def show_result(arguments: argparse.Namespace) -> int:
-    from workbench.engines.answer_settings import find_quality_comparisons_and_side
+    from workbench.engines.answer_settings import find_sides_in_quality_comparisons
 
     db = open_results_db()
     result, timeline = db.get(arguments.id), _timeline_path_of(db, arguments.id)
@@ -257,7 +257,7 @@ def show_result(arguments: argparse.Namespace) -> int:
         from workbench.report.formats.json_data import answers_json
 
         document = result_json(result)
-        if answers := answers_json(find_quality_comparisons_and_side(result.conditions, known)):
+        if answers := answers_json(find_sides_in_quality_comparisons(result.conditions, known)):
             document["quality_comparisons"] = answers
         return print_json({**document, "timeline": timeline})
     from workbench.report.content import Report

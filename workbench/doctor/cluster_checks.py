@@ -11,7 +11,7 @@ from typing import Any
 
 from workbench.doctor.cluster_facts import ClusterReport, NodeReport, unreached_node_finding
 from workbench.doctor.table import is_known_and_below, threshold_and_source
-from workbench.engines.model_facts import is_path
+from workbench.engines.model_facts import is_model_path
 from workbench.model.counts import count_of
 from workbench.model.findings import Finding, Level
 
@@ -307,7 +307,7 @@ def _report_unequal_values(
 def check_model_files(report: ClusterReport) -> Iterator[Finding]:
     """Report nodes without the plan's model files, and model files that differ between nodes. A
     model of a hub is downloaded at the start, so its absence is a warning."""
-    missing = Level.ERROR if is_path(report.model or "") else Level.WARN
+    missing = Level.ERROR if is_model_path(report.model or "") else Level.WARN
     models = {node.name: node.model for node in report.reached_nodes if node.model is not None}
     digests = {name: model.digest for name, model in models.items() if model.digest}
     source = next(iter(digests), None)

@@ -134,8 +134,8 @@ class NodeProgram:
         raise HostError(said[0], host=self._host.name)
 
     async def measure_clock_offset(self) -> ClockOffset:
-        """Compare the node's clock with this machine's clock. Of several answers, the fastest is used,
-        because its error is the smallest."""
+        """Compare the node's clock with this machine's clock. Of several answers, the fastest is
+        used, because its error is the smallest."""
         found = []
         for _ in range(CLOCK_ASKS):
             began_s, began_unix_s = time.monotonic(), time.time()
@@ -227,7 +227,7 @@ async def _report_on_node(
         )
     try:
         others = [other.place.host.rpartition("@")[2] for other in nodes if other is not node]
-        engines = registry.join_leftover_patterns()
+        engines = registry.join_server_and_worker_patterns()
         report["look"] = await program.request_answer(
             "look", names=others, ports=list(node.ports), engines=engines
         )

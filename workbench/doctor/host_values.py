@@ -74,7 +74,7 @@ async def read_host_values(host: Host, ports: Iterable[int], timeout_s: float) -
     """Return the values of `host`. For each of the numbers `ports`, the process that listens on
     that port is looked up. Raises HostError if the host does not answer within `timeout_s` seconds.
     """
-    words = (registry.join_worker_patterns(), *(f"{port:04X}" for port in ports))
+    words = (registry.join_engine_worker_patterns(), *(f"{port:04X}" for port in ports))
     done = await run_and_end_leftovers(host, shell_argv(_SCRIPT, *words), timeout_s=timeout_s)
     return parse_host_values(done.stdout[:OUTPUT_MAX_BYTES].decode("utf-8", "replace"))
 

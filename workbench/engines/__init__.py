@@ -43,14 +43,14 @@ if TYPE_CHECKING:
     from workbench.engines.base import METRICS, Engine
     from workbench.engines.catalog import (
         canonical_flag_name,
-        find_nearest_flag,
         look_up_flag,
+        most_similar_flag_name,
         search_flags,
         search_variables,
         version_key,
         version_satisfies,
     )
-    from workbench.engines.flag_groups import group_names, sort_key_of_flag
+    from workbench.engines.flag_groups import flag_group_names, sort_key_of_flag
     from workbench.engines.flag_values import format_value, parse_value
     from workbench.engines.memory_estimate import MemoryFit, estimate_memory_or_reason
     from workbench.engines.plans import (
@@ -59,12 +59,12 @@ if TYPE_CHECKING:
         apply_assignments,
         list_changed_flags,
         make_flag_rows,
-        most_severe_text_and_level,
+        most_severe_finding_text_and_level,
         plan_from_preset,
         set_executable,
         set_flag,
     )
-    from workbench.engines.registry import engine_names, find_engine, get_engine, short_name
+    from workbench.engines.registry import engine_names, find_engine, get_engine, short_engine_name
     from workbench.engines.run_as import RUN_AS, is_launcher_row, make_launcher_rows
     from workbench.engines.validate import check_flag_value, validate_plan
 
@@ -81,23 +81,23 @@ __all__ = [
     "engine_names",
     "estimate_memory_or_reason",
     "find_engine",
-    "find_nearest_flag",
+    "flag_group_names",
     "format_value",
     "get_engine",
-    "group_names",
     "is_launcher_row",
     "list_changed_flags",
     "look_up_flag",
     "make_flag_rows",
     "make_launcher_rows",
-    "most_severe_text_and_level",
+    "most_severe_finding_text_and_level",
+    "most_similar_flag_name",
     "parse_value",
     "plan_from_preset",
     "search_flags",
     "search_variables",
     "set_executable",
     "set_flag",
-    "short_name",
+    "short_engine_name",
     "sort_key_of_flag",
     "validate_plan",
     "version_key",
@@ -108,14 +108,14 @@ __all__ = [
 # all of them take 1 MiB, which a screen without a server does not need.
 _NAMES_OF_MODULES = {
     "base": "METRICS Engine",
-    "catalog": "canonical_flag_name look_up_flag find_nearest_flag "
+    "catalog": "canonical_flag_name look_up_flag most_similar_flag_name "
     "search_variables search_flags version_key version_satisfies",
-    "flag_groups": "group_names sort_key_of_flag",
+    "flag_groups": "flag_group_names sort_key_of_flag",
     "flag_values": "format_value parse_value",
     "memory_estimate": "MemoryFit estimate_memory_or_reason",
     "plans": "EXECUTABLE NAME_PROGRAM_STEP apply_assignments make_flag_rows list_changed_flags "
-    "plan_from_preset set_flag most_severe_text_and_level set_executable",
-    "registry": "engine_names find_engine get_engine short_name",
+    "plan_from_preset set_flag most_severe_finding_text_and_level set_executable",
+    "registry": "engine_names find_engine get_engine short_engine_name",
     "run_as": "RUN_AS is_launcher_row make_launcher_rows",
     "validate": "check_flag_value validate_plan",
 }

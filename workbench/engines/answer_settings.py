@@ -25,7 +25,7 @@ class AnswerSettings:
 
     flags: Mapping[str, str]
 
-    def meaning_of_flag(self, flag: str) -> str:
+    def kind_of_flag(self, flag: str) -> str:
         """Return what a flag sets, such as "KV cache type"; "" if it changes no answer."""
         name = flag.replace("_", "-")
         for what, pattern in self.flags.items():
@@ -111,12 +111,12 @@ _VARIABLE_NAME = re.compile(
 _SETTING = "flag "
 
 
-def meaning_of_answer_flag(engine: str | None, flag: str) -> str:
+def kind_of_answer_flag(engine: str | None, flag: str) -> str:
     """Return what a flag of an engine sets that changes the answers, such as "KV cache type". ""
-    if it changes none."""
+    for a flag that changes none, and for an engine that Workbench does not know."""
     if engine not in _ENGINES:
         return ""
-    return _ENGINES[engine].meaning_of_flag(flag)
+    return _ENGINES[engine].kind_of_flag(flag)
 
 
 def select_tokenizer_flags(flags: Mapping[str, Any]) -> dict[str, str]:
@@ -141,7 +141,7 @@ def collect_answer_settings(conditions: Conditions) -> dict[str, Any]:
     }
     if conditions.flags:
         for name, value in conditions.flags.items():
-            if meaning_of_answer_flag(engine, name):
+            if kind_of_answer_flag(engine, name):
                 found[f"{_SETTING}{name}"] = _canonical_value_text(value)
         found["program"] = next(iter(conditions.argv), None)
     else:
@@ -187,9 +187,9 @@ _BOTH_KNOWN = ("engine", "engine version", "model", "model files", "program", "c
 
 def list_changed_answer_settings(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the names of the settings in which the answers of two servers may differ, from the
-    `collect_answer_settings` of both: flags such as "kv-cache-dtype", then variables, then facts such as
-    "engine version"."""
-    changed = [name for name in {**b, **a} if _is_changed(name, a.get(name), b.get(name))]
+    `collect_answer_settings` of both: flags such as "kv-cache-dtype", then variables, then facts
+    such as "engine version"."""
+    changed = [name for name in {**b, **a} if _is_setting_changed(name, a.get(name), b.get(name))]
     if a.get("model files") and a.get("model files") == b.get("model files"):
         changed = [name for name in changed if name not in _MODEL_FLAGS]  # one file at two places
     # the other settings say nothing more
@@ -204,7 +204,7 @@ def list_changed_answer_settings(a: Mapping[str, Any], b: Mapping[str, Any]) -> 
     return (*flags, *rest)
 
 
-def _is_changed(name: str, x: Any, y: Any) -> bool:
+def _is_setting_changed(name: str, x: Any, y: Any) -> bool:
     if name in _BOTH_KNOWN and None in (x, y):
         return False
     if name == "engine version":  # a log gives the release, the installed package also its build
@@ -217,14 +217,14 @@ def _is_changed(name: str, x: Any, y: Any) -> bool:
 def find_quality_comparison(
     a: Mapping[str, Any],
     b: Mapping[str, Any],
-    known: Iterable[QualityResult],
+    comparisons: Iterable[QualityResult],
     *,
     simulated: bool,
 ) -> QualityResult | None:
-    """Return the first of the measured comparisons `known` that compared servers with the
-    `collect_answer_settings` `a` and `b`. None if there is none. What simulated servers answer says nothing
-    about real ones, and the other way round."""
-    for one in sorted(known, key=lambda one: bool(one.imported)):  # own measurements first
+    """Return the first of the measured comparisons `comparisons` that compared servers with the
+    `collect_answer_settings` `a` and `b`. None if there is none. What simulated servers answer says
+    nothing about real ones, and the other way round."""
+    for one in sorted(comparisons, key=lambda one: bool(one.imported)):  # own measurements first
         sides = ((one.conditions_a, a), (one.conditions_b, b))
         alike = all(
             side and not list_changed_answer_settings(side, settings) for side, settings in sides
@@ -237,16 +237,17 @@ def find_quality_comparison(
 _IDENTIFYING = frozenset(("program", "command", "address"))
 
 
-def find_quality_comparisons_and_side(
-    conditions: Conditions, known: Iterable[QualityResult]
+def find_sides_in_quality_comparisons(
+    conditions: Conditions, comparisons: Iterable[QualityResult]
 ) -> tuple[tuple[str, QualityResult], ...]:
-    """Return those of the measured comparisons `known` in which a server with these conditions was
-    one side, each with the side, "A" or "B". Of a server that is hardly known, there is none."""
+    """Return those of the measured comparisons `comparisons` in which a server with these
+    conditions was one side, as pairs (side, comparison); the side is "A" or "B". () for a server of
+    which neither the program nor the command nor the address is known."""
     settings = collect_answer_settings(conditions)
     if _IDENTIFYING.isdisjoint(settings):
         return ()
     found = []
-    for one in known:
+    for one in comparisons:
         if one.verdict == NOT_MEASURED or one.simulated != conditions.simulated:
             continue
         sides = (("B", one.conditions_b), ("A", one.conditions_a))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from workbench.engines import catalog as catalogs
 from workbench.engines.flag_values import format_argument, switch_to_on_off_word
-from workbench.engines.kv_size import KvRule
+from workbench.engines.kv_size import KvStorageRule
 from workbench.engines.reported_settings import Answer
 from workbench.engines.tunable_flags import TunableFlag
 from workbench.model.errors import PlanError
@@ -101,7 +101,7 @@ class Engine:
     # after the executable; vLLM needs 12 s for it
     version_arguments: ClassVar[tuple[str, ...]] = ("--version",)
     parser: ClassVar[PythonParser | None] = None  # asked for the engine's own flags
-    # print all flags, for an engine whose `flags_of_help` reads them
+    # print all flags, for an engine whose `flag_data_from_help` reads them
     help_arguments: ClassVar[tuple[str, ...]] = ()
     # numbers of a version that identify its flags; None: all of them
     release_parts: ClassVar[int | None] = None
@@ -185,7 +185,7 @@ class Engine:
     speculation_flag: ClassVar[str | None] = None  # its value is an object with the depth
     eight_bit_weights: ClassVar[str] = ""  # assignment that quantizes 16-bit weights when they load
     answers: ClassVar[tuple[Answer, ...]] = ()  # where the engine says what is in force
-    # Group 1 is the configuration that the engine logs, as reported_settings.parse_settings reads it.
+    # Group 1 is the configuration that the engine logs, as reported_settings.parse_logged_settings reads it.
     # The first has the values in force, the others those that were asked.
     config_logs: ClassVar[tuple[re.Pattern[str], ...]] = ()
     # name in that configuration -> flag, where they differ
@@ -207,19 +207,19 @@ class Engine:
             self.name, nearest, accepts_prefixes=self.accepts_flag_prefixes
         )
 
-    def same_release(self, a: str | None, b: str | None) -> bool:
+    def is_same_release(self, a: str | None, b: str | None) -> bool:
         """Return whether the versions `a` and `b` belong to one release, which means that they have
         the same flags."""
         x, y = (catalogs.version_key(v)[: self.release_parts] for v in (a, b))
         return bool(x) and x == y
 
-    def flags_of_help(self, text: str) -> dict[str, Any]:
+    def flag_data_from_help(self, text: str) -> dict[str, Any]:
         """Parse the help text that the engine prints with the arguments `help_arguments`. Return
-        {"flags": [one dict for each flag]}, the data from which `own_flags.make_catalog_entries` makes
+        {"flags": [one dict for each flag]}, the data from which `own_flags.make_catalog_data` makes
         a catalog; {} for an engine whose help text Workbench cannot read."""
         return {}
 
-    def start_phase_of_line(self, line: str) -> str | None:
+    def start_phase_in_log_line(self, line: str) -> str | None:
         """Return the phase of the engine's start that a log line reports, such as "loading weights
         40 %". None if the line reports no phase."""
         for pattern, text in self.phases:
@@ -227,7 +227,9 @@ class Engine:
                 return text.format(**match.groupdict())
         return None
 
-    def tokenize_body(self, model: str, request: Mapping[str, Any]) -> dict[str, Any] | None:
+    def tokenize_request_body(
+        self, model: str, request: Mapping[str, Any]
+    ) -> dict[str, Any] | None:
         """Return the body of a POST to `tokenize_path` that counts the tokens of `request`.
         `request` has a "prompt" or "messages". None if the engine cannot count the tokens of such a
         request.
@@ -239,7 +241,7 @@ class Engine:
         command line from it. An engine whose model needs several flags joins their values here."""
         return plan
 
-    def rank_flags(
+    def flags_of_rank(
         self, plan: LaunchPlan, rank: int, count: int, head: str
     ) -> Mapping[str, FlagValue] | None:
         """Return the flags to add to the command of rank number `rank` (from 0) of a server with
@@ -260,11 +262,11 @@ class Engine:
     def replicas_per_node(self, context: PlanContext) -> int:
         """Return the number of data-parallel replicas that the plan runs on one node. Each replica
         has its own GPUs."""
-        return context.flag_count("data-parallel-size")
+        return context.flag_count_or_one("data-parallel-size")
 
-    def kv_rule(self, context: PlanContext) -> KvRule:
-        """Return how the engine stores the KV cache of layers with sliding-window attention."""
-        return KvRule()
+    def kv_storage_rule(self, context: PlanContext) -> KvStorageRule:
+        """Return how the engine stores what layers with a sliding window or with a state keep."""
+        return KvStorageRule()
 
     def computes_on_cpu(self, context: PlanContext) -> bool:
         """Return whether the CPU computes all layers of the model: the installed engine is such a
@@ -278,8 +280,8 @@ class Engine:
     def flag_assignments_for_concurrency(
         self, context: PlanContext, concurrency: int
     ) -> tuple[str, ...]:
-        """Return the assignments for a server that processes `concurrency` requests at a time, each of
-        which may be as long as those of the plan."""
+        """Return the assignments for a server that processes `concurrency` requests at a time, each
+        of which may be as long as those of the plan."""
         return (f"{self.concurrency_flag}={concurrency}",)
 
     def why_no_memory_estimate(self, context: PlanContext) -> str | None:
@@ -314,7 +316,9 @@ class Engine:
         argv += [self.option_called("host"), host, self.option_called("port"), str(port)]
         for setting in plan.flags:
             if setting.name not in ("host", "port"):
-                argv += self.flag_arguments(catalog, setting, exact=plan.engine_version is not None)
+                argv += self.flag_arguments(
+                    catalog, setting, is_version_known=plan.engine_version is not None
+                )
         env = {e.name: str(e.value) for e in plan.env}
         if nul := next((a for a in (*argv, *env, *env.values()) if "\0" in a), None):
             text = (
@@ -341,22 +345,22 @@ class Engine:
         """Return the command-line arguments that name the model."""
         return (f"--{self.model_flags[0]}", plan.model)
 
-    def option_to_switch_off(self, spec: FlagSpec, exact: bool) -> str | None:
+    def option_to_switch_off(self, spec: FlagSpec, is_version_known: bool) -> str | None:
         """Return the option that switches the flag off, such as --no-x. None if the flag has no
-        such option. `exact` is True if the engine's version is known; otherwise the option must be
-        one that all versions accept."""
+        such option. `is_version_known` is True if the engine's version is known; otherwise the
+        option must be one that all versions accept."""
         return spec.negation
 
     def flag_arguments(
-        self, catalog: FlagCatalog, setting: FlagSetting, exact: bool = True
+        self, catalog: FlagCatalog, setting: FlagSetting, is_version_known: bool = True
     ) -> list[str]:
         """Return the command-line arguments for one flag. A flag that the catalog does not contain
-        is passed under its name in the plan. `exact` is True if the engine's version is known.
-        Raises PlanError for a value that the engine would read as an option."""
+        is passed under its name in the plan. `is_version_known` is True if the engine's version is
+        known. Raises PlanError for a value that the engine would read as an option."""
         spec, option = catalog.flags.get(setting.name), self.option_called(setting.name)
         value = switch_to_on_off_word(spec, setting.value)
         if isinstance(value, bool) and not (spec and spec.value_takes_bool_word):
-            return self._switch_arguments(spec, option, value, exact)
+            return self._switch_arguments(spec, option, value, is_version_known)
         if spec and spec.value_takes_bool_word:
             return [option, str(value)]
         if not isinstance(value, list | tuple) or (spec and spec.kind == FlagKind.JSON):
@@ -381,13 +385,13 @@ class Engine:
         return [argument for w in words for argument in self._make_option_arguments(option, w)]
 
     def _switch_arguments(
-        self, spec: FlagSpec | None, option: str, on: bool, exact: bool
+        self, spec: FlagSpec | None, option: str, on: bool, is_version_known: bool
     ) -> list[str]:
         if on:
             return [option]
         if spec is None:
             return [f"--no-{option.removeprefix('--')}"]
-        off = self.option_to_switch_off(spec, exact)
+        off = self.option_to_switch_off(spec, is_version_known)
         return [off] if off else []  # without a negation, a flag is turned off by omitting it
 
     def _make_option_arguments(self, option: str, text: str) -> list[str]:

@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from workbench.engines.catalog_files import DIRECTORY
-from workbench.engines.flag_groups import group_of_flag, rank_among_most_used
+from workbench.engines.flag_groups import group_of_flag, rank_among_most_used_flags
 from workbench.model import fuzzy
 from workbench.model.flags import MOST_USED, EnvSpec, FlagCatalog, FlagKind, FlagSpec
 from workbench.model.lazy_dataclass import dataclass
@@ -106,10 +106,11 @@ def catalog_from_data(
     version: str,
     data: Mapping[str, Any],
     accepts_prefixes: bool = False,
-    asked: str | None = None,
+    printed_by: str | None = None,
 ) -> FlagCatalog:
-    """Return the catalog that `data`, the content of a catalog file, describes. `asked` is the path
-    of the installed program that printed the flags; None for a catalog that Workbench ships."""
+    """Return the catalog that `data`, the content of a catalog file, describes. `printed_by` is the
+    path of the installed program that printed the flags; None for a catalog that Workbench
+    ships."""
     flags = {f["name"]: _parse_flag_spec(engine, version, f) for f in data["flags"]}
     env = {e["name"]: EnvSpec(**{**e, "choices": tuple(e.get("choices", ()))}) for e in data["env"]}
     for flag in flags.values():
@@ -121,7 +122,7 @@ def catalog_from_data(
                 choices=flag.choices,
                 help=f"sets the same value as --{flag.name}",
             )
-    return FlagCatalog(engine, version, flags, env, accepts_prefixes, asked)
+    return FlagCatalog(engine, version, flags, env, accepts_prefixes, printed_by)
 
 
 def _parse_flag_spec(engine: str, version: str, raw: dict[str, Any]) -> FlagSpec:
@@ -132,7 +133,7 @@ def _parse_flag_spec(engine: str, version: str, raw: dict[str, Any]) -> FlagSpec
         or raw.get("help")
         or f"No description in {engine} {version}.",
         "area": group_of_flag(engine, name, raw.get("group", "")),
-        "most_used": rank_among_most_used(engine, name),
+        "most_used": rank_among_most_used_flags(engine, name),
     }
     return FlagSpec(**raw | {k: tuple(raw[k]) for k in _TUPLES if k in raw} | derived)
 
@@ -145,13 +146,13 @@ def _load_flag_help_sentences(engine: str) -> dict[str, str]:
     return texts[engine]
 
 
-def has_help(engine: str, name: str) -> bool:
+def has_flag_help(engine: str, name: str) -> bool:
     """Return whether Workbench ships a help sentence for the flag `name` of `engine`."""
     return name in _load_flag_help_sentences(engine)
 
 
 @dataclass(frozen=True, slots=True)
-class Removed:
+class RemovedSetting:
     """A flag or variable that an engine no longer has, or that it never had although users try it.
     `since` is the first version without it ("" if unknown). `until` is the first version that has
     it again ("" if none has). `renamed` is the flag that takes the same value now, or "flag.key"
@@ -166,13 +167,15 @@ class Removed:
 
 
 @cache
-def load_removed_names(engine: str, kind: str) -> dict[str, Removed]:
+def load_removed_settings(engine: str, kind: str) -> dict[str, RemovedSetting]:
     """Return the flags (`kind` "flags") or environment variables (`kind` "env") that no longer
     exist in `engine`, by name. Variables that no engine reads any more are included."""
     data: dict[str, Any] = json.loads((DIRECTORY / "removed.json").read_text("utf-8"))
     tables = (data["every engine"], data.get(engine, {}))
     return {
-        name: Removed(**entry) for table in tables for name, entry in table.get(kind, {}).items()
+        name: RemovedSetting(**entry)
+        for table in tables
+        for name, entry in table.get(kind, {}).items()
     }
 
 
@@ -228,8 +231,9 @@ def canonical_flag_name(catalog: FlagCatalog, spelling: str) -> str:
     return look_up_flag(catalog, spelling).name
 
 
-def find_nearest_flag(catalog: FlagCatalog, name: str) -> str | None:
-    """Return the catalog's flag whose name is most similar to `name`, or None if none is similar."""
+def most_similar_flag_name(catalog: FlagCatalog, name: str) -> str | None:
+    """Return the catalog's flag whose name is most similar to `name`, or None if none is
+    similar."""
     # "kv-dtype" for "kv-cache-dtype": all words occur, with others between them
     words = set(name.split("-"))
     holders = [n for n in catalog.flags if len(words) > 1 and words <= set(n.split("-"))]
@@ -242,7 +246,7 @@ def find_nearest_flag(catalog: FlagCatalog, name: str) -> str | None:
     return spellings[close[0]].name
 
 
-def find_nearest_variable(catalog: FlagCatalog, name: str) -> str | None:
+def most_similar_variable_name(catalog: FlagCatalog, name: str) -> str | None:
     """Return the catalog's environment variable whose name is most similar to `name`, or None if
     none is similar."""
     return next(iter(get_close_matches(name, catalog.env, n=1, cutoff=0.75)), None)
@@ -262,17 +266,17 @@ def search_flags(catalog: FlagCatalog, text: str) -> list[FlagSpec]:
     meant, words = look_up_flag(catalog, query).name, query.replace("-", " ").split()
     ranked = []
     for spec in catalog.flags.values():
-        score = _score_flag(spec, words)
+        score = _search_score_of_flag(spec, words)
         if score is not None:
             ranked.append((spec.name != meant, -round(score), len(spec.name), spec))
     if not ranked:
-        near = find_nearest_flag(catalog, "-".join(query.split()))
+        near = most_similar_flag_name(catalog, "-".join(query.split()))
         return [catalog.flags[near]] if near else []
     ranked.sort(key=itemgetter(0, 1, 2))
     return [spec for *_, spec in ranked]
 
 
-def _score_flag(spec: FlagSpec, words: Sequence[str]) -> float | None:
+def _search_score_of_flag(spec: FlagSpec, words: Sequence[str]) -> float | None:
     names = (spec.name, *(alias.lstrip("-").lower() for alias in spec.aliases))
     group = " ".join(words)
     scores = [fuzzy.match_score(group, name) for name in names]

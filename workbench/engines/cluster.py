@@ -23,24 +23,26 @@ _NCCL_LOG = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
 _NCCL_LOG_FROM = "Workbench reads from NCCL's log whether RDMA is in use"
 
 
-def spread_over_nodes(
+def spread_plan_over_nodes(
     plan: LaunchPlan, engine: Engine, places: Sequence[NodeAddress]
 ) -> LaunchPlan:
     """Return the plan with one node for each rank, named after the hosts in `places`. Nodes that
     the plan already has keep their flags and environment. The plan is returned unchanged, to run on
     the head only, if it needs fewer GPUs than there are nodes or if its engine cannot span hosts.
     """
-    nodes = plan.nodes or _make_nodes_of_ranks(plan, engine, places)
+    nodes = plan.nodes or _make_rank_nodes(plan, engine, places)
     if not nodes or len({node.rank for node in nodes}) > len(places):
         return plan
     derived = [_network_variables_with_origins(engine, place) for place in places]
     return replace(
         plan,
-        nodes=tuple(_apply_host_to_node(plan, node, places[node.rank], derived) for node in nodes),
+        nodes=tuple(
+            _apply_host_settings_to_node(plan, node, places[node.rank], derived) for node in nodes
+        ),
     )
 
 
-def _make_nodes_of_ranks(
+def _make_rank_nodes(
     plan: LaunchPlan, engine: Engine, places: Sequence[NodeAddress]
 ) -> tuple[Node, ...]:
     count, head = len(places), places[0].address or places[0].host
@@ -54,7 +56,7 @@ def _make_nodes_of_ranks(
         return (Node(places[0].host, 0), *beside)
     nodes = []
     for rank, place in enumerate(places):
-        own = engine.rank_flags(plan, rank, count, head)
+        own = engine.flags_of_rank(plan, rank, count, head)
         if own is not None:
             nodes.append(Node(place.host, rank, own))
     return tuple(nodes)
@@ -82,23 +84,23 @@ def _network_variables_with_origins(
     return {**found, **{name: (value, _NCCL_LOG_FROM) for name, value in _NCCL_LOG.items()}}
 
 
-def _apply_host_to_node(
+def _apply_host_settings_to_node(
     plan: LaunchPlan,
     node: Node,
     place: NodeAddress,
-    derived: Sequence[Mapping[str, tuple[str, str]]],
+    network_variables: Sequence[Mapping[str, tuple[str, str]]],
 ) -> Node:
     """Return `node` with the host name, program and environment variables of its host.
 
-    `derived` lists the network variables of each node in rank order. The node gets its own network
+    `network_variables` lists the network variables of each node in rank order. The node gets its own network
     variables, unless the plan sets another value for all nodes. A value in the plan that equals
     that of the head node does not count, because it was made for the head's host.
     """
     whole = plan.env_texts
     of_head = {e.name for e in plan.env if e.origin is Origin.HOST}
     env, origins = dict(node.env), {}
-    for name, (value, why) in derived[node.rank].items():
-        of_first = derived[0].get(name, ("", ""))[0]
+    for name, (value, why) in network_variables[node.rank].items():
+        of_first = network_variables[0].get(name, ("", ""))[0]
         if name not in env and whole.get(name, of_first) == of_first:
             env[name] = value
         if env.get(name, whole.get(name)) == value:
@@ -113,7 +115,7 @@ def _apply_host_to_node(
 
 
 def _host_entry_or_empty(place: NodeAddress) -> HostEntry:
-    """Return what hosts.toml says of a node's host: nothing if it has no entry."""
+    """Return the entry of a node's host in hosts.toml; an empty one if there is none."""
     return place.entry or HostEntry(place.host)
 
 
@@ -129,7 +131,7 @@ def _program_on_node(plan: LaunchPlan, place: NodeAddress) -> tuple[str, ...] | 
 def report_cluster_problems(
     plan: LaunchPlan, engine: Engine, places: Sequence[NodeAddress]
 ) -> Iterator[Finding]:
-    """Yield findings about a plan that `spread_over_nodes` has distributed over the nodes of a cluster."""
+    """Yield findings about a plan that `spread_plan_over_nodes` has distributed over the nodes of a cluster."""
     for place in places:
         if place.problem:
             fix = "give the node's address and interface in hosts.toml"
@@ -264,7 +266,7 @@ def _single_node_finding(
     plan: LaunchPlan, engine: Engine, places: Sequence[NodeAddress]
 ) -> Finding:
     head = places[0].host
-    if engine.rank_flags(plan, 0, len(places), head) is None:
+    if engine.flags_of_rank(plan, 0, len(places), head) is None:
         text = f"{engine.title} cannot span several hosts: the server runs on {head} alone"
         return Finding(Level.WARN, "cluster.one-node", text)
     size = PARALLEL_SIZES[0]

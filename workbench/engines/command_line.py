@@ -16,7 +16,7 @@ from dataclasses import field, replace
 from workbench.engines import registry
 from workbench.engines.base import Engine
 from workbench.engines.catalog import look_up_flag
-from workbench.engines.flag_values import format_argument, list_values, parse_value_word
+from workbench.engines.flag_values import elements_of_value, format_argument, parse_value_from_word
 from workbench.engines.plans import set_flag
 from workbench.model.errors import InputError
 from workbench.model.findings import Finding, Level
@@ -34,7 +34,7 @@ _OPTION_NAME = re.compile(r"--[A-Za-z][\w.-]*")
 
 
 @dataclass(frozen=True, slots=True)
-class StartOfEngine:
+class EngineCommandLine:
     """A command line that starts an engine's server, split into the program and its arguments.
     `executable` is () if the command line names the engine's usual program."""
 
@@ -44,7 +44,7 @@ class StartOfEngine:
     replaced: str = ""  # another program with the engine's flags, in whose place the engine starts
 
 
-def recognize_engine_start(words: Sequence[str]) -> StartOfEngine | None:
+def recognize_engine_start(words: Sequence[str]) -> EngineCommandLine | None:
     """Return the engine that the command line `words` starts, with its program and arguments. None
     if `words` start no known engine."""
     words = _drop_interpreter(words)
@@ -52,20 +52,24 @@ def recognize_engine_start(words: Sequence[str]) -> StartOfEngine | None:
     for name in registry.engine_names():
         engine = registry.get_engine(name)
         for start in engine.start_words:
-            if _command_begins_as(names, start):
-                found = _parse_engine_start(engine, words, len(start))
+            if _matches_start_words(names, start):
+                found = _split_engine_command_line(engine, words, len(start))
                 return None if found.arguments in _QUESTIONS else found
     return None
 
 
-def _command_begins_as(names: Sequence[str], start: Sequence[str]) -> bool:
-    """Return whether a command line, whose program is given by its name, begins as `start`. A
+def _matches_start_words(names: Sequence[str], start_words: Sequence[str]) -> bool:
+    """Return whether a command line, whose program is given by its name, begins as `start_words`. A
     module after -m names the engine whatever the interpreter is called."""
-    if list(names[: len(start)]) == list(start):
+    if list(names[: len(start_words)]) == list(start_words):
         return True
-    if start[1:2] == ("-m",):
-        return list(names[1 : len(start)]) == list(start[1:])
-    return start[0] == "python" and names[:1] == ["python"] and _is_script(names[1:2], start)
+    if start_words[1:2] == ("-m",):
+        return list(names[1 : len(start_words)]) == list(start_words[1:])
+    return (
+        start_words[0] == "python"
+        and names[:1] == ["python"]
+        and _is_engine_script(names[1:2], start_words)
+    )
 
 
 def _program_name(word: str) -> str:
@@ -73,11 +77,15 @@ def _program_name(word: str) -> str:
     return "python" if _PYTHON.fullmatch(name) else name
 
 
-def _is_script(second: Sequence[str], start: Sequence[str]) -> bool:
-    """Return whether a command line starts a Python script such as "/srv/tabby/main.py". `start` is
-    the expected command, such as ("python", "main.py"), and `second` has the word that follows the
-    interpreter."""
-    return len(start) == 2 and bool(second) and posixpath.basename(second[0]) == start[1]
+def _is_engine_script(words_after_interpreter: Sequence[str], start_words: Sequence[str]) -> bool:
+    """Return whether a command line starts a Python script such as "/srv/tabby/main.py".
+    `start_words` is the expected command, such as ("python", "main.py"), and
+    `words_after_interpreter` has the word that follows the interpreter."""
+    return (
+        len(start_words) == 2
+        and bool(words_after_interpreter)
+        and posixpath.basename(words_after_interpreter[0]) == start_words[1]
+    )
 
 
 def _drop_interpreter(words: Sequence[str]) -> Sequence[str]:
@@ -94,22 +102,26 @@ def _drop_interpreter(words: Sequence[str]) -> Sequence[str]:
     return rest
 
 
-def _parse_engine_start(engine: Engine, words: Sequence[str], count: int) -> StartOfEngine:
-    executable = tuple(words[:count])
+def _split_engine_command_line(
+    engine: Engine, words: Sequence[str], program_word_count: int
+) -> EngineCommandLine:
+    executable = tuple(words[:program_word_count])
     other = posixpath.basename(words[0])
     if other in engine.other_programs:
         beside = posixpath.join(posixpath.dirname(words[0]), engine.launch[0])
         executable = (beside,) if "/" in words[0] else ()
-        return StartOfEngine(engine, executable, tuple(words[count:]), replaced=other)
+        return EngineCommandLine(
+            engine, executable, tuple(words[program_word_count:]), replaced=other
+        )
     if executable == engine.launch:
         executable = ()
     elif len(executable) > 1 and executable[-1] == "serve":
         executable = executable[:-1]
-    return StartOfEngine(engine, executable, tuple(words[count:]))
+    return EngineCommandLine(engine, executable, tuple(words[program_word_count:]))
 
 
 @dataclass(slots=True)
-class _Read:
+class _ParseState:
     """The state while a command line is parsed: the plan so far, the `words` that are left, and the
     findings. `lists` has, for each flag that may be repeated, the values found so far."""
 
@@ -122,7 +134,7 @@ class _Read:
 
 
 def parse_plan(
-    start: StartOfEngine,
+    start: EngineCommandLine,
     env: Mapping[str, str] | None = None,
     workdir: str | None = None,
     version: str | None = None,
@@ -133,57 +145,57 @@ def parse_plan(
     engine = start.engine
     settings = tuple(FlagSetting(name, value, Origin.PRESET) for name, value in (env or {}).items())
     plan = LaunchPlan(engine.name, "", executable=start.executable, env=settings, workdir=workdir)
-    read = _Read(plan, engine.catalog(version), list(start.arguments))
+    state = _ParseState(plan, engine.catalog(version), list(start.arguments))
     if start.replaced:
         why = engine.other_programs[start.replaced]
         text = f"{start.replaced} {why}; {shlex.join(engine.launch)} has the same flags"
-        read.findings.append(Finding(Level.WARN, "recipe.program", text))
-    while read.words:
-        _parse_next_argument(engine, read)
-    if len(set(read.models)) > 1:
+        state.findings.append(Finding(Level.WARN, "recipe.program", text))
+    while state.words:
+        _parse_next_argument(engine, state)
+    if len(set(state.models)) > 1:
         text = (
-            f"the model is named {len(read.models)} times: "
-            f"{mask_text(', '.join(read.models))}; the last one counts"
+            f"the model is named {len(state.models)} times: "
+            f"{mask_text(', '.join(state.models))}; the last one counts"
         )
-        read.findings.append(Finding(Level.WARN, "recipe.two-models", text))
-    return engine.normalize_parsed_plan(read.plan), tuple(read.findings)
+        state.findings.append(Finding(Level.WARN, "recipe.two-models", text))
+    return engine.normalize_parsed_plan(state.plan), tuple(state.findings)
 
 
-def _parse_next_argument(engine: Engine, read: _Read) -> None:
+def _parse_next_argument(engine: Engine, state: _ParseState) -> None:
     """Remove the next flag with its values, or the next other word, from `read.words`, and store it
     in `read.plan`."""
-    option, equals, inline = read.words.pop(0).partition("=")
-    match = look_up_flag(read.catalog, option)
+    option, equals, inline = state.words.pop(0).partition("=")
+    match = look_up_flag(state.catalog, option)
     is_flag = _OPTION_NAME.fullmatch(option) or (option.startswith("-") and match.spec is not None)
     if not is_flag:
         word = f"{option}{equals}{inline}"
-        if engine.positional_model and not read.models and not word.startswith("-"):
-            _set_model(read, word)
+        if engine.positional_model and not state.models and not word.startswith("-"):
+            _record_model(state, word)
         elif word not in ("", "--"):
-            _report_unknown_word(read, word)
+            _report_unknown_word(state, word)
         return
     if match.spec is not None and equals and not engine.argparse_values:
         text = f"{engine.title} does not accept {option}=…; it was read as {option} {inline}"
-        read.findings.append(
+        state.findings.append(
             Finding(Level.WARN, "recipe.equals-sign", text, match.name, f"write {option} {inline}")
         )
-    value = _consume_flag_value(engine, read, match.spec, inline if equals else None)
+    value = _consume_flag_value(engine, state, match.spec, inline if equals else None)
     if value is None:
         text = f"{option} has no value; it is left out"
-        read.findings.append(
+        state.findings.append(
             Finding(Level.ERROR, "recipe.no-value", text, match.name, f"write {option} VALUE")
         )
     elif match.name in engine.model_flags:
-        _set_model(read, str(value))
+        _record_model(state, str(value))
     else:
         if _collects_repeated_values(match.spec) and not isinstance(value, bool):
-            listed = read.lists.setdefault(match.name, [])
-            listed += list_values(value)
+            listed = state.lists.setdefault(match.name, [])
+            listed += elements_of_value(value)
             value = list(listed) if len(listed) > 1 else value
-        before = read.plan.flag(match.name)
-        read.plan = set_flag(read.plan, read.catalog, option, value, Origin.PRESET)
+        before = state.plan.flag(match.name)
+        state.plan = set_flag(state.plan, state.catalog, option, value, Origin.PRESET)
         if before is not None and not _collects_repeated_values(match.spec):
-            _report_repeated_flag(read, match.name, before)
+            _report_repeated_flag(state, match.name, before)
 
 
 def _collects_repeated_values(spec: FlagSpec | None) -> bool:
@@ -192,70 +204,72 @@ def _collects_repeated_values(spec: FlagSpec | None) -> bool:
     return spec is not None and spec.repeatable and spec.nargs in (None, ",")
 
 
-def _report_repeated_flag(read: _Read, name: str, before: FlagValue) -> None:
-    now = read.plan.flag(name)
+def _report_repeated_flag(state: _ParseState, name: str, before: FlagValue) -> None:
+    now = state.plan.flag(name)
     if now != before:
         values = ""
         if not is_secret_name(name):
             values = f": {_format_masked_value(before)} and {_format_masked_value(now)}"
         text = f"{name} is given several times{values}; the engine takes the last"
-        read.findings.append(Finding(Level.WARN, "recipe.repeated", text, name))
+        state.findings.append(Finding(Level.WARN, "recipe.repeated", text, name))
 
 
 def _format_masked_value(value: FlagValue | None) -> str:
-    return mask_text(" ".join(map(format_argument, list_values(value))))
+    return mask_text(" ".join(map(format_argument, elements_of_value(value))))
 
 
-def _set_model(read: _Read, model: str) -> None:
-    read.models.append(model)
-    read.plan = replace(read.plan, model=model)
+def _record_model(state: _ParseState, model: str) -> None:
+    state.models.append(model)
+    state.plan = replace(state.plan, model=model)
 
 
-def _report_unknown_word(read: _Read, word: str) -> None:
+def _report_unknown_word(state: _ParseState, word: str) -> None:
     text = f"not understood and left out: {mask_text(shlex.quote(word))}"
-    read.findings.append(Finding(Level.WARN, "recipe.not-understood", text))
+    state.findings.append(Finding(Level.WARN, "recipe.not-understood", text))
 
 
 def _consume_flag_value(
-    engine: Engine, read: _Read, spec: FlagSpec | None, inline: str | None
+    engine: Engine, state: _ParseState, spec: FlagSpec | None, inline: str | None
 ) -> FlagValue | None:
     """Return the value of a flag, and remove the words of the value from `read.words`. `inline` is
     the text after "=" in "--flag=text"; None without "=". The result is None if the value is
     missing."""
     if spec is None:
-        return _consume_value_of_unknown_flag(engine, read, inline)
+        return _consume_value_of_unknown_flag(engine, state, inline)
     if spec.kind is FlagKind.BOOL and not spec.value_takes_bool_word:
-        return True if inline is None else _parse_flag_word(spec, inline)
+        return True if inline is None else _parse_flag_word_or_keep(spec, inline)
     if inline is not None:
         return _split_flag_value(spec, inline)
     if spec.nargs in ("+", "*"):
-        return _consume_several_values(read, spec, len(read.words))
+        return _consume_several_values(state, spec, len(state.words))
     if spec.nargs and spec.nargs.isdecimal():
-        return _consume_several_values(read, spec, int(spec.nargs))
-    if not read.words or (engine.argparse_values and _looks_like_option(read.words[0])):
+        return _consume_several_values(state, spec, int(spec.nargs))
+    if not state.words or (engine.argparse_values and _looks_like_option(state.words[0])):
         return True if spec.may_lack_value else None
-    if spec.is_on_off and _looks_like_option(read.words[0]):
+    if spec.is_on_off and _looks_like_option(state.words[0]):
         return True
-    return _split_flag_value(spec, read.words.pop(0))
+    return _split_flag_value(spec, state.words.pop(0))
 
 
-def _consume_value_of_unknown_flag(engine: Engine, read: _Read, inline: str | None) -> FlagValue:
+def _consume_value_of_unknown_flag(
+    engine: Engine, state: _ParseState, inline: str | None
+) -> FlagValue:
     """Return the value of a flag that the catalog does not contain: another version of the engine
     may have it, also with several values. A word that may be the model is no further value."""
     if inline is not None:
-        return parse_value_word(None, inline)
-    if not read.words or _looks_like_option(read.words[0]):
+        return parse_value_from_word(None, inline)
+    if not state.words or _looks_like_option(state.words[0]):
         return True
-    most = len(read.words)
-    if engine.positional_model and not read.models:
+    most = len(state.words)
+    if engine.positional_model and not state.models:
         most = 1
-    return _consume_several_values(read, None, most)
+    return _consume_several_values(state, None, most)
 
 
-def _consume_several_values(read: _Read, spec: FlagSpec | None, most: int) -> FlagValue:
+def _consume_several_values(state: _ParseState, spec: FlagSpec | None, max_count: int) -> FlagValue:
     taken: list[FlagValue] = []
-    while read.words and len(taken) < most and not _looks_like_option(read.words[0]):
-        taken.append(_parse_flag_word(spec, read.words.pop(0)))
+    while state.words and len(taken) < max_count and not _looks_like_option(state.words[0]):
+        taken.append(_parse_flag_word_or_keep(spec, state.words.pop(0)))
     if len(taken) == 1:
         return taken[0]
     return taken
@@ -269,21 +283,21 @@ def _split_flag_value(spec: FlagSpec, word: str) -> FlagValue:
     """Parse one word of a command line as a flag's value. The result is a list if the flag takes
     several values joined by commas and the word contains a comma."""
     if spec.nargs == "," and "," in word:
-        return [_parse_flag_word(spec, part) for part in word.split(",")]
-    return _parse_flag_word(spec, word)
+        return [_parse_flag_word_or_keep(spec, part) for part in word.split(",")]
+    return _parse_flag_word_or_keep(spec, word)
 
 
-def _parse_flag_word(spec: FlagSpec | None, word: str) -> FlagValue:
+def _parse_flag_word_or_keep(spec: FlagSpec | None, word: str) -> FlagValue:
     """Parse one word in the flag's type. If that fails, return the word unchanged; `validate` then
     reports the wrong type."""
     try:
-        return parse_value_word(spec, word)
+        return parse_value_from_word(spec, word)
     except InputError:
         return word
 
 
-def find_engine_starts(words: Sequence[str]) -> Iterator[tuple[int, StartOfEngine]]:
-    """Yield (index, parsed command line) for each index in `words` at which the command line of an
+def find_indexed_engine_starts(words: Sequence[str]) -> Iterator[tuple[int, EngineCommandLine]]:
+    """Yield (index, command line) for each index in `words` at which the command line of an
     engine begins."""
     for at in range(len(words)):
         found = recognize_engine_start(words[at:])

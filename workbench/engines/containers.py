@@ -21,8 +21,9 @@ _HUB_REPOSITORY = re.compile(r"(.*/models--[^/]+)/snapshots/.*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
-    """A program that runs containers, docker or podman, and the properties in which the two differ."""
+class ContainerProgram:
+    """A program that runs containers, docker or podman, and the properties in which the two
+    differ."""
 
     name: str
     cdi: bool  # finds GPUs by their CDI names, not by --gpus
@@ -52,7 +53,7 @@ class Program:
             devices = f'"{devices}"'
         return ("--gpus", devices)
 
-    def full_name(self, image: str) -> str:
+    def full_image_name(self, image: str) -> str:
         """Return the full name of a container image for a pull. If `image` names no registry, and
         the program does not look in Docker Hub by itself, the result begins with "docker.io/"."""
         registry, slash, _ = image.partition("/")
@@ -62,11 +63,11 @@ class Program:
         return f"docker.io/{image}" if slash else f"docker.io/library/{image}"
 
 
-PROGRAMS: Mapping[str, Program] = {
+PROGRAMS: Mapping[str, ContainerProgram] = {
     program.name: program
     for program in (
         # memlock and stack: what NVIDIA's images ask for. A rootless podman cannot raise them.
-        Program(
+        ContainerProgram(
             "docker",
             cdi=False,
             limits=("--ulimit", "memlock=-1", "--ulimit", "stack=67108864"),
@@ -74,7 +75,7 @@ PROGRAMS: Mapping[str, Program] = {
         ),
         # label: SELinux hides the devices otherwise. Podman allows 2,048 processes by default; an
         # engine may need more.
-        Program(
+        ContainerProgram(
             "podman",
             cdi=True,
             security=("--security-opt", "label=disable"),
@@ -106,7 +107,7 @@ def parse_version_in_tag(image: str, engine: Engine) -> str | None:
     return found[1]
 
 
-def command_in_image(
+def command_line_in_image(
     plan: LaunchPlan, engine: Engine, argv: Sequence[_Word]
 ) -> tuple[_Word | str, ...]:
     """Convert the host's command line `argv` to the command line inside the image: the program is
@@ -121,14 +122,14 @@ def list_paths_to_mount(plan: LaunchPlan) -> tuple[str, ...]:
     For a file in the Hugging Face hub's cache, which is a symbolic link, the directory of its
     repository is returned; for a GGUF file that has several parts, the directory of the parts.
     """
-    found = dict.fromkeys(_find_path_to_mount(plan.model))
+    found = dict.fromkeys(_host_path_to_mount(plan.model))
     for flag in plan.flags:
-        for value in _find_strings(flag.value):
-            found |= dict.fromkeys(_find_path_to_mount(value))
+        for value in _strings_in_flag_value(flag.value):
+            found |= dict.fromkeys(_host_path_to_mount(value))
     return tuple(path for path in found if not any(path.startswith(f"{other}/") for other in found))
 
 
-def _find_path_to_mount(path: str) -> Iterator[str]:
+def _host_path_to_mount(path: str) -> Iterator[str]:
     path = path.rstrip("/")
     if not path.startswith("/") or path.startswith("//"):
         return
@@ -140,7 +141,7 @@ def _find_path_to_mount(path: str) -> Iterator[str]:
         yield path
 
 
-def _find_strings(value: Any) -> Iterator[str]:
+def _strings_in_flag_value(value: Any) -> Iterator[str]:
     """Yield all strings in a flag's value, which may be a JSON document."""
     if isinstance(value, str) and value.lstrip().startswith(("{", "[")):
         with suppress(ValueError, RecursionError):
@@ -149,7 +150,7 @@ def _find_strings(value: Any) -> Iterator[str]:
         yield value
     elif isinstance(value, Mapping):
         for inner in value.values():
-            yield from _find_strings(inner)
+            yield from _strings_in_flag_value(inner)
     elif isinstance(value, list | tuple):
         for inner in value:
-            yield from _find_strings(inner)
+            yield from _strings_in_flag_value(inner)

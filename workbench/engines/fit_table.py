@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from workbench.engines import registry
 from workbench.engines.memory_estimate import GIB, MemoryFit, estimate_memory_or_reason
@@ -93,11 +94,20 @@ def make_fit_rows(plan: LaunchPlan, group: GpuGroup, contexts: Sequence[int]) ->
         return
     sizes = [n for n in (1, 2, 4, 8, 16) if n <= len(group.gpus)]
     for name, sized in _estimate_quantized_sizes(plan, facts):
-        one = (name, sized, sized is facts)
+        one = _SizedWeights(name, sized, sized is facts)
         rows = (_make_fit_row(plan, one, group, n, contexts) for n in sizes)
         known = list(filter(None, rows))
         fitting = [row for row in known if row.fits]
         yield from [*fitting[:1], *fitting[1:][-1:]] or known[-1:]
+
+
+class _SizedWeights(NamedTuple):
+    """Weights in one quantization, the sizes of the model with them, and whether the model's files
+    on the host have this quantization."""
+
+    quantization: str
+    facts: ModelFacts
+    in_files: bool
 
 
 def _estimate_quantized_sizes(
@@ -128,16 +138,15 @@ def _estimate_quantized_sizes(
 
 def _make_fit_row(
     plan: LaunchPlan,
-    weights: tuple[str, ModelFacts, bool],
+    weights: _SizedWeights,
     group: GpuGroup,
-    count: int,
+    gpu_count: int,
     contexts: Sequence[int],
 ) -> FitRow | None:
-    """Return the row for the first `count` GPUs of `group`. `weights` is (quantization name, model
-    sizes, whether the model's files on the host have this quantization). None if the memory of the
-    plan cannot be estimated."""
-    name, facts, in_files = weights
-    gpus, free = group.gpus[:count], min(group.free_bytes[:count])
+    """Return the row for the first `gpu_count` GPUs of `group`. `weights` are those that the GPUs
+    would hold. None if the memory of the plan cannot be estimated."""
+    facts = weights.facts
+    gpus, free = group.gpus[:gpu_count], min(group.free_bytes[:gpu_count])
     found: dict[int, MemoryFit] = {}
     for length in contexts:
         estimate = estimate_memory_or_reason(
@@ -147,13 +156,13 @@ def _make_fit_row(
             return None
         found[length] = estimate
     shortest = found[min(found)]
-    tp, pp = count, 1
+    tp, pp = gpu_count, 1
     if registry.get_engine(plan.engine).uses_all_gpus:
-        tp, pp = 1, count
+        tp, pp = 1, gpu_count
     limit = compute_speed_limits(facts, gpus, tp=tp, pp=pp)
     return FitRow(
-        weights=name,
-        in_files=in_files,
+        weights=weights.quantization,
+        in_files=weights.in_files,
         gpus=tuple(sorted(gpu.index for gpu in gpus)),
         weights_gib=shortest.weights_gib_per_gpu,
         fits=shortest.fits,
@@ -167,11 +176,15 @@ def _make_fit_row(
 
 
 def _adapt_plan_to_gpus(
-    plan: LaunchPlan, facts: ModelFacts, gpus: Sequence[GpuInfo], free: float, length: int
+    plan: LaunchPlan,
+    facts: ModelFacts,
+    gpus: Sequence[GpuInfo],
+    free_bytes: float,
+    length_tokens: int,
 ) -> LaunchPlan:
     """Return the plan changed so that it runs once, on all of `gpus` together, with sequences of at
-    most `length` tokens. `free` is the free memory of each GPU in bytes. If the plan's share of GPU
-    memory exceeds it, the share is lowered."""
+    most `length_tokens` tokens. `free_bytes` is the free memory of each GPU in bytes. If the plan's
+    share of GPU memory exceeds it, the share is lowered."""
     engine, total = registry.get_engine(plan.engine), gpus[0].memory_total_bytes or 1
     made = replace(plan, model_facts=facts, nodes=())
     for name in _PARALLEL:
@@ -182,18 +195,18 @@ def _adapt_plan_to_gpus(
     use = engine.memory
     for flag in (use.length_flag, *use.cache_size_flags[:1]):
         if flag:
-            made = made.with_flag(flag, length)
+            made = made.with_flag(flag, length_tokens)
     if use.share_flag:
         context = PlanContext(plan, engine.catalog(plan.engine_version), engine)
-        share = context.flag_number(use.share_flag) or use.default_share
-        possible = free / total // _SHARE_STEP * _SHARE_STEP
+        share = context.effective_flag_number(use.share_flag) or use.default_share
+        possible = free_bytes / total // _SHARE_STEP * _SHARE_STEP
         made = made.with_flag(use.share_flag, max(_SHARE_STEP, min(share, possible)))
     return made
 
 
-def _count_sequences_that_fit(found: MemoryFit, length: int) -> int | None:
-    if not found.fits:
+def _count_sequences_that_fit(fit: MemoryFit, length_tokens: int) -> int | None:
+    if not fit.fits:
         return 0
-    if found.kv_tokens is None:
+    if fit.kv_tokens is None:
         return None
-    return found.kv_tokens // length
+    return fit.kv_tokens // length_tokens

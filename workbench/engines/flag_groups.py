@@ -38,30 +38,30 @@ def _load_engine_flag_table(engine: str) -> _Table:
     )
 
 
-def group_names() -> tuple[str, ...]:
+def flag_group_names() -> tuple[str, ...]:
     """Return the names of all groups, in the order in which they are shown."""
     return tuple(_load_flag_groups()["groups"])
 
 
-def group_of_flag(engine: str, name: str, own: str) -> str:
+def group_of_flag(engine: str, name: str, help_section: str) -> str:
     """Return the group of the flag `name`: the first group with a pattern that matches the name. If
-    no pattern matches, `own` decides, which is the section of the engine's own help that lists the
-    flag."""
+    no pattern matches, `help_section` decides, which is the section of the engine's own help that
+    lists the flag."""
     table = _load_engine_flag_table(engine)
     found = next((group for group, pattern in table.patterns if pattern.search(name)), None)
-    return found or table.own.get(own, group_names()[-1])
+    return found or table.own.get(help_section, flag_group_names()[-1])
 
 
 def sort_key_of_flag(spec: FlagSpec | None) -> tuple[int, int]:
     """Return the sorting key of a flag in the list of all flags: the most used ones first, then
     group by group. None is a flag that the catalog does not know; such flags come last."""
-    names = group_names()
+    names = flag_group_names()
     if spec is None:
         return len(names) + 1, 0
     return (0, spec.most_used) if spec.most_used else (1 + names.index(spec.area), 0)
 
 
-def rank_among_most_used(engine: str, name: str) -> int:
+def rank_among_most_used_flags(engine: str, name: str) -> int:
     """Return the place of a flag in the list of the most used flags, from 1; 0 if it is not in that
     list."""
     return _load_engine_flag_table(engine).most_used.get(name, 0)

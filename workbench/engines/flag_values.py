@@ -56,15 +56,15 @@ def parse_value(spec: FlagSpec | None, text: str) -> FlagValue:
     return [_parse_scalar(spec, w) for w in words]
 
 
-def parse_value_word(spec: FlagSpec | None, word: str) -> FlagValue:
+def parse_value_from_word(spec: FlagSpec | None, word: str) -> FlagValue:
     """Return the value that one word of a command line stands for, in the type of the flag or of
     one element of its list. Raises InputError, which names the expected type.
     """
     return _guess_value(word) if spec is None else _parse_scalar(spec, word)
 
 
-def list_values(value: FlagValue | None) -> list[FlagValue]:
-    """Return the elements of a list, or the one value that stands for itself."""
+def elements_of_value(value: FlagValue | None) -> list[FlagValue]:
+    """Return the elements of a list. Any other value is the only element of the result."""
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
@@ -80,7 +80,8 @@ def format_value(value: FlagValue | None) -> str:
 
 
 def format_argument(value: FlagValue) -> str:
-    """Return the value as one command-line argument. Objects and lists are written as compact JSON."""
+    """Return the value as one command-line argument. Objects and lists are written as compact
+    JSON."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if value is None or isinstance(value, dict | list | tuple):
@@ -114,14 +115,15 @@ def find_type_problem(spec: FlagSpec, value: FlagValue) -> str | None:
     if isinstance(value, list | tuple) and spec.kind != FlagKind.JSON:
         if not spec.repeatable:
             return f"accepts one value, not a list of {len(value)}"
-        problems = (_find_scalar_problem(spec, one) for one in value)
+        problems = (_find_scalar_type_problem(spec, one) for one in value)
         return next(filter(None, problems), None)
-    return _find_scalar_problem(spec, value)
+    return _find_scalar_type_problem(spec, value)
 
 
 def find_range_problem(spec: FlagSpec, value: FlagValue) -> str | None:
-    """Return why a number is outside the flag's range; None if it is inside."""
-    for number in list_values(value):
+    """Return why a number in `value` is outside the flag's range. None if all numbers are inside,
+    and for values that are no numbers."""
+    for number in elements_of_value(value):
         if isinstance(number, str) and spec.human_readable_int and number not in spec.words:
             number = parse_human_int(number)
         if isinstance(number, bool) or not isinstance(number, int | float):
@@ -149,7 +151,7 @@ def find_invalid_choice(spec: FlagSpec, value: FlagValue) -> str | None:
     are."""
     if not spec.choices or isinstance(value, dict):
         return None
-    items = list_values(value)
+    items = elements_of_value(value)
     if isinstance(value, str) and spec.nargs == ",":
         items = [*value.split(",")]
     return next(
@@ -162,9 +164,9 @@ def find_invalid_choice(spec: FlagSpec, value: FlagValue) -> str | None:
     )
 
 
-def find_unknown_word(spec: FlagSpec, value: FlagValue) -> str | None:
-    """Return the value of a flag whose values Workbench knows, if it is none of them; otherwise None.
-    The engine itself does not list them, and a newer one or a plugin may know more."""
+def find_unlisted_value(spec: FlagSpec, value: FlagValue) -> str | None:
+    """Return the value of a flag whose values Workbench knows, if it is none of them; otherwise
+    None. The engine itself does not list them, and a newer one or a plugin may know more."""
     listed = spec.words_are_all and not spec.choices and not spec.repeatable
     if not listed or not isinstance(value, str) or value in spec.words:
         return None
@@ -209,7 +211,7 @@ def _parse_scalar(spec: FlagSpec, text: str) -> FlagValue:
             case FlagKind.BOOL:
                 return _parse_boolean(stripped)
             case FlagKind.INT:
-                return _require_64_bits(int(_choose_number_parser(spec)(stripped)))
+                return _require_64_bit_integer(int(_choose_number_parser(spec)(stripped)))
             case FlagKind.FLOAT:
                 return float(stripped)
             case FlagKind.JSON:
@@ -223,7 +225,7 @@ def _parse_scalar(spec: FlagSpec, text: str) -> FlagValue:
     raise InputError(f"--{spec.name}: {why}", next_step=f"give {_format_expected_type(spec)}")
 
 
-def _require_64_bits(value: int) -> int:
+def _require_64_bit_integer(value: int) -> int:
     if not -(2**63) <= value < 2**63:
         raise InputError(f"{value} does not fit in 64 bits")
     return value
@@ -261,7 +263,7 @@ def _guess_value(text: str) -> FlagValue:
     return text
 
 
-def _find_scalar_problem(spec: FlagSpec, value: FlagValue) -> str | None:
+def _find_scalar_type_problem(spec: FlagSpec, value: FlagValue) -> str | None:
     if spec.kind != FlagKind.STR and isinstance(value, str) and value in spec.words:
         return None
     if spec.kind == FlagKind.JSON and isinstance(value, str):

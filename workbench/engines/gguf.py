@@ -64,36 +64,36 @@ class TruncatedError(ValueError):
     """Raised if a GGUF header is longer than the bytes that were read."""
 
 
-class _Reader:
+class _HeaderReader:
     def __init__(self, data: bytes) -> None:
         self.data, self.at = data, 0
 
-    def take(self, size: int) -> bytes:
+    def read_bytes(self, size: int) -> bytes:
         if size > len(self.data) - self.at:
             raise TruncatedError
         self.at += size
         return self.data[self.at - size : self.at]
 
-    def number(self, kind: str) -> Any:
-        return struct.unpack(f"<{kind}", self.take(struct.calcsize(f"<{kind}")))[0]
+    def read_number(self, kind: str) -> Any:
+        return struct.unpack(f"<{kind}", self.read_bytes(struct.calcsize(f"<{kind}")))[0]
 
-    def text(self) -> str:
-        return self.take(self.number("Q")).decode("utf-8", "replace")
+    def read_text(self) -> str:
+        return self.read_bytes(self.read_number("Q")).decode("utf-8", "replace")
 
-    def value(self, kind: int) -> Any:
+    def read_value(self, kind: int) -> Any:
         """Read one metadata value of the GGUF type `kind`. For an array of strings and for a very
         long array of numbers, only the number of elements is returned."""
         if kind == _STRING:
-            return self.text()
+            return self.read_text()
         if kind != _ARRAY:
-            return self.number(_struct_format(kind))
-        inner, count = self.number("I"), self.number("Q")
+            return self.read_number(_struct_format(kind))
+        inner, count = self.read_number("I"), self.read_number("Q")
         if inner == _STRING:
             for _ in range(count):
-                self.take(self.number("Q"))
+                self.read_bytes(self.read_number("Q"))
             return count
         one = _struct_format(inner)
-        values = self.take(count * struct.calcsize(f"<{one}"))
+        values = self.read_bytes(count * struct.calcsize(f"<{one}"))
         if count > _MOST_VALUES:
             return count
         return list(struct.unpack(f"<{count}{one}", values))
@@ -109,28 +109,28 @@ def read_header(data: bytes) -> tuple[dict[str, Any], list[Tensor]]:
     """Return the metadata and the tensors of the header at the beginning of `data`. Raises
     TruncatedError if the header is longer than `data`, and ValueError if it is not a valid header.
     """
-    reader = _Reader(data)
-    if reader.take(4) != _MAGIC or reader.number("I") not in (2, 3):
+    reader = _HeaderReader(data)
+    if reader.read_bytes(4) != _MAGIC or reader.read_number("I") not in (2, 3):
         raise ValueError("the file is not a GGUF file of version 2 or 3")
-    tensors, values = reader.number("Q"), reader.number("Q")
+    tensors, values = reader.read_number("Q"), reader.read_number("Q")
     metadata = {}
     for _ in range(values):
-        name = reader.text()
-        metadata[name] = reader.value(reader.number("I"))
+        name = reader.read_text()
+        metadata[name] = reader.read_value(reader.read_number("I"))
     return metadata, [_read_tensor(reader) for _ in range(tensors)]
 
 
-def _read_tensor(reader: _Reader) -> Tensor:
-    name, dimensions = reader.text(), reader.number("I")
+def _read_tensor(reader: _HeaderReader) -> Tensor:
+    name, dimensions = reader.read_text(), reader.read_number("I")
     if not 1 <= dimensions <= 4:
         raise ValueError(
             f"tensor {name!r} of the GGUF file has {dimensions} dimensions, expected 1 to 4"
         )
     weights = 1
     for _ in range(dimensions):
-        weights *= reader.number("Q")
-    kind = reader.number("I")
-    reader.take(8)  # its place in the file
+        weights *= reader.read_number("Q")
+    kind = reader.read_number("I")
+    reader.read_bytes(8)  # its place in the file
     if kind not in _BLOCKS:
         raise ValueError(f"tensor {name!r} of the GGUF file has the unknown type {kind}")
     block, size = _BLOCKS[kind]
@@ -142,40 +142,41 @@ def config_from_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
     value are left out."""
     kind = metadata.get("general.architecture")
 
-    def value(name: str) -> Any:
+    def model_value(name: str) -> Any:
         return metadata.get(f"{kind}.{name}")
 
-    def largest(name: str) -> Any:  # one number, or one per layer
-        found = value(name)
+    def largest_model_value(name: str) -> Any:  # one number, or one per layer
+        found = model_value(name)
         numbers = (v for v in as_list(found) if type(v) is int)
         return max(numbers, default=found)
 
-    rank = value("attention.kv_lora_rank")
-    latent = value("attention.key_length_mla") if rank else None
+    rank = model_value("attention.kv_lora_rank")
+    latent = model_value("attention.key_length_mla") if rank else None
     names = {
         "model_type": kind,
-        "num_hidden_layers": value("block_count"),
-        "hidden_size": value("embedding_length"),
-        "intermediate_size": largest("feed_forward_length"),
-        "moe_intermediate_size": value("expert_feed_forward_length"),
-        "num_attention_heads": largest("attention.head_count"),
-        "num_key_value_heads": largest("attention.head_count_kv"),
-        "head_dim": latent or value("attention.key_length"),
-        "v_head_dim": value("attention.value_length_mla") or value("attention.value_length"),
+        "num_hidden_layers": model_value("block_count"),
+        "hidden_size": model_value("embedding_length"),
+        "intermediate_size": largest_model_value("feed_forward_length"),
+        "moe_intermediate_size": model_value("expert_feed_forward_length"),
+        "num_attention_heads": largest_model_value("attention.head_count"),
+        "num_key_value_heads": largest_model_value("attention.head_count_kv"),
+        "head_dim": latent or model_value("attention.key_length"),
+        "v_head_dim": model_value("attention.value_length_mla")
+        or model_value("attention.value_length"),
         "kv_lora_rank": rank,
-        "qk_rope_head_dim": value("rope.dimension_count") if rank else None,
-        "num_experts": value("expert_count"),
-        "num_experts_per_tok": value("expert_used_count"),
-        "sliding_window": value("attention.sliding_window"),
-        "max_position_embeddings": value("context_length"),
-        "vocab_size": value("vocab_size") or metadata.get("tokenizer.ggml.tokens"),
-        "index_topk": value("attention.indexer.top_k"),
-        "ssm_cfg": value("ssm.state_size"),
+        "qk_rope_head_dim": model_value("rope.dimension_count") if rank else None,
+        "num_experts": model_value("expert_count"),
+        "num_experts_per_tok": model_value("expert_used_count"),
+        "sliding_window": model_value("attention.sliding_window"),
+        "max_position_embeddings": model_value("context_length"),
+        "vocab_size": model_value("vocab_size") or metadata.get("tokenizer.ggml.tokens"),
+        "index_topk": model_value("attention.indexer.top_k"),
+        "ssm_cfg": model_value("ssm.state_size"),
     }
     found = {name: given for name, given in names.items() if given is not None}
     return {
         **found,
-        **_sliding_window_fields(found, value("attention.sliding_window_pattern"), kind),
+        **_sliding_window_fields(found, model_value("attention.sliding_window_pattern"), kind),
     }
 
 

@@ -19,13 +19,13 @@ FILES = ("config.toml", FILE)  # that name programs for a host
 
 
 def add_host_settings(
-    plan: LaunchPlan, entry: HostEntry | None, program: tuple[str, str] | None
+    plan: LaunchPlan, entry: HostEntry | None, program_and_file: tuple[str, str] | None
 ) -> LaunchPlan:
     """Return the plan with the settings of a host. `entry` has the host's environment and launcher;
-    None if hosts.toml has no entry for the host. `program` is (program that starts the engine, file
-    that names the program); None if no file names a program."""
-    if program is not None and not plan.executable:
-        plan = set_executable(plan, *program)
+    None if hosts.toml has no entry for the host. `program_and_file` is (program that starts the
+    engine, file that names the program); None if no file names a program."""
+    if program_and_file is not None and not plan.executable:
+        plan = set_executable(plan, *program_and_file)
     if entry is None:
         return plan
     added = [
@@ -53,8 +53,8 @@ def _parse_run_options(entry: HostEntry) -> dict[str, str]:
 
 
 def remove_host_settings(plan: LaunchPlan, entry: HostEntry | None) -> LaunchPlan:
-    """Return the plan without the settings that `add_host_settings` added for a host. `entry` is that host's
-    entry in hosts.toml; None if hosts.toml has no entry for it."""
+    """Return the plan without the settings that `add_host_settings` added for a host. `entry` is
+    that host's entry in hosts.toml; None if hosts.toml has no entry for it."""
     plan = replace(
         plan, env=tuple(setting for setting in plan.env if setting.origin is not Origin.HOST)
     )

@@ -24,8 +24,9 @@ _MUCH_LARGER = 1.5
 
 
 @dataclass(frozen=True, slots=True)
-class KvRule:
-    """How an engine stores the KV cache of layers with sliding-window attention. `kind` is "blocks"
+class KvStorageRule:
+    """How an engine stores the KV cache of layers with sliding-window attention, and the states of
+    state layers. `kind` is "blocks"
     (vLLM: blocks of tokens for the window), "window" (llama.cpp: the window only), "share" (SGLang:
     a fixed share of all tokens) or "all" (all tokens, as without a window). `share` is the share
     for the kind "share"."""
@@ -62,18 +63,18 @@ def kv_bytes_read_per_token(
     )
 
 
-def kv_bytes_of_sequence(
+def kv_bytes_of_sequence_per_gpu(
     kv: Sequence[KvLayers],
     length: int,
     *,
     tp: int = 1,
     pp: int = 1,
     bits: float = 16.0,
-    rule: KvRule | None = None,
+    rule: KvStorageRule | None = None,
 ) -> float:
     """Return the bytes of KV cache that a sequence of `length` tokens takes on one GPU. `bits` is
     the size of one cached value. `rule` None means that every layer stores all tokens."""
-    rule = rule or KvRule()
+    rule = rule or KvStorageRule()
     token = [max(1, -(-one.heads // tp)) * one.values * bits / 8 for one in kv]  # of one layer
     layers = [-(-one.count // pp) for one in kv]
     states = [one.state_size_bytes(rule.state_bits) / tp for one in kv]
@@ -99,22 +100,23 @@ def kv_bytes_of_sequence(
 
 
 def _count_blocks_of_sequence(
-    one: KvLayers, length: int, rule: KvRule, per_block: float, token: float
+    one: KvLayers, length: int, rule: KvStorageRule, block_bytes: float, token_bytes: float
 ) -> int:
     """Return the number of blocks that one layer needs for a sequence of `length` tokens.
-    `per_block` is the bytes of a block, and `token` the bytes of one token in this layer."""
+    `block_bytes` is the bytes of a block, and `token_bytes` the bytes of one token in this
+    layer."""
     if one.is_state_layer:
         # the state, that of the last whole block, and with Mamba-2 one of a prefill under way
         if not rule.keeps_prefixes:
             return 1
         return 3 if one.mamba2 else 2
-    size = max(1, int(per_block // token))
+    size = max(1, int(block_bytes // token_bytes))
     if one.window is None:
         return -(-length // size)
     return -(-min(one.window - 1 + rule.in_flight, length) // size) + 1
 
 
-def _count_stored_tokens(one: KvLayers, length: int, rule: KvRule) -> float:
+def _count_stored_tokens(one: KvLayers, length: int, rule: KvStorageRule) -> float:
     """Return the number of tokens of a sequence of `length` tokens that one layer stores in the KV
     cache."""
     if one.window is None or rule.kind == "all":

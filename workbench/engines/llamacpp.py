@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from workbench.engines.base import Engine, MemoryUse
-from workbench.engines.kv_size import KvRule
+from workbench.engines.kv_size import KvStorageRule
 from workbench.engines.plan_context import PlanContext
 from workbench.engines.reported_settings import LLAMACPP
 from workbench.engines.speculation import drafted_by_llamacpp
@@ -121,12 +121,14 @@ class Llamacpp(Engine):
         "accepted": ("llamacpp:spec_decode_num_accepted_tokens_total",),
     }
 
-    def flags_of_help(self, text: str) -> dict[str, Any]:
+    def flag_data_from_help(self, text: str) -> dict[str, Any]:
         from workbench.engines.own_flags import parse_help_text
 
         return {"flags": list(parse_help_text(text))}
 
-    def tokenize_body(self, model: str, request: Mapping[str, Any]) -> dict[str, Any] | None:
+    def tokenize_request_body(
+        self, model: str, request: Mapping[str, Any]
+    ) -> dict[str, Any] | None:
         text = request.get("prompt")
         if text is None:
             return None
@@ -137,13 +139,15 @@ class Llamacpp(Engine):
     ) -> int | None:
         return drafted_by_llamacpp(flags, version)
 
-    def kv_rule(self, context: PlanContext) -> KvRule:
+    def kv_storage_rule(self, context: PlanContext) -> KvStorageRule:
         if context.is_switched_on("swa-full"):
-            return KvRule()
-        return KvRule("window", in_flight=int(context.flag_number("ubatch-size") or 0))
+            return KvStorageRule()
+        return KvStorageRule(
+            "window", in_flight=int(context.effective_flag_number("ubatch-size") or 0)
+        )
 
     def computes_on_cpu(self, context: PlanContext) -> bool:
-        return not context.gpus_visible or context.flag_number("n-gpu-layers") == 0
+        return not context.visible_gpu_count or context.effective_flag_number("n-gpu-layers") == 0
 
     def layers_on_cpu(self, context: PlanContext) -> bool:
         return self.computes_on_cpu(context) or self.why_no_memory_estimate(context) is not None
@@ -157,8 +161,8 @@ class Llamacpp(Engine):
         batching = context.effective_flag_value("cont-batching") is not False
         slots = (f"parallel={concurrency}", *(() if batching else ("cont-batching=true",)))
         context_tokens, slot_count = (
-            context.flag_number("ctx-size"),
-            context.flag_number("parallel"),
+            context.effective_flag_number("ctx-size"),
+            context.effective_flag_number("parallel"),
         )
         if context.is_switched_on("kv-unified"):
             return slots
@@ -167,15 +171,17 @@ class Llamacpp(Engine):
         return ("kv-unified=true", *slots)
 
     def why_no_memory_estimate(self, context: PlanContext) -> str | None:
-        if context.is_switched_on("cpu-moe") or context.flag_number("n-cpu-moe"):
+        if context.is_switched_on("cpu-moe") or context.effective_flag_number("n-cpu-moe"):
             return "experts stay in host memory"
-        layers, facts = context.flag_number("n-gpu-layers"), context.plan.model_facts
+        layers, facts = context.effective_flag_number("n-gpu-layers"), context.plan.model_facts
         all_on_gpu = facts and facts.layers and layers is not None and layers >= facts.layers
         if layers is not None and layers >= 0 and not all_on_gpu:
             return "some layers may stay in host memory (n-gpu-layers)"
         return None
 
     def model_arguments(self, plan: LaunchPlan) -> tuple[str, ...]:
-        is_path = plan.model.startswith(("/", "./", "../", "~")) or plan.model.endswith(".gguf")
-        is_repository = not is_path and plan.model.count("/") == 1
+        is_model_path = plan.model.startswith(("/", "./", "../", "~")) or plan.model.endswith(
+            ".gguf"
+        )
+        is_repository = not is_model_path and plan.model.count("/") == 1
         return ("--hf-repo" if is_repository else "--model", plan.model)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from workbench.engines import registry
-from workbench.engines.kv_size import BATCHED_TOKENS, kv_bytes_of_sequence
+from workbench.engines.kv_size import BATCHED_TOKENS, kv_bytes_of_sequence_per_gpu
 from workbench.engines.plan_context import PlanContext, list_visible_gpus
 from workbench.model.counts import count_of
 from workbench.model.gpu import GpuInfo
@@ -89,9 +89,9 @@ def estimate_memory_or_reason(
         return reason
     total = context.smallest_gpu_bytes / GIB
     split = _gpus_per_replica(context)
-    offloaded_gib = context.flag_number("cpu-offload-gb") or 0.0
+    offloaded_gib = context.effective_flag_number("cpu-offload-gb") or 0.0
     weights = max(0.0, facts.weight_bytes / split / GIB - offloaded_gib)
-    need = _Need(context, total, weights, split, *_estimate_working_gib_and_basis(context))
+    need = _MemoryNeed(context, total, weights, split, *_working_memory_gib_and_basis(context))
     estimate = _estimate_with_allocated_cache
     if engine.memory.share_flag:
         estimate = _estimate_with_memory_share
@@ -107,59 +107,63 @@ def estimate_memory_or_reason(
 
 
 @dataclass(frozen=True, slots=True)
-class _Need:
-    """The memory that a plan needs on one GPU, in GiB. `total` is the memory size of the GPU, and
-    `working` the memory for activations and CUDA graphs."""
+class _MemoryNeed:
+    """The memory that a plan needs on one GPU, in GiB. `total_gib` is the memory size of the GPU,
+    and `working_gib` the memory for activations and CUDA graphs."""
 
     context: PlanContext
-    total: float
-    weights: float
-    split: int  # GPUs of a replica
-    working: float
+    total_gib: float
+    weights_gib: float
+    gpus_per_replica: int
+    working_gib: float
     working_basis: str
 
     def sequence_kv_gib(self, length: int) -> float | None:
         """Return the memory in GiB that the KV cache of one sequence of `length` tokens takes on
         one GPU. None if it is unknown."""
         context, shape = self.context, self.context.model_shape
-        if self.why_sequence_is_unknown():
+        if self.why_sequence_memory_is_unknown():
             return None
         if not shape.kv:
             per_token = context.model_facts.kv_bytes_per_token
             if not per_token:
                 return None
-            return per_token * _kv_fraction_of_16_bits(context) / self.split / GIB * length
+            return (
+                per_token * _kv_fraction_of_16_bits(context) / self.gpus_per_replica / GIB * length
+            )
         tp = 1
         if not context.engine.uses_all_gpus:
-            tp = context.flag_count("tensor-parallel-size")
-        size = kv_bytes_of_sequence(
+            tp = context.flag_count_or_one("tensor-parallel-size")
+        size = kv_bytes_of_sequence_per_gpu(
             shape.kv,
             length,
             tp=tp,
-            pp=self.split // tp,
+            pp=self.gpus_per_replica // tp,
             bits=16 * _kv_fraction_of_16_bits(context),
-            rule=context.engine.kv_rule(context),
+            rule=context.engine.kv_storage_rule(context),
         )
         return size / GIB
 
-    def why_sequence_is_unknown(self) -> str:
+    def why_sequence_memory_is_unknown(self) -> str:
         """Return why the memory of a sequence is unknown although the sizes of the model's weights
         are known; "" if there is no such reason."""
         shape = self.context.model_shape
         if any(one.is_state_layer for one in shape.kv):
-            return self.context.engine.kv_rule(self.context).no_states
+            return self.context.engine.kv_storage_rule(self.context).no_states
         return shape.kv_missing
 
     def longest_sequence_tokens(self) -> int:
         """Return the length in tokens of the longest sequence that the server must be able to
         process: the plan's limit, otherwise the model's maximum. If both are unknown, return a
         typical length."""
-        if given := self.context.positive_flag_number(self.context.engine.memory.length_flag):
+        if given := self.context.positive_flag_number_or_zero(
+            self.context.engine.memory.length_flag
+        ):
             return int(given)
         return self.context.model_shape.max_length or _SOME_LENGTH
 
 
-def _estimate_working_gib_and_basis(context: PlanContext) -> tuple[float, str]:
+def _working_memory_gib_and_basis(context: PlanContext) -> tuple[float, str]:
     """Return (memory in GiB for activations, CUDA graphs and the CUDA context; text that says how
     it was computed). If the sizes of the model's layers are unknown, the engine's constant
     `reserve_gib` is returned."""
@@ -170,10 +174,10 @@ def _estimate_working_gib_and_basis(context: PlanContext) -> tuple[float, str]:
     assumed = f"{constant} GiB assumed for activations and graphs"
     if context.engine.memory.share_flag is None or not shape.hidden or not shape.feed_forward:
         return constant, assumed
-    tokens = context.flag_number("max-num-batched-tokens") or BATCHED_TOKENS
-    feed_forward = 2 * shape.feed_forward / context.flag_count("tensor-parallel-size")
+    tokens = context.effective_flag_number("max-num-batched-tokens") or BATCHED_TOKENS
+    feed_forward = 2 * shape.feed_forward / context.flag_count_or_one("tensor-parallel-size")
     width = feed_forward + _HIDDEN_COPIES * shape.hidden
-    sequences = context.flag_number("max-num-seqs") or _SEQUENCES
+    sequences = context.effective_flag_number("max-num-seqs") or _SEQUENCES
     logits = sequences * (shape.vocabulary or 0) * _LOGIT_BYTES
     activations = (tokens * width * 2 + logits) / GIB
     graphs = GRAPHS_GIB
@@ -188,12 +192,12 @@ def _estimate_working_gib_and_basis(context: PlanContext) -> tuple[float, str]:
 
 def _gpus_per_replica(context: PlanContext) -> int:
     if not context.engine.uses_all_gpus:
-        return context.flag_count("tensor-parallel-size") * context.flag_count(
+        return context.flag_count_or_one("tensor-parallel-size") * context.flag_count_or_one(
             "pipeline-parallel-size"
         )
     if context.effective_flag_value("split-mode") == "none":
         return 1
-    return max(1, context.gpus_visible)
+    return max(1, context.visible_gpu_count)
 
 
 def kv_bits_per_value(plan: LaunchPlan) -> float:
@@ -214,39 +218,39 @@ def _kv_fraction_of_16_bits(context: PlanContext) -> float:
     return sum(_KV_BITS.get(kind, 16.0) for kind in kinds) / len(kinds) / 16
 
 
-def _estimate_with_memory_share(need: _Need) -> MemoryFit:
+def _estimate_with_memory_share(need: _MemoryNeed) -> MemoryFit:
     """Return the estimate for an engine that allocates a fixed share of each GPU's memory. The KV
     cache gets what weights, activations and graphs leave of that share."""
     context, total, weights, use = (
         need.context,
-        need.total,
-        need.weights,
+        need.total_gib,
+        need.weights_gib,
         need.context.engine.memory,
     )
-    given = context.flag_number(use.share_flag)
+    given = context.effective_flag_number(use.share_flag)
     share = given
     if share is None:
         share = use.default_share
     budget = total * share
-    room = budget - weights - need.working
-    if fixed := context.flag_number("kv-cache-memory-bytes"):
-        room = min(fixed / GIB, total - weights - need.working)
-        budget = weights + need.working + room
+    room = budget - weights - need.working_gib
+    if fixed := context.effective_flag_number("kv-cache-memory-bytes"):
+        room = min(fixed / GIB, total - weights - need.working_gib)
+        budget = weights + need.working_gib + room
     basis = (
-        f"{_format_weights_basis(weights, need.split)}; {share:.0%} of {total:.1f} GiB; "
+        f"{_format_weights_basis(weights, need.gpus_per_replica)}; {share:.0%} of {total:.1f} GiB; "
         f"{need.working_basis}"
     )
     if given is None and use.chooses_share:
         basis += f"; {share} assumed, {context.engine.title} chooses it at start"
     if room <= 0:
-        used = weights + need.working
+        used = weights + need.working_gib
         text = (
             f"est. does not fit: weights {weights:.1f} GiB per GPU, {share:.0%} of "
             f"{total:.1f} GiB allowed"
         )
         return MemoryFit(used, total, weights, 0, 0, False, text, basis)
-    replicas = context.flag_count("data-parallel-size")
-    length = context.positive_flag_number(use.length_flag)
+    replicas = context.flag_count_or_one("data-parallel-size")
+    length = context.positive_flag_number_or_zero(use.length_flag)
     tokens = sequences = None
     fits = True
     if each := need.sequence_kv_gib(need.longest_sequence_tokens()):
@@ -260,17 +264,17 @@ def _estimate_with_memory_share(need: _Need) -> MemoryFit:
     )
 
 
-def _estimate_with_allocated_cache(need: _Need) -> MemoryFit:
+def _estimate_with_allocated_cache(need: _MemoryNeed) -> MemoryFit:
     """Return the estimate for an engine that allocates a KV cache of the size that a flag sets."""
     context, total, weights, use = (
         need.context,
-        need.total,
-        need.weights,
+        need.total_gib,
+        need.weights_gib,
         need.context.engine.memory,
     )
     # without a limit of the length, the slots divide the cache
-    length = context.positive_flag_number(use.length_flag)
-    size = next(filter(None, map(context.flag_number, use.cache_size_flags)), 0.0)
+    length = context.positive_flag_number_or_zero(use.length_flag)
+    size = next(filter(None, map(context.effective_flag_number, use.cache_size_flags)), 0.0)
     known = kv = sequences = None
     if size > 0:
         known = int(size)
@@ -278,9 +282,9 @@ def _estimate_with_allocated_cache(need: _Need) -> MemoryFit:
         kv = need.sequence_kv_gib(known)
         if length:
             sequences = int(known // length)
-    used = weights + (kv or 0.0) + need.working
+    used = weights + (kv or 0.0) + need.working_gib
     fits = used <= total
-    basis = f"{_format_weights_basis(weights, need.split)}; {need.working_basis}{_format_kv_basis(need)}"
+    basis = f"{_format_weights_basis(weights, need.gpus_per_replica)}; {need.working_basis}{_format_kv_basis(need)}"
     text = f"est. does not fit: {used:.1f} of {total:.1f} GiB per GPU"
     if fits:
         shown = known if kv is not None else None
@@ -288,19 +292,19 @@ def _estimate_with_allocated_cache(need: _Need) -> MemoryFit:
     return MemoryFit(used, total, weights, known, sequences, fits, text, basis)
 
 
-def _format_weights_basis(weights: float, split: int) -> str:
-    basis = f"weights {weights:.1f} GiB per GPU"
-    if split > 1:
-        basis += f" (split over {split})"
+def _format_weights_basis(weights_gib: float, gpu_count: int) -> str:
+    basis = f"weights {weights_gib:.1f} GiB per GPU"
+    if gpu_count > 1:
+        basis += f" (split over {gpu_count})"
     return basis
 
 
-def _format_kv_basis(need: _Need) -> str:
+def _format_kv_basis(need: _MemoryNeed) -> str:
     length = max(1, need.longest_sequence_tokens())  # a plan may ask for half a token
     sequence = need.sequence_kv_gib(length)
     if sequence is None:
         text = "; KV cache size per token is unknown"
-        if why := need.why_sequence_is_unknown():
+        if why := need.why_sequence_memory_is_unknown():
             text += f": {why}"
         return text
     kib = sequence * 2**20 / length
@@ -310,9 +314,9 @@ def _format_kv_basis(need: _Need) -> str:
 
 
 def _format_memory_fit(
-    used: float, total: float, tokens: int | None, sequences: int | None, length: int
+    used_gib: float, total_gib: float, tokens: int | None, sequences: int | None, length: int
 ) -> str:
-    memory = f"{used:.1f}/{total:.1f} GiB per GPU"
+    memory = f"{used_gib:.1f}/{total_gib:.1f} GiB per GPU"
     if tokens is None:
         return f"est. {memory}, weights fit"
     if sequences is None:

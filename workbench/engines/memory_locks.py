@@ -12,17 +12,19 @@ CHIP = "GB202"
 SOURCE = "open-gpu-kernel-modules #1265, #1266"
 
 
-def does_lock_cost_throughput(name: str) -> bool:
+def does_memory_lock_cost_throughput(nvml_name: str) -> bool:
     """Return whether a lock of the memory clock is known to cost throughput on the GPU with this
     NVML name."""
-    known = find_gpu_type(name)
+    known = find_gpu_type(nvml_name)
     return known is not None and known.chip == CHIP
 
 
-def warn_of_memory_locks(names: Iterable[str]) -> Finding | None:
+def warn_of_memory_locks(nvml_names: Iterable[str]) -> Finding | None:
     """Return the warning about a lock of the memory clock of GPUs with these NVML names. None if it
     is not known to cost throughput on any of them."""
-    concerned = tuple(dict.fromkeys(name for name in names if does_lock_cost_throughput(name)))
+    concerned = tuple(
+        dict.fromkeys(name for name in nvml_names if does_memory_lock_cost_throughput(name))
+    )
     if not concerned:
         return None
     text = (

@@ -50,7 +50,8 @@ _EVERY_SECOND = ("gemma2", "gpt_oss")
 
 
 def select_language_model_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the part of a config.json that describes the language model."""
+    """Return the part of a config.json that describes the language model. It is all of `config` if
+    the file has no such part."""
     for key in ("text_config", "llm_config"):
         part = config.get(key)
         if isinstance(part, Mapping):
@@ -58,7 +59,7 @@ def select_language_model_config(config: Mapping[str, Any]) -> Mapping[str, Any]
     return config
 
 
-def read_first_count(config: Mapping[str, Any], *names: str) -> int | None:
+def read_first_positive_int(config: Mapping[str, Any], *names: str) -> int | None:
     """Return the first field of `names` whose value is a whole number from 1 to 2**40. None if no
     field has such a value."""
     for name in names:
@@ -68,151 +69,159 @@ def read_first_count(config: Mapping[str, Any], *names: str) -> int | None:
     return None
 
 
-def _read_count_or_zero(config: Mapping[str, Any], *names: str) -> int:
-    return read_first_count(config, *names) or 0
+def _read_positive_int_or_zero(config: Mapping[str, Any], *names: str) -> int:
+    return read_first_positive_int(config, *names) or 0
 
 
-def _read_product(config: Mapping[str, Any], *names: str) -> int:
+def _product_of_fields(config: Mapping[str, Any], *names: str) -> int:
     """Return the product of the fields `names`; 0 if one of them is missing."""
-    return math.prod(_read_count_or_zero(config, name) for name in names)
+    return math.prod(_read_positive_int_or_zero(config, name) for name in names)
 
 
 def parse_model_shape(config: Mapping[str, Any]) -> ModelShape:
     """Return what a config.json says about a model's layers, weights and KV cache."""
-    text = select_language_model_config(config)
+    lm_config = select_language_model_config(config)
     return ModelShape(
-        kv=_parse_kv_layers(text),
-        kv_missing="" if _parse_kv_layers(text) else _reason_kv_is_unknown(text),
-        parts=_count_weights_by_part(text, _has_tied_embeddings(config, text)),
-        layers=read_first_count(text, "num_hidden_layers"),
-        hidden=read_first_count(text, "hidden_size"),
-        feed_forward=_compute_feed_forward_width(text),
-        vocabulary=read_first_count(text, "vocab_size"),
-        max_length=read_first_count(text, "max_position_embeddings"),
+        kv=_parse_kv_layers(lm_config),
+        kv_missing="" if _parse_kv_layers(lm_config) else _reason_kv_is_unknown(lm_config),
+        parts=_count_weights_by_part(lm_config, _has_tied_embeddings(config, lm_config)),
+        layers=read_first_positive_int(lm_config, "num_hidden_layers"),
+        hidden=read_first_positive_int(lm_config, "hidden_size"),
+        feed_forward=_compute_feed_forward_width(lm_config),
+        vocabulary=read_first_positive_int(lm_config, "vocab_size"),
+        max_length=read_first_positive_int(lm_config, "max_position_embeddings"),
     )
 
 
-def read_total_and_used_experts(text: Mapping[str, Any]) -> tuple[int, int] | None:
+def read_total_and_active_experts(lm_config: Mapping[str, Any]) -> tuple[int, int] | None:
     """Return (number of routed experts of a layer, number of experts that one token uses): (1, 1)
     for a model without experts. None if the config.json names several experts but not how many a
     token uses."""
-    experts = read_first_count(text, *_EXPERTS) or 1
+    experts = read_first_positive_int(lm_config, *_EXPERTS) or 1
     if experts == 1:
         return 1, 1
-    used = read_first_count(text, *_USED_EXPERTS)
+    used = read_first_positive_int(lm_config, *_USED_EXPERTS)
     return (experts, min(used, experts)) if used else None
 
 
-def _has_tied_embeddings(config: Mapping[str, Any], text: Mapping[str, Any]) -> bool:
-    value = text.get("tie_word_embeddings", config.get("tie_word_embeddings"))
+def _has_tied_embeddings(config: Mapping[str, Any], lm_config: Mapping[str, Any]) -> bool:
+    value = lm_config.get("tie_word_embeddings", config.get("tie_word_embeddings"))
     if isinstance(value, bool):
         return value
     # transformers' default of these types
-    return str(text.get("model_type", "")).startswith("gemma")
+    return str(lm_config.get("model_type", "")).startswith("gemma")
 
 
-def parse_layer_kinds(text: Mapping[str, Any]) -> list[str] | None:
+def parse_layer_kinds(lm_config: Mapping[str, Any]) -> list[str] | None:
     """Return the attention kind of each layer, in the words of `layer_types` in a config.json, such
     as "full_attention" or "sliding_attention". None if the kinds are unknown."""
-    layers = read_first_count(text, "num_hidden_layers")
-    blocks = text.get("layers_block_type")
+    layers = read_first_positive_int(lm_config, "num_hidden_layers")
+    blocks = lm_config.get("layers_block_type")
     if layers is None and isinstance(blocks, list):
         layers = len(blocks)
-    if layers is None or layers > _MOST_LAYERS or _find_unsupported_cache_part(text):
+    if layers is None or layers > _MOST_LAYERS or _unsupported_attention_text(lm_config):
         return None
-    if listed := _parse_listed_kinds(text):
+    if listed := _parse_listed_layer_kinds(lm_config):
         known = [kind for kind in listed if isinstance(kind, str)]
         return known if len(known) == len(listed) == layers else None
-    if every := read_first_count(text, "full_attention_interval"):
+    if every := read_first_positive_int(lm_config, "full_attention_interval"):
         return [LINEAR if (i + 1) % every else FULL for i in range(layers)]
-    if not text.get("sliding_window") or text.get("use_sliding_window") is False:
+    if not lm_config.get("sliding_window") or lm_config.get("use_sliding_window") is False:
         return [FULL] * layers
-    every = read_first_count(text, "sliding_window_pattern", "_sliding_window_pattern")
-    if every is None and text.get("model_type") in _EVERY_SECOND:
+    every = read_first_positive_int(lm_config, "sliding_window_pattern", "_sliding_window_pattern")
+    if every is None and lm_config.get("model_type") in _EVERY_SECOND:
         every = 2
     if every:
         return [WINDOW if (i + 1) % every else FULL for i in range(layers)]
     # Qwen2: the layers before it have no window
-    first = min(layers, _read_count_or_zero(text, "max_window_layers"))
+    first = min(layers, _read_positive_int_or_zero(lm_config, "max_window_layers"))
     return [FULL] * first + [WINDOW] * (layers - first)
 
 
-def _parse_listed_kinds(text: Mapping[str, Any]) -> list[object]:
+def _parse_listed_layer_kinds(lm_config: Mapping[str, Any]) -> list[object]:
     """Return the kinds of the layers that a config.json lists; [] if it lists none. An unknown
     letter of a pattern is None."""
-    pattern = text.get("hybrid_override_pattern")
+    pattern = lm_config.get("hybrid_override_pattern")
     if isinstance(pattern, str) and pattern:
         return [_NEMOTRON.get(letter) for letter in pattern]
-    kinds = as_list(text.get("layers_block_type") or text.get("layer_types"))
+    kinds = as_list(lm_config.get("layers_block_type") or lm_config.get("layer_types"))
     return [_KIND_NAMES.get(str(kind), kind) for kind in kinds]
 
 
-def _parse_kv_layers(text: Mapping[str, Any]) -> tuple[KvLayers, ...]:
+def _parse_kv_layers(lm_config: Mapping[str, Any]) -> tuple[KvLayers, ...]:
     """Return the layers that store a KV cache, one entry for each attention kind. Layers that share
     the cache of another layer do not count. () if the layers are unknown."""
-    kinds = parse_layer_kinds(text)
-    if kinds is None or _has_unlisted_state_layers(text, kinds):
+    kinds = parse_layer_kinds(lm_config)
+    if kinds is None or _has_unlisted_state_layers(lm_config, kinds):
         return ()
     kinds = [kind for kind in kinds if kind != NONE]
-    if _has_attention_and_mamba(text):
+    if _has_attention_and_mamba(lm_config):
         kinds += [MAMBA] * len(kinds)
     # the last layers use the cache of earlier ones
-    shared = _read_count_or_zero(text, "num_kv_shared_layers")
+    shared = _read_positive_int_or_zero(lm_config, "num_kv_shared_layers")
     kept = kinds[: max(1, len(kinds) - shared)]
-    found = [_parse_kv_layers_of_kind(text, kind, kept.count(kind)) for kind in dict.fromkeys(kept)]
+    found = [
+        _parse_kv_layers_of_kind(lm_config, kind, kept.count(kind)) for kind in dict.fromkeys(kept)
+    ]
     if None in found:
         return ()
     return tuple(filter(None, found))
 
 
-def _has_unlisted_state_layers(text: Mapping[str, Any], kinds: list[str]) -> bool:
+def _has_unlisted_state_layers(lm_config: Mapping[str, Any], kinds: list[str]) -> bool:
     """Return whether the model has layers that keep a state, and `kinds` does not say which."""
-    if _has_attention_and_mamba(text) or not _has_state_fields(text):
+    if _has_attention_and_mamba(lm_config) or not _has_state_layer_fields(lm_config):
         return False
     return set(kinds) <= {FULL, WINDOW}
 
 
-def _parse_kv_layers_of_kind(text: Mapping[str, Any], kind: str, layers: int) -> KvLayers | None:
+def _parse_kv_layers_of_kind(
+    lm_config: Mapping[str, Any], kind: str, layers: int
+) -> KvLayers | None:
     window = None
     if kind in (LINEAR, MAMBA):
-        linear = kind == LINEAR and _compute_linear_attention_state(text, layers)
-        return linear or _compute_mamba2_state(text, layers)
+        linear = kind == LINEAR and _compute_linear_attention_state(lm_config, layers)
+        return linear or _compute_mamba2_state(lm_config, layers)
     if kind != FULL:
         if kind not in _WINDOW_FIELDS:
             return None
-        window = read_first_count(text, _WINDOW_FIELDS[kind])
+        window = read_first_positive_int(lm_config, _WINDOW_FIELDS[kind])
         if window is None:
             return None
-    if (rank := read_first_count(text, "kv_lora_rank")) is not None:
-        return KvLayers(layers, 1, rank + _read_count_or_zero(text, "qk_rope_head_dim"), window)
-    heads, size = _read_kv_heads_and_size(text, whole=kind == FULL)
+    if (rank := read_first_positive_int(lm_config, "kv_lora_rank")) is not None:
+        return KvLayers(
+            layers, 1, rank + _read_positive_int_or_zero(lm_config, "qk_rope_head_dim"), window
+        )
+    heads, size = _read_kv_heads_and_head_size(lm_config, is_full_attention=kind == FULL)
     if not heads or not size:
         return None
-    return KvLayers(layers, heads, size + (read_first_count(text, "v_head_dim") or size), window)
+    return KvLayers(
+        layers, heads, size + (read_first_positive_int(lm_config, "v_head_dim") or size), window
+    )
 
 
-def _read_kv_heads_and_size(
-    text: Mapping[str, Any], whole: bool = True
+def _read_kv_heads_and_head_size(
+    lm_config: Mapping[str, Any], is_full_attention: bool = True
 ) -> tuple[int | None, int | None]:
-    """Return (number of KV heads, number of values in one head) of a layer. `whole` True means
-    layers with full attention, False those with a sliding window, whose heads differ in some
-    models. An unknown number is None."""
+    """Return (number of KV heads, number of values in one head) of a layer. `is_full_attention`
+    True means layers with full attention, False those with a sliding window, whose heads differ in
+    some models. An unknown number is None."""
     head_fields = ["num_key_value_heads", "num_attention_heads"]
     size_fields = ["head_dim", "attention_head_dim"]
-    if whole:
+    if is_full_attention:
         head_fields.insert(0, "num_global_key_value_heads")
         size_fields.insert(0, "global_head_dim")
-    size = read_first_count(text, *size_fields)
+    size = read_first_positive_int(lm_config, *size_fields)
     heads, hidden = (
-        read_first_count(text, "num_attention_heads"),
-        read_first_count(text, "hidden_size"),
+        read_first_positive_int(lm_config, "num_attention_heads"),
+        read_first_positive_int(lm_config, "hidden_size"),
     )
     if size is None and hidden and heads:
         size = hidden // heads
-    return read_first_count(text, *head_fields), size
+    return read_first_positive_int(lm_config, *head_fields), size
 
 
-def _compute_linear_attention_state(text: Mapping[str, Any], layers: int) -> KvLayers | None:
+def _compute_linear_attention_state(lm_config: Mapping[str, Any], layers: int) -> KvLayers | None:
     """Return the memory that `layers` layers with gated linear attention (Qwen3-Next) keep for each
     sequence. Its size does not grow with the context: a layer keeps one matrix per value head, and
     the newest inputs of a convolution. None if a size is missing in the config.json."""
@@ -222,31 +231,31 @@ def _compute_linear_attention_state(text: Mapping[str, Any], layers: int) -> KvL
         "linear_num_value_heads",
         "linear_value_head_dim",
     )
-    key_heads, key_size, heads, size = (read_first_count(text, name) for name in names)
+    key_heads, key_size, heads, size = (read_first_positive_int(lm_config, name) for name in names)
     if not key_heads or not key_size or not heads or not size:
         return None
-    newest = (read_first_count(text, "linear_conv_kernel_dim") or 1) - 1
+    newest = (read_first_positive_int(lm_config, "linear_conv_kernel_dim") or 1) - 1
     inputs = (2 * key_heads * key_size + heads * size) * newest * 2
-    bits = _STATE_BITS.get(str(text.get("mamba_ssm_dtype")))
+    bits = _STATE_BITS.get(str(lm_config.get("mamba_ssm_dtype")))
     matrix = heads * size * key_size
     return KvLayers(layers, heads, 0, state_bytes=inputs, state_values=matrix, state_bits=bits)
 
 
-def _compute_mamba2_state(text: Mapping[str, Any], layers: int) -> KvLayers | None:
+def _compute_mamba2_state(lm_config: Mapping[str, Any], layers: int) -> KvLayers | None:
     """Return the memory that `layers` layers of Mamba-2 (Falcon-H1, Granite 4, Nemotron-H) keep for
     each sequence. None if a size is missing in the config.json."""
-    heads = read_first_count(text, "mamba_n_heads", "mamba_num_heads")
-    groups = read_first_count(text, "mamba_n_groups", "n_groups")
-    state = read_first_count(text, "mamba_d_state", "ssm_state_size")
-    kernel = read_first_count(text, "mamba_d_conv", "conv_kernel")
+    heads = read_first_positive_int(lm_config, "mamba_n_heads", "mamba_num_heads")
+    groups = read_first_positive_int(lm_config, "mamba_n_groups", "n_groups")
+    state = read_first_positive_int(lm_config, "mamba_d_state", "ssm_state_size")
+    kernel = read_first_positive_int(lm_config, "mamba_d_conv", "conv_kernel")
     if not heads or not groups or not state or not kernel:
         return None
-    width = _compute_mamba_width(text, heads)
+    width = _compute_mamba_width(lm_config, heads)
     if not width:
         return None
-    size = read_first_count(text, "mamba_d_head", "mamba_head_dim") or width // heads
-    bits = _STATE_BITS.get(str(text.get("mamba_ssm_cache_dtype")))
-    if bits is None and text.get("model_type") == "nemotron_h":
+    size = read_first_positive_int(lm_config, "mamba_d_head", "mamba_head_dim") or width // heads
+    bits = _STATE_BITS.get(str(lm_config.get("mamba_ssm_cache_dtype")))
+    if bits is None and lm_config.get("model_type") == "nemotron_h":
         bits = 32  # vLLM's default for this type
     inputs = (width + 2 * groups * state) * (kernel - 1) * 2
     return KvLayers(
@@ -260,57 +269,60 @@ def _compute_mamba2_state(text: Mapping[str, Any], layers: int) -> KvLayers | No
     )
 
 
-def _compute_mamba_width(text: Mapping[str, Any], heads: int) -> int:
+def _compute_mamba_width(lm_config: Mapping[str, Any], heads: int) -> int:
     """Return the width of the inputs of a layer of Mamba-2; 0 if it is unknown."""
-    if (size := read_first_count(text, "mamba_head_dim")) is not None:  # Nemotron-H
+    if (size := read_first_positive_int(lm_config, "mamba_head_dim")) is not None:  # Nemotron-H
         return heads * size
-    return read_first_count(text, "mamba_d_ssm") or _read_product(
-        text, "mamba_expand", "hidden_size"
+    return read_first_positive_int(lm_config, "mamba_d_ssm") or _product_of_fields(
+        lm_config, "mamba_expand", "hidden_size"
     )
 
 
-def _has_attention_and_mamba(text: Mapping[str, Any]) -> bool:
+def _has_attention_and_mamba(lm_config: Mapping[str, Any]) -> bool:
     """Return whether each layer has attention and Mamba side by side."""
-    return text.get("model_type") == "falcon_h1"
+    return lm_config.get("model_type") == "falcon_h1"
 
 
-def _has_state_fields(text: Mapping[str, Any]) -> bool:
+def _has_state_layer_fields(lm_config: Mapping[str, Any]) -> bool:
     """Return whether the config.json has fields of layers that keep a state."""
-    return any(name.startswith(("mamba_d_", "ssm_", "conv_L")) for name in text)
+    return any(name.startswith(("mamba_d_", "ssm_", "conv_L")) for name in lm_config)
 
 
-def _find_unsupported_cache_part(text: Mapping[str, Any]) -> str:
-    """Return what a model has whose cache the arithmetic here does not know; "" if it has none."""
-    kinds = as_list(text.get("attn_type_list"))  # 0: linear attention
+def _unsupported_attention_text(lm_config: Mapping[str, Any]) -> str:
+    """Return what a model has for which this module cannot compute the cache, such as "layers of
+    short convolution (LFM2)"; "" if it has nothing of the kind."""
+    kinds = as_list(lm_config.get("attn_type_list"))  # 0: linear attention
     if any(kind != 1 for kind in kinds):
         return "linear attention in an order of its own (MiniMax)"
-    if isinstance(text.get("sliding_window_pattern"), str) and not text.get("layer_types"):
+    if isinstance(lm_config.get("sliding_window_pattern"), str) and not lm_config.get(
+        "layer_types"
+    ):
         return "windows in an order of their own"
-    return next((about for name, about in _NOT_KNOWN.items() if text.get(name)), "")
+    return next((about for name, about in _NOT_KNOWN.items() if lm_config.get(name)), "")
 
 
-def _reason_kv_is_unknown(text: Mapping[str, Any]) -> str:
+def _reason_kv_is_unknown(lm_config: Mapping[str, Any]) -> str:
     """Return why the sizes of the KV cache cannot be computed from a config.json."""
-    if unknown := _find_unsupported_cache_part(text):
+    if unknown := _unsupported_attention_text(lm_config):
         return f"the model has {unknown}, which Workbench has not measured"
-    if _has_state_fields(text):
+    if _has_state_layer_fields(lm_config):
         return "the model has layers that keep a state, and its config.json does not say which"
     return "the config.json does not say the sizes of all layers"
 
 
-def _compute_feed_forward_width(text: Mapping[str, Any]) -> int | None:
+def _compute_feed_forward_width(lm_config: Mapping[str, Any]) -> int | None:
     """Return the width of the feed-forward layer that computes one token: with experts, the sum
     over the experts that the token uses. None if the width is unknown."""
-    experts, used = read_total_and_used_experts(text) or (1, 1)
+    experts, used = read_total_and_active_experts(lm_config) or (1, 1)
     if experts == 1:
-        return read_first_count(text, "intermediate_size")
-    width = read_first_count(text, "moe_intermediate_size", "intermediate_size")
+        return read_first_positive_int(lm_config, "intermediate_size")
+    width = read_first_positive_int(lm_config, "moe_intermediate_size", "intermediate_size")
     if width is None:
         return None
-    return width * (used + _read_count_or_zero(text, "n_shared_experts"))
+    return width * (used + _read_positive_int_or_zero(lm_config, "n_shared_experts"))
 
 
-def _count_weights_by_part(text: Mapping[str, Any], tied: bool) -> WeightParts | None:
+def _count_weights_by_part(lm_config: Mapping[str, Any], tied: bool) -> WeightParts | None:
     """Return the number of weights in each part of the model. `tied` is True if the output matrix
     and the embedding are the same matrix. None if the size of the attention or of the feed-forward
     layers is unknown.
@@ -319,25 +331,31 @@ def _count_weights_by_part(text: Mapping[str, Any], tied: bool) -> WeightParts |
     below 0.1 %.
     """
     hidden, vocabulary, kinds = (
-        read_first_count(text, "hidden_size"),
-        read_first_count(text, "vocab_size"),
-        parse_layer_kinds(text),
+        read_first_positive_int(lm_config, "hidden_size"),
+        read_first_positive_int(lm_config, "vocab_size"),
+        parse_layer_kinds(lm_config),
     )
-    used = read_total_and_used_experts(text)
-    if not hidden or not vocabulary or kinds is None or used is None or _has_state_fields(text):
+    used = read_total_and_active_experts(lm_config)
+    if (
+        not hidden
+        or not vocabulary
+        or kinds is None
+        or used is None
+        or _has_state_layer_fields(lm_config)
+    ):
         return None
-    attention = [_count_attention_weights(text, hidden, kind) for kind in kinds]
-    wide = read_first_count(text, "intermediate_size")
+    attention = [_count_attention_weights(lm_config, hidden, kind) for kind in kinds]
+    wide = read_first_positive_int(lm_config, "intermediate_size")
     if 0 in attention or (wide is None and used == (1, 1)):
         return None
     experts, active = used
     sparse = 0
     if experts > 1:
-        sparse = _count_sparse_layers(text, len(kinds))
-    narrow = _read_count_or_zero(text, "moe_intermediate_size", "intermediate_size")
-    shared = read_first_count(text, "shared_expert_intermediate_size")
+        sparse = _count_sparse_layers(lm_config, len(kinds))
+    narrow = _read_positive_int_or_zero(lm_config, "moe_intermediate_size", "intermediate_size")
+    shared = read_first_positive_int(lm_config, "shared_expert_intermediate_size")
     if shared is None:
-        shared = narrow * _read_count_or_zero(text, "n_shared_experts")
+        shared = narrow * _read_positive_int_or_zero(lm_config, "n_shared_experts")
     feed_forward = (len(kinds) - sparse) * (wide or 0) + sparse * shared
     dense = sum(attention) + 3 * hidden * feed_forward + sparse * hidden * experts
     embedding = float(vocabulary * hidden)
@@ -350,35 +368,35 @@ def _count_weights_by_part(text: Mapping[str, Any], tied: bool) -> WeightParts |
     )
 
 
-def _count_sparse_layers(text: Mapping[str, Any], layers: int) -> int:
+def _count_sparse_layers(lm_config: Mapping[str, Any], layers: int) -> int:
     """Return how many of the `layers` layers have routed experts."""
-    first = _read_count_or_zero(text, "first_k_dense_replace")
-    step = read_first_count(text, "decoder_sparse_step", "moe_layer_freq") or 1
-    skipped = as_list(text.get("mlp_only_layers"))
+    first = _read_positive_int_or_zero(lm_config, "first_k_dense_replace")
+    step = read_first_positive_int(lm_config, "decoder_sparse_step", "moe_layer_freq") or 1
+    skipped = as_list(lm_config.get("mlp_only_layers"))
     regular = (i for i in range(min(first, layers), layers) if (i + 1) % step == 0)
     return sum(i not in skipped for i in regular)
 
 
-def _count_attention_weights(text: Mapping[str, Any], hidden: int, kind: str) -> int:
+def _count_attention_weights(lm_config: Mapping[str, Any], hidden: int, kind: str) -> int:
     """Return the number of attention weights in one layer of the attention kind `kind`. `hidden` is
     the hidden size. 0 if the number is unknown."""
     if kind == LINEAR:
-        state = _compute_linear_attention_state(text, 1)
+        state = _compute_linear_attention_state(lm_config, 1)
         if state is None:
             return 0
-        keys = _read_product(text, "linear_num_key_heads", "linear_key_head_dim")
-        values = state.heads * _read_count_or_zero(text, "linear_value_head_dim")
+        keys = _product_of_fields(lm_config, "linear_num_key_heads", "linear_key_head_dim")
+        values = state.heads * _read_positive_int_or_zero(lm_config, "linear_value_head_dim")
         return hidden * (2 * keys + 2 * values + 2 * state.heads) + values * hidden
-    heads = read_first_count(text, "num_attention_heads")
-    kv_heads, size = _read_kv_heads_and_size(text, whole=kind == FULL)
+    heads = read_first_positive_int(lm_config, "num_attention_heads")
+    kv_heads, size = _read_kv_heads_and_head_size(lm_config, is_full_attention=kind == FULL)
     if not heads or not kv_heads or not size:
         return 0
-    if (rank := read_first_count(text, "kv_lora_rank")) is None:
+    if (rank := read_first_positive_int(lm_config, "kv_lora_rank")) is None:
         return hidden * size * (2 * heads + 2 * kv_heads)
-    rope = _read_count_or_zero(text, "qk_rope_head_dim")
-    plain = _read_count_or_zero(text, "qk_nope_head_dim")
-    value = read_first_count(text, "v_head_dim") or size
+    rope = _read_positive_int_or_zero(lm_config, "qk_rope_head_dim")
+    plain = _read_positive_int_or_zero(lm_config, "qk_nope_head_dim")
+    value = read_first_positive_int(lm_config, "v_head_dim") or size
     query = heads * (rope + plain) * hidden
-    if low := read_first_count(text, "q_lora_rank"):
+    if low := read_first_positive_int(lm_config, "q_lora_rank"):
         query = heads * (rope + plain) * low + hidden * low
     return query + hidden * (rank + rope) + rank * heads * (plain + value) + heads * value * hidden

@@ -16,7 +16,7 @@ from workbench.engines.gguf import config_from_metadata
 from workbench.engines.kv_size import kv_bytes_per_token
 from workbench.engines.model_config import (
     parse_model_shape,
-    read_total_and_used_experts,
+    read_total_and_active_experts,
     select_language_model_config,
 )
 from workbench.engines.weight_bits import (
@@ -26,7 +26,7 @@ from workbench.engines.weight_bits import (
     weight_bytes_in_memory,
     weight_bytes_read_per_token,
 )
-from workbench.engines.weight_files import Tensor, sum_weights
+from workbench.engines.weight_files import Tensor, sum_weights_by_part
 from workbench.model.model_shape import ModelShape, WeightParts
 from workbench.model.plan import LaunchPlan, ModelFacts
 from workbench.model.untrusted_text import as_table
@@ -57,7 +57,7 @@ def model_facts_from_preset(preset: Preset, model_id: str, flags: Mapping[str, A
         return None if value is None else value * _GIGA
 
     model = preset.model
-    bits = _bits_of_quantization(model.quantization)
+    bits = _bits_per_weight_of_quantization(model.quantization)
     weights, source = from_billions(model.weight_gb), f"preset {preset.id}"
     if weights is None and model.parameters_b and bits:
         weights = model.parameters_b * _GIGA * bits / 8
@@ -75,7 +75,7 @@ def model_facts_from_preset(preset: Preset, model_id: str, flags: Mapping[str, A
     )
 
 
-def _bits_of_quantization(quantization: str | None) -> float | None:
+def _bits_per_weight_of_quantization(quantization: str | None) -> float | None:
     """Return the bits per weight of a quantization as a preset names it, None if it is unknown. A
     name with "int4" of no known method counts as AWQ. AWQ and GPTQ with "int8" are unknown: their
     usual 4 bits would be wrong."""
@@ -90,40 +90,40 @@ def _bits_of_quantization(quantization: str | None) -> float | None:
     return BITS.get(name)
 
 
-def model_key(plan: LaunchPlan) -> tuple[str, ...]:
+def model_files_key(plan: LaunchPlan) -> tuple[str, ...]:
     """Return the values of the plan that decide which model files it loads: the model, its
     revision, and the directory of local models."""
     return (plan.model, *(str(plan.flag(name) or "") for name in ("revision", "model-dir")))
 
 
-def is_path(model: str) -> bool:
+def is_model_path(model: str) -> bool:
     """Return whether `model` is a path: it begins with /, ./, ../ or ~, or ends with .gguf. Any
     other text is a hub id ("org/name")."""
     return model.startswith(("/", "./", "../", "~")) or model.endswith(".gguf")
 
 
-def must_read_model_files(plan: LaunchPlan, found: Found) -> bool:
+def must_read_model_files(plan: LaunchPlan, read_facts: Found) -> bool:
     """Return whether the model's files must be read on the host, because the sizes of the plan's
-    model are unknown and its files have not been read yet. `found` has the sizes that were already
-    read from files, by the result of `model_key`."""
+    model are unknown and its files have not been read yet. `read_facts` has the sizes that were
+    already read from files, by the result of `model_files_key`."""
     return (
         bool(plan.model)
-        and model_key(plan) not in found
-        and (is_path(plan.model) or not _do_preset_sizes_apply(plan))
+        and model_files_key(plan) not in read_facts
+        and (is_model_path(plan.model) or not _are_preset_sizes_valid(plan))
     )
 
 
-def choose_model_facts(plan: LaunchPlan, found: Found) -> ModelFacts | None:
+def choose_model_facts(plan: LaunchPlan, read_facts: Found) -> ModelFacts | None:
     """Return the sizes that are valid for the plan's model. None if the plan was not made from a
-    preset. `found` has the sizes that were read from files on the host, by the result of
-    `model_key`.
+    preset. `read_facts` has the sizes that were read from files on the host, by the result of
+    `model_files_key`.
 
     If the sizes are unknown, the field `missing` of the result gives the reason.
     """
-    facts, read = plan.model_facts, found.get(model_key(plan), _NOT_READ)
+    facts, read = plan.model_facts, read_facts.get(model_files_key(plan), _NOT_READ)
     if facts is None:
         return None
-    preset_applies = _do_preset_sizes_apply(plan)
+    preset_applies = _are_preset_sizes_valid(plan)
     if read.weight_bytes:
         if not preset_applies or not _have_same_weights(facts, read):
             facts = read
@@ -135,7 +135,7 @@ def choose_model_facts(plan: LaunchPlan, found: Found) -> ModelFacts | None:
     return _drop_sizes_of_converted_weights(plan, facts)
 
 
-def _do_preset_sizes_apply(plan: LaunchPlan) -> bool:
+def _are_preset_sizes_valid(plan: LaunchPlan) -> bool:
     """Return whether the preset's sizes are valid for the plan's model: both have the same hub id,
     or the plan's model is a path that ends in the same name.
     """
@@ -147,7 +147,7 @@ def _do_preset_sizes_apply(plan: LaunchPlan) -> bool:
     ):
         return False
     planned, sized = plan.model.rstrip("/").lower(), facts.id.rstrip("/").lower()
-    if is_path(planned) or is_path(sized):
+    if is_model_path(planned) or is_model_path(sized):
         return planned.rpartition("/")[2] == sized.rpartition("/")[2]
     return planned == sized
 
@@ -173,7 +173,7 @@ def _drop_sizes_of_converted_weights(plan: LaunchPlan, facts: ModelFacts) -> Mod
         # the checkpoint's own format, set explicitly
         if now == then or (now and not then and now in own):
             continue
-        if name == "quantization" and (converted := _facts_after_quantization(facts, now)):
+        if name == "quantization" and (converted := _facts_quantized_at_load(facts, now)):
             facts = converted
             continue
         flag = f"{name} {plan.flag(name)}" if now else f"no {name}"
@@ -202,7 +202,7 @@ def estimate_weight_parts(facts: ModelFacts) -> WeightParts | None:
     )
 
 
-def _facts_after_quantization(facts: ModelFacts, quantization: str) -> ModelFacts | None:
+def _facts_quantized_at_load(facts: ModelFacts, quantization: str) -> ModelFacts | None:
     """Return the sizes of a 16-bit checkpoint after the engine has quantized it while loading. None
     if the engine cannot quantize to `quantization` at load, if the checkpoint is not 16-bit, or if
     the parts of the model are unknown."""
@@ -228,16 +228,15 @@ def model_facts_from_config(
     config: Mapping[str, Any],
     weight_bytes: int,
     *,
-    head: bool,
+    has_separate_head: bool,
     source: str,
     tensors: Sequence[Tensor] = (),
 ) -> ModelFacts:
     """Return the sizes of a checkpoint in Hugging Face format, given its config.json and the bytes
     of its weights. A size that cannot be derived is None.
 
-    `tensors` are the tensors of all its weight files. `head` is needed only without them: it is
-    True if the output matrix is stored separately from the embedding.
-    """
+    `tensors` are the tensors of all its weight files. `has_separate_head` is needed only without
+    them: it is True if the output matrix is stored separately from the embedding."""
     word = str(_read_first_field(config, "torch_dtype", "dtype") or "")
     quantization = as_table(_read_first_field(config, "quantization_config"))
     shape = parse_model_shape(config)
@@ -250,7 +249,7 @@ def model_facts_from_config(
         shape=shape,
         source=source,
     )
-    experts = read_total_and_used_experts(select_language_model_config(config))
+    experts = read_total_and_active_experts(select_language_model_config(config))
     bits = bits_per_weight_from_config(quantization)
     if sized := _add_sizes_of_tensors(facts, shape, tensors, bits, experts):
         return sized
@@ -263,15 +262,15 @@ def model_facts_from_config(
     if shape.vocabulary is None or shape.hidden is None:
         return replace(facts, missing="its config.json has no vocabulary or hidden size")
     value_bytes = 4 if word == "float32" else 2
-    embedding = shape.vocabulary * shape.hidden * value_bytes if head else 0
+    embedding = shape.vocabulary * shape.hidden * value_bytes if has_separate_head else 0
     if embedding >= weight_bytes:
         return replace(facts, missing="its config.json and its weight files do not belong together")
     return replace(facts, bytes_per_token=float(weight_bytes - embedding))
 
 
 def _read_first_field(config: Mapping[str, Any], *names: str) -> Any:
-    """Return the first of the fields `names` that a config.json sets, for the whole model or for its
-    language model."""
+    """Return the first of the fields `names` that a config.json sets, for the whole model or for
+    its language model."""
     for part in (config, select_language_model_config(config)):
         for name in names:
             if value := part.get(name):
@@ -288,7 +287,9 @@ def _add_sizes_of_tensors(
 ) -> ModelFacts | None:
     """Return `facts` with the sizes that follow from the tensors; None if they tell none."""
     share = experts[1] / experts[0] if experts else None
-    found = sum_weights(tensors, packed_bits=packed_bits, expert_share=share, layers=shape.layers)
+    found = sum_weights_by_part(
+        tensors, packed_bits=packed_bits, expert_share=share, layers=shape.layers
+    )
     if found is None:
         return None
     shape = replace(shape, parts=found.parts)
@@ -336,5 +337,5 @@ def model_facts_from_gguf(
         shape=shape,
         source=source,
     )
-    sized = _add_sizes_of_tensors(facts, shape, tensors, 16, read_total_and_used_experts(config))
+    sized = _add_sizes_of_tensors(facts, shape, tensors, 16, read_total_and_active_experts(config))
     return sized or replace(facts, missing=_EXPERTS_UNKNOWN)

@@ -44,16 +44,16 @@ _NOT_IN_HELP = ("kind", "nargs", "repeatable")
 Entry = dict[str, Any]
 
 
-def make_catalog_entries(engine: Engine, version: str, answer: object) -> dict[str, Any]:
+def make_catalog_data(engine: Engine, version: str, printed: object) -> dict[str, Any]:
     """Return the data of a catalog file, {"engine", "version", "env", "flags"}, from the flag list
     of an installed engine.
 
-    `answer` is the parsed JSON that server/flag_program.py printed, or the text of the engine's
+    `printed` is the parsed JSON that server/flag_program.py printed, or the text of the engine's
     help. Raises InputError if it is not the flag list of this engine.
     """
-    if isinstance(answer, str):
-        answer = engine.flags_of_help(clean_text(answer, 2**22, lines=True))
-    raw = as_table(answer)
+    if isinstance(printed, str):
+        printed = engine.flag_data_from_help(clean_text(printed, 2**22, lines=True))
+    raw = as_table(printed)
     items = clean_data(as_list(raw.get("flags")))[:MOST_FLAGS]
     shipped = engine.catalog(version)
     flags: dict[str, Entry] = {}
@@ -98,7 +98,7 @@ def _make_catalog_entry(engine: Engine, shipped: FlagCatalog, raw: object) -> En
     kind = str(raw.get("kind"))
     if kind not in _KINDS or not long or not _PRINT_AND_END.isdisjoint(names):
         return None
-    explained = [name for name in long if catalogs.has_help(engine.name, name)]
+    explained = [name for name in long if catalogs.has_flag_help(engine.name, name)]
     name, help_text = max(long, key=len), extract_first_sentence(str(raw.get("help", "")))
     if explained:
         name, help_text = explained[0], ""
@@ -127,7 +127,7 @@ def _make_catalog_entry(engine: Engine, shipped: FlagCatalog, raw: object) -> En
     )
     if of_text:
         entry["default"] = _parse_default_text(entry["kind"], raw["default_text"])
-    if not _has_valid_default(entry):
+    if not _has_settable_default(entry):
         del entry["default"]
     return _drop_empty_fields(entry)
 
@@ -140,7 +140,7 @@ def _plan_names_of_flag(engine: Engine, names: Sequence[str]) -> list[str]:
     return [in_plans.get(name, name) for name in long]
 
 
-def _has_valid_default(entry: Entry) -> bool:
+def _has_settable_default(entry: Entry) -> bool:
     """Return whether the entry's default is a value that a user could set. An engine may report a
     Python object or "" as a default."""
     value, kind = entry["default"], entry["kind"]

@@ -24,9 +24,9 @@ from workbench.model.plan import LaunchPlan, ModelFacts
 
 
 def list_visible_gpus(plan: LaunchPlan, gpus: Sequence[GpuInfo]) -> tuple[GpuInfo, ...]:
-    """Return the host's GPUs as CUDA shows them to the plan's server. A GPU that is divided with MIG
-    is not shown itself. In its place stand the instances that CUDA_VISIBLE_DEVICES names, or the
-    first one if it names none."""
+    """Return the host's GPUs as CUDA shows them to the plan's server. A GPU that is divided with
+    MIG is not shown itself. In its place stand the instances that CUDA_VISIBLE_DEVICES names, or
+    the first one if it names none."""
     if not any(gpu.instances for gpu in gpus):
         return tuple(gpus)
     listed = plan.env_texts.get(VISIBLE_TO_CUDA, "")
@@ -46,7 +46,8 @@ def list_visible_gpus(plan: LaunchPlan, gpus: Sequence[GpuInfo]) -> tuple[GpuInf
 
 @dataclass(frozen=True, slots=True)
 class PlanContext:
-    """A plan together with the engine, catalog, installed version and GPUs for which it is checked."""
+    """A plan together with the engine, catalog, installed version and GPUs for which it is
+    checked."""
 
     plan: LaunchPlan
     catalog: FlagCatalog
@@ -57,7 +58,7 @@ class PlanContext:
     cores: HostCores | None = None  # of the host, where the server runs on it
 
     @property
-    def version(self) -> str:
+    def engine_version(self) -> str:
         """The installed version of the engine; that of the catalog if it is unknown."""
         return self.installed or self.catalog.version
 
@@ -85,7 +86,7 @@ class PlanContext:
             return self.catalog.flags[name].default
         return given
 
-    def flag_number(self, name: str | None) -> float | None:
+    def effective_flag_number(self, name: str | None) -> float | None:
         """Return the value of a flag as a finite number, or None if it is not a number. None as
         `name` stands for a flag that the engine does not have."""
         value = self.effective_flag_value(name or "")
@@ -99,18 +100,18 @@ class PlanContext:
             return None
         return number if math.isfinite(number) else None
 
-    def positive_flag_number(self, name: str | None) -> float:
+    def positive_flag_number_or_zero(self, name: str | None) -> float:
         """Return the value of a flag as a number above 0; 0 if it is no such number."""
-        return max(0.0, self.flag_number(name) or 0.0)
+        return max(0.0, self.effective_flag_number(name) or 0.0)
 
     def flag_number_in_plan(self, name: str | None) -> float | None:
         """Return the number that the plan itself gives a flag. None if it does not set the flag."""
-        return None if self.plan.flag(name or "") is None else self.flag_number(name)
+        return None if self.plan.flag(name or "") is None else self.effective_flag_number(name)
 
-    def flag_count(self, name: str) -> int:
+    def flag_count_or_one(self, name: str) -> int:
         """Return the value of a flag that sets a number of ranks, replicas or nodes. The result is
         1 if the flag is not set or its value is not a number above 1."""
-        return max(1, int(self.flag_number(name) or 1))
+        return max(1, int(self.effective_flag_number(name) or 1))
 
     def is_switched_on(self, name: str) -> bool:
         """Return whether a flag is switched on."""
@@ -148,21 +149,23 @@ class PlanContext:
         return self.engine.computes_on_cpu(self)
 
     @property
-    def nodes(self) -> int:
+    def node_count(self) -> int:
         """The number of nodes (hosts) that the server spans."""
-        return max(self.flag_count("nnodes"), len({node.rank for node in self.plan.nodes}))
+        return max(self.flag_count_or_one("nnodes"), len({node.rank for node in self.plan.nodes}))
 
     @property
-    def gpus_needed(self) -> int:
+    def gpus_needed_per_node(self) -> int:
         """The number of GPUs that the plan uses on one node."""
         if self.engine.uses_all_gpus:
             return 1
-        ranks = self.flag_count("tensor-parallel-size") * self.flag_count("pipeline-parallel-size")
-        ranks *= self.flag_count("prefill-context-parallel-size")
-        return -(-ranks * self.engine.replicas_per_node(self) // self.nodes)
+        ranks = self.flag_count_or_one("tensor-parallel-size") * self.flag_count_or_one(
+            "pipeline-parallel-size"
+        )
+        ranks *= self.flag_count_or_one("prefill-context-parallel-size")
+        return -(-ranks * self.engine.replicas_per_node(self) // self.node_count)
 
     @property
-    def gpus_visible(self) -> int:
+    def visible_gpu_count(self) -> int:
         """The number of the host's GPUs that CUDA_VISIBLE_DEVICES leaves visible."""
         listed = self.environment_value(VISIBLE_TO_CUDA)
         return (

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from workbench.engines import registry
 from workbench.engines.catalog import (
     FlagMatch,
-    find_nearest_flag,
-    find_nearest_variable,
     look_up_flag,
+    most_similar_flag_name,
+    most_similar_variable_name,
 )
 from workbench.engines.flag_groups import sort_key_of_flag
-from workbench.engines.flag_values import list_values, parse_value
+from workbench.engines.flag_values import elements_of_value, parse_value
 from workbench.engines.model_facts import model_facts_from_preset
 from workbench.engines.run_as import is_launcher_row, set_launcher_row
 from workbench.model.errors import InputError, PlanError, suggestion_or_next_step
@@ -80,7 +80,7 @@ def plan_from_preset(
         open_files=preset.engine.open_files,
         engine_versions=preset.engine.versions,
         preset_id=preset.id,
-        nodes=tuple(_node_from_entry(catalog, n, values) for n in preset.nodes),
+        nodes=tuple(_node_from_preset_entry(catalog, n, values) for n in preset.nodes),
         variables=values,
         sources={n: chosen.get(n, _variable_source(n, given)) for n in values},
     )
@@ -152,7 +152,7 @@ def apply_assignments(
         match = look_up_flag(catalog, name)
         value = _parse_assigned_value(match, text if equals else None)
         if match.spec and match.spec.repeatable:
-            value = given[match.name] = [*given.get(match.name, ()), *list_values(value)]
+            value = given[match.name] = [*given.get(match.name, ()), *elements_of_value(value)]
         plan = set_flag(plan, catalog, name, value)
     for assignment in envs:
         name, equals, text = assignment.partition("=")
@@ -203,7 +203,7 @@ def make_flag_rows(
         spec: FlagSpec | None,
         is_env: bool = False,
     ) -> FlagRow:
-        text, level = most_severe_text_and_level(by_flag[name], name)
+        text, level = most_severe_finding_text_and_level(by_flag[name], name)
         known = catalog.env.get(name) if is_env else spec
         return FlagRow(
             name, value, known.default if known else None, origin, spec, text, level, is_env
@@ -222,10 +222,10 @@ def make_flag_rows(
 def list_changed_flags(
     plan: LaunchPlan, catalog: FlagCatalog, base: LaunchPlan | None = None
 ) -> tuple[FlagRow, ...]:
-    """Return the flags and variables of a plan that have another value than the engine's default, and
-    those that were edited. The edited ones come first, then the most used ones, then the variables. A
-    row without a value is one of `base`, the plan before the edits, that the plan no longer has. The
-    model and the address are left out."""
+    """Return the flags and variables of a plan that have another value than the engine's default,
+    and those that were edited. The edited ones come first, then the most used ones, then the
+    variables. A row without a value is one of `base`, the plan before the edits, that the plan no
+    longer has. The model and the address are left out."""
     elsewhere = (*registry.get_engine(plan.engine).model_flags, "host", "port")
     given = {*plan.flag_values, *plan.env_texts}
     removed = [
@@ -245,7 +245,7 @@ def list_changed_flags(
     return tuple(sorted(filter(differs, (*removed, *make_flag_rows(plan, catalog))), key=sort_key))
 
 
-def most_severe_text_and_level(
+def most_severe_finding_text_and_level(
     findings: Iterable[Finding], name: str
 ) -> tuple[str | None, str | None]:
     """Return (text, level) of the most severe finding about the flag or variable `name`; (None,
@@ -308,7 +308,7 @@ def _replace_variables(value: Any, variables: Mapping[str, str]) -> Any:
     return VARIABLE.sub(variable_value, value)
 
 
-def _node_from_entry(catalog: FlagCatalog, entry: Any, variables: Mapping[str, str]) -> Node:
+def _node_from_preset_entry(catalog: FlagCatalog, entry: Any, variables: Mapping[str, str]) -> Node:
     flags: dict[str, FlagValue] = {}
     for name, value in entry.flags.items():
         match = look_up_flag(catalog, name)
@@ -363,7 +363,7 @@ def _remove_setting(plan: LaunchPlan, catalog: FlagCatalog, name: str) -> Launch
         return plan.without_env(name)
     if name in catalog.env or canonical in {*catalog.flags, *plan.flag_values}:
         return plan.without_flag(canonical)
-    near = find_nearest_flag(catalog, canonical) or find_nearest_variable(catalog, name)
+    near = most_similar_flag_name(catalog, canonical) or most_similar_variable_name(catalog, name)
     have = ", ".join([*plan.flag_values, *plan.env_texts]) or "none"
     raise InputError(
         f"the plan does not set {name}, and {catalog.engine} {catalog.version} does not know it",

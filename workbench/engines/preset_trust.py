@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from workbench.model.plan import LaunchPlan
 
 
-def _split_words(text: str) -> frozenset[str]:
+def _words_in(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
 # Variables that make a program load or run other code than its own.
-_HIJACK = _split_words(
+_HIJACK = _words_in(
     "PATH BASH_ENV ENV SHELLOPTS BASHOPTS PS4 PROMPT_COMMAND IFS CDPATH PERL5OPT PERL5LIB RUBYOPT "
     "RUBYLIB NODE_OPTIONS "
     "GCONV_PATH GIT_SSH_COMMAND GIT_EXTERNAL_DIFF HOME SHELL CUDA_INJECTION64_PATH "
@@ -42,13 +42,13 @@ _HIJACK = _split_words(
 )
 _HIJACK_PREFIXES = ("LD_", "DYLD_", "BASH_FUNC_", "PYTHON", "XDG_")
 _HIJACK_ENDS = ("_CACHE_DIR", "_CACHE_ROOT")  # programs load compiled code from these directories
-_HARMLESS = _split_words(
+_HARMLESS = _words_in(
     "MAX_JOBS LANG LC_ALL TZ NO_COLOR PYTORCH_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF "
     "PYTHONUNBUFFERED PYTHONHASHSEED PYTHONDONTWRITEBYTECODE PYTHONIOENCODING PYTHONUTF8 "
     "PYTHONFAULTHANDLER"
 )
 # Variables that name a program, a library or a place, or let clients run code in the server.
-_POINTERS = _split_words(
+_POINTERS = _words_in(
     "CC CXX NVCC CUDAHOSTCXX NCCL_NET HTTP_PROXY HTTPS_PROXY ALL_PROXY VLLM_USE_MODELSCOPE "
     "VLLM_SERVER_DEV_MODE "
     "VLLM_ALLOW_INSECURE_SERIALIZATION VLLM_ALLOW_RUNTIME_LORA_UPDATING "
@@ -65,7 +65,7 @@ _TUNING = re.compile(
     r"(?:CUDA|NVIDIA|NCCL|GLOO|UCX|OMP|MKL|TORCH|TORCHINDUCTOR|PYTORCH|TRITON|FLASHINFER|RAY|HF|TOKENIZERS|VLLM|SGLANG|"
     r"SGL|GGML)_\w+"
 )
-_CODE_FLAGS = _split_words(
+_CODE_FLAGS = _words_in(
     "trust-remote-code middleware logits-processors worker-cls worker-extension-cls scheduler-cls "
     "custom-pipeline "
     "config log-config-file logging-config model-class-overrides hf-config-path code-revision "
@@ -82,9 +82,9 @@ _CODE_ENDS = ("-plugin", "-module-path", "-cls")
 _ADDRESS_FLAG = re.compile(
     r"rpc|docker-repo|(?:.+-)?(?:urls?|addr|address|domains|endpoints?|connect-endpoints|seed-instance-ip)"
 )
-_NO_ADDRESS = _split_words("enable-tokenizer-info-endpoint disable-access-log-for-endpoints")
+_NO_ADDRESS = _words_in("enable-tokenizer-info-endpoint disable-access-log-for-endpoints")
 # Flags that open the server to everybody who reaches its port.
-_OPENING_FLAGS = _split_words("disable-auth")
+_OPENING_FLAGS = _words_in("disable-auth")
 _OFF: tuple[Any, ...] = (False, None, "", [])
 # Values that name a file, an address or code. A hub id ("org/model") is a name; "pkg.module" and
 # "pkg:Class" are code.
@@ -230,7 +230,7 @@ def find_foreign_flags(
         shown = _format_masked_value(name, value)
         if value in _OFF:
             continue
-        if _runs_code(name, {key: value} if key else value):
+        if _does_flag_run_code(name, {key: value} if key else value):
             says = (
                 f"{spelling} lets the server run code from the model repository or from a "
                 f"module: {shown}"
@@ -242,7 +242,9 @@ def find_foreign_flags(
         elif name.replace("_", "-") in _OPENING_FLAGS:
             says = f"{spelling} lets everybody who reaches the server use it: {shown}"
             yield ForeignPart("preset.opens-server", spelling, str(value), says)
-        elif name not in _NAMES and (_takes_address(name) or _refers_to_file_or_address(value)):
+        elif name not in _NAMES and (
+            _does_flag_take_address(name) or _refers_to_file_or_address(value)
+        ):
             yield ForeignPart(
                 "preset.points-elsewhere",
                 spelling,
@@ -252,13 +254,13 @@ def find_foreign_flags(
 
 
 # Flags whose value is a name or a text for clients, and never the place of code.
-_NAMES = _split_words(
+_NAMES = _words_in(
     "model served-model-name model-name model-path tokenizer alias api-key host revision "
     "tokenizer-revision"
 )
 
 
-def _takes_address(flag: str) -> bool:
+def _does_flag_take_address(flag: str) -> bool:
     name = flag.replace("_", "-").lower()
     return _ADDRESS_FLAG.fullmatch(name) is not None and name not in _NO_ADDRESS
 
@@ -268,13 +270,13 @@ def is_tuning_variable(name: str) -> bool:
     return _TUNING.fullmatch(name) is not None
 
 
-def _runs_code(name: str, value: Any) -> bool:
+def _does_flag_run_code(name: str, value: Any) -> bool:
     name, value = name.replace("_", "-").lower(), _parse_json(value)
     if (name in _CODE_FLAGS or name.endswith(_CODE_ENDS)) and value not in _OFF:
         return True
     if not isinstance(value, Mapping):
         return False
-    return any(_runs_code(str(key), inner) for key, inner in value.items())
+    return any(_does_flag_run_code(str(key), inner) for key, inner in value.items())
 
 
 def _refers_to_file_or_address(value: Any) -> bool:
@@ -316,12 +318,14 @@ def list_foreign_parts(plan: LaunchPlan, *, edited: bool = False) -> tuple[Forei
     return tuple({part.digest: part for part in found}.values())
 
 
-def list_untrusted_parts(plan: LaunchPlan, trusted: Iterable[str]) -> tuple[ForeignPart, ...]:
+def list_untrusted_parts(
+    plan: LaunchPlan, trusted_digests: Iterable[str]
+) -> tuple[ForeignPart, ...]:
     """Return the parts of the plan to which the user must agree before the start. Parts whose
-    digest is in `trusted` are left out. A preset from someone else needs agreement to all parts
-    that may run foreign code, any other plan only to options that let the server control its host.
-    """
-    known = frozenset(trusted)
+    digest is in `trusted_digests` are left out. A preset from someone else needs agreement to all
+    parts that may run foreign code, any other plan only to options that let the server control its
+    host."""
+    known = frozenset(trusted_digests)
     found: Iterable[ForeignPart] = find_privileged_run_options(plan.run_as, plan.run_options)
     if plan.stranger:
         found = list_foreign_parts(plan)

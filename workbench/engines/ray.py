@@ -18,7 +18,7 @@ def uses_ray(plan: LaunchPlan) -> bool:
     return plan.flag("distributed-executor-backend") == "ray"
 
 
-def path_of_ray(plan: LaunchPlan) -> str:
+def ray_executable_path(plan: LaunchPlan) -> str:
     """Return the path of the program `ray` that is installed beside the plan's engine; "ray" if the
     plan names no executable."""
     directory = posixpath.dirname(plan.executable[0]) if plan.executable else ""
@@ -34,17 +34,17 @@ def make_ray_command(plan: LaunchPlan, node: Node) -> Command:
     env = {**{e.name: str(e.value) for e in plan.env}, **node.env}
     if node.executable is not None:
         plan = replace(plan, executable=node.executable)
-    argv = (path_of_ray(plan), "start", *place, "--node-ip-address", str(own), "--block")
+    argv = (ray_executable_path(plan), "start", *place, "--node-ip-address", str(own), "--block")
     return Command(argv, env, workdir=plan.workdir, port=PORT if node.rank == 0 else 0)
 
 
 def make_ray_status_command(plan: LaunchPlan, head: str) -> tuple[str, ...]:
     """Return the command `ray status` for the Ray cluster whose head has the address `head`."""
-    return (path_of_ray(plan), "status", "--address", f"{head}:{PORT}")
+    return (ray_executable_path(plan), "status", "--address", f"{head}:{PORT}")
 
 
-def parse_gpu_count(status: str) -> int:
+def parse_total_gpu_count(status_output: str) -> int:
     """Parse the total number of GPUs from the output of `ray status`, such as 2 from " 0.0/2.0
     GPU"; 0 if the output has no GPUs."""
-    found = _TOTAL.search(status)
+    found = _TOTAL.search(status_output)
     return int(float(found["total"])) if found else 0

@@ -132,24 +132,24 @@ class Setup:
     eager: bool
 
 
-def find_reference_and_same_streams(setup: Setup) -> tuple[Reference, bool] | None:
+def nearest_reference_and_has_same_streams(setup: Setup) -> tuple[Reference, bool] | None:
     """Return the published speed of this setup whose number of streams is nearest, and whether that
     number is the same. None if nobody has published a speed of this setup. A source that does not
     name its GPU counts for every GPU."""
     names = setup.gpu_names
-    words = _split_model_name(setup.model)
+    words = _words_of_model_name(setup.model)
     if not names or not words:
         return None
-    quantization = _find_quantization(setup.quantization or setup.model)
+    quantization = _comparable_quantization(setup.quantization or setup.model)
     wanted = (words, setup.engine, quantization, len(names), setup.speculative, setup.eager)
     known = find_gpu_type(names[0])
     gpus = (None, known.id) if known else (None,)
     near = []
     for one in load_references():
         published = (
-            _split_model_name(one.model),
+            _words_of_model_name(one.model),
             one.engine,
-            _find_quantization(one.quantization),
+            _comparable_quantization(one.quantization),
             one.gpus,
             one.speculative,
             one.eager,
@@ -192,19 +192,19 @@ def _setup_from_result(result: BenchResult) -> Setup:
     if engine is None:
         return setup
     if not engine.uses_all_gpus:
-        sizes = tuple(_parse_parallel_size(flags.get(name)) for name in PARALLEL_SIZES)
+        sizes = tuple(_parallel_size_or_one(flags.get(name)) for name in PARALLEL_SIZES)
         setup = replace(setup, parallel=sizes)
     return replace(setup, engine=engine.title, eager=flags.get(engine.eager_flag or "") is True)
 
 
-def _parse_parallel_size(value: Any) -> int:
+def _parallel_size_or_one(value: Any) -> int:
     return value if type(value) is int and value > 0 else 1
 
 
-def format_nearest_reference(result: BenchResult) -> str | None:
+def nearest_reference_text(result: BenchResult) -> str | None:
     """Return a sentence with the published speed of the result's setup and how the result compares
     with this speed. None if there is no such speed."""
-    found = find_reference_and_same_streams(_setup_from_result(result))
+    found = nearest_reference_and_has_same_streams(_setup_from_result(result))
     if found is None:
         return None
     one, same = found
@@ -221,13 +221,13 @@ def format_nearest_reference(result: BenchResult) -> str | None:
         speed += f" to {format_four_digits(high)}"
     text = f"{speed} tok/s {of}: {one.setup_text} ({one.kind}, {one.source})"
     if same and measured is not None and high:
-        return f"{text}; {_compare_with_range(measured, low, high)}"
+        return f"{text}; {_comparison_with_range_text(measured, low, high)}"
     if fraction := one.speed_fraction_of_limit:
         text += f"; that is {100 * fraction:.0f} % of its limit"
     return text
 
 
-def _compare_with_range(measured: float, low: float, high: float) -> str:
+def _comparison_with_range_text(measured: float, low: float, high: float) -> str:
     """Return how the speed `measured` compares with the published range from `low` to `high`, such
     as "this result, 52.1, is 9 % slower". All speeds are in tok/s."""
     nearer = min(max(measured, low), high)
@@ -238,7 +238,7 @@ def _compare_with_range(measured: float, low: float, high: float) -> str:
     return f"{result} {abs(change_pct):.0f} % {'faster' if change_pct > 0 else 'slower'}"
 
 
-def _split_model_name(model: str) -> frozenset[str]:
+def _words_of_model_name(model: str) -> frozenset[str]:
     """Return the words of a model's name in lower case, without the organization, quantization and
     file format."""
     name = model.rstrip("/").rpartition("/")[2].lower().removesuffix(".gguf")
@@ -246,7 +246,7 @@ def _split_model_name(model: str) -> frozenset[str]:
     return frozenset(word for word in words if not _BITS_PER_WEIGHT.fullmatch(word))
 
 
-def _find_quantization(text: str) -> str:
+def _comparable_quantization(text: str) -> str:
     """Return the quantization that `text` names, in a form for comparisons: all 4-bit integer
     methods become "INT4". "BF16" if `text` names no quantization."""
     upper = text.upper()

@@ -23,7 +23,7 @@ class KnownEngine:
     """How an engine is called in a narrow column, and how its processes are recognized. The
     patterns are valid for both grep -E and Python's re."""
 
-    short_name: str  # at most four letters
+    short_engine_name: str  # at most four letters
     process_pattern: str  # part of a server's command line
     server_pattern: str = ""  # the same, but only of the server itself; "": not recognizable
     worker_pattern: str = (
@@ -81,14 +81,15 @@ def get_engine(name: str) -> Engine:
     return engine
 
 
-def join_process_patterns() -> str:
+def join_engine_process_patterns() -> str:
     """Return a regular expression that finds the servers of all engines in a list of command lines.
     It is valid for both grep -E and Python's re."""
     return "|".join(engine.process_pattern for engine in _ENGINES.values())
 
 
 def recognize_engine_of_process(command_line: str) -> str:
-    """Return the name of the engine whose processes have such a command line; "" if no engine has."""
+    """Return the name of the engine to which a process with this command line belongs; "" if it
+    belongs to none. If several match, the one with the highest priority counts."""
     found = [name for name in _NAMES if re.search(_ENGINES[name].process_pattern, command_line)]
     return max(found, key=lambda name: _ENGINES[name].process_priority, default="")
 
@@ -99,7 +100,7 @@ def find_engine(name: str | None) -> Engine | None:
     return get_engine(name) if name in _NAMES else None
 
 
-def find_engine_named_in(text: str) -> Engine | None:
+def find_engine_named_in_text(text: str) -> Engine | None:
     """Return the engine that a text names in any spelling, such as "vLLM", "llama-cpp" or
     "vllm/vllm-openai:v0.11". None if it names none.
     """
@@ -111,17 +112,17 @@ def find_engine_named_in(text: str) -> Engine | None:
     return next((each for each in engines if each.image and each.image in text), None)
 
 
-def join_worker_patterns() -> str:
+def join_engine_worker_patterns() -> str:
     """Return a regular expression that matches the command line of a worker process of any engine.
     It is valid for both grep -E and Python's re."""
     return f"^({'|'.join(filter(None, (one.worker_pattern for one in _ENGINES.values())))})"
 
 
-def join_leftover_patterns() -> str:
+def join_server_and_worker_patterns() -> str:
     """Return a regular expression that matches the command line of a server or worker process of
     any engine."""
     servers = filter(None, (engine.server_pattern for engine in _ENGINES.values()))
-    return "|".join([join_worker_patterns(), *servers])
+    return "|".join([join_engine_worker_patterns(), *servers])
 
 
 def guess_engine_for_model(model: str) -> Engine:
@@ -131,8 +132,8 @@ def guess_engine_for_model(model: str) -> Engine:
     return next(engine for engine in map(get_engine, _NAMES) if engine.loads_gguf == files)
 
 
-def short_name(name: str) -> str:
+def short_engine_name(name: str) -> str:
     """Return the short name of an engine, which has at most four letters. For an unknown engine,
     return `name` unchanged.
     """
-    return _ENGINES[name].short_name if name in _ENGINES else name
+    return _ENGINES[name].short_engine_name if name in _ENGINES else name

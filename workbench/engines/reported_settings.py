@@ -254,7 +254,7 @@ _PAIRS = {"(": ")", "[": "]", "{": "}"}
 _MOST_SETTINGS = 2000
 
 
-def parse_settings(text: str) -> dict[str, str]:
+def parse_logged_settings(text: str) -> dict[str, str]:
     """Return the settings in a configuration that an engine has logged: "a=1, b='x'" or "{'a': 1,
     'b': 'x'}", also if its end is missing. Names have dashes, as flags have; quotation marks around
     values are removed."""
@@ -271,13 +271,13 @@ def parse_settings(text: str) -> dict[str, str]:
     return found
 
 
-def _find_value_end(text: str, at: int) -> int | None:
-    """Return the index in `text` at which the value that begins at index `at` ends: that of a
+def _find_value_end(text: str, start: int) -> int | None:
+    """Return the index in `text` at which the value that begins at index `start` ends: that of a
     comma, of a closing bracket, or the end of the text. None if a bracket or a quotation mark in
     the value is not closed."""
     open_until: list[str] = []
     quote = ""
-    for index in range(at, len(text)):
+    for index in range(start, len(text)):
         char = text[index]
         if quote:
             quote = "" if char == quote and text[index - 1] != "\\" else quote

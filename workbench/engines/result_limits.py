@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from workbench.engines.model_facts import estimate_weight_parts
-from workbench.engines.references import format_nearest_reference
+from workbench.engines.references import nearest_reference_text
 from workbench.model.counts import format_four_digits
 
 if TYPE_CHECKING:
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 _ABOVE = 1.005  # a share that rounds to more than 100 %
 
 
-def list_titled_speed_comparisons(result: BenchResult) -> tuple[tuple[str, str], ...]:
+def titles_and_speed_comparisons(result: BenchResult) -> tuple[tuple[str, str], ...]:
     """Return (title, text) of each available comparison of a result. The title is "limit" (one
     stream and its speed limit), "all streams" (their total and its speed limit) or "reference" (the
     nearest published speed)."""
     found = {
-        "limit": compare_with_stream_limit(result),
-        "all streams": compare_with_total_limit(result),
-        "reference": format_nearest_reference(result),
+        "limit": stream_limit_comparison_text(result),
+        "all streams": total_limit_comparison_text(result),
+        "reference": nearest_reference_text(result),
     }
     return tuple((title, text) for title, text in found.items() if text)
 
@@ -42,7 +42,7 @@ def pct_of_speed_limit(result: BenchResult) -> float | None:
     return 100 * measured / limit
 
 
-def compare_with_stream_limit(result: BenchResult) -> str | None:
+def stream_limit_comparison_text(result: BenchResult) -> str | None:
     """Return how close the speed of a stream came to its limit, such as "81 % of 27.96 tok/s per
     stream (nominal bandwidth, 1,792 GB/s)". None if the limit is unknown."""
     limit = result.conditions.ceiling_tok_s
@@ -54,7 +54,7 @@ def compare_with_stream_limit(result: BenchResult) -> str | None:
     )
 
 
-def compare_with_total_limit(result: BenchResult) -> str | None:
+def total_limit_comparison_text(result: BenchResult) -> str | None:
     """Return how close the total speed of all streams came to its limit, as text. None if the
     result has only one stream or if the limit is unknown."""
     limit, streams = result.conditions.ceiling_total_tok_s, result.spec.concurrency
@@ -63,7 +63,7 @@ def compare_with_total_limit(result: BenchResult) -> str | None:
     bound = "memory bandwidth"
     if result.conditions.ceiling_total_bound == "compute":
         bound = "computing"
-    routed = _is_limit_expectation(result)
+    routed = _is_total_limit_an_expectation(result)
     label = bound
     if routed:
         label += ", expected at uniform routing"
@@ -71,7 +71,7 @@ def compare_with_total_limit(result: BenchResult) -> str | None:
     return _format_fraction_of_limit(result.summary.output_tok_s, limit, what, routed)
 
 
-def _is_limit_expectation(result: BenchResult) -> bool:
+def _is_total_limit_an_expectation(result: BenchResult) -> bool:
     """Return whether the limit of all streams is an expectation: each token of a model with experts
     reads some of them, and how many different ones a step reads depends on the text."""
     model = result.conditions.model_facts

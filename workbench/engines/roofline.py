@@ -48,7 +48,7 @@ class Bandwidth:
 
 
 @dataclass(frozen=True, slots=True)
-class Ceiling:
+class SpeedLimits:
     """The highest possible speeds in tokens per second. If `tok_s_per_stream` is unknown, it is
     None and `reason` gives the reason.
 
@@ -132,7 +132,7 @@ def compute_speed_limits(
     dp: int = 1,
     load: Load | None = None,
     memory_mhz: float | None = None,
-) -> Ceiling:
+) -> SpeedLimits:
     """Return the speed limits of `model` on `gpus`, which are the NVML data or the names of the
     GPUs of all nodes, in rank order. `tp`, `pp` and `dp` are the tensor-parallel, pipeline-parallel
     and data-parallel sizes.
@@ -145,17 +145,17 @@ def compute_speed_limits(
     """
     if model is None or not model.bytes_per_token:
         why = (model and model.missing) or "bytes read per token are unknown for this model"
-        return Ceiling(None, reason=why)
+        return SpeedLimits(None, reason=why)
     if min(tp, pp, dp) < 1:
-        return Ceiling(None, reason="parallel sizes must be at least 1")
+        return SpeedLimits(None, reason="parallel sizes must be at least 1")
     if len(gpus) < tp * pp * dp:
         why = f"the plan uses {count_of(tp * pp * dp, 'GPU')}, but only {len(gpus)} are known"
-        return Ceiling(None, reason=why)
+        return SpeedLimits(None, reason=why)
     known: list[Bandwidth] = []
     for gpu in gpus[: tp * pp * dp]:
         one = find_memory_bandwidth_or_reason(gpu)
         if isinstance(one, str):
-            return Ceiling(None, reason=one)
+            return SpeedLimits(None, reason=one)
         known.append(one)
     load = load or Load()
     kv = _compute_kv_bytes_per_step(model, load, tp)
@@ -175,12 +175,12 @@ def compute_speed_limits(
     if computed is not None and computed < total:
         total, bound = computed, "compute"
     reduce_ms, reduce_basis = _all_reduce_ms_and_basis(model, gpus[0], tp)
-    return Ceiling(
+    return SpeedLimits(
         tok_s_per_stream=max(nominal) * share / gb * load.tokens_per_step,
         label=label + _speculation_text(load),
         bandwidth_gbs=max(nominal) * share,
         gb_per_token=gb,
-        basis=_format_basis(known, tp, pp, dp, gb),
+        basis=_bandwidth_basis_text(known, tp, pp, dp, gb),
         sources=tuple(dict.fromkeys(s for b in known for s in b.sources)),
         total_tok_s=total,
         total_bound=bound,
@@ -203,11 +203,11 @@ def _compute_kv_bytes_per_step(model: ModelFacts, load: Load, tp: int) -> float:
 
 
 def _compute_total_limit_tok_s(
-    model: ModelFacts, load: Load, bytes_per_s: Sequence[float], pp: int, kv: float
+    model: ModelFacts, load: Load, bytes_per_s: Sequence[float], pp: int, kv_bytes: float
 ) -> float:
     """Return the limit that memory sets on all streams together, in tok/s. `bytes_per_s` has the
-    bandwidth of each replica, and `kv` is the bytes of KV cache that a step reads per stream. In a
-    pipeline, each stage works on its share of the streams at the same time."""
+    bandwidth of each replica, and `kv_bytes` is the bytes of KV cache that a step reads per stream.
+    In a pipeline, each stage works on its share of the streams at the same time."""
     busy = min(len(bytes_per_s), load.streams)
     streams = -(-load.streams // len(bytes_per_s))  # of the fullest replica
     batch = -(-streams // pp)
@@ -218,7 +218,9 @@ def _compute_total_limit_tok_s(
             parts.experts * parts.expert_share * weights / parts.active_weight_count
         )  # of one token
         weights += expert * ((1 - (1 - parts.expert_share) ** batch) / parts.expert_share - 1)
-    steps = [speed / (weights + batch * kv) for speed in sorted(bytes_per_s, reverse=True)[:busy]]
+    steps = [
+        speed / (weights + batch * kv_bytes) for speed in sorted(bytes_per_s, reverse=True)[:busy]
+    ]
     return sum(steps) / busy * load.streams * load.tokens_per_step
 
 
@@ -281,7 +283,7 @@ def _compute_replica_bandwidth_gbs(gbs: Sequence[float], tp: int, pp: int) -> fl
     return pp / sum(1 / s for s in stages)
 
 
-def _format_basis(known: Sequence[Bandwidth], tp: int, pp: int, dp: int, gb: float) -> str:
+def _bandwidth_basis_text(known: Sequence[Bandwidth], tp: int, pp: int, dp: int, gb: float) -> str:
     parts = ["; ".join(dict.fromkeys(b.basis for b in known))]
     if tp > 1:
         parts.append(f"x {tp} tensor parallel")

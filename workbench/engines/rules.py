@@ -40,8 +40,8 @@ def report_too_few_gpus(context: PlanContext) -> Iterator[Finding]:
     leave GPUs unused."""
     if not context.gpus or context.effective_flag_value("distributed-executor-backend") == "ray":
         return
-    need, have = context.gpus_needed, context.gpus_visible
-    each = " on each node" if context.nodes > 1 else ""
+    need, have = context.gpus_needed_per_node, context.visible_gpu_count
+    each = " on each node" if context.node_count > 1 else ""
     if need > have:
         text = (
             f"the plan needs {count_of(need, 'GPU')}{each} (tensor x pipeline x data "
@@ -61,15 +61,15 @@ def report_too_few_gpus(context: PlanContext) -> Iterator[Finding]:
 def _idle_gpus_text_and_changes(context: PlanContext) -> tuple[str | None, tuple[PlanChange, ...]]:
     """Return how more replicas would use the GPUs that the plan leaves unused, as a text and as
     changes. (None, ()) if there is no room for more."""
-    need, have = context.gpus_needed, context.gpus_visible
+    need, have = context.gpus_needed_per_node, context.visible_gpu_count
     if have < 2 * need:
         return None, ()
     estimate = estimate_memory_or_reason(context.plan, context.gpus)
     if isinstance(estimate, MemoryFit) and not estimate.fits:  # replicas need the memory again
         return None, ()
-    replicas = context.flag_count("data-parallel-size") * (have // need)
+    replicas = context.flag_count_or_one("data-parallel-size") * (have // need)
     text = f"data-parallel-size {replicas} would use {have // need * need}"
-    if context.nodes > 1:
+    if context.node_count > 1:
         return text, ()
     return text, (PlanChange("data-parallel-size", replicas),)
 
@@ -79,7 +79,7 @@ def _explain_how_to_get_more_gpus(context: PlanContext) -> str:
     out are not the server's to take."""
     listed = context.environment_value(VISIBLE_TO_CUDA)
     if context.allotment.job is not None:
-        return f"request more GPUs from the scheduler: {context.allotment.job} has {context.gpus_visible}"
+        return f"request more GPUs from the scheduler: {context.allotment.job} has {context.visible_gpu_count}"
     if listed is not None and listed != context.allotment.visible:
         return f"name more GPUs of this host in {VISIBLE_TO_CUDA}"
     return "start the plan on a host with more GPUs, or on a cluster: workbench cluster start"
@@ -89,10 +89,10 @@ def _propose_fewer_gpus(context: PlanContext) -> tuple[PlanChange, ...]:
     """Return the changes after which the plan uses no more GPUs than are visible: first fewer
     replicas, then a smaller tensor-parallel size. () if no GPU is visible or if the plan spans
     several nodes."""
-    have = context.gpus_visible
-    if not have or context.nodes > 1:
+    have = context.visible_gpu_count
+    if not have or context.node_count > 1:
         return ()
-    split = context.flag_count("tensor-parallel-size") * context.flag_count(
+    split = context.flag_count_or_one("tensor-parallel-size") * context.flag_count_or_one(
         "pipeline-parallel-size"
     )
     if split <= have:
@@ -201,7 +201,7 @@ def report_unified_memory_share(context: PlanContext) -> Iterator[Finding]:
     flag = context.engine.memory.share_flag
     if not flag or not context.has_unified_memory:
         return
-    share = context.flag_number(flag)
+    share = context.effective_flag_number(flag)
     value, evidence = "is chosen at start", "unset"
     if share is not None:
         value, evidence = f"is {share:g}", f"{share:g}"
@@ -253,7 +253,7 @@ def report_custom_all_reduce(context: PlanContext) -> Iterator[Finding]:
     through the engine's own faster kernel.
     """
     variable = context.engine.pcie_all_reduce_env
-    if variable is None or context.flag_count("tensor-parallel-size") <= 2:
+    if variable is None or context.flag_count_or_one("tensor-parallel-size") <= 2:
         return
     if context.is_switched_on("disable-custom-all-reduce"):
         return

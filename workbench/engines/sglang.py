@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from workbench.engines.base import Engine, MemoryUse, PythonParser, is_python_interpreter
 from workbench.engines.catalog import version_key
-from workbench.engines.kv_size import SWA_SHARE, KvRule
+from workbench.engines.kv_size import SWA_SHARE, KvStorageRule
 from workbench.engines.plan_context import PlanContext
 from workbench.engines.reported_settings import SGLANG
 from workbench.engines.speculation import drafted_by_sglang
@@ -163,12 +163,14 @@ class Sglang(Engine):
         ),
     }
 
-    def tokenize_body(self, model: str, request: Mapping[str, Any]) -> dict[str, Any] | None:
+    def tokenize_request_body(
+        self, model: str, request: Mapping[str, Any]
+    ) -> dict[str, Any] | None:
         if "prompt" not in request:  # the endpoint does not accept messages
             return None
         return {"model": model, "prompt": request["prompt"]}
 
-    def rank_flags(
+    def flags_of_rank(
         self, plan: LaunchPlan, rank: int, count: int, head: str
     ) -> Mapping[str, FlagValue] | None:
         address = f"[{head}]:{_INIT_PORT}" if ":" in head else f"{head}:{_INIT_PORT}"
@@ -183,12 +185,14 @@ class Sglang(Engine):
         # attention is replicated inside the tensor-parallel group
         if context.is_switched_on("enable-dp-attention"):
             return 1
-        return context.flag_count("data-parallel-size")
+        return context.flag_count_or_one("data-parallel-size")
 
-    def kv_rule(self, context: PlanContext) -> KvRule:
+    def kv_storage_rule(self, context: PlanContext) -> KvStorageRule:
         if context.is_switched_on("disable-hybrid-swa-memory"):
-            return KvRule()
-        return KvRule("share", share=context.flag_number("swa-full-tokens-ratio") or SWA_SHARE)
+            return KvStorageRule()
+        return KvStorageRule(
+            "share", share=context.effective_flag_number("swa-full-tokens-ratio") or SWA_SHARE
+        )
 
     def launch_prefix(self, plan: LaunchPlan) -> tuple[str, ...]:
         """Return the first words of the command, in the form that the installed version accepts.

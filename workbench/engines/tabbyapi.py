@@ -24,7 +24,7 @@ from workbench.model.plan import Command, LaunchPlan, Node
 CONFIG_FILE = "config.yml"
 
 
-def report_other_source_directory(context: PlanContext) -> Iterator[Finding]:
+def report_missing_workdir_or_old_backend(context: PlanContext) -> Iterator[Finding]:
     """Report a plan that does not start TabbyAPI in its source directory, and a plan that selects
     the ExLlamaV2 backend, which TabbyAPI has removed."""
     if not context.plan.workdir and not any(
@@ -81,7 +81,7 @@ class Tabbyapi(Engine):
         length_flag="max-seq-len",
     )
     answers = TABBYAPI
-    rules = (report_other_source_directory,)
+    rules = (report_missing_workdir_or_old_backend,)
     metrics_path = None  # it writes its metrics to the log, one line per request
     tokenize_path = "/v1/token/encode"
     too_long_answer = re.compile("max_seq_len")
@@ -108,7 +108,9 @@ class Tabbyapi(Engine):
         (re.compile(r"Model successfully loaded"), "model loaded"),
     )
 
-    def tokenize_body(self, model: str, request: Mapping[str, Any]) -> dict[str, Any] | None:
+    def tokenize_request_body(
+        self, model: str, request: Mapping[str, Any]
+    ) -> dict[str, Any] | None:
         return {"text": request.get("prompt") or request.get("messages")}
 
     def drafted_tokens_per_step(

@@ -27,7 +27,7 @@ _EXPERTS = re.compile(r"num_experts_per_tok|expert_used_count|num_experts_per_to
 _Rule = Callable[[PlanContext], Iterator[Finding]]
 
 
-def _for_engine(name: str) -> Callable[[_Rule], _Rule]:
+def _rule_for_engine(name: str) -> Callable[[_Rule], _Rule]:
     """Return a decorator that limits a rule to plans of the engine `name`."""
 
     def restrict_to_engine(rule: _Rule) -> _Rule:
@@ -41,14 +41,14 @@ def _for_engine(name: str) -> Callable[[_Rule], _Rule]:
     return restrict_to_engine
 
 
-def _drafts_per_step(context: PlanContext) -> int | None:
-    return context.engine.drafted_tokens_per_step(context.plan.flag_values, context.version)
+def _drafted_tokens_per_step(context: PlanContext) -> int | None:
+    return context.engine.drafted_tokens_per_step(context.plan.flag_values, context.engine_version)
 
 
 def report_deep_drafts(context: PlanContext) -> Iterator[Finding]:
     """Report a plan that drafts so many tokens that most of them are probably refused. Copies of
     earlier text are left out: they need no draft model, and llama-server's are 48 tokens long."""
-    depth = _drafts_per_step(context)
+    depth = _drafted_tokens_per_step(context)
     if depth is None or any("ngram" in str(context.plan.flag(name)).lower() for name in _METHODS):
         return
     if depth >= _DEEP:
@@ -63,11 +63,13 @@ def report_deep_drafts(context: PlanContext) -> Iterator[Finding]:
         )
 
 
-@_for_engine("vllm")
+@_rule_for_engine("vllm")
 def report_full_graphs_with_mtp(context: PlanContext) -> Iterator[Finding]:
     """Report Qwen3.8 with MTP on vLLM 0.27, whose full CUDA graphs spoil the text without an
     error."""
-    if version_key(context.version)[:2] != (0, 27) or not _QWEN_WITH_MTP.search(context.plan.model):
+    if version_key(context.engine_version)[:2] != (0, 27) or not _QWEN_WITH_MTP.search(
+        context.plan.model
+    ):
         return
     config = as_table(context.plan.flag(_SPECULATION))
     method = str(config.get("method", ""))
@@ -86,18 +88,18 @@ def report_full_graphs_with_mtp(context: PlanContext) -> Iterator[Finding]:
         "set compilation-config to PIECEWISE CUDA graphs, and compare the text with a run without "
         "speculation",
         _MINEFIELD.format(122),
-        evidence=f"vLLM {context.version}, method {method}",
+        evidence=f"vLLM {context.engine_version}, method {method}",
         changes=(PlanChange("compilation-config", {**compiled, "cudagraph_mode": "PIECEWISE"}),),
     )
 
 
-@_for_engine("vllm")
+@_rule_for_engine("vllm")
 def report_drafts_on_unified_memory(context: PlanContext) -> Iterator[Finding]:
     """Report many sequences with speculation on a GPU that shares the memory of the host."""
-    depth = _drafts_per_step(context)
+    depth = _drafted_tokens_per_step(context)
     if depth == 0 or not context.has_unified_memory:
         return
-    sequences = int(context.flag_number("max-num-seqs") or _SEQUENCES)
+    sequences = int(context.effective_flag_number("max-num-seqs") or _SEQUENCES)
     verified = 2 if depth is None else depth + 1
     if sequences * verified < _VERIFIED:
         return
@@ -115,11 +117,11 @@ def report_drafts_on_unified_memory(context: PlanContext) -> Iterator[Finding]:
     )
 
 
-@_for_engine("vllm")
+@_rule_for_engine("vllm")
 def report_indexer_with_drafts(context: PlanContext) -> Iterator[Finding]:
     """Report speculation with a model whose sparse attention keeps an index that is one block too
     short for the drafted tokens."""
-    depth = _drafts_per_step(context)
+    depth = _drafted_tokens_per_step(context)
     if depth != 0 and _INDEXED.search(context.plan.model):
         yield Finding(
             Level.WARN,
@@ -134,7 +136,7 @@ def report_indexer_with_drafts(context: PlanContext) -> Iterator[Finding]:
         )
 
 
-@_for_engine("llamacpp")
+@_rule_for_engine("llamacpp")
 def report_mixed_cache_types(context: PlanContext) -> Iterator[Finding]:
     """Report a pair of cache types for which llama.cpp has no fast attention kernel unless it was
     built with all of them."""
@@ -155,7 +157,7 @@ def report_mixed_cache_types(context: PlanContext) -> Iterator[Finding]:
     )
 
 
-@_for_engine("llamacpp")
+@_rule_for_engine("llamacpp")
 def report_flash_attention_off(context: PlanContext) -> Iterator[Finding]:
     """Report that flash attention is off, which slows decoding the more the longer the context."""
     if context.plan.flag("flash-attn") == "off":
@@ -171,7 +173,7 @@ def report_flash_attention_off(context: PlanContext) -> Iterator[Finding]:
         )
 
 
-@_for_engine("llamacpp")
+@_rule_for_engine("llamacpp")
 def report_partial_offload(context: PlanContext) -> Iterator[Finding]:
     """Report that some layers of the model are computed by the CPU."""
     wanted, layers = context.plan.flag("n-gpu-layers"), context.model_facts.layers
@@ -191,10 +193,10 @@ def report_partial_offload(context: PlanContext) -> Iterator[Finding]:
         )
 
 
-@_for_engine("llamacpp")
+@_rule_for_engine("llamacpp")
 def report_shared_slot_context(context: PlanContext) -> Iterator[Finding]:
     """Report that the slots share the context, so that a request gets only a part of it."""
-    slots, context_tokens = context.plan.flag("parallel"), context.flag_number("ctx-size")
+    slots, context_tokens = context.plan.flag("parallel"), context.effective_flag_number("ctx-size")
     if not context_tokens or context.is_switched_on("kv-unified"):
         return
     if isinstance(slots, int) and slots > 1:
@@ -210,7 +212,7 @@ def report_shared_slot_context(context: PlanContext) -> Iterator[Finding]:
         )
 
 
-@_for_engine("llamacpp")
+@_rule_for_engine("llamacpp")
 def report_unparsed_tool_calls(context: PlanContext) -> Iterator[Finding]:
     """Report a server that answers with the text of a tool call instead of a tool call."""
     if context.effective_flag_value("jinja") is False:
@@ -227,7 +229,7 @@ def report_unparsed_tool_calls(context: PlanContext) -> Iterator[Finding]:
         )
 
 
-@_for_engine("vllm")
+@_rule_for_engine("vllm")
 def report_unused_tool_parser(context: PlanContext) -> Iterator[Finding]:
     """Report a parser of tool calls without the switch that allows the calls."""
     allowed = context.is_switched_on("enable-auto-tool-choice")
@@ -285,7 +287,7 @@ def report_equal_gid_index(context: PlanContext) -> Iterator[Finding]:
     """Report that all nodes get the same index of an RDMA address."""
     name = "NCCL_IB_GID_INDEX"
     index = context.environment_value(name)
-    if index is not None and context.nodes > 1:
+    if index is not None and context.node_count > 1:
         yield Finding(
             Level.HINT,
             "nccl.gid-index",
@@ -294,7 +296,7 @@ def report_equal_gid_index(context: PlanContext) -> Iterator[Finding]:
             name,
             "unset it, so that NCCL chooses; or give each node its own index under [nodes]",
             _MINEFIELD.format(114),
-            evidence=f"{name}={index}, {context.nodes} nodes",
+            evidence=f"{name}={index}, {context.node_count} nodes",
             changes=(PlanChange(name, None, env=True),),
         )
 
@@ -305,7 +307,7 @@ def report_fused_collectives(context: PlanContext) -> Iterator[Finding]:
     if as_table(config.get("pass_config")).get("fuse_gemm_comms") is not True:
         return
     newest = any((g.compute_capability or "").startswith("12.") for g in context.gpus)
-    if newest or context.nodes > 1:
+    if newest or context.node_count > 1:
         yield Finding(
             Level.WARN,
             "flag.fuse-gemm-comms",
@@ -318,7 +320,7 @@ def report_fused_collectives(context: PlanContext) -> Iterator[Finding]:
         )
 
 
-@_for_engine("llamacpp")
+@_rule_for_engine("llamacpp")
 def report_reasoning_off(context: PlanContext) -> Iterator[Finding]:
     """Report that a server with reasoning off still reasons when a client asks for it."""
     for flag, off in (("reasoning", "off"), ("reasoning-budget", 0)):

@@ -55,17 +55,20 @@ _NO_EFFECT_ENV: Mapping[tuple[str, str], str] = {
 def report_useful_replicas(context: PlanContext) -> Iterator[Finding]:
     """Report a model that is split over GPUs although one GPU can hold it. Replicas would need no
     communication."""
-    split, weights = context.flag_count(_TP) * context.flag_count(_PP), context.weight_bytes
+    split, weights = (
+        context.flag_count_or_one(_TP) * context.flag_count_or_one(_PP),
+        context.weight_bytes,
+    )
     smallest = context.smallest_gpu_bytes
-    if context.nodes > 1 or split < 2 or not weights or weights > FITS_WELL * smallest:
+    if context.node_count > 1 or split < 2 or not weights or weights > FITS_WELL * smallest:
         return
-    replicas = split * context.flag_count(_DP)
+    replicas = split * context.flag_count_or_one(_DP)
     changes = (*context.changes_to_unset(_TP, _PP), PlanChange(_DP, replicas))
     alone = estimate_memory_or_reason(_apply_changes(context.plan, changes), context.gpus)
     if not isinstance(alone, MemoryFit) or not alone.fits or alone.full_length_sequences == 0:
         return
-    split_by = [name for name in (_TP, _PP) if context.flag_count(name) > 1]
-    sizes_of = " x ".join(f"{name} {context.flag_count(name)}" for name in split_by)
+    split_by = [name for name in (_TP, _PP) if context.flag_count_or_one(name) > 1]
+    sizes_of = " x ".join(f"{name} {context.flag_count_or_one(name)}" for name in split_by)
     text = (
         f"the model fits one GPU; {sizes_of} splits it over {count_of(split, 'GPU')}, and "
         "every token waits for "
@@ -109,7 +112,7 @@ def report_useful_quantization(context: PlanContext) -> Iterator[Finding]:
 
 def report_pipeline_stages(context: PlanContext) -> Iterator[Finding]:
     """Report that the plan has pipeline stages, which do not make a single request faster."""
-    stages = context.flag_count(_PP)
+    stages = context.flag_count_or_one(_PP)
     if stages > 1:
         text = (
             f"{_PP} {stages}: a token passes the stages one after another, so one request "
@@ -154,7 +157,7 @@ def report_small_cache(context: PlanContext) -> Iterator[Finding]:
     estimate = estimate_memory_or_reason(context.plan, context.gpus)
     if not isinstance(estimate, MemoryFit) or not estimate.full_length_sequences:
         return
-    room = estimate.full_length_sequences // context.flag_count(_DP)
+    room = estimate.full_length_sequences // context.flag_count_or_one(_DP)
     if 0 < room < wanted:
         text = (
             f"{flag} {wanted:g} is more than the {room} sequences of full length that the KV "
@@ -169,7 +172,7 @@ def report_small_cache(context: PlanContext) -> Iterator[Finding]:
         )
 
 
-def report_other_quantization(context: PlanContext) -> Iterator[Finding]:
+def report_mismatched_quantization(context: PlanContext) -> Iterator[Finding]:
     """Report that the plan sets a quantization method other than that of the checkpoint."""
     given = context.plan.flag("quantization")
     if not given or context.engine.uses_all_gpus:
@@ -320,7 +323,7 @@ def report_flags_without_effect(context: PlanContext) -> Iterator[Finding]:
 def _list_missing_parallel_sizes(context: PlanContext, setting: FlagSetting) -> tuple[str, ...]:
     """Return the parallel sizes of which a flag needs one above 1; () if it has an effect."""
     needs = _ONLY_WITH.get(setting.name, ())
-    if setting.value is False or any(context.flag_count(name) > 1 for name in needs):
+    if setting.value is False or any(context.flag_count_or_one(name) > 1 for name in needs):
         return ()
     return needs
 
@@ -330,7 +333,7 @@ def _was_edited_to_default(context: PlanContext, setting: FlagSetting) -> bool:
     purpose."""
     if setting.origin is not Origin.EDITED:
         return False
-    if not context.engine.same_release(context.installed, context.catalog.version):
+    if not context.engine.is_same_release(context.installed, context.catalog.version):
         return False
     spec = context.catalog.flags.get(setting.name)
     if spec is None or spec.default is None:
@@ -393,7 +396,7 @@ RULES = (
     report_pipeline_stages,
     report_one_request_at_a_time,
     report_small_cache,
-    report_other_quantization,
+    report_mismatched_quantization,
     report_draft_model_memory,
     report_risky_flags,
     report_flags_without_effect,

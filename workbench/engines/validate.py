@@ -14,18 +14,18 @@ from difflib import get_close_matches
 
 from workbench.engines import registry
 from workbench.engines.catalog import (
-    Removed,
-    find_nearest_flag,
-    find_nearest_variable,
-    load_removed_names,
+    RemovedSetting,
+    load_removed_settings,
     look_up_flag,
+    most_similar_flag_name,
+    most_similar_variable_name,
     version_key,
 )
 from workbench.engines.flag_values import (
     find_invalid_choice,
     find_range_problem,
     find_type_problem,
-    find_unknown_word,
+    find_unlisted_value,
     format_argument,
     parse_json_value,
 )
@@ -85,9 +85,9 @@ def validate_plan(
 
 
 def check_flag_value(
-    spec: FlagSpec, value: FlagValue, certain: bool = True, fp8_cache: str = _E4M3
+    spec: FlagSpec, value: FlagValue, is_catalog_exact: bool = True, fp8_cache: str = _E4M3
 ) -> Finding | None:
-    """Return the finding about one value of a flag, or None if the value is valid. `certain` is
+    """Return the finding about one value of a flag, or None if the value is valid. `is_catalog_exact` is
     True if the catalog describes the installed release."""
     unset = (PlanChange(spec.name, None),)
     if problem := find_type_problem(spec, value):
@@ -97,48 +97,48 @@ def check_flag_value(
         elif spec.kind == FlagKind.JSON:
             code = "flag.json"
         text = f"{spec.name} {problem}"
-        return Finding(Level.ERROR, code, text, spec.name, _propose_default(spec), changes=unset)
+        return Finding(Level.ERROR, code, text, spec.name, _default_value_text(spec), changes=unset)
     if (wrong := find_invalid_choice(spec, value)) is not None:
-        return _make_choice_finding(spec, value, wrong, certain, fp8_cache)
-    if (wrong := find_unknown_word(spec, value)) is not None:
-        return _make_word_finding(spec, wrong)
+        return _make_invalid_choice_finding(spec, value, wrong, is_catalog_exact, fp8_cache)
+    if (wrong := find_unlisted_value(spec, value)) is not None:
+        return _make_unlisted_value_finding(spec, wrong)
     if problem := find_range_problem(spec, value):
         text = f"{spec.name} {problem}"
         return Finding(
-            Level.ERROR, "flag.range", text, spec.name, _propose_default(spec), changes=unset
+            Level.ERROR, "flag.range", text, spec.name, _default_value_text(spec), changes=unset
         )
-    if spec.json_fields and (unknown := _find_unknown_key(spec, value)):
+    if spec.json_fields and (unknown := _find_unknown_json_key(spec, value)):
         text = f"the value of {spec.name} has the unknown key {unknown!r}"
         near = next(iter(get_close_matches(unknown, spec.json_fields, n=1)), None)
         fix = suggestion_or_next_step(near, f"known: {_join_some_names(spec.json_fields)}")
-        return Finding(_level_of_problem(certain), "flag.json-key", text, spec.name, fix)
+        return Finding(_level_of_problem(is_catalog_exact), "flag.json-key", text, spec.name, fix)
     return None
 
 
-def _make_choice_finding(
-    spec: FlagSpec, value: FlagValue, wrong: str, certain: bool, fp8_cache: str
+def _make_invalid_choice_finding(
+    spec: FlagSpec, value: FlagValue, invalid_word: str, is_catalog_exact: bool, fp8_cache: str
 ) -> Finding:
-    """Return the finding about the word `wrong` in `value`, which is none of the flag's choices."""
-    near = _find_nearest_choice(spec, wrong, spec.choices)
+    """Return the finding about the word `invalid_word` in `value`, which is none of the flag's choices."""
+    near = _most_similar_choice(spec, invalid_word, spec.choices)
     fix = suggestion_or_next_step(near, f"one of {_join_some_names(spec.choices)}")
     # no version of vLLM or SGLang accepts it
-    if spec.name == "dtype" and re.match(r"fp?(loat)?8", wrong):
-        certain, near = True, None
+    if spec.name == "dtype" and re.match(r"fp?(loat)?8", invalid_word):
+        is_catalog_exact, near = True, None
         fix = f"set quantization to fp8 for weights, kv-cache-dtype to {fp8_cache} for the cache"
-    only_case = wrong.lower() in map(str.lower, spec.choices)
-    level = _level_of_problem(not wrong or (certain and not only_case))
-    text = f"{spec.name} is {wrong!r}, which is not one of the choices of this flag"
+    only_case = invalid_word.lower() in map(str.lower, spec.choices)
+    level = _level_of_problem(not invalid_word or (is_catalog_exact and not only_case))
+    text = f"{spec.name} is {invalid_word!r}, which is not one of the choices of this flag"
     change = PlanChange(spec.name, near if isinstance(value, str) else None)
     return Finding(level, "flag.choice", text, spec.name, fix, changes=(change,))
 
 
-def _make_word_finding(spec: FlagSpec, wrong: str) -> Finding:
-    """Return the finding about the word `wrong`, which is none of the flag's known words."""
-    near = _find_nearest_choice(spec, wrong, spec.words)
+def _make_unlisted_value_finding(spec: FlagSpec, value: str) -> Finding:
+    """Return the finding about the word `value`, which is none of the flag's known words."""
+    near = _most_similar_choice(spec, value, spec.words)
     fix = suggestion_or_next_step(near, f"one of {_join_some_names(spec.words)}")
-    text = f"{spec.name} is {wrong!r}, which is no value of this flag that Workbench knows"
+    text = f"{spec.name} is {value!r}, which is no value of this flag that Workbench knows"
     level = Level.ERROR
-    if wrong:
+    if value:
         level, text = Level.WARN, f"{text}; a newer engine or a plugin may have it"
     change = PlanChange(spec.name, near)
     return Finding(level, "flag.word", text, spec.name, fix, changes=(change,))
@@ -149,14 +149,14 @@ def _level_of_problem(certain: bool) -> Level:
     return Level.ERROR if certain else Level.WARN
 
 
-def _find_nearest_choice(spec: FlagSpec, wrong: str, choices: Sequence[str]) -> str | None:
-    """Return the choice that the user means with the word `wrong`, or None if none is near. The
+def _most_similar_choice(spec: FlagSpec, word: str, choices: Sequence[str]) -> str | None:
+    """Return the choice that the user means with the word `word`, or None if none is near. The
     word of one number format is never taken for another."""
-    if wrong.lower() == "fp8" and _E4M3 in spec.choices:
+    if word.lower() == "fp8" and _E4M3 in spec.choices:
         return _E4M3
-    near = get_close_matches(wrong, choices, n=1)
+    near = get_close_matches(word, choices, n=1)
     if "dtype" in spec.name or spec.name == "quantization":
-        same = wrong.lower().replace("-", "_")
+        same = word.lower().replace("-", "_")
         near = [choice for choice in choices if choice.lower().replace("-", "_") == same]
     return next(iter(near), None)
 
@@ -178,13 +178,13 @@ def _check_plan_values(context: PlanContext) -> Iterator[Finding]:
             "the plan sets no model",
             fix="set model to a hub id or a path",
         )
-    for string in _list_texts_with_variables(plan):
+    for string in _texts_with_preset_variables(plan):
         if match := VARIABLE.search(string):
             text = f"variable {match[1]} has no value"
             yield Finding(Level.ERROR, "variable.missing", text, fix=f"--var {match[1]}=…")
-    yield from _report_remembered_values(context)
-    yield from _report_unknown_sizes(plan.model_facts)
-    if context.installed and not _is_catalog_of_release(context):
+    yield from _report_remembered_variables(context)
+    yield from _report_model_sizes(plan.model_facts)
+    if context.installed and not _is_catalog_of_installed_release(context):
         text = (
             f"the plan was checked against the flags of {context.engine.title} "
             f"{catalog.version}, but version "
@@ -201,7 +201,7 @@ def _check_plan_values(context: PlanContext) -> Iterator[Finding]:
             )
 
 
-def _report_remembered_values(context: PlanContext) -> Iterator[Finding]:
+def _report_remembered_variables(context: PlanContext) -> Iterator[Finding]:
     """Report each variable of the preset whose value was taken from an earlier run. Also report
     each variable that has the preset's default although an earlier run used another value."""
     plan = context.plan
@@ -223,7 +223,7 @@ def _report_remembered_values(context: PlanContext) -> Iterator[Finding]:
             )
 
 
-def _report_unknown_sizes(facts: ModelFacts | None) -> Iterator[Finding]:
+def _report_model_sizes(facts: ModelFacts | None) -> Iterator[Finding]:
     """Report sizes of the model that are unknown, and sizes that were read from the model's files
     and not from the preset."""
     if facts is None:
@@ -251,7 +251,7 @@ def _check_flag(context: PlanContext, setting: FlagSetting) -> Iterator[Finding]
         yield _make_unknown_flag_finding(context, setting.name)
         return
     spec, value = match.spec, match.value_for_flag(setting.value)
-    certain, fp8_cache = _is_catalog_of_release(context), _choose_fp8_cache_word(context)
+    certain, fp8_cache = _is_catalog_of_installed_release(context), _choose_fp8_cache_word(context)
     open_variable = isinstance(value, str) and VARIABLE.search(value)  # has a finding of its own
     if not open_variable and (finding := check_flag_value(spec, value, certain, fp8_cache)):
         yield finding
@@ -267,7 +267,7 @@ def _check_flag(context: PlanContext, setting: FlagSetting) -> Iterator[Finding]
 
 def _make_deprecated_flag_finding(context: PlanContext, name: str) -> Finding:
     text = f"{name} is deprecated in {context.engine.title} {context.catalog.version}"
-    entry = load_removed_names(context.engine.name, "flags").get(name)
+    entry = load_removed_settings(context.engine.name, "flags").get(name)
     if entry is None:
         return Finding(Level.HINT, "flag.deprecated", text, name)
     changes = _propose_replacement(context, name, entry)
@@ -287,9 +287,9 @@ def _report_words_with_dashes(name: str, value: FlagValue) -> Iterator[Finding]:
 
 
 def _make_unknown_flag_finding(context: PlanContext, name: str) -> Finding:
-    level = _level_of_problem(_is_catalog_of_release(context))
+    level = _level_of_problem(_is_catalog_of_installed_release(context))
     title, version = context.engine.title, context.catalog.version
-    if entry := load_removed_names(context.engine.name, "flags").get(name):
+    if entry := load_removed_settings(context.engine.name, "flags").get(name):
         text = f"{title} {version} does not have {name}: {entry.reason}{_format_removal_versions(entry)}"
         return Finding(
             level,
@@ -299,7 +299,7 @@ def _make_unknown_flag_finding(context: PlanContext, name: str) -> Finding:
             entry.fix,
             changes=_propose_replacement(context, name, entry),
         )
-    near = find_nearest_flag(context.catalog, name)
+    near = most_similar_flag_name(context.catalog, name)
     fix = suggestion_or_next_step(near, "unset it, or search for its new name")
     changes: tuple[PlanChange, ...] = (PlanChange(name, None),)
     if near:
@@ -319,7 +319,9 @@ def _propose_renamed_flag(context: PlanContext, name: str, new: str) -> tuple[Pl
     return PlanChange(name, None), PlanChange(new, value)
 
 
-def _propose_replacement(context: PlanContext, name: str, entry: Removed) -> tuple[PlanChange, ...]:
+def _propose_replacement(
+    context: PlanContext, name: str, entry: RemovedSetting
+) -> tuple[PlanChange, ...]:
     """Return the changes that replace a removed flag; () if the user must decide what replaces the
     flag."""
     if not entry.renamed:
@@ -329,7 +331,7 @@ def _propose_replacement(context: PlanContext, name: str, entry: Removed) -> tup
         return _propose_renamed_flag(context, name, flag)
     joined = dict(as_table(context.plan.flag(flag)))
     unset = []
-    for other, removed in load_removed_names(context.engine.name, "flags").items():
+    for other, removed in load_removed_settings(context.engine.name, "flags").items():
         new, value = removed.renamed.partition(".")[2], context.plan.flag(other)
         if new and value is not None:
             joined[new] = value
@@ -337,15 +339,15 @@ def _propose_replacement(context: PlanContext, name: str, entry: Removed) -> tup
     return (*unset, PlanChange(flag, joined))
 
 
-def _format_removal_versions(entry: Removed) -> str:
+def _format_removal_versions(entry: RemovedSetting) -> str:
     if not entry.since:
         return ""
     again = f", accepted again since {entry.until}" if entry.until else ""
     return f" (rejected since {entry.since}{again})"
 
 
-def _is_catalog_of_release(context: PlanContext) -> bool:
-    return context.engine.same_release(context.installed, context.catalog.version)
+def _is_catalog_of_installed_release(context: PlanContext) -> bool:
+    return context.engine.is_same_release(context.installed, context.catalog.version)
 
 
 def _report_repeated_flags(context: PlanContext) -> Iterator[Finding]:
@@ -381,7 +383,7 @@ def _check_variable(context: PlanContext, setting: FlagSetting) -> Iterator[Find
         unset = (PlanChange(name, None, env=True),)
         yield Finding(Level.WARN, "env.removed", text, name, entry.fix, changes=unset)
     elif spec := context.catalog.env.get(name):
-        if problem := _find_variable_problem(spec, value):
+        if problem := _expected_value_if_wrong(spec, value):
             yield Finding(Level.WARN, "env.value", f"{name} is {value!r}, expected {problem}", name)
     elif (
         context.catalog.env
@@ -393,13 +395,13 @@ def _check_variable(context: PlanContext, setting: FlagSetting) -> Iterator[Find
 
 
 def _make_unknown_variable_finding(context: PlanContext, name: str, value: str) -> Finding:
-    strict = context.is_switched_on("fail-on-environ-validation") and _is_catalog_of_release(
-        context
-    )
+    strict = context.is_switched_on(
+        "fail-on-environ-validation"
+    ) and _is_catalog_of_installed_release(context)
     text = f"{context.engine.title} {context.catalog.version} does not read the variable {name}"
     changes = [PlanChange(name, None, env=True)]
     fix = "unset it"
-    if near := find_nearest_variable(context.catalog, name):
+    if near := most_similar_variable_name(context.catalog, name):
         fix = f"did you mean {near}?"
         if context.environment_value(near) is None:
             changes.append(PlanChange(near, value, env=True))
@@ -408,17 +410,19 @@ def _make_unknown_variable_finding(context: PlanContext, name: str, value: str) 
     )
 
 
-def _find_removal_of_variable(context: PlanContext, name: str) -> Removed | None:
+def _find_removal_of_variable(context: PlanContext, name: str) -> RemovedSetting | None:
     """Return the entry of the catalog of removed variables for `name`; None if the installed
     version still reads the variable."""
-    entry = load_removed_names(context.engine.name, "env").get(name)
+    entry = load_removed_settings(context.engine.name, "env").get(name)
     if entry is None or not entry.since:
         return entry
-    still_read = version_key(context.version) < version_key(entry.since)
+    still_read = version_key(context.engine_version) < version_key(entry.since)
     return None if still_read else entry
 
 
-def _find_variable_problem(spec: EnvSpec, value: str) -> str | None:
+def _expected_value_if_wrong(spec: EnvSpec, value: str) -> str | None:
+    """Return what the variable expects, such as "0 or 1", if `value` is something else. None if
+    `value` is valid."""
     if spec.choices:
         choices = map(str.lower, spec.choices)
         return None if value.lower() in choices else f"one of {_join_some_names(spec.choices)}"
@@ -432,7 +436,8 @@ def _find_variable_problem(spec: EnvSpec, value: str) -> str | None:
     return None
 
 
-def _find_unknown_key(spec: FlagSpec, value: FlagValue) -> str | None:
+def _find_unknown_json_key(spec: FlagSpec, value: FlagValue) -> str | None:
+    """Return the first key of a JSON object that the flag does not have; None if all are known."""
     if isinstance(value, str):
         try:
             value = parse_json_value(value)
@@ -443,7 +448,7 @@ def _find_unknown_key(spec: FlagSpec, value: FlagValue) -> str | None:
     return next((key for key in value if key not in spec.json_fields), None)
 
 
-def _propose_default(spec: FlagSpec) -> str | None:
+def _default_value_text(spec: FlagSpec) -> str | None:
     if spec.default not in (None, "", [], {}):
         return f"its default is {format_argument(spec.default)}"
     if spec.default_note:
@@ -451,14 +456,14 @@ def _propose_default(spec: FlagSpec) -> str | None:
     return None
 
 
-def _join_some_names(names: Sequence[str], most: int = 8) -> str:
-    listed = ", ".join(names[:most])
-    if len(names) > most:
+def _join_some_names(names: Sequence[str], max_count: int = 8) -> str:
+    listed = ", ".join(names[:max_count])
+    if len(names) > max_count:
         listed += f", … ({len(names)} in all)"
     return listed
 
 
-def _list_texts_with_variables(plan: LaunchPlan) -> Iterator[str]:
+def _texts_with_preset_variables(plan: LaunchPlan) -> Iterator[str]:
     """Yield every text of a plan that may contain a `${name}` of its preset."""
 
     def strings_in_value(value: FlagValue) -> Iterable[str]:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from workbench.engines.base import Engine, MemoryUse, PythonParser, is_python_interpreter
 from workbench.engines.catalog import version_key
-from workbench.engines.kv_size import BATCHED_TOKENS, BLOCK, KvRule
+from workbench.engines.kv_size import BATCHED_TOKENS, BLOCK, KvStorageRule
 from workbench.engines.plan_context import PlanContext
 from workbench.engines.ray import ROLE as RAY
 from workbench.engines.ray import make_ray_command as ray_command
@@ -48,8 +48,8 @@ def report_scheduler_conflicts(context: PlanContext) -> Iterator[Finding]:
             Level.HINT, "flag.default", text, "enable-log-requests", "unset it", changes=change
         )
     tokens, sequences = (
-        context.flag_number("max-num-batched-tokens"),
-        context.flag_number("max-num-seqs"),
+        context.effective_flag_number("max-num-batched-tokens"),
+        context.effective_flag_number("max-num-seqs"),
     )
     if tokens and sequences and tokens < sequences:
         text = (
@@ -61,7 +61,7 @@ def report_scheduler_conflicts(context: PlanContext) -> Iterator[Finding]:
         yield Finding(
             Level.ERROR, "scheduler.tokens", text, "max-num-batched-tokens", fix, changes=change
         )
-    length = context.flag_number("max-model-len")
+    length = context.effective_flag_number("max-model-len")
     if (
         context.effective_flag_value("enable-chunked-prefill") is False
         and tokens
@@ -79,11 +79,11 @@ def report_scheduler_conflicts(context: PlanContext) -> Iterator[Finding]:
         )
 
 
-def report_log_statistics(context: PlanContext) -> Iterator[Finding]:
+def report_missing_log_statistics(context: PlanContext) -> Iterator[Finding]:
     """Report that a plan with several API servers gets no lines with statistics in its log."""
-    servers = context.flag_number("api-server-count")
+    servers = context.effective_flag_number("api-server-count")
     if (
-        context.flag_count("data-parallel-size") > 1
+        context.flag_count_or_one("data-parallel-size") > 1
         and servers != 1
         and not context.is_switched_on("disable-log-stats")
     ):
@@ -102,7 +102,7 @@ def report_log_statistics(context: PlanContext) -> Iterator[Finding]:
         )
 
 
-def report_ray_needs(context: PlanContext) -> Iterator[Finding]:
+def report_ray_requirements(context: PlanContext) -> Iterator[Finding]:
     """Report what a plan with the Ray backend needs: Ray itself, and a cluster of hosts on which
     Workbench starts it."""
     flag = "distributed-executor-backend"
@@ -119,7 +119,7 @@ def report_ray_needs(context: PlanContext) -> Iterator[Finding]:
         yield Finding(Level.HINT, "parallel.ray", text, flag, fix)
 
 
-def report_server_module(context: PlanContext) -> Iterator[Finding]:
+def report_deprecated_server_module(context: PlanContext) -> Iterator[Finding]:
     """Report that the plan starts vLLM by the Python module of its server, which is deprecated."""
     version = version_key(context.installed or context.catalog.version)
     words = context.engine.launch_prefix(context.plan)
@@ -232,9 +232,9 @@ class Vllm(Engine):
     pcie_all_reduce_env = "VLLM_ALLREDUCE_USE_FLASHINFER_PCIE_IPC"
     rules = (
         report_scheduler_conflicts,
-        report_log_statistics,
-        report_ray_needs,
-        report_server_module,
+        report_missing_log_statistics,
+        report_ray_requirements,
+        report_deprecated_server_module,
         report_removed_vf_vllm,
     )
     answers = VLLM
@@ -349,17 +349,19 @@ class Vllm(Engine):
         "accepted": ("vllm:spec_decode_num_accepted_tokens_total",),
     }
 
-    def same_release(self, a: str | None, b: str | None) -> bool:
+    def is_same_release(self, a: str | None, b: str | None) -> bool:
         """Return whether two versions have the same flags. Up to 0.11, patch releases had new
         flags, such as nnodes in 0.11.1."""
-        return super().same_release(a, b) and (
+        return super().is_same_release(a, b) and (
             version_key(a) >= (0, 12) or version_key(a)[:3] == version_key(b)[:3]
         )
 
-    def tokenize_body(self, model: str, request: Mapping[str, Any]) -> dict[str, Any] | None:
+    def tokenize_request_body(
+        self, model: str, request: Mapping[str, Any]
+    ) -> dict[str, Any] | None:
         return {"model": model, **request}
 
-    def rank_flags(
+    def flags_of_rank(
         self, plan: LaunchPlan, rank: int, count: int, head: str
     ) -> Mapping[str, FlagValue] | None:
         """Return the flags that only rank number `rank` gets. With at least as many data-parallel
@@ -396,23 +398,23 @@ class Vllm(Engine):
 
     def replicas_per_node(self, context: PlanContext) -> int:
         return int(
-            context.flag_number("data-parallel-size-local")
-            or context.flag_count("data-parallel-size")
+            context.effective_flag_number("data-parallel-size-local")
+            or context.flag_count_or_one("data-parallel-size")
         )
 
-    def kv_rule(self, context: PlanContext) -> KvRule:
+    def kv_storage_rule(self, context: PlanContext) -> KvStorageRule:
         """Return how vLLM stores the KV cache of layers with sliding-window attention: in blocks of
         tokens, for the window and for the batches being computed. With asynchronous scheduling, two
         batches are computed at the same time."""
         batches = max(
             1 if context.effective_flag_value("async-scheduling") is False else 2,
-            context.flag_count("pipeline-parallel-size"),
+            context.flag_count_or_one("pipeline-parallel-size"),
         )
-        batch = context.flag_number("max-num-batched-tokens") or BATCHED_TOKENS
-        return KvRule(
+        batch = context.effective_flag_number("max-num-batched-tokens") or BATCHED_TOKENS
+        return KvStorageRule(
             "blocks",
             in_flight=int(batch) * batches,
-            block=int(context.flag_number("block-size") or BLOCK),
+            block=int(context.effective_flag_number("block-size") or BLOCK),
             keeps_prefixes=context.effective_flag_value("enable-prefix-caching") is not False,
             state_bits=_STATE_BITS.get(str(context.effective_flag_value("mamba-ssm-cache-dtype"))),
             no_states=_reason_states_are_unknown(context),
@@ -436,8 +438,8 @@ class Vllm(Engine):
         module = any("vllm.entrypoints" in part for part in self.launch_prefix(plan))
         return ("--model", plan.model) if module else (plan.model,)
 
-    def option_to_switch_off(self, spec: FlagSpec, exact: bool) -> str | None:
-        """Return the option that switches the flag off, or None if there is none. `exact` is True
-        if the installed version is known. Otherwise the form --no-NAME is returned, which all
-        versions accept."""
-        return spec.negation if exact or not spec.negation else f"--no-{spec.name}"
+    def option_to_switch_off(self, spec: FlagSpec, is_version_known: bool) -> str | None:
+        """Return the option that switches the flag off, or None if there is none.
+        `is_version_known` is True if the installed version is known. Otherwise the form --no-NAME
+        is returned, which all versions accept."""
+        return spec.negation if is_version_known or not spec.negation else f"--no-{spec.name}"

@@ -86,7 +86,7 @@ def _parse_tensor(name: str, entry: Mapping[str, Any]) -> Tensor | None:
     return Tensor(name, size, size * 8 // bits)
 
 
-def sum_weights(
+def sum_weights_by_part(
     tensors: Iterable[Tensor], *, packed_bits: float, expert_share: float | None, layers: int | None
 ) -> FileWeights | None:
     """Return the weights of a checkpoint, given all its `tensors`. `packed_bits` is the bits per
@@ -96,7 +96,7 @@ def sum_weights(
     sizes: defaultdict[str, float] = defaultdict(float)
     counts: defaultdict[str, float] = defaultdict(float)
     for tensor in tensors:
-        part, weights = _weight_part_of_tensor(tensor.name, layers), tensor.weights
+        part, weights = _model_part_of_tensor(tensor.name, layers), tensor.weights
         sizes[part] += tensor.bytes
         counts[part] += tensor.bytes * 8 / packed_bits if weights is None else weights
     share = 1.0
@@ -113,7 +113,7 @@ def sum_weights(
     )
 
 
-def _weight_part_of_tensor(name: str, layers: int | None) -> str:
+def _model_part_of_tensor(name: str, layers: int | None) -> str:
     layer = _LAYER.search(name)
     if layers is not None and layer and int(layer[1]) >= layers:
         return "other"

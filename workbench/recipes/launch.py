@@ -12,7 +12,7 @@ from dataclasses import field, replace
 
 from workbench.engines import registry
 from workbench.engines.base import Engine
-from workbench.engines.containers import choose_image, command_in_image
+from workbench.engines.containers import choose_image, command_line_in_image
 from workbench.engines.ray import uses_ray
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
@@ -122,7 +122,7 @@ def _launch_of_node(
         plan=plan,
         engine=engine,
         argv=argv,
-        in_image=command_in_image(plan, engine, argv),
+        in_image=command_line_in_image(plan, engine, argv),
         env=command.env,
         secrets=secrets,
         files=command.files,

@@ -7,7 +7,7 @@ from dataclasses import field, replace
 from enum import Enum
 from typing import Any, TypeVar
 
-from workbench.engines.answer_settings import find_quality_comparisons_and_side
+from workbench.engines.answer_settings import find_sides_in_quality_comparisons
 from workbench.model.bench import BenchResult, Comparison
 from workbench.model.experiment import Experiment
 from workbench.model.json_records import from_json, to_json
@@ -94,7 +94,7 @@ def comparisons_by_result_id(
     """Return, by the id of the result, the comparisons of answers in which its configuration was one
     side. Results without one are left out."""
     found = {
-        result.id: find_quality_comparisons_and_side(result.conditions, comparisons)
+        result.id: find_sides_in_quality_comparisons(result.conditions, comparisons)
         for result in results
     }
     return {number: answers for number, answers in found.items() if answers}

@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import Any
 from urllib.parse import urlsplit
 
-from workbench.engines.result_limits import list_titled_speed_comparisons
+from workbench.engines.result_limits import titles_and_speed_comparisons
 from workbench.model.answer_text import answer_text_rows
 from workbench.model.bench import (
     BenchResult,
@@ -379,7 +379,7 @@ def condition_blocks(result: BenchResult) -> list[Block]:
     started the server."""
     conditions = result.conditions
     rows = condition_labels_and_texts(conditions)
-    rows += list_titled_speed_comparisons(result)
+    rows += titles_and_speed_comparisons(result)
     for name, value in conditions.gpu_settings.items():
         text, state = setting_text(value), conditions.in_force.get(name)
         if state:

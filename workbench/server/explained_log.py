@@ -477,7 +477,7 @@ class ExplainedLog:
 
         named = self._engine or self._most_named_engine
         known = [named] if named in engines.engine_names() else engines.engine_names()
-        phases = (engines.get_engine(name or "").start_phase_of_line(line) for name in known)
+        phases = (engines.get_engine(name or "").start_phase_in_log_line(line) for name in known)
         return next(filter(None, phases), None)
 
     def first_cause_or_error_line(self, findings: Sequence[Finding]) -> str | None:

@@ -180,7 +180,7 @@ async def find_external_servers(
 
 
 def _server_command_pattern() -> str:
-    return "|".join([registry.join_process_patterns(), _OTHER_ENGINES_PATTERN])
+    return "|".join([registry.join_engine_process_patterns(), _OTHER_ENGINES_PATTERN])
 
 
 def _find_candidates(

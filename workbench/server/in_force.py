@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from workbench.engines.reported_settings import Answer, parse_settings
+from workbench.engines.reported_settings import Answer, parse_logged_settings
 from workbench.model.errors import HostError
 from workbench.model.in_force import InForceReport, InForceRow
 from workbench.model.lazy_dataclass import dataclass
@@ -276,7 +276,7 @@ def _settings_in_log(log: Sequence[str], pattern: re.Pattern[str]) -> dict[str, 
     found = _find_first_match(pattern, log)
     if not found:
         return {}
-    return parse_settings(found[1])
+    return parse_logged_settings(found[1])
 
 
 def _find_first_match(pattern: re.Pattern[str] | str, log: Sequence[str]) -> re.Match[str] | None:

@@ -4,7 +4,7 @@ compiled kernels."""
 from __future__ import annotations
 
 from workbench import engines
-from workbench.engines.model_facts import is_path
+from workbench.engines.model_facts import is_model_path
 from workbench.hosts.base import Host
 from workbench.hosts.script_files import read_script
 from workbench.hosts.shell_scripts import parse_key_value_pairs, shell_argv
@@ -24,7 +24,7 @@ async def find_disk_problem(host: Host, plan: LaunchPlan, command: Command) -> F
     """Return a warning if the disk with the hub's cache has too little space for the start of
     `plan`. None if it has enough, or if that cannot be read."""
     hub = engines.get_engine(plan.engine).uses_hub  # the others start from files
-    has_model_id = bool(plan.model) and not is_path(plan.model)
+    has_model_id = bool(plan.model) and not is_model_path(plan.model)
     named = hub and has_model_id
     folder = f"models--{plan.model.replace('/', '--')}" if named else ""
     try:

@@ -83,7 +83,7 @@ async def read_model_facts(host: Host, plan: LaunchPlan, env: Mapping[str, str])
         model,
         document,
         sum(sizes),
-        head="yes" in found["head"],
+        has_separate_head="yes" in found["head"],
         source=f"config.json and weight files on {host.name}",
         tensors=list(chain.from_iterable(listed)) if complete else (),
     )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 
 from workbench.engines import NAME_PROGRAM_STEP
-from workbench.engines.model_facts import is_path
+from workbench.engines.model_facts import is_model_path
 from workbench.hosts.base import Host
 from workbench.hosts.script_files import read_script
 from workbench.model.errors import ServerError
@@ -58,7 +58,7 @@ async def check_before_start(
 
 def _model_path(plan: LaunchPlan) -> str:
     """Return the path of the plan's model on the host; "" if it names none."""
-    if not is_path(plan.model):
+    if not is_model_path(plan.model):
         return ""
     return plan.model
 

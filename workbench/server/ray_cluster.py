@@ -29,7 +29,7 @@ async def count_ray_gpus(
         return None
     if done.returncode != 0:
         return None
-    return ray.parse_gpu_count(done.out)
+    return ray.parse_total_gpu_count(done.out)
 
 
 async def wait_for_gpus(

@@ -44,7 +44,7 @@ class StartLines:
         engine = self._engine
         if engine is None:
             return False
-        phase = engine.start_phase_of_line(line)
+        phase = engine.start_phase_in_log_line(line)
         if phase:
             self.phase = phase
         port = engine.moved_port_log and engine.moved_port_log.search(line)

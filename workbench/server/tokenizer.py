@@ -44,7 +44,7 @@ class Tokenizer:
             asked = {"prompt": text}
         if "input" in asked:  # of an embedding
             asked = {"prompt": asked["input"]}
-        body = engine.tokenize_body(self._model, asked)
+        body = engine.tokenize_request_body(self._model, asked)
         if body is None and "messages" in asked:
             return await self._count_message_tokens(asked["messages"])
         if body is None:

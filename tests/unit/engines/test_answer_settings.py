@@ -10,9 +10,9 @@ from workbench.engines import catalog
 from workbench.engines.answer_settings import (
     collect_answer_settings,
     find_quality_comparison,
+    kind_of_answer_flag,
     list_changed_answer_settings,
     list_changed_plan_settings,
-    meaning_of_answer_flag,
 )
 from workbench.model.bench import Conditions
 from workbench.model.flags import FlagSetting
@@ -63,14 +63,14 @@ def with_flags(**flags: object) -> dict[str, object]:
     ],
 )
 def test_what_a_flag_sets(engine: str | None, flag: str, sets: str) -> None:
-    assert meaning_of_answer_flag(engine, flag) == sets
+    assert kind_of_answer_flag(engine, flag) == sets
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "llamacpp", "tabbyapi"])
 def test_each_engine_has_flags_of_each_kind_in_its_catalog(engine: str) -> None:
     newest = catalog.catalog_versions(engine)[-1]
     found = {
-        meaning_of_answer_flag(engine, name) for name in catalog.load_catalog(engine, newest).flags
+        kind_of_answer_flag(engine, name) for name in catalog.load_catalog(engine, newest).flags
     }
     assert {"KV cache type", "speculation", "parallelism", "model"} <= found
 

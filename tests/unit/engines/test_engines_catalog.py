@@ -113,11 +113,11 @@ def test_version_ranges(version: str, wanted: str | None, inside: bool) -> None:
 
 def test_patch_releases_share_flags_only_in_vllm() -> None:
     vllm, sglang, tabbyapi = map(engines.get_engine, ("vllm", "sglang", "tabbyapi"))
-    assert vllm.same_release("0.33.2", "0.33.0") and not vllm.same_release("0.32.0", "0.33.0")
-    assert sglang.same_release("0.5.23.post1", "0.5.23") and not sglang.same_release(
+    assert vllm.is_same_release("0.33.2", "0.33.0") and not vllm.is_same_release("0.32.0", "0.33.0")
+    assert sglang.is_same_release("0.5.23.post1", "0.5.23") and not sglang.is_same_release(
         "0.5.15", "0.5.23"
     )
-    assert not vllm.same_release(None, "0.33.0") and not tabbyapi.same_release("e632af4", "x")
+    assert not vllm.is_same_release(None, "0.33.0") and not tabbyapi.is_same_release("e632af4", "x")
 
 
 def test_flags_are_found_by_every_spelling() -> None:
@@ -192,9 +192,9 @@ def test_search_lists_all_flags_without_text_and_none_for_nonsense() -> None:
 
 def test_nearest_name() -> None:
     catalog = engines.get_engine("vllm").catalog()
-    assert engines.find_nearest_flag(catalog, "max-num-seq") == "max-num-seqs"
-    assert engines.find_nearest_flag(catalog, "kv-dtype") == "kv-cache-dtype"
-    assert engines.find_nearest_flag(catalog, "qwertzuiop") is None
+    assert engines.most_similar_flag_name(catalog, "max-num-seq") == "max-num-seqs"
+    assert engines.most_similar_flag_name(catalog, "kv-dtype") == "kv-cache-dtype"
+    assert engines.most_similar_flag_name(catalog, "qwertzuiop") is None
 
 
 def test_thousands_of_digits_are_not_a_version() -> None:

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from workbench.engines import gpu_table
 from workbench.engines.references import (
     Setup,
-    find_reference_and_same_streams,
-    format_nearest_reference,
     load_references,
+    nearest_reference_and_has_same_streams,
+    nearest_reference_text,
 )
-from workbench.engines.result_limits import list_titled_speed_comparisons
+from workbench.engines.result_limits import titles_and_speed_comparisons
 from workbench.engines.roofline import Load, compute_speed_limits
 from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Conditions
 from workbench.model.gpu import GpuInfo
@@ -260,9 +260,9 @@ EAGER = {"enforce-eager": True}
 def test_the_reference_of_a_setup_says_whether_a_speed_is_normal(
     made: BenchResult, words: list[str]
 ) -> None:
-    text = format_nearest_reference(made) or ""
+    text = nearest_reference_text(made) or ""
     assert [word for word in words if word not in text] == [], text
-    assert ("reference", text) in list_titled_speed_comparisons(made)
+    assert ("reference", text) in titles_and_speed_comparisons(made)
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ def test_the_reference_of_a_setup_says_whether_a_speed_is_normal(
     ],
 )
 def test_there_is_no_reference_of_another_setup(made: BenchResult) -> None:
-    assert format_nearest_reference(made) is None
+    assert nearest_reference_text(made) is None
 
 
 @given(
@@ -297,7 +297,7 @@ def test_there_is_no_reference_of_another_setup(made: BenchResult) -> None:
 def test_any_setup_has_a_reference_of_its_gpu_or_none(
     model: str, engine: str, quantization: str | None, names: list[str], streams: int
 ) -> None:
-    found = find_reference_and_same_streams(
+    found = nearest_reference_and_has_same_streams(
         Setup(model, engine, quantization, tuple(names), None, streams, False, False)
     )
     if found:

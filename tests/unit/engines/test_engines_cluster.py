@@ -40,7 +40,9 @@ def lines(plan: LaunchPlan) -> list[str]:
 
 
 def test_vllm_by_nnodes_has_one_headless_rank_per_further_node() -> None:
-    head, worker = lines(cluster.spread_over_nodes(plan_with(tensor_parallel_size=2), VLLM, PLACES))
+    head, worker = lines(
+        cluster.spread_plan_over_nodes(plan_with(tensor_parallel_size=2), VLLM, PLACES)
+    )
     assert (
         "--nnodes 2 --node-rank 0 --master-addr 10.0.0.1 --master-port 29501"
     ) in head and "--headless" not in head
@@ -50,14 +52,16 @@ def test_vllm_by_nnodes_has_one_headless_rank_per_further_node() -> None:
 
 
 def test_ports_that_the_plan_sets_stay() -> None:
-    plan = cluster.spread_over_nodes(
+    plan = cluster.spread_plan_over_nodes(
         plan_with(tensor_parallel_size=2, master_port=4000), VLLM, PLACES
     )
     assert all("--master-port 4000" in line and "29501" not in line for line in lines(plan))
 
 
 def test_vllm_spreads_replicas_by_their_first_rank() -> None:
-    head, worker = lines(cluster.spread_over_nodes(plan_with(data_parallel_size=4), VLLM, PLACES))
+    head, worker = lines(
+        cluster.spread_plan_over_nodes(plan_with(data_parallel_size=4), VLLM, PLACES)
+    )
     assert (
         "--data-parallel-size-local 2 --data-parallel-address 10.0.0.1 "
         "--data-parallel-rpc-port 13345"
@@ -67,14 +71,14 @@ def test_vllm_spreads_replicas_by_their_first_rank() -> None:
 
 def test_sglang_names_the_first_rank_and_its_port() -> None:
     head, worker = lines(
-        cluster.spread_over_nodes(plan_with("sglang", tensor_parallel_size=2), SGLANG, PLACES)
+        cluster.spread_plan_over_nodes(plan_with("sglang", tensor_parallel_size=2), SGLANG, PLACES)
     )
     assert "--nnodes 2 --node-rank 0 --dist-init-addr 10.0.0.1:20000" in head
     assert "--node-rank 1" in worker
 
 
 def test_ray_runs_beside_one_server() -> None:
-    plan = cluster.spread_over_nodes(
+    plan = cluster.spread_plan_over_nodes(
         plan_with(tensor_parallel_size=2, distributed_executor_backend="ray"), VLLM, PLACES
     )
     server, head, worker = lines(plan)
@@ -87,11 +91,11 @@ def test_ray_runs_beside_one_server() -> None:
 
 def test_the_gpus_of_ray_are_those_of_its_status() -> None:
     status = "Resources\n-----\nTotal Usage:\n 0.0/40.0 CPU\n 0.0/2.0 GPU\n 0B/159.83GiB memory\n"
-    assert (ray.parse_gpu_count(status), ray.parse_gpu_count("no cluster")) == (2, 0)
+    assert (ray.parse_total_gpu_count(status), ray.parse_total_gpu_count("no cluster")) == (2, 0)
 
 
 def test_each_node_has_the_environment_of_its_own_interfaces() -> None:
-    plan = cluster.spread_over_nodes(plan_with(tensor_parallel_size=2), VLLM, PLACES)
+    plan = cluster.spread_plan_over_nodes(plan_with(tensor_parallel_size=2), VLLM, PLACES)
     head, worker = (VLLM.command(plan, node).env for node in plan.nodes)
     assert (head["VLLM_HOST_IP"], worker["VLLM_HOST_IP"]) == ("10.0.0.1", "10.0.0.2")
     assert (head["NCCL_SOCKET_IFNAME"], worker["NCCL_SOCKET_IFNAME"]) == (
@@ -105,7 +109,7 @@ def test_each_node_has_the_environment_of_its_own_interfaces() -> None:
 
 def test_a_value_of_the_plan_stays_and_is_reported() -> None:
     plan = plan_with(tensor_parallel_size=2).with_env("NCCL_SOCKET_IFNAME", "eth9", Origin.EDITED)
-    spread = cluster.spread_over_nodes(plan, VLLM, PLACES)
+    spread = cluster.spread_plan_over_nodes(plan, VLLM, PLACES)
     assert all(
         VLLM.command(spread, node).env["NCCL_SOCKET_IFNAME"] == "eth9" for node in spread.nodes
     )
@@ -125,7 +129,7 @@ def test_a_value_that_the_cluster_gave_to_the_head_does_not_bind_the_others() ->
     plan = plan_with(tensor_parallel_size=2).with_env(
         "NCCL_SOCKET_IFNAME", "enp1s0f1np1", Origin.PRESET
     )
-    spread = cluster.spread_over_nodes(plan, VLLM, PLACES)
+    spread = cluster.spread_plan_over_nodes(plan, VLLM, PLACES)
     assert [VLLM.command(spread, node).env["NCCL_SOCKET_IFNAME"] for node in spread.nodes] == [
         "enp1s0f1np1",
         "enp1s0f0np0",
@@ -136,7 +140,7 @@ def test_a_value_that_the_cluster_gave_to_the_head_does_not_bind_the_others() ->
 @pytest.mark.parametrize(("engine", "level"), [("vllm", "info"), ("llamacpp", "warn")])
 def test_a_plan_for_one_host_runs_on_the_head_alone(engine: str, level: str) -> None:
     plan = plan_with(engine)
-    assert cluster.spread_over_nodes(plan, engines.get_engine(engine), PLACES) == plan
+    assert cluster.spread_plan_over_nodes(plan, engines.get_engine(engine), PLACES) == plan
     (found,) = cluster.report_cluster_problems(plan, engines.get_engine(engine), PLACES)
     assert (found.code, str(found.level)) == ("cluster.one-node", level)
 
@@ -176,7 +180,7 @@ def test_nodes_that_start_servers_in_different_ways_are_refused(
 
     def errors(of: LaunchPlan) -> list[str]:
         found = cluster.report_cluster_problems(
-            cluster.spread_over_nodes(of, VLLM, places), VLLM, places
+            cluster.spread_plan_over_nodes(of, VLLM, places), VLLM, places
         )
         return [f.text for f in found if f.level is Level.ERROR]
 
@@ -186,7 +190,7 @@ def test_nodes_that_start_servers_in_different_ways_are_refused(
     codes = {
         f.code
         for f in cluster.report_cluster_problems(
-            cluster.spread_over_nodes(chosen, VLLM, places), VLLM, places
+            cluster.spread_plan_over_nodes(chosen, VLLM, places), VLLM, places
         )
     }
     assert "cluster.unwatched-launcher" in codes
@@ -198,7 +202,7 @@ def test_rdma_that_no_node_has_is_reported() -> None:
     (found,) = [
         f
         for f in cluster.report_cluster_problems(
-            cluster.spread_over_nodes(plan, VLLM, places), VLLM, places
+            cluster.spread_plan_over_nodes(plan, VLLM, places), VLLM, places
         )
         if f.code != "cluster.environment"
     ]
@@ -213,7 +217,7 @@ def test_shipped_presets_for_two_sparks_get_their_hosts_from_the_cluster() -> No
         values |= {"head_ip": "10.0.0.1", "worker_ip": "10.0.0.2", "interface": "enp1s0f1np1"}
         values = {n: v for n, v in values.items() if n in preset.variables}
         plan = engines.plan_from_preset(preset, values)
-        spread = cluster.spread_over_nodes(plan, engines.get_engine(plan.engine), PLACES)
+        spread = cluster.spread_plan_over_nodes(plan, engines.get_engine(plan.engine), PLACES)
         assert {node.name for node in spread.nodes} == {"spark-01", "spark-02"}, preset.id
         commands = [engines.get_engine(plan.engine).command(spread, node) for node in spread.nodes]
         assert commands[-1].env["NCCL_SOCKET_IFNAME"] == "enp1s0f0np0", preset.id
@@ -234,7 +238,7 @@ def test_each_node_starts_the_program_of_its_own_host() -> None:
     plan = add_host_settings(
         plan_with(tensor_parallel_size=3), first, ("/opt/one/bin/vllm", "hosts.toml")
     )
-    spread = cluster.spread_over_nodes(plan, VLLM, places)
+    spread = cluster.spread_plan_over_nodes(plan, VLLM, places)
     commands = [VLLM.command(spread, node) for node in spread.nodes]
     assert [command.argv[0] for command in commands] == [
         "/opt/one/bin/vllm",
@@ -248,7 +252,7 @@ def test_each_node_starts_the_program_of_its_own_host() -> None:
     given = replace(plan, executable=("/mine/vllm",), executable_from="given").with_env(
         "HF_HOME", "/all"
     )
-    spread = cluster.spread_over_nodes(given, VLLM, places)
+    spread = cluster.spread_plan_over_nodes(given, VLLM, places)
     commands = [VLLM.command(spread, node) for node in spread.nodes]
     # the user's own choice is for all nodes
     assert {command.argv[0] for command in commands} == {"/mine/vllm"}
@@ -258,7 +262,7 @@ def test_each_node_starts_the_program_of_its_own_host() -> None:
 def test_ray_is_started_from_the_environment_of_each_node() -> None:
     entry = HostEntry("spark-02", engines={"vllm": "/opt/two/bin/vllm"})
     plan = plan_with(tensor_parallel_size=2, distributed_executor_backend="ray")
-    spread = cluster.spread_over_nodes(plan, VLLM, (HEAD, replace(WORKER, entry=entry)))
+    spread = cluster.spread_plan_over_nodes(plan, VLLM, (HEAD, replace(WORKER, entry=entry)))
     programs = {(node.name, node.role): VLLM.command(spread, node).argv[0] for node in spread.nodes}
     assert (
         programs[("spark-02", "ray")] == "/opt/two/bin/ray"

@@ -11,7 +11,7 @@ import pytest
 
 from workbench import engines
 from workbench.engines.base import Engine
-from workbench.engines.own_flags import make_catalog_entries
+from workbench.engines.own_flags import make_catalog_data
 from workbench.model.errors import PlanError
 from workbench.model.flags import FlagSetting
 from workbench.model.plan import LaunchPlan, Node
@@ -255,7 +255,7 @@ def test_an_engine_may_call_the_flags_of_plans_by_other_names() -> None:
     expected = ("serve", "--model-path", "m", "--server-name", "127.0.0.1", "--port", "8000")
     assert made.argv == (*expected, "--tp", "2")
     printed = [{"names": [f"--{n}"], "kind": "str"} for n in ("server-name", "port", "model-path")]
-    flags = make_catalog_entries(OtherNames(), "0.5.23", {"flags": printed})["flags"]
+    flags = make_catalog_data(OtherNames(), "0.5.23", {"flags": printed})["flags"]
     assert [flag["name"] for flag in flags] == ["host", "port", "model-path"]
     assert flags[0]["aliases"] == ["--server-name"]  # a command line with it is read
 

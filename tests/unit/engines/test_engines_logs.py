@@ -49,7 +49,7 @@ VLLM = "(APIServer pid=17) INFO 11-20 23:20:11 [some.py:1] "
     ],
 )
 def test_phases(engine: str, line: str, phase: str | None) -> None:
-    assert engines.get_engine(engine).start_phase_of_line(line) == phase
+    assert engines.get_engine(engine).start_phase_in_log_line(line) == phase
 
 
 def test_moved_port() -> None:

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from workbench import engines
 from workbench.engines.model_facts import (
-    _bits_of_quantization,
+    _bits_per_weight_of_quantization,
     choose_model_facts,
     model_facts_from_config,
-    model_key,
+    model_files_key,
     must_read_model_files,
 )
 from workbench.model.gpu import GpuInfo
@@ -107,9 +107,9 @@ def test_files_on_the_host_override_the_name() -> None:
     other = ModelFacts(
         plan.model, weight_bytes=39.8e9, bytes_per_token=37.7e9, source="config.json"
     )
-    assert choose_model_facts(plan, {model_key(plan): other}) == other
+    assert choose_model_facts(plan, {model_files_key(plan): other}) == other
     same = ModelFacts(plan.model, weight_bytes=141.2e9, source="config.json")
-    assert choose_model_facts(plan, {model_key(plan): same}) == plan.model_facts
+    assert choose_model_facts(plan, {model_files_key(plan): same}) == plan.model_facts
 
 
 def test_a_16_bit_checkpoint_that_is_quantized_at_load_has_other_sizes() -> None:
@@ -140,7 +140,7 @@ def test_all_sizes_belong_to_the_model_that_runs(model: str, quantization: str, 
         base, f"model={model}", *([f"quantization={quantization}"] if quantization else [])
     ).plan
     found = ModelFacts(model, weight_bytes=1.0, bytes_per_token=1.0, source="config.json")
-    facts = choose_model_facts(plan, {model_key(plan): found} if read else {})
+    facts = choose_model_facts(plan, {model_files_key(plan): found} if read else {})
     assert facts is not None and own is not None
     if facts.weight_bytes is None:
         assert facts.missing and facts.bytes_per_token is None
@@ -151,7 +151,7 @@ def test_all_sizes_belong_to_the_model_that_runs(model: str, quantization: str, 
 
 def test_a_dense_model_reads_all_but_its_embedding() -> None:
     facts = model_facts_from_config(
-        "m", LLAMA_70B, 141_107_412_992, head=True, source="config.json"
+        "m", LLAMA_70B, 141_107_412_992, has_separate_head=True, source="config.json"
     )
     assert facts.bytes_per_token == pytest.approx(139.0e9, rel=0.001)
     assert (facts.kv_bytes_per_token, facts.layers, facts.quantization) == (
@@ -159,7 +159,9 @@ def test_a_dense_model_reads_all_but_its_embedding() -> None:
         80,
         "bfloat16",
     )
-    tied = model_facts_from_config("m", LLAMA_70B, 6_400_000_000, head=False, source="config.json")
+    tied = model_facts_from_config(
+        "m", LLAMA_70B, 6_400_000_000, has_separate_head=False, source="config.json"
+    )
     assert tied.bytes_per_token == 6_400_000_000
 
 
@@ -175,7 +177,7 @@ def test_a_dense_model_reads_all_but_its_embedding() -> None:
 )
 def test_unknown_sizes_have_a_reason(more: dict[str, Any], word: str) -> None:
     facts = model_facts_from_config(
-        "m", {**LLAMA_70B, **more}, 10**10, head=True, source="config.json"
+        "m", {**LLAMA_70B, **more}, 10**10, has_separate_head=True, source="config.json"
     )
     assert (
         facts.bytes_per_token is None
@@ -195,7 +197,7 @@ def test_unknown_sizes_have_a_reason(more: dict[str, Any], word: str) -> None:
 def test_the_cache_size_is_unknown_if_layers_differ(more: dict[str, Any]) -> None:
     assert (
         model_facts_from_config(
-            "m", {**LLAMA_70B, **more}, 1, head=True, source=""
+            "m", {**LLAMA_70B, **more}, 1, has_separate_head=True, source=""
         ).kv_bytes_per_token
         is None
     )
@@ -204,12 +206,17 @@ def test_the_cache_size_is_unknown_if_layers_differ(more: dict[str, Any]) -> Non
 def test_latent_attention_and_unused_windows() -> None:
     latent = {**LLAMA_70B, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "num_hidden_layers": 61}
     assert (
-        model_facts_from_config("m", latent, 1, head=True, source="").kv_bytes_per_token
+        model_facts_from_config(
+            "m", latent, 1, has_separate_head=True, source=""
+        ).kv_bytes_per_token
         == 576 * 61 * 2
     )
     unused = {**LLAMA_70B, "sliding_window": 4096, "use_sliding_window": False}
     assert (
-        model_facts_from_config("m", unused, 1, head=True, source="").kv_bytes_per_token == 327680.0
+        model_facts_from_config(
+            "m", unused, 1, has_separate_head=True, source=""
+        ).kv_bytes_per_token
+        == 327680.0
     )
 
 
@@ -230,7 +237,7 @@ json_values = st.recursive(
 )
 @example({"num_hidden_layers": 1, "layer_types": 1})
 def test_any_configuration_can_be_read(config: dict[str, Any]) -> None:
-    facts = model_facts_from_config("m", config, 1000, head=True, source="config.json")
+    facts = model_facts_from_config("m", config, 1000, has_separate_head=True, source="config.json")
     assert facts.weight_bytes == 1000 and bool(facts.bytes_per_token) != bool(facts.missing)
 
 
@@ -239,4 +246,4 @@ def test_any_configuration_can_be_read(config: dict[str, Any]) -> None:
     [("AWQ", 4 + 20 / 128), ("W4 INT4", 4 + 20 / 128), ("GPTQ INT8", None), ("AWQ int8", None)],
 )
 def test_a_quantization_of_8_bits_does_not_count_as_4(named: str, bits: float | None) -> None:
-    assert _bits_of_quantization(named) == bits
+    assert _bits_per_weight_of_quantization(named) == bits

@@ -108,7 +108,7 @@ def test_search_and_lookup_never_raise(version: tuple[str, str], text: str) -> N
     for found in engines.search_flags(catalog, text):
         assert found is catalog.flags[found.name]
     engines.look_up_flag(catalog, text)
-    engines.find_nearest_flag(catalog, text)
+    engines.most_similar_flag_name(catalog, text)
     engines.search_variables(catalog, text)
 
 

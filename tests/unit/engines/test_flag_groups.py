@@ -8,7 +8,7 @@ import pytest
 
 from workbench.engines import catalog, registry
 from workbench.engines.catalog_files import DIRECTORY
-from workbench.engines.flag_groups import group_names, rank_among_most_used
+from workbench.engines.flag_groups import flag_group_names, rank_among_most_used_flags
 from workbench.model.flags import FlagSpec
 
 CATALOGS = [
@@ -27,7 +27,7 @@ def flags(engine: str, version: str) -> list[FlagSpec]:
 @pytest.mark.parametrize(("engine", "version"), CATALOGS)
 def test_each_flag_has_a_group_and_a_sentence(engine: str, version: str) -> None:
     for flag in flags(engine, version):
-        assert flag.area in group_names(), flag.name
+        assert flag.area in flag_group_names(), flag.name
         assert flag.help.endswith(".") and 10 < len(flag.help) <= 160, (flag.name, flag.help)
 
 
@@ -51,7 +51,7 @@ def test_the_data_names_only_flags_that_exist(engine: str) -> None:
     assert set(texts) <= known
     assert set(table["most used"]) <= known
     assert {group for group, _ in table["patterns"]} | set(table["own"].values()) <= set(
-        group_names()
+        flag_group_names()
     )
 
 
@@ -86,5 +86,5 @@ def test_group_of_a_flag(engine: str, flag: str, group: str) -> None:
 
 
 def test_the_place_of_a_flag_that_few_people_set() -> None:
-    assert rank_among_most_used("vllm", "model") == 1
-    assert rank_among_most_used("vllm", "ssl-keyfile") == 0
+    assert rank_among_most_used_flags("vllm", "model") == 1
+    assert rank_among_most_used_flags("vllm", "ssl-keyfile") == 0

@@ -14,7 +14,11 @@ from hypothesis import strategies as st
 
 from workbench import engines
 from workbench.engines.gguf import TruncatedError, config_from_metadata, read_header
-from workbench.engines.kv_size import KvRule, kv_bytes_of_sequence, kv_bytes_read_per_token
+from workbench.engines.kv_size import (
+    KvStorageRule,
+    kv_bytes_of_sequence_per_gpu,
+    kv_bytes_read_per_token,
+)
 from workbench.engines.memory_estimate import MemoryFit
 from workbench.engines.model_config import parse_model_shape
 from workbench.engines.model_facts import model_facts_from_config, model_facts_from_gguf
@@ -25,7 +29,7 @@ from workbench.engines.weight_bits import (
     weight_bytes_in_memory,
     weight_bytes_read_per_token,
 )
-from workbench.engines.weight_files import Tensor, parse_tensors, sum_weights
+from workbench.engines.weight_files import Tensor, parse_tensors, sum_weights_by_part
 from workbench.model.flags import FlagSetting
 from workbench.model.gpu import GpuInfo
 from workbench.model.model_shape import KvLayers, ModelShape
@@ -162,11 +166,21 @@ def test_the_cache_is_as_large_as_vllm_logged(name: str) -> None:
 
 def test_latent_attention_is_copied_to_each_gpu_and_heads_are_not() -> None:
     latent, grouped = (KvLayers(61, 1, 576),), (KvLayers(80, 8, 256),)
-    assert kv_bytes_of_sequence(latent, 4096, tp=8) == kv_bytes_of_sequence(latent, 4096)
-    assert kv_bytes_of_sequence(grouped, 4096, tp=4) == kv_bytes_of_sequence(grouped, 4096) / 4
+    assert kv_bytes_of_sequence_per_gpu(latent, 4096, tp=8) == kv_bytes_of_sequence_per_gpu(
+        latent, 4096
+    )
+    assert (
+        kv_bytes_of_sequence_per_gpu(grouped, 4096, tp=4)
+        == kv_bytes_of_sequence_per_gpu(grouped, 4096) / 4
+    )
     # a head is not divided
-    assert kv_bytes_of_sequence(grouped, 4096, tp=16) == kv_bytes_of_sequence(grouped, 4096, tp=8)
-    assert kv_bytes_of_sequence(grouped, 4096, pp=2) == kv_bytes_of_sequence(grouped, 4096) / 2
+    assert kv_bytes_of_sequence_per_gpu(grouped, 4096, tp=16) == kv_bytes_of_sequence_per_gpu(
+        grouped, 4096, tp=8
+    )
+    assert (
+        kv_bytes_of_sequence_per_gpu(grouped, 4096, pp=2)
+        == kv_bytes_of_sequence_per_gpu(grouped, 4096) / 2
+    )
 
 
 def test_a_sequence_takes_as_much_on_eight_gpus_as_on_two_if_the_model_has_two_heads() -> None:
@@ -188,16 +202,16 @@ def test_a_sequence_takes_as_much_on_eight_gpus_as_on_two_if_the_model_has_two_h
 def test_engines_keep_windows_in_different_ways() -> None:
     kv = (KvLayers(10, 8, 128), KvLayers(50, 8, 128, window=1024))
     layer = 8 * 128 * 2
-    assert kv_bytes_of_sequence(kv, 32768) == 60 * 32768 * layer
-    assert kv_bytes_of_sequence(kv, 32768, rule=KvRule("share")) == pytest.approx(
+    assert kv_bytes_of_sequence_per_gpu(kv, 32768) == 60 * 32768 * layer
+    assert kv_bytes_of_sequence_per_gpu(kv, 32768, rule=KvStorageRule("share")) == pytest.approx(
         (10 + 0.8 * 50) * 32768 * layer
     )
     assert (
-        kv_bytes_of_sequence(kv, 32768, rule=KvRule("window", in_flight=512))
+        kv_bytes_of_sequence_per_gpu(kv, 32768, rule=KvStorageRule("window", in_flight=512))
         == (10 * 32768 + 50 * 1536) * layer
     )
     assert (
-        kv_bytes_of_sequence(kv, 32768, rule=KvRule("blocks", in_flight=1008))
+        kv_bytes_of_sequence_per_gpu(kv, 32768, rule=KvStorageRule("blocks", in_flight=1008))
         == (10 * 32768 + 50 * 2048) * layer
     )
     assert kv_bytes_read_per_token(kv, 32768) == (10 * 32768 + 50 * 1024) * layer
@@ -233,7 +247,7 @@ def test_linear_attention_has_a_state_instead_of_a_cache() -> None:
     inputs = (2 * 16 * 128 + 32 * 128) * 3 * 2
     assert linear.state_size_bytes() == 32 * 128 * 128 * 2 + inputs
     assert linear.state_size_bytes(bits=32) == 32 * 128 * 128 * 4 + inputs
-    short, long = (kv_bytes_of_sequence((full, linear), n) for n in (1, 100_001))
+    short, long = (kv_bytes_of_sequence_per_gpu((full, linear), n) for n in (1, 100_001))
     assert long - short == 12 * 2 * 512 * 2 * 100_000
 
 
@@ -402,15 +416,17 @@ def test_a_block_of_a_hybrid_model_is_as_large_as_vllm_reports_on_gpus(
     kv = parse_model_shape(model).kv
     group = min(one.count for one in kv)
     groups = sum(-(-one.count // group) for one in kv)
-    rule = KvRule("blocks", keeps_prefixes=False, state_bits=state_bits)
-    size = kv_bytes_of_sequence(kv, 1, bits=bits, rule=rule)
+    rule = KvStorageRule("blocks", keeps_prefixes=False, state_bits=state_bits)
+    size = kv_bytes_of_sequence_per_gpu(kv, 1, bits=bits, rule=rule)
     assert size == groups * group * block * token
 
 
 def test_a_sequence_of_a_hybrid_model_takes_the_blocks_that_an_h200_logged() -> None:
     """The log: 1,400,832 tokens of cache, 42.75 requests of 32,768 tokens. A request takes 42
     blocks of attention and two in each of three groups of states, so there are 2,052 blocks."""
-    size = kv_bytes_of_sequence(parse_model_shape(QWEN_27B).kv, 32_768, rule=KvRule("blocks"))
+    size = kv_bytes_of_sequence_per_gpu(
+        parse_model_shape(QWEN_27B).kv, 32_768, rule=KvStorageRule("blocks")
+    )
     assert size == (42 + 3 * 2) * 16 * 784 * 4096
 
 
@@ -436,12 +452,14 @@ def test_weights_by_name_and_packed_bits() -> None:
         Tensor("model.visual.blocks.0.weight", 100, 50),
         Tensor("model.layers.1.self_attn.q_proj.weight", 70, 35),  # a draft layer after the last
     ]
-    found = sum_weights(tensors, packed_bits=4.16, expert_share=1 / 8, layers=1)
+    found = sum_weights_by_part(tensors, packed_bits=4.16, expert_share=1 / 8, layers=1)
     assert found is not None and found.bytes == 9942
     assert found.token_bytes == 520 + 52 + 5200 / 8 + 2000
     assert (found.parts.experts, found.parts.other) == (pytest.approx(10_000), 85)
-    assert sum_weights(tensors, packed_bits=4, expert_share=None, layers=1) is None
-    facts = model_facts_from_config("m", LLAMA_8B, 9942, head=True, source="files", tensors=tensors)
+    assert sum_weights_by_part(tensors, packed_bits=4, expert_share=None, layers=1) is None
+    facts = model_facts_from_config(
+        "m", LLAMA_8B, 9942, has_separate_head=True, source="files", tensors=tensors
+    )
     assert facts.bytes_per_token == 2000 + 520 + 5200 + 52 + 70
 
 
@@ -592,7 +610,12 @@ KEYS = sorted(
 def test_a_hostile_config_gives_missing_sizes(changed: dict[str, Any], known: bool) -> None:
     document = {**(LLAMA_8B if known else {}), **changed}
     facts = model_facts_from_config(
-        "m", document, 10**10, head=True, source="", tensors=[Tensor("a", 10)] if known else ()
+        "m",
+        document,
+        10**10,
+        has_separate_head=True,
+        source="",
+        tensors=[Tensor("a", 10)] if known else (),
     )
     assert facts.weight_bytes == 1e10
     assert facts.bytes_per_token is None or facts.bytes_per_token >= 0

@@ -14,7 +14,7 @@ import yaml
 from test_recipe_properties import argv_of
 
 from workbench import engines
-from workbench.engines.cluster import spread_over_nodes
+from workbench.engines.cluster import spread_plan_over_nodes
 from workbench.model.errors import InputError
 from workbench.model.node_network import NodeAddress
 from workbench.model.plan import LaunchPlan
@@ -188,7 +188,7 @@ _OF_NODES = (
 def _words(engine: engines.Engine, flag: Any) -> list[str]:
     if flag.name in ("host", "port"):
         return []
-    return engine.flag_arguments(engine.catalog(), flag, exact=False)
+    return engine.flag_arguments(engine.catalog(), flag, is_version_known=False)
 
 
 def _words_of_chart(config: Mapping[str, Any]) -> list[str]:
@@ -230,7 +230,7 @@ def test_a_recipe_of_sparkrun_has_no_place_of_a_node(preset_id: str) -> None:
 def test_a_script_for_the_nodes_of_a_cluster_starts_ray() -> None:
     plan = engines.plan_from_preset(LIBRARY.get(WITH_RAY), {"model": "m", "head_ip": "10.0.0.1"})
     places = [NodeAddress(f"spark-0{at}", f"10.0.0.{at}", "enp1") for at in (1, 2)]
-    spread_plan = spread_over_nodes(plan, engines.get_engine("vllm"), places)
+    spread_plan = spread_plan_over_nodes(plan, engines.get_engine("vllm"), places)
     exported = _exported(spread_plan, "shell")
     assert exported is not None
     text, notes = exported
@@ -254,7 +254,10 @@ def test_a_part_of_a_launch_with_ray_names_the_other_parts(node: str) -> None:
     plan = engines.plan_from_preset(LIBRARY.get(WITH_RAY), {"model": "m", "head_ip": "10.0.0.1"})
     places = [NodeAddress(f"spark-0{at}", f"10.0.0.{at}", "enp1") for at in (1, 2)]
     exported = export_plan(
-        spread_over_nodes(plan, engines.get_engine("vllm"), places), "systemd", name="x", node=node
+        spread_plan_over_nodes(plan, engines.get_engine("vllm"), places),
+        "systemd",
+        name="x",
+        node=node,
     )
     (finding,) = [f for f in exported.findings if f.code == "recipe.one-part"]
     assert "spark-01, spark-01-ray, spark-02-ray" in finding.text

@@ -16,7 +16,7 @@ from support.fake_host import FakeHost
 from support.serving import eventually, free_port
 
 from workbench.engines import ray
-from workbench.engines.cluster import spread_over_nodes
+from workbench.engines.cluster import spread_plan_over_nodes
 from workbench.hosts.cluster import ClusterHost
 from workbench.hosts.local import LocalHost
 from workbench.model.errors import ServerError
@@ -257,7 +257,7 @@ def test_the_memory_guard_stops_the_server_and_says_why(tmp_path: Path) -> None:
 
 def _with_ray(plan: LaunchPlan, host: ClusterHost) -> LaunchPlan:
     whole = replace(plan, nodes=()).with_flag("distributed-executor-backend", "ray")
-    return spread_over_nodes(whole, VLLM, host.places)
+    return spread_plan_over_nodes(whole, VLLM, host.places)
 
 
 @pytest.mark.long

@@ -80,16 +80,14 @@ def ask(program: Path, timeout_s: float = 100.0) -> dict[str, Any]:
             LocalHost(), engines.get_engine("sglang"), await found_at(program), timeout_s
         )
 
-    return own_flags.make_catalog_entries(
-        engines.get_engine("sglang"), "0.5.99", asyncio.run(asked())
-    )
+    return own_flags.make_catalog_data(engines.get_engine("sglang"), "0.5.99", asyncio.run(asked()))
 
 
 def test_the_parser_of_the_engine_gives_names_types_defaults_choices_and_help(
     tmp_path: Path,
 ) -> None:
     data = ask(install(tmp_path))
-    catalog = catalogs.catalog_from_data("sglang", "0.5.99", data, asked="x")
+    catalog = catalogs.catalog_from_data("sglang", "0.5.99", data, printed_by="x")
     flags = catalog.flags
     assert (flags["new-thing"].kind, flags["new-thing"].default) == (FlagKind.INT, 7)
     assert flags["new-thing"].help == "A new thing."
@@ -161,7 +159,7 @@ def test_what_is_not_the_list_of_this_engine_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not the flag list of SGLang"):
         ask(install(tmp_path, "return argparse.ArgumentParser()"))
     with pytest.raises(InputError, match=r"llama\.cpp"):
-        own_flags.make_catalog_entries(
+        own_flags.make_catalog_data(
             engines.get_engine("llamacpp"), "b1", "usage: something else\n--x  y"
         )
 
@@ -262,7 +260,7 @@ def test_a_program_that_was_not_run_is_named_with_the_reason() -> None:
 
 def test_the_help_of_a_real_llama_server_gives_every_flag_of_its_catalog() -> None:
     engine = engines.get_engine("llamacpp")
-    data = own_flags.make_catalog_entries(engine, "b11434", HELP.read_text())
+    data = own_flags.make_catalog_data(engine, "b11434", HELP.read_text())
     own, shipped = (
         catalogs.catalog_from_data("llamacpp", "b11434", data).flags,
         engine.catalog("b11434").flags,
@@ -318,7 +316,7 @@ def test_any_answer_is_either_refused_or_a_catalog(answer: Any) -> None:
     if isinstance(answer, dict) and isinstance(answer.get("flags"), list):
         answer = {**answer, "flags": [*NEEDED, *answer["flags"]]}
     try:
-        data = own_flags.make_catalog_entries(engines.get_engine("sglang"), "0.5.99", answer)
+        data = own_flags.make_catalog_data(engines.get_engine("sglang"), "0.5.99", answer)
     except InputError:
         return
     catalog = catalogs.catalog_from_data("sglang", "0.5.99", json.loads(json.dumps(data)))
@@ -337,7 +335,7 @@ def test_a_default_of_thousands_of_digits_is_no_default() -> None:
         f"--model FNAME  m\n--host HOST  h\n--port N  p (default: {long})\n--share N  s "
         f"(default: -{long}.5)\n"
     )
-    flags = own_flags.make_catalog_entries(engines.get_engine("llamacpp"), "b9000", text)["flags"]
+    flags = own_flags.make_catalog_data(engines.get_engine("llamacpp"), "b9000", text)["flags"]
     assert {flag["name"]: flag.get("default") for flag in flags}["port"] is None
 
 

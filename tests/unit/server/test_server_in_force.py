@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench import engines
-from workbench.engines.reported_settings import parse_settings
+from workbench.engines.reported_settings import parse_logged_settings
 from workbench.model.plan import Command
 from workbench.server import in_force
 from workbench.server.in_force import Sources, in_force_report
@@ -42,7 +42,7 @@ PAGE = (
 def rows(
     flags: dict[str, object], env: dict[str, str] | None = None, **sources: object
 ) -> dict[str, tuple]:  # type: ignore[type-arg]
-    config = parse_settings(CONFIG.partition("config: ")[2])
+    config = parse_logged_settings(CONFIG.partition("config: ")[2])
     given = {
         "log": LOG,
         "metrics": PAGE,
@@ -150,12 +150,15 @@ def test_sglang_arguments_without_their_end() -> None:
         "server_args={'model_path': './tiny', 'tp_size': 1, 'list': ['a,b', {'c': 1}], "
         "'attention_backend': 'tor"
     )
-    assert parse_settings(text.partition("=")[2]) == {
+    assert parse_logged_settings(text.partition("=")[2]) == {
         "model-path": "./tiny",
         "tp-size": "1",
         "list": "['a,b', {'c': 1}]",
     }
-    assert parse_settings("model_path='x', dtype=None)") == {"model-path": "x", "dtype": "None"}
+    assert parse_logged_settings("model_path='x', dtype=None)") == {
+        "model-path": "x",
+        "dtype": "None",
+    }
 
 
 def test_llama_cpp_answers_for_its_slots() -> None:
@@ -196,7 +199,7 @@ def test_llama_cpp_proves_its_context_its_port_and_its_metrics(unified: str, con
 
 @given(st.text(max_size=300))
 def test_any_configuration_line_is_read(text: str) -> None:
-    assert all(isinstance(value, str) for value in parse_settings(text).values())
+    assert all(isinstance(value, str) for value in parse_logged_settings(text).values())
 
 
 _JSON = st.recursive(

@@ -50,9 +50,11 @@ def test_only_new_forms_are_searched(name: str, lines: list[str], size: int) -> 
 
 def test_a_busy_log_costs_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
     counts: list[str] = []
-    phase: Callable[[Engine, str], str | None] = Engine.start_phase_of_line
+    phase: Callable[[Engine, str], str | None] = Engine.start_phase_in_log_line
     monkeypatch.setattr(
-        Engine, "start_phase_of_line", lambda self, line: counts.append(line) or phase(self, line)
+        Engine,
+        "start_phase_in_log_line",
+        lambda self, line: counts.append(line) or phase(self, line),
     )  # type: ignore[func-returns-value]
     start = StartLines(engines.get_engine("vllm"), None)
     for second in range(10):

@@ -11,9 +11,9 @@ from workbench.bench.compare import compare
 from workbench.bench.records import BenchOutcome
 from workbench.cli import result_output
 from workbench.engines.result_limits import (
-    compare_with_stream_limit,
-    compare_with_total_limit,
     pct_of_speed_limit,
+    stream_limit_comparison_text,
+    total_limit_comparison_text,
 )
 from workbench.model.answer_probe import DEGENERATE, ECHO
 from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Conditions
@@ -300,9 +300,11 @@ def test_a_result_says_its_limit_once_and_for_which_bandwidth() -> None:
     )
     said = replace(made, summary=replace(made.summary, per_stream_tok_s=21.62))
     share = "81 % of 26.69 tok/s per stream (at the memory clock under load, 13,365 of 14,001 MHz)"
-    assert compare_with_stream_limit(said) == share
+    assert stream_limit_comparison_text(said) == share
     eight = replace(said, spec=replace(said.spec, concurrency=8))
-    assert compare_with_stream_limit(eight) == share and compare_with_total_limit(eight) is None
+    assert (
+        stream_limit_comparison_text(eight) == share and total_limit_comparison_text(eight) is None
+    )
     assert any(share in line for line in result_output.result_lines(said))
     other = replace(said, id=8)
     assert [n for n in compare(said, other).notes if share in n] == [
@@ -317,7 +319,7 @@ def test_a_result_says_its_limit_once_and_for_which_bandwidth() -> None:
     )
     assert "memory clock under load" in view.basis
     assert (
-        compare_with_stream_limit(result(1)) is None
+        stream_limit_comparison_text(result(1)) is None
         and speed_ceiling_view(result(1)) is None
         and speed_ceiling_view(eight) is None
     )
@@ -347,26 +349,26 @@ def test_several_streams_are_compared_with_the_limit_of_all_together() -> None:
     made = result(3, spec={"concurrency": 8}, ceiling_tok_s=27.96, ceiling_total_tok_s=223.7)
     said = replace(made, summary=replace(made.summary, per_stream_tok_s=20.0, output_tok_s=160.0))
     assert (
-        compare_with_total_limit(said)
+        total_limit_comparison_text(said)
         == "72 % of 223.7 tok/s for 8 streams together (memory bandwidth)"
     )
     view = speed_ceiling_view(said)
     assert view is not None and (view.tok_s, view.measured_tok_s) == (223.7, 160.0)
     assert pct_of_speed_limit(said) == pytest.approx(71.5, abs=0.1)
     above = replace(said, summary=replace(said.summary, output_tok_s=250.0))
-    assert "112 %" in (compare_with_total_limit(above) or "") and ("suspect the usage first") in (
-        compare_with_total_limit(above) or ""
-    )
+    assert "112 %" in (total_limit_comparison_text(above) or "") and (
+        "suspect the usage first"
+    ) in (total_limit_comparison_text(above) or "")
     experts = WeightParts(dense=1e9, experts=20e9, expert_share=8 / 128)
     routed = replace(
         above.conditions, model_facts=ModelFacts("org/moe", shape=ModelShape(parts=experts))
     )
-    assert compare_with_total_limit(replace(above, conditions=routed)) == (
+    assert total_limit_comparison_text(replace(above, conditions=routed)) == (
         "112 % of 223.7 tok/s for 8 streams together (memory bandwidth, expected at uniform "
         "routing): this text may use the same experts more often, and so reads less per step, or "
         "the usage counts too many tokens"
     )
     computed = replace(routed, ceiling_total_bound="compute")
     assert "more than is possible" in (
-        compare_with_total_limit(replace(above, conditions=computed)) or ""
+        total_limit_comparison_text(replace(above, conditions=computed)) or ""
     )

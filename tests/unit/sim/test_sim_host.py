@@ -149,7 +149,7 @@ def test_every_preset_starts_on_its_simulated_host(entry: ListedPreset, tmp_path
         "the ready line",
     )
     phases = [
-        phase for line in server.log.splitlines() if (phase := engine.start_phase_of_line(line))
+        phase for line in server.log.splitlines() if (phase := engine.start_phase_in_log_line(line))
     ]
     assert len(phases) >= 6
     assert ADDRESS[engine.name].search(server.log).group("url") == f"http://127.0.0.1:{server.port}"

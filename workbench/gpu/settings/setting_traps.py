@@ -23,8 +23,8 @@ NEAR_HIGHEST_CLOCK_SHARE = (
 @dataclass(frozen=True, slots=True)
 class Trap:
     """A known trap: a case in which a GPU setting does something unexpected. `text` describes it
-    for the user, and can contain {names}, which the function `fill_in_trap` replaces by values. `sources`
-    says where it is documented."""
+    for the user, and can contain {names}, which the function `fill_in_trap` replaces by values.
+    `sources` says where it is documented."""
 
     id: str
     text: str
@@ -70,7 +70,7 @@ def lock_warnings(setting: str, clocks: ClockRange, info: GpuInfo) -> str:
             found.append(fill_in_trap("memory.normal-clock", mhz=normal))
         elif normal and clocks.min_mhz == clocks.max_mhz == normal:
             found.append(fill_in_trap("memory.lock-is-where-it-runs", mhz=normal))
-        if memory_locks.does_lock_cost_throughput(info.name):
+        if memory_locks.does_memory_lock_cost_throughput(info.name):
             found.append(memory_lock_trap())
     return "; ".join(one.text for one in found)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from workbench.engines.containers import ALL, HUB_CACHE, IMAGE_HOME, PROGRAMS, Program
+from workbench.engines.containers import ALL, HUB_CACHE, IMAGE_HOME, PROGRAMS, ContainerProgram
 from workbench.model.findings import Level
 from workbench.model.open_files import open_files_option
 from workbench.recipes import yaml_text
@@ -32,9 +32,9 @@ def podman_script(launch: Launch, notes: Notes) -> str:
     return _run_script(PROGRAMS["podman"], launch, notes)
 
 
-def _run_script(program: Program, launch: Launch, notes: Notes) -> str:
+def _run_script(program: ContainerProgram, launch: Launch, notes: Notes) -> str:
     add_container_notes(launch, notes)
-    gpus, image = program.gpu_options(ALL), program.full_name(launch.image)
+    gpus, image = program.gpu_options(ALL), program.full_image_name(launch.image)
     words = [
         program.name,
         "run",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from workbench.engines import registry
-from workbench.engines.command_line import StartOfEngine
+from workbench.engines.command_line import EngineCommandLine
 from workbench.recipes.imports.containers import parse_environment
 from workbench.recipes.imports.fields import (
     add_unknown_field_notes,
@@ -49,7 +49,7 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     )
     add_unknown_field_notes(document, f"{_KNOWN} known_evidence", notes)
     named = text_field(runtime, "engine", notes)
-    engine = registry.find_engine_named_in(named)
+    engine = registry.find_engine_named_in_text(named)
     name, title = text_field(document, "id", notes), text_field(document, "title", notes)
     if engine is None:
         notes.findings.insert(0, no_server_finding(FORM_TITLE, [named]))
@@ -62,7 +62,7 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
         serving["max_model_len"] = context["target_tokens"]
     arguments = flag_arguments(engine, serving, notes, "serving: ")
     identity = first_text_field(notes, (model, "source"), (model, "id"))
-    start = StartOfEngine(engine, (), (f"--{engine.model_flags[0]}", identity, *arguments))
+    start = EngineCommandLine(engine, (), (f"--{engine.model_flags[0]}", identity, *arguments))
     env = parse_environment(document.get("env"), notes)
     command = ServerCommand(start, env, image=text_field(runtime, "image", notes) or None)
     gpu = text_field(hardware, "gpu_model", notes)

@@ -9,7 +9,7 @@ from typing import Any
 from workbench.engines import registry
 from workbench.engines.base import Engine
 from workbench.engines.catalog import look_up_flag
-from workbench.engines.command_line import StartOfEngine
+from workbench.engines.command_line import EngineCommandLine
 from workbench.recipes.imports.fields import flag_arguments
 from workbench.recipes.imports.server_command import ServerCommand, plan_of_command
 from workbench.recipes.recipe import Given, Notes, Recipe
@@ -28,7 +28,8 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     engine = _engine_of_document(document)
     words = flag_arguments(engine, document, notes, "")
     return Recipe(
-        plan_of_command(ServerCommand(StartOfEngine(engine, (), tuple(words))), notes), FORM_TITLE
+        plan_of_command(ServerCommand(EngineCommandLine(engine, (), tuple(words))), notes),
+        FORM_TITLE,
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from workbench.engines import registry
-from workbench.engines.command_line import StartOfEngine
+from workbench.engines.command_line import EngineCommandLine
 from workbench.model.findings import Level
 from workbench.model.untrusted_numbers import parse_whole_number
 from workbench.model.untrusted_text import as_list, as_table
@@ -84,7 +84,7 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     env = parse_variables(model.get("env"), notes)
     if model.get("hf_token"):
         notes.add_left_out_note("hf_token", "its value stands in the cluster, or is a secret")
-    start = StartOfEngine(registry.get_engine("vllm"), (), words)
+    start = EngineCommandLine(registry.get_engine("vllm"), (), words)
     plan = plan_of_command(ServerCommand(start, env, image=image), notes)
     return Recipe(plan, FORM_TITLE, chosen, chosen, gpus=_count_gpus(model, notes))
 

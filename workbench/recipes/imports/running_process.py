@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from workbench.engines.command_line import find_engine_starts
+from workbench.engines.command_line import find_indexed_engine_starts
 from workbench.engines.preset_trust import is_tuning_variable
 from workbench.model.counts import count_of
 from workbench.model.secrets import mask_argv
@@ -25,7 +25,7 @@ def recipe_of_process(
     """Return the recipe of a process with this command line, environment and working directory.
     `env` is None if the environment cannot be read."""
     notes = Notes()
-    found = next(find_engine_starts(argv), None)
+    found = next(find_indexed_engine_starts(argv), None)
     if found is None:
         notes.findings.append(
             no_server_finding(FORM_TITLE, [shorten_value(" ".join(mask_argv(argv)))])

@@ -10,7 +10,7 @@ from typing import Any
 from workbench.engines import registry
 from workbench.engines.base import Engine
 from workbench.engines.catalog import look_up_flag, version_key
-from workbench.engines.command_line import StartOfEngine, parse_plan, recognize_engine_start
+from workbench.engines.command_line import EngineCommandLine, parse_plan, recognize_engine_start
 from workbench.model.findings import Finding, Level
 from workbench.model.flags import FlagCatalog, FlagKind, Origin
 from workbench.model.lazy_dataclass import dataclass
@@ -27,7 +27,7 @@ class ServerCommand:
     """A command that starts a server: engine, program and arguments in `start`, the environment,
     and if the server runs in a container, the image, paths and ports of that container."""
 
-    start: StartOfEngine
+    start: EngineCommandLine
     env: dict[str, str] = field(default_factory=dict)
     workdir: str | None = None
     open_files: int | None = None
@@ -128,15 +128,15 @@ def _with_host_paths(plan: LaunchPlan, paths: Mapping[str, str], notes: Notes) -
 
 def recognize_start_in_container(
     image: str, entrypoint: Sequence[str], command: Sequence[str]
-) -> StartOfEngine | None:
+) -> EngineCommandLine | None:
     """Return the start of the engine that a container runs with this `entrypoint` and `command`. If
     they name no engine and `entrypoint` is empty, the engine is taken from the image's name. None
     if that names no engine either."""
     found = recognize_engine_start([*entrypoint, *command])
     if found is not None:
         return replace(found, executable=())
-    engine = None if entrypoint else registry.find_engine_named_in(image)
-    return None if engine is None else StartOfEngine(engine, (), tuple(command))
+    engine = None if entrypoint else registry.find_engine_named_in_text(image)
+    return None if engine is None else EngineCommandLine(engine, (), tuple(command))
 
 
 def no_server_finding(form: str, found: Sequence[str] = ()) -> Finding:

@@ -16,7 +16,11 @@ from dataclasses import field, replace
 from fnmatch import fnmatchcase
 
 from workbench.engines.base import is_python_interpreter
-from workbench.engines.command_line import StartOfEngine, find_engine_starts, recognize_engine_start
+from workbench.engines.command_line import (
+    EngineCommandLine,
+    find_indexed_engine_starts,
+    recognize_engine_start,
+)
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
 from workbench.model.lazy_dataclass import dataclass
@@ -556,7 +560,7 @@ def _interpret_program_call(
 
 
 def _server_command_in_state(
-    start: StartOfEngine, env: dict[str, str], state: _State
+    start: EngineCommandLine, env: dict[str, str], state: _State
 ) -> ServerCommand:
     """Return the server command that `start` is in this state of the script. In an activated
     virtual environment, a Python program without a path is that of the environment."""
@@ -575,7 +579,7 @@ def _commands_behind_wrapper(
 ) -> list[ServerCommand]:
     """Return the server command that a program such as `env`, `sudo` or `numactl` starts; [] if it
     starts no server."""
-    for at, start in find_engine_starts(words):
+    for at, start in find_indexed_engine_starts(words):
         before = words[:at]
         if any(word.rpartition("/")[2] in _NOT_STARTING for word in before):
             return []
@@ -602,7 +606,7 @@ def _commands_of_container(words: Sequence[str], state: _State) -> list[ServerCo
     )
 
 
-def _add_ignored_words_note(words: Sequence[str], start: StartOfEngine, state: _State) -> None:
+def _add_ignored_words_note(words: Sequence[str], start: EngineCommandLine, state: _State) -> None:
     """Note that the words in front of a server's command are left out. The program of an
     environment that they choose is not that on PATH."""
     shown = f"`{shlex.join(words)}`"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.engines import registry
-from workbench.engines.command_line import StartOfEngine
+from workbench.engines.command_line import EngineCommandLine
 from workbench.model.plan import LaunchPlan
 from workbench.recipes.imports.containers import parse_environment, use_host_paths
 from workbench.recipes.imports.fields import (
@@ -171,8 +171,8 @@ def _server_commands_of_recipe(
         )
         return find_server_commands(text, notes, env=env)
     runtime = text_field(document, "runtime", notes) or "vllm"  # as sparkrun does
-    engine = registry.find_engine_named_in(runtime)
+    engine = registry.find_engine_named_in_text(runtime)
     if engine is None:
         return []
     arguments = list(flag_arguments(engine, defaults, notes, "defaults: "))
-    return [ServerCommand(StartOfEngine(engine, (), tuple(arguments)), env)]
+    return [ServerCommand(EngineCommandLine(engine, (), tuple(arguments)), env)]

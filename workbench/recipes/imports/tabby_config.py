@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.engines import registry
-from workbench.engines.command_line import StartOfEngine
+from workbench.engines.command_line import EngineCommandLine
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
 from workbench.model.flags import Origin
@@ -103,7 +103,7 @@ def _plan_of_config(document: Mapping[str, Any], notes: Notes, source: Path | No
         if name == "lora":
             loras = section.pop("loras", None)
         words += flag_arguments(engine, section, notes, f"{name}: ")
-    start = StartOfEngine(engine, (), tuple(words))
+    start = EngineCommandLine(engine, (), tuple(words))
     workdir = str(source) if source is not None else None
     plan = plan_of_command(ServerCommand(start, workdir=workdir), notes)
     if isinstance(loras, list) and loras:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from workbench.engines import registry
-from workbench.engines.command_line import StartOfEngine
+from workbench.engines.command_line import EngineCommandLine
 from workbench.model.flags import Origin
 from workbench.model.untrusted_text import as_list, as_table
 from workbench.recipes.imports.containers import parse_environment
@@ -89,7 +89,7 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     identity = first_text_field(notes, (variant, "model_id"), (model, "model_id"))
     if identity:
         arguments.insert(0, identity)
-    start = StartOfEngine(engine, (), tuple(arguments))
+    start = EngineCommandLine(engine, (), tuple(arguments))
     image = _nvidia_image(variant, notes) or _nvidia_image(model, notes)
     plan = plan_of_command(ServerCommand(start, env, image=image), notes)
     for flag, value in placement.flags.items():

@@ -36,5 +36,5 @@ def read_file_written_by_script(text: str, notes: Notes, given: Given) -> Recipe
 
 def _may_start_server(text: str) -> bool:
     """Return whether a text may run a container or the server of an engine."""
-    names_server = re.search(registry.join_process_patterns(), text, re.IGNORECASE)
+    names_server = re.search(registry.join_engine_process_patterns(), text, re.IGNORECASE)
     return bool(names_server or _CONTAINER.search(text))

@@ -20,12 +20,12 @@ from workbench.engines.containers import (
     IMAGE_HOME,
     NONE,
     PROGRAMS,
-    Program,
+    ContainerProgram,
     choose_image,
-    command_in_image,
+    command_line_in_image,
     list_paths_to_mount,
 )
-from workbench.engines.model_facts import is_path
+from workbench.engines.model_facts import is_model_path
 from workbench.hosts.base import CommandTimeout, Completed, Host, container_program_timeout_error
 from workbench.hosts.shell_scripts import shell_argv
 from workbench.model.errors import HostError, ServerError
@@ -100,7 +100,7 @@ class Containers:
     looks_at = frozenset({"port"})  # the program is in the image
     stop_s = 90.0
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: ContainerProgram) -> None:
         self.program = program
         self.name = self.start_program_name = program.name
 
@@ -119,7 +119,7 @@ class Containers:
     async def check(self, host: Host, launch: Launch) -> Sequence[Finding]:
         image = self._image_name(launch)
         found = [*self._option_findings(launch), *self._secret_findings(launch)]
-        model = launch.plan.model if is_path(launch.plan.model) else ""
+        model = launch.plan.model if is_model_path(launch.plan.model) else ""
         cdi = is_switch_on(self._option_value(launch, "cdi"), self.program.cdi)
         gpus = "cdi" if cdi else "gpus"
         if self._option_value(launch, "gpus") == NONE or host.simulated:
@@ -127,7 +127,7 @@ class Containers:
         words = (
             self.name,
             image,
-            self.program.full_name(image),
+            self.program.full_image_name(image),
             gpus,
             "" if host.simulated else model,
         )
@@ -144,7 +144,10 @@ class Containers:
         """Pull the image of the server, unless it is on the host. Raises ServerError if it cannot be
         pulled."""
         image, pull = self._image_name(launch), self._option_value(launch, "pull")
-        source, platform = self.program.full_name(image), self._option_value(launch, "platform")
+        source, platform = (
+            self.program.full_image_name(image),
+            self._option_value(launch, "platform"),
+        )
         done = await host.run(
             shell_argv(scripts.FETCH_IMAGE_SCRIPT, self.name, image, source, pull, platform),
             timeout_s=_PULL_TIMEOUT_S,
@@ -198,7 +201,7 @@ class Containers:
         elif not problem and "missing" not in facts and "image" not in facts:
             if self._option_value(launch, "pull") == "never":
                 fix = (
-                    f"{self.name} pull {self.program.full_name(image)}, or leave out the "
+                    f"{self.name} pull {self.program.full_image_name(image)}, or leave out the "
                     "option pull"
                 )
                 yield _error_finding("image", f"the image {image} is not on this host", fix)
@@ -251,7 +254,7 @@ class Containers:
                 text,
                 fix="remove CUDA_VISIBLE_DEVICES from the plan, or use --run-option gpus=all",
             )
-        if is_path(plan.model) and not plan.model.startswith("/"):
+        if is_model_path(plan.model) and not plan.model.startswith("/"):
             fix = "give the model as an absolute path, or as a Hugging Face id"
             yield _error_finding(
                 "model",
@@ -326,7 +329,7 @@ class Containers:
         an environment variable if the engine reads one."""
         engine, plan = _engine_of_launch(launch), launch.plan
         own = plan.executable and plan.executable_from == "given"
-        argv = launch.argv if own else command_in_image(plan, engine, launch.argv)
+        argv = launch.argv if own else command_line_in_image(plan, engine, launch.argv)
         return _move_key_to_environment(engine, argv, launch.env)
 
     def _run_arguments(self, launch: Launch) -> list[str]:
@@ -371,7 +374,7 @@ class Containers:
         given = self._option_value(launch, "hub-cache")
         if given:
             return "" if given == NONE else given
-        if is_path(launch.plan.model):
+        if is_model_path(launch.plan.model):
             return ""
         return launch.env.get("HF_HOME") or f"{IMAGE_HOME}/{HUB_CACHE}"
 
@@ -384,7 +387,7 @@ class Containers:
         if cache:
             mounts.append(f"$HOME/{HUB_CACHE}:{cache}")
         words += _repeat_option("--volume", mounts)
-        words += (self.program.full_name(self._image_name(launch)), *argv[1:])
+        words += (self.program.full_image_name(self._image_name(launch)), *argv[1:])
         return Command(
             tuple(words), _variables_passed_by_name(env), host=launch.address, port=launch.port
         )
@@ -401,7 +404,7 @@ class Containers:
         pull, platform = self._option_value(launch, "pull"), self._option_value(launch, "platform")
         start = (
             image,
-            self.program.full_name(image),
+            self.program.full_image_name(image),
             pull,
             platform,
             self._hub_cache_in_container(launch),

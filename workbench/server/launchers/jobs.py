@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 from workbench.engines.command_line import recognize_engine_start
-from workbench.engines.registry import join_process_patterns
+from workbench.engines.registry import join_engine_process_patterns
 from workbench.hosts.base import Host
 from workbench.hosts.script_files import read_script
 from workbench.hosts.shell_scripts import shell_argv
@@ -279,7 +279,7 @@ class JobLauncher(ABC):
         script = job_scripts.job_commands_script(self.scheduler.functions)
         words = (
             handle,
-            join_process_patterns(),
+            join_engine_process_patterns(),
             process_command.READ_COMMAND_SCRIPT,
             job_scripts.FIND_INSIDE_JOB_SCRIPT,
         )

@@ -55,7 +55,11 @@ class EngineFlags:
             return None
         with suppress(KeyError, TypeError, ValueError, AttributeError):  # a damaged file: ask again
             return catalogs.catalog_from_data(
-                engine.name, found.version, data, engine.accepts_flag_prefixes, asked=found.path
+                engine.name,
+                found.version,
+                data,
+                engine.accepts_flag_prefixes,
+                printed_by=found.path,
             )
         return None
 
@@ -83,7 +87,7 @@ class EngineFlags:
             if known is not None:
                 return known
             try:
-                data = own_flags.make_catalog_entries(
+                data = own_flags.make_catalog_data(
                     engine,
                     found.version,
                     await engine_flags.read_flags_json_or_help(host, engine, found),
@@ -96,7 +100,7 @@ class EngineFlags:
                 f"# asked {found.path} for its flags", f"{len(data['flags'])} flags"
             )
         return catalogs.catalog_from_data(
-            engine.name, found.version, data, engine.accepts_flag_prefixes, asked=found.path
+            engine.name, found.version, data, engine.accepts_flag_prefixes, printed_by=found.path
         )
 
     def _cache_key(self, engine: Engine, found: InstalledEngine) -> tuple[str, ...]:

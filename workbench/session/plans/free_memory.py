@@ -93,4 +93,4 @@ def _needed_gib(editor: PlanEditor, gpus: Sequence[GpuInfo], total_gib: float) -
         estimate = engines.estimate_memory_or_reason(plan, gpus)
         return None if isinstance(estimate, str) else estimate.used_gib_per_gpu
     context = PlanContext(plan, editor.catalog, editor.engine, tuple(gpus))
-    return (context.flag_number(memory.share_flag) or memory.default_share) * total_gib
+    return (context.effective_flag_number(memory.share_flag) or memory.default_share) * total_gib

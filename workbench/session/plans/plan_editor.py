@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from workbench import engines
 from workbench.engines.cluster import report_cluster_problems as cluster_findings
-from workbench.engines.cluster import report_missing_memory_reserve, spread_over_nodes
+from workbench.engines.cluster import report_missing_memory_reserve, spread_plan_over_nodes
 from workbench.engines.host_entries import FILES
 from workbench.engines.model_facts import Found, choose_model_facts, must_read_model_files
 from workbench.engines.preset_trust import ForeignPart, list_untrusted_parts
@@ -121,7 +121,7 @@ class PlanEditor:
         )
         if not host_context.places:
             return plan
-        return spread_over_nodes(plan, self.engine, host_context.places)
+        return spread_plan_over_nodes(plan, self.engine, host_context.places)
 
     @property
     def allotment(self) -> Allotment:
@@ -430,7 +430,7 @@ class PlanEditor:
         if model is None:
             spec, texts = (
                 self.catalog.flags.get(name),
-                engines.most_severe_text_and_level(findings, name),
+                engines.most_severe_finding_text_and_level(findings, name),
             )
             model = FlagRow(name, self.plan.model, None, Origin.PRESET, spec, *texts)
         origin = Origin.EDITED if self.plan.model != self.base.model else Origin.PRESET
@@ -448,7 +448,7 @@ class PlanEditor:
         for change in plan_differences(self.base, self.plan):
             if change.b is not None or change.kind not in ("flag", "env"):
                 continue
-            text, level = engines.most_severe_text_and_level(findings, change.name)
+            text, level = engines.most_severe_finding_text_and_level(findings, change.name)
             row = FlagRow(
                 name=change.name,
                 value=None,
@@ -477,7 +477,12 @@ class PlanEditor:
         elif self.plan.executable != self.base.executable:
             origin = Origin.EDITED
         return FlagRow(
-            name, value, own, origin, spec, *engines.most_severe_text_and_level(findings, name)
+            name,
+            value,
+            own,
+            origin,
+            spec,
+            *engines.most_severe_finding_text_and_level(findings, name),
         )
 
     def view(self) -> PlanView:

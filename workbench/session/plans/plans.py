@@ -441,7 +441,7 @@ class Plans:
         and not known yet."""
         if not editor.needs_model_size:
             return
-        from workbench.engines.model_facts import model_key
+        from workbench.engines.model_facts import model_files_key
         from workbench.server.model_files import read_model_facts
 
         plan = editor.plan
@@ -449,7 +449,7 @@ class Plans:
             self._core.host, plan, {e.name: str(e.value) for e in plan.env}
         )
         editor.host_context = replace(
-            editor.host_context, models={**editor.host_context.models, model_key(plan): facts}
+            editor.host_context, models={**editor.host_context.models, model_files_key(plan): facts}
         )
         if editor is self.current:
             self.show_plan()

@@ -10,7 +10,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from workbench.bench.runner import BenchCancelled
-from workbench.engines.answer_settings import meaning_of_answer_flag
+from workbench.engines.answer_settings import kind_of_answer_flag
 from workbench.model.errors import BenchError, HostError, WorkbenchError
 from workbench.model.experiment import Arm
 from workbench.model.lazy_dataclass import dataclass
@@ -275,7 +275,7 @@ class FlagSweep(SweepDesign):
 
 def can_change_answers(engine: str, sets: Sequence[str]) -> bool:
     """Return whether one of the assignments can change what the model answers."""
-    return any(meaning_of_answer_flag(engine, word.partition("=")[0]) for word in sets)
+    return any(kind_of_answer_flag(engine, word.partition("=")[0]) for word in sets)
 
 
 def deciding_metric(points: Sequence[SweepPoint]) -> str:

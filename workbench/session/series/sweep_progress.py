@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.bench.compared_texts import describe_broken_text
 from workbench.bench.runner import BenchCancelled
-from workbench.engines.references import format_nearest_reference
+from workbench.engines.references import nearest_reference_text
 from workbench.engines.result_limits import pct_of_speed_limit
 from workbench.hosts.base import HostUnreachable
 from workbench.model.bench import FAILED_SHARE
@@ -175,7 +175,7 @@ class SweepProgress:
             await self.mark_point_failed(point_index, error.message)
             return ()
         self.change_point(point_index, **point_fields_from_results(found))
-        text = format_nearest_reference(found[-1])
+        text = nearest_reference_text(found[-1])
         # one is enough for a sweep
         if text and not any(" reference: " in note for note in self.sweep.notes):
             self.add_note(f"{self.sweep.points[point_index].label} reference: {text}")

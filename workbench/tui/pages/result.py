@@ -6,7 +6,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-from workbench.engines.result_limits import list_titled_speed_comparisons
+from workbench.engines.result_limits import titles_and_speed_comparisons
 from workbench.model.bench import BenchResult
 from workbench.model.conditions_table import condition_labels_and_texts
 from workbench.model.counts import count_of
@@ -29,7 +29,7 @@ def result_rows(
     around the benchmark, and `advice_rows` are rows with the most important findings of the
     advisor. `quality_results` are comparisons of answers; the page has a line about each that
     concerns the result."""
-    from workbench.engines.answer_settings import find_quality_comparisons_and_side
+    from workbench.engines.answer_settings import find_sides_in_quality_comparisons
     from workbench.report.quality_blocks import answer_blocks
     from workbench.report.result_blocks import (  # not needed by the first frame
         alert_boxes,
@@ -47,10 +47,10 @@ def result_rows(
         tags = " ".join(f"#{tag}" for tag in result.tags)
         rows += [*paragraph_rows(f"{result.note}  {tags}".strip(), width, "strong"), ()]
     rows += block_rows([key_metrics(summary)], width)
-    rows += fact_rows(list_titled_speed_comparisons(result), width)
+    rows += fact_rows(titles_and_speed_comparisons(result), width)
     if advice_rows:
         rows += [(), *advice_rows]
-    answers = find_quality_comparisons_and_side(result.conditions, quality_results)
+    answers = find_sides_in_quality_comparisons(result.conditions, quality_results)
     rows += block_rows(answer_blocks(answers, with_measures=False), width)
     rows += block_rows(latency_blocks(summary), width)
     if summary.notes or summary.command_output:

@@ -228,4 +228,4 @@ def _plan_preset_id(state: SessionState) -> str | None:
 def _short_engine_name(engine: str) -> str:
     from workbench import engines  # not for the first frame
 
-    return engines.short_name(engine)
+    return engines.short_engine_name(engine)

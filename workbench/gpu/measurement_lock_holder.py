@@ -26,7 +26,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from workbench.gpu.process_facts import start_ticks_of_process, uids_of
+from workbench.gpu.process_facts import start_ticks_of_process, uids_of_process
 from workbench.gpu.settings import register
 from workbench.model.untrusted_numbers import integer_or_none, number_for_field, parse_strict_json
 
@@ -93,7 +93,7 @@ def _print_others_until_stdin_closes(
     """Print who begins and who ends to measure on this host, until stdin is closed. `own_file` is
     the file of this process, and `reported` has those that were printed before, by user and process
     id."""
-    own_inode = _inode_of(own_file)
+    own_inode = _device_and_inode(own_file)
     while True:
         now: dict[Any, dict[str, Any]] = {}
         with contextlib.suppress(OSError):
@@ -184,11 +184,15 @@ def find_lock_holder(directory: str) -> dict[str, Any] | None:
     is not in the list either.
     """
     files, locks = list(_holder_files(directory, PREFIX)), read_flock_locks()
-    lock = _inode_of(f"{directory}/{LOCK}")
+    lock = _device_and_inode(f"{directory}/{LOCK}")
     for pid, inode in locks:
         if inode == lock:
-            own = (one.said for one in files if one.said["pid"] == pid and one.uid in uids_of(pid))
-            return next(own, None) or _process_with_lock(pid)
+            own = (
+                one.said
+                for one in files
+                if one.said["pid"] == pid and one.uid in uids_of_process(pid)
+            )
+            return next(own, None) or _describe_process_with_lock(pid)
     listed = {one.inode for one in locks}
     return next((one.said for one in files if one.inode not in listed), None)
 
@@ -214,17 +218,17 @@ def read_flock_locks() -> list[FlockLock]:
     return found
 
 
-def _inode_of(path: str) -> tuple[int, int] | None:
+def _device_and_inode(path: str) -> tuple[int, int] | None:
     with contextlib.suppress(OSError):
         found = os.lstat(path)
         return found.st_dev, found.st_ino
     return None
 
 
-def _process_with_lock(pid: int) -> dict[str, Any]:
+def _describe_process_with_lock(pid: int) -> dict[str, Any]:
     """Return who holds the lock if only the kernel tells: the process, its user, its start and its
     command."""
-    uids = uids_of(pid)
+    uids = uids_of_process(pid)
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             command = (

@@ -44,7 +44,7 @@ def start_ticks_of_process(pid: int) -> str:
     return "" if len(words) < 20 or words[0] in "ZX" else words[19]
 
 
-def uids_of(pid: int) -> set[int]:
+def uids_of_process(pid: int) -> set[int]:
     """Return the real, effective, saved and file system user id of a process; an empty set if the
     process has ended."""
     try:

@@ -26,7 +26,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
-from workbench.gpu.process_facts import uids_of
+from workbench.gpu.process_facts import uids_of_process
 from workbench.gpu.settings import claims, root_owned
 from workbench.model import core_values, setting_commands
 from workbench.model.named_tuple import NamedTuple
@@ -165,7 +165,7 @@ class Programs:
     def may_replace_guard(self, pid: int) -> bool:
         """Return whether the process `pid` may take this guard's place. It must run as this guard's
         user or as root, and must not be a set-user-id program."""
-        rights = bool({0, os.getuid()} & uids_of(pid))
+        rights = bool({0, os.getuid()} & uids_of_process(pid))
         if not self.root or not rights:
             return rights
         try:

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from workbench.gpu.telemetry.plausible_readings import impossible_reason
+from workbench.gpu.telemetry.plausible_readings import why_value_is_impossible
 
 TYPE_CHECKING = False  # typing is not imported on a host: it takes half a MiB
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class NvmlSensors:
         """Return the temperature of the GPU `uuid` in °C. Raises ImpossibleTemperatureError if the driver
         reports a temperature that no GPU can have."""
         found = self.unchecked_temperature_c(uuid)
-        if why := impossible_reason("temperature_c", found):
+        if why := why_value_is_impossible("temperature_c", found):
             raise ImpossibleTemperatureError(why)
         return found
 
@@ -197,7 +197,7 @@ class NvmlSensors:
             )
         except NvmlCallError:
             return None
-        return None if impossible_reason("sm_max_mhz", value.value) else float(value.value)
+        return None if why_value_is_impossible("sm_max_mhz", value.value) else float(value.value)
 
 
 class TemperatureReader:

@@ -224,7 +224,7 @@ def find_clock_that_ignores_lock(clock: Clock, known: Iterable[Clock]) -> Clock 
     return None
 
 
-def refutes_its_lock(clock: Clock, known: Iterable[Clock]) -> bool:
+def does_clock_refute_its_lock(clock: Clock, known: Iterable[Clock]) -> bool:
     """Return whether `clock` proves that its lock has no effect: it is above the lock's range, or
     as high as under another lock that forbids it."""
     if clock.lock is None:

@@ -26,8 +26,8 @@ from workbench.gpu.settings import claims
 from workbench.gpu.settings.claims import SettingClaim
 from workbench.gpu.settings.journal_client import JournalAnswer, request_journal_operation
 from workbench.gpu.settings.owners import (
+    has_lock_owner_ended,
     identity_of_this_process,
-    lock_is_dead,
     owner_process_state,
     owner_text,
     owner_token,
@@ -639,7 +639,7 @@ async def _acquire_lock(host: Host, path: str) -> JournalAnswer:
         held = clean_text(str(answer.get("by") or ""))
         # left by an interrupted change of this process, or by a process of this machine
         left_by_this_process = held == owner and _ours[path] == 1
-        void = left_by_this_process or lock_is_dead(held)
+        void = left_by_this_process or has_lock_owner_ended(held)
         if void and not dead:
             dead = [held.rpartition(":")[0]]
         elif time.monotonic() > until:

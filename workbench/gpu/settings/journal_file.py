@@ -25,7 +25,7 @@ import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from workbench.gpu.process_facts import boot_id, start_ticks_of_process, uids_of
+from workbench.gpu.process_facts import boot_id, start_ticks_of_process, uids_of_process
 from workbench.gpu.settings import claims, register
 from workbench.model import setting_commands
 from workbench.model.setting_commands import JOURNAL_VERSION
@@ -266,7 +266,7 @@ class JournalFile:
         ours = boot == self.boot_id and pid.isdecimal() and who.endswith("@" + self.node)
         if not ours:
             return False
-        return start_ticks_of_process(int(pid)) != start or uid not in uids_of(int(pid))
+        return start_ticks_of_process(int(pid)) != start or uid not in uids_of_process(int(pid))
 
     def lock_owner(self) -> str:
         """Return the owner of the lock; "" if the journal is not locked."""

@@ -57,7 +57,7 @@ def owner_process_state(owner: Mapping[str, Any]) -> str:
     return THIS if pid == os.getpid() else ALIVE
 
 
-def lock_is_dead(token: str) -> bool:
+def has_lock_owner_ended(token: str) -> bool:
     """Return whether the owner of a lock is a process of this machine that has ended. `token` names
     the owner (see `owner_token`)."""
     boot, pid, start, name, *_ = [*token.split(":", 3), "", "", "", ""]

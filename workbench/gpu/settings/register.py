@@ -26,7 +26,7 @@ import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from workbench.gpu.process_facts import boot_id, start_ticks_of_process, uids_of
+from workbench.gpu.process_facts import boot_id, start_ticks_of_process, uids_of_process
 from workbench.model import setting_commands
 from workbench.model.untrusted_numbers import (
     MOST_GPUS,
@@ -269,7 +269,7 @@ def _process_lives(pid: Any, start: Any, uid: int) -> bool:
         isinstance(pid, int)
         and bool(start)
         and start_ticks_of_process(pid) == start
-        and uid in uids_of(pid)
+        and uid in uids_of_process(pid)
     )
 
 
@@ -357,7 +357,7 @@ def _recent_setting_changes(
     the new `entries`."""
     nothing: dict[str, Any] = {"entries": [], "changes": []}
     last = max(published_files, key=lambda one: one["made_ns"], default=nothing)
-    was, now = _values_by_setting(last["entries"]), _values_by_setting(entries)
+    was, now = _values_by_gpu_and_setting(last["entries"]), _values_by_gpu_and_setting(entries)
     at = round(time.time(), 3)
     fresh = [
         {"gpu_index": gpu, "setting": setting, "unix_s": at}
@@ -368,7 +368,7 @@ def _recent_setting_changes(
     return [*recent, *fresh][-CHANGES_KEPT:]
 
 
-def _values_by_setting(entries: Sequence[Mapping[str, Any]]) -> dict[tuple[int, str], Any]:
+def _values_by_gpu_and_setting(entries: Sequence[Mapping[str, Any]]) -> dict[tuple[int, str], Any]:
     return {(entry["gpu_index"], entry["setting"]): entry["now"] for entry in entries}
 
 
@@ -387,10 +387,10 @@ def publish_entries_and_read_register(
             try:
                 publish_entries(directory, journal, boot_id(), new_entries)
             except OSError as error:
-                unpublished = _fault_text(error)
+                unpublished = _file_error_text(error)
         found = read_register(directory, boot_id())
     except OSError as error:
-        return {"problem": _fault_text(error)}
+        return {"problem": _file_error_text(error)}
     return {
         "directory": directory,
         "uid": os.geteuid(),
@@ -400,5 +400,5 @@ def publish_entries_and_read_register(
     }
 
 
-def _fault_text(error: OSError) -> str:
+def _file_error_text(error: OSError) -> str:
     return f"{error.filename or 'the register'}: {error.strerror}"

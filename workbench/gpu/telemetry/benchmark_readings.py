@@ -65,7 +65,7 @@ def summarize_gpu_readings(
     spreads_mhz = [pstdev(one) for one in clocks if one]
     pcie = tuple(_summarize_pcie_traffic(one) for one in by_gpu if _has_pcie_traffic_readings(one))
     if not pcie:
-        absent["pcie"] = _why_no_traffic(readings)
+        absent["pcie"] = _why_no_pcie_traffic(readings)
     return GpuDuring(
         power_w=_power_w(energy, seconds),
         energy_j=energy,
@@ -73,7 +73,7 @@ def summarize_gpu_readings(
         memory_mhz=_summarize(fmean, readings, "memory_mhz", absent),
         temperature_c=_summarize(max, readings, "temperature_c", absent),
         gpu_util_pct=_summarize(fmean, readings, "gpu_util_pct", absent),
-        event_reasons=_event_fractions(readings, absent),
+        event_reasons=_clock_event_reason_fractions(readings, absent),
         samples=len(inside),
         absent=absent,
         gpus=tuple(gpu_indices),
@@ -92,7 +92,7 @@ def _has_pcie_traffic_readings(readings: Sequence[BenchmarkReading]) -> bool:
     return bool(_known_values(readings, "pcie_rx_mb_s") or _known_values(readings, "pcie_tx_mb_s"))
 
 
-def _why_no_traffic(readings: Sequence[BenchmarkReading]) -> str:
+def _why_no_pcie_traffic(readings: Sequence[BenchmarkReading]) -> str:
     return next(filter(None, (r.pcie_absent for r in readings)), _NO_READING_REASON)
 
 
@@ -125,7 +125,7 @@ def _power_w(joules: float | None, seconds: float) -> float | None:
     return joules / seconds
 
 
-def _points_of(moments: Sequence[Moment], index: int, name: str) -> list[Point]:
+def _times_and_values_of_field(moments: Sequence[Moment], index: int, name: str) -> list[Point]:
     """Return (time, value) of a field in each reading of a GPU that has it."""
     points = []
     for moment in moments:
@@ -143,7 +143,7 @@ def _why_no_energy(gpu_indices: Sequence[int], each: Sequence[float | None]) -> 
     return "no GPU"
 
 
-def _event_fractions(
+def _clock_event_reason_fractions(
     readings: Sequence[BenchmarkReading], absent: dict[str, str]
 ) -> dict[str, float]:
     """Return {clock event reason: fraction of the readings that have it}."""
@@ -189,8 +189,8 @@ class Energy(NamedTuple):
 def _measure_energy(
     moments: Sequence[Moment], index: int, t0_s: float, t1_s: float, max_extrapolation_s: float
 ) -> Energy:
-    counter = _points_of(moments, index, "energy_j")
-    power = _points_of(moments, index, "power_w")
+    counter = _times_and_values_of_field(moments, index, "energy_j")
+    power = _times_and_values_of_field(moments, index, "power_w")
     return Energy(
         _energy_j_from_counter(counter, power, t0_s, t1_s, max_extrapolation_s),
         _energy_j_from_power(power, t0_s, t1_s, max_extrapolation_s),

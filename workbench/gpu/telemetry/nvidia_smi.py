@@ -124,7 +124,7 @@ DRIVER_STATUS_BY_EXIT_CODE = {
 }
 
 
-def absent_reason(text: str) -> str | None:
+def reason_of_empty_cell(text: str) -> str | None:
     """Return why a cell of nvidia-smi's output has no value, such as "not supported" for "[N/A]";
     None if it has a value."""
     bare = text.strip()
@@ -194,7 +194,7 @@ def parse_values_and_absent_reasons(
     for column, (name, factor) in columns.items():
         if column not in row:
             absent.setdefault(name, "not known to this nvidia-smi")
-        elif why := absent_reason(row[column]):
+        elif why := reason_of_empty_cell(row[column]):
             absent[name] = why
         elif (value := _parse_value(name, row[column], factor)) is None:
             absent[name] = f"not understood: {row[column]}"
@@ -294,7 +294,7 @@ def _parse_process(pid_text: str, mib_text: str, path: str) -> GpuProcess | None
     if pid is None or number_for_field("pid", pid) is None:
         return None
     memory = None if mib is None else integer_or_none(mib * MIB, 0, MAX_PLAUSIBLE_BYTES)
-    name = None if absent_reason(path) else path.rsplit("/", 1)[-1]
+    name = None if reason_of_empty_cell(path) else path.rsplit("/", 1)[-1]
     return GpuProcess(pid=pid, memory_bytes=memory, name=name)
 
 

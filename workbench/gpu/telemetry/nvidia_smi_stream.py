@@ -101,7 +101,7 @@ class NvidiaSmiFollower:
             samples.append(replace(sample, processes=own))
             self._uuids[index] = row["uuid"]
             version = row["driver_version"]
-            if nvidia_smi.absent_reason(version):
+            if nvidia_smi.reason_of_empty_cell(version):
                 version = None
         missing = [index for index in self._uuids if index not in rows]
         for index, message in zip(missing, lost + [lost_gpu_text()] * len(missing), strict=False):

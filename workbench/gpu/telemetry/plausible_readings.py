@@ -20,7 +20,7 @@ _IF_ZERO = ("memory_util_pct", "memory_temperature_c")
 PLACEHOLDER = "the driver's answer is a placeholder: unified memory"
 
 
-def impossible_reason(field: str, value: Any) -> str:
+def why_value_is_impossible(field: str, value: Any) -> str:
     """Return why `field` of a GPU is missing although the driver answered `value`; "" if a GPU can
     have this value. `field` is one of GpuSample or GpuInfo in model/gpu.py."""
     why = why_number_is_impossible(value, *range_of(field))
@@ -36,7 +36,7 @@ def remove_impossible_values(values: dict[str, Any], absent: dict[str, str]) -> 
         lowest, highest = range_of(field)
         if not lowest <= value <= highest:
             del values[field]
-            absent[field] = impossible_reason(field, value)
+            absent[field] = why_value_is_impossible(field, value)
 
 
 def remove_placeholder_values(values: dict[str, Any], absent: dict[str, str]) -> None:

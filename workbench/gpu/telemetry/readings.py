@@ -24,9 +24,9 @@ from workbench.gpu.telemetry.nvml_library import (
     nvml_error_text,
 )
 from workbench.gpu.telemetry.plausible_readings import (
-    impossible_reason,
     remove_impossible_values,
     remove_placeholder_values,
+    why_value_is_impossible,
 )
 from workbench.model import gpu_readings
 from workbench.model.pcie_link import link_mb_s
@@ -449,7 +449,9 @@ class GpuReader:
         ) or self.nvml.call_or_none(name, handle)
         numbers = () if found is None else (found.used, found.total)
         return (
-            None if any(impossible_reason("memory_used_bytes", one) for one in numbers) else found
+            None
+            if any(why_value_is_impossible("memory_used_bytes", one) for one in numbers)
+            else found
         )
 
     def read_instances(self) -> None:
@@ -492,7 +494,7 @@ class GpuReader:
                 break
             for row in rows or ():
                 used = row.usedGpuMemory
-                known = used is not None and not impossible_reason("memory_used_bytes", used)
+                known = used is not None and not why_value_is_impossible("memory_used_bytes", used)
                 found[row.pid] = {
                     "pid": row.pid,
                     "memory_bytes": used if known else None,
@@ -563,7 +565,9 @@ class GpuReader:
         )
         listed = {"memory_mhz": memory, "sm_mhz": sm or ()}
         return {
-            "supported_" + name: sorted({mhz for mhz in clocks if not impossible_reason(name, mhz)})
+            "supported_" + name: sorted(
+                {mhz for mhz in clocks if not why_value_is_impossible(name, mhz)}
+            )
             for name, clocks in listed.items()
         }
 
@@ -610,17 +614,19 @@ class GpuReader:
             if (
                 margin is not None
                 and now is not None
-                and not impossible_reason("temperature_c", now)
+                and not why_value_is_impossible("temperature_c", now)
             ):
                 found = float(now + margin - field_value_and_type(limit[0])[0])
-                if not impossible_reason("temperature_slowdown_c", found):
+                if not why_value_is_impossible("temperature_slowdown_c", found):
                     return found
         threshold = self.nvml.call_or_none(
             "nvmlDeviceGetTemperatureThreshold",
             self.handle,
             pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN,
         )
-        known = threshold is not None and not impossible_reason("temperature_slowdown_c", threshold)
+        known = threshold is not None and not why_value_is_impossible(
+            "temperature_slowdown_c", threshold
+        )
         return float(threshold) if known else None
 
     def read_temperature_c(self) -> int | None:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from workbench.gpu.settings.clock_contrasts import refutes_its_lock
+from workbench.gpu.settings.clock_contrasts import does_clock_refute_its_lock
 from workbench.gpu.settings.proof_files import (
     read_measured_clocks,
     store_findings,
@@ -47,7 +47,9 @@ class GpuEvidence:
         force and those that the clocks show to have no effect. Store the result on the host and
         return it."""
         shown = self._locks_with_verdict(proofs, InForce.YES)
-        against = {(c.gpu_uuid, c.setting) for c in clocks if refutes_its_lock(c, known.clocks)}
+        against = {
+            (c.gpu_uuid, c.setting) for c in clocks if does_clock_refute_its_lock(c, known.clocks)
+        }
         without_effect = self._locks_with_verdict(proofs, InForce.NO_EFFECT)
         refuted = [a for a in without_effect if (a.gpu_uuid, a.setting) in against]
         known = known.with_clocks(clocks).with_shown_effects(shown).with_refuted_effects(refuted)

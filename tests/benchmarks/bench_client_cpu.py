@@ -7,7 +7,8 @@ with the least that Python can do (clients/bare_client.py), which is called "bar
 Rows: "paced" has 64 streams of 100 tokens/s, "drain" 64 streams as fast as the server writes, "one",
 "one long" and "one longest" one-token answers, "million" the end of a run of 1M tokens. CPU time is user and
 system time of the command and of all programs that it starts. `--against` names another checkout of
-Workbench that is measured in the same turns, and `--peer` another load generator (peers.py).
+Workbench that is measured in the same turns, and `--peer` another load generator (peers.py). The
+order is reversed in every other round: what ran just before changes the speed of what runs next.
 
 The server has core 1 and the clients core 0, before other programs where that is allowed, so other
 load of the machine disturbs less. It still fills the caches: read the ratios, and the load.
@@ -127,7 +128,7 @@ def main() -> None:
         measured(name, "one")  # compiles the modules
     for number in range(asked.rounds):
         for row in asked.rows.split(","):
-            for name in names:
+            for name in names if number % 2 == 0 else reversed(names):
                 found[row, name].append(measured(name, row))
         print(f"round {number + 1}, load {os.getloadavg()[0]:.1f}", flush=True)
     for (row, name), rounds in found.items():

@@ -54,13 +54,13 @@ def main() -> int:
 
     install_termination_signal_handlers()
     try:
-        return _run()
+        return _configure_and_run_cli()
     except KeyboardInterrupt:  # while modules load; cli/run.py takes a later one
         os.write(2, b"workbench: interrupted\n")
         return 130
 
 
-def _run() -> int:
+def _configure_and_run_cli() -> int:
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
     # httpx would import its own command line, which Workbench never uses, and that takes 0.1 s.

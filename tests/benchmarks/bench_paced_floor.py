@@ -42,7 +42,7 @@ PARTS = {
     "_poll_events_begin_and_end_ns": "rests and epoll",
     "_process_received_data": "first and last reads of an answer, which are parsed",
     "_finish_or_prepare_one_request": "records and bodies of requests",
-    "_start_due_requests": "requests sent",
+    "_start_due_and_next_due_ns": "requests sent",
     "_run_periodic_checks": "limits, rests and progress, ten times a second",
 }
 

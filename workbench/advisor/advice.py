@@ -34,10 +34,10 @@ class Gain:
     @property
     def expected_gain_text(self) -> str:
         source = f" (transferred from {self.measured_on})" if self.measured_on else ""
-        return f"{self._expected_size_text}{source}"
+        return f"{self._expected_range_text}{source}"
 
     @property
-    def _expected_size_text(self) -> str:
+    def _expected_range_text(self) -> str:
         if self.low_pct <= 0:
             return f"up to +{self.high_pct:.0f} % {self.of}"
         if round(self.low_pct) == round(self.high_pct):

@@ -31,16 +31,16 @@ class LiveFacts:
 
 
 def measure_heat_slowdown(info: GpuInfo, sample: GpuSample, facts: LiveFacts) -> ZeroOrOne | None:
-    return _measure_clock_event_reason(sample, THERMAL_REASONS)
+    return _is_any_clock_reason_active(sample, THERMAL_REASONS)
 
 
 def measure_hardware_slowdown(
     info: GpuInfo, sample: GpuSample, facts: LiveFacts
 ) -> ZeroOrOne | None:
-    return _measure_clock_event_reason(sample, _HARDWARE)
+    return _is_any_clock_reason_active(sample, _HARDWARE)
 
 
-def _measure_clock_event_reason(sample: GpuSample, reasons: tuple[str, ...]) -> ZeroOrOne | None:
+def _is_any_clock_reason_active(sample: GpuSample, reasons: tuple[str, ...]) -> ZeroOrOne | None:
     """Return 1.0 if the driver names one of the reasons for lower clocks, else 0.0. None if it
     names no reasons at all."""
     if "event_reasons" in sample.absent:
@@ -81,14 +81,14 @@ def measure_free_gpu_memory_pct(info: GpuInfo, sample: GpuSample, facts: LiveFac
         return None
     if info.mig:
         free = [
-            _free_pct(sample.instance_used_bytes.get(one.uuid), one.memory_total_bytes)
+            _free_memory_pct(sample.instance_used_bytes.get(one.uuid), one.memory_total_bytes)
             for one in info.instances
         ]
         return min((share for share in free if share is not None), default=None)
-    return _free_pct(sample.memory_used_bytes, sample.memory_total_bytes)
+    return _free_memory_pct(sample.memory_used_bytes, sample.memory_total_bytes)
 
 
-def _free_pct(used: int | None, total: int | None) -> float | None:
+def _free_memory_pct(used: int | None, total: int | None) -> float | None:
     if used is None or not total:
         return None
     return 100.0 * (total - used) / total

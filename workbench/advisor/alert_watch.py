@@ -44,7 +44,7 @@ class RuleState(NamedTuple):
 _NO_GPU = GpuInfo(HOST, "", "")
 
 
-def is_gap_between_readings(seconds: float, interval_s: float) -> bool:
+def is_reading_overdue(seconds: float, interval_s: float) -> bool:
     """Return whether the time between two readings is so long that the second one is called
     stale on the screen, too."""
     return seconds > 3 * interval_s + 2
@@ -78,7 +78,7 @@ class _Target:
         self.share = 0.0  # of the time, in percent
         self.seen_s: float | None = None
 
-    def update_pct_of_time_held(
+    def update_pct_of_time_true(
         self, now_s: float, holds_now: ZeroOrOne, time_constant_s: float
     ) -> float:
         """Add a reading, and return the percentage of time in which its condition held: a mean that
@@ -138,12 +138,10 @@ class RuleWatch:
             if value is None:
                 target.discard_pending_alert()
                 continue
-            touched = self._update_may_change_alert(target, now_s, value) or touched
+            touched = self._set_value_and_may_change(target, now_s, value) or touched
         if not touched:
             return []
-        changes = [
-            self._alert_change_of_group(group, now_s) for group in self._groups_in_gpu_order()
-        ]
+        changes = [self._update_group_alert(group, now_s) for group in self._groups_in_gpu_order()]
         return list(filter(None, changes))
 
     def discard_pending_alerts(self) -> None:
@@ -176,10 +174,10 @@ class RuleWatch:
         self._groups.setdefault(group, _Group()).targets.append(target)
         return target
 
-    def _update_may_change_alert(self, target: _Target, now_s: float, value: float) -> bool:
+    def _set_value_and_may_change(self, target: _Target, now_s: float, value: float) -> bool:
         """Set the new value of a target. Return whether its alert may begin or end now."""
         if self.rule.average_s:
-            value = target.update_pct_of_time_held(now_s, value, self.rule.average_s)
+            value = target.update_pct_of_time_true(now_s, value, self.rule.average_s)
         target.value = value
         if target.active:
             if self._sign * value <= self._sign * self.limits.end:
@@ -196,16 +194,16 @@ class RuleWatch:
         filled = [group for group in self._groups.values() if group.targets]
         return sorted(filled, key=lambda group: min(target.index for target in group.targets))
 
-    def _alert_change_of_group(self, group: _Group, now_s: float) -> AlertChange | None:
+    def _update_group_alert(self, group: _Group, now_s: float) -> AlertChange | None:
         joined = self._activate_targets_beyond_threshold(group, now_s)
         active = [target for target in group.targets if target.active]
         if active and not group.active:
             group.active, group.told = True, now_s - group.rung_s >= RING_S
-            return self._make_begin_change(group, active, now_s, group.told)
+            return self._create_alert_start(group, active, now_s, group.told)
         untold = joined or not group.told
         if active and untold and now_s - group.rung_s >= RING_S:
             group.told = True
-            return self._make_begin_change(group, active, now_s, True)
+            return self._create_alert_start(group, active, now_s, True)
         if group.active and not active:
             group.end_alert(now_s)
             indexes, worst = (
@@ -226,7 +224,7 @@ class RuleWatch:
             target.active, target.since_s = True, now_s
         return True
 
-    def _make_begin_change(
+    def _create_alert_start(
         self, group: _Group, active: Sequence[_Target], now_s: float, notifies_user: bool
     ) -> AlertChange:
         if notifies_user:
@@ -273,7 +271,7 @@ class AlertWatch:
         """Update the alerts with a reading that arrived at the monotonic time `now_s` of this machine.
         Return what changed. Readings are expected each `interval_s` seconds."""
         before_s, self._before_s = self._before_s, now_s
-        if before_s is not None and is_gap_between_readings(now_s - before_s, interval_s):
+        if before_s is not None and is_reading_overdue(now_s - before_s, interval_s):
             self._counts_s = now_s + SETTLE_S
             for watch in self.rules.values():
                 watch.discard_pending_alerts()

@@ -20,7 +20,7 @@ from workbench.model.plan import PARALLEL_SIZES
 from workbench.model.tune import OF_GPUS, LeftOut, TuneCandidate, TuneLimits
 from workbench.model.untrusted_text import as_table
 
-Choice = TuneCandidate | LeftOut
+CandidateOrLeftOut = TuneCandidate | LeftOut
 _FEW_STREAMS = 8  # above, the batch fills the compute that guessed tokens would need
 _GRAPHS = "CUDA graphs launch the kernels of a step at once (26 to 59 tok/s on one GB10)"
 _COMPILED = "torch.compile joins the operations of a step"
@@ -52,9 +52,9 @@ _REPLICAS, _TENSOR = "data-parallel-size", "tensor-parallel-size"
 _NO_REPLICA = "the load has 1 request at a time, and a second replica would have none"
 
 
-def list_candidates(
+def list_candidates_and_left_out(
     context: PlanContext, findings: Sequence[Finding], load: TuneLoad
-) -> Iterator[Choice]:
+) -> Iterator[CandidateOrLeftOut]:
     """Yield the candidates and what is left out, the largest possible gains first. `findings` are
     those about the plan."""
     yield from _cuda_graph_choices(context)
@@ -68,7 +68,7 @@ def list_candidates(
     yield from _untried_flag_choices(context)
 
 
-def _cuda_graph_choices(context: PlanContext) -> Iterator[Choice]:
+def _cuda_graph_choices(context: PlanContext) -> Iterator[CandidateOrLeftOut]:
     if flag := context.enabled_eager_flag:
         reason = _COMPILED if context.computes_on_cpu else _GRAPHS
         yield TuneCandidate((f"{flag}=false",), reason)
@@ -76,7 +76,7 @@ def _cuda_graph_choices(context: PlanContext) -> Iterator[Choice]:
 
 def _make_choices_from_findings(
     context: PlanContext, findings: Sequence[Finding], streams: int | None
-) -> Iterator[Choice]:
+) -> Iterator[CandidateOrLeftOut]:
     """Yield what findings about the plan propose for its speed."""
     for finding in findings:
         if not finding.changes or finding.expected_gain is None:
@@ -106,7 +106,7 @@ def _format_assignment(change: PlanChange) -> str | None:
     return None
 
 
-def _parallelism_choices(context: PlanContext, load: TuneLoad) -> Iterator[Choice]:
+def _parallelism_choices(context: PlanContext, load: TuneLoad) -> Iterator[CandidateOrLeftOut]:
     """Yield replicas and a model that is split over two GPUs, if there are several GPUs and the plan
     uses one. A request at a time has no use for a replica, and several have none for a split over a
     slow link."""
@@ -136,7 +136,7 @@ def _may_gpus_have_nvlink(context: PlanContext) -> bool:
     return all(one.nvlink for one in known)
 
 
-def _weight_precision_choices(context: PlanContext) -> Iterator[Choice]:
+def _weight_precision_choices(context: PlanContext) -> Iterator[CandidateOrLeftOut]:
     bits = normalize_quantization(context.model_facts.quantization)
     change = context.engine.eight_bit_weights
     if not change or context.plan.flag(change.partition("=")[0]) is not None:
@@ -149,13 +149,13 @@ def _weight_precision_choices(context: PlanContext) -> Iterator[Choice]:
         yield LeftOut(change, f"the checkpoint's weights are {bits} already")
 
 
-def _speculation_choices(context: PlanContext, streams: int | None) -> Iterator[Choice]:
+def _speculation_choices(context: PlanContext, streams: int | None) -> Iterator[CandidateOrLeftOut]:
     flag = context.engine.speculation_flag
     if flag is None or flag not in context.catalog.flags:
         return
     config = context.plan.flag(flag)
     if streams is not None and streams > _FEW_STREAMS:
-        yield LeftOut(f"other speculation ({flag})", _explain_no_compute_for_speculation(streams))
+        yield LeftOut(f"other speculation ({flag})", _no_spare_compute_text(streams))
         return
     depth = as_table(config).get("num_speculative_tokens")
     if isinstance(depth, int):
@@ -175,33 +175,33 @@ def _speculation_choices(context: PlanContext, streams: int | None) -> Iterator[
         text = format_value(
             {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}
         )
-        yield TuneCandidate(
-            (f"{flag}={text}",), f"{GUESSES}: {_explain_compute_for_speculation(streams)}"
-        )
+        yield TuneCandidate((f"{flag}={text}",), f"{GUESSES}: {_spare_compute_text(streams)}")
 
 
-def _explain_no_compute_for_speculation(streams: int) -> str:
-    return f"{_format_requests(streams)} at a time leave no compute for guessed tokens"
+def _no_spare_compute_text(streams: int) -> str:
+    return f"{_request_count_text(streams)} at a time leave no compute for guessed tokens"
 
 
-def _explain_compute_for_speculation(streams: int | None) -> str:
+def _spare_compute_text(streams: int | None) -> str:
     if streams is None:
         return "few users leave room"
     verb = "leaves" if streams == 1 else "leave"
-    return f"{_format_requests(streams)} at a time {verb} room"
+    return f"{_request_count_text(streams)} at a time {verb} room"
 
 
-def _concurrent_sequence_choices(context: PlanContext, streams: int | None) -> Iterator[Choice]:
+def _concurrent_sequence_choices(
+    context: PlanContext, streams: int | None
+) -> Iterator[CandidateOrLeftOut]:
     """Yield other limits on the requests at a time. A limit above the load's changes nothing."""
     flag = context.engine.concurrency_flag
     if flag is None or flag not in context.catalog.flags:
         return
-    now = _read_concurrency_limit(context, flag)
+    now = _find_concurrent_request_limit(context, flag)
     if streams is None:
         yield from _higher_concurrency_choices(context, flag, now)
         return
     if now is not None and 0 < now < streams:
-        reason = f"the load has {_format_requests(streams)} at a time, and {streams - now:g} of them wait"
+        reason = f"the load has {_request_count_text(streams)} at a time, and {streams - now:g} of them wait"
         yield TuneCandidate(
             context.engine.flag_assignments_for_concurrency(context, streams), reason
         )
@@ -212,11 +212,13 @@ def _concurrent_sequence_choices(context: PlanContext, streams: int | None) -> I
             )
         return
     at_most = "the default" if now is None else f"{now:g}"
-    reason = f"the load has {_format_requests(streams)} at a time, which {at_most} allows already"
+    reason = (
+        f"the load has {_request_count_text(streams)} at a time, which {at_most} allows already"
+    )
     yield LeftOut(f"a higher {flag}", reason)
 
 
-def _read_concurrency_limit(context: PlanContext, flag: str) -> float | None:
+def _find_concurrent_request_limit(context: PlanContext, flag: str) -> float | None:
     """Return how many requests the server processes at a time. None if that is not known."""
     given = context.flag_number_in_plan(flag)
     if given is None or given < 0:
@@ -226,7 +228,7 @@ def _read_concurrency_limit(context: PlanContext, flag: str) -> float | None:
 
 def _higher_concurrency_choices(
     context: PlanContext, flag: str, current_limit: float | None
-) -> Iterator[Choice]:
+) -> Iterator[CandidateOrLeftOut]:
     """Yield higher limits for a search for users, which can go above any limit."""
     if current_limit is None or current_limit <= 0:
         yield LeftOut(
@@ -241,7 +243,7 @@ def _higher_concurrency_choices(
         )
 
 
-def _thread_choices(context: PlanContext) -> Iterator[Choice]:
+def _thread_choices(context: PlanContext) -> Iterator[CandidateOrLeftOut]:
     """Yield other numbers of threads, if the CPU computes layers: one for each core, and half of
     that, because decode waits for the memory."""
     flag = context.engine.threads_flag
@@ -276,11 +278,11 @@ def _count_started_threads(host_cores: HostCores, thread_flag_value: float | Non
     return int(thread_flag_value) if thread_flag_value > 0 else host_cores.cpus
 
 
-def _format_requests(streams: int) -> str:
+def _request_count_text(streams: int) -> str:
     return count_of(streams, "request")
 
 
-def _tunable_flag_choices(context: PlanContext, load: TuneLoad) -> Iterator[Choice]:
+def _tunable_flag_choices(context: PlanContext, load: TuneLoad) -> Iterator[CandidateOrLeftOut]:
     for flag in context.engine.tunable_flags:
         spec = context.catalog.flags.get(flag.name)
         if spec is None:
@@ -314,11 +316,11 @@ def _make_assignments(flag: TunableFlag, text: str, context: PlanContext) -> tup
     assignments = [f"{flag.name}={text}"]
     if cap is not None and float(text) > cap:
         assignments.insert(0, f"{flag.within}={text}")
-    missing = [one for one in flag.together if not _is_in_effect(one, context)]
+    missing = [one for one in flag.together if not _is_assignment_in_effect(one, context)]
     return (*assignments, *missing)
 
 
-def _is_in_effect(assignment: str, context: PlanContext) -> bool:
+def _is_assignment_in_effect(assignment: str, context: PlanContext) -> bool:
     name, _, text = assignment.partition("=")
     return format_value(context.effective_flag_value(name)) == text
 
@@ -332,7 +334,7 @@ def _reason_not_tried(context: PlanContext, flag: TunableFlag, load: TuneLoad) -
         return _OF_PREFIXES
     if flag.guesses:
         if load.streams is not None and load.streams > _FEW_STREAMS:
-            return _explain_no_compute_for_speculation(load.streams)
+            return _no_spare_compute_text(load.streams)
         given = context.plan.flag(flag.name)
         if given not in (None, "none"):
             return f"the plan has {flag.name} {given}"
@@ -341,7 +343,7 @@ def _reason_not_tried(context: PlanContext, flag: TunableFlag, load: TuneLoad) -
     ):
         return "it acts where the CPUs of several NUMA nodes compute layers"
     limit = context.engine.concurrency_flag
-    if flag.of_batches and limit and _read_concurrency_limit(context, limit) == 1:
+    if flag.of_batches and limit and _find_concurrent_request_limit(context, limit) == 1:
         return f"with {limit} 1 there is no batch"
     return _reason_by_capability(context, flag)
 
@@ -370,7 +372,7 @@ def _explain_missing_gpu(context: PlanContext) -> str:
 
 def _reason_to_try(flag: TunableFlag, text: str, context: PlanContext, load: TuneLoad) -> str:
     if flag.guesses:
-        return f"{GUESSES}: {_explain_compute_for_speculation(load.streams)}"
+        return f"{GUESSES}: {_spare_compute_text(load.streams)}"
     if flag.reason != PREFILL:
         return flag.reason
     now = context.effective_flag_number(flag.name)
@@ -392,7 +394,7 @@ def _can_step_process_all_prompts(
     return min(now, float(flag_value)) >= load.prompt_tokens
 
 
-def _untried_flag_choices(context: PlanContext) -> Iterator[Choice]:
+def _untried_flag_choices(context: PlanContext) -> Iterator[CandidateOrLeftOut]:
     for name in _PREFIX_FLAGS:
         if name in context.catalog.flags:
             yield LeftOut(name, _OF_PREFIXES)
@@ -406,7 +408,7 @@ def _untried_flag_choices(context: PlanContext) -> Iterator[Choice]:
 
 def gpu_setting_choices(
     infos: Sequence[GpuInfo], goal: str, limits: TuneLimits
-) -> Iterator[Choice]:
+) -> Iterator[CandidateOrLeftOut]:
     """Yield power limits and a lower SM clock for the GPUs of a plan, if they can serve the goal or
     keep a limit. Memory clocks are never locked."""
     keeps_limit = limits.power_w is not None or limits.temperature_c is not None

@@ -102,12 +102,12 @@ class Facts:
     # ---- derived
 
     @property
-    def gpu_during(self) -> GpuDuring | None:
+    def gpu_during_benchmark(self) -> GpuDuring | None:
         """The readings of the GPUs during the benchmark."""
         return self.summary.gpu if self.summary else None
 
     @property
-    def engine_during(self) -> EngineDuring | None:
+    def engine_during_benchmark(self) -> EngineDuring | None:
         """The engine's counters during the benchmark."""
         return self.summary.engine if self.summary else None
 
@@ -125,22 +125,22 @@ class Facts:
         """The flag that turns CUDA graphs off, if the server was started with it."""
         return self.plan_context.enabled_eager_flag if self.plan_context else None
 
-    def parallel_size_of(self, name: str) -> int:
+    def parallel_size_of_flag(self, name: str) -> int:
         """Return the parallel size that the flag `name` sets, such as the number of GPUs of tensor
         parallelism. 1 if the flag is not set or the command line is unknown."""
         return self.plan_context.flag_count_or_one(name) if self.plan_context else 1
 
     @property
     def tp(self) -> int:
-        return self.parallel_size_of("tensor-parallel-size")
+        return self.parallel_size_of_flag("tensor-parallel-size")
 
     @property
     def pp(self) -> int:
-        return self.parallel_size_of("pipeline-parallel-size")
+        return self.parallel_size_of_flag("pipeline-parallel-size")
 
     @property
     def dp(self) -> int:
-        return self.parallel_size_of("data-parallel-size")
+        return self.parallel_size_of_flag("data-parallel-size")
 
     @property
     def nodes(self) -> int:
@@ -191,7 +191,7 @@ class Facts:
         return (self.streams or math.inf) <= _FEW_STREAMS
 
     @property
-    def possible_speed_gain_pct(self) -> float:
+    def gain_to_bandwidth_limit_pct(self) -> float:
         """The largest possible gain in percent before decoding reaches the speed that the memory
         bandwidth allows, if each token still needs the same bytes. Infinite if that speed is
         unknown."""
@@ -211,7 +211,7 @@ class Facts:
     def uses_speculative_decoding(self) -> bool:
         """Whether the server used speculative decoding, according to the engine's counters or the
         flags."""
-        engine = self.engine_during
+        engine = self.engine_during_benchmark
         if engine is not None and engine.spec_accepted_pct is not None:
             return True
         if self.plan_context is None:
@@ -224,7 +224,7 @@ class Facts:
     def fraction_of_run_limited_by(self, reason: str) -> float:
         """Return the share of the run (0..1) in which the driver reported the clock event reason
         `reason`, such as "SW power cap"."""
-        gpu = self.gpu_during
+        gpu = self.gpu_during_benchmark
         if gpu is None:
             return 0.0
         return gpu.event_reasons.get(reason, 0.0)

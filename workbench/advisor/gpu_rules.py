@@ -84,7 +84,7 @@ class _Power(NamedTuple):
         return self.watts / self.limit_w
 
 
-def _list_known_powers(facts: Facts) -> list[_Power]:
+def _list_gpus_with_known_power(facts: Facts) -> list[_Power]:
     """Return the power of each GPU whose power and limit are known."""
     found = []
     for gpu in facts.gpus:
@@ -101,16 +101,16 @@ def _is_power_capped(facts: Facts) -> bool:
 def report_power_cap(facts: Facts) -> Iterator[Advice]:
     """Report whether the GPUs run at their power limits, and whether the GPUs of one server have
     different power limits."""
-    known = _list_known_powers(facts)
+    known = _list_gpus_with_known_power(facts)
     if not known or facts.summary is None:
         return
     binding = [power for power in known if power.fraction_of_limit >= _AT_LIMIT]
     if len({power.limit_w for power in known}) > 1:
-        yield _make_unequal_power_advice(known, binding)
+        yield _make_unequal_power_limit_advice(known, binding)
     if binding or _is_power_capped(facts):
-        yield _make_binding_power_advice(facts, binding or known)
+        yield _make_power_limited_advice(facts, binding or known)
         return
-    evidence = _format_powers(known)
+    evidence = _format_gpu_powers(known)
     if max(power.fraction_of_limit for power in known) > _BELOW_LIMIT:
         share = format_percent(facts.fraction_of_run_limited_by(_POWER_CAP))
         text = f"the power limit hardly binds: {evidence}, and the driver names it in {share} of the run"
@@ -118,18 +118,20 @@ def report_power_cap(facts: Facts) -> Iterator[Advice]:
         yield make_advice(Level.INFO, "power.near", text, fix=fix, evidence=evidence)
     else:
         text = f"the power limit does not bind: {evidence}. Raising it changes nothing"
-        source = _format_mmbt_source(facts, " (single-stream decoding draws 483 to 522 W of 600 W)")
+        source = _format_rtx_pro_6000_source(
+            facts, " (single-stream decoding draws 483 to 522 W of 600 W)"
+        )
         yield make_advice(Level.INFO, "power.not-binding", text, evidence=evidence, source=source)
 
 
-def _format_mmbt_source(facts: Facts, about: str = "") -> str:
+def _format_rtx_pro_6000_source(facts: Facts, about: str = "") -> str:
     """Return the source of the measurements of an RTX PRO 6000; "" without such a GPU."""
     if "rtx-pro-6000-ws" in {known.id for known in facts.gpu_types}:
         return f"{_MMBT}{about}"
     return ""
 
 
-def _format_powers(powers: list[_Power]) -> str:
+def _format_gpu_powers(powers: list[_Power]) -> str:
     groups: defaultdict[tuple[float, float], list[int]] = defaultdict(list)
     for power in powers:
         groups[round(power.watts), round(power.limit_w)].append(power.gpu)
@@ -139,7 +141,7 @@ def _format_powers(powers: list[_Power]) -> str:
     return ", ".join(texts)
 
 
-def _make_unequal_power_advice(powers: list[_Power], binding: list[_Power]) -> Advice:
+def _make_unequal_power_limit_advice(powers: list[_Power], binding: list[_Power]) -> Advice:
     limits: defaultdict[float, list[int]] = defaultdict(list)
     for power in powers:
         limits[power.limit_w].append(power.gpu)
@@ -151,14 +153,14 @@ def _make_unequal_power_advice(powers: list[_Power], binding: list[_Power]) -> A
         level = Level.WARN
         text += ": ranks that wait for each other are as fast as the slowest"
     fix = "set the same power limit on all of them, unless that is on purpose"
-    evidence = _format_powers(powers)
+    evidence = _format_gpu_powers(powers)
     return make_advice(level, "power.unequal-caps", text, fix=fix, evidence=evidence)
 
 
-def _make_binding_power_advice(facts: Facts, powers: list[_Power]) -> Advice:
-    most = _value_in_common({power.highest_limit_w for power in powers})
+def _make_power_limited_advice(facts: Facts, powers: list[_Power]) -> Advice:
+    most = _common_value_or_none({power.highest_limit_w for power in powers})
     share = format_percent(facts.fraction_of_run_limited_by(_POWER_CAP))
-    evidence = _format_powers(powers)
+    evidence = _format_gpu_powers(powers)
     text = f"the power limit binds: {evidence}, and the driver names it in {share} of the run"
     if facts.is_memory_bound:
         text += ". Decoding is memory-bound, so a higher SM clock gains little"
@@ -207,7 +209,7 @@ def report_useful_lower_cap(facts: Facts) -> Iterator[Advice]:
 def report_heat(facts: Facts) -> Iterator[Advice]:
     """Report that heat lowered the clocks, or that a GPU came close to the temperature at which it
     slows down."""
-    gpu = facts.gpu_during
+    gpu = facts.gpu_during_benchmark
     if gpu is None:
         return
     slowed = []
@@ -233,15 +235,15 @@ def report_heat(facts: Facts) -> Iterator[Advice]:
         yield make_advice(Level.HINT, "thermal.remedy", text, fix=fix, evidence=f"{hottest:.0f} °C")
 
 
-def report_clocks_below_table(facts: Facts) -> Iterator[Advice]:
+def report_clocks_below_highest(facts: Facts) -> Iterator[Advice]:
     """Report that the SM or memory clock under load was below the highest clock that the driver
     lists, which is normal. For the memory clock, also report how much a lock at the highest clock
     could gain at most."""
-    gpu = facts.gpu_during
+    gpu = facts.gpu_during_benchmark
     if gpu is None or not facts.gpus:
         return
-    highest_sm = _value_in_common({g.sm_max_mhz for g in facts.gpus})
-    highest = _value_in_common({g.memory_max_mhz for g in facts.gpus})
+    highest_sm = _common_value_or_none({g.sm_max_mhz for g in facts.gpus})
+    highest = _common_value_or_none({g.memory_max_mhz for g in facts.gpus})
     capped = _is_power_capped(facts)
     if gpu.sm_mhz and highest_sm and gpu.sm_mhz < 0.97 * highest_sm and not capped:
         yield _sm_clock_advice(facts, gpu.sm_mhz, highest_sm)
@@ -249,7 +251,7 @@ def report_clocks_below_table(facts: Facts) -> Iterator[Advice]:
         yield _memory_clock_advice(facts, gpu.memory_mhz, highest)
 
 
-def _value_in_common(found: set[float | None]) -> float | None:
+def _common_value_or_none(found: set[float | None]) -> float | None:
     """Return the value that all GPUs have in common; None if they differ."""
     if len(found) > 1:
         return None
@@ -259,7 +261,7 @@ def _value_in_common(found: set[float | None]) -> float | None:
 def _sm_clock_advice(facts: Facts, mhz: float, highest_mhz: float) -> Advice:
     text = f"{highest_mhz:.0f} MHz is the highest SM clock of the table, not one that the card sustains"
     evidence = f"SM {mhz:.0f} of {highest_mhz:.0f} MHz under load, no limit named by the driver"
-    source = _format_mmbt_source(facts)
+    source = _format_rtx_pro_6000_source(facts)
     return make_advice(
         Level.INFO, "clock.max-is-not-sustained", text, evidence=evidence, source=source
     )
@@ -276,7 +278,7 @@ def _memory_clock_advice(facts: Facts, mhz: float, highest_mhz: float) -> Advice
         "shows this card at its highest memory clock"
     )
     evidence = f"memory {mhz:.0f} of {highest_mhz:.0f} MHz under load"
-    source = _format_mmbt_source(facts)
+    source = _format_rtx_pro_6000_source(facts)
     return make_advice(Level.INFO, "promise.bound-by-clock", text, evidence=evidence, source=source)
 
 
@@ -297,7 +299,7 @@ def report_virtual_machine(facts: Facts) -> Iterator[Advice]:
     )
 
 
-def report_locks_without_effect(facts: Facts) -> Iterator[Advice]:
+def report_settings_without_effect(facts: Facts) -> Iterator[Advice]:
     """Report GPU settings that had no effect under load."""
     idle = [place for place, seen in facts.in_force.items() if seen == InForce.NO_EFFECT]
     if idle:
@@ -314,7 +316,7 @@ def report_locks_without_effect(facts: Facts) -> Iterator[Advice]:
 
 def report_busy_at_low_power(facts: Facts) -> Iterator[Advice]:
     """Report a GPU with high utilization at low power: such a GPU is not under full load."""
-    gpu = facts.gpu_during
+    gpu = facts.gpu_during_benchmark
     if gpu is None or gpu.gpu_util_pct is None or gpu.gpu_util_pct < _BUSY_PCT:
         return
     shares, each = [], []
@@ -346,14 +348,14 @@ def report_busy_at_low_power(facts: Facts) -> Iterator[Advice]:
 def report_idle_gpu_time(facts: Facts) -> Iterator[Advice]:
     """Report that the GPUs ran no kernel for a part of a closed-loop run, because they waited for
     the host or the client."""
-    gpu = facts.gpu_during
+    gpu = facts.gpu_during_benchmark
     if gpu is None or gpu.gpu_util_pct is None or facts.streams is None:
         return
     util = gpu.gpu_util_pct
     if util >= _BUSY_PCT:
         return
     power = ""
-    if powers := _list_known_powers(facts):
+    if powers := _list_gpus_with_known_power(facts):
         most = max(power.fraction_of_limit for power in powers)
         power = f", at {format_percent(most)} of the power limit"
     text = (
@@ -386,7 +388,7 @@ def has_stuck_clock(name: str, sm_mhz: float, util_pct: float) -> bool | None:
 def report_stuck_clock(facts: Facts) -> Iterator[Advice]:
     """Report a GB10 whose SM clock stays low under load although the driver reports no reason for
     it."""
-    gpu = facts.gpu_during
+    gpu = facts.gpu_during_benchmark
     if gpu is None or gpu.sm_mhz is None:
         return
     util_pct = gpu.gpu_util_pct
@@ -406,9 +408,9 @@ def report_stuck_clock(facts: Facts) -> Iterator[Advice]:
 
 def report_pcie_link(facts: Facts) -> Iterator[Advice]:
     """Report whether the PCIe links of the GPUs limit the run, by the bytes that crossed them."""
-    if facts.gpu_during is None:
+    if facts.gpu_during_benchmark is None:
         return
-    known = [link for link in facts.gpu_during.pcie if link.link_mb_s]
+    known = [link for link in facts.gpu_during_benchmark.pcie if link.link_mb_s]
     if not known:
         return
     busiest = max(known, key=_mean_used_bandwidth_fraction)
@@ -498,9 +500,9 @@ RULES: tuple[Rule, ...] = (
     report_power_cap,
     report_useful_lower_cap,
     report_heat,
-    report_clocks_below_table,
+    report_clocks_below_highest,
     report_virtual_machine,
-    report_locks_without_effect,
+    report_settings_without_effect,
     report_busy_at_low_power,
     report_idle_gpu_time,
     report_stuck_clock,

@@ -13,7 +13,7 @@ from workbench.model.findings import Finding, Level, PlanChange
 from workbench.model.quality import BROKEN, DIFFERS, QualityResult
 
 
-def drop_changes_with_worse_answers(
+def withdraw_changes_with_worse_answers(
     findings: Sequence[Finding], conditions: Conditions, known: Sequence[QualityResult]
 ) -> tuple[Finding, ...]:
     """Return findings about a server with these conditions. One whose change is known to change the
@@ -21,7 +21,7 @@ def drop_changes_with_worse_answers(
     answers, the newest first."""
     kept, refused = [], []
     for finding in findings:
-        worse = _find_worse_answers(finding.changes, conditions, known)
+        worse = _find_comparison_with_worse_answers(finding.changes, conditions, known)
         if worse is None:
             kept.append(finding)
         else:
@@ -29,7 +29,7 @@ def drop_changes_with_worse_answers(
     return (*kept, *refused)
 
 
-def _find_worse_answers(
+def _find_comparison_with_worse_answers(
     changes: Sequence[PlanChange], conditions: Conditions, known: Sequence[QualityResult]
 ) -> QualityResult | None:
     if not changes or not known:

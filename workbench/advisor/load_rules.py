@@ -35,8 +35,8 @@ def _read_engine_counter(
     """Return a value from the engine's counters; None if there are no counters.
     `read_during_benchmark` reads it from the counters of the benchmark. If there was no benchmark,
     `read_now` reads it from the present counters of the server."""
-    if facts.engine_during:
-        return read_during_benchmark(facts.engine_during)
+    if facts.engine_during_benchmark:
+        return read_during_benchmark(facts.engine_during_benchmark)
     return read_now(facts.now) if facts.now else None
 
 
@@ -214,7 +214,7 @@ def report_busy_client(facts: Facts) -> Iterator[Advice]:
         )
 
 
-def report_binding_slo(facts: Facts) -> Iterator[Advice]:
+def report_tightest_slo_limit(facts: Facts) -> Iterator[Advice]:
     """Report which limit of the SLO binds, and the goodput: the rate of the requests that kept all
     limits."""
     spec, summary = facts.spec, facts.summary
@@ -294,7 +294,7 @@ RULES: tuple[Rule, ...] = (
     report_full_kv_cache,
     report_prefix_cache_use,
     report_busy_client,
-    report_binding_slo,
+    report_tightest_slo_limit,
     report_imprecise_measurement,
     report_low_unified_memory,
 )

@@ -28,7 +28,7 @@ def report_other_hardware(facts: Facts) -> Iterator[Advice]:
     yield make_advice(Level.INFO, "hw.identity", text, evidence="; ".join(chips) or measured)
 
 
-def report_energy_scope(facts: Facts) -> Iterator[Advice]:
+def report_partial_energy_scope(facts: Facts) -> Iterator[Advice]:
     """Report that the tokens per joule do not include the power of all GPUs."""
     summary = facts.summary
     if summary is None or summary.tok_per_joule is None:
@@ -65,7 +65,7 @@ def report_several_replicas(facts: Facts) -> Iterator[Advice]:
         )
 
 
-def report_missing_values(facts: Facts) -> Iterator[Advice]:
+def report_missing_rule_inputs(facts: Facts) -> Iterator[Advice]:
     """Report which values are missing, so that some rules could not be applied."""
     lacks = []
     if facts.spec is not None and facts.summary is not None:
@@ -95,7 +95,7 @@ def report_missing_values(facts: Facts) -> Iterator[Advice]:
 
 RULES: tuple[Rule, ...] = (
     report_other_hardware,
-    report_energy_scope,
+    report_partial_energy_scope,
     report_several_replicas,
-    report_missing_values,
+    report_missing_rule_inputs,
 )

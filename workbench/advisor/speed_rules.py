@@ -61,8 +61,8 @@ def report_decoding_near_ceiling(facts: Facts) -> Iterator[Advice]:
         ranks = facts.tp  # each rank reads its part; pipeline stages read one after another
         evidence += f"; {gb:.1f} GB per token, {gb * speed / ranks:.0f} GB/s per GPU"
     most = "nothing"
-    if facts.possible_speed_gain_pct >= 1:
-        most = f"at most +{facts.possible_speed_gain_pct:.0f} %"
+    if facts.gain_to_bandwidth_limit_pct >= 1:
+        most = f"at most +{facts.gain_to_bandwidth_limit_pct:.0f} %"
     fix = (
         "use fewer bytes per token, speculative decoding or more streams; all other settings "
         f"can gain {most}"
@@ -72,7 +72,7 @@ def report_decoding_near_ceiling(facts: Facts) -> Iterator[Advice]:
     )
 
 
-def report_decoding_between_bounds(facts: Facts) -> Iterator[Advice]:
+def report_time_beyond_weight_reads(facts: Facts) -> Iterator[Advice]:
     """Report that a stream decodes at 30 to 60 % of the speed that the memory bandwidth allows, and
     how many milliseconds per token are not spent on reading weights."""
     speed, limit = facts.per_stream_tok_s, facts.ceiling_tok_s
@@ -279,7 +279,7 @@ def report_eager_mode(facts: Facts) -> Iterator[Advice]:
         f"{flag} turns {context.engine.compiled_parts} off: each step launches hundreds of "
         "kernels one by one"
     )
-    high = min(_EAGER_PCT, facts.possible_speed_gain_pct)
+    high = min(_EAGER_PCT, facts.gain_to_bandwidth_limit_pct)
     yield make_advice(
         Level.HINT,
         "eager.cost",
@@ -346,7 +346,7 @@ def report_useful_replicas(facts: Facts) -> Iterator[Advice]:
     split = [
         name
         for name in ("tensor-parallel-size", "pipeline-parallel-size")
-        if facts.parallel_size_of(name) > 1
+        if facts.parallel_size_of_flag(name) > 1
     ]
     replicas = PlanChange("data-parallel-size", ranks * facts.dp)
     changes = (*(PlanChange(name, 1) for name in split), replicas)
@@ -462,7 +462,7 @@ _FEW_ACCEPTED_PCT = 25.0  # of draft tokens: vendors publish 50 and more, a brok
 
 def report_few_accepted_drafts(facts: Facts) -> Iterator[Advice]:
     """Report that the engine refuses most of the draft tokens."""
-    engine = facts.engine_during
+    engine = facts.engine_during_benchmark
     if engine is None or engine.spec_accepted_pct is None:
         return
     accepted = engine.spec_accepted_pct
@@ -485,7 +485,7 @@ def report_few_accepted_drafts(facts: Facts) -> Iterator[Advice]:
 
 RULES: tuple[Rule, ...] = (
     report_decoding_near_ceiling,
-    report_decoding_between_bounds,
+    report_time_beyond_weight_reads,
     report_decoding_above_ceiling,
     report_feasibility_of_expected_speed,
     report_sixteen_bit_weights,

@@ -19,10 +19,11 @@ class AnswerSample:
 
     @property
     def is_next_answer_sampled(self) -> bool:
-        """Whether the next answer is kept. If it is not, count it with `skip_answer` in place of `add_answer`."""
+        """Whether the next answer is kept. If it is not, count it with `count_unsampled_answer` in
+        place of `add_answer`."""
         return self.seen % self._step == 0
 
-    def skip_answer(self) -> None:
+    def count_unsampled_answer(self) -> None:
         self.seen += 1
 
     def add_answer(self, record: RequestRecord, reply: Reply, prompt: str) -> None:
@@ -36,10 +37,10 @@ class AnswerSample:
 
     def sampled_answers(self) -> tuple[Answer, ...]:
         """Return the sampled answers in the order in which they came."""
-        return tuple(_answer_of_record(*one) for one in self._kept)
+        return tuple(_answer_from_reply(*one) for one in self._kept)
 
 
-def _answer_of_record(record: RequestRecord, reply: Reply, prompt: str) -> Answer:
+def _answer_from_reply(record: RequestRecord, reply: Reply, prompt: str) -> Answer:
     text, end, characters = reply.text.beginning_end_and_length()
     reasoning, reasoning_end, reasoning_characters = reply.reasoning.beginning_end_and_length()
     return Answer(

@@ -106,7 +106,7 @@ class CapturedTraffic:
     ) -> tuple[CapturedRow, Usage]:
         """Return the row of a request, and what its answer reports. Raises LeftOutError if it has none."""
         asked = _read_prompt_of_request(path, request)
-        answered = _decode_body(answer, encoding)
+        answered = _decode_body_or_empty(answer, encoding)
         usage, characters = _parse_usage_and_text(answered)
         text = "".join(asked.texts)
         prompt_tokens = usage.prompt or self._estimate_tokens(text)
@@ -173,14 +173,14 @@ class _PromptBlocks:
         known: tuple[int, int] | None = None  # where the known beginning ends: characters, tokens
         reused = 0
         at = end_before = 0
-        for end, name in self._piece_ends_and_hashes(text):
+        for end, name in self._piece_ends_and_prefix_hashes(text):
             found = self._known.pop(name, None)
             if known is None and found is not None and found >> _FIRST_BLOCK_BITS <= tokens:
                 upto, first = found >> _FIRST_BLOCK_BITS, found & _FIRST_BLOCK_MASK
             else:
                 if known is None:
                     known, reused = (end_before, at), len(blocks)
-                upto = _interpolate_tokens(end, known, (len(text), tokens))
+                upto = _tokens_up_to_character(end, known, (len(text), tokens))
                 first = self._next
                 self._next += upto // BLOCK_TOKENS - at // BLOCK_TOKENS
             many = upto // BLOCK_TOKENS - at // BLOCK_TOKENS
@@ -195,7 +195,7 @@ class _PromptBlocks:
         self._discard_oldest_pieces()
         return NumberedBlocks(blocks, reused)
 
-    def _piece_ends_and_hashes(self, text: str) -> Iterator[tuple[int, int]]:
+    def _piece_ends_and_prefix_hashes(self, text: str) -> Iterator[tuple[int, int]]:
         """Yield (end, hash of the text up to there) for each whole piece of a prompt."""
         data = text.encode("utf-32-le", "surrogatepass")
         width = 4 * _PIECE_CHARACTERS
@@ -213,7 +213,7 @@ class _PromptBlocks:
                 del self._known[name]
 
 
-def _interpolate_tokens(
+def _tokens_up_to_character(
     character: int, begin: CharactersAndTokens, end: CharactersAndTokens
 ) -> int:
     """Return the tokens up to a character between two positions of a text."""
@@ -286,7 +286,7 @@ def _read_prompt_of_request(path: str, request: bytes) -> CapturedPrompt:
     return PROMPT_READERS_BY_PATH[path](fields)._replace(most_tokens=_read_answer_limit(fields))
 
 
-def _read_object_field(fields: dict[str, Any], name: str) -> dict[str, Any]:
+def _dict_field_or_empty(fields: dict[str, Any], name: str) -> dict[str, Any]:
     """Return the JSON object of a field; an empty one if the field has none."""
     value = fields.get(name)
     return value if isinstance(value, dict) else {}
@@ -295,7 +295,7 @@ def _read_object_field(fields: dict[str, Any], name: str) -> dict[str, Any]:
 def _read_answer_limit(fields: dict[str, Any]) -> int | None:
     """Return how many tokens the answer to a request may have; None if the request does not say."""
     counts = []
-    for place in (fields, _read_object_field(fields, "sampling_params")):
+    for place in (fields, _dict_field_or_empty(fields, "sampling_params")):
         counts += [_read_token_count(place, name) for name in _ANSWER_LENGTH_FIELDS]
     return min(filter(None, counts), default=None)
 
@@ -307,7 +307,7 @@ def _read_chat_prompt(fields: dict[str, Any]) -> CapturedPrompt:
     return _join_conversation_prompt(fields, ("tools", "system"), messages)
 
 
-def _read_responses_prompt(fields: dict[str, Any]) -> CapturedPrompt:
+def _read_responses_api_prompt(fields: dict[str, Any]) -> CapturedPrompt:
     if fields.get("previous_response_id"):
         raise LeftOutError("that continue an answer which the server keeps")
     items = fields.get("input")
@@ -373,7 +373,7 @@ PROMPT_READERS_BY_PATH: dict[str, Callable[[dict[str, Any]], CapturedPrompt]] = 
     "/chat/completions": _read_chat_prompt,
     "/v1/completions": _read_completion_prompt,
     "/v1/messages": _read_chat_prompt,
-    "/v1/responses": _read_responses_prompt,
+    "/v1/responses": _read_responses_api_prompt,
     "/generate": _read_completion_prompt,
     "/completion": _read_completion_prompt,
     "/completions": _read_completion_prompt,
@@ -383,7 +383,7 @@ PROMPT_READERS_BY_PATH: dict[str, Callable[[dict[str, Any]], CapturedPrompt]] = 
 # ---- answers
 
 
-def _decode_body(answer: bytes, encoding: str) -> bytes:
+def _decode_body_or_empty(answer: bytes, encoding: str) -> bytes:
     try:
         decode = body_decoder(encoding)
         return answer if decode is None else decode(answer, False)
@@ -395,7 +395,7 @@ def _parse_usage_and_text(answer: bytes) -> tuple[Usage, str]:
     """Return what an answer reports, and its text if it does not report its tokens."""
     usage = Usage()
     for document in _parse_json_objects(answer, needed=(b'"usage"', *_TOKEN_COUNT_KEYS)):
-        usage = _merge_usages(usage, _parse_usage(document))
+        usage = _higher_usage_counts(usage, _parse_usage(document))
     if usage.answer is not None:
         return usage, ""
     return usage, "".join(map(_parse_answer_text, _parse_json_objects(answer)))
@@ -431,8 +431,8 @@ def _split_json_texts(answer: bytes) -> Sequence[bytes]:
 def _parse_usage(document: dict[str, Any]) -> Usage:
     for place in (
         document,
-        _read_object_field(document, "message"),
-        _read_object_field(document, "response"),
+        _dict_field_or_empty(document, "message"),
+        _dict_field_or_empty(document, "response"),
     ):
         usage = place.get("usage")
         if isinstance(usage, dict):
@@ -454,14 +454,14 @@ def _parse_token_counts(usage: dict[str, Any]) -> Usage:
         cached = _read_token_count(details, "cached_tokens")
     read = _read_token_count(usage, "cache_read_input_tokens")
     created = _read_token_count(usage, "cache_creation_input_tokens")
-    prompt = _first_known_count(usage, "prompt_tokens", "input_tokens")
+    prompt = _first_token_count_in(usage, "prompt_tokens", "input_tokens")
     if prompt is not None:
         prompt += sum(known_values((read, created)))
-    answer = _first_known_count(usage, "completion_tokens", "output_tokens")
+    answer = _first_token_count_in(usage, "completion_tokens", "output_tokens")
     return Usage(prompt, answer, read if cached is None else cached)
 
 
-def _first_known_count(fields: dict[str, Any], *names: str) -> int | None:
+def _first_token_count_in(fields: dict[str, Any], *names: str) -> int | None:
     counts = known_values(_read_token_count(fields, name) for name in names)
     return next(iter(counts), None)
 
@@ -473,7 +473,7 @@ def _read_token_count(fields: dict[str, Any], name: str) -> int | None:
     return value
 
 
-def _merge_usages(one: Usage, other: Usage) -> Usage:
+def _higher_usage_counts(one: Usage, other: Usage) -> Usage:
     """Return the higher of each count: a stream counts up, and may report one of them early."""
     pairs = zip(one, other, strict=True)
     return Usage(*(max(known_values(pair), default=None) for pair in pairs))

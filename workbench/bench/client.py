@@ -149,7 +149,7 @@ class Client:
         self._ahead = 2 * len(self._slots)
         self._ready: deque[Exchange] = deque()
         self._ended: deque[tuple[Exchange, str | None, str | None]] = deque()
-        self._head = self._request_head(key)
+        self._head = self._request_head_without_length(key)
         self._began_ns, self._measured_ns = began_ns, 0
         # When the sockets that the poll before did not return were last known to be empty; whether
         # the newest poll waited for its sockets and ended in time; and how many reads after such a
@@ -173,7 +173,7 @@ class Client:
         self._keeps_connections = True  # False once the server has closed a kept connection
         self._limits = TimeLimits(spec)
 
-    def _request_head(self, key: str | None) -> bytes:
+    def _request_head_without_length(self, key: str | None) -> bytes:
         lines = [
             f"POST {self.endpoint.path} HTTP/1.1",
             f"Host: {self.endpoint.host_header}",
@@ -221,7 +221,7 @@ class Client:
         ready: list[tuple[int, int]] = []
         while not self.stopped:
             now = time.monotonic_ns()
-            wake = self._start_due_requests(now)
+            wake = self._start_due_and_next_due_ns(now)
             if wake is None and not self._count_requests_in_flight():
                 while self._ended:
                     self._finish_or_prepare_one_request()
@@ -321,7 +321,7 @@ class Client:
                     prompt = self.workload.prompt_identity(record.index)
                     self.answers.add_answer(record, exchange.parsed_reply(), prompt)
                 else:
-                    self.answers.skip_answer()
+                    self.answers.count_unsampled_answer()
             self._on_record(record)
             if record.warmup:
                 self._record_warmup_request(record)
@@ -335,7 +335,7 @@ class Client:
         self._ready.append(Exchange(index, warmup, body, due_ns=due_ns, stream=self.spec.stream))
         return self._ready[-1]
 
-    def _prepare_later_turn(self, index: int, due_ns: int) -> None:
+    def _prepare_conversation_turn(self, index: int, due_ns: int) -> None:
         """Prepare request `index`, whose request before has ended. It comes first. `due_ns` is 0 if it
         has no pause."""
         body = self.workload.request_body(index, warmup=False)
@@ -378,7 +378,7 @@ class Client:
             slot.turn = None
         self._thought_about = 0
 
-    def _start_due_requests(self, now: int) -> int | None:
+    def _start_due_and_next_due_ns(self, now: int) -> int | None:
         """Start the requests that are due at `now` (monotonic nanoseconds). Return the time at
         which the next request is due, or None if no request waits or all streams are busy."""
         for _ in range(len(self._idle)):
@@ -451,7 +451,7 @@ class Client:
         self.clock.reset()
         self._joined = self._phase_ok = self._phase_tokens = 0
         self.capped = self.unsent = 0  # forget those of the warm-up
-        if self._has_only_failed(time.monotonic_ns()):
+        if self._is_every_request_failing(time.monotonic_ns()):
             self._abort_run(_NO_SUCCESS_REASON)
         self._measured_ns = time.monotonic_ns()
         self.cpu.record_reading(self._measured_ns)
@@ -492,11 +492,11 @@ class Client:
 
     def _start_request(self, slot: StreamSlot) -> None:
         if slot.turn is not None:
-            self._prepare_later_turn(slot.turn, 0)
+            self._prepare_conversation_turn(slot.turn, 0)
             slot.turn = None
             self._thought_about -= 1
         elif self._turns and self._turns.due_ns <= time.monotonic_ns():
-            self._prepare_later_turn(*self._turns.pop_turn())
+            self._prepare_conversation_turn(*self._turns.pop_turn())
         elif not self._ready:
             self._prepare_exchange()
         slot.exchange = self._ready.popleft()
@@ -612,7 +612,7 @@ class Client:
             exchange.status, refused.detail, json.loads(exchange.body)
         ):
             self._rebuild_request_bodies()
-            self._release_slot(slot)
+            self._reuse_or_close_connection(slot)
             self._resend_request(slot)
         elif refused is not None:
             self._finish_exchange(slot, *refused)
@@ -745,7 +745,7 @@ class Client:
         exchange, slot.exchange = slot.exchange, None
         assert exchange is not None
         if error is None or exchange.response.complete:
-            self._release_slot(slot, exchange)
+            self._reuse_or_close_connection(slot, exchange)
         else:
             self._drop_connection(slot)
         if error is None:
@@ -797,7 +797,9 @@ class Client:
         else:
             self._idle.appendleft(slot)  # before slots that wait for their first start
 
-    def _release_slot(self, slot: StreamSlot, exchange: Exchange | None = None) -> None:
+    def _reuse_or_close_connection(
+        self, slot: StreamSlot, exchange: Exchange | None = None
+    ) -> None:
         """After a complete answer (`exchange`), keep the connection of a stream (`slot`) open for
         the next request. Close the connection if the client or the server does not allow its reuse,
         or if the server has closed a kept connection before, as llama.cpp does after each answer
@@ -825,7 +827,7 @@ class Client:
     def _enforce_time_limits(self, now: int) -> None:
         if not self._unheard:
             self._heard_ns = now
-        if self._has_only_failed(now):
+        if self._is_every_request_failing(now):
             self._abort_run(_NO_SUCCESS_REASON)
         elif self._unheard >= 2 * len(self._slots) and now - self._heard_ns > _GIVE_UP_AFTER_NS:
             # the host may be unreachable; each attempt could take seconds
@@ -863,7 +865,7 @@ class Client:
         done = self._ok + self._failed + sum(min(1.0, part) for part in parts)
         return done / (self._warmup.limit + self.spec.requests)
 
-    def _has_only_failed(self, now: int) -> bool:
+    def _is_every_request_failing(self, now: int) -> bool:
         return (
             not self._ok
             and self._failed >= 2 * len(self._slots)
@@ -897,7 +899,7 @@ class Client:
         return BenchProgress(
             done=self._phase_ok,
             failed=len(seen) - self._phase_ok,
-            total=self._expected_requests(warming, started, elapsed_s),
+            total=self._expected_requests_of_phase(warming, started, elapsed_s),
             in_flight=in_flight,
             output_tokens=self._phase_tokens,
             output_tok_s=ratio_or_none(self._phase_tokens, elapsed_s, 2) or 0.0,
@@ -907,7 +909,7 @@ class Client:
             streaming=sum(bool(exchange.reply.stamps_ns) for exchange in running),
         )
 
-    def _expected_requests(self, warming: bool, started: int, elapsed_s: float) -> int:
+    def _expected_requests_of_phase(self, warming: bool, started: int, elapsed_s: float) -> int:
         """Return how many requests this phase will have: if it is limited by time, as many as fit at
         this pace."""
         if warming:

@@ -34,10 +34,13 @@ class CpuLog:
         if end_ns <= begin_ns or len(self._at_ns) < 2:
             return None
         return round(
-            100 * (self._cpu_ns_at(end_ns) - self._cpu_ns_at(begin_ns)) / (end_ns - begin_ns), 2
+            100
+            * (self._cpu_time_ns_at(end_ns) - self._cpu_time_ns_at(begin_ns))
+            / (end_ns - begin_ns),
+            2,
         )
 
-    def _cpu_ns_at(self, at_ns: int) -> float:
+    def _cpu_time_ns_at(self, at_ns: int) -> float:
         """Return the CPU time in nanoseconds at the monotonic time `at_ns`, interpolated linearly
         between two readings."""
         i = min(max(1, bisect_left(self._at_ns, at_ns)), len(self._at_ns) - 1)

@@ -120,7 +120,7 @@ def run_client(client: Client, output: WorkerOutput, wake: int) -> None:
     output.attach_to_loop(client)
     _raise_priority()
     client.watch(wake, READABLE, lambda _: client.stop(ENDED_BY_SIGNAL))
-    _report_progress(client, output)
+    _write_progress_periodically(client, output)
     gc.collect()
     gc.freeze()
     gc.disable()  # a garbage collection during the run would look like a pause of the server
@@ -146,7 +146,7 @@ def _raise_priority() -> None:
                 os.close(autogroup)
 
 
-def _report_progress(client: Client, output: WorkerOutput) -> None:
+def _write_progress_periodically(client: Client, output: WorkerOutput) -> None:
     last = 0
 
     def write_progress_if_due(now_ns: int) -> None:

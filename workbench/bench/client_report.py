@@ -100,7 +100,7 @@ def _collect_client_facts(
     warmups: Sequence[RequestRecord],
     window: Window,
 ) -> ClientFacts:
-    def total(name: str) -> int:
+    def sum_over_reports(name: str) -> int:
         return sum(map(attrgetter(name), reports))
 
     used_pct = known_values(report.cpu_pct(window) for report in reports)
@@ -115,14 +115,14 @@ def _collect_client_facts(
         client_cpu_pct=max(used_pct, default=None),  # the busiest process limits the load
         calibrated=any(r.calibrated for r in reports),
         prompt_words=_count_words_per_prompt(spec, reports),
-        capped=total("capped"),
-        unsent=total("unsent"),
+        capped=sum_over_reports("capped"),
+        unsent=sum_over_reports("unsent"),
         window=window,
         first_tokens=mean_or_none(list(first_tokens)),
         partial=partial,
-        reads=total("reads"),
-        unstamped_reads=total("unstamped_reads"),
-        late_reads=total("late_reads"),
+        reads=sum_over_reports("reads"),
+        unstamped_reads=sum_over_reports("unstamped_reads"),
+        late_reads=sum_over_reports("late_reads"),
         latest_read_ms=max(r.latest_read_ns for r in reports) / 1e6,
         text=_analyze_answer_texts(spec, reports, counted),
     )

@@ -14,10 +14,10 @@ from dataclasses import fields, replace
 from typing import Any
 
 from workbench.bench.compared_texts import (
-    content_caveat,
+    load_content_caveat,
     summarize_text_of_arm,
-    text_warnings,
     warn_of_different_texts,
+    warn_of_text_problems,
 )
 from workbench.bench.metric_changes import (
     CONFIDENCE_LEVEL,
@@ -122,7 +122,7 @@ def compare(
 
     Raises ValueError if a side has no run, or if paired sides have unequal numbers of runs.
     """
-    left, right = _runs_of_side(a), _runs_of_side(b)
+    left, right = _as_run_list(a), _as_run_list(b)
     if not left or not right or (paired and len(left) != len(right)):
         raise ValueError(
             "a comparison needs a result on each side, and pairs need equal numbers of A and B"
@@ -135,13 +135,13 @@ def compare(
     text_a, text_b = summarize_text_of_arm(left), summarize_text_of_arm(right)
     own_tokenizers = not kinds.isdisjoint(("model", "engine"))
     found = [
-        *text_warnings(text_a, text_b, own_tokenizers),
+        *warn_of_text_problems(text_a, text_b, own_tokenizers),
         *warn_of_different_texts(left, right),
         *_mismatch_sentences(differences, arms),
-        *_run_warnings(left, right, paired, on_twins),
+        *_warn_of_incomparable_runs(left, right, paired, on_twins),
     ]
     notes: list[str] = []
-    for difference in _token_count_differences(left, right, "prompt"):
+    for difference in _warn_of_token_count_difference(left, right, "prompt"):
         # Models count a prompt's tokens differently and put their own template around it. An answer
         # that ends earlier is less work in any case.
         if "model" in arms and not kinds.isdisjoint(("model", "engine", "server")):
@@ -150,9 +150,9 @@ def compare(
             )
         else:
             found.append(difference)
-    found += _token_count_differences(left, right, "output")
+    found += _warn_of_token_count_difference(left, right, "output")
     warnings = tuple(dict.fromkeys(found))
-    content = content_caveat(left[0].spec, differences)
+    content = load_content_caveat(left[0].spec, differences)
     if content:
         notes.append(content)
     changed, measured = _changed_answer_settings_and_quality(left[0], right[0], quality)
@@ -161,14 +161,14 @@ def compare(
         left, right, paired=paired, chosen=chosen, level=level, swapped=swapped
     )
     if any(m.change_pct is not None for m in metrics if m.metric.startswith("itl_ms")):
-        for difference in _tokens_per_chunk_differences(left, right):
+        for difference in _warn_of_tokens_per_chunk(left, right):
             notes.append(difference)
             metrics = downgrade_verdicts_to_hints(metrics, of_latency="itl_ms")
     notes += _notes_on_comparison(left, right, paired)
-    notes += _unmeasured_reasons(metrics, (*left, *right))
-    notes += _idle_power_note(left, right)
+    notes += _why_metrics_are_unmeasured(metrics, (*left, *right))
+    notes += _describe_idle_power_difference(left, right)
     if paired:
-        notes += _cache_clock_and_temperature_differences(left, right)
+        notes += _describe_cache_clock_temperature_differences(left, right)
     comparison = Comparison(
         a=left[0].id,
         b=right[0].id,
@@ -185,18 +185,18 @@ def compare(
         text_b=text_b,
         content=content,
         answer_changes=changed,
-        quality=_quality_change_text(changed, measured),
+        quality=_answer_quality_text(changed, measured),
     )
     if measured is None:
         return comparison
     return replace(comparison, quality_verdict=measured.verdict, quality_id=measured.id)
 
 
-def _runs_of_side(runs: BenchResult | Sequence[BenchResult]) -> Sequence[BenchResult]:
+def _as_run_list(runs: BenchResult | Sequence[BenchResult]) -> Sequence[BenchResult]:
     return [runs] if isinstance(runs, BenchResult) else runs
 
 
-def _quality_change_text(changed: Sequence[str], measured: QualityResult | None) -> str:
+def _answer_quality_text(changed: Sequence[str], measured: QualityResult | None) -> str:
     if measured is not None:
         return measured.summary
     return QUALITY_NOT_MEASURED if changed else ""
@@ -262,7 +262,9 @@ def _condition_differences(a: BenchResult, b: BenchResult) -> Iterable[dict[str,
     yield from _mapping_differences("gpu setting", x.gpu_settings, y.gpu_settings)
     yield from _difference_if_unequal("gpus", "gpus", _gpu_names(x.gpus), _gpu_names(y.gpus))
     for name in _PLACE_CONDITIONS:
-        alike = name == "engine_version" and _names_same_release(x.engine_version, y.engine_version)
+        alike = name == "engine_version" and _differ_only_by_build(
+            x.engine_version, y.engine_version
+        )
         yield from _difference_if_unequal(
             "engine build" if alike else name, name, getattr(x, name), getattr(y, name)
         )
@@ -272,10 +274,15 @@ def _condition_differences(a: BenchResult, b: BenchResult) -> Iterable[dict[str,
         if name == "prompt_words" and None in (u, v):
             continue
         if u != v and x.knows(name) and y.knows(name):
-            yield {"kind": "workload", "name": name, "a": _as_dict(u), "b": _as_dict(v)}
+            yield {
+                "kind": "workload",
+                "name": name,
+                "a": _dict_if_mapping(u),
+                "b": _dict_if_mapping(v),
+            }
 
 
-def _names_same_release(a: str | None, b: str | None) -> bool:
+def _differ_only_by_build(a: str | None, b: str | None) -> bool:
     """Return whether two version texts can name the same release: both are equal up to "+", and
     only one has a build after "+". An engine's log gives the release ("0.32.0"), the installed
     package also the build ("0.32.0+cpu")."""
@@ -310,7 +317,7 @@ def _mapping_differences(
             yield {"kind": kind, "name": name, "a": a.get(name), "b": b.get(name)}
 
 
-def _as_dict(value: Any) -> Any:
+def _dict_if_mapping(value: Any) -> Any:
     return dict(value) if isinstance(value, Mapping) else value
 
 
@@ -326,7 +333,7 @@ def _mismatch_sentences(
 ) -> Iterable[str]:
     values: dict[str, list[str]] = {}
     for d in differences:
-        both = f"{_value_text(d['a'])} and {_value_text(d['b'])}"
+        both = f"{_value_or_unknown_text(d['a'])} and {_value_or_unknown_text(d['b'])}"
         if d["kind"] == "workload":
             both = f"{d['name']} {both}"
         values.setdefault(d["kind"], []).append(both)
@@ -337,11 +344,11 @@ def _mismatch_sentences(
         yield "one result is simulated and the other is real: they cannot be compared"
 
 
-def _value_text(value: Any) -> str:
+def _value_or_unknown_text(value: Any) -> str:
     return "unknown" if value is None else str(value)
 
 
-def _run_warnings(
+def _warn_of_incomparable_runs(
     runs_of_a: Sequence[BenchResult],
     runs_of_b: Sequence[BenchResult],
     paired: bool,
@@ -365,7 +372,7 @@ def _run_warnings(
         over = ", ".join(f"{side} {' and '.join(sorted(names))}" for side, names in windows.items())
         yield f"rates cover different parts of the runs ({over}): use more --requests or --seconds"
     if not paired:
-        yield from _cache_clock_and_temperature_differences(runs_of_a, runs_of_b)
+        yield from _describe_cache_clock_temperature_differences(runs_of_a, runs_of_b)
     elif any(a.spec.seed != b.spec.seed for a, b in zip(runs_of_a, runs_of_b, strict=True)):
         yield "the runs of a pair had different seeds, so lengths or arrivals differed"
 
@@ -401,7 +408,7 @@ def _warn_of_single_run(side: str, run: BenchResult) -> Iterable[str]:
         )
 
 
-def _token_count_differences(
+def _warn_of_token_count_difference(
     runs_of_a: Sequence[BenchResult], runs_of_b: Sequence[BenchResult], side: str
 ) -> Iterable[str]:
     """Yield a warning if the mean tokens per request differ by more than 1 % between the runs of A
@@ -421,7 +428,7 @@ def _token_count_differences(
         yield f"{side} tokens per request differ: {x:.1f} and {y:.1f}"
 
 
-def _tokens_per_chunk_differences(
+def _warn_of_tokens_per_chunk(
     runs_of_a: Sequence[BenchResult], runs_of_b: Sequence[BenchResult]
 ) -> Iterable[str]:
     """Yield a sentence if the mean tokens in a chunk differ by more than 1 % between the runs of A
@@ -448,7 +455,7 @@ def _difference_or_zero(x: float | None, y: float | None) -> float:
     return abs(x - y)
 
 
-def _cache_clock_and_temperature_differences(
+def _describe_cache_clock_temperature_differences(
     runs_of_a: Sequence[BenchResult], runs_of_b: Sequence[BenchResult]
 ) -> Iterable[str]:
     """Yield a sentence for each difference between the runs of A (`runs_of_a`) and of B (`runs_of_b`) in
@@ -459,7 +466,10 @@ def _cache_clock_and_temperature_differences(
     """
     # The chat template begins every prompt, so an equal share of cached tokens in both arms is
     # normal.
-    x, y = _mean_over_runs(runs_of_a, _cached_pct), _mean_over_runs(runs_of_b, _cached_pct)
+    x, y = (
+        _mean_over_runs(runs_of_a, _cached_prompt_pct),
+        _mean_over_runs(runs_of_b, _cached_prompt_pct),
+    )
     if _difference_or_zero(x, y) > _CACHED_DIFFERENCE_PCT:
         yield f"the prefix cache supplied {x:.0f} % of the prompt tokens in A and {y:.0f} % in B"
     if dict(runs_of_a[0].conditions.gpu_settings) == dict(runs_of_b[0].conditions.gpu_settings):
@@ -478,7 +488,7 @@ def _cache_clock_and_temperature_differences(
         yield f"GPU temperatures differed: {x:.0f} and {y:.0f} C"
 
 
-def _idle_power_note(
+def _describe_idle_power_difference(
     runs_of_a: Sequence[BenchResult], runs_of_b: Sequence[BenchResult]
 ) -> Iterable[str]:
     """Yield a note if net tokens per joule rest on an idle power that differed between the runs."""
@@ -491,7 +501,7 @@ def _idle_power_note(
         )
 
 
-def _cached_pct(summary: BenchSummary) -> float | None:
+def _cached_prompt_pct(summary: BenchSummary) -> float | None:
     if summary.cached_tokens is None or not summary.prompt_tokens:
         return None
     return 100 * summary.cached_tokens / summary.prompt_tokens
@@ -506,7 +516,7 @@ def _mean_gpu_reading(runs: Sequence[BenchResult], attribute: str) -> float | No
     return _mean_over_runs(runs, lambda s: getattr(s.gpu, attribute) if s.gpu else None)
 
 
-def _unmeasured_reasons(
+def _why_metrics_are_unmeasured(
     metrics: Iterable[MetricChange], runs: Sequence[BenchResult]
 ) -> Iterable[str]:
     """Yield one sentence for each reason why metrics have no value in `runs`. Metrics with the same

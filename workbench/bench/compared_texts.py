@@ -85,7 +85,9 @@ def summarize_text_of_arm(runs: Sequence[BenchResult]) -> ArmText | None:
     return ArmText(excerpt, doubted, per_token)
 
 
-def text_warnings(a: ArmText | None, b: ArmText | None, own_tokenizers: bool) -> Iterator[str]:
+def warn_of_text_problems(
+    a: ArmText | None, b: ArmText | None, own_tokenizers: bool
+) -> Iterator[str]:
     """Yield one sentence for each reason why two sides cannot be compared by their text.
     `own_tokenizers` says whether the sides have different models or engines, whose tokens may
     differ in length."""
@@ -129,8 +131,8 @@ def warn_of_different_texts(a: Sequence[BenchResult], b: Sequence[BenchResult]) 
                 f" {100 * (less.compressed or 0):.0f} % of their size, and the others to"
                 f" {100 * (more.compressed or 0):.0f} %"
             )
-    known, asked = _count_correct_and_all_answers(a)
-    known_b, asked_b = _count_correct_and_all_answers(b)
+    known, asked = _correct_and_total_probe_answers(a)
+    known_b, asked_b = _correct_and_total_probe_answers(b)
     if min(asked, asked_b) < LEAST_COMPARED:
         return
     if abs(known / asked - known_b / asked_b) >= OTHER_SHARE:
@@ -147,7 +149,7 @@ def _warn_of_suspect_token_usage(
     other, by a factor that one model with one tokenizer does not have."""
     if a[0].conditions.engine != b[0].conditions.engine:
         return
-    x, y = _characters_per_token(a), _characters_per_token(b)
+    x, y = _characters_per_token_of_runs(a), _characters_per_token_of_runs(b)
     if min(len(x), len(y)) < _MIN_RUNS_FOR_SLIGHT_USAGE:
         return
     for side, few, many in (("A", x, y), ("B", y, x)):
@@ -160,7 +162,7 @@ def _warn_of_suspect_token_usage(
             )
 
 
-def _characters_per_token(runs: Sequence[BenchResult]) -> list[float]:
+def _characters_per_token_of_runs(runs: Sequence[BenchResult]) -> list[float]:
     """Return the characters per token of the runs whose answers do not repeat themselves."""
     found = []
     for load in _load_text_features(runs):
@@ -180,7 +182,7 @@ def _sum_of_features(runs: Sequence[BenchResult]) -> SetFeatures:
     return SetFeatures(**sums, compressed=compressed[len(compressed) // 2])
 
 
-def _count_correct_and_all_answers(runs: Sequence[BenchResult]) -> tuple[int, int]:
+def _correct_and_total_probe_answers(runs: Sequence[BenchResult]) -> tuple[int, int]:
     """Return how many answers to short prompts of the probes have their code word, and how many
     there are."""
     remembered = answers = 0
@@ -192,7 +194,7 @@ def _count_correct_and_all_answers(runs: Sequence[BenchResult]) -> tuple[int, in
     return remembered, answers
 
 
-def content_caveat(spec: BenchSpec, differences: Sequence[Mapping[str, Any]]) -> str:
+def load_content_caveat(spec: BenchSpec, differences: Sequence[Mapping[str, Any]]) -> str:
     """Return what the content of the load means for this comparison. "" if the differences do not
     depend on what the prompts say, or if the prompts are text of the user. Excerpts of real text
     share no prefix either."""

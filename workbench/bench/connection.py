@@ -90,7 +90,7 @@ def resolve_endpoint(spec: BenchSpec) -> Endpoint:
         raise BenchError(
             f"cannot resolve the host name {host!r}: {error}", next_step="check the server's URL"
         ) from None
-    family, address = _first_reachable_address(found)
+    family, address = _first_reachable_family_and_address(found)
     return Endpoint(
         host,
         port,
@@ -119,7 +119,7 @@ def _split_url(url: str) -> SplitResult:
     return parts
 
 
-def _first_reachable_address(found: list[Any]) -> tuple[int, Any]:
+def _first_reachable_family_and_address(found: list[Any]) -> tuple[int, Any]:
     """Return (address family, socket address) of the first entry of `found` that accepts a
     connection within 3 s. If none does, return the first entry. `found` is a list from getaddrinfo;
     for localhost it can contain ::1 and 127.0.0.1."""
@@ -157,7 +157,7 @@ class ReceiveClock:
     def __init__(self) -> None:
         self.ahead_ns = self.rest_ns = self.first_ns = 0
         self._set_ns = 0  # when the wall clock was last seen to have been set
-        self._measure_clock_difference()
+        self._measure_ahead_ns()
         self.reset()
         self.unstamped_read = self.cut_read = False
 
@@ -203,13 +203,13 @@ class ReceiveClock:
         """Measure again how far the wall clock is ahead. Return whether it was set since the last
         time."""
         before_ns = self.ahead_ns
-        self._measure_clock_difference()
+        self._measure_ahead_ns()
         was_set = abs(self.ahead_ns - before_ns) > _CLOCK_SET_NS
         if was_set:
             self._set_ns = time.monotonic_ns()
         return was_set
 
-    def _measure_clock_difference(self) -> None:
+    def _measure_ahead_ns(self) -> None:
         """Measure `ahead_ns`, the nanoseconds by which the wall clock is ahead of the monotonic
         clock. Both clocks are read five times, and the fastest of the five readings is used,
         because this process may have been interrupted during a slower one."""

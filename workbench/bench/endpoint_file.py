@@ -19,7 +19,7 @@ PLACEHOLDER_KEY = "EMPTY"  # what the file names for a server without a key
 def entry_text(name: str, *, model: str, url: str, key: str = PLACEHOLDER_KEY) -> str:
     """Return one line of the dictionary ENDPOINTS: the server's name with its model, its URL and
     the environment variable of its API key."""
-    return f"{_quote_name(name)}: {_entry_values(model, url, key)},"
+    return f"{_quote_name(name)}: {_format_entry_values(model, url, key)},"
 
 
 def add_endpoint_entry(
@@ -28,7 +28,10 @@ def add_endpoint_entry(
     """Return the text of the endpoint file `text` with an entry for the server `name`, which
     replaces an older entry of that name. `url` ends with /v1, and an empty `text` gives a new file.
     Raises InputError if `text` is not an endpoint file."""
-    own, entry = entry_text(name, model=model, url=url, key=key), _entry_values(model, url, key)
+    own, entry = (
+        entry_text(name, model=model, url=url, key=key),
+        _format_entry_values(model, url, key),
+    )
     if not text.strip():
         return f"ENDPOINTS = {{\n    {own}\n}}\n"
     endpoints = _endpoints_dictionary(text)
@@ -67,7 +70,7 @@ def _endpoints_dictionary(text: str) -> ast.Dict:
     )
 
 
-def _entry_values(model: str, url: str, key: str) -> str:
+def _format_entry_values(model: str, url: str, key: str) -> str:
     return json.dumps({"model": model, "url": url, "key": key}, ensure_ascii=False)
 
 

@@ -10,7 +10,7 @@ from workbench import engines
 from workbench.advisor.candidates import (
     TuneLoad,
     gpu_setting_choices,
-    list_candidates,
+    list_candidates_and_left_out,
     needs_at_least_same_memory,
 )
 from workbench.engines.plan_context import PlanContext
@@ -50,7 +50,7 @@ def found(
     one = GpuInfo(index=0, uuid="GPU-0", name=gpu, compute_capability=capability)
     infos = tuple(replace(one, index=n, uuid=f"GPU-{n}") for n in range(gpus))
     context = PlanContext(plan, kind.catalog(None), kind, infos, installed, cores=cores)
-    each = list(list_candidates(context, findings, work))
+    each = list(list_candidates_and_left_out(context, findings, work))
     candidates = {" ".join(c.sets): c.reason for c in each if isinstance(c, TuneCandidate)}
     return candidates, {c.words: c.reason for c in each if isinstance(c, LeftOut)}
 

@@ -102,10 +102,10 @@ def test_answers_that_come_at_once_leave_no_backlog(monkeypatch: pytest.MonkeyPa
         client = Client(spec, resolve_endpoint(spec), None, lambda record: None)
         # work in quiet moments does not count: this machine may have none
         monkeypatch.setattr(client, "poller", AlwaysReady(client))
-        turn = client._start_due_requests
+        turn = client._start_due_and_next_due_ns
         monkeypatch.setattr(
             client,
-            "_start_due_requests",
+            "_start_due_and_next_due_ns",
             lambda now: waiting.append(len(client._ended)) or turn(now),
         )
         client.run()

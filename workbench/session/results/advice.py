@@ -14,7 +14,7 @@ from workbench import engines
 from workbench.advisor.advice import THRIFT
 from workbench.advisor.advisor import list_advice_findings
 from workbench.advisor.facts import Facts, GpuFacts, facts_from_result
-from workbench.advisor.known_answers import drop_changes_with_worse_answers
+from workbench.advisor.known_answers import withdraw_changes_with_worse_answers
 from workbench.advisor.verdicts import list_verdicts_on_finding
 from workbench.engines.flag_values import format_value
 from workbench.engines.plan_context import PlanContext
@@ -91,7 +91,7 @@ class Advisor:
             replace(extra_facts, before=self._find_earlier_result(result), preset_gpus=names),
         )
         known = QualityDb(self._results.db.path).newest_comparisons()
-        found = drop_changes_with_worse_answers(
+        found = withdraw_changes_with_worse_answers(
             list_advice_findings(facts), result.conditions, known
         )
         experiments: Sequence[Experiment] = self._experiments.db.list()

@@ -11,7 +11,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from workbench.advisor.candidates import TuneLoad, gpu_setting_choices, list_candidates
+from workbench.advisor.candidates import TuneLoad, gpu_setting_choices, list_candidates_and_left_out
 from workbench.bench import tune_race
 from workbench.bench.tune_race import RaceSize
 from workbench.bench.user_capacity import MAX_LIMIT_PERCENT
@@ -290,7 +290,7 @@ def select_candidates_and_left_out(
     candidates: dict[tuple[str, ...], TuneCandidate] = {}
     left_out: list[LeftOut] = []
     proposals = [
-        list_candidates(context, editor.findings(), work),
+        list_candidates_and_left_out(context, editor.findings(), work),
         gpu_setting_choices(context.gpus, goal, limits),
     ]
     if goal == "tok_j":  # the largest gains first: power decides about the tokens of a joule

@@ -145,8 +145,8 @@ class ReceiveClock:
     inaccurate times.
 
     `ahead_ns` is the nanoseconds by which the wall clock is ahead of the monotonic clock. The owner
-    of the object must call `refresh` several times a second, because the two clocks drift apart by
-    up to 0.5 us per ms (NTP's limit) and the wall clock may be set.
+    of the object must call `update_offset_and_was_set` several times a second, because the two
+    clocks drift apart by up to 0.5 us per ms (NTP's limit) and the wall clock may be set.
 
     `late` counts reads that were made more than 0.5 ms later than planned: after their bytes
     arrived and the client had rested for `rest_ns`. `unstamped_read` is set to true by a read for

@@ -193,7 +193,8 @@ class _SessionRows:
         self._rows.append(row)
 
     def _request_time_s(self, row: _TraceRow, previous: _TraceRow) -> float:
-        """Return about when a turn begins: not previous its pause has ended, whatever its timestamp."""
+        """Return about when a turn begins: at the end of its pause, or at its timestamp if that is
+        later."""
         after_pause_s = (previous.at_s or 0.0) + (row.delay_s or 0.0)
         return max(row.at_s or 0.0, after_pause_s)
 

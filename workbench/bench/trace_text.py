@@ -21,7 +21,7 @@ _PASSAGE_BEGIN_TOKENS, _BLOCK_TOKENS = 24.0, 9.0  # of the digits and a chat tem
 @dataclass(frozen=True, slots=True)
 class PassageTokens:
     """The tokens of the parts of a prompt: `begin` of the chat template and the first mark, `between`
-    of what joins two passages, `block_text` of the mark of each further block, and `passages` of the
+    of what joins two passages, `block` of the mark of each further block, and `passages` of the
     passages themselves."""
 
     begin: float

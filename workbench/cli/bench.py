@@ -22,7 +22,7 @@ from workbench.cli.servers import wait_for_ready_run_id
 from workbench.cli.shared_options import IF_MEASURED
 from workbench.cli.stop_signals import (
     cancel_on_signals,
-    raise_if_signalled,
+    raise_ended_by_signal,
     stop_benchmark_on_signals,
 )
 from workbench.model.bench_cli_options import FOR_OWN_COMMAND
@@ -147,7 +147,7 @@ async def _run_benchmarks_until_signal(
         if cancelled.result_id is not None:
             await add_and_print_result(cancelled.result_id)
         elif not results:
-            raise_if_signalled(received)
+            raise_ended_by_signal(received)
     return results, received
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from workbench.cli.experiment_text import format_duration
-from workbench.cli.gpu_verify import TARGET, require_one_target
+from workbench.cli.gpu_verify import TARGET, refuse_run_with_url
 from workbench.cli.load_options import CLIENT, SHAPE, SIZE, read_load_options
 from workbench.cli.open_session import connect_session
 from workbench.cli.output import print_message
@@ -96,7 +96,7 @@ def parse_users_or_rate(text: str) -> float:
     ),
 )
 async def search_capacity(arguments: argparse.Namespace) -> int:
-    require_one_target(arguments)
+    refuse_run_with_url(arguments)
     if arguments.of_rates:
         return await _search_rate_capacity(arguments)
     if arguments.horizon is not None:

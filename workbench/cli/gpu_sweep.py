@@ -15,7 +15,7 @@ from workbench.cli.gpu_text import (
     format_affected_gpus,
     read_affected_gpus,
 )
-from workbench.cli.gpu_verify import TARGET, require_one_target
+from workbench.cli.gpu_verify import TARGET, refuse_run_with_url
 from workbench.cli.load_options import CONCURRENCY, SIZE, read_load_options
 from workbench.cli.open_session import connect_session
 from workbench.cli.output import print_json, print_line, print_lines, print_message
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     examples=("workbench gpu sweep RUN --power-limit 300,350,400,450",),
 )
 async def sweep_setting(arguments: argparse.Namespace) -> int:
-    require_one_target(arguments)
+    refuse_run_with_url(arguments)
     setting = next(s for s in SWEPT if getattr(arguments, s.key) is not None)
     values = [part.strip() for part in getattr(arguments, setting.key).split(",") if part.strip()]
     async with (

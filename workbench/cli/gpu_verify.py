@@ -27,7 +27,7 @@ TARGET = (
 )
 
 
-def require_one_target(arguments: argparse.Namespace) -> None:
+def refuse_run_with_url(arguments: argparse.Namespace) -> None:
     if arguments.run and arguments.url:
         raise InputError("a run and --url are both given", next_step="give either a run or --url")
 
@@ -51,7 +51,7 @@ async def verify_settings(arguments: argparse.Namespace) -> int:
             f"--seconds {arguments.seconds:g} is not from 1 to 600",
             next_step="give --seconds 8, which is usually enough",
         )
-    require_one_target(arguments)
+    refuse_run_with_url(arguments)
     async with connect_session(arguments) as session, cancel_on_signals():
         run_id = await wait_for_ready_run_id(session, arguments.run)
         password = None

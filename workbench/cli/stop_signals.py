@@ -87,7 +87,7 @@ async def stop_benchmark_on_signals(
         except asyncio.CancelledError:
             if not received:
                 raise
-            raise_if_signalled(received)
+            raise_ended_by_signal(received)
 
 
 @contextmanager
@@ -107,7 +107,7 @@ async def wait_for_signal(seconds: float) -> signal.Signals | None:
     return None
 
 
-def raise_if_signalled(received: list[signal.Signals]) -> None:
+def raise_ended_by_signal(received: list[signal.Signals]) -> None:
     """End the command because of the first received signal. Raises EndedBySignal."""
     raise EndedBySignal(received[0], next_step="no result was stored; run the command again")
 

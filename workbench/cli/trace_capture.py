@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.cli.gpu_verify import require_one_target
+from workbench.cli.gpu_verify import refuse_run_with_url
 from workbench.cli.open_session import connect_session
 from workbench.cli.output import print_json_or_lines, print_message, simulated_suffix
 from workbench.cli.registry import command, option
@@ -62,7 +62,7 @@ async def capture_trace(arguments: argparse.Namespace) -> int:
     from workbench.bench.traffic_capture import TrafficCapture
     from workbench.session.bench.capture import reach_server
 
-    require_one_target(arguments)
+    refuse_run_with_url(arguments)
     path = arguments.output or Path(time.strftime("captured-%Y%m%d-%H%M%S.jsonl"))
     async with connect_session(arguments) as session:
         run_id = await wait_for_ready_run_id(session, arguments.run)

@@ -92,7 +92,7 @@ def findings_about_load(
     return (
         *broken,
         *changed,
-        *_find_cut_answers(load, asked),
+        *_find_truncated_prompts(load, asked),
         *usage,
         *_find_other_models(load, asked),
         *_find_reasoning_only(load),
@@ -256,7 +256,7 @@ def _find_changed_answers(load: SetFeatures, earlier: EarlierResult | None) -> l
     return []
 
 
-def _find_cut_answers(load: SetFeatures, asked: AskedLoad) -> list[Finding]:
+def _find_truncated_prompts(load: SetFeatures, asked: AskedLoad) -> list[Finding]:
     tokens = asked.prompt_tokens
     if tokens is None:
         return []

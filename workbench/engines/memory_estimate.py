@@ -221,12 +221,10 @@ def _kv_fraction_of_16_bits(context: PlanContext) -> float:
 def _estimate_with_memory_share(need: _MemoryNeed) -> MemoryFit:
     """Return the estimate for an engine that allocates a fixed share of each GPU's memory. The KV
     cache gets what weights, activations and graphs leave of that share."""
-    context, total, weights, use = (
-        need.context,
-        need.total_gib,
-        need.weights_gib,
-        need.context.engine.memory,
-    )
+    context = need.context
+    total = need.total_gib
+    weights = need.weights_gib
+    use = context.engine.memory
     given = context.effective_flag_number(use.share_flag)
     share = given
     if share is None:
@@ -266,12 +264,10 @@ def _estimate_with_memory_share(need: _MemoryNeed) -> MemoryFit:
 
 def _estimate_with_allocated_cache(need: _MemoryNeed) -> MemoryFit:
     """Return the estimate for an engine that allocates a KV cache of the size that a flag sets."""
-    context, total, weights, use = (
-        need.context,
-        need.total_gib,
-        need.weights_gib,
-        need.context.engine.memory,
-    )
+    context = need.context
+    total = need.total_gib
+    weights = need.weights_gib
+    use = context.engine.memory
     # without a limit of the length, the slots divide the cache
     length = context.positive_flag_number_or_zero(use.length_flag)
     size = next(filter(None, map(context.effective_flag_number, use.cache_size_flags)), 0.0)

@@ -206,10 +206,8 @@ class RuleWatch:
             return self._create_alert_start(group, active, now_s, True)
         if group.active and not active:
             group.end_alert(now_s)
-            indexes, worst = (
-                _sorted_indexes_of_targets(group.targets),
-                self._worst_value(group.targets),
-            )
+            indexes = _sorted_indexes_of_targets(group.targets)
+            worst = self._worst_value(group.targets)
             return AlertChange(self.rule.name, END, indexes, worst, group.told)
         return None
 

@@ -377,10 +377,8 @@ def report_idle_pipeline_stages(facts: Facts) -> Iterator[Advice]:
         PlanChange("tensor-parallel-size", facts.tp * facts.pp),
         PlanChange("pipeline-parallel-size", 1),
     )
-    fix, gain = (
-        " ".join(change.option_text for change in changes),
-        Gain(0, _TP_OVER_PP_PCT, measured_on=_SPARKS),
-    )
+    fix = " ".join(change.option_text for change in changes)
+    gain = Gain(0, _TP_OVER_PP_PCT, measured_on=_SPARKS)
     evidence = f"pipeline-parallel-size {facts.pp}, 1 stream"
     yield make_advice(
         Level.HINT,

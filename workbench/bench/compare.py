@@ -420,10 +420,8 @@ def _warn_of_token_count_difference(
             return None
         return float(tokens / summary.requests_ok)
 
-    x, y = (
-        _mean_over_runs(runs_of_a, tokens_per_request),
-        _mean_over_runs(runs_of_b, tokens_per_request),
-    )
+    x = _mean_over_runs(runs_of_a, tokens_per_request)
+    y = _mean_over_runs(runs_of_b, tokens_per_request)
     if _relative_difference_or_zero(x, y) > _WORK_DIFFERENCE_SHARE:
         yield f"{side} tokens per request differ: {x:.1f} and {y:.1f}"
 
@@ -466,10 +464,8 @@ def _describe_cache_clock_temperature_differences(
     """
     # The chat template begins every prompt, so an equal share of cached tokens in both arms is
     # normal.
-    x, y = (
-        _mean_over_runs(runs_of_a, _cached_prompt_pct),
-        _mean_over_runs(runs_of_b, _cached_prompt_pct),
-    )
+    x = _mean_over_runs(runs_of_a, _cached_prompt_pct)
+    y = _mean_over_runs(runs_of_b, _cached_prompt_pct)
     if _difference_or_zero(x, y) > _CACHED_DIFFERENCE_PCT:
         yield f"the prefix cache supplied {x:.0f} % of the prompt tokens in A and {y:.0f} % in B"
     if dict(runs_of_a[0].conditions.gpu_settings) == dict(runs_of_b[0].conditions.gpu_settings):
@@ -480,10 +476,8 @@ def _describe_cache_clock_temperature_differences(
                     f"{name} clocks differed although the settings are the same: {x:.0f} and "
                     f"{y:.0f} MHz"
                 )
-    x, y = (
-        _mean_gpu_reading(runs_of_a, "temperature_c"),
-        _mean_gpu_reading(runs_of_b, "temperature_c"),
-    )
+    x = _mean_gpu_reading(runs_of_a, "temperature_c")
+    y = _mean_gpu_reading(runs_of_b, "temperature_c")
     if _difference_or_zero(x, y) > _TEMPERATURE_DIFFERENCE_C:
         yield f"GPU temperatures differed: {x:.0f} and {y:.0f} C"
 

@@ -28,10 +28,8 @@ def add_endpoint_entry(
     """Return the text of the endpoint file `text` with an entry for the server `name`, which
     replaces an older entry of that name. `url` ends with /v1, and an empty `text` gives a new file.
     Raises InputError if `text` is not an endpoint file."""
-    own, entry = (
-        entry_text(name, model=model, url=url, key=key),
-        _format_entry_values(model, url, key),
-    )
+    own = entry_text(name, model=model, url=url, key=key)
+    entry = _format_entry_values(model, url, key)
     if not text.strip():
         return f"ENDPOINTS = {{\n    {own}\n}}\n"
     endpoints = _endpoints_dictionary(text)

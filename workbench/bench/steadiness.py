@@ -61,10 +61,8 @@ def why_server_fell_behind(due_and_end_s: Sequence[tuple[float, float]]) -> str 
         or came - done <= 3 * sqrt(2 * max(1, waiting))
     ):
         return None
-    early, late = (
-        [e - d for d, e in due_and_end_s if d <= middle],
-        [e - d for d, e in due_and_end_s if d > middle],
-    )
+    early = [e - d for d, e in due_and_end_s if d <= middle]
+    late = [e - d for d, e in due_and_end_s if d > middle]
     if fmean(late) < max(
         _QUEUE_WAIT_FACTOR * fmean(early), fmean(early) + _QUEUE_GROWTH_SHARE * (end - begin)
     ):

@@ -48,10 +48,8 @@ def _read_custom_benchmark_command(arguments: argparse.Namespace) -> tuple[str, 
     """Return the words of the user's own benchmark command, which is given after `--` or by
     --command. None if there is none. Raises InputError if both are given.
     """
-    given, after_dashes = (
-        getattr(arguments, "own_command", None),
-        getattr(arguments, "own_words", None),
-    )
+    given = getattr(arguments, "own_command", None)
+    after_dashes = getattr(arguments, "own_words", None)
     if after_dashes == ():
         raise InputError(
             "no benchmark command is given after --",

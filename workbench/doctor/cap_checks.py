@@ -28,10 +28,8 @@ def check_slowed_clocks(seen: Examination) -> Iterator[Finding]:
         named = [reason for reason in now.event_reasons if reason not in QUIET_REASONS]
         if not named:
             continue
-        level, fix = (
-            Level.WARN,
-            "sudo nvidia-smi -q -d PERFORMANCE names the counters of each reason",
-        )
+        level = Level.WARN
+        fix = "sudo nvidia-smi -q -d PERFORMANCE names the counters of each reason"
         if named == [_POWER_CAP]:
             level, fix = Level.INFO, "a higher power limit is a gain only if it is measured"
         elif set(named).intersection(THERMAL_REASONS):

@@ -148,10 +148,8 @@ def check_interfaces(report: ClusterReport) -> Iterator[Finding]:
             continue
         if interface is None:
             has = ", ".join(i.name for i in node.network.interfaces)
-            text, fix = (
-                (f"{node.name} has no interface {name}"),
-                f"correct interface of {node.name} in hosts.toml",
-            )
+            text = f"{node.name} has no interface {name}"
+            fix = f"correct interface of {node.name} in hosts.toml"
             yield Finding(
                 Level.ERROR, "cluster.interface-missing", text, fix=fix, evidence=f"it has {has}"
             )

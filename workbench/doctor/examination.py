@@ -86,16 +86,12 @@ class TimedParts:
         except HostUnreachable:
             raise
         except TimeoutError:
-            text, step = (
-                (f"{part_name} could not be read within {limit_s:g} s"),
-                "`top` on this host shows what keeps it busy",
-            )
+            text = f"{part_name} could not be read within {limit_s:g} s"
+            step = "`top` on this host shows what keeps it busy"
             self.problems.append(Finding(Level.WARN, "doctor.slow", text, fix=step))
         except WorkbenchError as error:
-            text, step = (
-                (f"{part_name} could not be read: {error.message}"),
-                error.next_step or "run the command by hand",
-            )
+            text = f"{part_name} could not be read: {error.message}"
+            step = error.next_step or "run the command by hand"
             self.problems.append(
                 Finding(Level.WARN, "doctor.unread", text, fix=step, evidence=error.command)
             )
@@ -175,10 +171,8 @@ async def _find_installed_engines(
     from workbench.server.engine_probe import InstalledEngine, probe_engine
 
     async def find_installed_engine(name: str) -> InstalledEngine:
-        engine, chosen = (
-            registry.get_engine(name),
-            (executables[name],) if name in executables else (),
-        )
+        engine = registry.get_engine(name)
+        chosen = (executables[name],) if name in executables else ()
         unread = InstalledEngine(name, None, problem="it could not be read")
         return await parts.read_part_within_limit(
             engine.title, probe_engine(host, engine, chosen), ENGINES_S, unread

@@ -160,10 +160,8 @@ class Llamacpp(Engine):
         longer fit (llama.cpp#11681)."""
         batching = context.effective_flag_value("cont-batching") is not False
         slots = (f"parallel={concurrency}", *(() if batching else ("cont-batching=true",)))
-        context_tokens, slot_count = (
-            context.effective_flag_number("ctx-size"),
-            context.effective_flag_number("parallel"),
-        )
+        context_tokens = context.effective_flag_number("ctx-size")
+        slot_count = context.effective_flag_number("parallel")
         if context.is_switched_on("kv-unified"):
             return slots
         if context_tokens and slot_count and slot_count > 0:

@@ -212,10 +212,8 @@ def _read_kv_heads_and_head_size(
         head_fields.insert(0, "num_global_key_value_heads")
         size_fields.insert(0, "global_head_dim")
     size = read_first_positive_int(lm_config, *size_fields)
-    heads, hidden = (
-        read_first_positive_int(lm_config, "num_attention_heads"),
-        read_first_positive_int(lm_config, "hidden_size"),
-    )
+    heads = read_first_positive_int(lm_config, "num_attention_heads")
+    hidden = read_first_positive_int(lm_config, "hidden_size")
     if size is None and hidden and heads:
         size = hidden // heads
     return read_first_positive_int(lm_config, *head_fields), size

@@ -165,10 +165,8 @@ def _drop_sizes_of_converted_weights(plan: LaunchPlan, facts: ModelFacts) -> Mod
     engine convert the weights while loading them. Otherwise return `facts` unchanged.
     """
     for name in _AT_LOAD:
-        now, then = (
-            _normalize_flag_value(plan.flag(name)),
-            _normalize_flag_value(facts.flags.get(name)),
-        )
+        now = _normalize_flag_value(plan.flag(name))
+        then = _normalize_flag_value(facts.flags.get(name))
         own = (facts.quantization or "").lower()
         # the checkpoint's own format, set explicitly
         if now == then or (now and not then and now in own):

@@ -168,10 +168,8 @@ def compute_speed_limits(
     fastest = f"nominal bandwidth, {max(nominal):,.0f} GB/s"
     share, label = _memory_clock_share_and_text(gpus[: len(known)], memory_mhz) or (1.0, fastest)
     computed = _compute_prefill_limit_tok_s(model, gpus[: len(known)])
-    total, bound = (
-        _compute_total_limit_tok_s(model, load, [n * share * 1e9 for n in nominal], pp, kv),
-        "memory",
-    )
+    total = _compute_total_limit_tok_s(model, load, [n * share * 1e9 for n in nominal], pp, kv)
+    bound = "memory"
     if computed is not None and computed < total:
         total, bound = computed, "compute"
     reduce_ms, reduce_basis = _all_reduce_ms_and_basis(model, gpus[0], tp)

@@ -55,10 +55,8 @@ _NO_EFFECT_ENV: Mapping[tuple[str, str], str] = {
 def report_useful_replicas(context: PlanContext) -> Iterator[Finding]:
     """Report a model that is split over GPUs although one GPU can hold it. Replicas would need no
     communication."""
-    split, weights = (
-        context.flag_count_or_one(_TP) * context.flag_count_or_one(_PP),
-        context.weight_bytes,
-    )
+    split = context.flag_count_or_one(_TP) * context.flag_count_or_one(_PP)
+    weights = context.weight_bytes
     smallest = context.smallest_gpu_bytes
     if context.node_count > 1 or split < 2 or not weights or weights > FITS_WELL * smallest:
         return

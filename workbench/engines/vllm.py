@@ -47,10 +47,8 @@ def report_scheduler_conflicts(context: PlanContext) -> Iterator[Finding]:
         yield Finding(
             Level.HINT, "flag.default", text, "enable-log-requests", "unset it", changes=change
         )
-    tokens, sequences = (
-        context.effective_flag_number("max-num-batched-tokens"),
-        context.effective_flag_number("max-num-seqs"),
-    )
+    tokens = context.effective_flag_number("max-num-batched-tokens")
+    sequences = context.effective_flag_number("max-num-seqs")
     if tokens and sequences and tokens < sequences:
         text = (
             f"max-num-batched-tokens ({tokens:g}) is below max-num-seqs ({sequences:g}): vLLM "

@@ -348,10 +348,8 @@ class ContainerHost(BaseHost):
             with contextlib.suppress(HostError, _StateUnknown):
                 now = await self._read_container_state(before, self._id)
                 if now.name and now.name != self.container:
-                    around, own = (
-                        self.name.removesuffix(self.container),
-                        self.name.endswith(self.container),
-                    )
+                    around = self.name.removesuffix(self.container)
+                    own = self.name.endswith(self.container)
                     step = (
                         (f"work on the host {around}{now.name}")
                         if own

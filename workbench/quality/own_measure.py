@@ -247,10 +247,8 @@ def compare_item_scores(a: ItemScores, b: ItemScores, command: Sequence[str] = (
         difference = newcombe_interval(both, lost, gained, neither)
     else:
         differences = list(map(sub, of_b, of_a))
-        p, difference = (
-            _p_value_of_score_differences(differences),
-            mean_with_confidence_interval(differences, LEVEL),
-        )
+        p = _p_value_of_score_differences(differences)
+        difference = mean_with_confidence_interval(differences, LEVEL)
     return OwnMeasure(
         field=a.field,
         right_wrong=right_wrong,

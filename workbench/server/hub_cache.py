@@ -8,10 +8,8 @@ from collections.abc import Mapping
 def hub_cache_script(cache_argument_number: int) -> str:
     """Return the lines of a shell script that set `hub` to the cache's directory. The script gets
     the two values of `hub_cache_and_home_values` as its arguments from `cache_argument_number` on."""
-    cache, home = (
-        f"${{{cache_argument_number}:-",
-        f"${{{cache_argument_number + 1}:+${cache_argument_number + 1}/hub}}",
-    )
+    cache = f"${{{cache_argument_number}:-"
+    home = f"${{{cache_argument_number + 1}:+${cache_argument_number + 1}/hub}}"
     return (
         f"hub={cache}{home}}}\n"
         "hub=${hub:-${HF_HUB_CACHE:-${HF_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/huggingface}/hub}}\n"

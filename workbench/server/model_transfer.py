@@ -82,10 +82,8 @@ async def find_rsync_way(
 
 @asynccontextmanager
 async def _temporary_path_and_secret(host: Host) -> AsyncIterator[tuple[str, bytes]]:
-    path, secret = (
-        f"{await host.state_dir()}/reached-{secrets.token_hex(8)}",
-        secrets.token_hex(16).encode(),
-    )
+    path = f"{await host.state_dir()}/reached-{secrets.token_hex(8)}"
+    secret = secrets.token_hex(16).encode()
     await host.write_file(path, secret)
     try:
         yield path, secret

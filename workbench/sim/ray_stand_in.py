@@ -99,10 +99,8 @@ def main(words: Sequence[str]) -> int:
     if words[0] == "status":
         return asyncio.run(_print_status(_option_value(words, "--address")))
     if "--head" in words:
-        address, port = (
-            _option_value(words, "--node-ip-address", "127.0.0.1"),
-            int(_option_value(words, "--port", "6379")),
-        )
+        address = _option_value(words, "--node-ip-address", "127.0.0.1")
+        port = int(_option_value(words, "--port", "6379"))
         return asyncio.run(_run_head(address, port))
     return asyncio.run(_run_worker(_option_value(words, "--address")))
 

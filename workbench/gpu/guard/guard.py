@@ -369,10 +369,8 @@ class Guard:
         otherwise None. `trial` is true if the revert only ends a trial, or a change that was cut
         off, and so restores the value from before it."""
         watch, hot = entry["watch"], self.hot.get(entry["gpu_uuid"])
-        limit_s, unfinished = (
-            self.heartbeat_limit_s(entry),
-            entry.get("state") == setting_commands.PENDING,
-        )
+        limit_s = self.heartbeat_limit_s(entry)
+        unfinished = entry.get("state") == setting_commands.PENDING
         if self.heartbeat_is_overdue(entry):
             cut = ", and the change was cut off" if unfinished else ""
             return f"no heartbeat for {limit_s:g} s{cut}", unfinished

@@ -44,10 +44,8 @@ def run_guard_in_daemon(guard: Guard, answers: int) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, guard.request_end)
     os.chdir("/")
-    null, log = (
-        os.open(os.devnull, os.O_RDWR),
-        guard.files.open_file("log", os.O_WRONLY | os.O_APPEND),
-    )
+    null = os.open(os.devnull, os.O_RDWR)
+    log = guard.files.open_file("log", os.O_WRONLY | os.O_APPEND)
     for number, handle in ((0, null), (1, log), (2, log)):
         os.dup2(handle, number)
     release_free_memory()

@@ -223,10 +223,8 @@ def decide_revert(
     """Return the decision how to revert the setting of `entry`. `live` is the host's value now,
     None if unknown. `target` is the value to restore, by default the one that `value_after_revert`
     returns."""
-    setting, value = (
-        entry["setting"],
-        value_after_revert(entry, claims) if target is None else target,
-    )
+    setting = entry["setting"]
+    value = value_after_revert(entry, claims) if target is None else target
     by = claim_behind_present_value(claims, (entry["gpu_uuid"], setting), live, entry)
     if by is not None:
         return _revert_decision_for_claim(entry, by)

@@ -226,10 +226,8 @@ def _change_is_valid(change: Any) -> bool:
     """Return whether `change`, from another user's file, is a valid record of a changed setting.
     Raises KeyError or TypeError if a field is missing."""
     known = change["setting"] in setting_commands.SETTINGS
-    gpu, at = (
-        integer_or_none(change["gpu_index"], -1, MOST_GPUS - 1),
-        number_for_field("unix_s", change["unix_s"]),
-    )
+    gpu = integer_or_none(change["gpu_index"], -1, MOST_GPUS - 1)
+    at = number_for_field("unix_s", change["unix_s"])
     return known and gpu is not None and at is not None
 
 

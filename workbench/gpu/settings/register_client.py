@@ -58,10 +58,8 @@ def parse_register(text: object) -> Register:
         return Register(problem=f"{UNREAD_REGISTER_TEXT}: {clean_text(str(answer['problem']))}")
     try:
         found = [one for one in answer["found"] if _claim_is_valid(one)]
-        mine, directory = (
-            (answer["uid"], str(answer["journal"])),
-            clean_text(str(answer["directory"])),
-        )
+        mine = (answer["uid"], str(answer["journal"]))
+        directory = clean_text(str(answer["directory"]))
     except (KeyError, TypeError):
         return Register(problem=f"{UNREAD_REGISTER_TEXT}: its program gave no valid answer")
     others, own = claims.parse_foreign_claims_and_own_entries(found, *mine)

@@ -107,10 +107,8 @@ class VllmInterface(ScoringInterface):
     def _parse_prompt_position(self, token: int, entries: Any) -> ScoredPosition:
         found: dict[Token, float] = {}
         for name, entry in require_object(entries, "log probabilities of a position").items():
-            one, number = (
-                require_object(entry, "log probability of a token"),
-                _parse_token_id_text(name),
-            )
+            one = require_object(entry, "log probability of a token")
+            number = _parse_token_id_text(name)
             found[number] = parse_log_probability(one.get("logprob"))
             self.store_token_text(number, one.get("decoded_token"))
         if token not in found:

@@ -43,10 +43,8 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     understood are added to `notes`."""
     given.require_entry_among(FORM_TITLE, "entry")
     runtime, model = table_field(document, "runtime", notes), table_field(document, "model", notes)
-    hardware, context = (
-        table_field(document, "hardware", notes),
-        table_field(document, "context", notes),
-    )
+    hardware = table_field(document, "hardware", notes)
+    context = table_field(document, "context", notes)
     add_unknown_field_notes(document, f"{_KNOWN} known_evidence", notes)
     named = text_field(runtime, "engine", notes)
     engine = registry.find_engine_named_in_text(named)

@@ -144,10 +144,8 @@ class Containers:
         """Pull the image of the server, unless it is on the host. Raises ServerError if it cannot be
         pulled."""
         image, pull = self._image_name(launch), self._option_value(launch, "pull")
-        source, platform = (
-            self.program.full_image_name(image),
-            self._option_value(launch, "platform"),
-        )
+        source = self.program.full_image_name(image)
+        platform = self._option_value(launch, "platform")
         done = await host.run(
             shell_argv(scripts.FETCH_IMAGE_SCRIPT, self.name, image, source, pull, platform),
             timeout_s=_PULL_TIMEOUT_S,

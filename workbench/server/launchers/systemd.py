@@ -90,10 +90,8 @@ class Systemd:
         return Command(words, launch.env, host=launch.address, port=launch.port)
 
     def make_keeper(self, launch: Launch) -> Keeper:
-        scope, unit = (
-            _service_manager_argument(launch.plan.run_options, launch.may_sudo),
-            _name_of_started_unit(launch),
-        )
+        scope = _service_manager_argument(launch.plan.run_options, launch.may_sudo)
+        unit = _name_of_started_unit(launch)
         if kind := _installation_kind(launch):
             argv = shell_argv(
                 script.KEEPER_SCRIPT,

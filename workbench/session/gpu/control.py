@@ -75,10 +75,8 @@ class GpuControl:
         if not rights.by_sudoers:
             why = rights.refusal or "GPU settings can be changed here without sudo"
             raise SettingsError(f"a sudoers file would not help: {why}", host=self._core.host.name)
-        reading, cores = (
-            await self._telemetry.get_recent_reading(),
-            await read_core_settings(self._core.host),
-        )
+        reading = await self._telemetry.get_recent_reading()
+        cores = await read_core_settings(self._core.host)
         uuids = [info.uuid for info in reading.infos if info.uuid]
         files = [
             list_core_setting_files(key, cores.idle_states_by_core(key), cores.sysfs)
@@ -243,10 +241,8 @@ class GpuControl:
 
         if not commands:
             return ()
-        state, reading = (
-            await self.alterations.read_altered_settings(),
-            await self._telemetry.get_recent_reading(),
-        )
+        state = await self.alterations.read_altered_settings()
+        reading = await self._telemetry.get_recent_reading()
         settings = {command.setting for command in commands}
         now = await current_values_with_core_settings(self._core.host, reading, settings)
         return annotate_commands(commands, state, now)

@@ -428,10 +428,8 @@ class PlanEditor:
         by_name = {row.name: row for row in rows}
         model = by_name.get(name)
         if model is None:
-            spec, texts = (
-                self.catalog.flags.get(name),
-                engines.most_severe_finding_text_and_level(findings, name),
-            )
+            spec = self.catalog.flags.get(name)
+            texts = engines.most_severe_finding_text_and_level(findings, name)
             model = FlagRow(name, self.plan.model, None, Origin.PRESET, spec, *texts)
         origin = Origin.EDITED if self.plan.model != self.base.model else Origin.PRESET
         return (

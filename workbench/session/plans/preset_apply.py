@@ -387,10 +387,8 @@ def _first_missing_right(commands: Iterable[SettingCommand]) -> str | None:
 def _setting_part(outcome: SettingOutcome) -> PresetPart:
     command, setting = outcome.command, outcome.command.setting
     name = _setting_name(command.target_text if command.gpu_index >= 0 else "", setting)
-    before, after = (
-        format_stored_value(setting, outcome.before),
-        format_stored_value(setting, outcome.requested),
-    )
+    before = format_stored_value(setting, outcome.before)
+    after = format_stored_value(setting, outcome.requested)
     return PresetPart(name, before, after, command.shell_line, command.right or "")
 
 

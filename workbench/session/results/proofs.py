@@ -314,10 +314,8 @@ def verify_proof(path: Path) -> VerifiedProof:
         proven = read_proof(document)
         again = _figures_from_results(proven)
         differences = tuple(_proof_differences(document, page, proven, again))
-        title, verdict = (
-            proven.title,
-            again.get("verdict") or _first_metric_change_text(again["comparison"]),
-        )
+        title = proven.title
+        verdict = again.get("verdict") or _first_metric_change_text(again["comparison"])
     except InputError as error:
         raise _unusable_proof_error(path, error.message) from None
     except RecursionError:

@@ -24,10 +24,8 @@ class BenchController(Controller):
             return
         server, plan = self.state.server, self.state.plan
         if plan is not None and "starting" in self.state.busy:  # the new server is not listed yet
-            text, preset_id = (
-                f"{plan.plan.engine} {plan.plan.model}{_WHEN_READY}",
-                plan.plan.preset_id,
-            )
+            text = f"{plan.plan.engine} {plan.plan.model}{_WHEN_READY}"
+            preset_id = plan.plan.preset_id
         elif server is not None and server.state in (ServerState.READY, ServerState.STARTING):
             text = f"{server.engine} {server.model} at {server.url or 'its port'}"
             preset_id = server.preset_id

@@ -86,10 +86,8 @@ class SweepController(SeriesController[Sweep]):
             else:
                 self.start_measurement(lambda: self._run_sweep(wanted))
 
-        last, spec = (
-            self.session.screen_memory.last_form_values("sweep"),
-            self.session.bench.default_spec(),
-        )
+        last = self.session.screen_memory.last_form_values("sweep")
+        spec = self.session.bench.default_spec()
         await self.app.push_screen(
             sweep_form(state, self.pane(Launch).current_item, spec, last, self._check_swept_flags),
             start_sweep_from_form,

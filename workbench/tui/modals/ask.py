@@ -111,10 +111,8 @@ def externally_changed_settings_question(outcomes: Sequence[SettingOutcome]) -> 
         ("ours", "set Workbench's value again", "text"),
         ("original", "restore the value from before Workbench", "text"),
     ]
-    title, keys = (
-        "Someone else has changed these settings",
-        ("enter choose   esc leave everything as it is"),
-    )
+    title = "Someone else has changed these settings"
+    keys = "enter choose   esc leave everything as it is"
     return Question(title, make_text_rows, items, str, keys=keys)
 
 

@@ -232,10 +232,8 @@ def setting_change_rows(planned: Sequence[SettingOutcome], width: int) -> list[R
     value is not always the one that a revert restores, which is "before" on the form."""
     alike: dict[tuple[str, str, str, str], list[int]] = {}
     for o in planned:
-        word, now = (
-            setting_label(o.command.setting),
-            setting_value_text(o.command.setting, o.before),
-        )
+        word = setting_label(o.command.setting)
+        now = setting_value_text(o.command.setting, o.before)
         wanted = setting_value_text(o.command.setting, o.command.value)
         source = VALUE_SOURCES.get(o.before_known, o.before_known)
         alike.setdefault((word, now, wanted, source), []).append(o.command.gpu_index)

@@ -44,10 +44,8 @@ def parse_settings_form(values: Values, gpu_count: int) -> RequestedSettings:
     """Return the settings, the GPU and the trial time from the texts in the form, without the
     settings whose fields are empty. `gpu_count` is the number of GPUs on the host. Raise InputError
     for an invalid field."""
-    gpu, trial_s = (
-        parse_gpu_index(values, gpu_count),
-        parse_positive_number(values, "trial", "trial", "s"),
-    )
+    gpu = parse_gpu_index(values, gpu_count)
+    trial_s = parse_positive_number(values, "trial", "trial", "s")
     texts = [(setting, values.get(setting.name, "").strip()) for setting in SETTINGS]
     settings = GpuSettings({setting.key: setting.parse(text) for setting, text in texts if text})
     if not settings:

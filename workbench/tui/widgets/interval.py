@@ -78,10 +78,8 @@ def change_and_interval_row(
     cells[axis.middle_cell] = (G.rule, "faint")
     at = axis.cell_of_change(change_pct)
     if half_width_pct is not None:
-        left, right = (
-            axis.cell_of_change(change_pct - half_width_pct),
-            axis.cell_of_change(change_pct + half_width_pct),
-        )
+        left = axis.cell_of_change(change_pct - half_width_pct)
+        right = axis.cell_of_change(change_pct + half_width_pct)
         for n in range(max(0, left), min(axis.cells - 1, right) + 1):
             sign = ENDS[1]
             if n == left:

@@ -42,7 +42,7 @@ def test_garbage_is_never_plainly_ready(
     ran = _start(cli, tmp_path, kind)
     run_id = ran.out.strip()
     assert ran.code == 3, ran.err
-    assert "ready? in" in ran.err and "ready in" not in ran.err
+    assert "ready? at http" in ran.err and "ready at" not in ran.err
     assert reason in ran.err and excerpt in ran.err
     assert f"workbench probe {run_id}" in ran.err
 
@@ -63,7 +63,7 @@ def test_garbage_is_never_plainly_ready(
 @pytest.mark.slow
 def test_good_text_is_ready_and_the_proof_outlives_the_command(cli: Cli, tmp_path: Path) -> None:
     ran = _start(cli, tmp_path, "good")
-    assert (ran.code, "ready in" in ran.err) == (0, True), ran.err
+    assert (ran.code, "ready at http" in ran.err) == (0, True), ran.err
     (server,) = cli("servers", "--json").document["servers"]
     assert server["state"] == "ready"
     assert server["text"]["endpoint"] == "chat" and server["text"]["answers"] == 13
@@ -81,7 +81,7 @@ def test_a_benchmark_of_a_server_whose_text_is_no_answer_says_so(
     monkeypatch.setenv("WORKBENCH_SIM_FAULT", "garbage")
     ran = cli(*SIMULATED, "start", "vllm-any", "--set", f"port={free_port()}", "--wait")
     run_id = ran.out.strip()
-    assert ran.code == 3 and "ready? in" in ran.err
+    assert ran.code == 3 and "ready? at http" in ran.err
     load = ("--concurrency", "2", "--requests", "8", "--max-tokens", "16", "--warmup", "0")
     bench = cli(*SIMULATED, "bench", run_id, *load, "--json")
     assert f"{run_id} is READY?: degenerate output" in bench.err

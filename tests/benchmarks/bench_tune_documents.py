@@ -44,7 +44,7 @@ from workbench.model.tune_standings import format_entry_for_people  # noqa: E402
 from workbench.session.bench.find_users import measure_user_capacity  # noqa: E402
 from workbench.session.plans.plan_editor import PlanEditor  # noqa: E402
 from workbench.session.series.sweep_progress import SweepProgress  # noqa: E402
-from workbench.session.series.tune_plan import combine_with_plan  # noqa: E402
+from workbench.session.series.tune_plan import combination_or_problem_text  # noqa: E402
 from workbench.session.session import Session  # noqa: E402
 
 STARTS = 30
@@ -238,7 +238,7 @@ _PROGRAMS = ("vllm", "sglang", "llama-server")
 
 
 def _editor(base: PlanEditor, entry: Sequence[str]) -> PlanEditor:
-    found = combine_with_plan(base, entry)
+    found = combination_or_problem_text(base, entry)
     assert not isinstance(found, str), found
     return found.editor
 

@@ -158,9 +158,9 @@ def test_every_part_is_shown_applied_read_back_and_reverted() -> None:
         status = session.servers.supervisor.status(done.run_id)
         limit = await read_process_file_limit(session.host, status.pid or 0)
         assert status.state is ServerState.READY and limit is not None and limit.soft >= 256
-        assert await session.servers.missing_preset_parts(status) == ()
+        assert await session.servers.process_parts_missing_from_preset(status) == ()
         (box.root / "runs" / done.run_id / "warm_up.json").unlink()
-        assert await session.servers.missing_preset_parts(status) == (
+        assert await session.servers.process_parts_missing_from_preset(status) == (
             "warm-up of 3 requests (not sent)",
         )
 

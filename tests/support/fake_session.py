@@ -266,7 +266,7 @@ PARTS = {
     " preset_texts_about_flag=notes_about estimate_change"
     " untrusted_findings trust_preset_parts=trust write_preset_file=save_preset script "
     "preset_gpu_settings",
-    "servers": "start stop start_problem start_warnings start_earlier_server=go_back "
+    "servers": "start stop find_start_problem find_start_warnings restart_replaced_server=go_back "
     "find_other_servers select=select_run "
     "find_numbered_log_lines=search_log "
     "changes_against_running running_plan=plan_that_runs changed_flags_of_running_server",
@@ -665,10 +665,10 @@ class FakeSession(FakeMeasuring):
     def check_swept_flags(self, flags: Mapping[str, Sequence[str]]) -> None:
         pass
 
-    async def start_problem(self) -> Finding | None:
+    async def find_start_problem(self) -> Finding | None:
         return None
 
-    async def start_warnings(self) -> Sequence[Finding]:
+    async def find_start_warnings(self) -> Sequence[Finding]:
         return ()
 
     def spawn_session_task(self, work: Any) -> Any:

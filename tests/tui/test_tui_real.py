@@ -243,7 +243,7 @@ def test_a_message_about_the_link_does_not_replace_an_error() -> None:
         await s.until("4 x A100")
 
         async def cut() -> None:
-            with s.session.core.list_as_busy("reverting GPU settings"):
+            with s.session.core.show_as_busy("reverting GPU settings"):
                 raise SettingsError("the link was lost while nvidia-smi ran", next_step="r again")
 
         s.app.main.services.run_in_background(cut())

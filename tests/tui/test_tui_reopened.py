@@ -113,7 +113,7 @@ def test_the_activity_is_read_from_disk_and_contains_no_secret() -> None:
     async def first(s: RealScreen) -> None:
         await s.until(lambda: s.state.servers_read and s.session.screen_memory.resumed)
         s.session.core.record_command("vllm serve m --api-key sesame123", "run 1")
-        with pytest.raises(SettingsError), s.session.core.list_as_busy("reverting GPU settings"):
+        with pytest.raises(SettingsError), s.session.core.show_as_busy("reverting GPU settings"):
             raise SettingsError("the link was lost", host=HOST)
 
     async def second(s: RealScreen) -> None:

@@ -88,7 +88,7 @@ async def print_cluster_status(arguments: argparse.Namespace) -> int:
         partly = warn_of_unreached_nodes(session)
         found = await cluster_servers.read_cluster_servers(session)
         transports = {
-            s.run_id: await cluster_servers.transport_line(session, s)
+            s.run_id: await cluster_servers.rank_transport_text(session, s)
             for s in found
             if s.ranks and s.alive
         }
@@ -152,10 +152,10 @@ async def _find_only_or_named_run(session: Session, run: str | None) -> ServerSt
 
 
 def _print_server(status: ServerStatus) -> None:
-    from workbench.session.servers.cluster_servers import rank_labels_and_texts, server_text
+    from workbench.session.servers.cluster_servers import rank_labels_and_states, server_text
 
     print_line(server_text(status))
-    for label, text in rank_labels_and_texts(status):
+    for label, text in rank_labels_and_states(status):
         print_line(f"  {label:<8} {text}")
     for finding in status.findings:
         if finding.level in (Level.ERROR, Level.WARN):

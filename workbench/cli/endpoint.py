@@ -31,7 +31,7 @@ async def print_endpoint(arguments: argparse.Namespace) -> int:
     async with connect_session(arguments) as session:
         run_id = await wait_for_ready_run_id(session, arguments.run)
         assert run_id is not None
-        found = endpoints.endpoint_of_run(
+        found = endpoints.make_endpoint_of_run(
             session, run_id, arguments.name or "", arguments.file or ""
         )
         said = await endpoints.write_endpoint(session, found)

@@ -82,7 +82,7 @@ async def start_background_server(arguments: argparse.Namespace) -> int:
 async def start_server(arguments: argparse.Namespace) -> int:
     """Start a server with the options of the command `start`, and return the exit code."""
     async with connect_session(arguments) as session:
-        session.servers.check_nodes_reached()
+        session.servers.require_nodes_reached()
         planned = await load_plan(session, arguments)
         if planned.nodes and session.state.host.simulated and session.host.kind != "cluster":
             print_message(f"simulated: one process represents all {len(planned.nodes)} nodes")
@@ -427,7 +427,7 @@ async def probe_server(arguments: argparse.Namespace) -> int:
     async with connect_session(arguments) as session:
         status = await find_run(session, arguments.run)
         await warn_if_benchmark_runs(session)
-        text = await session.servers.probe_server_text(status.run_id)
+        text = await session.servers.request_text_of_server(status.run_id)
         status = session.servers.supervisor.status(status.run_id)
     document = {"run_id": status.run_id, "state": status.state_word, "text": asdict(text)}
     doubts = [f"  {doubt}" for doubt in filter(None, (*text.notes, text.unjudged))]

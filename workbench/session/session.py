@@ -77,7 +77,7 @@ class Session:
         self._watched = asyncio.Event()  # the telemetry agent is being started
         self._retry = asyncio.Event()  # try to connect now
         self._own_files_read = asyncio.Event()  # of the present host
-        self._beginning = False
+        self._is_first_connection = False
         self._kept: KeptHistory | None = None
 
     @property
@@ -180,10 +180,10 @@ class Session:
             self.server_load,
             self.gpu,
             self.results,
-            self._answers_of_restart,
+            self._make_answers_of_restart,
         )
 
-    def _answers_of_restart(self) -> AnswersOfRestart:
+    def _make_answers_of_restart(self) -> AnswersOfRestart:
         from workbench.session.quality.restarted import AnswersOfRestart
 
         return AnswersOfRestart(self.core, self.plans, self.servers, self.server_load, self.quality)
@@ -219,10 +219,10 @@ class Session:
             self.gpu,
             self.results,
             self.hosts,
-            self._experiment_quality_factory,
+            self._make_quality_factory,
         )
 
-    def _experiment_quality_factory(self) -> ExperimentQualityFactory:
+    def _make_quality_factory(self) -> ExperimentQualityFactory:
         from workbench.session.quality.beside_runs import ExperimentQualityFactory
 
         return ExperimentQualityFactory()
@@ -270,7 +270,7 @@ class Session:
 
         return ScreenMemory(self.core, lambda: self.experiments, lambda: self.results)
 
-    def _build_part(self, name: str) -> Any:
+    def _part_if_built(self, name: str) -> Any:
         return vars(self).get(name)
 
     def _log_ring(self) -> LogRing | None:
@@ -290,7 +290,7 @@ class Session:
         long as loading the screen, after which `open` is called again and does the rest."""
         if early and not self.host.is_local:
             return
-        kept = self._keep_history()
+        kept = self._start_keeping_history()
         if early:
             self.core.spawn(self._start_telemetry())
             return
@@ -299,7 +299,7 @@ class Session:
         self.core.spawn(self._connect_and_start_readings())
         self.core.spawn(self._load_presets_results_and_config())
 
-    def _keep_history(self) -> KeptHistory:
+    def _start_keeping_history(self) -> KeptHistory:
         """Begin to keep every reading in memory and on disk."""
         from workbench.session.history.kept_history import KeptHistory
 
@@ -340,11 +340,11 @@ class Session:
 
     async def _connect_and_start_readings(self) -> None:
         self.link.on_return = self._read_changes_while_disconnected
-        self._beginning = True
+        self._is_first_connection = True
         try:
             await self._connect()
         finally:
-            self._beginning = False
+            self._is_first_connection = False
         source = await self.telemetry.start()
         with suppress(TimeoutError):  # the imports of the parts below would keep it waiting
             await asyncio.wait_for(source.launched.wait(), _AGENT_START_WAIT_S)
@@ -452,7 +452,7 @@ class Session:
     async def finish_measuring(self) -> None:
         """Wait for the end of the benchmarks that the user has asked for, although the screen is
         gone. The GPUs are read, and the guard hears of this process, until they have ended."""
-        bench = self._build_part("bench")
+        bench = self._part_if_built("bench")
         if bench is None or not (self.core.kept or self.state.bench.queued):
             return
         bench.record_screen_closed()
@@ -475,7 +475,7 @@ class Session:
         """Leave the host without changing its servers and GPU settings. A benchmark is cancelled,
         and a sweep or an experiment restores what it has changed."""
         await self._cancel_measurements()
-        if (hosts := self._build_part("hosts")) is not None:
+        if (hosts := self._part_if_built("hosts")) is not None:
             await hosts.close()
         await self._stop_work_on_host()
         await self.host.close()
@@ -483,29 +483,29 @@ class Session:
     async def _cancel_measurements(self) -> None:
         """Cancel the sweep, the experiment and the benchmark that run. Each has a limited time to
         restore GPU settings and servers; over a lost link the guard restores the settings."""
-        if (sweeps := self._build_part("sweeps")) is not None:
+        if (sweeps := self._part_if_built("sweeps")) is not None:
             with suppress(TimeoutError):
                 await asyncio.wait_for(sweeps.cancel(), _RESTORE_TIMEOUT_S)
-        if (experiments := self._build_part("experiments")) is not None:
+        if (experiments := self._part_if_built("experiments")) is not None:
             with suppress(TimeoutError):
                 await asyncio.wait_for(experiments.stop(), _RESTORE_TIMEOUT_S)
-        if (quality := self._build_part("quality")) is not None:
+        if (quality := self._part_if_built("quality")) is not None:
             with suppress(TimeoutError):
                 await asyncio.wait_for(quality.stop(), _RESTORE_TIMEOUT_S)
-        if (bench := self._build_part("bench")) is not None:
+        if (bench := self._part_if_built("bench")) is not None:
             await bench.cancel()
 
     async def _stop_work_on_host(self) -> None:
-        if (gpu := self._build_part("gpu")) is not None:
+        if (gpu := self._part_if_built("gpu")) is not None:
             gpu.guard.stop_heartbeats()
-        await self.core.end_tasks()
-        if (telemetry := self._build_part("telemetry")) is not None:
+        await self.core.cancel_and_await_tasks()
+        if (telemetry := self._part_if_built("telemetry")) is not None:
             await telemetry.stop()
-        if (servers := self._build_part("servers")) is not None:
+        if (servers := self._part_if_built("servers")) is not None:
             await servers.close()
         if self._kept is not None:
             self._kept.close()
-        if (memory := self._build_part("screen_memory")) is not None:
+        if (memory := self._part_if_built("screen_memory")) is not None:
             memory.record_screen_close()
 
     # ---- hosts
@@ -521,7 +521,7 @@ class Session:
                 next_step="press h to work on another host",
             )
         self.core.update_host(link="connecting", message=None)
-        if self._beginning:
+        if self._is_first_connection:
             self._retry.set()
         else:
             self.core.spawn(self._connect_and_start_readings())

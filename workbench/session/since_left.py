@@ -36,7 +36,9 @@ def changes_since_last_screen(
     """Return what `state` shows to have happened since `left_unix_s`. The clock of the host is ahead
     of this machine's by `host_ahead_s` seconds."""
     left_host_s = left_unix_s + host_ahead_s
-    servers = [server for server in state.servers if last_change_unix_s(server) > left_host_s]
+    servers = [
+        server for server in state.servers if last_server_change_unix_s(server) > left_host_s
+    ]
     settings = []
     for altered in (*state.alterations, *state.others):
         made_unix_s = altered.set_unix_s or altered.since_unix_s
@@ -49,7 +51,7 @@ def changes_since_last_screen(
     return ChangesSinceLastScreen(left_unix_s, results, tuple(servers), tuple(settings), guard_did)
 
 
-def last_change_unix_s(server: ServerStatus) -> float:
+def last_server_change_unix_s(server: ServerStatus) -> float:
     """Return when a server ended, or else became READY, or else was started, by the host's clock."""
     return server.ended_unix_s or server.ready_unix_s or server.started_unix_s or 0.0
 

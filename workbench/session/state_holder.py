@@ -108,7 +108,7 @@ class StateHolder:
         self.update(activity=(*self._state.activity, entry)[-MAX_KEPT_ACTIVITY:])
 
     @contextmanager
-    def list_as_busy(self, what: str) -> Iterator[None]:
+    def show_as_busy(self, what: str) -> Iterator[None]:
         """List the work `what` in `state.busy` while the block runs. A WorkbenchError of the block
         is recorded in the activity log and raised."""
         self.update(busy=(*self._state.busy, what))
@@ -140,10 +140,10 @@ class StateHolder:
         screen ends first. The caller handles its errors."""
         task = asyncio.get_running_loop().create_task(work)
         self.kept.add(task)
-        task.add_done_callback(self._drop_ended_task)
+        task.add_done_callback(self._discard_ended_task)
         return task
 
-    def _drop_ended_task(self, task: asyncio.Task[Any]) -> None:
+    def _discard_ended_task(self, task: asyncio.Task[Any]) -> None:
         self.kept.discard(task)
         if not task.cancelled():
             task.exception()  # is read here too, because the caller may have ended before
@@ -158,7 +158,7 @@ class StateHolder:
 
             self.notify(Level.ERROR, *internal_error_message_and_details(error))
 
-    async def end_tasks(self) -> None:
+    async def cancel_and_await_tasks(self) -> None:
         """Cancel all background tasks except the current one, and wait for them up to 5 s."""
         running = (self._tasks | self.kept) - {asyncio.current_task()}
         for task in running:

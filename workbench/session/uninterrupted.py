@@ -8,7 +8,7 @@ from collections.abc import Awaitable
 from contextlib import suppress
 
 
-async def await_uninterrupted(work: Awaitable[None]) -> None:
+async def finish_despite_cancellation(work: Awaitable[None]) -> None:
     """Await `work` until it is completed, even if this task is cancelled meanwhile. If the task was
     cancelled, CancelledError is raised after `work` has been completed. Otherwise an error of
     `work` propagates."""

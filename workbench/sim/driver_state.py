@@ -128,12 +128,12 @@ class SimState:
 
     def engine_memory_bytes(self, gpu_index: int) -> int:
         """Return the number of bytes that running engines use on one GPU."""
-        self._refresh_loads()
-        return sum(p.memory_bytes for p in self._processes(gpu_index))
+        self._reload_live_loads()
+        return sum(p.memory_bytes for p in self._engine_processes(gpu_index))
 
     def _read_gpus(self, now: float) -> tuple[SimulatedReading, ...]:
         profile, settings = self.profile, self.settings()
-        self._refresh_loads()
+        self._reload_live_loads()
         activities = [self._gpu_activity_at(i, now) for i in range(profile.count)]
         points = self._advance_simulation(now, settings, activities)
         _, temperatures, energies = self._thermal
@@ -141,7 +141,7 @@ class SimState:
         readings = []
         for i, point in enumerate(points):
             key = f"{profile.name}/{i}"
-            processes = self._processes(i)
+            processes = self._engine_processes(i)
             util = point.gpu_util_pct
             if util > 2:
                 util = max(
@@ -224,7 +224,7 @@ class SimState:
             self._points[key] = physics.operating_point(self.profile, setting, load, celsius)
         return self._points[key]
 
-    def _refresh_loads(self) -> None:
+    def _reload_live_loads(self) -> None:
         mtime = os.stat(self._loads_dir).st_mtime_ns  # noqa: PTH116 (as above)
         moment = time.monotonic()
         if mtime != self._loads_mtime:
@@ -254,7 +254,7 @@ class SimState:
                 total = total.plus(GpuActivity(idle_s=max(0.0, now - float(load["active_unix_s"]))))
         return total
 
-    def _processes(self, gpu: int) -> tuple[SimulatedProcess, ...]:
+    def _engine_processes(self, gpu: int) -> tuple[SimulatedProcess, ...]:
         key = str(gpu)
         return tuple(
             SimulatedProcess(int(load["pid"]), int(load["gpus"][key]["memory_bytes"]))
@@ -280,7 +280,7 @@ class SimState:
     def change_setting(self, gpu: int, **changes: Any) -> None:
         """Change fields of the `GpuSetting` of one GPU. The value None restores the default of the
         field."""
-        with self._hold_lock():
+        with self._lock_and_store_thermal_state():
             stored = dict(self._read_json_file("settings.json") or {})
             mine = {
                 **stored.get(str(gpu), {}),
@@ -307,12 +307,12 @@ class SimState:
             "active_unix_s": active_unix_s,
             "gpus": {str(i): dict(part) for i, part in gpus.items()},
         }
-        with self._hold_lock():
+        with self._lock_and_store_thermal_state():
             _write_json(self._loads_dir / f"{pid}.json", load)
         self._readings = ()
 
     def withdraw_load(self, pid: int) -> None:
-        with self._hold_lock(), contextlib.suppress(FileNotFoundError):
+        with self._lock_and_store_thermal_state(), contextlib.suppress(FileNotFoundError):
             (self._loads_dir / f"{pid}.json").unlink()
         self._readings = ()
 
@@ -338,13 +338,13 @@ class SimState:
         p2p=4                     the driver gives this NVML status for the access between each two GPUs
         copies={"hang": [[0, 1]]}  the trial of copies between GPUs fails; sim/stand_in/torch lists the ways
         """
-        with self._hold_lock():
+        with self._lock_and_store_thermal_state():
             stored = {**(self._read_json_file("faults.json") or {}), **faults}
             _write_json(self._paths["faults.json"], {k: v for k, v in stored.items() if v})
         self._faults_moment = 0.0
 
     @contextlib.contextmanager
-    def _hold_lock(self) -> Iterator[None]:
+    def _lock_and_store_thermal_state(self) -> Iterator[None]:
         handle = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             with contextlib.suppress(PermissionError):  # another user created it

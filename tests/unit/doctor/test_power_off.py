@@ -193,7 +193,7 @@ def test_the_first_screen_after_it_says_so_and_the_next_one_does_not() -> None:
             (driver / "boot_id").write_text(NEW)
             (driver / "before_boot").write_text(f"journal={now - 90} box kernel: x\n")
             recorded(folder, session.host.name, now - 90)
-            kept = session._keep_history()
+            kept = session._start_keeping_history()
             kept.load_stored_history()
             await session.telemetry.start()
             await eventually(lambda: session.state.notice is not None, "the notice")

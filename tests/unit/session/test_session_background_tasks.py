@@ -21,7 +21,7 @@ def test_a_task_that_never_began_leaves_no_coroutine_behind() -> None:
     async def scenario() -> None:
         core = StateHolder(LocalHost())
         core.spawn(work())
-        await core.end_tasks()
+        await core.cancel_and_await_tasks()
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

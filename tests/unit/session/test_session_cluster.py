@@ -118,13 +118,13 @@ def test_a_restart_on_a_cluster_stops_the_server_only_if_the_next_can_start(
         run_id = await session.servers.start()
         await session.servers.wait_ready(run_id, READY_S)
         session.plans.editor.set_flag("executable", "/nonexistent/vllm")
-        problem = await session.servers.start_problem()
+        problem = await session.servers.find_start_problem()
         assert problem is not None and "/nonexistent/vllm does not exist" in problem.text
         with pytest.raises(ServerError, match="/nonexistent/vllm does not exist"):
             await session.servers.start()
         assert session.servers.supervisor.status(run_id).state is ServerState.READY
         session.plans.undo()
-        assert await session.servers.start_problem() is None  # its own ports become free
+        assert await session.servers.find_start_problem() is None  # its own ports become free
         again = await session.servers.start()
         status = await session.servers.wait_ready(again, READY_S)
         assert (status.state, status.replaces) == (ServerState.READY, run_id), status.reason
@@ -178,7 +178,7 @@ def test_a_node_that_cannot_be_reached_is_named_instead_of_its_address() -> None
         with pytest.raises(HostUnreachable, match="node spark-02"):
             session.presets.missing_variables(PRESET)
         with pytest.raises(HostUnreachable, match="node spark-02"):
-            session.servers.check_nodes_reached()
+            session.servers.require_nodes_reached()
         await session.close()
 
     asyncio.run(scenario())

@@ -14,7 +14,7 @@ T0 = 1_800_000_000.0
 
 def told(readings: Iterable[EngineMetrics], limit: tuple[str, int] | None = None) -> list[Event]:
     episodes = EngineEpisodes(limit)
-    return [event for read in readings for event in episodes.events_of_reading(read)]
+    return [event for read in readings for event in episodes.episode_events_of_reading(read)]
 
 
 def queue(waiting: Iterable[int], running: int = 16, **more: float) -> list[EngineMetrics]:

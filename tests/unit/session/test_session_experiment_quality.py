@@ -97,7 +97,7 @@ class Bed:
         self.lock = SimpleNamespace(if_held=IfHeld.REFUSE)
         session = SimpleNamespace(measurement_lock=self.lock)
         side = SimpleNamespace(
-            existing_run_id_or_url=standing, session=session, open_load=self._load
+            measured_run_id_or_url=standing, session=session, open_benchmark_load=self._load
         )
         self.sides: Any = {"A": side, "B": side}
 
@@ -118,7 +118,7 @@ class Bed:
         self, db: QualityDb, texts: TextSet = TEXTS, pairs: int = 2
     ) -> ExperimentQuality:
         options = QualityOptions(
-            texts, restart=self.sides["A"].existing_run_id_or_url is None and pairs > 1
+            texts, restart=self.sides["A"].measured_run_id_or_url is None and pairs > 1
         )
         spec = replace(SPEC, pairs=pairs)
         return ExperimentQuality(1, spec, self.sides, options, db, db.parts(1))

@@ -125,8 +125,8 @@ def test_the_new_server_takes_over_the_port_of_the_one_that_it_replaces() -> Non
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(supervisor, "runs", counted)
-            assert await session.servers.start_problem() is None
-            assert "host.port" not in {f.code for f in await session.servers.start_warnings()}
+            assert await session.servers.find_start_problem() is None
+            assert "host.port" not in {f.code for f in await session.servers.find_start_warnings()}
         assert listings == 1  # each starts a program on the host
         second = await session.servers.start()
         status = await session.servers.wait_ready(second, 20)
@@ -154,7 +154,7 @@ def test_after_a_failed_restart_one_call_starts_what_ran_before(
         await eventually(lambda: session.state.goes_back_to == first, "the way back")
         notice = session.state.notice
         assert notice is not None and f"workbench restart {first}" in (notice.next_step or "")
-        back = await session.servers.start_earlier_server()
+        back = await session.servers.restart_replaced_server()
         status = await session.servers.wait_ready(back, 20)
         plan = session.servers.supervisor.record(back).plan
         assert status.state is ServerState.READY and plan.flag("max-num-seqs") is None

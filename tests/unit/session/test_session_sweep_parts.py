@@ -35,7 +35,7 @@ from workbench.session.series.sweep_parts import (
     conditions_of_plan,
 )
 from workbench.session.session import Session
-from workbench.session.uninterrupted import await_uninterrupted
+from workbench.session.uninterrupted import finish_despite_cancellation
 from workbench.store.sweeps import SweepStore
 
 # -- what was typed
@@ -432,7 +432,7 @@ def test_giving_back_is_not_cut_short_by_a_cancellation(times: int) -> None:
             done.append(step)
 
     async def go() -> None:
-        task = asyncio.create_task(await_uninterrupted(restore_host()))
+        task = asyncio.create_task(finish_despite_cancellation(restore_host()))
         for _ in range(times):
             await asyncio.sleep(0)
             task.cancel()
@@ -448,7 +448,7 @@ def test_what_giving_back_raises_comes_through() -> None:
         raise StoreError("broken")
 
     with pytest.raises(StoreError, match="broken"):
-        asyncio.run(await_uninterrupted(fails()))
+        asyncio.run(finish_despite_cancellation(fails()))
 
 
 def test_a_secret_is_no_flag_to_sweep() -> None:

@@ -41,7 +41,7 @@ from workbench.session.series.tune import Tune
 from workbench.session.series.tune_plan import (
     _check_goal_and_limits,
     _is_proposal_for_other_change,
-    combine_with_plan,
+    combination_or_problem_text,
 )
 from workbench.session.session import Session
 
@@ -152,7 +152,7 @@ class Raced:
         )
         parts = self.session.sweeps._parts
         parts.servers.check_start_on_host = self._nothing  # type: ignore[method-assign,assignment]
-        parts.servers.check_startable = lambda *_: None  # type: ignore[method-assign,assignment]
+        parts.servers.require_startable_plan = lambda *_: None  # type: ignore[method-assign,assignment]
         parts.servers.launch = self._launch  # type: ignore[method-assign,assignment]
         parts.servers.wait_ready = self._ready  # type: ignore[method-assign,assignment]
         parts.servers.stop_run_quietly = self._nothing  # type: ignore[method-assign,assignment]
@@ -252,7 +252,7 @@ class Raced:
         ]
 
     def tune(self) -> Tune:
-        combine = partial(combine_with_plan, self.base)
+        combine = partial(combination_or_problem_text, self.base)
         entries = [one.sets for one in self.spec.candidates]
         found = [combine(entry) for entry in ((), *entries)]
         count = len(entries)
@@ -725,7 +725,7 @@ def test_time_is_kept_to_compare_the_answers_in_the_final(candidate: str, second
     raced.session.sweeps._parts.results.list_quality_results = compared  # type: ignore[method-assign,assignment]
     tune = raced.tune()
     tune.quality = True
-    asyncio.run(tune._load_answers_duration())
+    asyncio.run(tune._update_answer_comparison_duration())
     assert tune._final_duration_s == seconds
 
 

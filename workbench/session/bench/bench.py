@@ -446,7 +446,7 @@ class Bench:
             text = f"GPU settings of the preset were not applied: {', '.join(missing)}"
             summary = replace(summary, notes=(*summary.notes, text))
         if server.status is not None and (
-            parts := await self._servers.missing_preset_parts(server.status)
+            parts := await self._servers.process_parts_missing_from_preset(server.status)
         ):
             text = f"the preset was not applied whole: {', '.join(parts)}"
             summary = replace(summary, notes=(*summary.notes, text))
@@ -505,7 +505,7 @@ class Bench:
                 host=host,
                 next_step="wait for the result of that benchmark",
             )
-        with self._core.list_as_busy(_RESTART_AND_COMPARE):
+        with self._core.show_as_busy(_RESTART_AND_COMPARE):
             rows = self._core.state.results
             before = self._core.state.bench.last_id or newest_usable_result_id(rows)
             rejected = (

@@ -19,7 +19,7 @@ from workbench.session.gpu.previous_settings import (
     previous_values_of,
     restore_and_return_problem,
 )
-from workbench.session.uninterrupted import await_uninterrupted
+from workbench.session.uninterrupted import finish_despite_cancellation
 
 if TYPE_CHECKING:
     from workbench.gpu.settings.proof import Proof
@@ -152,7 +152,7 @@ class ClockProbe:
                 driven.t0_s, driven.t1_s, self._core.state.alterations, known
             )
         finally:
-            await await_uninterrupted(self._restore_previous_values(previous, password))
+            await finish_despite_cancellation(self._restore_previous_values(previous, password))
 
     async def _restore_previous_values(
         self, previous: Mapping[int, PreviousValues], password: str | None

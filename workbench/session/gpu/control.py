@@ -155,7 +155,7 @@ class GpuControl:
         from workbench.gpu.settings import apply
 
         check_trial_time(trial_s)
-        with self._core.list_as_busy(APPLYING_SETTINGS):
+        with self._core.show_as_busy(APPLYING_SETTINGS):
             rights = await self.rights.load_rights_with_password(password)
             planned = await self.plan_changes_by_gpu(by_gpu, rights)
             commands = [
@@ -183,7 +183,7 @@ class GpuControl:
         "original". With None such a setting is not touched."""
         from workbench.gpu.settings import revert
 
-        with self._core.list_as_busy(REVERTING_SETTINGS):
+        with self._core.show_as_busy(REVERTING_SETTINGS):
             rights = await self.rights.load_rights_with_password(password)
             report = await revert.revert_settings(
                 self._core.host,

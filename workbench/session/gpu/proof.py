@@ -132,7 +132,7 @@ class GpuVerifier:
             and all(setting_of(a.setting).proof == "reading" for a in altered)
         ):
             return await self._verify_by_reading(altered)
-        with self._core.list_as_busy(VERIFYING_SETTINGS):
+        with self._core.show_as_busy(VERIFYING_SETTINGS):
             async with self._load.open_load_on_server(
                 run_id, url, {**GPU_FILLING_LOAD, **bench}
             ) as load:

@@ -154,7 +154,7 @@ class PresetApply:
         """Return all that applying the preset will change, in the order of the changes. Nothing is
         changed. Raises PlanError or NotTrusted if the plan cannot be started."""
         preset, editor = self._preset_of_plan(), self._plans.editor
-        self._servers.check_startable(editor.effective_plan, editor)
+        self._servers.require_startable_plan(editor.effective_plan, editor)
         parts = [self._server_part(editor)]
         if (files := editor.effective_plan.open_files) is not None:
             host = self._core.host
@@ -215,7 +215,7 @@ class PresetApply:
         await self._check_rights(whole, password)
         progress = _ApplyProgress()
         try:
-            with self._core.list_as_busy(APPLYING_PRESET):
+            with self._core.show_as_busy(APPLYING_PRESET):
                 return await self._apply_parts(whole, password, timeout_s, on_step, progress)
         except asyncio.CancelledError as cut:
             raise Interrupted(_interruption_text(progress, cut)) from None
@@ -250,7 +250,7 @@ class PresetApply:
             on_step(f"warming up: {count_of(warm_up.requests, 'request')} of varying length")
             problems[WARM_UP_PART] = await self._warm_up_and_return_problem(run_id, warm_up)
             self._plans.show_missing_parts(
-                status.preset_id, await self._servers.missing_preset_parts(status)
+                status.preset_id, await self._servers.process_parts_missing_from_preset(status)
             )
         parts = whole.parts_with_problems(problems)
         return AppliedPreset(whole.preset_id, run_id, status, parts, report)

@@ -92,7 +92,7 @@ class ExperimentQualityFactory:
         """Return the comparison of the answers of an experiment, with what it has measured so far.
         Raises InputError if its texts cannot be read."""
         spec, side_a = experiment.spec, sides[_first_side_name(sides, "A")]
-        starts_a = side_a.existing_run_id_or_url is None
+        starts_a = side_a.measured_run_id_or_url is None
         options = await asyncio.to_thread(
             make_quality_options, spec, concurrency, starts_servers_of_a=starts_a
         )
@@ -214,10 +214,13 @@ class ExperimentQuality:
 
     async def _measure_answers_of_step(self, step: str, run: ExperimentRun) -> None:
         side, measuring = self._sides[run.side_label], self._measuring
-        standing = side.existing_run_id_or_url is not None
+        standing = side.measured_run_id_or_url is not None
         began = time.monotonic()
         try:
-            async with side.open_load(run.run_id or "") as load, open_scored_server(load) as server:
+            async with (
+                side.open_benchmark_load(run.run_id or "") as load,
+                open_scored_server(load) as server,
+            ):
                 if standing:
                     anyway = side.session.measurement_lock.if_held is IfHeld.BESIDE
                     await measuring.check_no_other_clients(server, anyway=anyway)

@@ -29,7 +29,7 @@ from workbench.session.quality.scored_server import open_scored_server
 from workbench.session.series.experiment_arms import ExperimentArms
 from workbench.session.servers.arm_targets import ArmTargets
 from workbench.session.state import QualityView
-from workbench.session.uninterrupted import await_uninterrupted
+from workbench.session.uninterrupted import finish_despite_cancellation
 from workbench.store import paths
 from workbench.store.quality_db import QualityDb
 
@@ -169,7 +169,7 @@ class QualityComparisons:
                 await stack.enter_async_context(
                     sessions[name].measurement_lock.hold_lock(_WORK_TITLE)
                 )
-            stack.enter_context(self._core.list_as_busy(_WORK_TITLE))
+            stack.enter_context(self._core.show_as_busy(_WORK_TITLE))
             stack.enter_context(self._servers.reserve_servers(_WORK_TITLE))
             yield
 
@@ -207,21 +207,21 @@ class _RunningComparison:
                     await self._arms.stop_server_and_revert_settings()
                 parts.notes += tuple(await self._arms.restore_host_and_report(new))
 
-            await await_uninterrupted(restore_servers())
+            await finish_despite_cancellation(restore_servers())
         return self._measuring
 
     async def _measure_both_sides(self) -> None:
         options = self._measuring.options
         for side in self._sides.values():
-            if side.existing_run_id_or_url is not None:
+            if side.measured_run_id_or_url is not None:
                 async with (
-                    side.open_load(side.existing_run_id_or_url) as load,
+                    side.open_benchmark_load(side.measured_run_id_or_url) as load,
                     open_scored_server(load) as server,
                 ):
                     await self._measuring.check_no_other_clients(server, anyway=options.anyway)
         await self._measure_step_on_server(FIRST_STEP)
         await self._measure_step_or_end_early(CHANGED_STEP)
-        standing = self._sides["A"].existing_run_id_or_url is not None
+        standing = self._sides["A"].measured_run_id_or_url is not None
         if standing and self._measuring.can_score_answers_of_b():
             await self._score_answers_of_b()
         elif options.restart and not standing:
@@ -251,16 +251,16 @@ class _RunningComparison:
         """Start the server of a step, or use the one that runs, and measure it."""
         name = CHANGED_STEP if step == CHANGED_STEP else FIRST_STEP
         side = self._sides[name]
-        run_id = side.existing_run_id_or_url
+        run_id = side.measured_run_id_or_url
         if run_id is None:
             self._report_line(f"{step}: starting")
             run_id = await self._arms.ensure_server(name)
             await self._arms.prepare_server(
                 name, run_id, lambda text: self._report_line(f"{step}: {text}")
             )
-        async with side.open_load(run_id) as load, open_scored_server(load) as server:
+        async with side.open_benchmark_load(run_id) as load, open_scored_server(load) as server:
             await self._measuring.measure_step(
-                step, server, may_be_shared=side.existing_run_id_or_url is not None
+                step, server, may_be_shared=side.measured_run_id_or_url is not None
             )
             if step in (FIRST_STEP, CHANGED_STEP):
                 await self._run_user_score_command(step, load)

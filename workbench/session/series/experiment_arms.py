@@ -23,7 +23,7 @@ from workbench.session.conditions import gpus_of_plan
 from workbench.session.gpu.setting_texts import alterations_text, failure_text
 from workbench.session.series.conduct import SeriesStopped
 from workbench.session.series.experiment_run import NoteRunId, ReportLine, StartFailedError
-from workbench.session.uninterrupted import await_uninterrupted
+from workbench.session.uninterrupted import finish_despite_cancellation
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult
@@ -147,7 +147,7 @@ class ExperimentArms:
         sides = self._sides.values()
         if not status.state.is_alive or status.run_id in [side.run_id for side in sides]:
             return False
-        return None in [side.existing_run_id_or_url for side in sides]
+        return None in [side.measured_run_id_or_url for side in sides]
 
     def _serves_arm_a(self, session: Session, status: ServerStatus) -> bool:
         """Return whether a server is READY and has the configuration of arm A, so that it need not
@@ -196,12 +196,14 @@ class ExperimentArms:
         self._arm, side = arm, self._sides[arm]
         if self._run is not None and self._restarts:
             await self.stop_server_and_revert_settings()
-        if side.existing_run_id_or_url is not None or side.editor is None:
-            return side.existing_run_id_or_url or ""
+        if side.measured_run_id_or_url is not None or side.editor is None:
+            return side.measured_run_id_or_url or ""
         if self._run is None:
             self._run_side = side
             # a cancelled run must end this server too
-            await await_uninterrupted(self._launch_server(side.session, side.editor, note_run_id))
+            await finish_despite_cancellation(
+                self._launch_server(side.session, side.editor, note_run_id)
+            )
         return self._run or ""
 
     async def _launch_server(
@@ -325,7 +327,7 @@ class ExperimentArms:
                     if row.kind == "engine" and row.in_force is not None:
                         chosen[row.name] = row.in_force
             ready_after_s = None
-            if side.existing_run_id_or_url is None and run_id == self.started_run_id:
+            if side.measured_run_id_or_url is None and run_id == self.started_run_id:
                 ready_after_s = supervisor.status(run_id).ready_after_s
             self._reported[run_id] = ready_after_s, chosen
         return self._reported[run_id]
@@ -396,7 +398,7 @@ class ExperimentArms:
         if not wanted:
             return
         self._settings_arm = arm
-        for gpu in await side.gpu_selectors():
+        for gpu in await side.gpu_indexes_or_all():
             report = await side.session.gpu.apply_settings(wanted, gpu)
             failed = report.first_failure
             if failed is not None:
@@ -416,7 +418,7 @@ class ExperimentArms:
 
     async def _revert_gpu_settings_of_arm(self, arm: str) -> None:
         side = self._sides[arm]
-        for gpu in await side.gpu_selectors():
+        for gpu in await side.gpu_indexes_or_all():
             report = await side.session.gpu.revert_settings(
                 gpu, settings=self._changed_setting_keys
             )

@@ -31,7 +31,7 @@ from workbench.session.hosts.names import check_same_host
 from workbench.session.plans.plan_editor import PlanEditor
 from workbench.session.series.experiment_arms import ExperimentArms
 from workbench.session.series.experiment_run import ExperimentConduct
-from workbench.session.servers.arm_targets import ArmTargets, spec_with_secrets
+from workbench.session.servers.arm_targets import ArmTargets, arms_and_plans_with_secrets
 from workbench.store import paths
 from workbench.store.experiments import ExperimentsDb
 from workbench.store.quality_db import QualityDb
@@ -249,7 +249,7 @@ class Experiments:
         self, experiment: Experiment
     ) -> Sequence[SettingOutcome]:
         """Return what `resume` would do to GPU settings, as the outcomes of a dry run."""
-        a, b, bases = spec_with_secrets(self._presets, experiment.spec)
+        a, b, bases = arms_and_plans_with_secrets(self._presets, experiment.spec)
         twins = experiment.spec.twins
         return await self.targets.preview_setting_changes({"A": a, "B": b}, bases, twins)
 
@@ -425,7 +425,7 @@ class Experiments:
             is_extended = has_judged_pairs and spec.pairs != stored.spec.pairs
             if is_extended or experiment.state == SeriesState.DONE:
                 experiment = replace(experiment, extensions=experiment.extensions + 1)
-            a, b, bases = spec_with_secrets(self._presets, experiment.spec)
+            a, b, bases = arms_and_plans_with_secrets(self._presets, experiment.spec)
             if a.target is None:
                 self._plans.edit_plan(bases["A"], f"experiment {experiment_id}")
                 await self._find_engine()
@@ -533,7 +533,7 @@ class Experiments:
         self._conducting = asyncio.ensure_future(work)
         try:
             with (
-                self._core.list_as_busy(_LOCK_TITLE),
+                self._core.show_as_busy(_LOCK_TITLE),
                 self._servers.reserve_servers("an experiment"),
             ):
                 return await self._conducting

@@ -21,7 +21,7 @@ from workbench.model.server_run import ServerState
 from workbench.model.sweep import PointState
 from workbench.session.series.confirmation import confirm_value_in_pairs
 from workbench.session.series.sweep_progress import SweepDesign, SweepProgress
-from workbench.session.uninterrupted import await_uninterrupted
+from workbench.session.uninterrupted import finish_despite_cancellation
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult, ResultId
@@ -92,7 +92,7 @@ class FlagSweep(SweepDesign):
 
     async def restore_host(self) -> None:
         if self._begun:
-            await await_uninterrupted(self._restart_earlier_server())
+            await finish_despite_cancellation(self._restart_earlier_server())
 
     def _can_values_change_answers(self) -> bool:
         engine = self.combinations[0].editor.plan.engine
@@ -138,7 +138,7 @@ class FlagSweep(SweepDesign):
         combination = self.combinations[run]
         self.progress.change_point(run, state=PointState.MEASURING)
         try:
-            self.parts.servers.check_startable(
+            self.parts.servers.require_startable_plan(
                 combination.editor.effective_plan, combination.editor
             )
             run_id = await self._start_server_until_ready(combination.editor)
@@ -180,7 +180,7 @@ class FlagSweep(SweepDesign):
             self._server = status.run_id
 
         # otherwise a cancelled sweep would not know a server that it has to end
-        await await_uninterrupted(launch())
+        await finish_despite_cancellation(launch())
         run_id = self._server or ""
         self.progress.change_sweep(server=run_id)
         await self.progress.save()
@@ -211,7 +211,7 @@ class FlagSweep(SweepDesign):
     async def _stop_started_server(self) -> None:
         run_id, self._server = self._server, None
         if run_id is not None:
-            await await_uninterrupted(self._stop_server(run_id))
+            await finish_despite_cancellation(self._stop_server(run_id))
 
     async def _stop_server(self, run_id: str) -> None:
         await self.parts.servers.stop_run_quietly(run_id)

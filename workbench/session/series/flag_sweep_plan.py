@@ -28,7 +28,7 @@ from workbench.session.series.sweep_parts import (
     validated_runs,
 )
 from workbench.session.series.sweep_progress import bench_fields_to_store
-from workbench.session.servers.arm_targets import spec_with_secrets
+from workbench.session.servers.arm_targets import arms_and_plans_with_secrets
 
 if TYPE_CHECKING:
     from workbench.model.plan import LaunchPlan
@@ -116,7 +116,7 @@ class FlagSweepPlanner:
         if spec.preset_file is not None:
             self.parts.presets.get(spec.preset_file)
         stored = ExperimentSpec(Arm(), Arm(), spec.plan, spec.preset_id)
-        *_, bases = spec_with_secrets(self.parts.presets, stored)
+        *_, bases = arms_and_plans_with_secrets(self.parts.presets, stored)
         return bases["A"]
 
     def _planned_sweep(
@@ -149,7 +149,7 @@ class FlagSweepPlanner:
         if host_context.installed is None and host_context.installed_problem is None:
             await plans.locate_engine()
         combinations = list_combinations(plans.editor, flags)
-        self.parts.servers.check_startable(plans.editor.effective_plan, plans.editor)
+        self.parts.servers.require_startable_plan(plans.editor.effective_plan, plans.editor)
         return combinations
 
     def _editor_to_restore(self, stopped: str | None = None) -> PlanEditor | None:

@@ -34,7 +34,7 @@ from workbench.session.series.sweep_progress import (
     SweepProgress,
     bench_fields_to_store,
 )
-from workbench.session.uninterrupted import await_uninterrupted
+from workbench.session.uninterrupted import finish_despite_cancellation
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult, ResultId
@@ -133,7 +133,7 @@ class GpuSweep(SweepDesign):
 
     async def restore_host(self) -> None:
         if self._touched:
-            await await_uninterrupted(self._restore_setting())
+            await finish_despite_cancellation(self._restore_setting())
 
     async def _store_previous_values(self) -> None:
         """Write the previous values to disk before the first change, so that a killed sweep can

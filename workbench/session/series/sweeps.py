@@ -41,12 +41,12 @@ from workbench.session.series.rate_capacity import (
     plan_resumed_rate_capacity,
 )
 from workbench.session.series.sweep_progress import SweepProgress
-from workbench.session.series.tune_plan import TunePlanner, run_load_text
+from workbench.session.series.tune_plan import TunePlanner, load_text_of_run
 from workbench.session.series.user_capacity import (
     UserLevels,
+    estimate_user_run_s,
     plan_resumed_user_capacity,
     plan_user_capacity,
-    typical_run_s,
 )
 from workbench.store import paths
 from workbench.store.sweeps import SweepStore, new_sweep
@@ -180,7 +180,7 @@ class Sweeps:
     ) -> float | None:
         """Return how long one run of a search for users takes, from the newest valid result of the
         same server. None if there is none."""
-        return typical_run_s(self._parts, levels, run_id, url)
+        return estimate_user_run_s(self._parts, levels, run_id, url)
 
     def check_flag_values(self, flags: Mapping[str, Sequence[str]]) -> None:
         """Raise InputError if the flags of the plan under edit cannot be swept over these values."""
@@ -242,7 +242,7 @@ class Sweeps:
         """Return in words the load of each run of a tune of the plan. `shape` has fields of
         BenchSpec."""
         plan = self._parts.plans.editor.effective_plan
-        return run_load_text(self._parts.load.make_spec(plan.preset_id, dict(shape)))
+        return load_text_of_run(self._parts.load.make_spec(plan.preset_id, dict(shape)))
 
     def estimate_tune_cost(self, planned: PlannedSweep) -> TuneCost:
         """Return what a planned tune takes: starts, time and energy."""
@@ -353,7 +353,7 @@ class Sweeps:
         progress.change_sweep()
         await progress.save()
         what = sweep.description
-        with core.list_as_busy(what), servers.reserve_servers(f"a {what}"):
+        with core.show_as_busy(what), servers.reserve_servers(f"a {what}"):
             ending = await carry_out_series(planned.make_design(progress))
         self._set_final_state(progress, ending, planned)
         await progress.save()

@@ -47,7 +47,7 @@ from workbench.session.series.conduct import SeriesStopped
 from workbench.session.series.confirmation import check_experiment_ended, confirm_value_in_pairs
 from workbench.session.series.flag_sweep import FlagCombination, FlagSweep, can_change_answers
 from workbench.session.series.sweep_progress import point_fields_from_results
-from workbench.session.uninterrupted import await_uninterrupted
+from workbench.session.uninterrupted import finish_despite_cancellation
 
 if TYPE_CHECKING:
     from workbench.bench.tune_race import RaceSize
@@ -85,27 +85,27 @@ class Tune(FlagSweep):
     async def prepare_series(self) -> None:
         await self._check_no_altered_settings()
         await super().prepare_series()
-        await self._estimate_run_noise()
-        await self._load_answers_duration()
+        await self._update_run_noise()
+        await self._update_answer_comparison_duration()
         # answers are compared in the final, if the best one changes them
         self.progress.change_sweep(quality="")
 
     # ---- GPU settings
 
     @property
-    def _gpu_settings(self) -> frozenset[str]:
+    def _changed_gpu_setting_keys(self) -> frozenset[str]:
         """The keys of the GPU settings that the candidates change."""
         each = (gpu_settings_of_candidate(candidate.sets) for candidate in self._spec.candidates)
         return frozenset(chain.from_iterable(each))
 
-    async def _gpu_indices(self) -> Sequence[int]:
+    async def _gpu_indices_of_plan(self) -> Sequence[int]:
         infos = (await self.parts.telemetry.get_recent_reading()).infos
         return gpus_of_plan(self.combinations[0].editor.plan, infos)
 
     async def _check_no_altered_settings(self) -> None:
         """Raise SettingsError if a GPU setting that the candidates change is altered already. What a
         killed tune has left behind is reverted first. The guard does that too, but later."""
-        if not self._gpu_settings:
+        if not self._changed_gpu_setting_keys:
             return
         self.parts.gpu.guard.begin_heartbeats()  # it reverts the settings of a tune that is killed
         if self.progress.sweep.start is not None:
@@ -113,7 +113,7 @@ class Tune(FlagSweep):
         if self.progress.sweep.experiment_id is not None:
             return  # the race is over; the final reverts what it left on, and checks the others
         await self.parts.gpu.alterations.read_altered_settings()
-        gpus, changed = await self._gpu_indices(), self._gpu_settings
+        gpus, changed = await self._gpu_indices_of_plan(), self._changed_gpu_setting_keys
         on = [
             alteration
             for alteration in self.parts.core.state.alterations
@@ -133,7 +133,7 @@ class Tune(FlagSweep):
             return
         self.progress.change_sweep(start={"settings": sorted(settings)})
         await self.progress.save()
-        for gpu in await self._gpu_indices():
+        for gpu in await self._gpu_indices_of_plan():
             report = await self.parts.gpu.apply_settings(settings, gpu)
             failed = report.first_failure
             if failed is not None:
@@ -141,8 +141,8 @@ class Tune(FlagSweep):
 
     async def _revert_settings(self) -> None:
         """Restore the GPU settings that a candidate changed. Raises SettingsError if that fails."""
-        for gpu in await self._gpu_indices():
-            report = await self.parts.gpu.revert_settings(gpu, settings=self._gpu_settings)
+        for gpu in await self._gpu_indices_of_plan():
+            report = await self.parts.gpu.revert_settings(gpu, settings=self._changed_gpu_setting_keys)
             failed = report.first_failure
             if failed is not None:
                 raise SettingsError(
@@ -156,15 +156,15 @@ class Tune(FlagSweep):
 
     def next_run(self) -> PointIndex | None:
         while (run := self.progress.next_planned_index) is not None:
-            if self._has_no_time_for_start(run):
-                self._skip_planned_points()
+            if self._is_too_late_for_start(run):
+                self._skip_points_without_time()
                 break
-            if (why := self._why_known_to_fail(run)) is None:
+            if (why := self._predicted_start_failure_text(run)) is None:
                 return run
             self.progress.change_point(run, state=PointState.FAILED, error=why)
-        if self._current_block_number > 1 or self._has_no_time_for_second_block:
+        if self._current_block_number > 1 or self._is_too_late_for_second_block:
             return None
-        self._add_second_block()
+        self._add_second_race_block()
         return self.progress.next_planned_index
 
     def raise_if_stopped(self, run: int) -> None:
@@ -176,26 +176,26 @@ class Tune(FlagSweep):
             await super().carry_out_run(run)
         finally:
             if gpu_settings_of_candidate(self.combinations[run].sets):
-                await await_uninterrupted(self._revert_settings())
+                await finish_despite_cancellation(self._revert_settings())
         if self.progress.sweep.points[run].state == PointState.DONE:
-            await self._store_point_problem(run)
+            await self._store_broken_limit_or_failure(run)
         self._took_s.append(time.monotonic() - began_s)
-        await self._estimate_run_noise()
+        await self._update_run_noise()
         await self.progress.save()
-        self._note_excluded_point(run)
+        self._record_exclusion_of_point(run)
         await self.progress.save()
 
-    async def _store_point_problem(self, run: int) -> None:
+    async def _store_broken_limit_or_failure(self, run: int) -> None:
         """Store in a measured point which limit it breaks, or why it has no value."""
         results = await self.parts.results.get_all(self.progress.sweep.points[run].result_ids)
         if (broken := self._first_broken_limit_text(results)) is not None:
             self.progress.change_point(run, error=limit_error_text(broken))
         point = self.progress.sweep.points[run]
         if signed_log_of_goal(point, self._tune_goal) is None:
-            why = self._why_goal_unmeasured(point, results)
+            why = self._unmeasured_goal_text(point, results)
             self.progress.change_point(run, state=PointState.FAILED, error=why)
 
-    def _why_goal_unmeasured(self, point: SweepPoint, results: Sequence[BenchResult]) -> str:
+    def _unmeasured_goal_text(self, point: SweepPoint, results: Sequence[BenchResult]) -> str:
         goal = self._tune_goal
         if getattr(point, goal.field) == 0:
             return f"{goal.title} is 0: no request kept the limits"
@@ -205,7 +205,7 @@ class Tune(FlagSweep):
                 return f"{goal.title} {UNMEASURED} ({why})"
         return f"{goal.title} {UNMEASURED}"
 
-    def _note_excluded_point(self, run: int) -> None:
+    def _record_exclusion_of_point(self, run: int) -> None:
         """Note why a point is out of the race, if it is. Raises BenchError if the start preset cannot
         be measured, because then there is nothing to compare with."""
         point = self.progress.sweep.points[run]
@@ -234,10 +234,10 @@ class Tune(FlagSweep):
     def bench_fields_of_run(self, run: int) -> Mapping[str, Any]:
         """Return the load of a point. All servers of a block get the same."""
         block, _ = parse_point_label(self.progress.sweep.points[run].label)
-        return {**self._bench_fields_of_tune, "seed": self._first_seed + block}
+        return {**self._bench_fields_of_tune, "seed": self._benchmark_base_seed + block}
 
     @property
-    def _first_seed(self) -> int:
+    def _benchmark_base_seed(self) -> int:
         return int(self.bench.get("seed") or 0)
 
     @property
@@ -254,7 +254,7 @@ class Tune(FlagSweep):
         run shows which of them was cold or disturbed, and that one does not count: a candidate never
         leaves the race for it."""
         found = await super().measure_point_on_server(run_id, run)
-        runs = self._log_values_of_runs(found)
+        runs = self._goal_logarithms_of_results(found)
         point = self.progress.sweep.points[run]
         if self._spec.goal == tune.USERS and self._run_noise_pct is None:
             return found  # a search takes long, and how much two of them differ is not known yet
@@ -277,7 +277,7 @@ class Tune(FlagSweep):
             await self.progress.mark_point_failed(run, error.message)
             return ()
         found = [*found, one_more]
-        runs = self._log_values_of_runs(found)
+        runs = self._goal_logarithms_of_results(found)
         if len(runs) == len(found):
             left_out = found.pop(tune_race.index_of_outlier(runs))
             self.progress.add_note(
@@ -310,7 +310,7 @@ class Tune(FlagSweep):
     def _current_block_number(self) -> int:
         return max(parse_point_label(point.label)[0] for point in self.progress.sweep.points)
 
-    def _why_known_to_fail(self, run: int) -> str | None:
+    def _predicted_start_failure_text(self, run: int) -> str | None:
         """Return why a server needs no start to know that it would fail; None if it may work."""
         _, entry = parse_point_label(self.progress.sweep.points[run].label)
         engine = self.combinations[0].editor.plan.engine
@@ -322,7 +322,7 @@ class Tune(FlagSweep):
                 return f"{_NOT_TRIED_TEXT}: {format_entry_for_people(failed)} did not start, and this needs more memory"
         return None
 
-    def _add_second_block(self) -> None:
+    def _add_second_race_block(self) -> None:
         gains = log_gains_of_remaining_entries(self.progress.sweep)
         if not gains:
             return
@@ -337,7 +337,7 @@ class Tune(FlagSweep):
         for rank, entry in enumerate(sorted(gains, key=gains.__getitem__, reverse=True), 1):
             changes = format_entry_for_people(entry)
             self.progress.add_note(
-                f"1: {changes}: place {rank} with {_percent_of_log_ratio(gains[entry])} against the "
+                f"1: {changes}: place {rank} with {_log_ratio_percent_text(gains[entry])} against the "
                 f"start preset in one start; {_second_block_text(entry, gains, chosen, self._race_size.kept)}"
             )
         for entry in chosen:
@@ -382,9 +382,9 @@ class Tune(FlagSweep):
         limits = self._spec.limits
         has_latency_limits = limits.slo and self._spec.goal not in tune.OF_LATENCIES
         for result in results:
-            if has_latency_limits and (broken := _broken_latency_limit(result.summary)):
+            if has_latency_limits and (broken := _broken_latency_limit_text(result.summary)):
                 return broken
-            if broken := _broken_gpu_limit(result.summary, limits):
+            if broken := _broken_gpu_limit_text(result.summary, limits):
                 return broken
         return None
 
@@ -401,7 +401,7 @@ class Tune(FlagSweep):
         ended = sum(point.state == PointState.DONE for point in self.progress.sweep.points)
         return self.progress.worked_before_s / ended if ended else 0.0
 
-    async def _load_answers_duration(self) -> None:
+    async def _update_answer_comparison_duration(self) -> None:
         """Read how long the newest comparison of the answers of this model took, if the final may
         compare answers. It stays 0 before the first comparison."""
         engine, plan = self.combinations[0].editor.engine.name, self.combinations[0].editor.plan
@@ -417,7 +417,7 @@ class Tune(FlagSweep):
                 self._answers_s = result.took_s
                 return
 
-    def _has_no_time_for_start(self, run: int) -> bool:
+    def _is_too_late_for_start(self, run: int) -> bool:
         """Return whether the time limit has no room for another start of the race before the final.
         The start preset and one candidate are always measured."""
         if run < 2:
@@ -425,11 +425,11 @@ class Tune(FlagSweep):
         return not self.progress.limit.has_time_for(self._start_duration_s + self._final_duration_s)
 
     @property
-    def _has_no_time_for_second_block(self) -> bool:
+    def _is_too_late_for_second_block(self) -> bool:
         block = (1 + self._race_size.kept) * self._start_duration_s
         return not self.progress.limit.has_time_for(block + self._final_duration_s)
 
-    def _skip_planned_points(self) -> None:
+    def _skip_points_without_time(self) -> None:
         why = "the time that is left is needed for the final"
         skipped = []
         for index, point in enumerate(self.progress.sweep.points):
@@ -447,12 +447,12 @@ class Tune(FlagSweep):
             **options,
             "bench": dict(self._bench_fields_of_tune),
             "metric": self._tune_goal.metric,
-            "seed": self._first_seed + _FIRST_SEED_OF_FINAL,
+            "seed": self._benchmark_base_seed + _FIRST_SEED_OF_FINAL,
             "throw_away": False,
         }
 
     async def finish_series(self) -> None:
-        best = await self._find_leader()
+        best = await self._choose_entry_for_final()
         gains = log_gains_of_remaining_entries(self.progress.sweep)
         if not gains:
             return self._record_no_improvement("no candidate could be measured within the limits")
@@ -464,7 +464,7 @@ class Tune(FlagSweep):
         block = self._current_block_number  # 1 if the time was up before the second
         for entry in gains:
             if entry != best:
-                gain = _percent_of_log_ratio(gains[entry])
+                gain = _log_ratio_percent_text(gains[entry])
                 self.progress.add_note(
                     f"{block}: {format_entry_for_people(entry)}: {gain} against the start preset in the race; "
                     f"out, {format_entry_for_people(best)} is ahead"
@@ -473,7 +473,7 @@ class Tune(FlagSweep):
         if limit_broken_by_start(self.progress.sweep):
             reason = "keeps the limits, which the start preset breaks"
         self.progress.add_note(
-            f"{format_entry_for_people(best)}: {reason}, with {_percent_of_log_ratio(gains[best])}, "
+            f"{format_entry_for_people(best)}: {reason}, with {_log_ratio_percent_text(gains[best])}, "
             "and meets the start preset in the final"
         )
         await self.progress.save()
@@ -489,7 +489,7 @@ class Tune(FlagSweep):
             name, best, await self.parts.experiments.get(number)
         )
 
-    async def _find_leader(self) -> Entry | None:
+    async def _choose_entry_for_final(self) -> Entry | None:
         """Return what meets the start preset in the final. A leader whose answers break the limit on
         KLD is out, and the next one leads."""
         while True:
@@ -498,9 +498,9 @@ class Tune(FlagSweep):
                 log_gains_of_remaining_entries(sweep),
                 start_keeps_limits=not limit_broken_by_start(sweep),
             )
-            if best is None or not self._needs_answer_check(best):
+            if best is None or not self._should_compare_answers_before_final(best):
                 return best
-            if (broken := await self._limit_broken_by_answers(best)) is None:
+            if (broken := await self._compare_answers_for_broken_limit(best)) is None:
                 self.progress.add_note(
                     f"{format_entry_for_people(best)}: {_ANSWERS_KEEP_LIMIT_TEXT}"
                 )
@@ -509,7 +509,7 @@ class Tune(FlagSweep):
             self._exclude_entry(best, limit_error_text(broken))
             await self.progress.save()
 
-    def _needs_answer_check(self, entry: Entry) -> bool:
+    def _should_compare_answers_before_final(self, entry: Entry) -> bool:
         """Return whether the answers of an entry are compared before the final: if they can break the
         limit, were not compared yet, and leave starts and time for the final."""
         limit = self.progress.limit
@@ -522,12 +522,12 @@ class Tune(FlagSweep):
         ):
             return False
         starts = (
-            self._server_starts_so_far + tune_race.ANSWER_CHECK_STARTS + 2 * self._race_size.pairs
+            self._server_starts_before_final + tune_race.ANSWER_CHECK_STARTS + 2 * self._race_size.pairs
         )
         check_s = tune_race.ANSWER_CHECK_STARTS * self._start_duration_s
         return starts <= self._spec.starts and limit.has_time_for(check_s + self._final_duration_s)
 
-    async def _limit_broken_by_answers(self, entry: Entry) -> str | None:
+    async def _compare_answers_for_broken_limit(self, entry: Entry) -> str | None:
         """Compare the answers of an entry with those of the start preset, in an experiment of one
         pair. Return the limit that they break; None if they keep it."""
         self.progress.add_note(
@@ -541,13 +541,13 @@ class Tune(FlagSweep):
         except WorkbenchError as error:
             return f"the KLD {UNMEASURED} ({error.message})"
         self._checks += 1
-        await self._load_answers_duration()
+        await self._update_answer_comparison_duration()
         check_experiment_ended(self.progress, format_entry_for_people(entry), experiment)
         if experiment.state == SeriesState.FAILED:
             return f"the KLD {UNMEASURED} ({experiment.error})"
-        return await self._broken_kld_limit(await self.parts.experiments.get(experiment.id))
+        return await self._broken_kld_limit_text(await self.parts.experiments.get(experiment.id))
 
-    async def _broken_kld_limit(self, experiment: Experiment) -> str | None:
+    async def _broken_kld_limit_text(self, experiment: Experiment) -> str | None:
         """Return how the answers of B break the limit on KLD; None if they keep it. An interval that
         reaches above the limit breaks it."""
         limit, comparison = self._spec.limits.kld, experiment.comparison
@@ -575,7 +575,7 @@ class Tune(FlagSweep):
         self.progress.add_note(f"{format_entry_for_people(entry)}: out, {why}")
 
     @property
-    def _server_starts_so_far(self) -> int:
+    def _server_starts_before_final(self) -> int:
         """The number of servers that were started so far, but for those of the final."""
         starts = tune_race.ANSWER_CHECK_STARTS * self._checks
         for point in self.progress.sweep.points:
@@ -589,11 +589,11 @@ class Tune(FlagSweep):
         if experiment.state != SeriesState.DONE or comparison is None:
             raise _no_verdict_error(f"the final of {name} failed: {experiment.error}")
         change = comparison.metrics[0]
-        broken = await self._limit_broken_in_final(experiment, "B")
-        broken = broken or await self._broken_kld_limit(experiment)
+        broken = await self._broken_limit_text_in_final(experiment, "B")
+        broken = broken or await self._broken_kld_limit_text(experiment)
         if broken is not None:
             return self._record_no_improvement(f"in the final, {name} {limit_error_text(broken)}")
-        breaks = await self._limit_broken_in_final(experiment, "A")
+        breaks = await self._broken_limit_text_in_final(experiment, "A")
         is_better = change.verdict == BETTER
         if comparison.broken_answer_clause or not comparison.like_for_like:
             return self._record_no_improvement(
@@ -614,7 +614,7 @@ class Tune(FlagSweep):
         self.progress.change_sweep(knee_text=text)
         return await self._write_preset(best, text, experiment)
 
-    async def _limit_broken_in_final(self, experiment: Experiment, arm: str) -> str | None:
+    async def _broken_limit_text_in_final(self, experiment: Experiment, arm: str) -> str | None:
         """Return the first limit that the runs of an arm do not keep; None if they keep all."""
         results = await self.parts.results.get_all(experiment.finished_result_ids(arm))
         return self._first_broken_limit_text(results)
@@ -650,7 +650,7 @@ class Tune(FlagSweep):
         pairs = final.pairs if final is not None else ()
         ratios = [math.log(b / a) for a, b in pairs if a and b]
         measured = tune_race.estimate_noise_from_final(self._run_noise_pct, ratios)
-        noise = measured or self._noise_of_runs
+        noise = measured or self._noise_from_measured_runs
         differ = f"servers differ by {_noise_text(noise.server_pct, measured is not None)}"
         if noise.run_pct:
             runs = _noise_text(noise.run_pct, self._run_noise_pct is not None)
@@ -660,21 +660,21 @@ class Tune(FlagSweep):
         return f"{_detectable_gain_text(tune_race.findable_gain_pct(size, noise))}: {differ}"
 
     @property
-    def _noise_of_runs(self) -> Noise:
+    def _noise_from_measured_runs(self) -> Noise:
         """The measured noise of runs, with the assumed one of servers."""
         if self._run_noise_pct is None:
             return Noise()
         return Noise(run_pct=self._run_noise_pct)
 
-    async def _estimate_run_noise(self) -> None:
+    async def _update_run_noise(self) -> None:
         """Read how the runs of one server differed, from the results of the race."""
         servers = []
         for point in self.progress.sweep.points:
             results = await self.parts.results.get_all(point.result_ids)
-            servers.append(self._log_values_of_runs(results))
+            servers.append(self._goal_logarithms_of_results(results))
         self._run_noise_pct = tune_race.run_noise_pct(servers)
 
-    def _log_values_of_runs(self, results: Sequence[BenchResult]) -> list[float]:
+    def _goal_logarithms_of_results(self, results: Sequence[BenchResult]) -> list[float]:
         """Return the logarithms of what the goal measures, of the results that have it."""
         name, _, part = self._tune_goal.metric.partition(".")
         values = [getattr(result.summary, name) for result in results]
@@ -701,7 +701,7 @@ class Tune(FlagSweep):
 
     def _tune_cost_text(self, experiment: Experiment) -> str:
         done = sum(run.state == RunState.DONE for run in experiment.runs)
-        text = count_of(self._server_starts_so_far + done, "start")
+        text = count_of(self._server_starts_before_final + done, "start")
         if again := len(experiment.runs) - done:
             text += f" ({count_of(again, 'more start')} in pairs that were made again)"
         if not self.began_anew:
@@ -740,7 +740,7 @@ def _arm_of_entry(entry: Entry) -> Arm:
     return Arm(sets=plan_assignments_of_candidate(entry), gpu=gpu_settings_of_candidate(entry))
 
 
-def _broken_latency_limit(summary: BenchSummary) -> str:
+def _broken_latency_limit_text(summary: BenchSummary) -> str:
     """Return the first limit on latencies that a result does not keep; "" if it keeps all."""
     for limit in summary.slo:
         if limit.margin_pct is None:
@@ -750,7 +750,7 @@ def _broken_latency_limit(summary: BenchSummary) -> str:
     return ""
 
 
-def _broken_gpu_limit(summary: BenchSummary, limits: TuneLimits) -> str:
+def _broken_gpu_limit_text(summary: BenchSummary, limits: TuneLimits) -> str:
     """Return the first limit on power or temperature that a result does not keep; "" if it keeps
     both."""
     hottest_c = summary.gpu.temperature_c if summary.gpu else None
@@ -773,18 +773,18 @@ def _no_verdict_error(why: str) -> BenchError:
     return BenchError(why, next_step="`workbench tune resume` carries the final out again")
 
 
-def _percent_of_log_ratio(log_ratio: float) -> str:
+def _log_ratio_percent_text(log_ratio: float) -> str:
     return f"{100 * math.expm1(log_ratio):+.1f} %"
 
 
-def _detectable_gain_text(findable_pct: float | None) -> str:
+def _detectable_gain_text(detectable_gain_pct: float | None) -> str:
     share_pct = 100 * tune_race.FOUND_TUNES_SHARE
     result = f"would have been found in {share_pct:.0f} % of such tunes"
-    if findable_pct is None:
+    if detectable_gain_pct is None:
         gain = f"{tune_race.MAX_GAIN_PCT:g} %"
         result = f"would not have been found in {share_pct:.0f} % of such tunes"
     else:
-        gain = f"{findable_pct:g} % or more"
+        gain = f"{detectable_gain_pct:g} % or more"
     return f"an improvement of {gain} of one candidate {result}"
 
 

@@ -106,7 +106,7 @@ class TunePlanner(FlagSweepPlanner):
             )
         if kept.kld is not None:
             _check_answers_are_compared(load, quality)
-        check_starts = _count_check_starts(plan.engine, candidates, kept)
+        check_starts = _count_answer_check_starts(plan.engine, candidates, kept)
         size = tune_race.largest_race_within_starts(len(candidates), starts, check_starts)
         racing, rest = candidates[: size.candidates], candidates[size.candidates :]
         no_room = f"no room in {starts} starts; --starts allows more"
@@ -152,7 +152,7 @@ class TunePlanner(FlagSweepPlanner):
     async def _locate_engine(self) -> None:
         plans = self.parts.plans
         await plans.locate_unknown_engine(plans.editor)
-        self.parts.servers.check_startable(plans.editor.effective_plan, plans.editor)
+        self.parts.servers.require_startable_plan(plans.editor.effective_plan, plans.editor)
 
     def _planned_tune(
         self,
@@ -164,7 +164,7 @@ class TunePlanner(FlagSweepPlanner):
     ) -> PlannedSweep:
         assert spec.tune is not None
         base = self.parts.plans.editor
-        combine = partial(combine_with_plan, base)
+        combine = partial(combination_or_problem_text, base)
         combinations = []
         for label in labels:
             found = combine(parse_point_label(label)[1])
@@ -215,7 +215,7 @@ class TunePlanner(FlagSweepPlanner):
         candidates = spec.tune.candidates
         count = len(candidates)
         engine = self.parts.plans.editor.plan.engine
-        checks = _count_check_starts(engine, candidates, spec.tune.limits)
+        checks = _count_answer_check_starts(engine, candidates, spec.tune.limits)
         starts = (
             RaceSize(
                 count, tune_race.count_second_block_candidates(count), spec.pairs
@@ -227,11 +227,11 @@ class TunePlanner(FlagSweepPlanner):
         return TuneCost(
             starts=starts,
             pairs=spec.pairs,
-            load=_user_search_text(load) if spec.tune.goal == tune.USERS else run_load_text(load),
+            load=_user_search_load_text(load) if spec.tune.goal == tune.USERS else load_text_of_run(load),
             took_s=took_s,
-            energy_kwh=self._energy_kwh(took_s),
+            energy_kwh=self._energy_at_power_limits_kwh(took_s),
             checks=checks,
-            compares_answers=spec.quality and _may_change_answers(engine, candidates),
+            compares_answers=spec.quality and _can_candidates_change_answers(engine, candidates),
         )
 
     def _estimate_duration_s(self, spec: SweepSpec, starts: int) -> float | None:
@@ -245,7 +245,7 @@ class TunePlanner(FlagSweepPlanner):
         )
         return None if two_pairs_s is None else starts * two_pairs_s / 4
 
-    def _energy_kwh(self, took_s: float | None) -> float | None:
+    def _energy_at_power_limits_kwh(self, took_s: float | None) -> float | None:
         telemetry = self.parts.core.state.telemetry
         if telemetry is None or took_s is None:
             return None
@@ -284,9 +284,9 @@ def select_candidates_and_left_out(
         list_visible_gpus(plan, host_context.gpus),
         host_context.installed_version,
         editor.allotment,
-        cores=_usable_cores(editor),
+        cores=_host_cores_if_unrestricted(editor),
     )
-    work = _work_from_load(load, goal)
+    work = _tune_load_from_spec(load, goal)
     candidates: dict[tuple[str, ...], TuneCandidate] = {}
     left_out: list[LeftOut] = []
     proposals = [
@@ -299,7 +299,7 @@ def select_candidates_and_left_out(
         if isinstance(proposal, LeftOut):
             left_out.append(proposal)
             continue
-        found = combine_with_plan(editor, proposal.sets)
+        found = combination_or_problem_text(editor, proposal.sets)
         if isinstance(found, str):
             left_out.append(LeftOut(shlex.join(proposal.sets), found))
         elif gpu_settings_of_candidate(proposal.sets) or plan_differences(
@@ -309,7 +309,7 @@ def select_candidates_and_left_out(
     return list(candidates.values()), left_out
 
 
-def _usable_cores(editor: PlanEditor) -> HostCores | None:
+def _host_cores_if_unrestricted(editor: PlanEditor) -> HostCores | None:
     """Return the cores of the host, if the plan's server runs there with all of them: a scheduler or
     an image may give it fewer."""
     found = editor.host_context.found
@@ -318,7 +318,7 @@ def _usable_cores(editor: PlanEditor) -> HostCores | None:
     return found.cores
 
 
-def _work_from_load(load: BenchSpec, goal: str) -> TuneLoad:
+def _tune_load_from_spec(load: BenchSpec, goal: str) -> TuneLoad:
     """Return what the load asks of the server. A search for users goes on above the load's number of
     requests at a time."""
     streams = None if goal == tune.USERS else load.concurrency
@@ -358,26 +358,26 @@ def _check_answers_are_compared(load: BenchSpec, quality: bool) -> None:
     raise InputError("a limit on KLD needs the comparison of answers", next_step=next_step)
 
 
-def _may_change_answers(engine: str, candidates: Sequence[TuneCandidate]) -> bool:
+def _can_candidates_change_answers(engine: str, candidates: Sequence[TuneCandidate]) -> bool:
     return any(can_change_answers(engine, candidate.sets) for candidate in candidates)
 
 
-def _count_check_starts(
+def _count_answer_check_starts(
     engine: str, candidates: Sequence[TuneCandidate], limits: TuneLimits
 ) -> int:
     """Return how many starts are kept to compare the answers of a leader before the final."""
-    if limits.kld is None or not _may_change_answers(engine, candidates):
+    if limits.kld is None or not _can_candidates_change_answers(engine, candidates):
         return 0
     return tune_race.ANSWER_CHECK_STARTS
 
 
-def _user_search_text(load: BenchSpec) -> str:
+def _user_search_load_text(load: BenchSpec) -> str:
     tokens = f"{load.input_tokens} prompt and {load.max_tokens} output tokens"
     first = count_of(load.concurrency, "user")
     return f"a search for users that begins with {first}, a run for each number, of {tokens}"
 
 
-def run_load_text(load: BenchSpec) -> str:
+def load_text_of_run(load: BenchSpec) -> str:
     """Return the load of a run in words."""
     if load.command:
         return "your own command"
@@ -390,7 +390,7 @@ def run_load_text(load: BenchSpec) -> str:
     return f"{size}, {streams}, of {load.input_tokens} prompt and {load.max_tokens} output tokens"
 
 
-def combine_with_plan(base: PlanEditor, sets: Sequence[str]) -> FlagCombination | str:
+def combination_or_problem_text(base: PlanEditor, sets: Sequence[str]) -> FlagCombination | str:
     """Return the plan of `base` with these assignments, or why no server can or should be started
     with it: an invalid value, a problem that the plan of `base` has not, or too little memory."""
     try:
@@ -398,7 +398,7 @@ def combine_with_plan(base: PlanEditor, sets: Sequence[str]) -> FlagCombination 
     except WorkbenchError as error:
         return error.message
     if sets:
-        problem = _first_new_problem_text(base, changed, sets) or _why_it_does_not_fit(
+        problem = _first_new_problem_text(base, changed, sets) or _new_memory_shortage_text(
             base, changed
         )
         if problem is not None:
@@ -429,7 +429,7 @@ def _is_proposal_for_other_change(finding: Finding, sets: Sequence[str]) -> bool
     return finding.flag not in [assignment.partition("=")[0] for assignment in sets]
 
 
-def _why_it_does_not_fit(base: PlanEditor, changed: PlanEditor) -> str | None:
+def _new_memory_shortage_text(base: PlanEditor, changed: PlanEditor) -> str | None:
     match base.estimate_memory(), changed.estimate_memory():
         case MemoryFit(fits=True), MemoryFit(fits=False) as after:
             return f"it does not fit: {after.text}"

@@ -92,7 +92,7 @@ async def plan_user_capacity(
     target = await sweep_target_of(parts, run_id, url)
     load = load_for_target(parts, target, dict(bench))
     check_slo_limits(load.slo, "the search for users", MAX_LIMIT_PERCENT)
-    levels = _levels_of_trace(levels, load)
+    levels = _limit_levels_to_trace(levels, load)
     shape = {**bench, "slo": load.slo}
     spec = SweepSpec(
         values=(str(levels.first), str(levels.most)),
@@ -102,7 +102,7 @@ async def plan_user_capacity(
         url=target.url,
         max_minutes=max_minutes,
     )
-    return _planned_search(parts, spec, target, shape)
+    return _planned_user_search(parts, spec, target, shape)
 
 
 async def plan_resumed_user_capacity(
@@ -110,22 +110,24 @@ async def plan_resumed_user_capacity(
 ) -> PlannedSweep:
     """Return the search that continues a stored one. Raises InputError if the server or its
     conditions are not those of the first part."""
-    return _planned_search(parts, spec, await require_same_target(parts, sweep, spec), spec.bench)
+    return _planned_user_search(
+        parts, spec, await require_same_target(parts, sweep, spec), spec.bench
+    )
 
 
-def _planned_search(
-    parts: SweepParts, spec: SweepSpec, target: SweepTarget, shape: Mapping[str, Any]
+def _planned_user_search(
+    parts: SweepParts, spec: SweepSpec, target: SweepTarget, bench_fields: Mapping[str, Any]
 ) -> PlannedSweep:
     check_minutes(spec.max_minutes)
     first, most = map(int, spec.values)
 
     def make_design(progress: SweepProgress) -> UserSearch:
-        return UserSearch(parts, progress, target, shape, levels=UserLevels(first, most))
+        return UserSearch(parts, progress, target, bench_fields, levels=UserLevels(first, most))
 
     return PlannedSweep(USERS, "users", "", (), spec, make_design)
 
 
-def _levels_of_trace(levels: UserLevels, load: BenchSpec) -> UserLevels:
+def _limit_levels_to_trace(levels: UserLevels, load: BenchSpec) -> UserLevels:
     """Return those of the levels for which a trace has enough requests. A run replays all of it.
     Raises InputError for a trace that cannot be replayed by users."""
     if not load.trace_name:
@@ -204,7 +206,7 @@ class UserSearch(LoadSearch):
         ]
 
 
-def typical_run_s(
+def estimate_user_run_s(
     parts: SweepParts, levels: UserLevels, run_id: str | None, url: str | None
 ) -> float | None:
     """Return how long a run of the search takes, from the newest valid result of the same server.

@@ -74,7 +74,7 @@ async def restart_in_place(session: Session, run_id: str) -> None:
     )
     for prepare in session.servers.before_end:
         await prepare(run_id)
-    with session.core.list_as_busy("restarting"):
+    with session.core.show_as_busy("restarting"):
         shown = await session.servers.supervisor.restart_and_return_command(run_id)
     session.core.record_command(shown, f"run {run_id}")
 

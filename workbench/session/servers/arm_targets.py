@@ -51,7 +51,7 @@ class ComparedSide:
     url: str | None = None
 
     @property
-    def existing_run_id_or_url(self) -> str | None:
+    def measured_run_id_or_url(self) -> str | None:
         """The run id or URL of a server that is measured as it is. None if the experiment starts
         the server itself."""
         return self.run_id or self.url
@@ -75,7 +75,7 @@ class ComparedSide:
         version. None for a server at a URL."""
         return self.editor.effective_plan if self.editor is not None else self.plan
 
-    def open_load(self, run_id: str) -> AbstractAsyncContextManager[BenchmarkLoad]:
+    def open_benchmark_load(self, run_id: str) -> AbstractAsyncContextManager[BenchmarkLoad]:
         """Allow requests to the server while the block runs, and yield the load. `run_id` is the run
         of a server that the experiment started."""
         if self.url is not None:
@@ -88,7 +88,7 @@ class ComparedSide:
         gpus = gpus_of_plan(self.plan, infos)
         return gpus, len(gpus) == len(infos)
 
-    async def gpu_selectors(self) -> Sequence[int | None]:
+    async def gpu_indexes_or_all(self) -> Sequence[int | None]:
         """Return for which GPUs a setting is applied: (None,), which stands for all GPUs of the
         host, if the server uses all of them."""
         gpus, uses_all = await self.gpu_indexes_and_uses_all()
@@ -217,7 +217,7 @@ class ArmTargets:
                     )
                 side = await self._side_of_existing_server(name, target)
             else:
-                side = await self._side_to_start(name, arm, bases[arm_name], twin)
+                side = await self._side_with_new_server(name, arm, bases[arm_name], twin)
             await _check_settings_can_be_applied(name, arm, side)
             sides[name] = side
         if spec.twins:
@@ -227,19 +227,21 @@ class ArmTargets:
     async def _side_of_existing_server(self, name: str, target: ArmTarget) -> ComparedSide:
         session = await self._hosts.get_session(target.host)
         if target.url is not None:
-            await _check_server_answers(name, session, target.url)
+            await _require_server_reachable(name, session, target.url)
         return ComparedSide(session, run_id=target.run_id, url=target.url)
 
-    async def _side_to_start(
+    async def _side_with_new_server(
         self, name: str, arm: Arm, base: LaunchPlan, twin: str | None
     ) -> ComparedSide:
         """Return a side whose server the experiment starts, on the host `twin` if there is one."""
         target = arm.target or ArmTarget(self._plans.editor.title)
         session = await self._hosts.get_session(twin or target.host)
         editor = PlanEditor(base, f"{target.name}, {name}")
-        return ComparedSide(session, await self._prepare_editor(name, arm, editor, session, twin))
+        return ComparedSide(
+            session, await self._apply_arm_and_check_plan(name, arm, editor, session, twin)
+        )
 
-    async def _prepare_editor(
+    async def _apply_arm_and_check_plan(
         self, name: str, arm: Arm, editor: PlanEditor, session: Session, twin: str | None
     ) -> PlanEditor:
         """Apply the changes of an arm to its plan, and check that the plan can be started."""
@@ -254,14 +256,14 @@ class ArmTargets:
             await session.plans.probe_engine_and_model(editor)
         try:
             editor.apply_assignments(arm.sets, arm.unsets, arm.envs)
-            session.servers.check_startable(editor.effective_plan, editor)
+            session.servers.require_startable_plan(editor.effective_plan, editor)
         except InputError as error:
             text = f"{name}: {error.message}"
             raise PlanError(text, next_step=error.next_step, findings=error.findings) from None
         return editor
 
 
-def spec_with_secrets(
+def arms_and_plans_with_secrets(
     presets: Presets, spec: ExperimentSpec
 ) -> tuple[Arm, Arm, dict[str, LaunchPlan]]:
     """Return (arm A, arm B, plans) of a stored experiment with its masked secrets filled in;
@@ -307,10 +309,11 @@ def spec_with_secrets(
 
 
 def plan_with_secrets(presets: Presets, plan: LaunchPlan) -> LaunchPlan:
-    """Return the recorded plan of a run with its masked secrets filled in, as `spec_with_secrets` does.
+    """Return the recorded plan of a run with its masked secrets filled in, as
+    `arms_and_plans_with_secrets` does.
     Raises PlanError if a secret is missing."""
     spec = ExperimentSpec(Arm(), Arm(), asdict(plan), plan.preset_id)
-    *_, plans = spec_with_secrets(presets, spec)
+    *_, plans = arms_and_plans_with_secrets(presets, spec)
     return plans["A"]
 
 
@@ -358,7 +361,7 @@ async def _facts_equal_on_twins(arm: str, side: ComparedSide) -> Mapping[str, st
     """Return what must be equal on twins: GPUs, driver and engine."""
     telemetry = await side.session.telemetry.get_recent_reading()
     gpus, _ = await side.gpu_indexes_and_uses_all()
-    models = [_gpu_model_text(info) for info in telemetry.infos if info.index in gpus]
+    models = [_gpu_hardware_text(info) for info in telemetry.infos if info.index in gpus]
     installed = side.editor.host_context.installed if side.editor is not None else None
     return {
         f"GPUs of {arm}": ", ".join(models) or "none",
@@ -367,7 +370,7 @@ async def _facts_equal_on_twins(arm: str, side: ComparedSide) -> Mapping[str, st
     }
 
 
-def _gpu_model_text(info: GpuInfo) -> str:
+def _gpu_hardware_text(info: GpuInfo) -> str:
     gib = f" {info.memory_total_bytes / 2**30:.0f} GiB" if info.memory_total_bytes else ""
     limit = f" {info.power_max_w:.0f} W" if info.power_max_w else ""
     return f"{info.name}{gib}{limit}"
@@ -377,7 +380,7 @@ def _plan_with_program(plan: LaunchPlan, executable: str | None) -> LaunchPlan:
     return set_executable(plan, executable) if executable is not None else plan
 
 
-async def _check_server_answers(name: str, session: Session, url: str) -> None:
+async def _require_server_reachable(name: str, session: Session, url: str) -> None:
     try:
         async with session.server_load.open_load_on_url(url, {}):
             pass
@@ -389,7 +392,7 @@ async def _check_server_answers(name: str, session: Session, url: str) -> None:
 async def _check_settings_can_be_applied(name: str, arm: Arm, side: ComparedSide) -> None:
     if not arm.gpu:
         return
-    for gpu in await side.gpu_selectors():
+    for gpu in await side.gpu_indexes_or_all():
         try:
             commands = await side.session.gpu.plan_setting_commands(arm.gpu, gpu)
         except (InputError, SettingsError) as error:

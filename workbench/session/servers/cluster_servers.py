@@ -55,8 +55,8 @@ async def examine_cluster_and_servers(
     lines = [(node.name, cluster_check.node_text(node)) for node in report.nodes]
     shown = [status for status in servers if status.may_still_be_running] or servers[:1]
     for status in shown:
-        lines += [("server", server_text(status)), *rank_labels_and_texts(status)]
-        if status.alive and (text := await transport_line(session, status)):
+        lines += [("server", server_text(status)), *rank_labels_and_states(status)]
+        if status.alive and (text := await rank_transport_text(session, status)):
             lines.append(("transport", text))
     living = [status for status in servers if status.may_still_be_running]
     said = [f for status in living for f in status.findings if f.level in (Level.ERROR, Level.WARN)]
@@ -74,7 +74,7 @@ async def read_cluster_servers(session: Session) -> Sequence[ServerStatus]:
     return await session.servers.supervisor.check_servers_now()
 
 
-async def transport_line(session: Session, status: ServerStatus) -> str | None:
+async def rank_transport_text(session: Session, status: ServerStatus) -> str | None:
     """Return the sentence of the server's log on how its processes on the nodes exchange data: NCCL
     over RDMA or over sockets. None if the log does not say."""
     supervisor = session.servers.supervisor
@@ -97,7 +97,7 @@ def server_text(status: ServerStatus) -> str:
     return f"{status.run_id}  {status.state_word:<12} {status.engine}  {status.model}  {detail}{simulated}"
 
 
-def rank_labels_and_texts(status: ServerStatus) -> Iterator[tuple[str, str]]:
+def rank_labels_and_states(status: ServerStatus) -> Iterator[tuple[str, str]]:
     """Yield a pair (label, text) for each rank of a server. A rank is one of the processes that a
     server has on the nodes of a cluster."""
     for rank in status.ranks:
@@ -114,7 +114,7 @@ def _rank_state(rank: RankStatus) -> str:
     return "running" if rank.alive and rank.state == ServerState.STARTING else str(rank.state)
 
 
-async def cluster_state_text(name: str, open_session: Callable[[str], Session]) -> str:
+async def living_cluster_servers_text(name: str, open_session: Callable[[str], Session]) -> str:
     """Return a short text on the servers of a cluster, or the reason why they are not known. The
     user is not asked for a password."""
     session: Session | None = None

@@ -51,11 +51,11 @@ class Endpoint:
         )
 
 
-def endpoint_of_run(session: Session, run_id: str, name: str = "", file: str = "") -> Endpoint:
+def make_endpoint_of_run(session: Session, run_id: str, name: str = "", file: str = "") -> Endpoint:
     """Return the entry of a run's server for an endpoint file. An empty `name` or `file` is
     replaced by that of the run's preset, or else by the model's name or the default path ENDPOINT_FILE."""
     supervisor = session.servers.supervisor
-    status, preset = supervisor.status(run_id), _endpoint_of_preset(session, run_id)
+    status, preset = supervisor.status(run_id), _endpoint_of_run_preset(session, run_id)
     model = status.served_model or status.model
     engine = engines.find_engine(status.engine)
     key = (engine.api_key_env if engine else None) or "OPENAI_API_KEY"
@@ -94,7 +94,7 @@ async def _read_text_file(session: Session, path: str) -> str:
     return (await session.host.read_file(path)).decode("utf-8", "replace")
 
 
-def _endpoint_of_preset(session: Session, run_id: str) -> EndpointEntry | None:
+def _endpoint_of_run_preset(session: Session, run_id: str) -> EndpointEntry | None:
     preset_id = session.servers.supervisor.status(run_id).preset_id
     try:
         return session.presets.get(preset_id).endpoint if preset_id else None

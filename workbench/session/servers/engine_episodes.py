@@ -59,7 +59,7 @@ class EngineEpisodes:
         self._queueing, self._preempting = _Episode(_MIN_QUEUE_S), _Episode(0.0)
         self._preemptions: int | None = None  # by the last reading
 
-    def events_of_reading(self, read: EngineMetrics) -> Iterator[Event]:
+    def episode_events_of_reading(self, read: EngineMetrics) -> Iterator[Event]:
         """Yield an event for each period of queueing or preemption that begins or ends with the
         reading `read`."""
         if read.waiting is not None:
@@ -74,7 +74,9 @@ class EngineEpisodes:
         if happened == "begin":
             wait = "1 request waits" if waiting == 1 else f"{waiting} requests wait"
             yield Event(
-                episode.began_s or read.unix_s, EventKind.QUEUEING, wait + self._queue_cause(read)
+                episode.began_s or read.unix_s,
+                EventKind.QUEUEING,
+                wait + self._queue_cause_text(read),
             )
         elif happened == "end":
             lasted_s = episode.last_s - (episode.began_s or episode.last_s)
@@ -85,7 +87,7 @@ class EngineEpisodes:
             yield Event(read.unix_s, EventKind.QUEUEING, text)
             episode.clear()
 
-    def _queue_cause(self, read: EngineMetrics) -> str:
+    def _queue_cause_text(self, read: EngineMetrics) -> str:
         """Return why requests wait, as the end of a sentence: a reached limit of running requests.
         If that limit is not reached, return the number of running requests and the use of the KV
         cache, as far as they are known."""

@@ -41,7 +41,7 @@ class EngineReader:
 
     def __init__(self, core: StateHolder, servers: Servers, timeline: Timeline) -> None:
         self._core, self._servers, self._timeline = core, servers, timeline
-        servers.on_engine_reading.append(self._store_benchmark_reading)
+        servers.on_engine_reading.append(self._use_benchmark_reading)
         self._external: ExternalMetrics | None = None
         self._looked_s = float("-inf")
         self._reset_counters(None)
@@ -76,7 +76,7 @@ class EngineReader:
             await self._read_external_server()
             return
         await self._close_external_server()
-        self._begin_reading(
+        self._switch_to_server(
             run.run_id,
             registry.get_engine(run.engine),
             run.port,
@@ -116,7 +116,7 @@ class EngineReader:
                 self._reset_counters(None)
             return
         server = self._external.server
-        self._begin_reading(
+        self._switch_to_server(
             server.url, registry.get_engine(server.engine) if server.engine else None, server.port
         )
         if self._is_reading_due():
@@ -129,7 +129,7 @@ class EngineReader:
         if external is not None:
             await external.close()
 
-    def _begin_reading(
+    def _switch_to_server(
         self, server: str, engine: Engine | None, port: int | None, plan: LaunchPlan | None = None
     ) -> None:
         """Begin to read the counters of `server`, a run id or URL, unless they are read already."""
@@ -137,7 +137,7 @@ class EngineReader:
         if view is None or view.server != server:
             title = f"{engine.title if engine else 'server'} :{port}"
             self._reset_counters(
-                EngineView(server, title), EngineEpisodes(_limit_flag_and_value(engine, plan))
+                EngineView(server, title), EngineEpisodes(_concurrency_flag_and_total(engine, plan))
             )
 
     def _is_reading_due(self) -> bool:
@@ -149,7 +149,7 @@ class EngineReader:
             self._failures <= _MAX_FAILED_READINGS or int(time.time()) % _RARE_READ_INTERVAL_S == 0
         )
 
-    def _store_benchmark_reading(self, server: str, read: EngineMetrics) -> None:
+    def _use_benchmark_reading(self, server: str, read: EngineMetrics) -> None:
         """Use a reading of the engine's counters that a benchmark has made. `server` is the run id
         or the URL of the benchmark's server."""
         view = self._core.state.engine
@@ -168,7 +168,7 @@ class EngineReader:
         ended = self._meter.add_reading_and_get_rates(read)
         for second, values in ended.items():
             self._timeline.add_engine_values(values, second)
-        for event in self._episodes.events_of_reading(read):
+        for event in self._episodes.episode_events_of_reading(read):
             self._timeline.add_event(event.kind, event.text, unix_s=event.unix_s)
         absent = {
             metric.field: read.absent[name]
@@ -182,7 +182,9 @@ class EngineReader:
         self._core.update(engine=EngineView(view.server, view.title, newest, absent, problem))
 
 
-def _limit_flag_and_value(engine: Engine | None, plan: LaunchPlan | None) -> tuple[str, int] | None:
+def _concurrency_flag_and_total(
+    engine: Engine | None, plan: LaunchPlan | None
+) -> tuple[str, int] | None:
     """Return (flag, value) of the flag that limits the requests which run at the same time, with
     the value for all replicas. None if the plan does not set such a flag."""
     if engine is None or plan is None or engine.concurrency_flag is None:

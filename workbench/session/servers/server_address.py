@@ -83,7 +83,7 @@ async def read_served_models(base: str, spec: BenchSpec) -> ServedModels:
     key_env = spec.api_key_env
     key = api_key(key_env, os.environ) if key_env else None
     if urlsplit(base).scheme == "https":
-        answer = await _models_over_tls(base, spec, key)
+        answer = await _request_models_over_tls(base, spec, key)
     else:
         with closing(KeepAliveConnection(base, api_key=key)) as kept:
             answer = await kept.get("/v1/models", _ASK_TIMEOUT_S)
@@ -119,7 +119,7 @@ async def read_served_models(base: str, spec: BenchSpec) -> ServedModels:
         return ServedModels(None, problem="the answer is not a list of models, or is empty")
 
 
-async def _models_over_tls(base: str, spec: BenchSpec, key: str | None) -> Reply:
+async def _request_models_over_tls(base: str, spec: BenchSpec, key: str | None) -> Reply:
     """Request the list of models of the server at `base`, which is behind https. Raises BenchError
     for a certificate that is not trusted."""
     import httpx

@@ -183,7 +183,7 @@ class Servers:
         state = self._core.state
         is_selected = now.run_id == state.run_id
         if is_selected and state.goes_back_to:
-            next_step = _add_restart_step(next_step, state.goes_back_to)
+            next_step = add_restart_to_next_step(next_step, state.goes_back_to)
         text = f"{now.engine} {now.state}: {now.reason or 'the log has the cause'}"
         self._core.notify(Level.ERROR, text, next_step)
         if is_selected:  # its log is on the screen
@@ -201,19 +201,19 @@ class Servers:
                 return
 
     def _show_servers(self) -> None:
-        self._show_run(self._core.state.run_id)
+        self._show_servers_and_select(self._core.state.run_id)
 
-    def _show_run(self, run_id: str | None, **changes: Any) -> None:
+    def _show_servers_and_select(self, run_id: str | None, **changes: Any) -> None:
         """Show the servers and the selected run `run_id` in the session's state."""
         statuses = self.supervisor.statuses()
         self._core.update(
             run_id=run_id,
             servers=statuses[:MAX_SHOWN_RUNS],
-            goes_back_to=self._find_earlier_run(run_id, statuses),
+            goes_back_to=self._run_to_go_back_to(run_id, statuses),
             **changes,
         )
 
-    def _find_earlier_run(self, run_id: str | None, statuses: Sequence[ServerStatus]) -> str | None:
+    def _run_to_go_back_to(self, run_id: str | None, statuses: Sequence[ServerStatus]) -> str | None:
         """Return the run that was stopped for the run `run_id`, if that one failed before it was
         READY: another run, or `run_id` itself if it was stopped and the new one did not become a run.
         None if nothing was stopped in vain, or if the earlier run is not known any more."""
@@ -229,15 +229,15 @@ class Servers:
         earlier = self.supervisor.record(run_id).replaces
         return earlier if earlier in known else None
 
-    def _show_run_and_log(self, run_id: str) -> None:
-        self._show_run(run_id, log_revision=self._core.state.log_revision + 1)
+    def _show_selected_run_and_log(self, run_id: str) -> None:
+        self._show_servers_and_select(run_id, log_revision=self._core.state.log_revision + 1)
 
     async def list_runs_and_select_one(self) -> None:
         """List the host's server runs in the session's state. If no run is selected, select the
         newest live one. If none is alive because the newest run is a restart that failed, perhaps
         after its screen was closed or killed, select that one, so that the user can start the
         earlier server again."""
-        if await self._has_no_runs():
+        if await self._lacks_run_directories():
             self._core.update(servers_read=True)
             return
         statuses = await self.supervisor.runs()
@@ -258,10 +258,10 @@ class Servers:
         if not statuses:
             return
         newest = statuses[0].run_id
-        if self._find_earlier_run(newest, statuses):
+        if self._run_to_go_back_to(newest, statuses):
             await self.select(newest)
 
-    async def _has_no_runs(self) -> bool:
+    async def _lacks_run_directories(self) -> bool:
         """Return whether this machine has no directory of a run. The supervisor need not be loaded
         then: with all that it needs it takes 1.3 MiB. Return False on another host, which would
         have to be asked for it, and if the supervisor is loaded or the directory cannot be read."""
@@ -280,7 +280,7 @@ class Servers:
         notify the user."""
         if not self._core.host.connected:
             return
-        if await self._has_no_runs() or not await self.supervisor.has_unread_runs():
+        if await self._lacks_run_directories() or not await self.supervisor.has_unread_runs():
             return
         known = {status.run_id for status in self._core.state.servers}
         await self.list_runs_and_select_one()
@@ -313,7 +313,7 @@ class Servers:
         """Select a run and follow its log. If no plan is loaded, the plan of the run becomes the
         plan under edit."""
         await self.supervisor.load_log(run_id)
-        self._show_run_and_log(run_id)
+        self._show_selected_run_and_log(run_id)
         if not self.supervisor.status(run_id).state.is_alive:
             await self.supervisor.mark_log_as_read(run_id)
         if self._plans.current is not None:
@@ -420,7 +420,7 @@ class Servers:
             )
         return run_id
 
-    async def missing_preset_parts(self, status: ServerStatus) -> tuple[str, ...]:
+    async def process_parts_missing_from_preset(self, status: ServerStatus) -> tuple[str, ...]:
         """Return as texts what the server of a run lacks of its preset: the limit of open files, or
         the warm-up. () if nothing is missing or the preset no longer exists."""
         from workbench.session.plans.preset_process_parts import missing_process_parts
@@ -437,7 +437,7 @@ class Servers:
     async def _compare_with_preset(self, status: ServerStatus) -> None:
         """Show in the session's state what the server of a run lacks of the preset from which it
         was started."""
-        self._plans.show_missing_parts(status.preset_id, await self.missing_preset_parts(status))
+        self._plans.show_missing_parts(status.preset_id, await self.process_parts_missing_from_preset(status))
 
     # ---- start and stop
 
@@ -461,7 +461,7 @@ class Servers:
                 "measured so far are kept",
             )
 
-    def check_startable(self, plan: LaunchPlan, editor: PlanEditor) -> None:
+    def require_startable_plan(self, plan: LaunchPlan, editor: PlanEditor) -> None:
         """Raise PlanError if the engine would reject the plan or Workbench cannot start it. Raises
         NotTrusted if the plan's preset runs programs that the user has not agreed to."""
         foreign = editor.untrusted_preset_parts()
@@ -493,7 +493,7 @@ class Servers:
                 "command yourself: `workbench plan` prints them",
             )
 
-    def check_nodes_reached(self) -> None:
+    def require_nodes_reached(self) -> None:
         """Raise HostUnreachable if the host is a cluster and one of its nodes could not be reached
         when the cluster was opened."""
         if is_cluster(self._core.host):
@@ -518,8 +518,8 @@ class Servers:
         self._check_may_start()
         selected = self._core.state.server
         editor = self._plans.editor
-        self.check_startable(editor.effective_plan, editor)
-        return await self._start_editor(editor, selected)
+        self.require_startable_plan(editor.effective_plan, editor)
+        return await self._start_plan_of_editor(editor, selected)
 
     async def start_again(self, run_id: str) -> str:
         """Start the plan with which a run was started, after stopping that run if it is live, or
@@ -528,12 +528,12 @@ class Servers:
         self._check_may_start()
         editor = self.editor_of_run(run_id)
         await self._plans.locate_unknown_engine(editor)
-        self.check_startable(editor.effective_plan, editor)
+        self.require_startable_plan(editor.effective_plan, editor)
         status = self.supervisor.status(run_id)
         to_replace = status if _must_stop_before_start(status) else self._core.state.server
-        return await self._start_editor(editor, to_replace)
+        return await self._start_plan_of_editor(editor, to_replace)
 
-    async def start_earlier_server(self) -> str:
+    async def restart_replaced_server(self) -> str:
         """Start again what ran before a restart failed. Return the id of the new run. Raises
         ServerError if no restart has failed."""
         before = self._core.state.goes_back_to
@@ -545,9 +545,9 @@ class Servers:
             )
         return await self.start_again(before)
 
-    async def _start_editor(self, editor: PlanEditor, selected: ServerStatus | None) -> str:
+    async def _start_plan_of_editor(self, editor: PlanEditor, selected: ServerStatus | None) -> str:
         async with self._start:
-            with self._core.list_as_busy(_STARTING_TEXT):
+            with self._core.show_as_busy(_STARTING_TEXT):
                 return (await self.launch(editor, _server_to_stop(selected))).run_id
 
     def editor_of_run(self, run_id: str) -> PlanEditor:
@@ -572,7 +572,7 @@ class Servers:
             plan = plan_with_secrets(self._presets, record.plan)
         return self._plans.make_editor(plan, f"run {run_id}")
 
-    async def start_problem(self) -> Finding | None:
+    async def find_start_problem(self) -> Finding | None:
         """Return why a start of the plan under edit would be refused now. None if nothing is known
         that prevents it. A server that the start would stop counts as ended."""
         try:
@@ -589,10 +589,10 @@ class Servers:
         """The selected server, if a start would stop it."""
         return _server_to_stop(self._core.state.server)
 
-    async def start_warnings(self) -> tuple[Finding, ...]:
+    async def find_start_warnings(self) -> tuple[Finding, ...]:
         """Return the warnings about a start of the plan under edit that does not have to be refused
         (`host_findings`). A server that the start would stop counts as ended, and its port as free:
-        `start_problem` looks at the ports."""
+        `find_start_problem` looks at the ports."""
         return await self._warnings_about_host(self._server_to_replace)
 
     async def host_findings(self) -> tuple[Finding, ...]:
@@ -746,10 +746,10 @@ class Servers:
         if telemetry is None or replaced.run_as != PROCESS or replaced.run_dir is None:
             return None  # the processes of a unit, container or job are not those of the run
         living = [status for status in living if status.run_id != replaced.run_id]
-        staying = await self._gpu_pids_after_stop(telemetry, replaced.run_dir)
+        staying = await self._gpu_pids_outside_run(telemetry, replaced.run_dir)
         return find_memory_shortage(editor, telemetry, living, staying)
 
-    async def _gpu_pids_after_stop(self, telemetry: Telemetry, run_dir: str) -> Collection[int]:
+    async def _gpu_pids_outside_run(self, telemetry: Telemetry, run_dir: str) -> Collection[int]:
         """Return the processes on the GPUs that do not belong to the run in `run_dir`."""
         from workbench.hosts import detached_process
 
@@ -795,15 +795,15 @@ class Servers:
         except WorkbenchError as error:
             if replaced is not None:
                 self._not_replaced = replaced.run_id
-                error.next_step = _add_restart_step(error.next_step, replaced.run_id)
+                error.next_step = add_restart_to_next_step(error.next_step, replaced.run_id)
                 self._show_servers()
             raise
         self._started_plans[status.run_id] = editor.plan
-        self._record_start_commands(editor, f"run {status.run_id}")
-        self._show_run_and_log(status.run_id)
+        self._record_commands_of_start(editor, f"run {status.run_id}")
+        self._show_selected_run_and_log(status.run_id)
         return status
 
-    def _record_start_commands(self, editor: PlanEditor, run_text: str) -> None:
+    def _record_commands_of_start(self, editor: PlanEditor, run_text: str) -> None:
         """Record the command of a start, or those of its nodes, without secrets."""
         nodes = editor.node_commands() if self._on_cluster else ()
         for node, command in nodes:
@@ -843,7 +843,7 @@ class Servers:
                 host=self._core.host.name,
                 next_step="press o in the Log pane to choose a run",
             )
-        with self._core.list_as_busy("stopping"):
+        with self._core.show_as_busy("stopping"):
             await self.stop_run_quietly(run_id)
 
     async def stop_run_quietly(self, run_id: str) -> ServerStatus:
@@ -858,12 +858,12 @@ class Servers:
         self._show_servers()
         return status
 
-    async def probe_server_text(self, run_id: str | None = None) -> ServedText:
+    async def request_text_of_server(self, run_id: str | None = None) -> ServedText:
         """Ask the READY server of a run for text again, by default that of the selected run. Return
         what it answers. Raises ServerError if there is no such server, or if it does not answer."""
         run_id = run_id or self._selected_run_id()
         self.check_not_reserved()
-        with self._core.list_as_busy("asking for text"):
+        with self._core.show_as_busy("asking for text"):
             text = await self.supervisor.probe(run_id)
         self._core.record_command(f"workbench probe {run_id}", text.summary)
         self._show_servers()
@@ -899,7 +899,7 @@ def _server_to_stop(selected: ServerStatus | None) -> ServerStatus | None:
     return selected
 
 
-def _add_restart_step(next_step: str | None, run_id: str) -> str:
+def add_restart_to_next_step(next_step: str | None, run_id: str) -> str:
     """Return `next_step` with the key and the command that start again what ran before."""
     back = f"press Z, or run `workbench restart {run_id}`, to start again what ran before"
     return f"{next_step}; or {back}" if next_step else back

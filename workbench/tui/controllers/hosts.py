@@ -124,10 +124,10 @@ class HostController(Controller):
 
         async def read_cluster_state(name: str) -> None:
             await import_in_thread("workbench.session.servers.cluster_servers")
-            from workbench.session.servers.cluster_servers import cluster_state_text
+            from workbench.session.servers.cluster_servers import living_cluster_servers_text
             from workbench.session.session import Session
 
-            self.last_state_texts[name] = await cluster_state_text(name, Session.of_host)
+            self.last_state_texts[name] = await living_cluster_servers_text(name, Session.of_host)
             if listed.is_current:
                 listed.update_host_texts(make_list_items())
 

@@ -168,10 +168,12 @@ class ServerController(Controller):
         await self.app.push_screen(page, start_or_fix_plan)
         if not page.rejected:
             self.run_in_background(
-                self.session.servers.start_problem(), page.show_problem, exclusive_group="problem"
+                self.session.servers.find_start_problem(),
+                page.show_problem,
+                exclusive_group="problem",
             )
             self.run_in_background(
-                self.session.servers.start_warnings(),
+                self.session.servers.find_start_warnings(),
                 page.show_warnings,
                 exclusive_group="warnings",
             )
@@ -188,7 +190,7 @@ class ServerController(Controller):
         self.services.clear_message()
         self.show_message(f"starting again what ran before: the plan of run {back}")
         self.run_in_background(
-            self.session.servers.start_earlier_server(), lambda _: self.go_to_pane("log")
+            self.session.servers.restart_replaced_server(), lambda _: self.go_to_pane("log")
         )
 
     async def _start_planned_server(self) -> None:
@@ -469,7 +471,7 @@ class ServerController(Controller):
                 next_step="press s to start a server, or o to choose one",
             )
             return
-        found = endpoints.endpoint_of_run(self.session, server.run_id)
+        found = endpoints.make_endpoint_of_run(self.session, server.run_id)
 
         def make_endpoint_rows(width: int) -> list[Row]:
             facts = (
@@ -639,7 +641,7 @@ class ServerController(Controller):
 
         self.show_message(f"asking {server.title} for text …")
         self.run_in_background(
-            self.session.servers.probe_server_text(server.run_id), report_probed_text
+            self.session.servers.request_text_of_server(server.run_id), report_probed_text
         )
 
     def show_log_findings(self) -> None:

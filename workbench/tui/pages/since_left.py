@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from workbench.model.counts import count_of, format_four_digits
-from workbench.session.since_left import last_change_unix_s
+from workbench.session.since_left import last_server_change_unix_s
 from workbench.tui.cells import Row, pad_text, paragraph_rows, rows_beside_label
 from workbench.tui.formats import (
     altered_setting_texts,
@@ -79,7 +79,7 @@ def _change_times_and_texts(
     for row in since.results:
         yield row.unix_s, _result_text(row)
     for server in since.servers:
-        yield last_change_unix_s(server), _server_text(server)
+        yield last_server_change_unix_s(server), _server_text(server)
     by_user: dict[str | None, list[Alteration]] = {}
     for alteration in since.settings:
         by_user.setdefault(alteration.by, []).append(alteration)

@@ -142,7 +142,9 @@ class Tune(FlagSweep):
     async def _revert_settings(self) -> None:
         """Restore the GPU settings that a candidate changed. Raises SettingsError if that fails."""
         for gpu in await self._gpu_indices_of_plan():
-            report = await self.parts.gpu.revert_settings(gpu, settings=self._changed_gpu_setting_keys)
+            report = await self.parts.gpu.revert_settings(
+                gpu, settings=self._changed_gpu_setting_keys
+            )
             failed = report.first_failure
             if failed is not None:
                 raise SettingsError(
@@ -522,7 +524,9 @@ class Tune(FlagSweep):
         ):
             return False
         starts = (
-            self._server_starts_before_final + tune_race.ANSWER_CHECK_STARTS + 2 * self._race_size.pairs
+            self._server_starts_before_final
+            + tune_race.ANSWER_CHECK_STARTS
+            + 2 * self._race_size.pairs
         )
         check_s = tune_race.ANSWER_CHECK_STARTS * self._start_duration_s
         return starts <= self._spec.starts and limit.has_time_for(check_s + self._final_duration_s)

@@ -227,7 +227,9 @@ class TunePlanner(FlagSweepPlanner):
         return TuneCost(
             starts=starts,
             pairs=spec.pairs,
-            load=_user_search_load_text(load) if spec.tune.goal == tune.USERS else load_text_of_run(load),
+            load=_user_search_load_text(load)
+            if spec.tune.goal == tune.USERS
+            else load_text_of_run(load),
             took_s=took_s,
             energy_kwh=self._energy_at_power_limits_kwh(took_s),
             checks=checks,

@@ -183,7 +183,7 @@ class Servers:
         state = self._core.state
         is_selected = now.run_id == state.run_id
         if is_selected and state.goes_back_to:
-            next_step = add_restart_to_next_step(next_step, state.goes_back_to)
+            next_step = _add_restart_to_next_step(next_step, state.goes_back_to)
         text = f"{now.engine} {now.state}: {now.reason or 'the log has the cause'}"
         self._core.notify(Level.ERROR, text, next_step)
         if is_selected:  # its log is on the screen
@@ -213,7 +213,9 @@ class Servers:
             **changes,
         )
 
-    def _run_to_go_back_to(self, run_id: str | None, statuses: Sequence[ServerStatus]) -> str | None:
+    def _run_to_go_back_to(
+        self, run_id: str | None, statuses: Sequence[ServerStatus]
+    ) -> str | None:
         """Return the run that was stopped for the run `run_id`, if that one failed before it was
         READY: another run, or `run_id` itself if it was stopped and the new one did not become a run.
         None if nothing was stopped in vain, or if the earlier run is not known any more."""
@@ -437,7 +439,9 @@ class Servers:
     async def _compare_with_preset(self, status: ServerStatus) -> None:
         """Show in the session's state what the server of a run lacks of the preset from which it
         was started."""
-        self._plans.show_missing_parts(status.preset_id, await self.process_parts_missing_from_preset(status))
+        self._plans.show_missing_parts(
+            status.preset_id, await self.process_parts_missing_from_preset(status)
+        )
 
     # ---- start and stop
 
@@ -795,7 +799,7 @@ class Servers:
         except WorkbenchError as error:
             if replaced is not None:
                 self._not_replaced = replaced.run_id
-                error.next_step = add_restart_to_next_step(error.next_step, replaced.run_id)
+                error.next_step = _add_restart_to_next_step(error.next_step, replaced.run_id)
                 self._show_servers()
             raise
         self._started_plans[status.run_id] = editor.plan
@@ -899,7 +903,7 @@ def _server_to_stop(selected: ServerStatus | None) -> ServerStatus | None:
     return selected
 
 
-def add_restart_to_next_step(next_step: str | None, run_id: str) -> str:
+def _add_restart_to_next_step(next_step: str | None, run_id: str) -> str:
     """Return `next_step` with the key and the command that start again what ran before."""
     back = f"press Z, or run `workbench restart {run_id}`, to start again what ran before"
     return f"{next_step}; or {back}" if next_step else back

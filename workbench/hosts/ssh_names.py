@@ -62,8 +62,8 @@ def parse_jump_host_and_options(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def list_host_aliases(config: Path | None = None) -> list[str]:
-    """Return the host aliases in an ssh configuration file, without patterns and without what
-    cannot name a host. None means the user's ~/.ssh/config."""
+    """Return the host aliases in an ssh configuration file. Patterns, too long names and
+    names with characters that no host name has are left out. None means the user's ~/.ssh/config."""
     names: list[str] = []
     for block in _host_blocks(config or _user_ssh_config_path()):
         usable = (n for n in block.patterns if _NAME.fullmatch(n) and len(n) <= _LONGEST)

@@ -514,7 +514,7 @@ class PlaceOutcome:
 
     @property
     def failed(self) -> bool:
-        """Whether enough answers are broken to blame the place."""
+        """Whether so many answers are broken that this group of answers counts as broken."""
         return self.broken >= max(min(_LEAST_BROKEN, self.answers), _BROKEN_SHARE * self.answers)
 
 

@@ -1180,7 +1180,8 @@ def _remove_control_characters(line: str) -> str:
 
 
 def is_in_traceback(line: str) -> bool:
-    """Return whether the line is a call or source code in a traceback, which says nothing alone."""
+    """Return whether the line is a heading, a call or source code of a traceback. Such a line is
+    no error of its own."""
     text = _writer_and_text(line)[1]
     return text.startswith((" ", "\t", "~", "^")) or bool(_TRACEBACK_HEADING.search(text))
 

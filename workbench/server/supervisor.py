@@ -337,7 +337,8 @@ class Supervisor:
     def _end_mark_texts_by_run(
         self, read: Sequence[detached_process.ProcessStatus]
     ) -> dict[str, str | None]:
-        """Return the text of each run's end mark by run id; None for a run of `read` that gets none."""
+        """Return what `old_runs.end_mark_text` returns for each process of `read`, by run id. Runs
+        that are not known here, or that lost their keeper, are left out."""
         processes = {_run_id_of_process(process): process for process in read}
         return {
             run_id: old_runs.end_mark_text(process, self._runs[run_id].status)
@@ -860,8 +861,9 @@ class Supervisor:
         return self.statuses()
 
     async def _prove_readiness_now(self, run: WatchedRun) -> None:
-        """Ask a starting server for its first answers, for at most _IMMEDIATE_PROOF_TIMEOUT_S seconds. A command
-        that only lists the servers ends before the watch would have asked."""
+        """Ask a starting server for its first answers, which set its readiness. Wait for them for at most
+        _IMMEDIATE_PROOF_TIMEOUT_S seconds. This is for commands that only list the servers, which
+        end before the watch would ask."""
         if not run.can_receive_requests:
             return
         if run.task is None or run.task.done():

@@ -74,7 +74,8 @@ class JournalProgram:
             self.opened = None
 
     def answer_request(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Carry out one request and return its answer."""
+        """Carry out one request: read, lock, unlock or save the journal, or name the holder of its
+        lock. Return its answer. That of an OSError has the fields "error" and "errno"."""
         do = request["do"]
         try:
             if do == "read":

@@ -136,9 +136,10 @@ class ServerLoad:
     async def open_load_on_url(
         self, url: str, overrides: dict[str, Any], *, prestart: bool = False
     ) -> AsyncIterator[BenchmarkLoad]:
-        """Allow a load on the server at a base URL, started by others, while the block runs, and
-        yield that load. A loopback address means a server on the session's host. Raises BenchError
-        if the server does not answer or names no model."""
+        """Lock the host for a benchmark of a server that Workbench did not start, and yield its load.
+        `url` is the server's base URL; a loopback address means a server on the session's host.
+        `overrides` are fields of the BenchSpec. `prestart` starts the load client at once. Raises
+        BenchError if the server does not answer or names no model."""
         address = server_address.parse_server_url(url)
         spec = _spec_with_valid_api_key(self.make_spec(None, overrides))
         async with (

@@ -48,7 +48,7 @@ class ResultController(Controller):
             )
 
     def compare_with_selected_result(self) -> None:
-        """Compare A with the result under the cursor, unless the user has marked B."""
+        """Compare A with the result under the cursor. If the user has marked B, change nothing."""
         if (row := self.selected_row) is not None:
             self.run_in_background(
                 self.session.results.compare_result_under_cursor(row.id), exclusive_group="follow"

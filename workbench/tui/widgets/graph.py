@@ -283,7 +283,8 @@ def _limit_line_row_by_cell(
     limits: Cells, heights: Sequence[int], heights_per_row: int, scale_top: float
 ) -> list[int]:
     """Return the row of the graph in which each cell of a limit line is drawn, counted from 0 at
-    the bottom. `heights` are those of its values, with `heights_per_row` to a row. The row is -1
+    the bottom. `heights` are the heights of the limit's values, in dots; a row has
+    `heights_per_row` of them. The row is -1
     where no line is drawn, because the limit is None or at the top of the scale."""
     return [
         -1 if value is None or value >= 0.995 * scale_top else (height - 1) // heights_per_row

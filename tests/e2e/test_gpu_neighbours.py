@@ -72,7 +72,7 @@ def test_a_junk_file_of_a_neighbour_stops_nothing(cli: Cli, neighbour: int) -> N
 @pytest.mark.parametrize(
     ("of", "name"),
     [
-        (MeasurementLock, "read_owner"),
+        (MeasurementLock, "refresh_other_lock_owner"),
         (GpuAlterations, "read"),
         (MeasurementOwner, "__str__"),
     ],
@@ -91,7 +91,7 @@ def test_a_warning_that_cannot_be_made_stops_no_revert(
         self._core.update_host(measured_by=owner)
 
     with monkeypatch.context() as patch:
-        patch.setattr(MeasurementLock, "read_owner", owned)
+        patch.setattr(MeasurementLock, "refresh_other_lock_owner", owned)
         patch.setattr(of, name, fails)
         ran = cli(*PRO, "gpu", "revert", "--json")
     assert ran.code == 0 and ran.document["ok"], ran

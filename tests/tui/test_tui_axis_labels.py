@@ -14,9 +14,9 @@ from workbench.model.timeline import Event, EventKind
 from workbench.session.bench.row import BenchRow, SeriesView
 from workbench.session.bench.row_changes import (
     change_text,
-    row_before,
+    noise_pct_hiding_throughput_change,
+    row_compared_in_label,
     throughput_change_pct,
-    throughput_noise_pct,
 )
 from workbench.session.state import BenchState
 from workbench.tui.formats import throughput_change_and_role
@@ -103,7 +103,9 @@ def test_a_row_for_labels_comes_with_the_first_thing_that_happened(drive: Any) -
 
 def test_a_change_is_only_told_between_results_that_may_be_compared() -> None:
     rows = (CAPPED, OFF, BEFORE)
-    assert row_before(CAPPED, rows) is OFF and row_before(BEFORE, rows) is None
+    assert (
+        row_compared_in_label(CAPPED, rows) is OFF and row_compared_in_label(BEFORE, rows) is None
+    )
     assert change_text(throughput_change_pct(OFF, BEFORE)) == "+234 %"
     assert change_text(throughput_change_pct(CAPPED, OFF)) == "-0.1 %"
     for other in (
@@ -120,9 +122,9 @@ def test_a_change_is_only_told_between_results_that_may_be_compared() -> None:
 
 def test_a_run_of_an_experiment_is_not_compared_with_the_one_before() -> None:
     again = replace(OFF, id=3, series=SeriesView("A/B", 1, ""))
-    assert row_before(again, (again, OFF, BEFORE)) is None
+    assert row_compared_in_label(again, (again, OFF, BEFORE)) is None
     of_sweep = replace(again, series=SeriesView("sweep", 1, ""))
-    assert row_before(of_sweep, (of_sweep, OFF, BEFORE)) is OFF
+    assert row_compared_in_label(of_sweep, (of_sweep, OFF, BEFORE)) is OFF
 
 
 def test_a_reverted_setting_near_the_right_end_says_its_value(drive: Any) -> None:
@@ -238,9 +240,9 @@ def test_a_comparison_of_answers_takes_no_room_from_results() -> None:
 
 def test_a_change_that_may_be_chance_is_no_gain() -> None:
     small = replace(OFF, id=3, output_tok_s=1428.6, rate_error_pct=1.0)
-    assert throughput_noise_pct(small, replace(OFF, rate_error_pct=0.9)) == pytest.approx(
-        2.96, abs=0.01
-    )
+    assert noise_pct_hiding_throughput_change(
+        small, replace(OFF, rate_error_pct=0.9)
+    ) == pytest.approx(2.96, abs=0.01)
     assert throughput_change_and_role(small, replace(OFF, rate_error_pct=0.9)) == (
         "+1.9 % ±3",
         "text",

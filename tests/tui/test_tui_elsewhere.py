@@ -135,7 +135,7 @@ def test_another_workbenchs_measurement_is_shown_as_progress_and_before_a_distur
                 )
             )
             async with screen.session.measurement_lock.hold_lock("ours"):
-                await screen.session.measurement_lock.read_owner()
+                await screen.session.measurement_lock.refresh_other_lock_owner()
                 assert screen.state.host.measured_by is None, "our own measurement is shown as that"
 
     asyncio.run(asyncio.wait_for(go(), 60))

@@ -140,7 +140,7 @@ async def warn_if_benchmark_runs(session: Session) -> None:
     try:
         if session.gpu.alterations.register_dir is None:
             await session.gpu.alterations.read_altered_settings()
-        await session.measurement_lock.read_owner()
+        await session.measurement_lock.refresh_other_lock_owner()
         by = session.state.host.measured_by
         text = f"{session.host.name} is being measured: {by}." if by is not None else ""
     except Exception as error:

@@ -60,7 +60,7 @@ def _parse_port(text: str) -> int:
 )
 async def capture_trace(arguments: argparse.Namespace) -> int:
     from workbench.bench.traffic_capture import TrafficCapture
-    from workbench.session.bench.capture import reach_server
+    from workbench.session.bench.capture import open_server_address_and_port
 
     refuse_run_with_url(arguments)
     path = arguments.output or Path(time.strftime("captured-%Y%m%d-%H%M%S.jsonl"))
@@ -69,7 +69,7 @@ async def capture_trace(arguments: argparse.Namespace) -> int:
         if arguments.url is None:
             run_id = await session.servers.ready_run_id(run_id)
         simulated = session.host.simulated is not None and arguments.url is None
-        async with reach_server(session, run_id, arguments.url) as server:
+        async with open_server_address_and_port(session, run_id, arguments.url) as server:
             capturing = TrafficCapture(path)
             with queue_signals() as signals:  # before clients can connect
                 try:

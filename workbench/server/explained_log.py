@@ -235,7 +235,7 @@ class ExplainedLog:
     ) -> Sequence[Finding]:
         """Return what the log says about its end where no log pattern explains it: a traceback that
         is cut off, an error, or a report about another process. `known_findings` are those so far."""
-        cut = self._tracebacks.unfinished
+        cut = self._tracebacks.unfinished_traceback
         if cut is not None:
             return (log_patterns.explain_cut_traceback(cut),)
         lines = self._lines.lines()
@@ -413,7 +413,7 @@ class ExplainedLog:
         numbers = sorted((reported | raised) - {0})
         if not numbers or self._lines.dropped:
             return {}
-        cut = self._tracebacks.unfinished
+        cut = self._tracebacks.unfinished_traceback
         end = max(numbers[-1], cut.number if cut is not None else 0)
         phases = self._phase_lines_and_processes_between(numbers[0], self._lines.total + 1)
         of_script = set[int]()

@@ -581,7 +581,7 @@ def _precedes_causes(
 ) -> bool:
     """Return whether all `causes` are in lines after the error and after the errors of `errors` that
     were raised from it, so that none of them explains it."""
-    if error.is_often_handled or error.ended_one_request:
+    if error.is_commonly_caught or error.ended_one_request:
         return False
     end = _last_line_number_of_chain(error, errors)
     return error.number > 0 and all(_line_number(one) > end for one in causes)
@@ -737,10 +737,10 @@ def _add_source_location(finding: Finding, error: RaisedError) -> Finding:
     meanwhile = f", while {doing}" if doing else ""
     place = _call_and_part_of_error(error)
     if place is not None:
-        text = f"{finding.text}, in {place.part.name} ({place.frame.place}){meanwhile}"
+        text = f"{finding.text}, in {place.part.name} ({place.frame.location_text}){meanwhile}"
         fixes = _first_and_second_fix(finding, error, place.part)
         return replace(finding, text=text, fix="; or else: ".join(fixes))
-    places = [frame.place for frame in error.frames if frame.package]
+    places = [frame.location_text for frame in error.frames if frame.package]
     raised = f", raised by {places[-1]}" if places else ""
     return replace(finding, text=f"{finding.text}{raised}{meanwhile}")
 
@@ -774,7 +774,7 @@ def _describe_engine_activity(frames: Sequence[Frame]) -> str | None:
 
 def _shows_activity(row: Mapping[str, Any], frames: Sequence[Frame]) -> bool:
     shown = frames[-1:] if row.get("innermost") else frames
-    return any(re.search(row["call"], one.call) for one in shown)
+    return any(re.search(row["call"], one.path_and_function) for one in shown)
 
 
 class _CallAndPart(NamedTuple):
@@ -788,7 +788,7 @@ def _call_and_part_of_error(error: RaisedError) -> _CallAndPart | None:
     """Return the innermost call of the error that belongs to a known part, and that part; None if
     there is none."""
     for frame in reversed(error.frames):
-        part = _engine_part_of_path(frame.call)
+        part = _engine_part_of_path(frame.path_and_function)
         if part is not None:
             return _CallAndPart(frame, part)
     return None

@@ -132,7 +132,7 @@ async def _start_detached(
             host, run.run_dir, keeper.argv, keeper.env, workdir, open_files, port
         )
     except HostUnreachable as error:
-        run.set_lost(error.message)
+        run.set_unreachable_reason(error.message)
         return None
     return started.pid
 
@@ -180,7 +180,10 @@ def _make_keeper_without_launcher(
     if rank.watch is None:
         run.at_start = unwatched_ranks_warning(rank.server)
     else:
-        argv, files = rank.watch.command(run.run_dir, argv), rank.watch.files_by_name(rank.own_name)
+        argv, files = (
+            rank.watch.watched_start_command(run.run_dir, argv),
+            rank.watch.file_texts_by_name(rank.rank_name),
+        )
     return Keeper(argv, server.env, files)
 
 

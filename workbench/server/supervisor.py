@@ -361,11 +361,11 @@ class Supervisor:
             )
             if first is not None:  # it was read before its start was recorded
                 run.seen_unix_s = first.seen_unix_s
-            run.update(process)
+            run.update_from_reading(process)
             run.is_final = _has_final_state(run)
             self._runs[run_id] = run
         elif not run.is_final:
-            run.update(process)
+            run.update_from_reading(process)
         self._publish_changed_status(run)
 
     async def _replace_keeper(self, run: WatchedRun) -> None:
@@ -375,9 +375,9 @@ class Supervisor:
             await launched_runs.restart_keeper_or_record_end(self.host, run)
             await self._read_status(run)
         except HostError as error:
-            run.set_lost(error.message)
+            run.set_unreachable_reason(error.message)
         else:
-            run.set_lost(None)
+            run.set_unreachable_reason(None)
         run.is_final = _has_final_state(run)
         self._publish_changed_status(run)
 
@@ -607,7 +607,7 @@ class Supervisor:
         async with run.reading:
             seen = await detached_process.read_status(self.host, run.run_dir, files=READ_FILES)
             if not run.is_final:
-                run.update(seen)
+                run.update_from_reading(seen)
             return seen
 
     def _mark_run_final(self, run: WatchedRun) -> None:
@@ -716,16 +716,16 @@ class Supervisor:
         cannot be queried, set the run's state to UNKNOWN."""
         try:
             if not self.host.connected:
-                run.set_lost("the connection to the host is lost")
+                run.set_unreachable_reason("the connection to the host is lost")
                 self._publish_changed_status(run)
             # waits a moment for the link, which restores itself
             grew = await self._read_state_and_log_growth(run)
         except HostError as error:
-            run.set_lost(error.message)
+            run.set_unreachable_reason(error.message)
             await run.disconnect()
             grew = False
         else:
-            run.set_lost(None)
+            run.set_unreachable_reason(None)
         self._publish_changed_status(run)
         return grew
 
@@ -734,7 +734,7 @@ class Supervisor:
             self._is_alive(run), log_reading.read_log_and_count_bytes(self.host, run, self._emit)
         )
         every_s = _FULL_READ_INTERVAL_S.get(
-            run.state_for_read_interval, _OTHER_FULL_READ_INTERVAL_S
+            run.state_deciding_read_interval, _OTHER_FULL_READ_INTERVAL_S
         )
         due = time.monotonic() - max(run.read_at_s, run.compared_s) > every_s
         must_read = not alive
@@ -936,6 +936,6 @@ def _pause_s(live: Sequence[WatchedRun], log_grew: bool) -> float:
     of one has just grown."""
     if any(run.status.state is ServerState.UNKNOWN for run in live):
         return _LOST_INTERVAL_S
-    if any(run.state_for_read_interval in _CHANGING_STATES for run in live):
+    if any(run.state_deciding_read_interval in _CHANGING_STATES for run in live):
         return _BUSY_INTERVAL_S if log_grew else _STARTING_INTERVAL_S
     return _TALKING_INTERVAL_S if log_grew else _READY_INTERVAL_S

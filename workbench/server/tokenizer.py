@@ -15,9 +15,9 @@ TIMEOUT_S = 10.0
 
 
 class Tokenizer:
-    """Counts tokens with the tokenizer endpoint of the server that `ask` asks. `problem` is the
-    reason why the last count failed. `max_model_len` is the server's context length in tokens, None until the server
-    has reported it."""
+    """Counts tokens with the tokenizer endpoint of the server that `ask` sends requests to.
+    `problem` is the reason why the last count failed. `max_model_len` is the server's context
+    length in tokens, None until the server has reported it."""
 
     def __init__(self, ask: AskPath, engine: Engine, model: str) -> None:
         self._ask, self._engine, self._model = ask, engine, model
@@ -25,28 +25,30 @@ class Tokenizer:
         self.max_model_len: int | None = None
         self._template_tokens: int | None = None  # of the chat template, without the message
 
-    async def count_tokens(self, asked: Mapping[str, Any]) -> int | None:
+    async def count_tokens(self, prompt_fields: Mapping[str, Any]) -> int | None:
         """Return the number of tokens of a request's prompt, including special tokens and the chat
-        template. `asked` is {"prompt": text}, {"input": text} or {"messages": [...]}. None if the
-        server cannot count tokens; `problem` then says why. Never raises."""
+        template. `prompt_fields` is {"prompt": text}, {"input": text} or {"messages": [...]}. None
+        if the server cannot count tokens; `problem` then says why. Never raises."""
         engine = self._engine
         if engine.tokenize_path is None:
             self.problem = f"{engine.title} has no tokenizer endpoint"
             return None
-        if "messages" in asked and engine.template_path is not None:
-            written = await self._post_json(engine.template_path, {"messages": asked["messages"]})
+        if "messages" in prompt_fields and engine.template_path is not None:
+            written = await self._post_json(
+                engine.template_path, {"messages": prompt_fields["messages"]}
+            )
             text = as_table(written).get("prompt")
             if not isinstance(text, str):
                 self.problem = self.problem or (
                     f"the server's {engine.template_path} returned no prompt"
                 )
                 return None
-            asked = {"prompt": text}
-        if "input" in asked:  # of an embedding
-            asked = {"prompt": asked["input"]}
-        body = engine.tokenize_request_body(self._model, asked)
-        if body is None and "messages" in asked:
-            return await self._count_message_tokens(asked["messages"])
+            prompt_fields = {"prompt": text}
+        if "input" in prompt_fields:  # of an embedding
+            prompt_fields = {"prompt": prompt_fields["input"]}
+        body = engine.tokenize_request_body(self._model, prompt_fields)
+        if body is None and "messages" in prompt_fields:
+            return await self._count_message_tokens(prompt_fields["messages"])
         if body is None:
             self.problem = (
                 f"{engine.title}'s tokenizer endpoint accepts no messages, so the "
@@ -76,11 +78,15 @@ class Tokenizer:
             return None
         return text + self._template_tokens
 
-    def _parse_token_count(self, answer: Mapping[str, Any]) -> int | None:
-        limit, tokens = answer.get("max_model_len"), answer.get("tokens")
+    def _parse_token_count(self, reply_body: Mapping[str, Any]) -> int | None:
+        limit, tokens = reply_body.get("max_model_len"), reply_body.get("tokens")
         if isinstance(limit, int) and limit > 0:
             self.max_model_len = limit
-        counts = [answer[name] for name in ("count", "length") if isinstance(answer.get(name), int)]
+        counts = [
+            reply_body[name]
+            for name in ("count", "length")
+            if isinstance(reply_body.get(name), int)
+        ]
         if not counts and isinstance(tokens, list):
             counts = [len(tokens)]
         found = next(iter(counts), None)
@@ -89,6 +95,8 @@ class Tokenizer:
         return found or None
 
     async def _post_json(self, path: str, body: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return the JSON object with which the server answers; None without one, and then
+        `problem` says why."""
         reply = await self._ask(path, body, TIMEOUT_S)
         if reply.status is None:
             self.problem = f"the server's {path} cannot be read: {reply.problem}"

@@ -1,10 +1,10 @@
-"""Reads the Python tracebacks of a growing log: which error was raised first, and in which part of the
-engine's code.
+"""Reads the Python tracebacks of a growing log: which error was raised first, and in which part of
+the engine's code.
 
-A failure of a server is written several times. The process that failed writes a chain of tracebacks,
-and each process that waits for it writes one of its own. The first error that does not merely report
-another one is the cause. The innermost frame that belongs to a known part of the engine, such as
-quantization or LoRA, says where to look.
+A failure of a server is written several times. The process that failed writes a chain of
+tracebacks, and each process that waits for it writes one of its own. The first error that does not
+merely report another one is the cause. The innermost frame that belongs to a known part of the
+engine, such as quantization or LoRA, says where to look.
 """
 
 from __future__ import annotations
@@ -95,20 +95,22 @@ _REQUEST_VALIDATION_ERROR = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One call in a traceback: the file of the code, the function, and the line, None if unknown."""
+    """One call in a traceback: the file of the code, the function, and the line, None if
+    unknown."""
 
     path: str
     function: str
     line: int | None = None
 
     @property
-    def call(self) -> str:
-        """The path from the package on, and the function."""
+    def path_and_function(self) -> str:
+        """The path of the file from its package on, and the function: "/vllm/awq.py forward"."""
         return f"/{_PATH_TO_PACKAGE.sub('', self.path)} {self.function}"
 
     @property
-    def place(self) -> str:
-        """The file, its package and the function: "awq.py:12 of vllm, create_weights"."""
+    def location_text(self) -> str:
+        """The file with its line, the package and the function, as far as they are known:
+        "awq.py:12 of vllm, create_weights"."""
         name = self.path.rpartition("/")[2]
         file = name if self.line is None else f"{name}:{self.line}"
         package = f" of {self.package}" if self.package else ""
@@ -138,7 +140,7 @@ class RaisedError:
     caused: bool = False
 
     @property
-    def is_often_handled(self) -> bool:
+    def is_commonly_caught(self) -> bool:
         """Whether the error is of a kind that code often raises and handles, such as a look-up."""
         return bool(_ATTEMPT_ERRORS.search(self.kind))
 
@@ -148,7 +150,9 @@ class RaisedError:
         if _REQUEST_VALIDATION_ERROR.search(self.line):
             return True
         starts = any(frame.function == "lifespan" for frame in self.frames)
-        return not starts and any(_REQUEST_HANDLER_PATH.search(frame.call) for frame in self.frames)
+        return not starts and any(
+            _REQUEST_HANDLER_PATH.search(frame.path_and_function) for frame in self.frames
+        )
 
 
 @dataclass(slots=True)
@@ -168,7 +172,8 @@ class _OpenTraceback:
     last: RaisedError | None = None  # the last call as evidence, without an error
 
     @property
-    def awaits_lines(self) -> bool:
+    def expects_more_lines(self) -> bool:
+        """Whether the next lines of the process may belong to this traceback."""
         return bool(self.reading or self.continues or self.crashed)
 
 
@@ -188,7 +193,7 @@ class TracebackReader:
         """Add lines of the log. `first` is the number of the first one, None if unknown."""
         if len(self.errors) >= _MAX_ERRORS:
             return
-        waiting = any(one.awaits_lines for one in self._open.values())
+        waiting = any(one.expects_more_lines for one in self._open.values())
         if not waiting:
             text = "\n".join(lines)
             if not any(mark in text for mark in _TRACEBACK_MARKS):
@@ -197,7 +202,7 @@ class TracebackReader:
             self._read_line(line, 0 if first is None else first + offset)
 
     @property
-    def unfinished(self) -> RaisedError | None:
+    def unfinished_traceback(self) -> RaisedError | None:
         """The last traceback at whose end the line with the error is missing, because the log ends
         before it; None if there is none. `line` and `number` are those of the last call."""
         cut = (one.last for one in self._open.values() if one.reading and not one.left)
@@ -235,7 +240,7 @@ class TracebackReader:
         elif text.startswith(_HANDLING_HEADING):
             own.replaces = True
         elif own.crashed is not None:
-            self._read_crash(own, text)
+            self._read_line_of_crash(own, text)
         elif own.reading or _is_in_traceback(text):
             own.reading = True
             self._read_text_of_process(writer, text, number)
@@ -245,18 +250,18 @@ class TracebackReader:
             self.errors = (*self.errors[:-1], replace(last, line=line))
             own.continues -= 1
 
-    def _read_crash(self, own: _OpenTraceback, text: str) -> None:
+    def _read_line_of_crash(self, crashed: _OpenTraceback, text: str) -> None:
         frame = _FRAME_LINE.match(text)
-        if frame is not None and len(own.frames) < _MAX_FRAMES:
-            own.frames.append(_frame_of_match(frame))
-        elif own.frames and own.crashed is not None:
-            frames = tuple(reversed(own.frames))
-            self.errors = (*self.errors, replace(own.crashed, frames=frames))[:_MAX_ERRORS]
-            own.crashed, own.frames = None, []
+        if frame is not None and len(crashed.frames) < _MAX_FRAMES:
+            crashed.frames.append(_frame_of_match(frame))
+        elif crashed.frames and crashed.crashed is not None:
+            frames = tuple(reversed(crashed.frames))
+            self.errors = (*self.errors, replace(crashed.crashed, frames=frames))[:_MAX_ERRORS]
+            crashed.crashed, crashed.frames = None, []
         else:
-            own.between += 1
-            if own.between >= _MAX_OTHER_LINES:
-                own.crashed = None
+            crashed.between += 1
+            if crashed.between >= _MAX_OTHER_LINES:
+                crashed.crashed = None
 
     def _read_text_of_process(self, writer: str, text: str, number: int) -> None:
         own = self._open[writer]
@@ -268,7 +273,8 @@ class TracebackReader:
             own.last = RaisedError(text.strip(), "", number, tuple(own.frames))
             return
         raised = _RAISED_ERROR_LINE.match(text)
-        if raised is None or not (own.frames or _VALIDATION_MESSAGE.search(text)):
+        may_be_error = own.frames or _VALIDATION_MESSAGE.search(text)
+        if raised is None or not may_be_error:
             if _ASSERT_LINE.search(text):
                 own.source = text.strip()
             if not text[:1].isspace() and not _BROKEN_LINE_PIECE.match(text):
@@ -291,18 +297,18 @@ class TracebackReader:
             one.continues = 0
         own.frames, own.reading, own.replaces, own.caused = [], False, False, False
         own.source, own.last = "", None
-        own.continues = _count_further_lines(text)
+        own.continues = _count_continuation_lines(text)
 
 
-def _is_more_specific_than(error: RaisedError, before: RaisedError) -> bool:
+def _is_more_specific_than(error: RaisedError, earlier: RaisedError) -> bool:
     """Return whether the error says more than the error before it, from which it was raised."""
-    if error.replaces and before.is_often_handled:
+    if error.replaces and earlier.is_commonly_caught:
         return True
     if not error.caused:
         return False
-    if before.kind not in _LOOKUP_ERRORS:
-        return before.kind == "CalledProcessError"
-    repeats = before.line.partition(": ")[2] in error.line
+    if earlier.kind not in _LOOKUP_ERRORS:
+        return earlier.kind == "CalledProcessError"
+    repeats = earlier.line.partition(": ")[2] in error.line
     return not repeats and len(error.line.split()) > _MAX_FEW_WORDS
 
 
@@ -318,7 +324,7 @@ def _frame_of_match(found: re.Match[str]) -> Frame:
     return Frame(path.replace("\\", "/"), function, line)
 
 
-def _count_further_lines(message: str) -> int:
+def _count_continuation_lines(message: str) -> int:
     """Return how many more lines belong to the message of an error."""
     if _VALIDATION_MESSAGE.search(message):
         return 2  # the name of the field, then what is wrong with it
@@ -326,13 +332,13 @@ def _count_further_lines(message: str) -> int:
 
 
 def find_root_error(
-    errors: Sequence[RaisedError], reports_another: Callable[[str], bool]
+    errors: Sequence[RaisedError], only_reports_other_error: Callable[[str], bool]
 ) -> RaisedError | None:
-    """Return the error that is the cause of the others; None if there is none. `reports_another` says
-    of a line whether it merely reports another error."""
+    """Return the error that is the cause of the others; None if there is none.
+    `only_reports_other_error` says of a line whether it merely reports another error."""
     chosen: RaisedError | None = None
     for error in errors:
-        if reports_another(error.line):
+        if only_reports_other_error(error.line):
             continue
         if chosen is None or _is_more_specific_than(error, chosen):
             chosen = error

@@ -54,16 +54,16 @@ class RankWatch:
     key: str = field(default_factory=lambda: secrets.token_hex(32), repr=False)
     times: Mapping[str, float] = field(default_factory=lambda: WATCH_TIMES_S)
 
-    def command(self, run_dir: str, argv: Sequence[str]) -> tuple[str, ...]:
+    def watched_start_command(self, run_dir: str, argv: Sequence[str]) -> tuple[str, ...]:
         """Return the command that starts the watch process of a rank in the background and then the
         server `argv`."""
         return ("sh", "-c", _START_WATCHED_SCRIPT, "sh", run_dir, _WATCH_SCRIPT, *argv)
 
-    def files_by_name(self, own_rank: str) -> Mapping[str, str]:
-        """Return the files that the watch process of the rank called `own_rank` needs in its run
+    def file_texts_by_name(self, rank_name: str) -> Mapping[str, str]:
+        """Return the files that the watch process of the rank called `rank_name` needs in its run
         directory, as {name: text}."""
         orders = {
-            "own": own_rank,
+            "own": rank_name,
             "ranks": self.ranks,
             "address": self.address,
             "port": self.port,
@@ -85,19 +85,23 @@ class RankStart:
     watch: RankWatch | None = None
 
     @property
-    def own_name(self) -> str:
-        return next(name_rank(rank) for rank in self.server.ranks if rank.run_id == self.run_id)
+    def rank_name(self) -> str:
+        """The name of this rank for its watch process, such as "rank 1 on spark-02"."""
+        return next(
+            rank_name_with_host(rank) for rank in self.server.ranks if rank.run_id == self.run_id
+        )
 
 
-def name_rank(rank: ClusterRank) -> str:
+def rank_name_with_host(rank: ClusterRank) -> str:
+    """Return the label of a rank and its host, such as "rank 1 on spark-02"."""
     return f"{rank.label} on {rank.host}"
 
 
 async def make_rank_watch(head: Host, address: str | None, server: ClusterRun) -> RankWatch | None:
-    """Return the settings of the watch processes of a server, which end a rank when another rank has
-    ended. Its first rank, the head, runs on the host `head`. `address` is the head's address in the
-    network of the nodes. None if this address is unknown, if the head has no python3 or cannot name
-    a free port, or if the server has only one rank."""
+    """Return the settings of the watch processes of a server, which end a rank when another rank
+    has ended. Its first rank, the head, runs on the host `head`. `address` is the head's address in
+    the network of the nodes. None if this address is unknown, if the head has no python3 or cannot
+    name a free port, or if the server has only one rank."""
     if not address or len(server.ranks) < 2:
         return None
     try:
@@ -107,7 +111,7 @@ async def make_rank_watch(head: Host, address: str | None, server: ClusterRun) -
     port = done.out.strip()
     if done.returncode != 0 or not port.isdecimal() or len(port) > 5:
         return None
-    return RankWatch(tuple(map(name_rank, server.ranks)), address, int(port))
+    return RankWatch(tuple(map(rank_name_with_host, server.ranks)), address, int(port))
 
 
 def unwatched_ranks_warning(server: ClusterRun) -> tuple[Finding, ...]:

@@ -146,7 +146,7 @@ class WatchedRun:
         return server_address_from_host(self.facts)
 
     @property
-    def state_for_read_interval(self) -> ServerState:
+    def state_deciding_read_interval(self) -> ServerState:
         """The state by which the supervisor decides how often it reads the run. It is READY for a
         starting rank without a port of its own, because such a rank never becomes READY."""
         state = self.status.state
@@ -161,8 +161,8 @@ class WatchedRun:
 
     @property
     def can_receive_requests(self) -> bool:
-        """Whether requests can be sent to the server: its launcher has started it, and it is no rank
-        without a port."""
+        """Whether requests can be sent to the server: its launcher has started it, and it is no
+        rank without a port."""
         if self.engine is None or not self.record.has_port:
             return False
         return self.facts.server_started_unix_s is not None
@@ -194,8 +194,9 @@ class WatchedRun:
         the last full reading of the run."""
         return self.facts.now_unix_s + (time.monotonic() - self.read_at_s)
 
-    def update(self, seen: ProcessStatus) -> None:
-        """Update the run from `seen`, a full reading of its directory and its processes."""
+    def update_from_reading(self, seen: ProcessStatus) -> None:
+        """Update the facts of the run from `seen`, a full reading of its directory and processes.
+        The status follows with `refresh_status`."""
         ready = decode_ready(seen.files.get("ready.json", b"")) or self.facts.ready
         was_ready = ready is not None
         launched = parse_launched(seen.files.get(launcher.LAUNCHED_FILE)) or self.facts.launched
@@ -219,7 +220,7 @@ class WatchedRun:
             ended_unix_s=seen.ended_unix_s,
             ready=ready,
             was_ready=was_ready,
-            stop_unix_s=_parse_stop_unix_s(seen.files.get("stop.json", b""))
+            stop_unix_s=_parse_stop_time_unix_s(seen.files.get("stop.json", b""))
             or self.facts.stop_unix_s,
             now_unix_s=seen.now_unix_s,
             lost=seen.lost,
@@ -237,7 +238,8 @@ class WatchedRun:
 
     @property
     def ended_ago_s(self) -> float | None:
-        """How many seconds ago the server ended; None if it has not ended or the time is unknown."""
+        """How many seconds ago the server ended; None if it has not ended or the time is
+        unknown."""
         if self._ended_s is not None:
             return time.monotonic() - self._ended_s
         ended = self.facts.ended_unix_s
@@ -254,9 +256,9 @@ class WatchedRun:
         self.api_key = None if key == MASK else key
         self.keys_known = True
 
-    def ready_facts_now(self, model: str) -> ReadyFacts:
-        """Return the content of ready.json for a server that has just answered its first
-        prompts, with times by the host's clock. `model` is the model name that the server reports."""
+    def make_ready_facts(self, model: str) -> ReadyFacts:
+        """Return the content of ready.json for a server that has just answered its first prompts,
+        with times by the host's clock. `model` is the model name that the server reports."""
         facts, own = self.facts, self.record.is_plain_process
         began_unix_s = (
             facts.server_started_unix_s or facts.started_unix_s or self.record.created_unix_s
@@ -277,15 +279,15 @@ class WatchedRun:
             phases=phases,
         )
 
-    def add_log_bytes(self, data: bytes, at: int) -> LogBatch | None:
-        """Add `data`, bytes of the log that were read at position `at`, and return the new lines;
-        None if no line is complete. Until the server is ready, take its start-up phase, engine
-        version and port from these lines."""
+    def add_log_bytes(self, data: bytes, offset: int) -> LogBatch | None:
+        """Add `data`, bytes of the log that were read at position `offset`, and return the new
+        lines; None if no line is complete. Until the server is ready, take its start-up phase,
+        engine version and port from these lines."""
         # A server that another Workbench started may be READY before its version is read.
         first = self._start.version is None and self.follower.ring.total < _VERSION_SEARCH_LINES
-        batch = self.follower.feed(data, at)
+        batch = self.follower.feed(data, offset)
         lines = batch.lines if batch is not None else ()
-        forms = self._scan_and_strip_numbers(lines)
+        forms = self._scan_and_return_normalized_lines(lines)
         if not lines or any(_WORKER_HANGS_LINE not in line for line in lines):
             self._last_line_s, self.spinning = time.monotonic(), None
             self.idle_watch, self.idle, self.stacks = None, None, None
@@ -300,12 +302,12 @@ class WatchedRun:
         """Return the last line of the log although it has no line end; None if there is none. Call
         this after the run has ended."""
         batch = self.follower.finish()
-        self._scan_and_strip_numbers(batch.lines if batch is not None else ())
+        self._scan_and_return_normalized_lines(batch.lines if batch is not None else ())
         return batch
 
-    def _scan_and_strip_numbers(self, lines: Sequence[str]) -> list[str]:
-        """Search the new lines of the log for known problems, and store the findings. Return the new
-        lines without their numbers."""
+    def _scan_and_return_normalized_lines(self, lines: Sequence[str]) -> list[str]:
+        """Search the new lines of the log for known problems, and store the findings. Return the
+        new lines without their numbers."""
         if not lines:
             return []
         from workbench.server import log_patterns  # 0.4 MiB, which no ended run needs
@@ -330,27 +332,27 @@ class WatchedRun:
             return ()
         return self._scan.findings_above_info
 
-    def set_lost(self, why: str | None) -> None:
-        """Record that the host cannot be queried, for the reason `why`. With None, record that it
-        can be queried again."""
-        if why is None:
+    def set_unreachable_reason(self, reason: str | None) -> None:
+        """Record that the host cannot be queried, for the reason `reason`. With None, record that
+        it can be queried again."""
+        if reason is None:
             if self._lost is not None:
                 self.record_health_check(True, 0.0)
             self._lost = None
         elif self._lost is None:
-            self._lost = f"{why} (last seen {time.strftime('%H:%M:%S')}, {self.status.state})"
+            self._lost = f"{reason} (last seen {time.strftime('%H:%M:%S')}, {self.status.state})"
 
     def refresh_status(self) -> bool:
         """Compute the run's status anew, and return whether it has changed. After an unexpected end
         of the server, the status changes only once the reason for the end is known, or if the host
         cannot be queried."""
-        if self._awaits_explanation:
+        if self._awaits_end_reason:
             return False
         before, self.status = self.status, self._compute_status()
         return before != self.status
 
     @property
-    def _awaits_explanation(self) -> bool:
+    def _awaits_end_reason(self) -> bool:
         """Whether the server has ended unexpectedly, and the reason will soon be known."""
         if self.facts.alive or self.facts.stop_requested:
             return False
@@ -360,7 +362,7 @@ class WatchedRun:
         status = compute_status(
             self.facts,
             now_unix_s=self.now_unix_s,
-            silent_s=self._unanswered_s(),
+            silent_s=self._health_checks_unanswered_s(),
             phase=self._start.phase,
         )
         reason, found = self._reason_and_findings_of_status(status)
@@ -383,8 +385,8 @@ class WatchedRun:
     def _reason_and_findings_of_status(
         self, status: ServerStatus
     ) -> tuple[str | None, tuple[Finding, ...]]:
-        """Return the reason of the state, None if that of `status` holds, and the findings about the
-        log or the end."""
+        """Return the reason of the state, None if that of `status` holds, and the findings about
+        the log or the end."""
         if status.state is ServerState.STOPPED:
             return None, ()
         reason, found = self.explained or (None, self._log_findings_to_act_on())
@@ -427,7 +429,7 @@ class WatchedRun:
         if self._silent_since_s is None:
             self._silent_since_s = began_s
 
-    def _unanswered_s(self) -> float | None:
+    def _health_checks_unanswered_s(self) -> float | None:
         """Return the number of seconds for which the server has not answered health checks; None if
         it answers. The number is rounded down to a multiple of 3, so that the status changes less
         often."""
@@ -480,8 +482,9 @@ def _was_restarted_since(ready: ReadyFacts, launched: LaunchedServer) -> bool:
     return (launched.restarts or 0) > (ready.restarts or 0)
 
 
-def _parse_stop_unix_s(data: bytes) -> float | None:
+def _parse_stop_time_unix_s(stop_json: bytes) -> float | None:
+    """Return when a stop was requested, by the content of stop.json; None if it does not say."""
     try:
-        return number_for_field("unix_s", json.loads(data)["unix_s"])
+        return number_for_field("unix_s", json.loads(stop_json)["unix_s"])
     except (ValueError, KeyError, TypeError, RecursionError):
         return None

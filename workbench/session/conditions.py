@@ -48,31 +48,33 @@ _GPU_FIELDS = (
 )
 
 
-def gpus_of_plan(plan: LaunchPlan | None, infos: Sequence[GpuInfo]) -> tuple[int, ...]:
+def gpu_indices_of_plan(plan: LaunchPlan | None, infos: Sequence[GpuInfo]) -> tuple[int, ...]:
     """Return the indices of the GPUs that a server with this plan uses; all GPUs if the plan is
     None. The GPUs are those of CUDA_VISIBLE_DEVICES, or else the first GPUs of the host, as many as
     the plan's parallel sizes require. On a cluster, each node of the plan provides an equal number
     of GPUs, and CUDA_VISIBLE_DEVICES counts from 0 on each node."""
     if plan is None or not any(info.node for info in infos):
-        return _gpus_of_host(plan, infos, 1)
+        return _gpu_indices_on_node(plan, infos, 1)
     names = list(dict.fromkeys(node.name for node in plan.nodes)) or [infos[0].node]
     found: list[int] = []
     for name in names:
         own = [info for info in infos if info.node == name]
         first = min((info.index for info in own), default=0)
         numbered = [replace(info, index=info.index - first) for info in own]
-        found += [first + index for index in _gpus_of_host(plan, numbered, len(names))]
+        found += [first + index for index in _gpu_indices_on_node(plan, numbered, len(names))]
     return tuple(found)
 
 
-def _gpus_of_host(plan: LaunchPlan | None, infos: Sequence[GpuInfo], nodes: int) -> tuple[int, ...]:
+def _gpu_indices_on_node(
+    plan: LaunchPlan | None, infos: Sequence[GpuInfo], nodes: int
+) -> tuple[int, ...]:
     all_gpus = tuple(info.index for info in infos)
     if plan is None:
         return all_gpus
     variables = {variable.name: str(variable.value) for variable in plan.env}
     if "CUDA_VISIBLE_DEVICES" in variables:
         visible = {part.strip() for part in variables["CUDA_VISIBLE_DEVICES"].split(",")}
-        chosen = [info.index for info in infos if _names_of_gpu(info) & visible]
+        chosen = [info.index for info in infos if _visible_device_names(info) & visible]
         return tuple(chosen) or all_gpus
     engine = engines.find_engine(plan.engine)
     if engine is not None and engine.uses_all_gpus:
@@ -80,12 +82,12 @@ def _gpus_of_host(plan: LaunchPlan | None, infos: Sequence[GpuInfo], nodes: int)
     return all_gpus[: -(-plan.gpu_count // nodes)]
 
 
-def _names_of_gpu(info: GpuInfo) -> set[str]:
+def _visible_device_names(info: GpuInfo) -> set[str]:
     """Return the names by which CUDA_VISIBLE_DEVICES can choose a GPU, or a part of it."""
     return {str(info.index), info.uuid, *(instance.uuid for instance in info.instances)}
 
 
-def settings_of_gpus(
+def gpu_settings_by_key(
     telemetry: Telemetry | None, locks: Sequence[Alteration], gpus: Sequence[int]
 ) -> dict[str, Any]:
     """Return the present settings of `gpus`, by keys such as "gpu0.persistence". Drivers do not
@@ -104,7 +106,7 @@ def settings_of_gpus(
     return found
 
 
-def load_digest(spec: BenchSpec, server: ServerUnderTest) -> str:
+def digest_of_load(spec: BenchSpec, server: ServerUnderTest) -> str:
     """Return a digest of the work: the server's plan, the model and the shape of the load. Two
     benchmarks of the same work have the same digest."""
     plan = server.plan
@@ -117,12 +119,12 @@ def load_digest(spec: BenchSpec, server: ServerUnderTest) -> str:
         shape.append(spec.content)
     if spec.trace_name:
         shape += [spec.trace_name, spec.speed]
-    shape += _digest_fields_unlike_default(spec)
+    shape += _non_default_digest_fields(spec)
     text = json.dumps([served, spec.model, *shape], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _digest_fields_unlike_default(spec: BenchSpec) -> list[tuple[str, Any]]:
+def _non_default_digest_fields(spec: BenchSpec) -> list[tuple[str, Any]]:
     """Return (field, value) of each option that belongs to the digest, does not stand in it without
     its name, and does not have its default value."""
     unnamed = {*_UNNAMED_DIGEST_FIELDS, "content", "trace_name", "speed"}
@@ -136,8 +138,8 @@ def _digest_fields_unlike_default(spec: BenchSpec) -> list[tuple[str, Any]]:
     return found
 
 
-def conditions_of(
-    client: str,
+def conditions_of_measurement(
+    client_location: str,
     spec: BenchSpec,
     server: ServerUnderTest,
     measured: MeasuredLoad,
@@ -146,9 +148,9 @@ def conditions_of(
     simulated: bool,
     model: ModelFingerprint,
 ) -> Conditions:
-    """Return the conditions of a measurement. `client` says where the load client ran ("local",
-    "host" or "tunnel"), `locks` are the clock locks on the GPUs, and `model` identifies the files
-    that the server was started with."""
+    """Return the conditions of a measurement. `client_location` says where the load client ran
+    ("local", "host" or "tunnel"), `locks` are the clock locks on the GPUs, and `model` identifies
+    the files that the server was started with."""
     fields: dict[str, Any] = {
         "engine": measured.engine,
         "engine_version": None,
@@ -162,7 +164,7 @@ def conditions_of(
         host=server.host,
         in_force={f"{p.storage_key_prefix}.{p.setting}": str(p.in_force) for p in measured.proofs},
         findings={f"{p.storage_key_prefix}.{p.setting}": p.text for p in measured.proofs},
-        client=client,
+        client=client_location,
         workbench_version=__version__,
         simulated=simulated,
         model_digest=model.digest,
@@ -215,8 +217,10 @@ def _status_conditions(status: ServerStatus | None, spec: BenchSpec) -> dict[str
     if status.engine_version:
         found["engine_version"] = status.engine_version
     text = status.text
-    base_model = spec.endpoint == "completions" and text is not None and text.code == ECHO
-    if text is not None and status.text_problem and not base_model:
+    if text is None or not status.text_problem:
+        return found
+    is_base_model = spec.endpoint == "completions" and text.code == ECHO
+    if not is_base_model:
         found["server_text"] = text.summary
     return found
 
@@ -232,13 +236,13 @@ def _gpu_conditions(
     it is unknown how many tokens a step drafts, there is no speed, and the basis is the reason."""
     telemetry, gpus = measured.telemetry, measured.gpus
     if telemetry is None:
-        return {"gpu_settings": settings_of_gpus(None, locks, gpus)}
+        return {"gpu_settings": gpu_settings_by_key(None, locks, gpus)}
     infos = [info for info in telemetry.infos if info.index in gpus]
     found = {
         "driver_version": telemetry.driver.driver_version,
         "cuda_version": telemetry.driver.cuda_version,
         "gpus": tuple(map(_gpu_properties, infos)),
-        "gpu_settings": settings_of_gpus(telemetry, locks, gpus),
+        "gpu_settings": gpu_settings_by_key(telemetry, locks, gpus),
     }
     during = measured.summary.gpu
     memory_mhz = during.memory_mhz if during is not None else None

@@ -16,7 +16,7 @@ from workbench.model.errors import WorkbenchError
 from workbench.model.secrets import mask_argv
 from workbench.model.series_state import SeriesState
 from workbench.model.untrusted_numbers import number_for_field
-from workbench.session.bench.result_rows import newest_usable_result_id
+from workbench.session.bench.result_rows import newest_valid_own_result_id
 from workbench.session.since_left import last_server_change_unix_s
 from workbench.session.state import Activity, SessionState
 from workbench.session.state_holder import MAX_KEPT_ACTIVITY
@@ -36,8 +36,8 @@ _SEEN_INTERVAL_S = 60.0  # a killed screen seems to have closed at most so much 
 
 class ScreenMemory:
     """Stores the marks and the values of forms of a screen, and restores them for the next screen
-    of the host, from the call of `resume_last_screen` on. `experiments` and `results` return parts of the
-    session; they are called only if there is an experiment or a comparison to show."""
+    of the host, from the call of `resume_last_screen` on. `experiments` and `results` return parts
+    of the session; they are called only if there is an experiment or a comparison to show."""
 
     def __init__(
         self,
@@ -77,7 +77,9 @@ class ScreenMemory:
         state = self._core.state
         bench = state.bench
         if not bench.last_id:
-            self._core.update(bench=replace(bench, last_id=newest_usable_result_id(state.results)))
+            self._core.update(
+                bench=replace(bench, last_id=newest_valid_own_result_id(state.results))
+            )
         listed = {row.id for row in state.results}
         for name in _MARK_FIELDS:
             number = left.get(name)

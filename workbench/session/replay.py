@@ -88,8 +88,8 @@ class RecordedHost(BaseHost):
 
 class Replay(Session):
     """A session that plays a recording. `speed` is the speed at the beginning, 1.0 for that of the
-    recording; `toggle_pause` and `change_speed` change the speed. Raises InputError if the file is not a
-    recording."""
+    recording; `toggle_pause` and `change_speed` change the speed. Raises InputError if the file is
+    not a recording."""
 
     def __init__(self, path: Path, speed: float = 1.0) -> None:
         self._header, self._items = recording.open_recording(path)

@@ -327,7 +327,7 @@ class Session:
         alerts = self.alerts
         if config.path.exists():
             ui = (await asyncio.to_thread(lambda: config.config)).ui
-            alerts.use_config(config.config.alerts)
+            alerts.apply_alerts_config(config.config.alerts)
             found += config.findings
         if found:  # one message, because a second one would replace the first
             worst = by_severity(found)
@@ -395,7 +395,7 @@ class Session:
 
     async def _read_settings_and_lock_owner(self) -> None:
         await self.gpu.alterations.read_altered_settings()
-        await self.measurement_lock.read_owner()
+        await self.measurement_lock.refresh_other_lock_owner()
 
     async def _watch_engine(self) -> None:
         from workbench.session.servers.engine_live import EngineReader
@@ -442,7 +442,7 @@ class Session:
         whether one of them is measuring."""
         await self.results.refresh_if_database_changed()
         await self.servers.list_servers_started_elsewhere()
-        await self.measurement_lock.read_owner()
+        await self.measurement_lock.refresh_other_lock_owner()
         await self.screen_memory.record_screen_open()
 
     def spawn_session_task(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from workbench.model.counts import gpus_text
 from workbench.session.bench.row_changes import (
     change_text,
+    noise_pct_hiding_throughput_change,
     throughput_change_pct,
-    throughput_noise_pct,
 )
 from workbench.session.state import SETTING_CHANGES, VERIFYING_SETTINGS
 from workbench.tui.glyphs import G
@@ -152,7 +152,7 @@ def throughput_change_and_role(row: BenchRow, base: BenchRow | None) -> tuple[st
     """Return the change of a result's tokens per second from those of `base` as text with its role:
     "+230 %", or "+1.9 % ±3" if two such runs may differ by 3 % by chance. "" if the two may not be
     compared."""
-    pct, noise = throughput_change_pct(row, base), throughput_noise_pct(row, base)
+    pct, noise = throughput_change_pct(row, base), noise_pct_hiding_throughput_change(row, base)
     if pct is None:
         return "", "dim"
     if noise is not None:

@@ -17,7 +17,7 @@ from workbench.model.flags import FlagSetting
 from workbench.model.gpu import Telemetry
 from workbench.model.plan import LaunchPlan
 from workbench.model.settings import GpuSettings
-from workbench.session.conditions import gpus_of_plan
+from workbench.session.conditions import gpu_indices_of_plan
 from workbench.sim.simulated_host import SimulatedHost
 
 GIB = 1 << 30
@@ -67,7 +67,7 @@ def test_cuda_shows_an_instance_in_place_of_the_gpu(reading: Telemetry) -> None:
     assert shown.memory_total_bytes == third.memory_total_bytes
     assert shown.name == "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
     assert list_visible_gpus(plan_with("MIG-of-another-host"), reading.infos) == ()
-    assert gpus_of_plan(plan_with(third.uuid), reading.infos) == (0,)
+    assert gpu_indices_of_plan(plan_with(third.uuid), reading.infos) == (0,)
 
 
 def test_an_instance_that_the_host_lacks_is_an_error(reading: Telemetry) -> None:

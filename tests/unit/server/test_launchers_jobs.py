@@ -632,7 +632,7 @@ def test_a_run_whose_keeper_another_workbench_starts_is_unknown_and_not_crashed(
     record = RunRecord("RUN", "login", plan, Command(("vllm",)), 1.0, 60.0)
     run = WatchedRun(FakeHost(lambda call: ""), "/run", record, None, adopted=True)
     run.facts = RunFacts(record, alive=False, lost="the shell was killed")
-    run.set_lost("/run already contains a run")
+    run.set_unreachable_reason("/run already contains a run")
     assert run.refresh_status() and run.status.state is ServerState.UNKNOWN
 
 

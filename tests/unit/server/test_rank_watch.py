@@ -50,10 +50,10 @@ class Ranks:
 
     async def start(self, at: int, watch: RankWatch | None = None) -> None:
         run_dir, watch = self.run_dir(at), watch or self.watch
-        for name, text in watch.files_by_name(RANKS[at]).items():
+        for name, text in watch.file_texts_by_name(RANKS[at]).items():
             await self.host.write_file(f"{run_dir}/{name}", text.encode())
         started = await detached_process.start_detached(
-            self.host, str(run_dir), watch.command(str(run_dir), SERVER)
+            self.host, str(run_dir), watch.watched_start_command(str(run_dir), SERVER)
         )
         self.pids.append(started.pid)
 
@@ -175,7 +175,7 @@ def test_nobody_without_the_key_ends_a_rank(tmp_path: Path) -> None:
     async def scenario(ranks: Ranks) -> None:
         forger = RankWatch(RANKS, "127.0.0.1", ranks.watch.port, times=TIMES)
         mac = rank_watch.Watch(
-            str(tmp_path), 1, json.loads(forger.files_by_name(RANKS[1])["watch.json"])
+            str(tmp_path), 1, json.loads(forger.file_texts_by_name(RANKS[1])["watch.json"])
         )._message_mac(RANKS[1], "ended")
         lines: list[Any] = [
             [RANKS[1], "ended", mac],
@@ -211,7 +211,7 @@ def test_strangers_that_hold_every_link_make_room_and_harm_nothing(tmp_path: Pat
         ranks = RankWatch(RANKS, "127.0.0.1", free_port(), times={**TIMES, "beat_s": 60.0})
         head, other = (
             rank_watch.Watch(
-                str(tmp_path), os.getpid(), json.loads(ranks.files_by_name(own)["watch.json"])
+                str(tmp_path), os.getpid(), json.loads(ranks.file_texts_by_name(own)["watch.json"])
             )
             for own in RANKS[:2]
         )

@@ -16,7 +16,10 @@ from workbench.model.json_records import to_json
 from workbench.model.series_state import SeriesState
 from workbench.model.sweep import Sweep
 from workbench.session.bench.bench import _kind_and_id_of_running_series
-from workbench.session.bench.left_benchmarks import outcome_as_message, store_detached_results
+from workbench.session.bench.left_benchmarks import (
+    outcome_as_client_message,
+    store_detached_results,
+)
 from workbench.session.session import Session
 from workbench.session.state import SessionState
 from workbench.store import left_benchmarks, paths
@@ -78,7 +81,7 @@ def next_screen() -> Session:
         note = left_benchmarks._note_path(name)
         text = note.read_text()
     note.write_text(text)
-    left_benchmarks.store_result(name, outcome_as_message(OUTCOME))
+    left_benchmarks.store_result(name, outcome_as_client_message(OUTCOME))
     asyncio.run(
         store_detached_results(session, left_benchmarks.find_benchmark_notes(session.host.name))
     )

@@ -92,7 +92,7 @@ def test_by_default_only_servers_ring_and_no_reading_is_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario(part: Part) -> None:
-        part.alerts.use_config(AlertsConfig())
+        part.alerts.apply_alerts_config(AlertsConfig())
         assert [
             hear for hear in part.telemetry.on_reading if hear == part.alerts._check_rules
         ] == []
@@ -128,7 +128,7 @@ def test_what_became_of_a_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario(part: Part) -> None:
-        part.alerts.use_config(AlertsConfig(title=ALL))
+        part.alerts.apply_alerts_config(AlertsConfig(title=ALL))
         part.core.update(servers=(server(before),))
         part.core.update(servers=(server(now),))
         part.core.update(servers=(server(now),))
@@ -141,7 +141,7 @@ def test_hot_gpus_raise_one_alert_with_a_mark_that_says_simulated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario(part: Part) -> None:
-        part.alerts.use_config(AlertsConfig(bell=(), mark=ALL, title=("temperature",)))
+        part.alerts.apply_alerts_config(AlertsConfig(bell=(), mark=ALL, title=("temperature",)))
         for _ in range(15):
             part.read(86.0, 87.0, 86.0, simulated=True)
         (alert,) = part.core.state.alerts
@@ -166,7 +166,7 @@ def test_an_error_of_a_gpu_is_told_by_its_number_and_has_no_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario(part: Part) -> None:
-        part.alerts.use_config(AlertsConfig(bell=(), title=("gpu-error",)))
+        part.alerts.apply_alerts_config(AlertsConfig(bell=(), title=("gpu-error",)))
         for xid in (0, 0, 79, 79, 0, 0):
             part.read(50.0, xid=xid)
         (alert,) = part.core.state.alerts
@@ -179,7 +179,7 @@ def test_a_server_that_answers_now_and_then_does_not_ring_each_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario(part: Part) -> None:
-        part.alerts.use_config(AlertsConfig(bell=ALL))
+        part.alerts.apply_alerts_config(AlertsConfig(bell=ALL))
         told = []
         for _ in range(14):
             part.now_s += 5.0
@@ -196,7 +196,9 @@ def test_an_alert_ends_when_its_server_is_gone_or_its_rule_is_turned_off(
 ) -> None:
     async def scenario(part: Part) -> None:
         limits = {"queue": AlertLimits(10.0, 2.0, 0.0)}
-        part.alerts.use_config(AlertsConfig(bell=(), title=("queue", "temperature"), limits=limits))
+        part.alerts.apply_alerts_config(
+            AlertsConfig(bell=(), title=("queue", "temperature"), limits=limits)
+        )
         part.core.update(engine=EngineView("run-1", "vLLM :8000", {"waiting": 40.0}))
         for _ in range(12):
             part.read(88.0)
@@ -206,7 +208,7 @@ def test_an_alert_ends_when_its_server_is_gone_or_its_rule_is_turned_off(
         ended = part.core.state.alerts[-1]
         assert (ended.rule, ended.phase) == ("queue", "end")
         assert ended.text == "no longer watched: requests wait at the server"
-        part.alerts.use_config(AlertsConfig(bell=()))
+        part.alerts.apply_alerts_config(AlertsConfig(bell=()))
         assert part.texts[-1] == "no longer watched: degrees left until the GPU slows down (GPU0)"
         assert len(part.texts) == 4
 
@@ -218,7 +220,7 @@ def test_the_path_of_a_webhook_masks_no_words(
 ) -> None:
     async def scenario(part: Part) -> None:
         url = "https://ntfy.example/unexpectedly"
-        part.alerts.use_config(AlertsConfig(bell=ALL, webhook_url=url))
+        part.alerts.apply_alerts_config(AlertsConfig(bell=ALL, webhook_url=url))
         part.core.update(servers=(server(ServerState.READY),))
         part.core.update(servers=(server(ServerState.CRASHED, reason=f"read {url}"),))
         assert part.texts == ["vllm :8000 ended unexpectedly: read ***"]
@@ -238,7 +240,7 @@ def test_a_benchmark_is_told_but_not_each_one_of_a_series(
     from support.fake_canned import canned_experiment
 
     async def scenario(part: Part) -> None:
-        part.alerts.use_config(AlertsConfig(bell=ALL))
+        part.alerts.apply_alerts_config(AlertsConfig(bell=ALL))
         part.core.update(bench=BenchState(running=True))
         part.core.update(bench=BenchState(stored_id=7))
         assert part.texts == ["the benchmark of a server has ended: result 7"]
@@ -259,7 +261,7 @@ def test_a_webhook_gets_the_alert_and_its_secrets_are_shown_nowhere(
 ) -> None:
     async def scenario(part: Part) -> None:
         config = AlertsConfig(bell=(), webhook=ALL, webhook_url=URL, webhook_token=TOKEN)
-        part.alerts.use_config(config)
+        part.alerts.apply_alerts_config(config)
         sent: list[dict[str, Any]] = []
         hook = part.alerts.webhook
         assert hook is not None
@@ -345,7 +347,7 @@ def test_the_end_of_what_a_command_measures_is_told_too(
     """An experiment that a command ran in a shell ended without an alert."""
 
     async def scenario(part: Part) -> None:
-        part.alerts.use_config(AlertsConfig(mark=ALL))
+        part.alerts.apply_alerts_config(AlertsConfig(mark=ALL))
         owner = MeasurementOwner(what, "ada", "elsewhere", 1.0, 42)
         part.core.update_host(measured_by=owner)
         assert not part.texts

@@ -11,7 +11,7 @@ import pytest
 
 from workbench.model.errors import InputError
 from workbench.model.preset import Benchmark
-from workbench.session.bench.spec import set_prompt_content, spec_from_fields
+from workbench.session.bench.spec import set_default_prompt_content, spec_from_fields
 
 SUGGESTED = Benchmark(concurrency=[4, 16], requests=12, max_tokens=200, input_tokens=100, warmup=3)
 
@@ -252,7 +252,7 @@ def test_own_prompts_and_commands_have_their_own_content(tmp_path: Path) -> None
 
 
 def test_a_series_names_the_content_of_prompts_that_it_does_not_have_otherwise() -> None:
-    assert set_prompt_content({"requests": 4}, "text") == {"requests": 4, "content": "text"}
+    assert set_default_prompt_content({"requests": 4}, "text") == {"requests": 4, "content": "text"}
     for given in (
         {"content": "words"},
         {"prompts_file": "mine.jsonl"},
@@ -260,4 +260,4 @@ def test_a_series_names_the_content_of_prompts_that_it_does_not_have_otherwise()
         {"prompts": ('"hi"',), "prompts_name": "mine.jsonl (1 prompts, sha256 0)"},
         {"command": ("true",)},
     ):
-        assert set_prompt_content(given, "text") == given
+        assert set_default_prompt_content(given, "text") == given

@@ -67,7 +67,9 @@ def test_the_place(host: Any, fields: dict[str, Any], on_host: bool, place: str 
 
 
 async def started(host: Any, place: str) -> tuple[type, str, str]:
-    async with prestart_client(host, nullcontext(), worker=place, meter=False) as made:
+    async with prestart_client(
+        host, nullcontext(), client_location=place, with_meter=False
+    ) as made:
         return type(made.worker), made.client, made.why_not_there
 
 

@@ -26,7 +26,7 @@ from workbench.model.server_run import ServedText, ServerState, ServerStatus
 from workbench.session.bench.benchmark_load import ServerUnderTest
 from workbench.session.bench.measurement import MeasuredLoad
 from workbench.session.bench.result_rows import (
-    experiment_arm,
+    experiment_id_and_arm,
     label_of_result,
     rows_of_results,
     speed_ceiling_view,
@@ -34,8 +34,8 @@ from workbench.session.bench.result_rows import (
 from workbench.session.conditions import (
     _gpu_conditions,
     _status_conditions,
-    gpus_of_plan,
-    load_digest,
+    gpu_indices_of_plan,
+    digest_of_load,
 )
 from workbench.session.servers.server_address import parse_server_url
 
@@ -68,7 +68,7 @@ def plan(engine: str = "vllm", visible: str | None = None, **flags: Any) -> Laun
     ],
 )
 def test_gpus_of(of: LaunchPlan | None, expected: tuple[int, ...]) -> None:
-    assert gpus_of_plan(of, FOUR) == expected
+    assert gpu_indices_of_plan(of, FOUR) == expected
 
 
 LOAD = BenchSpec("http://127.0.0.1:1", "m")
@@ -89,9 +89,9 @@ LOAD = BenchSpec("http://127.0.0.1:1", "m")
 def test_the_digest_of_a_load_tells_other_work(change: dict[str, Any], same_work: bool) -> None:
     served = ServerUnderTest("here")
     other = replace(LOAD, **change)
-    assert (load_digest(LOAD, served) == load_digest(other, served)) == same_work
+    assert (digest_of_load(LOAD, served) == digest_of_load(other, served)) == same_work
     bursts, even = (replace(LOAD, rate=2.0, burstiness=shape) for shape in (0.5, 2.0))
-    assert load_digest(bursts, served) != load_digest(even, served)
+    assert digest_of_load(bursts, served) != digest_of_load(even, served)
 
 
 # of the version before options declared their part in it
@@ -112,7 +112,7 @@ DIGESTS: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("load", "digest"), DIGESTS)
 def test_stored_digests_of_loads_stay_equal(load: dict[str, Any], digest: str) -> None:
     """Known clocks are found by the digest."""
-    assert load_digest(replace(LOAD, **load), ServerUnderTest("here")) == digest
+    assert digest_of_load(replace(LOAD, **load), ServerUnderTest("here")) == digest
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,9 @@ def test_all_results_of_an_arm_have_one_label() -> None:
         )
         for n, arm in enumerate(arms, start=1)
     ]
-    assert all(experiment_arm(one.tags) == (7, arm) for one, arm in zip(made, arms, strict=True))
+    assert all(
+        experiment_id_and_arm(one.tags) == (7, arm) for one, arm in zip(made, arms, strict=True)
+    )
     labels = {row.label for row in rows_of_results(made[::-1])}
     assert labels == {"A/B 7 A -enforce-eager", "A/B 7 B enforce-eager=on"}
 

@@ -15,7 +15,7 @@ from workbench.server.model_fingerprint import ModelFingerprint
 from workbench.session.bench.benchmark_load import ServerUnderTest
 from workbench.session.bench.earlier_results import (
     TokenizerIdentity,
-    earlier_result,
+    find_earlier_comparable_result,
     tokenizer_of_result,
     tokenizer_of_server,
 )
@@ -61,7 +61,7 @@ def test_what_tells_one_tokenizer_from_another(other: dict[str, Any], same: bool
     assert tokenizer_of_result(stored(1, HERE).conditions) == HERE
     assert (changed.may_equal(HERE), HERE.may_equal(changed)) == (same, same)
     before = stored(7, changed)
-    found = earlier_result([before], before.spec, HERE)
+    found = find_earlier_comparable_result([before], before.spec, HERE)
     assert (found.result_id if found else None) == (7 if same else None)
 
 
@@ -80,12 +80,12 @@ def test_the_newest_result_of_as_long_answers_comes_first() -> None:
         stored(2, HERE),
         stored(1, HERE),
     ]
-    found = earlier_result(results, spec, HERE)
+    found = find_earlier_comparable_result(results, spec, HERE)
     assert found is not None and (found.result_id, found.same_lengths) == (2, True)
-    without = earlier_result(results[:2], spec, HERE)
+    without = find_earlier_comparable_result(results[:2], spec, HERE)
     assert without is not None and (without.result_id, without.same_lengths) == (3, False)
     refused = replace(results[2], summary=replace(results[2].summary, refused=("the text",)))
-    assert earlier_result([refused], spec, HERE) is None
+    assert find_earlier_comparable_result([refused], spec, HERE) is None
 
 
 def test_a_server_that_others_started_is_known_by_its_address() -> None:

@@ -481,7 +481,7 @@ def test_a_lost_connection_keeps_what_was_measured(
 ) -> None:
     monkeypatch.setenv("MY_KEY", KEY)
     sent = asyncio.Event()
-    client = Measurement._run_client
+    client = Measurement._run_load_client
 
     async def send(self: Measurement) -> BenchOutcome:
         outcome = await client(self)
@@ -493,7 +493,7 @@ def test_a_lost_connection_keeps_what_was_measured(
             raise HostUnreachable("no connection for 30 s", host="box")
         return await lost_at(self, *args)
 
-    monkeypatch.setattr(Measurement, "_run_client", send)
+    monkeypatch.setattr(Measurement, "_run_load_client", send)
     monkeypatch.setattr(
         Meter if lost_at is Meter.reading_after else GpuAlterations, lost_at.__name__, read
     )

@@ -56,10 +56,10 @@ class Alerts:
         self._capped: frozenset[int] = frozenset()
         self._before: dict[str, list[str]] = {}  # what `switch_all` replaced in config.toml
         self.webhook: Webhook | None = None
-        self.use_config(AlertsConfig())
+        self.apply_alerts_config(AlertsConfig())
         core.subscribe(self._raise_alerts_of_change)
 
-    def use_config(self, config: AlertsConfig) -> None:
+    def apply_alerts_config(self, config: AlertsConfig) -> None:
         """Raise alerts as `config` says from now on."""
         if self._watch is not None and self._core.state.telemetry is not None:
             for change in self._watch.end_all_alerts(time.monotonic()):
@@ -202,13 +202,13 @@ class Alerts:
         return RuleView(rule, limits, effects, "", None)
 
     def raise_test_alert(self) -> None:
-        """Raise an alert with all effects that any rule has."""
+        """Raise an alert with all effects that any rule has; none if every rule is off."""
         used = sorted(set().union(*self._effects.values()))
         self._raise_alert(TEST_RULE, ONCE, "this is a test of the alerts", used)
 
     @property
     def are_all_on(self) -> bool:
-        """Whether `switch_all` would turn the alerts off."""
+        """Whether all rules ring, mark and show in the title, as `switch_all` sets them."""
         return all(getattr(self.config, effect) == (ALL,) for effect in SWITCHED_EFFECTS)
 
     def switch_all(self, on: bool) -> None:
@@ -224,7 +224,7 @@ class Alerts:
                     self._before[effect] = list(rules)
         for effect in SWITCHED_EFFECTS:
             self._store.set(("alerts", effect), [ALL] if on else self._before.get(effect))
-        self.use_config(self._store.config.alerts)
+        self.apply_alerts_config(self._store.config.alerts)
 
 
 def _clock_capped_gpus(state: SessionState) -> frozenset[int]:

@@ -72,8 +72,8 @@ class EventWatch:
                     yield rule, text
 
     def _is_unresponsive_alert_due(self, run_id: str) -> bool:
-        """Return whether a server was not told to be silent within the last minute: one that
-        answers now and then must not ring each time."""
+        """Return whether the last alert that a server is silent is more than a minute old, and
+        record an alert now: a server that answers now and then must not ring each time."""
         now_s = time.monotonic()
         if now_s - self._silent_s.get(run_id, -math.inf) < _MIN_ALERT_INTERVAL_S:
             return False
@@ -133,7 +133,9 @@ def _event_of_other_workbench(before: SessionState, state: SessionState) -> Rule
 
 
 def _has_ended(before: Experiment | Sweep | None, now: Experiment | Sweep | None) -> bool:
-    if before is None or now is None or before.id != now.id:
+    if before is None or now is None:
+        return False
+    if before.id != now.id:
         return False
     return before.state is SeriesState.RUNNING and now.state is not SeriesState.RUNNING
 

@@ -52,7 +52,8 @@ class Webhook:
         return len(self._waiting)
 
     def send(self, document: Mapping[str, Any]) -> None:
-        """Send a document soon. If too many wait, the oldest one that is not under way is dropped."""
+        """Send a document soon. If too many wait, the oldest one that is not under way is
+        dropped."""
         if len(self._waiting) >= MAX_WAITING_ALERTS:
             del self._waiting[1]
             self.dropped += 1

@@ -1,5 +1,5 @@
-"""A client for the probe of a server's text, on the connections of the load client. A request takes a
-tenth of the CPU time that it takes with httpx, and the probe may send several hundred."""
+"""A client for the probe of a server's text, on the connections of the load client. A request takes
+a tenth of the CPU time that it takes with httpx, and the probe may send several hundred."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class AnswerClient:
     async def _post_request(self, body: bytes) -> Reply:
         if self._endpoint is None:
             self._endpoint = await asyncio.to_thread(resolve_endpoint, self._spec)
-        request = self._request_bytes(self._endpoint, body)
+        request = self._encode_http_request(self._endpoint, body)
         while self._idle:
             exchange = _AnswerExchange(self._idle.pop(), request, is_open=True)
             try:
@@ -74,7 +74,7 @@ class AnswerClient:
             kind, detail = describe_connection_failure(error, connecting=False)
             return Reply(None, problem=clean_text(f"{kind}: {detail}"))
 
-    def _request_bytes(self, endpoint: Endpoint, body: bytes) -> bytes:
+    def _encode_http_request(self, endpoint: Endpoint, body: bytes) -> bytes:
         lines = [
             f"POST {endpoint.path} HTTP/1.1",
             f"Host: {endpoint.host_header}",

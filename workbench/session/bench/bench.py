@@ -28,11 +28,14 @@ from workbench.model.series_state import SeriesState
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.tune import TUNE
 from workbench.server.model_fingerprint import ModelFingerprint, identify_model
-from workbench.session.bench.earlier_results import earlier_result, tokenizer_of_server
-from workbench.session.bench.left_benchmarks import outcome_as_message
+from workbench.session.bench.earlier_results import (
+    find_earlier_comparable_result,
+    tokenizer_of_server,
+)
+from workbench.session.bench.left_benchmarks import outcome_as_client_message
 from workbench.session.bench.measurement import Measurement
-from workbench.session.bench.result_rows import newest_usable_result_id
-from workbench.session.conditions import conditions_of, load_digest
+from workbench.session.bench.result_rows import newest_valid_own_result_id
+from workbench.session.conditions import conditions_of_measurement, digest_of_load
 from workbench.session.state import BenchState
 from workbench.store import left_benchmarks
 
@@ -64,9 +67,9 @@ _ALTERATIONS_VALID_S = 1.0  # of the altered settings: a command has read them w
 
 
 class Bench:
-    """Benchmarks a server: that of the selected run (`run`), of a given run, or at a URL. If the
-    selected server is still starting, `run` queues the benchmark until the server is READY. `answers`
-    returns what compares the answers of a server with those before its restart."""
+    """Benchmarks a server: that of the selected run, of a given run, or at a URL. If the selected
+    server is still starting, `benchmark_selected_run` queues the benchmark until the server is
+    READY. `answers` returns what compares the answers of a server with those before its restart."""
 
     def __init__(
         self,
@@ -118,8 +121,8 @@ class Bench:
 
     async def benchmark_selected_run(self, **overrides: Any) -> ResultId | None:
         """Benchmark the selected run with the given fields of BenchSpec. Return the id of the
-        result, or None if the benchmark was queued until the server is READY. Raises BenchError if
-        there is no server to measure."""
+        result. None if the benchmark was queued until the server is READY, or cancelled while the
+        server was being started. Raises BenchError if there is no server to measure."""
         if self._servers.is_starting and not await self._wait_for_start_unless_cancelled():
             return None
         status, host = self._core.state.server, self._core.host.name
@@ -157,20 +160,21 @@ class Bench:
         self, run_id: str, requested: BenchSpec, overrides: dict[str, Any]
     ) -> ResultId:
         """Benchmark a run at the user's request, with the fields `overrides` of BenchSpec. Return
-        the id of the result. If the result is valid, its spec `requested` becomes the default of the
-        next benchmark."""
+        the id of the result. If the result is valid, its spec `requested` becomes the default of
+        the next benchmark."""
         result_id = await self.benchmark_run(run_id, **overrides)
         if not (await self._results.get(result_id)).summary.refused:
             self.asked = requested
         return result_id
 
     @contextmanager
-    def _store_benchmark_for_recovery(
+    def _open_recovery_record(
         self, load: BenchmarkLoad
     ) -> Iterator[Callable[[BenchOutcome], None]]:
-        """Keep a note about a benchmark on disk while the block runs. If this process is killed,
-        the next Workbench keeps what was measured (session/bench/left_benchmarks.py). Yield a
-        function that adds the outcome of the load to the note: the load client has ended then."""
+        """Keep a record of a benchmark on disk while the block runs. If this process is killed, the
+        next Workbench stores what was measured (session/bench/left_benchmarks.py). Yield a function
+        that adds the outcome of the load to the record: the load client has ended then. Nothing is
+        kept of a load that the user's own command makes."""
         kept = load.prestarted.worker.kept if load.prestarted.worker is not None else None
         if kept is None:  # a command of the user's own
             yield lambda _: None
@@ -195,13 +199,14 @@ class Bench:
             self._change_note = change
             try:
                 yield lambda outcome: left_benchmarks.store_result(
-                    name, outcome_as_message(outcome)
+                    name, outcome_as_client_message(outcome)
                 )
             finally:
                 self._change_note = None
 
     def record_screen_closed(self) -> None:
-        """Note that the screen has ended while the benchmark goes on."""
+        """Add to the record of the running benchmark that its screen has closed. Do nothing if none
+        is running."""
         if self._change_note is not None:
             self._change_note(alone=True)
 
@@ -286,7 +291,7 @@ class Bench:
         finally:
             bench = replace(self._core.state.bench, running=False, error=error, stored_id=stored_id)
             self._core.update(bench=bench)
-        self._core.record_command(_repeat_command(load), f"result {result_id}")
+        self._core.record_command(_command_to_repeat_benchmark(load), f"result {result_id}")
         await self._results.refresh_result_rows()
         if not (await self._results.get(result_id)).summary.refused:
             # now in `state.results`
@@ -304,11 +309,11 @@ class Bench:
             await alterations.read_altered_settings()
         locks, changes = alterations.active_clock_locks, alterations.lock_changes
         claimed = self._core.state.others
-        known = await self._gpu.load_evidence.read_known_clocks(load_digest(load.spec, server))
+        known = await self._gpu.load_evidence.read_known_clocks(digest_of_load(load.spec, server))
         files = await self._identify_model_files(load.server)
         earlier = await asyncio.to_thread(self._find_earlier_result, load, files)
         read: list[asyncio.Future[Journal]] = []
-        with self._store_benchmark_for_recovery(load) as keep_outcome:
+        with self._open_recovery_record(load) as keep_outcome:
 
             def record_sent_load(outcome: BenchOutcome) -> None:
                 keep_outcome(outcome)
@@ -326,8 +331,9 @@ class Bench:
             )
             try:
                 measured = await measurement.measure_load()
-                if idle is None and measured.idle is not None and measured.idle.power_w is not None:
-                    self._idles = {idle_key: (measured.idle, time.monotonic())}
+                found = measured.idle
+                if idle is None and found is not None and found.power_w is not None:
+                    self._idles = {idle_key: (found, time.monotonic())}
                 measured = await self._mark_lock_change_or_disconnect(
                     measured, read, locks, changes, known
                 )
@@ -354,7 +360,9 @@ class Bench:
             load.server, load.spec, files, simulated=self._is_simulated(load)
         )
         with suppress(StoreError):
-            return earlier_result(self._results.db.list(_MAX_EARLIER_RESULTS), load.spec, tokenizer)
+            return find_earlier_comparable_result(
+                self._results.db.list(_MAX_EARLIER_RESULTS), load.spec, tokenizer
+            )
         return None
 
     def _is_simulated(self, load: BenchmarkLoad) -> bool:
@@ -371,9 +379,9 @@ class Bench:
         known_clocks: ContrastEvidence,
     ) -> MeasuredLoad:
         """Return `measured`, marked as invalid if clock locks changed during the benchmark, or as
-        partial if the connection to the host was lost. `pending_readings` are calls that read the present
-        settings. `locks` and `changes` are the clock locks and their recorded changes from before
-        the load, and `known_clocks` has the clocks of earlier loads."""
+        partial if the connection to the host was lost. `pending_readings` are calls that read the
+        present settings. `locks` and `changes` are the clock locks and their recorded changes from
+        before the load, and `known_clocks` has the clocks of earlier loads."""
         alterations = self._gpu.alterations
         try:
             await asyncio.gather(*pending_readings)
@@ -381,7 +389,7 @@ class Bench:
             if changed := lock_change_texts(
                 locks, alterations.active_clock_locks, measured.gpus, meanwhile
             ):
-                measured = measured.mark_locks_changed(changed)
+                measured = measured.mark_clock_locks_changed(changed)
             else:
                 await self._gpu.load_evidence.add_and_store_clocks(
                     known_clocks, measured.clocks, measured.proofs
@@ -395,7 +403,7 @@ class Bench:
         """Return the values on which the idle power of the GPUs depends: the server, and the
         altered GPU settings. Idle power is measured again only if one of these values has changed.
         """
-        return load.target, *(
+        return load.run_id_or_url, *(
             (a.gpu_uuid, a.setting, str(a.now)) for a in self._core.state.alterations
         )
 
@@ -411,12 +419,12 @@ class Bench:
         *,
         ended_unix_s: float | None = None,
     ) -> ResultId:
-        """Store a result, of a measurement that ended now unless `ended_unix_s` says when. Return its
-        id."""
+        """Store a result, of a measurement that ended now unless `ended_unix_s` says when. Return
+        its id."""
         server = load.server
         # a result keeps their names and digests
         spec = replace(measured.outcome.spec, prompts=(), trace=())
-        conditions = conditions_of(
+        conditions = conditions_of_measurement(
             load.prestarted.client,
             spec,
             server,
@@ -429,10 +437,10 @@ class Bench:
         if why := load.prestarted.why_not_there:
             text = f"the load came from this machine through a tunnel: {why}"
             summary = replace(summary, notes=(*summary.notes, text))
-        if others := self._load.other_measurements:
+        if others := self._load.other_owner_texts:
             text = f"somebody else measured on this host at the same time: {'; '.join(others)}"
             summary = replace(summary, marked=(*summary.marked, text))
-        lost_s = self._load.lock_lost_s
+        lost_s = self._load.duration_without_lock_s
         if lost_s is not None:
             text = (
                 f"the measurement lock of this host was lost for {lost_s:.1f} s of the run: "
@@ -442,7 +450,9 @@ class Bench:
         if why := self._load.why_preset_is_unreadable(conditions.preset_id):
             text = f"the preset of this run cannot be read, so the load has nothing of it: {why}"
             summary = replace(summary, notes=(*summary.notes, text))
-        if missing := self._settings_not_in_force(conditions.preset_id, measured.telemetry):
+        if missing := self._unapplied_preset_setting_texts(
+            conditions.preset_id, measured.telemetry
+        ):
             text = f"GPU settings of the preset were not applied: {', '.join(missing)}"
             summary = replace(summary, notes=(*summary.notes, text))
         if server.status is not None and (
@@ -455,7 +465,7 @@ class Bench:
             spec, conditions, summary, samples, unix_s=ended_unix_s
         )
 
-    def _settings_not_in_force(
+    def _unapplied_preset_setting_texts(
         self, preset_id: str | None, telemetry: Telemetry | None
     ) -> tuple[str, ...]:
         """Return a text for each GPU or CPU setting of a preset that is not applied on the host. ()
@@ -484,8 +494,8 @@ class Bench:
     # ---- the tuning loop
 
     def answer_comparison_cost_text(self) -> str:
-        """Return in a sentence what comparing the answers adds to `restart_and_compare_results`; "" if they
-        are not compared."""
+        """Return in a sentence what comparing the answers adds to `restart_and_compare_results`; ""
+        if they are not compared."""
         return (
             ""
             if self.default_spec().endpoint == "embeddings"
@@ -507,7 +517,7 @@ class Bench:
             )
         with self._core.show_as_busy(_RESTART_AND_COMPARE):
             rows = self._core.state.results
-            before = self._core.state.bench.last_id or newest_usable_result_id(rows)
+            before = self._core.state.bench.last_id or newest_valid_own_result_id(rows)
             rejected = (
                 next((row for row in rows if not row.imported), None) if before is None else None
             )
@@ -554,7 +564,9 @@ class Bench:
             del shape["profile"]  # a preset's own word, which names no values
         if spec.prompts_name or spec.trace_name or spec.command:
             last = self.asked or self._core.state.bench.spec
-            if last is None or _user_supplied_content_key(last) != _user_supplied_content_key(spec):
+            if last is None or _content_key_outside_results(last) != _content_key_outside_results(
+                spec
+            ):
                 what = spec.prompts_name or spec.trace_name or "a command of your own"
                 raise BenchError(
                     f"the last benchmark used {what}, which results do not contain, so it cannot "
@@ -578,12 +590,12 @@ def _kind_and_id_of_running_series(state: SessionState) -> tuple[str, int] | Non
     return None
 
 
-def _user_supplied_content_key(spec: BenchSpec) -> tuple[object, ...]:
+def _content_key_outside_results(spec: BenchSpec) -> tuple[object, ...]:
     """Return what identifies the content of a load that results do not contain."""
     return spec.prompts_name, spec.trace_name, spec.command
 
 
-def _repeat_command(load: BenchmarkLoad) -> str:
+def _command_to_repeat_benchmark(load: BenchmarkLoad) -> str:
     """Return the command that repeats a benchmark, without secrets."""
     spec, status = load.spec, load.server.status
     words: list[str] = ["workbench", "bench"]

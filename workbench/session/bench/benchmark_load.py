@@ -91,7 +91,7 @@ class BenchmarkLoad:
     url_there: str = ""  # the server's URL for a client on its host
 
     @property
-    def target(self) -> str:
+    def run_id_or_url(self) -> str:
         """The run id of the server under load, or its URL if Workbench did not start it."""
         return self.server.status.run_id if self.server.status else self.spec.url
 
@@ -101,44 +101,46 @@ async def prestart_client(
     host: Host,
     lock: AbstractAsyncContextManager[None],
     *,
-    worker: str | None,
-    meter: bool,
-    keep: Path | None = None,
+    client_location: str | None,
+    with_meter: bool,
+    kept_result_path: Path | None = None,
 ) -> AsyncIterator[PrestartedClient]:
-    """Hold `lock`, and yield a benchmark's load client (the worker) and its reader of the GPUs (the
-    meter), which end with the block. `worker` says where the load client runs:
+    """Hold `lock`, and yield a benchmark's load client, and its reader of the GPUs if `with_meter`
+    is True. Both end with the block. `client_location` says where the load client runs:
     CLIENT_ON_THIS_MACHINE, CLIENT_ON_HOST (on `host`), CLIENT_ANYWHERE (on `host` if possible), or
-    None for no client. Raises ClientMissingError if it is
-    CLIENT_ON_HOST and `host` cannot run a load client. `keep` is the file for the result of a load client on
-    this machine if this process is killed."""
+    None for no client. Raises ClientMissingError if it is CLIENT_ON_HOST and `host` cannot run a
+    load client. `kept_result_path` is the file for the result of a load client on this machine if
+    this process is killed."""
     made = PrestartedClient(client="local" if host.is_local else "tunnel")
     async with AsyncExitStack() as stack:
-        if worker in (CLIENT_ON_HOST, CLIENT_ANYWHERE):
+        if client_location in (CLIENT_ON_HOST, CLIENT_ANYWHERE):
             try:
                 process = await stack.enter_async_context(runner.open_worker(host))
                 made = replace(made, worker=process, client="host")
             except ClientMissingError as error:
-                if worker == CLIENT_ON_HOST:
+                if client_location == CLIENT_ON_HOST:
                     raise
                 made = replace(made, why_not_there=error.message)
-        if worker is not None and made.worker is None:
+        if client_location is not None and made.worker is None:
             made = replace(
-                made, worker=await stack.enter_async_context(runner.open_worker(keep=keep))
+                made,
+                worker=await stack.enter_async_context(runner.open_worker(keep=kept_result_path)),
             )
         await stack.enter_async_context(lock)
         yield replace(
-            made, meter=await stack.enter_async_context(Meter(host, wait=False)) if meter else None
+            made,
+            meter=await stack.enter_async_context(Meter(host, wait=False)) if with_meter else None,
         )
 
 
-def choose_load_client_location(host: Host, spec: BenchSpec, on_host: bool) -> str | None:
+def choose_load_client_location(host: Host, spec: BenchSpec, is_server_on_host: bool) -> str | None:
     """Return where the load client of `spec` runs: CLIENT_ON_THIS_MACHINE, CLIENT_ON_HOST (on
     `host`), or CLIENT_ANYWHERE (on `host` if possible). None if the user's own command makes the
-    load. `on_host` says whether the server listens on `host` itself."""
+    load. `is_server_on_host` says whether the server listens on `host` itself."""
     if spec.command:
         return None
     if host.is_local or spec.client == CLIENT_ON_THIS_MACHINE:
         return CLIENT_ON_THIS_MACHINE
     if spec.client == CLIENT_ON_HOST:
         return CLIENT_ON_HOST
-    return CLIENT_ANYWHERE if on_host and not spec.ca_file else CLIENT_ON_THIS_MACHINE
+    return CLIENT_ANYWHERE if is_server_on_host and not spec.ca_file else CLIENT_ON_THIS_MACHINE

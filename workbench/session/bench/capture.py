@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 @asynccontextmanager
-async def reach_server(
+async def open_server_address_and_port(
     session: Session, run_id: str | None, url: str | None
 ) -> AsyncIterator[tuple[str, int]]:
     """Make a server reachable on this machine while the block runs, and yield its address and port
-    there. The server is the one at `url`, or else the run `run_id`. Raises InputError for a URL with
-    https, whose bytes cannot be read, and ServerError for a run whose port is unknown."""
+    there. The server is the one at `url`, or else the run `run_id`. Raises InputError for a URL
+    with https, whose bytes cannot be read, and ServerError for a run whose port is unknown."""
     if url is None:
         assert run_id is not None
         status = session.servers.supervisor.status(run_id)

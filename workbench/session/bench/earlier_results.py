@@ -1,6 +1,6 @@
-"""The earlier result with which a benchmark compares its text: of the same load, and of a server whose
-tokenizer is the same as far as that is known. The name of a model says nothing about its tokenizer,
-because any server may have any name."""
+"""The earlier result with which a benchmark compares its text: of the same load, and of a server
+whose tokenizer is the same as far as that is known. The name of a model says nothing about its
+tokenizer, because any server may have any name."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ class TokenizerIdentity:
         of both are known, these decide. Otherwise a path or a name means the same only on one
         host, and a server that others started is known by its address only."""
         engines = {self.engine, other.engine} - {None}
-        if len(engines) > 1 or self.simulated != other.simulated or self.flags != other.flags:
+        if len(engines) > 1:
+            return False
+        if (self.simulated, self.flags) != (other.simulated, other.flags):
             return False
         if self.files and other.files:
             return self.files == other.files
@@ -88,7 +90,7 @@ def tokenizer_of_result(conditions: Conditions) -> TokenizerIdentity:
     )
 
 
-def earlier_result(
+def find_earlier_comparable_result(
     results: Iterable[BenchResult], spec: BenchSpec, tokenizer: TokenizerIdentity
 ) -> EarlierResult | None:
     """Return the newest valid result of `results` (the newest first) with the same kind of load and
@@ -97,15 +99,11 @@ def earlier_result(
     newest: EarlierResult | None = None
     for result in results:
         text = result.summary.text
-        if (
-            text is None
-            or result.summary.refused
-            or not _are_fields_equal(_LOAD_FIELDS, result.spec, spec)
-        ):
+        if text is None or result.summary.refused or result.conditions.imported:
             continue
-        if result.conditions.imported or not tokenizer_of_result(result.conditions).may_equal(
-            tokenizer
-        ):
+        if not _are_fields_equal(_LOAD_FIELDS, result.spec, spec):
+            continue
+        if not tokenizer_of_result(result.conditions).may_equal(tokenizer):
             continue
         if _are_fields_equal(_LENGTH_FIELDS, result.spec, spec):
             return EarlierResult(result.id, text.load, same_lengths=True)

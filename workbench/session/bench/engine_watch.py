@@ -27,19 +27,19 @@ _POLL_INTERVAL_S = 0.1
 
 
 class EngineWatch:
-    """Reads the engine's metrics before, during and after a load: call `read_counters_before_load`, run the
-    load inside `watch_during_load`, then call `read_counters_after_load`. No method raises an error for a metric
-    that cannot be read: the metric is None and has a reason. `ask` requests pages of the server. If
-    `engine` is None, the engine is identified by its metrics page. `hear` is called with each
-    reading during the load."""
+    """Reads the engine's metrics before, during and after a load: call `read_counters_before_load`,
+    run the load inside `watch_during_load`, then call `read_counters_after_load`. No method raises
+    an error for a metric that cannot be read: the metric is None and has a reason. `ask` requests
+    pages of the server. If `engine` is None, the engine is identified by its metrics page.
+    `on_reading` is called with each reading during the load."""
 
     def __init__(
         self,
         ask: AskPath,
         engine: Engine | None,
-        hear: Callable[[EngineMetrics], None] = lambda reading: None,
+        on_reading: Callable[[EngineMetrics], None] = lambda reading: None,
     ) -> None:
-        self._ask, self._hear = ask, hear
+        self._ask, self._hear = ask, on_reading
         self.engine = engine
         self._problem: str | None = None
         self._before: EngineMetrics | None = None
@@ -49,7 +49,7 @@ class EngineWatch:
         """Identify the engine by its metrics page, if the engine is not known. The page is read at
         most once for this."""
         if self.engine is None and self._problem is None:
-            await self._identify_engine_from_page()
+            await self._identify_engine_from_metrics_page()
 
     async def read_counters(self) -> EngineMetrics:
         """Return the engine's present metrics. If they cannot be read, every metric is None and has
@@ -65,7 +65,7 @@ class EngineWatch:
             make_getter(self._ask, urlencode(ASKED_BY_QUERY)), self.engine
         )
 
-    async def _identify_engine_from_page(self) -> None:
+    async def _identify_engine_from_metrics_page(self) -> None:
         from workbench.server import metrics
 
         answer = await self._ask("/metrics", None, metrics.TIMEOUT_S)
@@ -82,11 +82,11 @@ class EngineWatch:
             self._problem = "/metrics is not the page of an engine that Workbench knows"
 
     async def count_requests(self) -> RequestCounts:
-        """Return the number of requests that the engine is serving or has queued now, and its
-        counters of all requests so far."""
+        """Return the number of requests that the engine is serving or has queued now, None if it
+        reports neither, and its counters of all requests so far."""
         now = await self.read_counters()
         known = [count for count in (now.running, now.waiting) if count is not None]
-        return RequestCounts(sum(known) if known else None, _counters_for_comparison(now))
+        return RequestCounts(sum(known) if known else None, _request_and_token_counters(now))
 
     async def read_counters_before_load(self) -> None:
         """Read the engine's counters before the load."""
@@ -113,9 +113,9 @@ class EngineWatch:
         t1_unix: float,
         is_complete: Callable[[EngineDuring], bool] | None = None,
     ) -> EngineDuring:
-        """Return what the engine counted since the call of `read_counters_before_load`, and its other
-        metrics between the two Unix times. Waits, at most 3 s, until `is_complete` is true of the
-        result or the counters no longer change."""
+        """Return what the engine counted since the call of `read_counters_before_load`, and its
+        other metrics between the two Unix times. Waits, at most 3 s, until `is_complete` is true of
+        the result or the counters no longer change."""
         if self._before is None or not engine_counters.has_any_value(self._before):
             now = await self.read_counters()
             if not engine_counters.has_any_value(now):
@@ -132,14 +132,13 @@ class EngineWatch:
             if is_complete is not None and is_complete(found):
                 return found
             moment_s = time.monotonic()
-            if _counters_for_comparison(now) != _counters_for_comparison(last):
+            if _request_and_token_counters(now) != _request_and_token_counters(last):
                 last, changed_s = now, moment_s
-            if moment_s >= until_s or (
-                moment_s - changed_s >= _UNCHANGED_COUNTERS_S and not now.running
-            ):
+            have_settled = moment_s - changed_s >= _UNCHANGED_COUNTERS_S and not now.running
+            if have_settled or moment_s >= until_s:
                 return found
             await asyncio.sleep(_POLL_INTERVAL_S)
 
 
-def _counters_for_comparison(metrics: EngineMetrics) -> tuple[int | None, ...]:
+def _request_and_token_counters(metrics: EngineMetrics) -> tuple[int | None, ...]:
     return metrics.requests_finished, metrics.prompt_tokens, metrics.generation_tokens

@@ -1,4 +1,5 @@
-"""The number of users within an SLO as one result of a server, so that servers can be compared by it."""
+"""The number of users within an SLO as one result of a server, so that servers can be compared by
+it."""
 
 from __future__ import annotations
 
@@ -32,10 +33,11 @@ RunBenchmark = Callable[..., "Awaitable[ResultId]"]
 async def measure_user_capacity(
     run_benchmark: RunBenchmark, results: Results, load_fields: Mapping[str, Any]
 ) -> ResultId:
-    """Search the number of users that keep the SLO of `load_fields` (fields of BenchSpec), beginning with its
-    concurrency, one run a level. Return the id of a result with that number: the result of the highest
-    level that kept the SLO, with the load that was asked for. Raises BenchError if a level could not
-    be judged, or if one user breaks the SLO."""
+    """Search the number of users that keep the SLO of `load_fields` (fields of BenchSpec),
+    beginning with its concurrency, one run a level. Return the id of a stored result with that
+    number: its metrics are those of the highest level that kept the SLO, its spec is that of the
+    first level. Raises BenchError without an SLO, if a level could not be judged, or if one user
+    breaks the SLO."""
     slo = str(load_fields.get("slo") or "")
     if not slo:
         raise BenchError(
@@ -74,14 +76,14 @@ async def measure_user_capacity(
 
 
 async def _measure_valid_result(
-    run: RunBenchmark, results: Results, fields: Mapping[str, Any]
+    run_benchmark: RunBenchmark, results: Results, fields: Mapping[str, Any]
 ) -> BenchResult:
     """Return the result of one level, measured again if it is invalid. Requests that fail can show
-    that a level breaks the limits; a level that keeps them needs a valid result. Raises BenchError if
-    it stays invalid, or if its limits cannot be judged."""
+    that a level breaks the limits; a level that keeps them needs a valid result. Raises BenchError
+    if it stays invalid, or if its limits cannot be judged."""
     why = ""
     for _ in range(_MAX_TRIES_PER_RUN):
-        result = await results.get(await run(**fields))
+        result = await results.get(await run_benchmark(**fields))
         summary = result.summary
         unknown = next((str(one.limit) for one in summary.slo if one.kept_pct is None), None)
         failed = bool(summary.requests_failed and summary.requests_ok)

@@ -56,8 +56,8 @@ class RequestCounts(NamedTuple):
 
 class Meter:
     """Reads the GPUs of a host at 10 Hz. Use `async with Meter(host) as meter:` around the run,
-    then call `reading_after` and `add_gpus_to_outcome`. If `wait` is False, the block begins before the first
-    reading, and the caller must await `wait_until_ready`."""
+    then call `reading_after` and `summary_with_gpu_metrics`. If `wait` is False, the block begins
+    before the first reading, and the caller must await `wait_until_ready`."""
 
     def __init__(self, host: Host, *, wait: bool = True) -> None:
         self._source = create_telemetry_source(
@@ -76,7 +76,8 @@ class Meter:
         return self
 
     async def wait_until_ready(self) -> None:
-        """Wait for the first reading. Return also if it turns out that the GPUs cannot be read."""
+        """Wait for the first reading, for a few seconds. Return also if the GPUs cannot be read or
+        none has come by then."""
         # without GPUs the run is measured anyway; `absent` has the reason
         with suppress(HostError, TimeoutError):
             await self._source.wait_for_first_reading(_FIRST_READING_TIMEOUT_S)
@@ -105,16 +106,15 @@ class Meter:
 
     async def reading_after(self, unix_s: float) -> Telemetry | None:
         """Return the first reading of the GPUs after `unix_s`, or the newest one if none comes
-        within 2.5 s. None if there was no reading at all."""
+        within 2.5 s or the host has no GPU. None if there was no reading at all."""
         await (
             self._source.request_full_reading()
         )  # also programs and persistence mode, which are read seldom
         deadline = time.monotonic() + _LAST_READING_TIMEOUT_S
         while time.monotonic() < deadline:
             latest = self._source.latest
-            if latest is not None and (
-                not latest.gpus or (self._source.age_s or 0) < time.time() - unix_s
-            ):
+            is_newer = (self._source.age_s or 0) < time.time() - unix_s
+            if latest is not None and (is_newer or not latest.gpus):
                 break
             await asyncio.sleep(READ_INTERVAL_S / 2)
         return self._source.latest
@@ -124,24 +124,30 @@ class Meter:
         t0_s: float,
         t1_s: float,
         alterations: Sequence[Alteration],
-        known: ContrastEvidence | None = None,
+        known_clocks: ContrastEvidence | None = None,
     ) -> tuple[Proof, ...]:
         """Return, for each altered setting that the readings under load can judge, a proof of
         whether it is in force. The load ran from `t0_s` to `t1_s` in this process's
-        time.monotonic(), and `known` has the clocks of earlier loads."""
+        time.monotonic(), and `known_clocks` has the clocks of earlier loads."""
         return assess_effects_of_settings(
-            alterations, self._readings_under_load(t0_s, t1_s), self._source.latest, known
+            alterations, self._readings_under_load(t0_s, t1_s), self._source.latest, known_clocks
         )
 
     def clocks_under_load(
-        self, t0_s: float, t1_s: float, alterations: Sequence[Alteration], known: ContrastEvidence
+        self,
+        t0_s: float,
+        t1_s: float,
+        alterations: Sequence[Alteration],
+        known_clocks: ContrastEvidence,
     ) -> tuple[Clock, ...]:
         """Return the GPUs' clocks under a load between two times of this process's
         time.monotonic(). Later loads are compared with them to prove which clock locks are in
         force. () without a reading."""
-        latest, on = self._source.latest, select_locks_in_force(alterations, known.others)
+        latest, on = self._source.latest, select_locks_in_force(alterations, known_clocks.others)
         return (
-            collect_measured_clocks(on, self._readings_under_load(t0_s, t1_s), latest, known.load)
+            collect_measured_clocks(
+                on, self._readings_under_load(t0_s, t1_s), latest, known_clocks.load
+            )
             if latest
             else ()
         )
@@ -155,7 +161,7 @@ class Meter:
             if t0_s + UTILIZATION_RISE_S <= m.at_s <= t1_s
         ]
 
-    async def idle_power(
+    async def measure_idle_power(
         self, gpus: Sequence[int], requests: Callable[[], Awaitable[RequestCounts]]
     ) -> IdlePower:
         """Return the summed power of these GPUs before the run, or why it is not known. The server
@@ -175,7 +181,9 @@ class Meter:
         while True:
             at_s = time.monotonic()
             first, second = (
-                self._summary_during(gpus, at_s - part * IDLE_BEFORE_RUN_S, IDLE_BEFORE_RUN_S / 2)
+                self._summarize_readings_during(
+                    gpus, at_s - part * IDLE_BEFORE_RUN_S, IDLE_BEFORE_RUN_S / 2
+                )
                 for part in (1.0, 0.5)
             )
             falling = (first.power_w or 0.0) > STEADY_POWER_RATIO * (second.power_w or 0.0)
@@ -188,9 +196,8 @@ class Meter:
             return IdlePower(
                 why=second.absent.get("power_w", "the driver reported no power before the run")
             )
-        if before.in_flight is None and (
-            second.gpu_util_pct is None or second.gpu_util_pct > IDLE_UTIL_PCT
-        ):
+        was_idle = second.gpu_util_pct is not None and second.gpu_util_pct <= IDLE_UTIL_PCT
+        if before.in_flight is None and not was_idle:
             return IdlePower(why="it is not known whether the server was idle before the run")
         if falling:
             return IdlePower(
@@ -198,13 +205,15 @@ class Meter:
             )
         return IdlePower(round(second.power_w, 3), "")
 
-    def _summary_during(self, gpus: Sequence[int], t0_s: float, seconds: float) -> GpuDuring:
+    def _summarize_readings_during(
+        self, gpus: Sequence[int], t0_s: float, seconds: float
+    ) -> GpuDuring:
         moments = self._source.readings_between(t0_s, t0_s + seconds)
         return summarize_gpu_readings(
             moments, gpus, t0_s, t0_s + seconds, interval_s=READ_INTERVAL_S
         )
 
-    def add_gpus_to_outcome(
+    def summary_with_gpu_metrics(
         self, outcome: BenchOutcome, gpus: tuple[int, ...], idle: IdlePower | None = None
     ) -> BenchSummary:
         """Return the run's summary with the metrics of the GPUs `gpus` while its rates were
@@ -215,9 +224,9 @@ class Meter:
                 "no GPU on this host"
             )
             return summary_without_energy(outcome.summary, why)
-        t0_s, t1_s = rate_window_in_unix_time(outcome)
+        t0_s, t1_s = rate_window_monotonic_s(outcome)
         seconds = t1_s - t0_s
-        during = self._summary_during(gpus, t0_s, seconds)
+        during = self._summarize_readings_during(gpus, t0_s, seconds)
         if seconds >= SHORTEST_POWER_RUN_S:
             return with_energy(outcome.summary, during, idle, seconds=seconds)
         what = "the steady window" if outcome.summary.window == "steady" else "the run"
@@ -225,10 +234,12 @@ class Meter:
             f"{what} took {seconds:.1f} s, too short for power readings, which are means over 1 s"
         )
         why = f"{short}: run {SHORTEST_POWER_RUN_S:.0f} s or longer"
-        return replace(summary_without_energy(outcome.summary, why, idle), gpu=_drop_power(during))
+        return replace(
+            summary_without_energy(outcome.summary, why, idle), gpu=_without_power_metrics(during)
+        )
 
 
-def _drop_power(during: GpuDuring) -> GpuDuring:
+def _without_power_metrics(during: GpuDuring) -> GpuDuring:
     return replace(
         during,
         power_w=None,
@@ -240,17 +251,17 @@ def _drop_power(during: GpuDuring) -> GpuDuring:
     )
 
 
-def window_in_unix_time(outcome: BenchOutcome) -> tuple[float, float]:
+def rate_window_unix_s(outcome: BenchOutcome) -> tuple[float, float]:
     """Return (begin, end) in Unix time of the part of a run from which its rates are computed. This
-    is the part with a steady load, or the whole run if there is no such part."""
+    is the part with a steady load, or all of the run if there is no such part."""
     if outcome.window_t1_unix > outcome.window_t0_unix:
         return outcome.window_t0_unix, outcome.window_t1_unix
     return outcome.t0_unix, outcome.t1_unix
 
 
-def rate_window_in_unix_time(outcome: BenchOutcome) -> tuple[float, float]:
+def rate_window_monotonic_s(outcome: BenchOutcome) -> tuple[float, float]:
     """Return (begin, end) of the part of a run from which its rates are computed, in this process's
     time.monotonic()."""
     shift = time.monotonic() - time.time()
-    begin, end = window_in_unix_time(outcome)
+    begin, end = rate_window_unix_s(outcome)
     return begin + shift, end + shift

@@ -42,9 +42,9 @@ _NOT_JUDGED_REASON = (
 _MAX_NEWEST_RESULTS = 20  # newest results among which that of a killed Workbench is looked for
 
 
-def outcome_as_message(outcome: BenchOutcome) -> dict[str, Any]:
-    """Return the outcome of a load in the form of its load client's final message. `salt`, which no
-    two runs share, says which run it is of."""
+def outcome_as_client_message(outcome: BenchOutcome) -> dict[str, Any]:
+    """Return the outcome of a load in the form of its load client's final message. The message's
+    "salt", which no two runs share, says which run it is of."""
     times = {name: getattr(outcome, name) for name in _TIME_FIELDS}
     return {
         "type": "summary",
@@ -55,11 +55,11 @@ def outcome_as_message(outcome: BenchOutcome) -> dict[str, Any]:
     }
 
 
-async def store_detached_results(session: Session, found: Iterable[BenchmarkNote]) -> None:
-    """Store the results that killed Workbenches have left of the benchmarks in `found`, which are
-    those of the session's host. Tell the user about them, and about benchmarks that go on without a
+async def store_detached_results(session: Session, notes: Iterable[BenchmarkNote]) -> None:
+    """Store the results that killed Workbenches have left of the benchmarks in `notes`, their
+    records on the session's host. Notify the user of them, and of benchmarks that go on without a
     screen."""
-    for left in found:
+    for left in notes:
         with suppress(InputError):  # another Workbench takes it
             if not left.alive:
                 await _store_detached_result(session, left)
@@ -76,7 +76,7 @@ async def _store_detached_result(session: Session, detached: BenchmarkNote) -> N
     with left_benchmarks.claim_benchmark_note(detached):
         result_id = None
         with suppress(WorkbenchError, ValueError, TypeError, KeyError):
-            message = await _final_message(session, detached)
+            message = await _read_final_client_message(session, detached)
             if message is not None and await _is_result_stored(session, message):
                 return  # it was killed after that: the result is among the others
             if message is not None:
@@ -108,27 +108,30 @@ def _detached_benchmark_title(detached: BenchmarkNote) -> str:
     return f"{what} that began at {at}" if at else what
 
 
-async def _final_message(session: Session, left: BenchmarkNote) -> Mapping[str, Any] | None:
-    """Return the final message of the load client; None if it left none."""
-    if left.about["client"] == "host" and not left.result.exists():
-        return await fetch_kept_result(session.host, from_json(KeptResult, left.about["kept"]))
+async def _read_final_client_message(
+    session: Session, detached: BenchmarkNote
+) -> Mapping[str, Any] | None:
+    """Return the final message of the load client; None if it left none. A client on this machine
+    that still runs gets up to a minute to write it."""
+    if detached.about["client"] == "host" and not detached.result.exists():
+        return await fetch_kept_result(session.host, from_json(KeptResult, detached.about["kept"]))
     for _ in range(round(_CLIENT_END_TIMEOUT_S / _POLL_INTERVAL_S)):
-        if not _is_client_alive(left):
+        if not _is_client_alive(detached):
             break
         await asyncio.sleep(_POLL_INTERVAL_S)  # it may be writing the result now
-    if not left.result.exists():
+    if not detached.result.exists():
         return None
-    found = json.loads(await asyncio.to_thread(left.result.read_bytes))
+    found = json.loads(await asyncio.to_thread(detached.result.read_bytes))
     return found if isinstance(found, dict) else None
 
 
-def _is_client_alive(left: BenchmarkNote) -> bool:
+def _is_client_alive(detached: BenchmarkNote) -> bool:
     """Return whether the load client of a benchmark on this machine still runs."""
     try:
-        command = Path(f"/proc/{left.about['kept']['pid']}/cmdline").read_bytes()
+        command = Path(f"/proc/{detached.about['kept']['pid']}/cmdline").read_bytes()
     except OSError:
         return False
-    return left.name.encode() in command
+    return detached.name.encode() in command
 
 
 async def _is_result_stored(session: Session, message: Mapping[str, Any]) -> bool:

@@ -37,7 +37,7 @@ from workbench.server.engine_counters import (
 from workbench.server.kept_connection import open_keep_alive_connection
 from workbench.session.bench.answer_client import AnswerClient
 from workbench.session.bench.engine_watch import EngineWatch
-from workbench.session.bench.gpu_meter import Meter, rate_window_in_unix_time, window_in_unix_time
+from workbench.session.bench.gpu_meter import Meter, rate_window_monotonic_s, rate_window_unix_s
 from workbench.session.bench.text_probe import (
     PROBE_PART_S,
     AbandonedRequests,
@@ -45,7 +45,7 @@ from workbench.session.bench.text_probe import (
     TextProbe,
     why_language_is_not_expected,
 )
-from workbench.session.conditions import gpus_of_plan
+from workbench.session.conditions import gpu_indices_of_plan
 from workbench.session.state import PREPARING_PHASE
 
 if TYPE_CHECKING:
@@ -111,20 +111,20 @@ class MeasuredLoad:
     clocks: tuple[Clock, ...] = ()
     moments: tuple[Moment, ...] = ()  # the readings from a little before the run to a little after
 
-    def mark_as_partial(self, lost: HostUnreachable) -> MeasuredLoad:
+    def mark_as_partial(self, error: HostUnreachable) -> MeasuredLoad:
         """Return the measurement marked as partial, because the connection to the host was lost. It
         has no clocks under load and no proofs of which GPU settings are in force."""
         why = (
             "partial result: the connection to the host was lost before all was read "
-            f"({lost.message})"
+            f"({error.message})"
         )
         summary = self.summary
         if not any(reason.startswith("partial result") for reason in summary.refused):
             summary = replace(summary, refused=(*summary.refused, why))
         return replace(self, proofs=(), clocks=(), summary=summary)
 
-    def mark_locks_changed(self, why: Sequence[str]) -> MeasuredLoad:
-        """Return the measurement marked as invalid for the reasons `why`, which name the clock
+    def mark_clock_locks_changed(self, reasons: Sequence[str]) -> MeasuredLoad:
+        """Return the measurement marked as invalid for the reasons `reasons`, which name the clock
         locks that changed during the run. The proofs that clock locks are in force are removed."""
         kept, notes = [], list(self.summary.notes)
         for proof in self.proofs:
@@ -132,7 +132,7 @@ class MeasuredLoad:
                 kept.append(proof)
             elif proof.summary_line in notes:
                 notes.remove(proof.summary_line)
-        refused = (*self.summary.refused, *why)
+        refused = (*self.summary.refused, *reasons)
         summary = replace(self.summary, notes=tuple(notes), refused=refused)
         return replace(self, proofs=tuple(kept), summary=summary)
 
@@ -209,11 +209,13 @@ class Measurement:
     async def _measure_with_meter(
         self, ask: AskPath, engine: EngineWatch, meter: Meter
     ) -> MeasuredLoad:
-        gpus = self._gpus_in_reading(meter.latest_reading)
+        gpus = self._server_gpu_indices(meter.latest_reading)
         idle = self._idle
         if idle is None:
             self._show_phase(PREPARING_PHASE)
-            idle = await self._await_unless_cancelled(meter.idle_power(gpus, engine.count_requests))
+            idle = await self._await_unless_cancelled(
+                meter.measure_idle_power(gpus, engine.count_requests)
+            )
         await self._await_unless_cancelled(self._prepare_load(ask, engine))
         watch = meter.watch_gpus(gpus)
         outcome, during = await self._send_load(engine)
@@ -233,9 +235,9 @@ class Measurement:
         their power `idle` before the load. `watch` has recorded what changed on the GPUs during the
         load."""
         telemetry = await meter.reading_after(outcome.t1_unix)
-        gpus = self._gpus_in_reading(telemetry)
-        summary = meter.add_gpus_to_outcome(outcome, gpus, idle)
-        span, used = rate_window_in_unix_time(outcome), (*gpus, HOST_INDEX)
+        gpus = self._server_gpu_indices(telemetry)
+        summary = meter.summary_with_gpu_metrics(outcome, gpus, idle)
+        span, used = rate_window_monotonic_s(outcome), (*gpus, HOST_INDEX)
         altered = [alteration for alteration in self._alterations if alteration.gpu_index in used]
         proofs = meter.assess_settings_in_force(*span, altered, self._known)
         clocks: tuple[Clock, ...] = ()
@@ -254,9 +256,9 @@ class Measurement:
             outcome, summary, gpus, telemetry, proofs, idle, clocks=clocks, moments=moments
         )
 
-    def _gpus_in_reading(self, telemetry: Telemetry | None) -> tuple[int, ...]:
+    def _server_gpu_indices(self, telemetry: Telemetry | None) -> tuple[int, ...]:
         """Return the indices of the server's GPUs; () without a reading."""
-        return gpus_of_plan(self._server.plan, telemetry.infos if telemetry else ())
+        return gpu_indices_of_plan(self._server.plan, telemetry.infos if telemetry else ())
 
     async def _gpu_changes_and_other_programs(
         self, watch: DisturbanceWatch
@@ -297,7 +299,7 @@ class Measurement:
         """Fit the length of the prompts to the server's tokenizer, send the part of the text probe
         before the load, then read the engine's counters."""
         if not self._spec.command:
-            await self._find_tokenizer(ask, engine)
+            await self._find_tokenizer_and_fit_prompts(ask, engine)
         await self._send_text_probe_before_load(engine)
         await engine.read_counters_before_load()
 
@@ -321,8 +323,9 @@ class Measurement:
             self._show_phase("looking at the text of answers")
             await self._probe.send_prompts_after_load()
 
-    async def _find_tokenizer(self, ask: AskPath, engine: EngineWatch) -> None:
-        """Find out whether the server counts tokens, and let it count the synthetic prompts."""
+    async def _find_tokenizer_and_fit_prompts(self, ask: AskPath, engine: EngineWatch) -> None:
+        """Find out whether the server counts tokens, and make the synthetic prompts as long by its
+        tokenizer as the spec says. Without one, or for prompts of the user, nothing is changed."""
         from workbench.server.tokenizer import Tokenizer
 
         await engine.identify_engine()
@@ -335,11 +338,11 @@ class Measurement:
         if self._spec.prompts or self._spec.has_conversations:
             return
         if self._spec.trace:
-            await self._fit_trace_lengths(tokenizer)
+            await self._fit_trace_words_to_tokens(tokenizer)
         elif not self._spec.prompt_words:
-            await self._fit_prompt_lengths(tokenizer)
+            await self._fit_prompt_words_to_tokens(tokenizer)
 
-    async def _fit_prompt_lengths(self, tokenizer: Tokenizer) -> None:
+    async def _fit_prompt_words_to_tokens(self, tokenizer: Tokenizer) -> None:
         spec = self._spec
         longest = round(spec.max_tokens * (1 + spec.length_spread))
         limit = tokenizer.max_model_len
@@ -356,7 +359,7 @@ class Measurement:
         if self._length is not None:
             self._spec = replace(spec, prompt_words=self._length.words)
 
-    async def _fit_trace_lengths(self, tokenizer: Tokenizer) -> None:
+    async def _fit_trace_words_to_tokens(self, tokenizer: Tokenizer) -> None:
         spec, limit = self._spec, tokenizer.max_model_len
         load = trace_load(spec.trace)
         if limit is not None and load.most_tokens > limit:
@@ -382,19 +385,19 @@ class Measurement:
             if self._spec.command:
                 outcome = await self._run_user_benchmark_command()
             else:
-                outcome = await self._run_client()
+                outcome = await self._run_load_client()
         self._on_sent(outcome)
-        begin, end = window_in_unix_time(outcome)
+        begin, end = rate_window_unix_s(outcome)
         if self._spec.command:
             return outcome, await engine.read_counters_after_load(begin, end)
-        sent = _counts_of_sent_load(outcome.summary)
+        sent = _sent_request_and_token_counts(outcome.summary)
 
         def is_complete(counted: EngineDuring) -> bool:
             return self._cancel.is_set() or has_engine_counted_all(counted, *sent)
 
         return outcome, await engine.read_counters_after_load(begin, end, is_complete)
 
-    async def _run_client(self) -> BenchOutcome:
+    async def _run_load_client(self) -> BenchOutcome:
         started, spec, env = self._load.prestarted, self._spec, dict(self._load.env)
         # a client on the host has another environment
         if spec.api_key_env and (key := self._api_key()):
@@ -447,15 +450,16 @@ class Measurement:
                 f"the load began while the server still worked on "
                 f"{count_of(left.requests, 'prompt')} of the text probe, given up after {PROBE_PART_S:.0f} s"
             )
-        sent = _counts_of_sent_load(summary)
+        sent = _sent_request_and_token_counts(summary)
         # the engine may count a part of a failed request
-        if not (summary.requests_failed or outcome.partial or left.requests):
+        all_answered = not summary.requests_failed and not left.requests
+        if all_answered and not outcome.partial:
             during = replace(during, disagreements=describe_count_differences(during, *sent))
         others = describe_load_of_other_clients(
             during,
             *sent,
             outcome.spec.concurrency + left.requests,
-            uncounted_prompt_and_output_tokens=_failed_prompt_and_output_tokens(
+            uncounted_prompt_and_output_tokens=_unanswered_prompt_and_output_tokens(
                 outcome.spec, summary, left
             ),
         )
@@ -517,8 +521,8 @@ class Measurement:
 
 
 async def _wait_until_idle(engine: EngineWatch) -> bool:
-    """Wait, at most PROBE_IDLE_TIMEOUT_S, until the engine has no request. Return whether it has none; False if it
-    does not say so."""
+    """Wait, at most PROBE_IDLE_TIMEOUT_S, until the engine has no request. Return whether it has
+    none; False if it does not report the number of its requests."""
     until_s = time.monotonic() + PROBE_IDLE_TIMEOUT_S
     while time.monotonic() < until_s:
         in_flight = (await engine.count_requests()).in_flight
@@ -528,7 +532,7 @@ async def _wait_until_idle(engine: EngineWatch) -> bool:
     return False
 
 
-def _failed_prompt_and_output_tokens(
+def _unanswered_prompt_and_output_tokens(
     spec: BenchSpec, summary: BenchSummary, abandoned: AbandonedRequests
 ) -> tuple[int, int]:
     """Estimate how many prompt and output tokens the engine counted for unanswered requests. These
@@ -547,7 +551,7 @@ def _failed_prompt_and_output_tokens(
     )
 
 
-def _counts_of_sent_load(summary: BenchSummary) -> SentCounts:
+def _sent_request_and_token_counts(summary: BenchSummary) -> SentCounts:
     """Return what the load has sent, including the warm-up."""
     return SentCounts(
         summary.requests_ok + summary.requests_failed + summary.warmup_requests,

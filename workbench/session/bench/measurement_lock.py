@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class MeasurementLock:
-    """Takes the measurement lock of the host. `if_held` says what to do if somebody else has the
-    lock. `tell` gets a text when the waiting begins, and when somebody else begins to measure beside
-    this one; by default the text goes to the activity log."""
+    """Holds the measurement lock of the host. `if_held` says what to do if somebody else has the
+    lock. `tell` gets a text when the waiting begins, and when somebody else begins to measure at
+    the same time; by default the text goes to the activity log."""
 
     def __init__(self, core: StateHolder, alterations: GpuAlterations) -> None:
         self._core, self._alterations = core, alterations
@@ -54,15 +54,15 @@ class MeasurementLock:
         finally:
             self._depth -= 1
 
-    def other_measurements_since(self, begin_s: float) -> tuple[str, ...]:
-        """Return who else measured on this host at any time after `begin_s` of `time.monotonic`,
-        while this session held the lock or measured beside its holder."""
-        return self._others.owner_texts_since(begin_s)
+    def other_owner_texts_since(self, begin_monotonic_s: float) -> tuple[str, ...]:
+        """Return who else measured on this host at any time after `begin_monotonic_s`, while this
+        session held the lock or measured at the same time as its holder."""
+        return self._others.owner_texts_since(begin_monotonic_s)
 
-    def seconds_without_lock(self, begin_s: float) -> float | None:
-        """Return for how many seconds since `begin_s` of `time.monotonic` this session had lost the
-        lock, None if it has not lost it."""
-        return self._others.duration_without_lock_s(begin_s)
+    def duration_without_lock_s(self, begin_monotonic_s: float) -> float | None:
+        """Return for how many seconds since `begin_monotonic_s` this session had lost the lock,
+        None if it has not lost it."""
+        return self._others.duration_without_lock_s(begin_monotonic_s)
 
     @contextmanager
     def allow_work_while_others_measure(self) -> Iterator[None]:
@@ -73,9 +73,9 @@ class MeasurementLock:
         finally:
             self.if_held = before
 
-    async def read_owner(self) -> None:
-        """Read which other Workbench holds the measurement lock of this host, and store that in the
-        session's state."""
+    async def refresh_other_lock_owner(self) -> None:
+        """Read which other Workbench holds the measurement lock of this host, and show that in the
+        session's state; None if this session holds it. Without a connection nothing is changed."""
         if not self._core.host.connected:
             return
         directory = self._alterations.register_dir

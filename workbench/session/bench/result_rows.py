@@ -33,9 +33,9 @@ def rows_of_results(results: Sequence[BenchResult]) -> tuple[BenchRow, ...]:
         for result, after in zip(relatives, (*relatives[1:], None), strict=True):
             labels[result.id] = label_of_result(result, before, after)
             if before is not None:
-                changes[result.id] = tuple(_changes_since(result, before))
+                changes[result.id] = tuple(_change_texts_since(result, before))
             before = result
-    for result_id, label in _labels_of_experiments(results).items():
+    for result_id, label in _experiment_labels_by_result_id(results).items():
         labels[result_id] = label
         changes.pop(result_id, None)
     return tuple(
@@ -43,7 +43,7 @@ def rows_of_results(results: Sequence[BenchResult]) -> tuple[BenchRow, ...]:
     )
 
 
-def experiment_arm(tags: Iterable[str]) -> tuple[int, str] | None:
+def experiment_id_and_arm(tags: Iterable[str]) -> tuple[int, str] | None:
     """Return (id of the experiment, arm) of a result with these tags; None if the result belongs to
     no experiment. The arm is "A", "B" or "discarded"."""
     for found in filter(None, map(EXPERIMENT_TAG_PATTERN.fullmatch, tags)):
@@ -51,11 +51,11 @@ def experiment_arm(tags: Iterable[str]) -> tuple[int, str] | None:
     return None
 
 
-def _labels_of_experiments(results: Sequence[BenchResult]) -> dict[int, str]:
+def _experiment_labels_by_result_id(results: Sequence[BenchResult]) -> dict[int, str]:
     """Return a label for each result of an experiment, by result id. All results of an arm have the
     same label: what its first result differs in from the first one of the other arm."""
     first: dict[tuple[int, str], BenchResult] = {}
-    arms = {result.id: experiment_arm(result.tags) for result in results}
+    arms = {result.id: experiment_id_and_arm(result.tags) for result in results}
     for result in reversed(results):
         arm = arms[result.id]
         if arm is not None:
@@ -83,30 +83,32 @@ def label_of_result(
         return f"imported: {result.conditions.imported}"
     if before is None:
         name = result.conditions.preset_id or result.conditions.model.rsplit("/", 1)[-1]
-        changes = _changed_load(after, result) if after else []
+        changes = _changed_setting_and_load_texts(after, result) if after else []
         return " ".join([*changes, name])
-    return " ".join(_changes_since(result, before)) or "again"
+    return " ".join(_change_texts_since(result, before)) or "again"
 
 
-def _changes_since(result: BenchResult, before: BenchResult) -> list[str]:
+def _change_texts_since(result: BenchResult, before: BenchResult) -> list[str]:
     """Return a text for each difference of `result` from `before`; [] for an imported result."""
     if result.conditions.imported:
         return []
     return [
-        *_changed_assignments(before.conditions.flags, result.conditions.flags),
-        *_changed_assignments(before.conditions.env, result.conditions.env),
-        *_changed_load(before, result),
+        *_changed_assignment_texts(before.conditions.flags, result.conditions.flags),
+        *_changed_assignment_texts(before.conditions.env, result.conditions.env),
+        *_changed_setting_and_load_texts(before, result),
     ]
 
 
-def _changed_load(before: BenchResult, result: BenchResult) -> list[str]:
+def _changed_setting_and_load_texts(before: BenchResult, result: BenchResult) -> list[str]:
     """Return one text for each difference of `result` from `before` in the GPU settings and in the
     shape of the load."""
-    settings = _changed_settings(before.conditions.gpu_settings, result.conditions.gpu_settings)
-    return settings + _changed_load_options(before.spec, result.spec)
+    settings = _changed_setting_texts(
+        before.conditions.gpu_settings, result.conditions.gpu_settings
+    )
+    return settings + _changed_load_option_texts(before.spec, result.spec)
 
 
-def _changed_load_options(before: BenchSpec, now: BenchSpec) -> list[str]:
+def _changed_load_option_texts(before: BenchSpec, now: BenchSpec) -> list[str]:
     """Return a word for each difference of two loads, such as "c=8", "content=text" or
     "no-stream"."""
     from workbench.model.declared_options import Command, JsonObject, Switch
@@ -125,7 +127,9 @@ def _changed_load_options(before: BenchSpec, now: BenchSpec) -> list[str]:
         elif isinstance(option.kind, JsonObject | Command):
             parts.append(word)
         else:
-            parts.append(f"{word}={_short_value(option.kind.text(value).partition(' (')[0])}")
+            parts.append(
+                f"{word}={_shorten_value_text(option.kind.text(value).partition(' (')[0])}"
+            )
     return parts
 
 
@@ -141,18 +145,18 @@ def _is_named_in_label(option: DeclaredOption, load: BenchSpec) -> bool:
     return not (load.command and option.group in (STREAMS, SIZE))
 
 
-def _changed_assignments(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def _changed_assignment_texts(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     words = []
     for name, value in now.items():
         if name != "port" and before.get(name) != value:
-            words.append(f"{name}={_short_value(value)}")
+            words.append(f"{name}={_shorten_value_text(value)}")
     for name in before:
         if name != "port" and name not in now:
             words.append(f"-{name}")
     return words
 
 
-def _changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def _changed_setting_texts(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     parts: list[str] = []
     if before == now:
         return parts
@@ -182,7 +186,7 @@ def _changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list
     return list(dict.fromkeys(parts))
 
 
-def _short_value(value: Any) -> str:
+def _shorten_value_text(value: Any) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     text = str(value)
@@ -214,14 +218,14 @@ def _row_of_result(result: BenchResult, label: str, changes: tuple[str, ...]) ->
         refused=summary.refused,
         imported=bool(conditions.imported),
         ttft_unsure_ms=summary.unsure_ms.get("ttft_ms", 0.0),
-        ttft_absent=_why_no_ttft(result),
+        ttft_absent=_why_ttft_is_withheld(result),
         rate_error_pct=summary.rate_error_pct,
         power_absent="" if summary.refused else summary.absent.get("power_w", ""),
         ceiling=speed_ceiling_view(result),
     )
 
 
-def _why_no_ttft(result: BenchResult) -> str:
+def _why_ttft_is_withheld(result: BenchResult) -> str:
     """Return why the TTFT of a valid result was withheld; "" if it was not."""
     return "" if result.summary.refused else result.summary.withheld_reason("ttft_ms")
 
@@ -247,7 +251,7 @@ def speed_ceiling_view(result: BenchResult) -> CeilingView | None:
     return CeilingView(conditions.ceiling_tok_s, summary.per_stream_tok_s, basis, result.id)
 
 
-def newest_usable_result_id(rows: Sequence[BenchRow]) -> ResultId | None:
+def newest_valid_own_result_id(rows: Sequence[BenchRow]) -> ResultId | None:
     """Return the id of the newest valid result in `rows` that was not imported, or None. `rows` are
     sorted from new to old."""
     return next((row.id for row in rows if not row.imported and not row.refused), None)

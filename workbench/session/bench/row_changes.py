@@ -14,10 +14,11 @@ _SURE_STANDARD_ERRORS = 2.2  # standard errors at the 95 % level, for the few pa
 
 
 def are_comparable(row: BenchRow, other: BenchRow) -> bool:
-    """Return whether the speeds of two results may be compared: both are valid, and of the same
-    engine, model and number of streams."""
-    if row.refused or other.refused or row.requests_failed or other.requests_failed:
-        return False
+    """Return whether the speeds of two results may be compared: both are valid, without failed
+    requests, and of the same engine, model and number of streams."""
+    for one in (row, other):
+        if one.refused or one.requests_failed:
+            return False
     return (row.engine, row.model, row.concurrency) == (
         other.engine,
         other.model,
@@ -35,27 +36,28 @@ def throughput_change_pct(row: BenchRow, base: BenchRow | None) -> float | None:
     return (row.output_tok_s / base.output_tok_s - 1.0) * 100.0
 
 
-def throughput_noise_pct(row: BenchRow, base: BenchRow | None) -> float | None:
-    """Return the change in percent that the two runs may show by chance, as far as each of them varies
-    by itself, if their change is not larger. None if it is larger, or if one of them does not say how
-    much it varies."""
+def noise_pct_hiding_throughput_change(row: BenchRow, base: BenchRow | None) -> float | None:
+    """Return the change in percent that two runs may show by chance, as far as each of them varies
+    by itself, if their change is not larger. None if it is larger, if one of them does not say how
+    much it varies, or if they may not be compared."""
     change = throughput_change_pct(row, base)
     if change is None or base is None:
         return None
-    return noise_pct_above_change(change, row.rate_error_pct, base.rate_error_pct)
+    return noise_pct_hiding_change(change, row.rate_error_pct, base.rate_error_pct)
 
 
-def noise_pct_above_change(change_pct: float, *errors_pct: float | None) -> float | None:
+def noise_pct_hiding_change(change_pct: float, *standard_errors_pct: float | None) -> float | None:
     """Return by how many percent the ratio of two rates may be wrong at the 95 % level, if
-    `change_pct` is not larger; else None. `errors_pct` are the standard errors of the rates in percent."""
-    known = [error for error in errors_pct if error is not None]
-    if len(known) < len(errors_pct):
+    `change_pct` is not larger; else None. `standard_errors_pct` are the standard errors of the
+    rates in percent."""
+    known = [error for error in standard_errors_pct if error is not None]
+    if len(known) < len(standard_errors_pct):
         return None
     noise = _SURE_STANDARD_ERRORS * math.sqrt(sum(error**2 for error in known))
     return noise if abs(change_pct) <= noise else None
 
 
-def row_before(row: BenchRow, rows: Sequence[BenchRow]) -> BenchRow | None:
+def row_compared_in_label(row: BenchRow, rows: Sequence[BenchRow]) -> BenchRow | None:
     """Return the result from which the label of `row` names the differences: the next older one of
     the same engine and model. None if there is none, and for a run of an experiment, whose order is
     random: the experiment compares its arms."""

@@ -65,8 +65,8 @@ class ServerLoad:
         return spec_from_fields(suggested, overrides)
 
     def why_preset_is_unreadable(self, preset_id: str | None) -> str:
-        """Return why a load lacks what the preset of its run suggests: the preset cannot be read. ""
-        if it can, or if there is none."""
+        """Return why a load lacks what the preset of its run suggests: the preset cannot be read.
+        "" if it can, or if there is none."""
         try:
             if preset_id is not None:
                 self._presets.get(preset_id)
@@ -99,8 +99,8 @@ class ServerLoad:
     async def open_load_on_run(
         self, run_id: str, overrides: dict[str, Any], *, prestart: bool = False
     ) -> AsyncIterator[BenchmarkLoad]:
-        """Allow a load on a READY run while the block runs, and yield that load. With `prestart`, the
-        processes of a benchmark are started, too. Raises BenchError if the run is not READY."""
+        """Allow a load on a READY run while the block runs, and yield that load. With `prestart`,
+        the processes of a benchmark are started, too. Raises BenchError if the run is not READY."""
         supervisor = self._servers.supervisor
         status = supervisor.status(run_id)
         if status.state is not ServerState.READY or status.port is None:
@@ -109,7 +109,7 @@ class ServerLoad:
                 host=self._core.host.name,
                 next_step="give a READY run; `workbench servers` lists the runs",
             )
-        spec = _spec_with_valid_api_key(self.make_spec(status.preset_id, overrides))
+        spec = _require_valid_api_key(self.make_spec(status.preset_id, overrides))
         what = f"a benchmark of run {run_id}"
         async with (
             self._lock_host_and_prestart_client(
@@ -141,7 +141,7 @@ class ServerLoad:
         `overrides` are fields of the BenchSpec. `prestart` starts the load client at once. Raises
         BenchError if the server does not answer or names no model."""
         address = server_address.parse_server_url(url)
-        spec = _spec_with_valid_api_key(self.make_spec(None, overrides))
+        spec = _require_valid_api_key(self.make_spec(None, overrides))
         async with (
             self._lock_host_and_prestart_client(
                 "a benchmark of a server", None, spec if prestart else None, address.loopback
@@ -172,15 +172,15 @@ class ServerLoad:
             yield BenchmarkLoad(spec, server, {}, cancel, started, hear, address.base)
 
     @property
-    def other_measurements(self) -> tuple[str, ...]:
+    def other_owner_texts(self) -> tuple[str, ...]:
         """Who else has measured on this host since the present load was prepared."""
-        return self._lock.other_measurements_since(self._began_s)
+        return self._lock.other_owner_texts_since(self._began_s)
 
     @property
-    def lock_lost_s(self) -> float | None:
+    def duration_without_lock_s(self) -> float | None:
         """For how many seconds since the present load was prepared the measurement lock was lost,
         None if it was not."""
-        return self._lock.seconds_without_lock(self._began_s)
+        return self._lock.duration_without_lock_s(self._began_s)
 
     @asynccontextmanager
     async def _lock_host_and_prestart_client(
@@ -211,7 +211,11 @@ class ServerLoad:
             try:
                 keep = left_benchmarks.result_path(left_benchmarks.new_benchmark_name())
                 async with prestart_client(
-                    self._core.host, lock, worker=worker, meter=meter, keep=keep
+                    self._core.host,
+                    lock,
+                    client_location=worker,
+                    with_meter=meter,
+                    kept_result_path=keep,
                 ) as started:
                     if cancel.is_set():
                         raise BenchCancelled(
@@ -236,9 +240,9 @@ class ServerLoad:
             await self.cancel()
 
 
-def _spec_with_valid_api_key(spec: BenchSpec) -> BenchSpec:
-    """Return `spec`. Raises InputError if the environment variable of its API key has no value that
-    fits into an HTTP header."""
+def _require_valid_api_key(spec: BenchSpec) -> BenchSpec:
+    """Return `spec` as it is. Raises InputError if the environment variable of its API key has no
+    value that fits into an HTTP header."""
     if spec.api_key_env is not None:
         api_key(spec.api_key_env, os.environ)
     return spec

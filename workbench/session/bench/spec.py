@@ -57,9 +57,9 @@ def make_paths_absolute(bench: Mapping[str, Any]) -> dict[str, Any]:
     return {**bench, **{name: str(Path(path).absolute()) for name, path in paths.items()}}
 
 
-def set_prompt_content(bench: Mapping[str, Any], content: str) -> dict[str, Any]:
-    """Return the fields of a load with this content of its prompts, unless they decide it already. A
-    series stores it, so that the prompts stay the same when it is resumed by a later version."""
+def set_default_prompt_content(bench: Mapping[str, Any], content: str) -> dict[str, Any]:
+    """Return the fields of a load with this content of its prompts, unless they decide it already.
+    A series stores it, so that the prompts stay the same when it is resumed by a later version."""
     if any(bench.get(name) for name in _TEXT_DECIDING_FIELDS):
         return dict(bench)
     return {**bench, "content": content}
@@ -67,8 +67,9 @@ def set_prompt_content(bench: Mapping[str, Any], content: str) -> dict[str, Any]
 
 def spec_from_fields(suggested: Benchmark | None, overrides: Mapping[str, Any]) -> BenchSpec:
     """Return the spec of a benchmark. `overrides` are fields of BenchSpec (None if not given) and
-    `prompts_file` and `trace_file`, paths. A profile among the overrides replaces the preset's suggestion
-    `suggested`. Raises InputError for a spec that cannot be run."""
+    the paths `prompts_file` and `trace_file`. A profile among the overrides replaces the preset's
+    suggestion `suggested`. Without both, the profile "quick" is the base. Raises InputError for a
+    spec that cannot be run."""
     from workbench.bench import profiles
 
     given = {k: v for k, v in overrides.items() if v is not None}
@@ -81,26 +82,26 @@ def spec_from_fields(suggested: Benchmark | None, overrides: Mapping[str, Any]) 
     if "profile" in given:
         base = profiles.profile_fields(given["profile"])
     elif suggested is not None:
-        base = {**_profile_of_preset(suggested), **_suggested_fields(suggested)}
+        base = {**_profile_fields_of_preset(suggested), **_fields_suggested_by_preset(suggested)}
     else:
         base = profiles.profile_fields("quick")
-    _check_fields(given)
-    _check_content(given)
+    _check_field_values(given)
+    _check_prompt_content_option(given)
     base |= _derive_request_counts(given)
     own = any(given.get(name) for name in _OWN_TEXT_FIELDS)
     merged = {"content": WORDS_CONTENT if own else TEXT_CONTENT, **base, **given}
     if merged.get("endpoint") == "embeddings":
         merged |= {"stream": False, "max_tokens": 1}
-    _check_fields(merged)
-    _check_streams(merged, given)
+    _check_field_values(merged)
+    _fit_stream_count_to_requests(merged, given)
     if merged.get("command") and "slo" not in given:
         merged["slo"] = ""  # of the preset, whose benchmark it is not
-    _check_slo(merged)
+    _normalize_slo(merged)
     _check_options_have_effect(merged)
     return BenchSpec(**{"url": "", "model": "", **merged})
 
 
-def _check_streams(merged: dict[str, Any], given: Mapping[str, Any]) -> None:
+def _fit_stream_count_to_requests(merged: dict[str, Any], given: Mapping[str, Any]) -> None:
     """Lower `concurrency` in `merged`, the fields of BenchSpec, so that each stream has at least
     one request. Raises InputError if the user gave that concurrency. A benchmark with a request
     rate has no streams and is not checked."""
@@ -116,7 +117,7 @@ def _check_streams(merged: dict[str, Any], given: Mapping[str, Any]) -> None:
     merged["concurrency"] = requests
 
 
-def _check_slo(merged: dict[str, Any]) -> None:
+def _normalize_slo(merged: dict[str, Any]) -> None:
     """Write the limits of the SLO in `merged`, the fields of BenchSpec, in their usual form. Raises
     InputError for limits that this benchmark cannot measure."""
     if not merged.get("slo"):
@@ -154,8 +155,9 @@ def _check_options_have_effect(load: Mapping[str, Any]) -> None:
                 )
 
 
-def _check_content(given: Mapping[str, Any]) -> None:
-    """Raise InputError if the user wants real text and gave the content of the prompts too."""
+def _check_prompt_content_option(given: Mapping[str, Any]) -> None:
+    """Raise InputError if `given`, the user's options, has a content of synthetic prompts beside
+    prompts or a command of the user's own."""
     own = next((name for name in ("prompts", "command") if given.get(name)), None)
     if own is None or given.get("content", WORDS_CONTENT) == WORDS_CONTENT:
         return
@@ -186,7 +188,7 @@ def _derive_request_counts(given: Mapping[str, Any]) -> dict[str, Any]:
     return {**fitting, "requests": REQUESTS_OF_TIMED_RUN} if "seconds" in given else fitting
 
 
-def _profile_of_preset(suggested: Benchmark) -> dict[str, Any]:
+def _profile_fields_of_preset(suggested: Benchmark) -> dict[str, Any]:
     from workbench.bench import profiles
 
     return (
@@ -196,7 +198,7 @@ def _profile_of_preset(suggested: Benchmark) -> dict[str, Any]:
     )
 
 
-def _suggested_fields(suggested: Benchmark) -> dict[str, Any]:
+def _fields_suggested_by_preset(suggested: Benchmark) -> dict[str, Any]:
     in_preset = [option.field for option in OPTIONS if option.in_preset]
     return {
         "profile": suggested.profile,
@@ -213,13 +215,14 @@ def _prompt_fields(file: str) -> dict[str, Any]:
 
 
 def _trace_fields(file: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of BenchSpec for the trace in a file. `given` are the user's options. Raises
-    InputError if one of them contradicts the trace, or for a trace that takes too long."""
+    """Return the fields of BenchSpec for the trace in a file. `given` are the user's options.
+    Raises InputError if one of them contradicts the trace, or for a trace that takes too long."""
     from workbench.bench import trace_file
 
     for option in OF_A_TRACE:
         value = given.get(option.field)
-        if value and not (option.field == "content" and value == TEXT_CONTENT):
+        is_content_of_trace = option.field == "content" and value == TEXT_CONTENT
+        if value and not is_content_of_trace:
             raise InputError(
                 f"a trace decides when and what is sent, so {option.name} has no effect beside it",
                 next_step=f"leave out {option.name}",
@@ -229,7 +232,9 @@ def _trace_fields(file: str, given: Mapping[str, Any]) -> dict[str, Any]:
             "a trace has answers of some length, and embeddings are no answers",
             next_step="leave out --endpoint, or measure without a trace",
         )
-    _check_fields({name: given[name] for name in ("speed", "first", "seconds") if name in given})
+    _check_field_values(
+        {name: given[name] for name in ("speed", "first", "seconds") if name in given}
+    )
     found = trace_file.read_trace(file, given.get("first"))
     fields = {
         "trace": found.requests,
@@ -281,7 +286,7 @@ def _conversation_fields(conversations: int, given: Mapping[str, Any]) -> dict[s
     }
 
 
-def _check_fields(fields: Mapping[str, Any]) -> None:
+def _check_field_values(fields: Mapping[str, Any]) -> None:
     """Raise InputError if a value of `fields`, fields of BenchSpec, is not valid, alone or beside
     the others."""
     for option in OPTIONS:

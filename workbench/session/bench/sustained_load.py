@@ -37,15 +37,15 @@ async def drive_load(
     has_run_enough: Callable[[float], bool],
     on_progress: Callable[[BenchProgress], None] = lambda progress: None,
 ) -> DrivenLoad:
-    """Load the server with the shape of `spec` until `has_run_enough(seconds under load)` is true, then
-    drop the requests in flight. Return the outcome. Raises BenchCancelled when `cancel` is set, and
-    BenchError if the server answers nothing or the load ends by itself."""
+    """Load the server with the shape of `spec` until `has_run_enough(seconds under load)` is true,
+    then drop the requests in flight. Return the outcome. Raises BenchCancelled when `cancel` is
+    set, and BenchError if the server answers nothing or the load ends by itself."""
     from workbench.bench import runner
 
     newest: list[BenchProgress] = []
     began: list[float] = []
 
-    def note_progress(progress: BenchProgress) -> None:
+    def record_progress(progress: BenchProgress) -> None:
         if not began and (progress.output_tokens or progress.streaming >= spec.concurrency):
             began.append(time.monotonic())
         newest[:] = [progress]
@@ -61,7 +61,7 @@ async def drive_load(
         command=(),
     )
     load = asyncio.create_task(
-        runner.run_load(spec, on_progress=note_progress, cancel=end, env=env)
+        runner.run_load(spec, on_progress=record_progress, cancel=end, env=env)
     )
     started = time.monotonic()
     try:
@@ -91,13 +91,14 @@ async def drive_load(
 def _raise_if_silent(spec: BenchSpec, progress: BenchProgress | None, waited_s: float) -> None:
     """Raise BenchError if all requests failed, or if the server has returned no token after
     _FIRST_TOKEN_TIMEOUT_S seconds."""
-    if progress is not None and (progress.output_tokens or progress.streaming):
-        return
-    if progress is not None and progress.failed >= spec.concurrency and not progress.done:
-        raise BenchError(
-            f"the server answered none of {progress.failed} requests",
-            next_step="run `workbench bench`, which lists the errors by kind",
-        )
+    if progress is not None:
+        if progress.output_tokens or progress.streaming:
+            return
+        if progress.failed >= spec.concurrency and not progress.done:
+            raise BenchError(
+                f"the server answered none of {progress.failed} requests",
+                next_step="run `workbench bench`, which lists the errors by kind",
+            )
     if waited_s > _FIRST_TOKEN_TIMEOUT_S:
         raise BenchError(
             f"the server returned no token within {_FIRST_TOKEN_TIMEOUT_S:.0f} s",

@@ -90,7 +90,7 @@ class AbandonedRequests(NamedTuple):
     prompt_tokens: int = 0
     output_tokens: int = 0
 
-    def add_request(self, body: Mapping[str, Any]) -> AbandonedRequests:
+    def with_request(self, body: Mapping[str, Any]) -> AbandonedRequests:
         tokens = body.get("max_tokens") or body.get("max_completion_tokens") or 0
         return AbandonedRequests(
             self.requests + 1,
@@ -109,10 +109,10 @@ def why_language_is_not_expected(spec: BenchSpec, plan: LaunchPlan | None) -> st
 
 
 class TextProbe:
-    """The probe of one benchmark. `send_prompts_before_load` and `send_prompts_after_load` send its prompts, and
-    `add_text_assessment` says what follows. `client` sends the requests. `count` counts the tokens of a
-    prompt with the server's tokenizer; None if that is not known. `skipped` is the reason why there
-    is no probe, or why a part of it is missing."""
+    """The probe of one benchmark. `send_prompts_before_load` and `send_prompts_after_load` send its
+    prompts, and `add_text_assessment` says what follows. `client` sends the requests. `nonsense`
+    says why the server's text need not be language; "" if it must be. `skipped` is the reason why
+    there is no probe, "" if there is one."""
 
     def __init__(self, client: AnswerClient, spec: BenchSpec, nonsense: str = "") -> None:
         self._client, self._spec, self._nonsense = client, spec, nonsense
@@ -123,7 +123,7 @@ class TextProbe:
         self.given_up = AbandonedRequests()
         self._tokens = MAX_TOKENS
         self._long_tokens = 0
-        self.skipped = _why_no_probe(spec)
+        self.skipped = _why_load_has_no_probe(spec)
 
     @property
     def sent_counts(self) -> SentCounts:
@@ -134,31 +134,35 @@ class TextProbe:
     async def send_prompts_before_load(
         self, spec: BenchSpec, count: CountTokens | None = None
     ) -> None:
-        """Send the part before the load. `spec` is the load, with the length of its prompts."""
+        """Send the prompts that go before the load, and count the tokens of some answers again.
+        `spec` is the load, with the length of its prompts. `count` counts the tokens of a prompt
+        with the server's tokenizer; None if the server has none."""
         self._spec = spec
         if self.skipped:
             return
         until_s = time.monotonic() + PROBE_PART_S
         self._long_tokens = _long_prompt_length_tokens(spec)
-        await self._find_answer_length(until_s)
-        await self._send_probe_part(make_short_asks(_ASKS_ALONE_BEFORE), until_s, after=False)
-        await self._recount_tokens(count, until_s)
+        await self._lengthen_answers_if_reasoning_hidden(until_s)
+        await self._send_short_and_long_asks(
+            make_short_asks(_ASKS_ALONE_BEFORE), until_s, after=False
+        )
+        await self._recount_answer_tokens(count, until_s)
 
     async def send_prompts_after_load(self) -> None:
         """Send the prompts that follow the load, if an ask before the load was answered."""
         if self.skipped or not self._probed:
             return
         asks = make_short_asks(_ASKS_ALONE_BEFORE + _ASKS_ALONE_AFTER)[_ASKS_ALONE_BEFORE:]
-        await self._send_probe_part(asks, time.monotonic() + PROBE_PART_S, after=True)
+        await self._send_short_and_long_asks(asks, time.monotonic() + PROBE_PART_S, after=True)
 
-    async def _find_answer_length(self, until_s: float) -> None:
+    async def _lengthen_answers_if_reasoning_hidden(self, until_s: float) -> None:
         """Let the answers be longer if an engine shows no text before the reasoning has ended."""
         first = await self._send_ask(make_short_asks(1)[0], until_s - time.monotonic())
         if first is not None and first.hides_reasoning:
             self._tokens = _REASONING_TOKENS
             self._short.append(first)
 
-    async def _send_probe_part(
+    async def _send_short_and_long_asks(
         self, asks_sent_alone: Sequence[Ask], until_s: float, *, after: bool
     ) -> None:
         for ask in asks_sent_alone:
@@ -169,7 +173,7 @@ class TextProbe:
                 make_short_asks(together, Place.TOGETHER), until_s, after
             )
         if self._long_tokens:
-            per_token = _characters_per_token(self._spec)
+            per_token = _synthetic_characters_per_token(self._spec)
             long = [make_long_ask(self._long_tokens, n, per_token) for n in range(_LONG_ASKS)]
             await self._send_asks_together(long, until_s, after)
 
@@ -184,19 +188,21 @@ class TextProbe:
         answers = filter(None, [task.result() for task in tasks])
         self._probed += [replace(answer, after=after) for answer in answers]
 
-    async def _send_ask(self, ask: Ask, left_s: float, tokens: int | None = None) -> Probed | None:
+    async def _send_ask(
+        self, ask: Ask, remaining_s: float, tokens: int | None = None
+    ) -> Probed | None:
         own = {k: v for k, v in self._spec.extra_body.items() if k not in _NO_OWN_FIELDS}
         asked = request_body(ask, self._spec.model, self._spec.endpoint)
         body = own | asked | {"max_tokens": tokens or self._tokens}
         if self._spec.stream and ask.place is Place.TOGETHER:  # as the load's answers come
             body |= {"stream": True, "stream_options": {"include_usage": True}}
-        reply, answer = await self._post_request(body, left_s, ask.prompt)
+        reply, answer = await self._post_request(body, remaining_s, ask.prompt)
         if reply.status in (400, 422):  # a few servers accept none of these fields
             del body["temperature"]
             body.pop("stream_options", None)
             body["stream"] = False
             body["max_completion_tokens"] = body.pop("max_tokens")
-            reply, answer = await self._post_request(body, left_s, ask.prompt)
+            reply, answer = await self._post_request(body, remaining_s, ask.prompt)
         if answer is None or reply.status != 200:
             self._failures.append(reply.problem or f"HTTP status {reply.status}")
             return None
@@ -207,7 +213,7 @@ class TextProbe:
     ) -> tuple[Reply, Answer | None]:
         reply = await self._client.post(body, max(0.1, left_s))
         if reply.late:
-            self.given_up = self.given_up.add_request(body)
+            self.given_up = self.given_up.with_request(body)
         answer = _parse_reply(reply, prompt)
         if answer is None:
             self._sent.append((None, None))
@@ -217,7 +223,7 @@ class TextProbe:
 
     # ---- the tokens of the answers, counted again
 
-    async def _recount_tokens(self, count: CountTokens | None, until_s: float) -> None:
+    async def _recount_answer_tokens(self, count: CountTokens | None, until_s: float) -> None:
         """Count the tokens of some answers again with the server's tokenizer, or by the usage of a
         prompt that contains the answer."""
         to_recount = []
@@ -228,13 +234,17 @@ class TextProbe:
         for index in to_recount[:_RECOUNTED_ANSWERS_PER_LENGTH]:
             if until_s <= time.monotonic():
                 return
-            self._probed[index] = await self._recount_answer(self._probed[index], count, until_s)
+            self._probed[index] = await self._recount_tokens_of_probed(
+                self._probed[index], count, until_s
+            )
         if self._short:
             return
         if any(probed.recounted is not None for probed in self._probed):
-            await self._recount_short_answers(count, until_s)
+            await self._send_and_recount_short_answers(count, until_s)
 
-    async def _recount_short_answers(self, count: CountTokens | None, until_s: float) -> None:
+    async def _send_and_recount_short_answers(
+        self, count: CountTokens | None, until_s: float
+    ) -> None:
         """Ask for answers of a second length, and count their tokens again: hidden marks are about
         as many in short answers as in long ones."""
         left_s = until_s - time.monotonic()
@@ -246,19 +256,19 @@ class TextProbe:
             if probed is None or until_s <= time.monotonic():
                 continue
             if not probed.answer.is_empty:
-                probed = await self._recount_answer(probed, count, until_s)
+                probed = await self._recount_tokens_of_probed(probed, count, until_s)
             self._short.append(probed)
 
-    async def _recount_answer(
-        self, one: Probed, count: CountTokens | None, until_s: float
+    async def _recount_tokens_of_probed(
+        self, probed: Probed, count: CountTokens | None, until_s: float
     ) -> Probed:
         left_s = until_s - time.monotonic()
         return replace(
-            one, recounted=await self._count_tokens_of(one.answer.all_text, count, left_s)
+            probed, recounted=await self._count_tokens_of(probed.answer.all_text, count, left_s)
         )
 
     async def _count_tokens_of(
-        self, text: str, count: CountTokens | None, left_s: float
+        self, text: str, count: CountTokens | None, remaining_s: float
     ) -> int | None:
         if count is not None:
             tokens = await count({"prompt": text})
@@ -266,7 +276,7 @@ class TextProbe:
                 return tokens
         counted = []
         for prompt in ("a", f"a {text}", f"a {text} {text}"):
-            counted.append(await self._count_prompt_tokens(prompt, left_s))
+            counted.append(await self._count_prompt_tokens(prompt, remaining_s))
         match counted:
             case [int(empty), int(once), int(twice)] if once > empty:
                 tokens = once - empty
@@ -275,9 +285,9 @@ class TextProbe:
                 return tokens if twice - once >= _SECOND_TIME * tokens else None
         return None
 
-    async def _count_prompt_tokens(self, text: str, left_s: float) -> int | None:
+    async def _count_prompt_tokens(self, text: str, remaining_s: float) -> int | None:
         body = request_body(Ask(text, text), self._spec.model, self._spec.endpoint)
-        reply, _ = await self._post_request(body | {"max_tokens": 1}, left_s)
+        reply, _ = await self._post_request(body | {"max_tokens": 1}, remaining_s)
         if reply.status != 200:
             return None
         answer = read_answer(reply.body)
@@ -289,12 +299,13 @@ class TextProbe:
         self, summary: BenchSummary, earlier: EarlierResult | None = None
     ) -> BenchSummary:
         """Return the summary of the load with the report on its text, and with what is wrong with
-        the text as reasons why the result is invalid, as marks, or as notes."""
+        the text as reasons why the result is invalid, as marks, or as notes. A summary without a
+        text is returned as it is."""
         if summary.text is None:
             return summary
         requests, prompt, output = self.sent_counts
         probe = replace(
-            summarize_probe(self._probed, self._why_incomplete()),
+            summarize_probe(self._probed, self._why_probe_is_incomplete()),
             requests=requests,
             prompt_tokens=prompt,
             output_tokens=output,
@@ -311,7 +322,7 @@ class TextProbe:
                 ),
                 *answer_verdict.findings_about_load(
                     summary.text.load,
-                    _describe_load(self._spec, summary, hides=self._hides_reasoning),
+                    _summarize_asked_load(self._spec, summary, hides=self._is_reasoning_hidden),
                     probe,
                     why_nonsense_is_expected=self._nonsense,
                     earlier=earlier,
@@ -322,10 +333,10 @@ class TextProbe:
         return add_text_report(summary, report)
 
     @property
-    def _hides_reasoning(self) -> bool:
+    def _is_reasoning_hidden(self) -> bool:
         return any(one.hides_reasoning for one in (*self._probed, *self._short))
 
-    def _why_incomplete(self) -> str:
+    def _why_probe_is_incomplete(self) -> str:
         if self.skipped or not self._failures:
             return self.skipped
         total = len(self._failures) + len(self._probed)
@@ -355,7 +366,7 @@ def add_text_report(summary: BenchSummary, report: TextReport) -> BenchSummary:
     )
 
 
-def _describe_load(
+def _summarize_asked_load(
     spec: BenchSpec, summary: BenchSummary, *, hides: bool
 ) -> answer_verdict.AskedLoad:
     ok = summary.requests_ok
@@ -401,7 +412,7 @@ def _parse_reply(reply: Reply, prompt: str = "") -> Answer | None:
     )
 
 
-def _why_no_probe(spec: BenchSpec) -> str:
+def _why_load_has_no_probe(spec: BenchSpec) -> str:
     """Return why a load has no probe; "" if it has one."""
     if spec.command:
         return "the load is a command of your own"
@@ -422,8 +433,9 @@ def _long_prompt_length_tokens(spec: BenchSpec) -> int:
     return wanted if wanted >= _MIN_LONG_ASK_TOKENS else 0
 
 
-def _characters_per_token(spec: BenchSpec) -> float:
-    """Return the characters per token of the load's synthetic prompts, if their length is known."""
+def _synthetic_characters_per_token(spec: BenchSpec) -> float:
+    """Return the characters per token of the load's synthetic prompts; a usual value if their
+    length is not known."""
     if not spec.prompt_words or spec.prompts:
         return CHARACTERS_PER_TOKEN
     characters = (3.1 if spec.has_real_text else 5.5) * spec.prompt_words

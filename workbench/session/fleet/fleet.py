@@ -76,7 +76,8 @@ class Fleet:
         self.state = self._make_current_state()
 
     def subscribe(self, listener: FleetListener) -> Callable[[], None]:
-        """Call `listener(state)` once a second. Return a function that unsubscribes the listener."""
+        """Call `listener(state)` once a second. Return a function that unsubscribes the
+        listener."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 

@@ -76,10 +76,10 @@ class _ServerRates:
 
 
 class FleetMember:
-    """Reads one host from the call of `start_connecting` until `close`. `start_due_readings` starts the readings that
-    are due, in tasks with time limits. The host is searched for servers `first_look_s` seconds
-    after the connection, so that not all hosts are searched at the same time. `limits` are those of
-    the alert rules that are watched."""
+    """Reads one host from the call of `start_connecting` until `close`. `start_due_readings` starts
+    the readings that are due, in tasks with time limits. The host is searched for servers
+    `first_look_s` seconds after the connection, so that not all hosts are searched at the same
+    time. `limits` are those of the alert rules that are watched."""
 
     def __init__(
         self,

@@ -29,8 +29,8 @@ Trail = tuple[float | None, ...]  # one value per second, the newest last
 @dataclass(frozen=True, slots=True)
 class FleetServer:
     """A server of a host, with the newest values of its engine's metrics. `state` is that of its
-    run, or FOUND_STATE for a server that Workbench did not start, as it is shown. `problem` says why the metrics cannot
-    be read, None if they can."""
+    run, or FOUND_STATE for a server that Workbench did not start, as it is shown. `problem` says
+    why the metrics cannot be read, None if they can."""
 
     name: str  # run id, or the URL of a server that Workbench did not start
     engine: str
@@ -120,8 +120,8 @@ class FleetHost:
         return self.aggregate_gpu_readings("power_w", TOTAL)
 
     def aggregate_gpu_readings(self, field: str, which: str) -> float | None:
-        """Return one value of the readings `field` of all GPUs: MEAN, TOTAL, HIGHEST or LOWEST. None
-        if no GPU reports this reading."""
+        """Return one value of the readings `field` of all GPUs: MEAN, TOTAL, HIGHEST or LOWEST.
+        None if no GPU reports this reading."""
         known = _known_values(map(attrgetter(field), self.gpus))
         return _COMBINE_FUNCTIONS[which](known) if known else None
 

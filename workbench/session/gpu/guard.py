@@ -41,9 +41,9 @@ STALLED_SCREEN_RANGE_S = (2.5, 5.0)  # a screen that was not drawn for this long
 
 
 class GpuGuard:
-    """This session's connection to the guard, a process on the host. After the call of `begin_heartbeats`,
-    the session sends heartbeats. If they stop, the guard reverts the GPU settings that the session
-    applied. `options` change the guard's time limits in tests."""
+    """This session's connection to the guard, a process on the host. After the call of
+    `begin_heartbeats`, the session sends heartbeats. If they stop, the guard reverts the GPU
+    settings that the session applied. `options` change the guard's time limits in tests."""
 
     options: Mapping[str, float] = {}
 

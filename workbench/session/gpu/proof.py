@@ -14,7 +14,7 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.model.settings import HOST_INDEX, label_of, setting_of
 from workbench.session.bench.gpu_meter import Meter
 from workbench.session.bench.sustained_load import DrivenLoad, drive_load
-from workbench.session.conditions import gpus_of_plan, load_digest
+from workbench.session.conditions import digest_of_load, gpu_indices_of_plan
 from workbench.session.gpu.clock_probe import (
     ClockProbe,
     choose_probes_and_notes,
@@ -185,12 +185,12 @@ class GpuVerifier:
             )
 
         alterations, evidence = self._gpu.alterations, self._gpu.load_evidence
-        known = await evidence.read_known_clocks(load_digest(load.spec, load.server))
+        known = await evidence.read_known_clocks(digest_of_load(load.spec, load.server))
         locks, driven = alterations.active_clock_locks, await run(seconds)
         await alterations.read_altered_settings()
         known = replace(known, others=self._core.state.others)
         infos = meter.latest_reading.infos if meter.latest_reading else ()
-        gpus = gpus_of_plan(load.server.plan, infos)
+        gpus = gpu_indices_of_plan(load.server.plan, infos)
         used = [a for a in altered if a.gpu_index in (*gpus, HOST_INDEX)]
         span = driven.t0_s, driven.t1_s
         notes = lock_change_texts(locks, alterations.active_clock_locks, gpus)
@@ -212,7 +212,7 @@ class GpuVerifier:
         return Verification(
             proofs,
             tuple(why_not_loaded(a) for a in altered if a not in used),
-            load.target if load.server.status else f"--url {load.spec.url}",
+            load.run_id_or_url if load.server.status else f"--url {load.spec.url}",
             round(driven.t1_s - driven.t0_s, 1),
             driven.output_tok_s,
             gpus,

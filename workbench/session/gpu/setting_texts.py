@@ -20,6 +20,7 @@ def alterations_text(alterations: Iterable[Alteration]) -> str:
 
 
 def failure_text(failed: SettingOutcome, action: str) -> str:
-    """Return which setting of which GPU was not changed, and why. `action` is "set" or "reverted"."""
+    """Return which setting of which GPU was not changed, and why. `action` is "set" or
+    "reverted"."""
     command = failed.command
     return f"{command.setting} of GPU{command.gpu_index} was not {action}: {failed.message}"

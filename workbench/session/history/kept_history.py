@@ -28,8 +28,8 @@ _HOST_RETURN = ("lost", "connected")  # how the link changes when the host is ba
 
 class KeptHistory:
     """Writes the history of the host's readings and events to files, from the first reading on.
-    After the call of `load_stored_history`, what earlier screens wrote is shown, too. `close` writes what is not
-    on disk yet."""
+    After the call of `load_stored_history`, what earlier screens wrote is shown, too. `close`
+    writes what is not on disk yet."""
 
     def __init__(self, core: StateHolder, timeline: Timeline, telemetry: TelemetryWatch) -> None:
         self._core, self._timeline = core, timeline
@@ -83,7 +83,8 @@ class KeptHistory:
         (self._writer or self._open_writer()).write(STEPS_S[-1], format_event(event))
 
     def _record_boot_after_reconnect(self, state: SessionState, changed: frozenset[str]) -> None:
-        """Ask under which boot the host runs when its link is back: it may have been started again."""
+        """Ask under which boot the host runs when its link is back: it may have been started
+        again."""
         link, self._link = self._link, state.host.link
         if self._writer is not None and "host" in changed and (link, self._link) == _HOST_RETURN:
             self._core.spawn(self._record_boot_id(self._writer))
@@ -134,8 +135,8 @@ class KeptHistory:
             await self._report_power_off(older)
 
     async def _report_power_off(self, older: LoadedHistory) -> None:
-        """Say that the host went off without a shutdown, unless an earlier screen under this boot has
-        said so."""
+        """Say that the host went off without a shutdown, unless an earlier screen under this boot
+        has said so."""
         from workbench.hosts.boot import read_boot_id
 
         boot = await read_boot_id(self._core.host)
@@ -177,8 +178,8 @@ class KeptHistory:
 
 
 def _has_no_stored_result(unfinished_event: Event, host: str) -> bool:
-    """Return whether nothing is stored of a benchmark whose Workbench ended before it did: neither a
-    note, of which a part of it can still be kept, nor a result that was stored since."""
+    """Return whether nothing is stored of a benchmark whose Workbench ended before it did: neither
+    a note, of which a part of it can still be kept, nor a result that was stored since."""
     from workbench.store import left_benchmarks, paths
     from workbench.store.results_db import ResultsDb
 

@@ -61,7 +61,8 @@ class Timeline:
 
     @property
     def reads_continuously(self) -> bool:
-        """Whether the GPUs are read continuously, as for a screen. A command reads them only once."""
+        """Whether the GPUs are read continuously, as for a screen. A command reads them only
+        once."""
         return self._telemetry.is_reading
 
     def add_engine_values(self, values: Mapping[str, float | None], unix_s: float) -> None:
@@ -74,7 +75,8 @@ class Timeline:
         )
 
     def add_event(self, kind: EventKind, text: str, *, unix_s: float | None = None) -> None:
-        """Add an event of the whole host to the history, at the Unix time `unix_s`, by default now."""
+        """Add an event of the whole host to the history, at the Unix time `unix_s`, by default
+        now."""
         self._add_event(Event(unix_s or time.time(), kind, text))
 
     def add_older_history(self, older: History) -> None:

@@ -1,4 +1,5 @@
-"""The events of a host's timeline, derived from changes of the session's state and from readings."""
+"""The events of a host's timeline, derived from changes of the session's state and from
+readings."""
 
 from __future__ import annotations
 

@@ -144,7 +144,8 @@ async def _workbench_file_findings(session: Session, config: ConfigStore) -> Seq
 
 
 async def _power_off_finding(host: Host) -> Finding | None:
-    """Return the finding about the last recorded minute before the host went off, None if it did not."""
+    """Return the finding about the last recorded minute before the host went off, None if it did
+    not."""
     from workbench.doctor.power_off import examine_last_power_off
     from workbench.hosts.boot import read_boot_id
     from workbench.store import history_files

@@ -61,8 +61,8 @@ def paths_text(
 
 
 async def try_copies_between_gpus(session: Session, engine: str | None = None) -> PathsReport:
-    """Copy data between the GPUs of the session's host with the torch of `engine`, by default of the
-    first engine found, and keep the outcome on the host. Raises HostOccupied if somebody else
+    """Copy data between the GPUs of the session's host with the torch of `engine`, by default of
+    the first engine found, and keep the outcome on the host. Raises HostOccupied if somebody else
     measures there, InputError for an engine without torch, and HostUnreachable if there is no
     connection."""
     host = session.host
@@ -129,8 +129,8 @@ def _report_of_gpu_paths(host: Host, paths: GpuPaths) -> PathsReport:
 async def start_findings(
     host: Host, driver: DriverInfo, gpus: Sequence[GpuInfo], used: Collection[int]
 ) -> Sequence[Finding]:
-    """Return what a start on the GPUs `used` should know about the paths between them: that they were
-    never tried with this driver and these GPUs, or what the last trial found."""
+    """Return what a start on the GPUs `used` should know about the paths between them: that they
+    were never tried with this driver and these GPUs, or what the last trial found."""
     ends: Mapping[int, GpuInfo] = {gpu.index: gpu for gpu in gpus if gpu.index in used}
     if len(ends) < 2 or any(gpu.unified_memory or gpu.mig for gpu in ends.values()):
         return ()

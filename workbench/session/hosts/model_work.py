@@ -85,7 +85,8 @@ class ModelWork:
         then(found)
 
     async def cancel(self) -> None:
-        """Cancel the work. Files that have arrived stay, and the same work can continue from there."""
+        """Cancel the work. Files that have arrived stay, and the same work can continue from
+        there."""
         view = self._core.state.host.model_work
         if self._task is not None and view is not None:
             await cancel_all([self._task])

@@ -11,7 +11,7 @@ from workbench.engines.plan_context import PlanContext
 from workbench.model.counts import gpus_text
 from workbench.model.findings import Finding, Level
 from workbench.model.lazy_dataclass import dataclass
-from workbench.session.conditions import gpus_of_plan
+from workbench.session.conditions import gpu_indices_of_plan
 
 if TYPE_CHECKING:
     from workbench.model.gpu import GpuInfo, GpuSample, Telemetry
@@ -45,7 +45,7 @@ def find_memory_shortage(
     if telemetry is None:
         return None
     plan = editor.effective_plan
-    used = gpus_of_plan(plan, telemetry.infos)
+    used = gpu_indices_of_plan(plan, telemetry.infos)
     samples = {sample.index: sample for sample in telemetry.gpus if sample.index in used}
     infos, free_bytes = [], []
     for info in telemetry.infos:

@@ -75,8 +75,8 @@ class Plans:
         telemetry.on_reading.append(self._compare_gpu_settings)
 
     def start_importing_modules(self) -> None:
-        """Begin to import what edits and checks a plan, in a thread. A screen does so at each key: an
-        idle one does without these modules, and the first preset does not wait for them."""
+        """Begin to import what edits and checks a plan, in a thread. A screen does so at each key:
+        an idle one does without these modules, and the first preset does not wait for them."""
         if not self._loads_parts:
             self._loads_parts = True
             self._core.spawn(asyncio.to_thread(_import_plan_modules))
@@ -99,8 +99,9 @@ class Plans:
             self._core.spawn(self.locate_engine_and_ask_flags())
 
     def edit_plan(self, plan: LaunchPlan, title: str) -> None:
-        """Make `plan` the plan under edit, with `title` on the screen. If the plan before was edited,
-        an undo brings it back. Call `locate_engine` afterwards to check the plan against the host.
+        """Make `plan` the plan under edit, with `title` on the screen. If the plan before was
+        edited, an undo brings it back. Call `locate_engine` afterwards to check the plan against
+        the host.
         """
         if self.current is not None and self.current.is_edited:
             self._replaced = self.current
@@ -240,8 +241,8 @@ class Plans:
         return tuple(part.finding_with_fix() for part in self.editor.untrusted_preset_parts())
 
     def trust_preset_parts(self) -> None:
-        """Trust the programs and settings that `untrusted_findings` returns, for this plan and later ones. A
-        value that changes later must be trusted again."""
+        """Trust the programs and settings that `untrusted_findings` returns, for this plan and
+        later ones. A value that changes later must be trusted again."""
         from workbench.store.trusted_presets import trust, trusted_digests
 
         trust(part.digest for part in self.editor.untrusted_preset_parts())
@@ -286,10 +287,10 @@ class Plans:
         evidence: Sequence[str],
         gpu: GpuSettings,
     ) -> str:
-        """Write the plan of `editor` as a preset of the user, with the GPU settings `gpu` in place of
-        those of its parent if there are any. `evidence`, sentences about what was measured, becomes
-        its caveats. A preset of the same title, which a tune wrote before it was
-        killed, is replaced. Return the path. Raises PresetError if it cannot be written."""
+        """Write the plan of `editor` as a preset of the user, with the GPU settings `gpu` in place
+        of those of its parent if there are any. `evidence`, sentences about what was measured,
+        becomes its caveats. A preset of the same title, which a tune wrote before it was killed, is
+        replaced. Return the path. Raises PresetError if it cannot be written."""
         from workbench.model.settings import setting_of
         from workbench.store.preset_edit import document_from_plan  # loads an editor of TOML
 

@@ -135,8 +135,8 @@ class _ApplyProgress:
 
 
 class PresetApply:
-    """Applies everything that the preset of the plan under edit contains: `preview_preset` says what will
-    change, `apply_preset` changes it."""
+    """Applies everything that the preset of the plan under edit contains: `preview_preset` says
+    what will change, `apply_preset` changes it."""
 
     def __init__(self, session: Session) -> None:
         self._core, self._presets, self._plans = session.core, session.presets, session.plans
@@ -209,8 +209,8 @@ class PresetApply:
         started.
 
         If the server does not become READY, no setting is changed. If a setting cannot be applied,
-        all of them are reverted, and the server is stopped. If the caller is cancelled, settings that
-        are being applied are reverted, the server runs on, and Interrupted says so.
+        all of them are reverted, and the server is stopped. If the caller is cancelled, settings
+        that are being applied are reverted, the server runs on, and Interrupted says so.
         """
         await self._check_rights(whole, password)
         progress = _ApplyProgress()
@@ -275,9 +275,9 @@ class PresetApply:
             )
 
     async def _drop_settings_changed_by_others(self, whole: WholePreset) -> WholePreset:
-        """Return the preset without the settings that somebody else has changed since `preview_preset` showed
-        them, because the user has not agreed to overwrite these values. The parts of these settings
-        have the reason in `problem`."""
+        """Return the preset without the settings that somebody else has changed since
+        `preview_preset` showed them, because the user has not agreed to overwrite these values. The
+        parts of these settings have the reason in `problem`."""
         dry_run = await self._gpu.apply_settings_by_gpu(whole.settings, dry_run=True)
         present = {_GPU_AND_SETTING(outcome): outcome for outcome in dry_run.outcomes}
         kept: dict[str, GpuSettings] = {}
@@ -298,9 +298,9 @@ class PresetApply:
     async def _apply_settings(
         self, whole: WholePreset, run_id: str, password: str | None
     ) -> tuple[WholePreset, SettingsReport]:
-        """Apply the settings, except those that somebody else has changed since `preview_preset` showed them.
-        Return the preset with the applied settings, and the report. Raises WorkbenchError after
-        stopping the server if the settings cannot be applied."""
+        """Apply the settings, except those that somebody else has changed since `preview_preset`
+        showed them. Return the preset with the applied settings, and the report. Raises
+        WorkbenchError after stopping the server if the settings cannot be applied."""
         try:
             whole = await self._drop_settings_changed_by_others(whole)
             return whole, await self._gpu.apply_settings_by_gpu(whole.settings, password=password)

@@ -84,8 +84,8 @@ class Presets:
         return str(path.absolute()) if path is not None else None
 
     def register_preset_file(self, plan: LaunchPlan) -> None:
-        """Note the file of the preset of a plan that another Workbench has made. From then on, its id
-        stands for this file, unless the library or a file read here has that id."""
+        """Note the file of the preset of a plan that another Workbench has made. From then on, its
+        id stands for this file, unless the library or a file read here has that id."""
         if plan.preset_id is not None and plan.preset_file is not None:
             self.library.register_preset_file(plan.preset_id, Path(plan.preset_file))
 

@@ -1,5 +1,5 @@
-"""The answers of A and B, compared while the servers of an experiment run anyway: after the benchmark
-of a run, and before the server of the next one starts."""
+"""The answers of A and B, compared while the servers of an experiment run anyway: after the
+benchmark of a run, and before the server of the next one starts."""
 
 from __future__ import annotations
 
@@ -74,8 +74,9 @@ class ExperimentQualityFactory:
         *,
         starts_servers_of_a: bool,
     ) -> str:
-        """Return what the comparison of the answers adds to an experiment. `changed_settings` names the settings
-        in which A and B differ, and `engine_names` the engines, as far as they are known."""
+        """Return what the comparison of the answers adds to an experiment. `changed_settings` names
+        the settings in which A and B differ, and `engine_names` the engines, as far as they are
+        known."""
         return answers_cost_text(
             changed_settings,
             engine_names,
@@ -112,9 +113,9 @@ def answers_cost_text(
     options: QualityOptions,
     last_took_s: float | None = None,
 ) -> str:
-    """Return what the comparison of the answers adds to an experiment. `changed_settings` names the settings in
-    which A and B differ, and `engine_names` the engines, as far as they are known. `last_took_s` is how long the
-    last comparison like it took, None if not known."""
+    """Return what the comparison of the answers adds to an experiment. `changed_settings` names the
+    settings in which A and B differ, and `engine_names` the engines, as far as they are known.
+    `last_took_s` is how long the last comparison like it took, None if not known."""
     interfaces = [engines.get_engine(name).score_interface for name in engine_names]
     prefill = all(one is not None and interface_class(one).prefill for one in interfaces)
     return added_cost_text(prefill, options, changed_settings, last_took_s)

@@ -1,6 +1,6 @@
 """The comparison of the answers of two servers: A is measured twice, then B, and A again after a
-restart. What A differs from itself is what this machine calls equal. The A that was started again also
-scores the answers that B wrote, so that this costs no start of its own."""
+restart. What A differs from itself is what this machine calls equal. The A that was started again
+also scores the answers that B wrote, so that this costs no start of its own."""
 
 from __future__ import annotations
 
@@ -82,8 +82,9 @@ class QualityComparisons:
     def show_comparison(
         self, a: str, b: str, stopped_text: str = _STOPPED_AND_RESTORED
     ) -> Iterator[None]:
-        """Show a comparison in the session's state while the block measures it with `report_finished_step` and
-        `show_step`. `stop` ends the task that runs the block, and `stopped_text` says what is then left."""
+        """Show a comparison in the session's state while the block measures it with
+        `report_finished_step` and `show_step`. `stop` ends the task that runs the block, and
+        `stopped_text` says what is then left."""
         self._core.update(quality=QualityView(a, b))
         self._running = asyncio.current_task()
         ended = ""
@@ -135,9 +136,9 @@ class QualityComparisons:
         on_step: ReportStep | None = None,
     ) -> QualityResult:
         """Compare the answers of B with those of A, store the result and return it. `bases` are the
-        plans that `targets` has looked up. `report_line` hears what is being done, and `on_step` also how
-        far it is. Raises WorkbenchError if a server cannot be started or reached. A server that fails
-        later ends the measurement, and the result then says so."""
+        plans that `targets` has looked up. `report_line` hears what is being done, and `on_step`
+        also how far it is. Raises WorkbenchError if a server cannot be started or reached. A server
+        that fails later ends the measurement, and the result then says so."""
         spec = ExperimentSpec(_mask_arm(a), _mask_arm(b), {})
         sides = await self.targets.sides(spec, {"A": a, "B": b}, bases)
         for line in _plan_warnings(sides):
@@ -344,5 +345,6 @@ def _mask_arm(arm: Arm) -> Arm:
 
 
 def arm_text(arm: Arm) -> str:
-    """Return one arm of a comparison of answers as the text of its arguments, with secrets masked."""
+    """Return one arm of a comparison of answers as the text of its arguments, with secrets
+    masked."""
     return " ".join(_mask_arm(arm).words)

@@ -1,5 +1,5 @@
-"""What a configuration was changed from: A, if the user names only B. The record of a run has the run
-that it replaced and its preset, and a preset made from another one has it as its baseline."""
+"""What a configuration was changed from: A, if the user names only B. The record of a run has the
+run that it replaced and its preset, and a preset made from another one has it as its baseline."""
 
 from __future__ import annotations
 
@@ -140,7 +140,8 @@ class Lineage:
         self, run_id: str, plan: LaunchPlan, variables: Mapping[str, str]
     ) -> Iterator[_Ancestor]:
         """Yield what a run was changed from, the nearest first: the runs that it and they replaced,
-        then its preset and the baselines of it. A run of another model was not changed, but ended."""
+        then its preset and the baselines of it. A run of another model was not changed, but
+        ended."""
         supervisor = self._servers.supervisor
         before = supervisor.record(run_id).replaces
         while before is not None:

@@ -1,8 +1,8 @@
 """What is measured of the answers of A and B, one server at a time, whoever starts the servers: the
 comparison of answers itself, or an experiment whose servers run anyway.
 
-The steps: A twice, which is the floor of one session; B; A again on a server that was started anew; and
-how probable A finds the answers of both, once B has written its own.
+The steps: A twice, which is the floor of one session; B; A again on a server that was started anew;
+and how probable A finds the answers of both, once B has written its own.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ ReportStep = Callable[[str, int, int], None]  # what is being done, and how many
 class QualityOptions:
     """How two servers are compared. `concurrency` is the number of answers that are written
     together, `restart` says whether A is measured again after a restart, and `anyway` whether a
-    server that serves others is measured. `judged` says whether A scores the answers of B if it costs
-    no start. `own` is the command of the user's own measure."""
+    server that serves others is measured. `judged` says whether A scores the answers of B if it
+    costs no start. `own` is the command of the user's own measure."""
 
     texts: TextSet
     concurrency: int = ANSWERS_WRITTEN_TOGETHER
@@ -96,8 +96,8 @@ class Measuring:
             self.parts.notes += (serving,)
 
     async def measure_step(self, step: str, server: ScoredServer, *, may_be_shared: bool) -> None:
-        """Measure one step on its server. `may_be_shared` says whether somebody else may use the server:
-        Workbench itself asks a server that it has started whether it is well."""
+        """Measure one step on its server. `may_be_shared` says whether somebody else may use the
+        server: Workbench itself asks a server that it has started whether it is well."""
         began = time.monotonic()
         side = CHANGED_STEP if step == CHANGED_STEP else FIRST_STEP
         await server.start_counting_requests()
@@ -226,8 +226,8 @@ class Measuring:
     # ---- the verdict
 
     def quality_result(self, names: tuple[str, str]) -> QualityResult:
-        """Return the verdict about what was measured, not stored yet. `names` are the words of A and
-        of B."""
+        """Return the verdict about what was measured, not stored yet. `names` are the words of A
+        and of B."""
         parts, options = self.parts, self.options
         if self.can_score_answers_of_b():
             self.record_unscored_answers("no server of A ran any more after B had written them")
@@ -310,8 +310,9 @@ def added_cost_text(
     last_took_s: float | None = None,
 ) -> str:
     """Return what an experiment adds to its runs if it compares the answers too, before it starts.
-    `changed_settings` names the settings in which A and B differ, and `options.restart` says whether A is measured
-    on a second server. `last_took_s` is how long the last comparison like it took, None if not known."""
+    `changed_settings` names the settings in which A and B differ, and `options.restart` says
+    whether A is measured on a second server. `last_took_s` is how long the last comparison like it
+    took, None if not known."""
     texts = options.texts.texts
     requests, positions = (
         count(texts, prefill=prefill) for count in (count_scoring_requests, count_scored_positions)

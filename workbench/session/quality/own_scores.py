@@ -1,4 +1,5 @@
-"""The user's own measure of one server: a command that writes the scores of its items into files."""
+"""The user's own measure of one server: a command that writes the scores of its items into
+files."""
 
 from __future__ import annotations
 
@@ -30,8 +31,8 @@ _SHOWN_LAST_LINES = 3  # of a command that failed
 @dataclass(frozen=True, slots=True)
 class OwnMeasureCommand:
     """The command of the user, which comes only from the command line. `field` is the field of the
-    score in the files that it writes; None for the first metric. On each side, it and everything that
-    it started is ended after `minutes`."""
+    score in the files that it writes; None for the first metric. On each side, it and everything
+    that it started is ended after `minutes`."""
 
     argv: tuple[str, ...]
     field: str | None = None

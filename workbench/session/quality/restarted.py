@@ -1,6 +1,6 @@
-"""The answers of a server that is restarted with a changed plan: those of the run before, and then those
-of the run that takes its place. The repetition of a benchmark after a change compares them beside the
-speed."""
+"""The answers of a server that is restarted with a changed plan: those of the run before, and then
+those of the run that takes its place. The repetition of a benchmark after a change compares them
+beside the speed."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ class AnswersOfRestart:
         self._load, self._comparisons = load, comparisons
 
     def comparison_cost_text(self) -> str:
-        """Return in a sentence what comparing the answers adds to a restart. "" if no server runs, or
-        if the plan changes nothing on which the answers depend."""
+        """Return in a sentence what comparing the answers adds to a restart. "" if no server runs,
+        or if the plan changes nothing on which the answers depend."""
         why = self._settings_that_change_answers()
         if not why or self._core.state.server is None:
             return ""
@@ -94,9 +94,9 @@ class AnswersOfRestart:
         return None
 
     async def measure_before_restart(self, earlier: BenchResult) -> MeasuredBefore | None:
-        """Measure the answers of the selected run, whose benchmark was `earlier`. Return None if they
-        are not compared: then the plan changes none, or a notice says why. Raises HostOccupied if
-        somebody else measures on the host."""
+        """Measure the answers of the selected run, whose benchmark was `earlier`. Return None if
+        they are not compared: then the plan changes none, or a notice says why. Raises HostOccupied
+        if somebody else measures on the host."""
         status = self._core.state.server
         if (
             not self._settings_that_change_answers()
@@ -124,8 +124,8 @@ class AnswersOfRestart:
     async def measure_after_restart(
         self, before: MeasuredBefore, run_id: str
     ) -> QualityResult | None:
-        """Measure the answers of the run that was started in its place. Return the stored comparison;
-        None if there is none, and a notice then says why."""
+        """Measure the answers of the run that was started in its place. Return the stored
+        comparison; None if there is none, and a notice then says why."""
         with self._comparisons.show_comparison(before.run_id, run_id, _STOPPED_AFTER_TEXT):
             if not await self._measure_step(before, CHANGED_STEP, run_id):
                 return None
@@ -137,8 +137,8 @@ class AnswersOfRestart:
         )
 
     def _settings_that_change_answers(self) -> Sequence[str]:
-        """Return the settings of the plan in which the answers may differ from those of the selected
-        run. () if that is not READY, or if one of the two plans is unknown."""
+        """Return the settings of the plan in which the answers may differ from those of the
+        selected run. () if that is not READY, or if one of the two plans is unknown."""
         status, editor = self._core.state.server, self._plans.current
         if status is None or status.state is not ServerState.READY or editor is None:
             return ()

@@ -25,7 +25,7 @@ from workbench.model.load_spec import REPEATED
 from workbench.model.secrets import MASK
 from workbench.model.settings import GpuSettings, parse_setting_argument
 from workbench.session.bench.spec import WORDS_CONTENT
-from workbench.session.conditions import gpus_of_plan
+from workbench.session.conditions import gpu_indices_of_plan
 from workbench.store.quality_db import QualityDb
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class Advisor:
 
 def _facts_of_gpus(plan: LaunchPlan, infos: Sequence[GpuInfo]) -> list[GpuFacts]:
     """Return the facts about those GPUs that the plan uses."""
-    used, found = gpus_of_plan(plan, infos), []
+    used, found = gpu_indices_of_plan(plan, infos), []
     for info in infos:
         if info.index in used:
             facts = GpuFacts(info.index, info.name, info.memory_total_bytes)

@@ -1,5 +1,5 @@
-"""Shareable proofs: an experiment, or two groups of results, with everything that its verdict follows
-from, and the check of such a proof by another person's Workbench.
+"""Shareable proofs: an experiment, or two groups of results, with everything that its verdict
+follows from, and the check of such a proof by another person's Workbench.
 
 `make_proof` and `verify_proof` use one function, `_figures_from_results`: it computes all figures
 from the results, as the comparison of an experiment does. What a proof says is right if it is what
@@ -87,8 +87,8 @@ class ProofDifference:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedProof:
-    """The outcome of a check: what the proof is about, the verdict as this Workbench computes it, and
-    each statement that differs."""
+    """The outcome of a check: what the proof is about, the verdict as this Workbench computes it,
+    and each statement that differs."""
 
     title: str
     verdict: str
@@ -102,9 +102,9 @@ class VerifiedProof:
 
 
 def make_proof(report: Report) -> dict[str, Any]:
-    """Return the data of the proof of a report, with secrets masked. Raises InputError if the report
-    proves nothing: no comparison, a result that is missing or not valid, or an answer whose text
-    nobody has checked."""
+    """Return the data of the proof of a report, with secrets masked. Raises InputError if the
+    report proves nothing: no comparison, a result that is missing or not valid, or an answer whose
+    text nobody has checked."""
     masked = report.with_masked_secrets()
     experiment = masked.experiment
     if experiment is not None:
@@ -232,7 +232,8 @@ def _digest_of_answers(result: BenchResult) -> str:
 
 
 def read_proof(document: Mapping[str, Any]) -> ProvenContent:
-    """Return the content of a proof's data. Raises ValueError that says which part is impossible."""
+    """Return the content of a proof's data. Raises ValueError that says which part is
+    impossible."""
     if why := path_and_reason_of_impossible_number(document):
         raise ValueError(why)
     cleaned = clean_data(document, proof_document.MOST_BYTES, lines=True)
@@ -307,8 +308,8 @@ def _figures_from_results(proven: ProvenContent) -> dict[str, Any]:
 
 
 def verify_proof(path: Path) -> VerifiedProof:
-    """Check the proof in a file: its checksums, and whether everything that it says follows from its
-    results. Raises InputError if it cannot be read at all."""
+    """Check the proof in a file: its checksums, and whether everything that it says follows from
+    its results. Raises InputError if it cannot be read at all."""
     document, page = proof_document.read_proof_data_and_page(path)
     try:
         proven = read_proof(document)
@@ -411,7 +412,8 @@ def _page_differences(
 
 
 def _stated_and_expected_excerpts(line: str, expected: str) -> tuple[str, str]:
-    """Return excerpts of both lines, from a little before the first character in which they differ."""
+    """Return excerpts of both lines, from a little before the first character in which they
+    differ."""
     at = next(
         (i for i, (x, y) in enumerate(zip(line, expected, strict=False)) if x != y),
         min(len(line), len(expected)),

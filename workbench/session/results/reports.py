@@ -31,8 +31,8 @@ class Reports:
         sweep_id: int | None = None,
         requests: bool = False,
     ) -> str:
-        """Return a report, in the format `output_format`, on groups of results, on an experiment or on a
-        sweep. Two groups are compared, the first as A. With `requests`, the report lists every
+        """Return a report, in the format `output_format`, on groups of results, on an experiment or
+        on a sweep. Two groups are compared, the first as A. With `requests`, the report lists every
         request. Raises InputError unless exactly one of the three is given."""
         chosen = find_output_format(output_format)
         report = await self._collect_report(result_groups, experiment_id, sweep_id, requests)
@@ -45,8 +45,8 @@ class Reports:
         *,
         experiment_id: int | None = None,
     ) -> str:
-        """Return the proof of an experiment or of two groups of results, as "html" or "json". Raises
-        InputError if the results prove nothing (proofs.py)."""
+        """Return the proof of an experiment or of two groups of results, as "html" or "json".
+        Raises InputError if the results prove nothing (proofs.py)."""
         from workbench.report.proof_document import json_text
         from workbench.session.results import proofs
 

@@ -1,4 +1,5 @@
-"""Stored results: listed, searched, annotated, compared, exported, and imported from other tools."""
+"""Stored results: listed, searched, annotated, compared, exported, and imported from other
+tools."""
 
 from __future__ import annotations
 
@@ -141,7 +142,8 @@ class Results:
             await self.refresh_result_rows()
 
     def _database_version(self) -> object:
-        """Return a value that changes with every write to the database, and with every stored sweep."""
+        """Return a value that changes with every write to the database, and with every stored
+        sweep."""
         sweeps: int | None = None
         with suppress(OSError):
             sweeps = paths.sweeps_dir().stat().st_mtime_ns

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from workbench.model.errors import WorkbenchError
-from workbench.session.bench.result_rows import experiment_arm
+from workbench.session.bench.result_rows import experiment_id_and_arm
 from workbench.session.bench.row import SeriesView
 from workbench.store import paths
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def series_by_result_id(rows: Sequence[BenchRow]) -> Mapping[int, SeriesView]:
     """Return {result id: its experiment or sweep} for those of `rows` that belong to one."""
-    arms = {row.id: experiment_arm(row.tags) for row in rows}
+    arms = {row.id: experiment_id_and_arm(row.tags) for row in rows}
     found: dict[int, SeriesView] = dict(_sweep_views_by_result_id({row.id for row in rows}))
     numbers = {arm[0] for arm in arms.values() if arm is not None}
     if not numbers:

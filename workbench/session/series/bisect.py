@@ -1,5 +1,5 @@
-"""The search for the first bad version: each step is an experiment of the good version against one in
-the middle. The rule that chooses the versions is in workbench/model/bisection.py."""
+"""The search for the first bad version: each step is an experiment of the good version against one
+in the middle. The rule that chooses the versions is in workbench/model/bisection.py."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ def validated_versions(versions: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class Bisector:
-    """Carries out a bisection and stores it after each step. `report_line` is called with a line on each."""
+    """Carries out a bisection and stores it after each step. `report_line` is called with a line on
+    each."""
 
     def __init__(
         self,
@@ -167,7 +168,8 @@ class Bisector:
         return said
 
     def _is_step_uncertain(self, step: BisectStep) -> bool:
-        """Return whether the interval of a version reaches to the other side of half of the loss."""
+        """Return whether the interval of a version reaches to the other side of half of the
+        loss."""
         whole = self.found.loss_of_last_version_pct or 0.0
         if step.loss_pct is None or step.interval_pct is None:
             return True

@@ -1,6 +1,6 @@
-"""The course that experiments and all kinds of sweeps share. A design says which run comes next. The
-conduct makes that run, until the design needs no more, or until the user, the time limit or an error
-ends the series."""
+"""The course that experiments and all kinds of sweeps share. A design says which run comes next.
+The conduct makes that run, until the design needs no more, or until the user, the time limit or an
+error ends the series."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Design(ABC, Generic[Run]):
 
     @abstractmethod
     def raise_if_stopped(self, run: Run) -> None:
-        """Raise SeriesStopped or BenchCancelled if the user has stopped the series, or if the time limit
-        leaves no room for `run`."""
+        """Raise SeriesStopped or BenchCancelled if the user has stopped the series, or if the time
+        limit leaves no room for `run`."""
 
     @abstractmethod
     async def carry_out_run(self, run: Run) -> object:

@@ -26,9 +26,9 @@ async def confirm_value_in_pairs(
     baseline_text: str,
     pending_experiment: Awaitable[Experiment],
 ) -> None:
-    """Carry out the experiment `pending_experiment` of the value with this label, and note its outcome.
-    `baseline_text` says in words what the value is compared with. Raises SeriesStopped or BenchCancelled if the
-    experiment did not come to its end, so that the sweep can be resumed."""
+    """Carry out the experiment `pending_experiment` of the value with this label, and note its
+    outcome. `baseline_text` says in words what the value is compared with. Raises SeriesStopped or
+    BenchCancelled if the experiment did not come to its end, so that the sweep can be resumed."""
     try:
         experiment = await pending_experiment
     except (BenchCancelled, SeriesStopped):

@@ -19,7 +19,7 @@ from workbench.model.secrets import mask_secrets_of_plan
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.tune import USERS
 from workbench.session.bench.find_users import measure_user_capacity
-from workbench.session.conditions import gpus_of_plan
+from workbench.session.conditions import gpu_indices_of_plan
 from workbench.session.gpu.setting_texts import alterations_text, failure_text
 from workbench.session.series.conduct import SeriesStopped
 from workbench.session.series.experiment_run import NoteRunId, ReportLine, StartFailedError
@@ -224,8 +224,8 @@ class ExperimentArms:
 
     async def prepare_server(self, arm: str, run_id: str, report_line: ReportLine) -> None:
         """Wait until the server is READY, or until the server at a URL answers, then apply the
-        arm's GPU settings. `report_line` is called with texts on the progress. Raises StartFailedError if the
-        server does not become READY."""
+        arm's GPU settings. `report_line` is called with texts on the progress. Raises
+        StartFailedError if the server does not become READY."""
         side = self._sides[arm]
         if side.url is not None:
             await self._wait_until_answers(side, side.url, report_line)
@@ -274,8 +274,8 @@ class ExperimentArms:
         self, target_c: float | None, within_c: float, report_line: ReportLine
     ) -> float | None:
         """Wait until the GPUs have cooled to at most `within_c` °C above `target_c`, at most
-        SETTLE_TIMEOUT_S seconds. `report_line` is called with texts on the progress. Return the last temperature
-        in °C, None if it is not known."""
+        SETTLE_TIMEOUT_S seconds. `report_line` is called with texts on the progress. Return the
+        last temperature in °C, None if it is not known."""
         deadline = time.monotonic() + SETTLE_TIMEOUT_S
         while True:
             now_c = await self._hottest_gpu_c()
@@ -290,7 +290,7 @@ class ExperimentArms:
     async def _hottest_gpu_c(self) -> float | None:
         side = self._sides[self._arm]
         telemetry = await side.session.telemetry.get_recent_reading()
-        gpus = gpus_of_plan(side.plan, telemetry.infos)
+        gpus = gpu_indices_of_plan(side.plan, telemetry.infos)
         samples = [sample for sample in telemetry.gpus if sample.index in gpus]
         known_c = [s.temperature_c for s in samples if s.temperature_c is not None]
         return max(known_c, default=None)

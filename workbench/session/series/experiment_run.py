@@ -70,8 +70,8 @@ class TestBed(Protocol):
 
     @property
     def started_run_id(self) -> str | None:
-        """The run id of the server that the experiment has started last and not stopped, or None. It
-        may have failed meanwhile."""
+        """The run id of the server that the experiment has started last and not stopped, or None.
+        It may have failed meanwhile."""
         ...
 
     async def must_compile_first(self, arm: str) -> bool:
@@ -82,13 +82,14 @@ class TestBed(Protocol):
     async def ensure_server(self, arm: str, note_run_id: NoteRunId) -> str:
         """Return the run id of the arm's server, started if necessary. The server need not be READY
         yet. A new server is started for each run if the arms differ in anything that only a restart
-        changes. `note_run_id` is called with the run id of a new server before its process starts."""
+        changes. `note_run_id` is called with the run id of a new server before its process
+        starts."""
         ...
 
     async def prepare_server(self, arm: str, run_id: str, report_line: ReportLine) -> None:
         """Wait until the server `run_id` is READY, or until the server at a URL answers, then apply
-        the GPU settings of `arm`. `report_line` is called with texts on the progress. Raises StartFailedError
-        if the server does not become READY."""
+        the GPU settings of `arm`. `report_line` is called with texts on the progress. Raises
+        StartFailedError if the server does not become READY."""
         ...
 
     async def stop_server_and_revert_settings(self) -> None:
@@ -100,8 +101,8 @@ class TestBed(Protocol):
         self, target_c: float | None, within_c: float, report_line: ReportLine
     ) -> float | None:
         """Wait, for a limited time, until the GPUs have cooled to `within_c` °C above `target_c`.
-        `report_line` is called with texts on the progress. Return the last temperature in °C, or None if
-        it is not known."""
+        `report_line` is called with texts on the progress. Return the last temperature in °C, or
+        None if it is not known."""
         ...
 
     async def run_benchmark(self, arm: str, run: ExperimentRun, seed: int) -> BenchResult:
@@ -136,7 +137,8 @@ class AnswerComparison(Protocol):
 
     async def finish_comparison(self, *, experiment_done: bool) -> QualityResult | None:
         """Return the stored comparison of what was measured, when the experiment has ended. None if
-        there is nothing new, or if a resumed experiment can measure the rest (not `experiment_done`)."""
+        there is nothing new, or if a resumed experiment can measure the rest (not
+        `experiment_done`)."""
         ...
 
     def estimated_remaining_s(self) -> float:
@@ -156,8 +158,9 @@ class AnswerComparisonFactory(Protocol):
         *,
         starts_servers_of_a: bool,
     ) -> str:
-        """Return what the comparison of the answers adds to an experiment. `changed_settings` names the settings
-        in which A and B differ, and `engine_names` the engines, as far as they are known."""
+        """Return what the comparison of the answers adds to an experiment. `changed_settings` names
+        the settings in which A and B differ, and `engine_names` the engines, as far as they are
+        known."""
         ...
 
     async def create_or_restore_comparison(
@@ -167,7 +170,8 @@ class AnswerComparisonFactory(Protocol):
         concurrency: int,
         db: QualityDb,
     ) -> AnswerComparison:
-        """Return the comparison of the answers of an experiment, with what it has measured so far."""
+        """Return the comparison of the answers of an experiment, with what it has measured so
+        far."""
         ...
 
 
@@ -249,8 +253,8 @@ class ExperimentConduct(Design[ExperimentRun]):
         return design.next_run(self.experiment)
 
     def raise_if_stopped(self, run: ExperimentRun) -> None:
-        """Raise SeriesStopped if the time limit leaves no room for another pair of runs. A pair that has
-        begun is completed."""
+        """Raise SeriesStopped if the time limit leaves no room for another pair of runs. A pair
+        that has begun is completed."""
         done = self.experiment.completed_pairs
         took = [r.took_s for r in self.experiment.runs if r.took_s is not None]
         in_pair = any(r.pair == done and r.state == RunState.DONE for r in self.experiment.runs)
@@ -384,8 +388,9 @@ class ExperimentConduct(Design[ExperimentRun]):
         return run
 
     async def _compare_answers(self, run: ExperimentRun, report_line: ReportLine) -> None:
-        """Measure the answers of the run's server, if that is still to be done: after its benchmark,
-        which they cannot disturb any more, and before the server of the next run starts."""
+        """Measure the answers of the run's server, if that is still to be done: after its
+        benchmark, which they cannot disturb any more, and before the server of the next run
+        starts."""
         if self._answers is None:
             return
         found = await self._answers.measure_missing_answers(run, report_line)

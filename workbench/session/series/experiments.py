@@ -25,7 +25,7 @@ from workbench.session.bench.spec import (
     TEXT_CONTENT,
     WORDS_CONTENT,
     make_paths_absolute,
-    set_prompt_content,
+    set_default_prompt_content,
 )
 from workbench.session.hosts.names import check_same_host
 from workbench.session.plans.plan_editor import PlanEditor
@@ -178,7 +178,7 @@ class Experiments:
         else:
             plan = self._plans.editor.effective_plan
             preset_id, common_plan = plan.preset_id, asdict(mask_secrets_of_plan(plan))
-        options["bench"] = set_prompt_content(
+        options["bench"] = set_default_prompt_content(
             make_paths_absolute(options.get("bench", {})), TEXT_CONTENT
         )
         given = {"preset_id": preset_id, **options}
@@ -329,7 +329,8 @@ class Experiments:
         """Carry out a new experiment and return it as done, failed or stopped. `options` are fields
         of ExperimentSpec, and `bases` the plans of the arms if `targets` has looked them up
         already. `advice` is the finding that the experiment tests; it is stored with the
-        experiment. `on_experiment_stored` is called with the experiment's id before anything is started."""
+        experiment. `on_experiment_stored` is called with the experiment's id before anything is
+        started."""
         async with self._exclude_other_experiments():
             if not bases:
                 a, b, bases = await self.targets.resolve_targets(a, b)
@@ -362,9 +363,9 @@ class Experiments:
     async def run_sweep_experiment(
         self, spec: ExperimentSpec, test_bed: TestBed, progress: SweepProgress
     ) -> Experiment:
-        """Carry out the experiment of a sweep on `test_bed`, while the sweep holds the locks. If the
-        sweep had begun this experiment before, go on with it. Only the sweep can resume it, because
-        only the sweep knows the values that the GPUs get."""
+        """Carry out the experiment of a sweep on `test_bed`, while the sweep holds the locks. If
+        the sweep had begun this experiment before, go on with it. Only the sweep can resume it,
+        because only the sweep knows the values that the GPUs get."""
         async with self._exclude_other_experiments():
             experiment = await self._stored_experiment_of_sweep(spec, progress)
             if experiment is None:
@@ -414,7 +415,7 @@ class Experiments:
                 stored.spec,
                 max_minutes=max_minutes,
                 # an older Workbench named no content, and its prompts were words
-                bench=set_prompt_content(stored.spec.bench, WORDS_CONTENT),
+                bench=set_default_prompt_content(stored.spec.bench, WORDS_CONTENT),
             )
             if pairs is not None:
                 spec = replace(spec, pairs=pairs)
@@ -436,8 +437,8 @@ class Experiments:
                 )
 
     async def _check_files_unchanged(self, experiment: Experiment) -> None:
-        """Raise InputError if the trace or the prompts file of an experiment is another one than that
-        of its runs."""
+        """Raise InputError if the trace or the prompts file of an experiment is another one than
+        that of its runs."""
         bench = experiment.spec.bench
         if not (bench.get("trace_file") or bench.get("prompts_file")):
             return
@@ -513,8 +514,8 @@ class Experiments:
         self, sides: Mapping[str, ComparedSide], lock_text: str
     ) -> AsyncIterator[None]:
         """Hold the measurement lock of each host of the experiment, so that no other Workbench
-        measures there. `lock_text` tells other Workbenches who holds the lock. A server on a machine
-        that is none of these hosts needs no lock: only the load comes from here."""
+        measures there. `lock_text` tells other Workbenches who holds the lock. A server on a
+        machine that is none of these hosts needs no lock: only the load comes from here."""
         sessions = {
             side.session.host.name: side.session
             for side in sides.values()

@@ -240,8 +240,8 @@ class FlagSweep(SweepDesign):
 
     async def run_experiment(self, b: Arm, **spec_fields: Any) -> Experiment:
         """Compare the plan with the changes `b` against the plan as it is, in an experiment, and
-        return the experiment. `spec_fields` has fields of ExperimentSpec. If a resumed sweep had begun
-        this experiment already, continue it, or return it if it is done."""
+        return the experiment. `spec_fields` has fields of ExperimentSpec. If a resumed sweep had
+        begun this experiment already, continue it, or return it if it is done."""
         options = {**self.experiment_options(), **spec_fields}
         left_s = self.progress.limit.remaining_s
         minutes = None if left_s is None else left_s / 60
@@ -287,9 +287,9 @@ def deciding_metric(points: Sequence[SweepPoint]) -> str:
 
 
 def best_point_index(points: Sequence[SweepPoint], metric: str) -> PointIndex | None:
-    """Return the index of the best of a sweep's measured values by this metric, one of _POINT_FIELD_OF_METRIC.
-    None if no value is better than the first, which is the plan's current one, or if that one was
-    not measured."""
+    """Return the index of the best of a sweep's measured values by this metric, one of
+    _POINT_FIELD_OF_METRIC. None if no value is better than the first, which is the plan's current
+    one, or if that one was not measured."""
     values = [(getattr(point, _POINT_FIELD_OF_METRIC[metric]), n) for n, point in enumerate(points)]
     known = [
         (value, -n)

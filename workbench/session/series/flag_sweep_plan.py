@@ -109,8 +109,8 @@ class FlagSweepPlanner:
         )
 
     def _stored_plan(self, spec: SweepSpec) -> LaunchPlan:
-        """Return the plan of a stored sweep with its secrets filled in. Its preset is known from then
-        on, also if it is in a file outside the library. Raises WorkbenchError if the file or a
+        """Return the plan of a stored sweep with its secrets filled in. Its preset is known from
+        then on, also if it is in a file outside the library. Raises WorkbenchError if the file or a
         secret is missing."""
         assert spec.plan is not None
         if spec.preset_file is not None:

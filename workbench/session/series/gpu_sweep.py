@@ -203,7 +203,8 @@ class GpuSweep(SweepDesign):
         return None
 
     async def benchmark_server(self, **bench_fields: Any) -> ResultId:
-        """Benchmark the server, with the fields `bench_fields` of BenchSpec. Return the result's id."""
+        """Benchmark the server, with the fields `bench_fields` of BenchSpec. Return the result's
+        id."""
         return await self.parts.bench.benchmark_target(
             self.target.run_id, self.target.url, **{**self.bench, **bench_fields}
         )
@@ -321,8 +322,8 @@ class GpuSweep(SweepDesign):
             raise SeriesEndedEarly(f"the server is {state}: {measuring_error}")
 
     async def _check_value_still_set(self, point_index: int, value: GpuValue) -> None:
-        """Mark the point with this index as failed and raise SeriesEndedEarly if a GPU no longer has the
-        value that the sweep had set, because then the benchmark measured something else."""
+        """Mark the point with this index as failed and raise SeriesEndedEarly if a GPU no longer
+        has the value that the sweep had set, because then the benchmark measured something else."""
         await self.parts.gpu.alterations.read_altered_settings()
         for gpu in self.gpus:
             if not await self._is_value_set(gpu, value.wanted[self.setting]):
@@ -349,8 +350,8 @@ class GpuSweep(SweepDesign):
     # ---- back to the previous values
 
     async def _restore_setting(self) -> None:
-        """Set each GPU to its previous value. While the link is cut, retry for RESTORE_TIMEOUT_S seconds. A
-        failure is reported to the user."""
+        """Set each GPU to its previous value. While the link is cut, retry for RESTORE_TIMEOUT_S
+        seconds. A failure is reported to the user."""
         self.progress.change_sweep(left_s=None)
         until = time.monotonic() + RESTORE_TIMEOUT_S
         left = list(self.gpus)

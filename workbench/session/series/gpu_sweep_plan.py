@@ -22,7 +22,7 @@ from workbench.model.settings import (
 )
 from workbench.model.sweep import BACK, PointState, Sweep, SweepSpec, make_gpu_setting_sweep_kind
 from workbench.session.bench.sustained_load import MAX_REQUESTS
-from workbench.session.conditions import gpus_of_plan
+from workbench.session.conditions import gpu_indices_of_plan
 from workbench.session.gpu.previous_settings import PreviousValues, previous_values_of
 from workbench.session.series.gpu_sweep import DEFAULT_PAIRS, DEFAULT_SETTLE_S, GpuSweep, GpuValue
 from workbench.session.series.sweep_parts import (
@@ -173,7 +173,7 @@ class GpuSweepPlanner:
         if gpu is not None:
             return tuple(info.index for info in select_gpus(str(gpu), telemetry))
         plan = self.parts.servers.supervisor.record(run_id).plan if run_id else None
-        found = gpus_of_plan(plan, telemetry.infos)
+        found = gpu_indices_of_plan(plan, telemetry.infos)
         if not found:
             raise SettingsError(
                 telemetry.driver.message or "no GPU was found", host=self.parts.core.host.name

@@ -142,7 +142,8 @@ class LoadSearch(Design[float]):
     async def _repeat_until_usable_result(
         self, point_index: int, run_benchmark: Callable[[], Awaitable[ResultId]]
     ) -> BenchResult:
-        """Return a result that says something about its level, or the last one of _MAX_TRIES_PER_RUN."""
+        """Return a result that says something about its level, or the last one of
+        _MAX_TRIES_PER_RUN."""
         result = await self.progress.run_with_one_repeat(
             point_index, run_benchmark, self.why_result_unusable
         )

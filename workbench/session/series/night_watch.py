@@ -1,5 +1,6 @@
-"""One night of watches: each preset's pinned version against its candidate in an experiment, a second
-experiment if a loss is likely, and the judgement over all presets (workbench/bench/watch_rule.py)."""
+"""One night of watches: each preset's pinned version against its candidate in an experiment, a
+second experiment if a loss is likely, and the judgement over all presets
+(workbench/bench/watch_rule.py)."""
 
 from __future__ import annotations
 
@@ -103,7 +104,8 @@ def pinned_plan(session: Session, preset: str, variables: Sequence[str]) -> Laun
 
 def store_trust_in_image(candidate: LaunchPlan) -> None:
     """Trust the image of a candidate, which a person has named on the command line. The trust is
-    stored, so it holds at night too. What the preset itself runs besides its engine stays untrusted."""
+    stored, so it holds at night too. What the preset itself runs besides its engine stays
+    untrusted."""
     trust(part.digest for part in find_foreign_image(candidate))
 
 
@@ -279,7 +281,8 @@ _MEASURES: tuple[tuple[str, Callable[[ExperimentRun], float | None], int], ...] 
 
 
 async def load_or_resume_experiment(session: Session, number: int) -> Experiment:
-    """Return a stored experiment as done. Resume it if it is not. Raises as `require_finished` does."""
+    """Return a stored experiment as done. Resume it if it is not. Raises as `require_finished`
+    does."""
     stored = await session.experiments.get(number)
     if stored.state == SeriesState.DONE:
         return stored
@@ -287,8 +290,8 @@ async def load_or_resume_experiment(session: Session, number: int) -> Experiment
 
 
 def require_finished(experiment: Experiment) -> Experiment:
-    """Return an experiment that is done. Raises WorkbenchError if it failed or its link was lost, and
-    CancelledError if the user has stopped it."""
+    """Return an experiment that is done. Raises WorkbenchError if it failed or its link was lost,
+    and CancelledError if the user has stopped it."""
     if experiment.state == SeriesState.STOPPED and experiment.error == INTERRUPTED:
         raise asyncio.CancelledError  # by the user, whom the experiment has heard already
     if experiment.state != SeriesState.DONE:

@@ -1,5 +1,6 @@
-"""The search for the rate of requests with which a server keeps its SLO over a horizon. It is stored
-as a sweep of the kind "rates": each rate is a point, which is added when the search reaches it."""
+"""The search for the rate of requests with which a server keeps its SLO over a horizon. It is
+stored as a sweep of the kind "rates": each rate is a point, which is added when the search reaches
+it."""
 
 from __future__ import annotations
 
@@ -120,9 +121,9 @@ async def plan_rate_capacity(
     max_minutes: float | None,
     bench: Mapping[str, Any],
 ) -> PlannedSweep:
-    """Check a search for a rate of requests, and return it as a sweep. The server is the run `run_id`
-    or the one at `url`. `bench` has fields of BenchSpec with the SLO, unless the preset of the run
-    has one. Raises InputError or BenchError for a search that cannot be carried out."""
+    """Check a search for a rate of requests, and return it as a sweep. The server is the run
+    `run_id` or the one at `url`. `bench` has fields of BenchSpec with the SLO, unless the preset of
+    the run has one. Raises InputError or BenchError for a search that cannot be carried out."""
     check_searched_fields_unset(
         bench,
         _OPTIONS_OF_SEARCH_FIELDS,

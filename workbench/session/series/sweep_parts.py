@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.model.errors import BenchError, HostError, InputError, SettingsError
 from workbench.model.lazy_dataclass import dataclass
-from workbench.session.conditions import gpus_of_plan
+from workbench.session.conditions import gpu_indices_of_plan
 
 if TYPE_CHECKING:
     from workbench.bench.sweep_knee import Knee
@@ -60,8 +60,8 @@ class SweepTarget:
 @dataclass(frozen=True, slots=True)
 class PlannedSweep:
     """A checked sweep that is ready to start. `points` has a pair (label, number or None) for each
-    value, and `make_design` returns what measures them. `knee` finds the best of the measured points,
-    unless that design does it itself."""
+    value, and `make_design` returns what measures them. `knee` finds the best of the measured
+    points, unless that design does it itself."""
 
     kind: SweepKind
     name: str
@@ -102,8 +102,8 @@ async def conditions_of_target(
     parts: SweepParts, gpus: Sequence[int], target: SweepTarget, shape: Mapping[str, Any]
 ) -> dict[str, str]:
     """Return the conditions that must stay the same during a sweep of a running server, as text by
-    name: GPUs, driver, the files that the load sends, and the run's engine or the URL's model. `shape`
-    has fields of BenchSpec."""
+    name: GPUs, driver, the files that the load sends, and the run's engine or the URL's model.
+    `shape` has fields of BenchSpec."""
     found: dict[str, str] = {}
     with suppress(SettingsError, HostError):  # no GPU can be read
         found = await _hardware_conditions(parts, gpus)
@@ -128,7 +128,7 @@ async def conditions_of_plan(
     found = {"engine": engine, **_file_names_of_load(parts, shape)}
     with suppress(SettingsError, HostError):  # no GPU can be read
         infos = (await parts.telemetry.get_recent_reading()).infos
-        found |= await _hardware_conditions(parts, gpus_of_plan(editor.plan, infos))
+        found |= await _hardware_conditions(parts, gpu_indices_of_plan(editor.plan, infos))
     return found
 
 
@@ -157,8 +157,8 @@ async def require_same_target(parts: SweepParts, sweep: Sweep, spec: SweepSpec) 
 
 
 def are_known_conditions_different(stored_condition: str, current_condition: str) -> bool:
-    """Return whether two conditions, such as "vllm 0.33.0", are known to differ. A busy host may not
-    tell the version in time, and one that is unknown does not differ from any."""
+    """Return whether two conditions, such as "vllm 0.33.0", are known to differ. A busy host may
+    not tell the version in time, and one that is unknown does not differ from any."""
     unknown = [
         one for one in (stored_condition, current_condition) if one.endswith(UNKNOWN_VERSION_TEXT)
     ]
@@ -172,8 +172,8 @@ def check_same_conditions(
     parts: SweepParts, sweep: Sweep, spec: SweepSpec, now: Mapping[str, str]
 ) -> None:
     """Raise InputError if the present conditions `now` differ from those under which the stored
-    sweep was measured, and BenchError if its GPUs cannot be read now. Both are texts by name, such as
-    "driver"."""
+    sweep was measured, and BenchError if its GPUs cannot be read now. Both are texts by name, such
+    as "driver"."""
     if "driver" in spec.measured and "driver" not in now:
         # a busy host, which says nothing about its GPUs: they need not be others
         raise BenchError(

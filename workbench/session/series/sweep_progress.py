@@ -19,7 +19,11 @@ from workbench.model.errors import StoreError, WorkbenchError
 from workbench.model.findings import Level
 from workbench.model.secrets import mask_data
 from workbench.model.sweep import UNFINISHED, PointState
-from workbench.session.bench.spec import TEXT_CONTENT, make_paths_absolute, set_prompt_content
+from workbench.session.bench.spec import (
+    TEXT_CONTENT,
+    make_paths_absolute,
+    set_default_prompt_content,
+)
 from workbench.session.series.conduct import Design, SeriesStopped, TimeLimit
 
 if TYPE_CHECKING:
@@ -63,7 +67,8 @@ class SweepProgress:
 
     @property
     def seconds_per_value(self) -> float:
-        """The mean time that a value of the sweep has taken so far; 0 before the first has ended."""
+        """The mean time that a value of the sweep has taken so far; 0 before the first has
+        ended."""
         ended = self._first_missing - self._missing_point_count
         return self.elapsed_s / ended if ended else 0.0
 
@@ -81,8 +86,8 @@ class SweepProgress:
             )
 
     def raise_if_no_time_for(self, needs_s: float, work_text: str = "") -> None:
-        """Raise SeriesStopped if the time limit of the sweep does not leave the `needs_s` seconds that
-        `work_text` would take."""
+        """Raise SeriesStopped if the time limit of the sweep does not leave the `needs_s` seconds
+        that `work_text` would take."""
         if self.limit.has_time_for(needs_s):
             return
         left_s = max(0.0, self.limit.remaining_s or 0.0)
@@ -160,8 +165,8 @@ class SweepProgress:
     async def measure_point(
         self, point_index: int, run_benchmark: Callable[[], Awaitable[ResultId]], runs: int = 1
     ) -> Sequence[BenchResult]:
-        """Measure the point with this index in `runs` runs of `run_benchmark`, which returns the id of a
-        result. A run with an invalid result is repeated once. Return the results, () if a run
+        """Measure the point with this index in `runs` runs of `run_benchmark`, which returns the id
+        of a result. A run with an invalid result is repeated once. Return the results, () if a run
         raised an error; raises BenchCancelled if the user cancels, and HostUnreachable if the link
         is lost."""
         self.change_point(point_index, state=PointState.MEASURING)
@@ -191,9 +196,10 @@ class SweepProgress:
             iter(result.summary.refused), None
         ),
     ) -> BenchResult:
-        """Run `run_benchmark`, which returns the id of a result, for the point with this index. A run with
-        an invalid result, of which `why_unusable` returns the reason, is repeated once. Return the
-        result. Raises what `run_benchmark` raises, and BenchCancelled if the user cancels."""
+        """Run `run_benchmark`, which returns the id of a result, for the point with this index. A
+        run with an invalid result, of which `why_unusable` returns the reason, is repeated once.
+        Return the result. Raises what `run_benchmark` raises, and BenchCancelled if the user
+        cancels."""
         self.raise_if_cancelled()
         result = await self._results.get(await run_benchmark())
         why = why_unusable(result)
@@ -294,4 +300,4 @@ def bench_fields_to_store(bench: Mapping[str, Any]) -> dict[str, Any]:
     """Return fields of BenchSpec as a sweep stores them: secrets are masked, paths of prompts and
     traces are absolute, and the content of the prompts is named."""
     masked: dict[str, Any] = mask_data(bench)
-    return set_prompt_content(make_paths_absolute(masked), TEXT_CONTENT)
+    return set_default_prompt_content(make_paths_absolute(masked), TEXT_CONTENT)

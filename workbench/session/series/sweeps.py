@@ -26,7 +26,7 @@ from workbench.model.sweep import (
     SweepSpec,
     planned_again_for_resume,
 )
-from workbench.session.bench.spec import WORDS_CONTENT, set_prompt_content
+from workbench.session.bench.spec import WORDS_CONTENT, set_default_prompt_content
 from workbench.session.hosts.names import check_same_host
 from workbench.session.series.concurrency_sweep import (
     plan_concurrency_sweep,
@@ -123,8 +123,8 @@ class Sweeps:
         *,
         run_id: str | None = None,
     ) -> Mapping[str, Sequence[SettingCommand]]:
-        """Return the commands that `run_gpu_setting_sweep` would run, by value: the key "350 W" has those that
-        set that value, and the key BACK those that restore the previous values."""
+        """Return the commands that `run_gpu_setting_sweep` would run, by value: the key "350 W" has
+        those that set that value, and the key BACK those that restore the previous values."""
         return await self._gpu.commands_of_sweep(setting, values, gpu, run_id)
 
     async def run_concurrency_sweep(
@@ -183,7 +183,8 @@ class Sweeps:
         return estimate_user_run_s(self._parts, levels, run_id, url)
 
     def check_flag_values(self, flags: Mapping[str, Sequence[str]]) -> None:
-        """Raise InputError if the flags of the plan under edit cannot be swept over these values."""
+        """Raise InputError if the flags of the plan under edit cannot be swept over these
+        values."""
         from workbench.session.series.flag_sweep_plan import list_combinations
 
         list_combinations(self._parts.plans.editor, flags)
@@ -261,8 +262,8 @@ class Sweeps:
         self, sweep_id: int, *, max_minutes: float | None = None, password: str | None = None
     ) -> Sweep:
         """Continue a stored sweep, and return it when it has ended. `max_minutes` limits its time
-        from now on. None sets no limit, but for a tune what is left of its own. Raises InputError if
-        the sweep cannot be resumed."""
+        from now on. None sets no limit, but for a tune what is left of its own. Raises InputError
+        if the sweep cannot be resumed."""
         async with self._hold_lock_with_stop_event(f"sweep {sweep_id}") as stop:
             with self.sweep_store.lock_and_read(sweep_id) as sweep:
                 left = remaining_minutes(sweep) if max_minutes is None else max_minutes
@@ -409,13 +410,15 @@ class Sweeps:
                 next_step="start a new sweep",
             )
         # an older Workbench named no content, and its prompts were words
-        return replace(sweep.spec, bench=set_prompt_content(sweep.spec.bench, WORDS_CONTENT))
+        return replace(
+            sweep.spec, bench=set_default_prompt_content(sweep.spec.bench, WORDS_CONTENT)
+        )
 
 
 def remaining_minutes(sweep: Sweep) -> float | None:
-    """Return what is left of the time limit of a tune, which is that of all its work. None if there is
-    no limit: the one of another sweep is that of one command, and a final goes on to its end. Raises
-    InputError if nothing is left."""
+    """Return what is left of the time limit of a tune, which is that of all its work. None if there
+    is no limit: the one of another sweep is that of one command, and a final goes on to its end.
+    Raises InputError if nothing is left."""
     limit = sweep.spec.max_minutes if sweep.spec is not None else None
     if sweep.kind != TUNES.name or limit is None or sweep.experiment_id is not None:
         return None

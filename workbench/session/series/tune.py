@@ -41,7 +41,7 @@ from workbench.model.tune_standings import (
     signed_log_of_goal,
 )
 from workbench.session.bench.find_users import measure_user_capacity
-from workbench.session.conditions import gpus_of_plan
+from workbench.session.conditions import gpu_indices_of_plan
 from workbench.session.gpu.setting_texts import alterations_text, failure_text
 from workbench.session.series.conduct import SeriesStopped
 from workbench.session.series.confirmation import check_experiment_ended, confirm_value_in_pairs
@@ -100,7 +100,7 @@ class Tune(FlagSweep):
 
     async def _gpu_indices_of_plan(self) -> Sequence[int]:
         infos = (await self.parts.telemetry.get_recent_reading()).infos
-        return gpus_of_plan(self.combinations[0].editor.plan, infos)
+        return gpu_indices_of_plan(self.combinations[0].editor.plan, infos)
 
     async def _check_no_altered_settings(self) -> None:
         """Raise SettingsError if a GPU setting that the candidates change is altered already. What a

@@ -39,7 +39,7 @@ from workbench.model.tune import (
 )
 from workbench.model.tune_standings import format_point_label, parse_point_label
 from workbench.server.preflight import uses_host_files
-from workbench.session.conditions import gpus_of_plan
+from workbench.session.conditions import gpu_indices_of_plan
 from workbench.session.series.flag_sweep import FlagCombination, can_change_answers
 from workbench.session.series.flag_sweep_plan import FlagSweepPlanner, editor_with_assignments
 from workbench.session.series.load_search import check_slo_limits
@@ -199,7 +199,7 @@ class TunePlanner(FlagSweepPlanner):
         """Return what the candidates of a tune do to GPU settings, as the outcomes of dry runs."""
         assert spec.tune is not None and spec.plan is not None
         infos = (await self.parts.telemetry.get_recent_reading()).infos
-        gpus = gpus_of_plan(from_json(LaunchPlan, spec.plan), infos)
+        gpus = gpu_indices_of_plan(from_json(LaunchPlan, spec.plan), infos)
         found: list[SettingOutcome] = []
         for candidate in spec.tune.candidates:
             settings = gpu_settings_of_candidate(candidate.sets)
@@ -251,7 +251,7 @@ class TunePlanner(FlagSweepPlanner):
         telemetry = self.parts.core.state.telemetry
         if telemetry is None or took_s is None:
             return None
-        used = gpus_of_plan(self.parts.plans.editor.plan, telemetry.infos)
+        used = gpu_indices_of_plan(self.parts.plans.editor.plan, telemetry.infos)
         limits_w = []
         for sample in telemetry.gpus:
             if sample.index in used:

@@ -20,7 +20,7 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import LaunchPlan
 from workbench.model.secrets import MASK, mask_secrets_of_plan
 from workbench.model.server_run import ServerState
-from workbench.session.conditions import gpus_of_plan
+from workbench.session.conditions import gpu_indices_of_plan
 from workbench.session.plans.plan_editor import PlanEditor
 from workbench.session.servers import server_address
 from workbench.store.trusted_presets import trust, trusted_digests
@@ -85,7 +85,7 @@ class ComparedSide:
     async def gpu_indexes_and_uses_all(self) -> tuple[tuple[int, ...], bool]:
         """Return the indices of the server's GPUs, and whether those are all GPUs of the host."""
         infos = (await self.session.telemetry.get_recent_reading()).infos
-        gpus = gpus_of_plan(self.plan, infos)
+        gpus = gpu_indices_of_plan(self.plan, infos)
         return gpus, len(gpus) == len(infos)
 
     async def gpu_indexes_or_all(self) -> Sequence[int | None]:

@@ -673,10 +673,10 @@ class Servers:
 
         if not preflight.uses_host_files(editor.plan.run_as):
             return ()
-        from workbench.session.conditions import gpus_of_plan
+        from workbench.session.conditions import gpu_indices_of_plan
         from workbench.session.hosts import gpu_paths
 
-        used = gpus_of_plan(editor.effective_plan, telemetry.infos)
+        used = gpu_indices_of_plan(editor.effective_plan, telemetry.infos)
         if len(used) < 2:
             return ()
         return await gpu_paths.start_findings(

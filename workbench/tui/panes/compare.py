@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from workbench.model.series_state import SeriesState
-from workbench.session.bench.row_changes import throughput_noise_pct
+from workbench.session.bench.row_changes import noise_pct_hiding_throughput_change
 from workbench.session.state import SessionState
 from workbench.tui.bindings import (
     Key,
@@ -153,7 +153,7 @@ def _throughput_noise_pct(state: SessionState, comparison: Comparison) -> float 
     rows = {row.id: row for row in state.results}
     if comparison.b not in rows:
         return None
-    return throughput_noise_pct(rows[comparison.b], rows.get(comparison.a))
+    return noise_pct_hiding_throughput_change(rows[comparison.b], rows.get(comparison.a))
 
 
 def _drawn_state_key(state: SessionState) -> tuple[object, ...]:

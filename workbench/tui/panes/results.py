@@ -13,7 +13,7 @@ from textual.message import Message
 
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.server_run import ServerState
-from workbench.session.bench.row_changes import row_before
+from workbench.session.bench.row_changes import row_compared_in_label
 from workbench.session.state import SessionState
 from workbench.tui.bindings import Key, limit_keys_to_view, plot_results, textual_bindings
 from workbench.tui.cells import (
@@ -320,7 +320,7 @@ class Results(Pane, PickList):
         """Find again what the rows are compared with: the result before each, and the fastest one."""
         valid = (row.output_tok_s for row in state.results if not row.refused)
         self._top_tok_s = highest_value_or_zero(valid)
-        self._before = {row.id: row_before(row, state.results) for row in state.results}
+        self._before = {row.id: row_compared_in_label(row, state.results) for row in state.results}
 
     def _list_items(self, state: SessionState) -> Sequence[BenchRow | SeriesRow]:
         """Return the items of the list. In another order than by number, each run has its own place

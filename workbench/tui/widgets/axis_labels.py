@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from workbench.model.timeline import Event, EventKind
-from workbench.session.bench.row_changes import row_before
+from workbench.session.bench.row_changes import row_compared_in_label
 from workbench.tui.cells import Row, Run, cut_text, join_rows
 from workbench.tui.formats import (
     enclose_nonempty_text,
@@ -67,7 +67,7 @@ def _result_label_variants(
             (*number, (" x", "bad")),
             (("x", "bad"),),
         )
-    before = row_before(row, tuple(rows.values()))
+    before = row_compared_in_label(row, tuple(rows.values()))
     change = throughput_change_and_role(row, before)
     changed: Row = ()
     against: Row = ()

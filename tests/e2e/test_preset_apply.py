@@ -301,7 +301,7 @@ async def main():
     session.gpu.guard.options = {"tick_s": 0.1}
     await session.link.connect()
     session.presets.reload_presets()
-    session.gpu.guard.begin_heartbeats()
+    session.gpu.guard.start_heartbeats()
     await session.plans.load_preset("whole")
     preset = PresetApply(session)
     await preset.apply_preset(await preset.preview_preset(), on_step=lambda text: print(text, flush=True))

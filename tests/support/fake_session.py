@@ -279,8 +279,8 @@ PARTS = {
     " restart_and_compare_results=restart_bench_compare answer_comparison_cost_text=restart_answers_cost",
     "gpu": "plan_setting_commands=plan_gpu apply_settings=apply_gpu revert_settings=revert_gpu "
     "gpu_processes warnings_without_guard"
-    " annotate_changes_by_others=marked_commands",
-    "guard": "confirm_trial_settings=confirm_gpu keep_settings_on=keep_gpu record_screen_drawn=alive",
+    " add_notes_about_other_setters=marked_commands",
+    "guard": "confirm_trial_settings=confirm_gpu leave_settings_on_unguarded=keep_gpu record_screen_drawn=alive",
     "gpu_verifier": "verify_and_report_lines=verify_gpu probe_commands",
     "experiments": "run_experiment=experiment resume=resume_experiment stop=stop_experiment "
     "list=list_experiments"
@@ -608,8 +608,8 @@ class FakeSession(FakeMeasuring):
     async def find_other_servers(self) -> Sequence[Any]:
         return ()
 
-    async def set_executable(self, text: str, *, keep: bool = False) -> None:
-        self._called("set_executable", text, keep)
+    async def set_executable(self, text: str, *, for_later_plans: bool = False) -> None:
+        self._called("set_executable", text, for_later_plans)
 
     def set_env(self, name: str, value: str) -> None:
         self._called("set_env", name, value)

@@ -55,7 +55,7 @@ async def check_host(arguments: argparse.Namespace) -> int:
     from workbench.report.finding_blocks import doctor_blocks, gpu_path_blocks
     from workbench.report.formats.terminal import block_lines
     from workbench.session.hosts.doctor import examine_host
-    from workbench.session.hosts.gpu_paths import paths_text
+    from workbench.session.hosts.gpu_paths import path_matrix_lines_and_time
 
     async with connect_session(arguments) as session:
         warn_of_unreached_nodes(session)
@@ -63,14 +63,17 @@ async def check_host(arguments: argparse.Namespace) -> int:
     report = replace(report, findings=add_host_options_to_fixes(report.findings, arguments))
     blocks = doctor_blocks(report.findings, report.lines)
     if report.paths is not None:
-        blocks += gpu_path_blocks(*paths_text(report.paths))
+        blocks += gpu_path_blocks(*path_matrix_lines_and_time(report.paths))
     return print_json_or_lines(arguments.json, report.as_json(), block_lines(blocks))
 
 
 async def _test_gpu_paths(arguments: argparse.Namespace) -> int:
     from workbench.report.finding_blocks import doctor_blocks, gpu_path_blocks
     from workbench.report.formats.terminal import block_lines
-    from workbench.session.hosts.gpu_paths import paths_text, try_copies_between_gpus
+    from workbench.session.hosts.gpu_paths import (
+        path_matrix_lines_and_time,
+        try_copies_between_gpus,
+    )
 
     async with connect_session(arguments) as session:
         print_message("copying between the GPUs: every case ends within 20 s, all within 5 min")
@@ -82,7 +85,7 @@ async def _test_gpu_paths(arguments: argparse.Namespace) -> int:
     blocks = doctor_blocks(
         report.findings, (), right if paths.was_copy_tried else "Nothing was copied."
     )
-    blocks += gpu_path_blocks(*paths_text(paths))
+    blocks += gpu_path_blocks(*path_matrix_lines_and_time(paths))
     print_json_or_lines(arguments.json, report.as_json(), block_lines(blocks))
     return 1 if most_severe_level(report.findings) is Level.ERROR else 0
 

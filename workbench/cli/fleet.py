@@ -48,7 +48,7 @@ _GPU_FIELDS = (
     ),
 )
 def show_fleet(arguments: argparse.Namespace) -> int:
-    from workbench.session.fleet.fleet import MAX_HOSTS, Fleet, fleet_names_and_labels
+    from workbench.session.fleet.fleet import MAX_HOSTS, Fleet, fleet_host_names_and_labels
 
     if arguments.host or arguments.simulate or arguments.container:
         raise InputError(
@@ -56,7 +56,7 @@ def show_fleet(arguments: argparse.Namespace) -> int:
             next_step="name the hosts after the command, as in `workbench fleet gpu-box "
             "sim:four-pcie proxmox/pct:101`",
         )
-    names, labels = fleet_names_and_labels(arguments.hosts, arguments.cluster)
+    names, labels = fleet_host_names_and_labels(arguments.hosts, arguments.cluster)
     if len(names) > MAX_HOSTS and not arguments.hosts:
         print_message(
             f"{len(names)} hosts are known: the first {MAX_HOSTS} are shown; name others to see "

@@ -113,7 +113,7 @@ async def set_gpu_settings(arguments: argparse.Namespace) -> int:
         raise InputError(f"--trial {arguments.trial:g} is not a number of seconds above 0")
     async with connect_session(arguments) as session:
         settings = _read_settings_by_gpu(arguments, session)
-        commands = await session.gpu.annotate_changes_by_others(
+        commands = await session.gpu.add_notes_about_other_setters(
             await session.gpu.plan_changes_by_gpu(settings)
         )
         foreign = {(c.gpu_uuid, c.setting) for c in commands if c.foreign}
@@ -280,7 +280,7 @@ async def print_sudoers_file(arguments: argparse.Namespace) -> int:
     from workbench.gpu.settings.sudoers import SUDOERS_PATH
 
     async with connect_session(arguments) as session:
-        text, host = await session.gpu.sudoers_lines(), session.host.name
+        text, host = await session.gpu.sudoers_file_text(), session.host.name
     if arguments.json:
         return print_json({"host": host, "path": SUDOERS_PATH, "sudoers": text})
     sys.stdout.write(text)
@@ -312,7 +312,7 @@ async def keep_settings_without_guard(arguments: argparse.Namespace) -> int:
             "restores the previous values"
         )
         return await _print_guard_state(
-            arguments, text, await session.gpu.guard.keep_settings_on(), session
+            arguments, text, await session.gpu.guard.leave_settings_on_unguarded(), session
         )
 
 

@@ -237,7 +237,7 @@ async def print_journal(arguments: argparse.Namespace) -> int:
         # a reading shows whether the driver was reloaded; the boot id works without GPUs
         with suppress(HostError):
             session.core.update(telemetry=await session.telemetry.get_recent_reading())
-        records, log = await session.gpu.alterations.read_records_and_log()
+        records, log = await session.gpu.alterations.read_journal_records_and_log()
         await session.gpu.alterations.read_altered_settings()
         sysfs = "/sys"
         if any(record.entry.gpu_uuid == HOST for record in records):

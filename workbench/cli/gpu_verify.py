@@ -99,5 +99,5 @@ def _verification_lines(found: Verification) -> Iterator[str]:
         )
     for line in found.verdict_lines:
         yield f"  {line}" if found.target else line
-    for source in found.trap_sources:
+    for source in found.trap_source_texts:
         yield f"  source: {source}"

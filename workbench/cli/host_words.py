@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from workbench.model.errors import WorkbenchError
 from workbench.model.findings import Finding
 from workbench.model.host_commands import insert_host_options, insert_host_options_in_fixes
-from workbench.session.hosts.names import host_options_for_command
+from workbench.session.hosts.names import command_options_for_host
 
 _OPTIONS = ("host", "container", "cluster", "simulate")
 
@@ -35,7 +35,7 @@ def add_host_options_to_lines(lines: Iterable[str], arguments: argparse.Namespac
 
 def add_options_of_recorded_host(text: str, host: str) -> str:
     """Return the text with the host of a stored sweep or experiment in each `workbench` command."""
-    return insert_host_options(text, host_options_for_command(host))
+    return insert_host_options(text, command_options_for_host(host))
 
 
 def add_options_of_recorded_host_to_lines(lines: Iterable[str], host: str) -> Iterator[str]:

@@ -60,13 +60,17 @@ def list_hosts(arguments: argparse.Namespace) -> int:
 )
 async def show_host(arguments: argparse.Namespace) -> int:
     from workbench.engines import registry
-    from workbench.session.hosts.names import is_host_known, known_host_names, nearest_known_name
+    from workbench.session.hosts.names import (
+        is_host_name_resolvable,
+        known_host_names,
+        nearest_known_name,
+    )
     from workbench.session.hosts.settings import HostSettings
     from workbench.store.config import ConfigStore
     from workbench.store.hosts_file import HostsStore
 
     name = arguments.name
-    if name not in known_host_names() and not is_host_known(name):
+    if name not in known_host_names() and not is_host_name_resolvable(name):
         other = nearest_known_name(name)
         step = _UNKNOWN
         if other:
@@ -78,7 +82,7 @@ async def show_host(arguments: argparse.Namespace) -> int:
     entry, address = settings.host_entry, await session.host.ssh_address()
     engines = {}
     for engine in registry.engine_names():
-        if found := settings.program_and_file_for_engine(engine):
+        if found := settings.engine_program_and_source_file(engine):
             program, file = found
             engines[engine] = {"program": program, "from": file}
     clusters = []
@@ -209,7 +213,11 @@ def _parse_pairs(option: str, pairs: Sequence[str]) -> dict[str, str]:
 )
 async def check_hosts(arguments: argparse.Namespace) -> int:
     """Check the hosts. Return 0 if all can be used, otherwise 1."""
-    from workbench.session.hosts.check import check_all_hosts, checks_summary, names_to_check
+    from workbench.session.hosts.check import (
+        check_all_hosts,
+        given_or_configured_names,
+        usable_host_count_text,
+    )
     from workbench.session.hosts.names import SIMULATED_PREFIX
     from workbench.session.session import Session
     from workbench.store.hosts_file import HostsStore
@@ -222,7 +230,7 @@ async def check_hosts(arguments: argparse.Namespace) -> int:
     named = [*arguments.names]
     if own:
         named.append(own)
-    names = names_to_check(named, tuple(store.content.hosts))
+    names = given_or_configured_names(named, tuple(store.content.hosts))
     ask = prompt_for_login_secret if can_prompt(arguments) else None
     checks = await check_all_hosts(
         names, lambda name: Session.of_host(name, arguments.simulate), ask, arguments.timeout
@@ -237,7 +245,7 @@ async def check_hosts(arguments: argparse.Namespace) -> int:
     else:
         for check in checks:
             _print_host_check(check)
-        print_line(checks_summary(checks))
+        print_line(usable_host_count_text(checks))
     return 0 if all(check.ok for check in checks) else 1
 
 

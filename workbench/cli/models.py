@@ -37,7 +37,7 @@ async def list_models(arguments: argparse.Namespace) -> int:
     """Print the copies of models on the hosts. Return 1 if a host could not be read, otherwise 0."""
     async with connect_session(arguments) as session:
         found = await session.models.find_copies(
-            arguments.model, session.models.hosts_to_search(everywhere=arguments.all_hosts)
+            arguments.model, session.models.host_names_to_search(everywhere=arguments.all_hosts)
         )
     document = {"hosts": [host.as_json() for host in found]}
     print_json_or_lines(
@@ -66,7 +66,7 @@ async def check_models(arguments: argparse.Namespace) -> int:
     copy, otherwise 1."""
     shown = _Progress(arguments.json)
     async with connect_session(arguments) as session:
-        hosts = tuple(dict.fromkeys(arguments.on)) or session.models.hosts_to_search()
+        hosts = tuple(dict.fromkeys(arguments.on)) or session.models.host_names_to_search()
         check = await session.models.check(
             arguments.model, hosts, full=arguments.hash, on_progress=shown
         )

@@ -26,7 +26,7 @@ from workbench.cli.shared_options import CHANGES, DRY_RUN, PRESET, RUN_AS, TRUST
 from workbench.cli.stop_signals import cancel_on_signals
 
 if TYPE_CHECKING:
-    from workbench.session.plans.preset_apply import AppliedPreset, PresetPart, WholePreset
+    from workbench.session.plans.preset_apply import AppliedPreset, PresetPart, PresetPreview
     from workbench.session.session import Session
 
 LASTING = (
@@ -79,7 +79,7 @@ async def apply_preset(arguments: argparse.Namespace) -> int:
         next_step = "add --yes to confirm, or --dry-run to see the changes"
         await confirm(arguments, f"Apply this on {on}?", problem=problem, next_step=next_step)
         password = None
-        if whole.missing_right:
+        if whole.first_missing_right:
             password = await prompt_for_sudo_password(session, arguments)
         async with cancel_on_signals():
             applied = await preset.apply_preset(
@@ -136,7 +136,7 @@ def _applied_document(applied: AppliedPreset) -> dict[str, Any]:
     }
 
 
-def _planned_lines(whole: WholePreset) -> Iterator[str]:
+def _planned_lines(whole: PresetPreview) -> Iterator[str]:
     for part in whole.parts:
         yield part.text
         if part.command:

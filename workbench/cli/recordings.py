@@ -51,12 +51,12 @@ def _parse_speed(text: str) -> float:
     ),
 )
 async def record_host_telemetry(arguments: argparse.Namespace) -> int:
-    from workbench.session.history.recorder import Recorder, export_history_lines
+    from workbench.session.history.recorder import Recorder, export_history_and_count_lines
 
     path = Path(arguments.file)
     if arguments.last is not None:
         cells = await asyncio.to_thread(
-            export_history_lines, create_session(arguments).host, path, arguments.last
+            export_history_and_count_lines, create_session(arguments).host, path, arguments.last
         )
         return _print_written_recording(arguments, path, cells)
     async with connect_session(arguments) as session:

@@ -72,7 +72,7 @@ class ScreenMemory:
             self._core.subscribe(self._store_changed_result_marks)
         self.resumed = host
 
-    def _restore_result_marks(self, left: Mapping[str, Any]) -> None:
+    def _restore_result_marks(self, stored_state: Mapping[str, Any]) -> None:
         """Mark the results of the last screen that are listed again."""
         state = self._core.state
         bench = state.bench
@@ -82,18 +82,18 @@ class ScreenMemory:
             )
         listed = {row.id for row in state.results}
         for name in _MARK_FIELDS:
-            number = left.get(name)
+            number = stored_state.get(name)
             if isinstance(number, int) and number in listed:
                 self._core.update(**{name: number})
         has_b = self._core.state.mark_b is not None
-        self._core.update(b_chosen=has_b and left.get(_B_CHOSEN_FIELD) is True)
+        self._core.update(b_chosen=has_b and stored_state.get(_B_CHOSEN_FIELD) is True)
 
     async def record_screen_open(self) -> None:
         """Store that this screen is open, once a minute and after each change that the next screen
         would tell: a screen that is killed cannot say when it closed."""
         if self.resumed is not self._core.host:
             return
-        shown = _fields_with_change_times(self._core.state)
+        shown = _fields_compared_since_close(self._core.state)
         is_old = time.monotonic() - self._noted_s > _SEEN_INTERVAL_S
         if is_old or shown != self._noted:
             self._noted_s, self._noted = time.monotonic(), shown
@@ -193,7 +193,7 @@ class ScreenMemory:
         screen_state.store_screen_state(self._core.host.name, {**marks, "forms": self._forms})
 
 
-def _fields_with_change_times(state: SessionState) -> tuple[object, ...]:
+def _fields_compared_since_close(state: SessionState) -> tuple[object, ...]:
     """Return what `since_left` compares with the time at which the screen closed."""
     did_unix_s = state.guard.did_unix_s if state.guard is not None else None
     servers = tuple(map(last_server_change_unix_s, state.servers))

@@ -349,7 +349,7 @@ class Session:
         with suppress(TimeoutError):  # the imports of the parts below would keep it waiting
             await asyncio.wait_for(source.launched.wait(), _AGENT_START_WAIT_S)
         self._watched.set()
-        self.gpu.guard.begin_heartbeats()
+        self.gpu.guard.start_heartbeats()
         await self._read_changes_while_disconnected()
         self.core.spawn(self._watch_engine())
         self.core.spawn(self._show_changes_since_last_screen())

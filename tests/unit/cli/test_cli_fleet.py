@@ -9,7 +9,7 @@ import pytest
 
 from workbench.cli.parser import parse_command_line
 from workbench.model.errors import InputError
-from workbench.session.fleet.fleet import fleet_names_and_labels
+from workbench.session.fleet.fleet import fleet_host_names_and_labels
 
 HOSTS = """
 [hosts.spark-01]
@@ -29,19 +29,22 @@ def written() -> None:
 
 
 def test_without_names_it_is_hosts_toml_with_its_labels(written: None) -> None:
-    assert fleet_names_and_labels([], None) == (["spark-01", "spark-02"], {"spark-01": "left"})
-    assert fleet_names_and_labels(["sim:gb10", "spark-02"], None)[0] == ["sim:gb10", "spark-02"]
-    assert fleet_names_and_labels([], "sparks")[0] == ["spark-01", "spark-02"]
+    assert fleet_host_names_and_labels([], None) == (["spark-01", "spark-02"], {"spark-01": "left"})
+    assert fleet_host_names_and_labels(["sim:gb10", "spark-02"], None)[0] == [
+        "sim:gb10",
+        "spark-02",
+    ]
+    assert fleet_host_names_and_labels([], "sparks")[0] == ["spark-01", "spark-02"]
     with pytest.raises(InputError, match="has no cluster 'nothing'"):
-        fleet_names_and_labels([], "nothing")
+        fleet_host_names_and_labels([], "nothing")
 
 
 def test_without_hosts_toml_it_is_this_machine_and_the_ssh_aliases(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert "local" in fleet_names_and_labels([], None)[0] and not [
-        n for n in fleet_names_and_labels([], None)[0] if n.startswith("sim:")
+    assert "local" in fleet_host_names_and_labels([], None)[0] and not [
+        n for n in fleet_host_names_and_labels([], None)[0] if n.startswith("sim:")
     ]
 
 

@@ -36,7 +36,7 @@ from workbench.model.sweep import (
     make_gpu_setting_sweep_kind,
 )
 from workbench.model.tune import TuneSpec
-from workbench.session.hosts.names import host_options_for_command
+from workbench.session.hosts.names import command_options_for_host
 from workbench.store import paths
 from workbench.store.bisections import BisectionStore
 from workbench.store.sweeps import SweepStore
@@ -106,7 +106,7 @@ HOSTS = {
 
 @pytest.mark.parametrize(("host", "words"), HOSTS.items())
 def test_a_recorded_host_is_named_so_that_the_command_runs_there(host: str, words: str) -> None:
-    assert host_options_for_command(host) == words
+    assert command_options_for_host(host) == words
     line = add_options_of_recorded_host("workbench sweep resume 2", host)
     arguments = parse_command_line(shlex.split(line)[1:])
     assert format_host_options(arguments) == words and arguments.id == 2

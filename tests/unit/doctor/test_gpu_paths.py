@@ -30,7 +30,7 @@ from workbench.hosts.local import LocalHost
 from workbench.model.findings import Level
 from workbench.model.gpu import DriverInfo, DriverStatus, GpuInfo
 from workbench.server.engine_probe import InstalledEngine
-from workbench.session.hosts.gpu_paths import start_findings
+from workbench.session.hosts.gpu_paths import gpu_path_findings_before_start
 from workbench.sim.simulated_host import SimulatedHost
 
 PACKAGE = Path(workbench.__file__).parent
@@ -464,7 +464,7 @@ def test_a_start_on_several_gpus_offers_the_trial_and_tells_its_outcome() -> Non
     driver = DriverInfo(DriverStatus.OK, driver_version="580.95.05", source="NVML")
 
     def said(used: Sequence[int] = (0, 1), driver: DriverInfo = driver) -> list[tuple[str, str]]:
-        found = asyncio.run(start_findings(host, driver, gpus, used))
+        found = asyncio.run(gpu_path_findings_before_start(host, driver, gpus, used))
         return [(str(one.level), one.code) for one in found]
 
     assert said() == [("hint", "paths.untested")] and said([1]) == []

@@ -162,9 +162,13 @@ def test_what_was_refuted_stays_refuted_whatever_else_is_set_later(
 
     async def both() -> tuple[Proof, Proof, Proof]:
         first = await load(known, one)
-        second = await load(await evidence.read_known_clocks("load"), one, memory)
+        second = await load(await evidence.read_clocks_of_recent_loads("load"), one, memory)
         again = replace(one, set_unix_s=5.0)
-        return first, second, await load(await evidence.read_known_clocks("load"), again, memory)
+        return (
+            first,
+            second,
+            await load(await evidence.read_clocks_of_recent_loads("load"), again, memory),
+        )
 
     first, second, set_again = asyncio.run(both())
     assert (first.in_force, second.in_force) == (verdict, verdict)

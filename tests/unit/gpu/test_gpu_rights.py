@@ -505,7 +505,7 @@ def test_without_a_password_what_needs_one_is_refused_with_its_line(bench: Bench
         assert all("sudo asks for a password" in o.message for o in report.outcomes)
         tee = report.outcomes[0].command.right or ""
         assert "`workbench gpu sudoers`" in tee
-        assert (await session.gpu.sudoers_lines()).count("scaling_governor") == 2
+        assert (await session.gpu.sudoers_file_text()).count("scaling_governor") == 2
         assert session.state.host.can_change_gpus and session.state.host.sudo_password
         await session.close()
 

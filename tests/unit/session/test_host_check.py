@@ -9,7 +9,7 @@ from workbench.hosts.base import HostFacts
 from workbench.model.host_entry import HostEntry
 from workbench.server.engine_probe import InstalledEngine
 from workbench.session.hosts.check import (
-    _clock_skew_s,
+    _compute_clock_skew_s,
     _entry_findings,
     _HostInspection,
     _system_findings,
@@ -35,7 +35,7 @@ GOOD = _HostInspection("/state", 0.0, "yes", 10**9)
 def test_a_clock_is_off_only_by_what_the_reading_cannot_have_made(
     now: str, skew: float | None
 ) -> None:
-    assert _clock_skew_s(now, started=1000.0, took_s=1.0) == skew
+    assert _compute_clock_skew_s(now, started=1000.0, took_s=1.0) == skew
 
 
 def codes(looked: _HostInspection, seen: Examination = SEEN) -> set[str]:

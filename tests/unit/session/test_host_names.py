@@ -120,7 +120,9 @@ def test_a_container_is_opened_on_the_machine_around_it(
 ) -> None:
     host = host_names.open_host_by_name(name)
     assert isinstance(host, ContainerHost) and host.name == name and host.inner.name == inner
-    assert getattr(host.inner, "address", None) == address and host_names.is_host_known(name)
+    assert getattr(host.inner, "address", None) == address and host_names.is_host_name_resolvable(
+        name
+    )
 
 
 def test_a_host_that_cannot_be_used_is_not_another_machine() -> None:
@@ -141,7 +143,9 @@ def test_all_names_are_listed_with_their_sources() -> None:
         "spark-01",
         None,
     )
-    assert host_names.is_host_known("desk") and not host_names.is_host_known("nowhere")
+    assert host_names.is_host_name_resolvable("desk") and not host_names.is_host_name_resolvable(
+        "nowhere"
+    )
 
 
 def named(*words: str) -> str | None:
@@ -272,7 +276,7 @@ def test_the_namespace_has_the_hosts_options() -> None:
 
 def test_containers_in_containers_have_an_end() -> None:
     deep = "/".join(["podman:a"] * 2000)
-    for ask in (host_names.is_host_known, host_names.open_host_by_name):
+    for ask in (host_names.is_host_name_resolvable, host_names.open_host_by_name):
         with pytest.raises(InputError, match="more than 8 nested containers"):
             ask(deep)
 

@@ -9,7 +9,7 @@ import pytest
 
 from workbench.model.plan import LaunchPlan, Node, VariableSource
 from workbench.session.plans.preset_variables import (
-    add_cluster_variables,
+    plan_with_cluster_values,
     variables_to_remember,
 )
 
@@ -26,21 +26,23 @@ def plan() -> LaunchPlan:
 
 
 def test_the_values_of_the_preset_become_those_of_the_cluster() -> None:
-    there = add_cluster_variables(plan(), HERE)
+    there = plan_with_cluster_values(plan(), HERE)
     assert (there.flag("master-addr"), there.flag("port")) == ("10.0.0.1", 8000)
     assert there.env[0].value == "10.0.0.1:1,192.168.1.10:1", "no part of another address"
     assert there.nodes[0].env == {"NCCL_SOCKET_IFNAME": "enp1s0,eth10"} and there.nodes[
         0
     ].flags == {"node-rank": 0}
     assert there.variables == DOCUMENTED | HERE and there.sources["interface"].kind == "cluster"
-    assert there.sources["other"].kind == "default" and add_cluster_variables(there, HERE) is there
+    assert (
+        there.sources["other"].kind == "default" and plan_with_cluster_values(there, HERE) is there
+    )
 
 
 def test_what_the_user_gave_or_replaced_stays() -> None:
     given = replace(plan(), sources={**plan().sources, "head-address": VariableSource("given")})
-    assert add_cluster_variables(given, HERE).flag("master-addr") == "192.168.1.1"
+    assert plan_with_cluster_values(given, HERE).flag("master-addr") == "192.168.1.1"
     edited = plan().with_flag("master-addr", "172.16.0.9")
-    assert add_cluster_variables(edited, HERE).flag("master-addr") == "172.16.0.9"
+    assert plan_with_cluster_values(edited, HERE).flag("master-addr") == "172.16.0.9"
 
 
 @pytest.mark.parametrize(

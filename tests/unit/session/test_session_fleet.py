@@ -171,7 +171,7 @@ def test_a_server_has_its_state_and_its_rates(monkeypatch: pytest.MonkeyPatch) -
             await eventually(lambda: bool(host(fleet, TWO[0]).servers), 30.0, "the run")
             assert host(fleet, TWO[0]).servers[0].name == run_id
             await eventually(lambda: host(fleet, TWO[0]).tok_s is not None, 30.0, "its token rate")
-            await eventually(lambda: host(fleet, TWO[0]).count_ready_servers == 1, 30.0, "READY")
+            await eventually(lambda: host(fleet, TWO[0]).ready_server_count == 1, 30.0, "READY")
             assert host(fleet, TWO[0]).tok_s == 0.0 and not host(fleet, TWO[1]).servers
             await session.servers.stop(run_id)
             await eventually(lambda: not host(fleet, TWO[0]).servers, 30.0, "its end")

@@ -120,7 +120,7 @@ def test_a_plan_is_made_and_marked_with_one_reading_and_one_look_at_the_journal(
         )
         monkeypatch.setattr(LocalHost, "_spawn", counted)
         commands = await session.gpu.plan_setting_commands(POWER, 0)
-        await session.gpu.annotate_changes_by_others(commands)
+        await session.gpu.add_notes_about_other_setters(commands)
         # for a measurement of others, before the question
         assert session.gpu.alterations.register_dir is not None
         assert started == ["telemetry agent", "journal of GPU settings"]
@@ -244,9 +244,9 @@ def test_a_finding_stands_until_the_settings_change_whichever_workbench_looks(
 
     async def proven(session: Session) -> None:
         assert (await session.gpu.apply_settings(POWER, 0)).ok
-        await session.gpu.load_evidence.show_proofs_on_gpus([no_effect])
+        await session.gpu.gpu_evidence.show_proofs_on_gpus([no_effect])
         assert session.state.gpu_findings == ((0, no_effect.short),)
-        await session.gpu.guard.keep_settings_on()
+        await session.gpu.guard.leave_settings_on_unguarded()
 
     async def next_one(session: Session) -> None:
         await session.gpu.alterations.read_altered_settings()
@@ -254,7 +254,7 @@ def test_a_finding_stands_until_the_settings_change_whichever_workbench_looks(
 
     async def after_a_change(session: Session) -> None:
         assert (await session.gpu.apply_settings(GpuSettings(power_limit_w=450.0), 0)).ok
-        await session.gpu.guard.keep_settings_on()
+        await session.gpu.guard.leave_settings_on_unguarded()
 
     async def nothing(session: Session) -> None:
         await session.gpu.alterations.read_altered_settings()

@@ -45,7 +45,7 @@ def attended(
         session = Quick(host or box.host)
         try:
             await session.link.connect()
-            session.gpu.guard.begin_heartbeats()
+            session.gpu.guard.start_heartbeats()
             await scenario(session)
         finally:
             await session.close()

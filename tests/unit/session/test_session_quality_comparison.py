@@ -8,7 +8,7 @@ from typing import Any
 from workbench.model.flags import FlagSetting
 from workbench.model.plan import LaunchPlan
 from workbench.session.plans.plan_editor import PlanEditor
-from workbench.session.quality.comparison import _plan_warnings
+from workbench.session.quality.comparison import _warning_lines_of_plans
 
 
 def side(**flags: Any) -> Any:
@@ -18,13 +18,13 @@ def side(**flags: Any) -> Any:
 
 def test_what_is_doubtful_about_b_is_said_before_a_is_measured_for_minutes() -> None:
     """B failed at its start, or was slow, after A had been measured three times."""
-    [line] = _plan_warnings({"A": side(), "B": side(max_num_seqs=1)})
+    [line] = _warning_lines_of_plans({"A": side(), "B": side(max_num_seqs=1)})
     assert line.startswith("B: warning: with max-num-seqs 1 the server has no batching")
     assert line.endswith("— unset max-num-seqs")
 
 
 def test_what_both_sides_have_is_said_once_and_a_running_server_has_no_plan() -> None:
     both = {"A": side(max_num_seqs=1), "B": side(max_num_seqs=1)}
-    [line] = _plan_warnings(both)
+    [line] = _warning_lines_of_plans(both)
     assert line.startswith("A: warning: ")
-    assert not list(_plan_warnings({"A": SimpleNamespace(editor=None)}))  # type: ignore[dict-item]
+    assert not list(_warning_lines_of_plans({"A": SimpleNamespace(editor=None)}))  # type: ignore[dict-item]

@@ -166,7 +166,7 @@ def test_a_result_of_the_command_line_has_a_timeline_too_and_an_imported_one_has
 def test_a_trial_that_the_guard_ends_is_told_as_such() -> None:
     async def scenario(session: Session) -> None:
         session.gpu.guard.options = FAST
-        session.gpu.guard.begin_heartbeats()
+        session.gpu.guard.start_heartbeats()
         await session.telemetry.start()
         assert (await session.gpu.apply_settings(GpuSettings(power_limit_w=400.0), trial_s=1.0)).ok
         await eventually(

@@ -162,7 +162,7 @@ class Raced:
         parts.results.list_quality_results = self._quality  # type: ignore[method-assign,assignment]
         self.limit_w = 600.0  # in force
         parts.telemetry.get_recent_reading = self._reading  # type: ignore[method-assign,assignment]
-        parts.gpu.guard.begin_heartbeats = lambda: None  # type: ignore[method-assign]
+        parts.gpu.guard.start_heartbeats = lambda: None  # type: ignore[method-assign]
         parts.gpu.alterations.read_altered_settings = self._nothing  # type: ignore[method-assign,assignment]
         parts.gpu.apply_settings = self._apply  # type: ignore[method-assign,assignment]
         parts.gpu.revert_settings = self._revert  # type: ignore[method-assign,assignment]

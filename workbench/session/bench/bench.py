@@ -309,7 +309,9 @@ class Bench:
             await alterations.read_altered_settings()
         locks, changes = alterations.active_clock_locks, alterations.lock_changes
         claimed = self._core.state.others
-        known = await self._gpu.load_evidence.read_known_clocks(digest_of_load(load.spec, server))
+        known = await self._gpu.gpu_evidence.read_clocks_of_recent_loads(
+            digest_of_load(load.spec, server)
+        )
         files = await self._identify_model_files(load.server)
         earlier = await asyncio.to_thread(self._find_earlier_result, load, files)
         read: list[asyncio.Future[Journal]] = []
@@ -391,10 +393,10 @@ class Bench:
             ):
                 measured = measured.mark_clock_locks_changed(changed)
             else:
-                await self._gpu.load_evidence.add_and_store_clocks(
+                await self._gpu.gpu_evidence.add_and_store_clocks(
                     known_clocks, measured.clocks, measured.proofs
                 )
-            await self._gpu.load_evidence.show_proofs_on_gpus(measured.proofs)
+            await self._gpu.gpu_evidence.show_proofs_on_gpus(measured.proofs)
         except HostUnreachable as lost:
             return measured.mark_as_partial(lost)
         return measured

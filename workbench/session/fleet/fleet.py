@@ -31,12 +31,13 @@ UPDATE_INTERVAL_S = 1.0
 FleetListener = Callable[[FleetState], None]
 
 
-def fleet_names_and_labels(
+def fleet_host_names_and_labels(
     named: Sequence[str] = (), cluster: str | None = None
 ) -> tuple[Sequence[str], Mapping[str, str]]:
     """Return (names, labels): the names of a fleet's hosts, and the labels of hosts.toml by host
     name. The hosts are those in `named` and the nodes of `cluster`; without both, all hosts of
-    hosts.toml. Raises InputError for an unknown cluster."""
+    hosts.toml, or if that file has none, every known host that is not simulated. Raises InputError
+    for an unknown cluster."""
     written = HostsStore()
     labels = {entry.name: entry.label for entry in written.content.hosts.values() if entry.label}
     names = list(named)
@@ -102,7 +103,7 @@ class Fleet:
         for member in self._members.values():
             member.request_host_scan()
         deadline = time.monotonic() + limit_s
-        while not all(member.is_first_reading_done for member in self._members.values()):
+        while not all(member.has_first_reading_ended for member in self._members.values()):
             self._made.clear()
             try:
                 await asyncio.wait_for(self._made.wait(), max(0.0, deadline - time.monotonic()))
@@ -126,4 +127,4 @@ class Fleet:
             await asyncio.sleep(due - time.monotonic())
 
     def _make_current_state(self) -> FleetState:
-        return FleetState(tuple(member.host_view() for member in self._members.values()))
+        return FleetState(tuple(member.make_fleet_host() for member in self._members.values()))

@@ -67,7 +67,8 @@ class _ServerRates:
         self.values: Mapping[str, float] = {}
         self.problem: str | None = None
 
-    async def update_rates(self) -> None:
+    async def read_and_update_rates(self) -> None:
+        """Read the counters, and compute the rates since the last reading; none after the first."""
         before, now = self._last, await self._read()
         self._last, self.values = now, {}
         self.problem = now.absent.get("live_generation_tokens")
@@ -117,7 +118,7 @@ class FleetMember:
 
     # ---- what is known
 
-    def host_view(self) -> FleetHost:
+    def make_fleet_host(self) -> FleetHost:
         """Return the present state of the host."""
         telemetry, age_s = self._telemetry, None
         if self._arrived_s is not None:
@@ -179,14 +180,18 @@ class FleetMember:
         return replace(server, values=rates.values, problem=rates.problem)
 
     @property
-    def is_first_reading_done(self) -> bool:
+    def has_first_reading_ended(self) -> bool:
         """Whether the first reading of the host has ended: its GPUs, servers and settings are
         known, or the reason why they cannot be read."""
         if self._link in ("down", "refused"):
             return True
-        if not self._looked or not (self._are_gpus_read() or self._problem_text()):
+        if not self._looked:
             return False
-        return not any(server.lacks_rates for server in self._servers_with_rates())
+        if not self._are_gpus_read() and not self._problem_text():
+            return False
+        return not any(
+            server.awaits_second_metrics_reading for server in self._servers_with_rates()
+        )
 
     def _are_gpus_read(self) -> bool:
         """Whether the GPUs are known, or the driver says why they are not."""
@@ -198,7 +203,7 @@ class FleetMember:
     def append_graph_values(self) -> None:
         """Add the readings of this second to the graphs. If the newest reading is too old, the
         graphs have no values at this second."""
-        now, values = self.host_view(), _NO_TRAIL_VALUES
+        now, values = self.make_fleet_host(), _NO_TRAIL_VALUES
         if now.is_live:
             values = (now.util_pct, now.power_w, now.tok_s)
         for trail, value in zip(self._trails, values, strict=True):
@@ -207,10 +212,10 @@ class FleetMember:
     # ---- the link
 
     def start_connecting(self, ask: Ask | None = None) -> None:
-        """Connect and begin to read the GPUs, unless that was done already. `ask` asks the user for
-        login secrets."""
+        """Connect and begin to read the GPUs in the background, unless that was done and the login
+        was not refused. `ask` asks the user for login secrets."""
         if self._source is None or self._link == "refused":
-            self._start_task("link", lambda: self._connect(ask))
+            self._start_task_if_idle("link", lambda: self._connect(ask))
 
     async def _connect(self, ask: Ask | None) -> None:
         self._link, self._problem = "connecting", ""
@@ -280,21 +285,22 @@ class FleetMember:
         now_s = time.monotonic()
         if self._link != "connected" or self._supervisor is None:
             return
-        if now_s >= self._look_due_s and self._start_task("look", self._scan_host):
+        if now_s >= self._look_due_s and self._start_task_if_idle("look", self._scan_host):
             self._look_due_s = now_s + LOOK_INTERVAL_S
-        if now_s >= self._rates_due_s and self._start_task("rates", self._read_rates):
+        if now_s >= self._rates_due_s and self._start_task_if_idle("rates", self._read_rates):
             self._rates_due_s = now_s + _RATES_INTERVAL_S
 
-    def _start_task(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
+    def _start_task_if_idle(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
+        """Start `work` unless its previous task still runs. Return whether it was started."""
         task = self._tasks.get(name)
         if task is not None and not task.done():
             return False
         self._tasks[name] = asyncio.create_task(
-            self._run_and_note_problem(work()), name=f"{name} of {self._name}"
+            self._run_and_record_problem(work()), name=f"{name} of {self._name}"
         )
         return True
 
-    async def _run_and_note_problem(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _run_and_record_problem(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
         except WorkbenchError as error:
@@ -314,7 +320,7 @@ class FleetMember:
             return
         try:
             async with asyncio.timeout(_LOOK_TIMEOUT_S):
-                files = await self._read_file_stamps(host, supervisor)
+                files = await self._read_record_file_stamps(host, supervisor)
                 if files != self._files or time.monotonic() >= self._whole_look_s:
                     await self._read_servers_and_settings(host, supervisor)
                     self._files = files
@@ -330,7 +336,7 @@ class FleetMember:
         if self._latency_ms is None and not host.is_local:
             self._latency_ms = (await host.facts()).latency_ms
 
-    async def _read_file_stamps(self, host: Host, supervisor: Supervisor) -> str:
+    async def _read_record_file_stamps(self, host: Host, supervisor: Supervisor) -> str:
         """Return a text that changes when a run begins or is removed, or when a GPU setting is
         changed: the times and sizes of the directories and files in which Workbench records both.
         Reading these takes a tenth of the time of reading the files."""
@@ -382,7 +388,7 @@ class FleetMember:
         known = self._rates
         self._rates = {name: known.get(name) or _ServerRates(readers[name]) for name in readers}
         async with asyncio.timeout(_RATES_TIMEOUT_S):
-            await asyncio.gather(*map(_ServerRates.update_rates, self._rates.values()))
+            await asyncio.gather(*map(_ServerRates.read_and_update_rates, self._rates.values()))
 
     async def close(self) -> None:
         """Disconnect from the host. Its servers and settings stay as they are. If the host hangs,

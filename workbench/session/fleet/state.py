@@ -45,17 +45,19 @@ class FleetServer:
     def can_answer(self) -> bool:
         """Whether the server can answer requests: its run is READY or READY?, or Workbench did not
         start it."""
-        return self.state in (ServerState.READY, FOUND_STATE) or self.has_suspect_text
+        return self.state in (ServerState.READY, FOUND_STATE) or self.is_ready_with_suspect_text
 
     @property
-    def has_suspect_text(self) -> bool:
-        """Whether the server answers, and its text is no answer."""
+    def is_ready_with_suspect_text(self) -> bool:
+        """Whether the server is READY?: it answers, and its text does not look like an answer."""
         return self.state == f"{ServerState.READY}?"
 
     @property
-    def lacks_rates(self) -> bool:
+    def awaits_second_metrics_reading(self) -> bool:
         """Whether the server's metrics can be read but have not been read twice yet."""
-        return self.can_answer and not (self.values or self.problem)
+        if self.values or self.problem:
+            return False
+        return self.can_answer
 
     @property
     def tok_s(self) -> float | None:
@@ -89,7 +91,9 @@ class FleetHost:
     @property
     def is_live(self) -> bool:
         """Whether the host is connected and its newest reading is not stale."""
-        return self.link == "connected" and self.age_s is not None and self.age_s <= STALE_READING_S
+        if self.link != "connected" or self.age_s is None:
+            return False
+        return self.age_s <= STALE_READING_S
 
     @property
     def gpus(self) -> Sequence[GpuSample]:
@@ -119,11 +123,11 @@ class FleetHost:
         """The power in watts of all GPUs that report it, added up; None if none reports it."""
         return self.aggregate_gpu_readings("power_w", TOTAL)
 
-    def aggregate_gpu_readings(self, field: str, which: str) -> float | None:
+    def aggregate_gpu_readings(self, field: str, aggregate: str) -> float | None:
         """Return one value of the readings `field` of all GPUs: MEAN, TOTAL, HIGHEST or LOWEST.
         None if no GPU reports this reading."""
-        known = _known_values(map(attrgetter(field), self.gpus))
-        return _COMBINE_FUNCTIONS[which](known) if known else None
+        known = _drop_none_values(map(attrgetter(field), self.gpus))
+        return _COMBINE_FUNCTIONS[aggregate](known) if known else None
 
     @property
     def memory_pct(self) -> float | None:
@@ -143,14 +147,14 @@ class FleetHost:
         return info.memory_total_bytes if info is not None else None
 
     @property
-    def count_busy_gpus(self) -> int:
+    def busy_gpu_count(self) -> int:
         """The number of GPUs with a utilization above BUSY_PCT."""
         return sum(map(_is_busy, self.gpus))
 
     @property
     def tok_s(self) -> float | None:
         """The generated tokens per second of all servers; None if no server reports them."""
-        known = _known_values(server.tok_s for server in self.servers)
+        known = _drop_none_values(server.tok_s for server in self.servers)
         return sum(known) if known else None
 
     @property
@@ -166,7 +170,7 @@ class FleetHost:
         return found
 
     @property
-    def count_ready_servers(self) -> int:
+    def ready_server_count(self) -> int:
         """The number of servers that can answer requests."""
         return sum(server.can_answer for server in self.servers)
 
@@ -200,9 +204,9 @@ class FleetState:
 
 
 def fleet_totals(hosts: Sequence[FleetHost]) -> FleetTotals:
-    """Return the sums over these hosts: numbers of GPUs and servers, power, and token rate. A GPU
-    or a server that several hosts show counts once: a machine may have two names, and a container
-    shows the GPUs of its machine."""
+    """Return the sums over those of the hosts that are live: numbers of GPUs and servers, power,
+    and token rate. A GPU or a server that several hosts show counts once: a machine may have two
+    names, and a container shows the GPUs of its machine."""
     live = [host for host in hosts if host.is_live]
     gpus_by_key: dict[Hashable, GpuSample] = {}
     servers_by_key: dict[Hashable, FleetServer] = {}
@@ -219,16 +223,16 @@ def fleet_totals(hosts: Sequence[FleetHost]) -> FleetTotals:
         live=len(live),
         gpus=len(gpus),
         busy=sum(map(_is_busy, gpus)),
-        power_w=math.fsum(_known_values(powers_w)),
+        power_w=math.fsum(_drop_none_values(powers_w)),
         power_unknown=powers_w.count(None),
-        tok_s=math.fsum(_known_values(server.tok_s for server in servers)),
+        tok_s=math.fsum(_drop_none_values(server.tok_s for server in servers)),
         tok_unknown=sum(server.tok_s is None for server in ready)
         + sum(not host.servers_read for host in live),
         servers=len(ready),
     )
 
 
-def _known_values(values: Iterable[float | None]) -> list[float]:
+def _drop_none_values(values: Iterable[float | None]) -> list[float]:
     return [value for value in values if value is not None]
 
 

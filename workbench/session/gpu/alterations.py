@@ -63,7 +63,7 @@ class GpuAlterations:
         self._findings_of: Host | None = None  # the host whose stored load findings were read
         self._checked: frozenset[Drift] = frozenset()  # drift that the journal did not explain
         self._checking = False
-        telemetry.on_reading.append(self._compare_with_reading)
+        telemetry.on_reading.append(self._update_drift_from_reading)
 
     @property
     def active_clock_locks(self) -> tuple[Alteration, ...]:
@@ -77,8 +77,8 @@ class GpuAlterations:
         still lists as work under way has ended."""
         state, records = await self._read_host_journal(with_log=False)
         recovery = state.recovered
-        if select_cut_off_changes(records) and (after_change or not self._is_changing):
-            await self._resolve_cut_off_changes()
+        if select_cut_off_changes(records) and (after_change or not self._is_changing_settings):
+            await self._settle_and_report_cut_off_changes()
             state, records = await self._read_host_journal(with_log=False)
         if any(self._is_unclaimed_and_restored(record.entry, state.others) for record in records):
             await drop_entries_settled_by_others(self._core.host)
@@ -88,7 +88,7 @@ class GpuAlterations:
         on = [record for record in records if record.why_lost is None]
         found = tuple(map(alteration_of_record, on))
         settings = {altered.setting for altered in found}
-        findings = await self._load_findings_by_gpu(found)
+        findings = await self._gpu_indices_and_load_findings(found)
         present = self._core.state
         self._core.update(
             alterations=found,
@@ -110,11 +110,12 @@ class GpuAlterations:
             await self._report_reset_settings(gone)
         return state
 
-    async def _load_findings_by_gpu(
+    async def _gpu_indices_and_load_findings(
         self, found: tuple[Alteration, ...]
     ) -> tuple[tuple[int, str], ...]:
-        """Return the findings of loads about those GPUs whose settings have not changed since. If
-        the host is a new one, read what an earlier session, or a command, has found."""
+        """Return (GPU index, text) of the findings of loads about those GPUs whose settings have
+        not changed since. If the host is a new one, read what an earlier session, or a command, has
+        found."""
         host, state = self._core.host, self._core.state
         if found and self._findings_of is not host:
             from workbench.gpu.settings.proof_files import read_findings
@@ -125,22 +126,24 @@ class GpuAlterations:
         changed = _changed_gpus(found, state.alterations)
         return tuple(finding for finding in state.gpu_findings if finding[0] not in changed)
 
-    def _report_journal_recovery(self, found: Recovery | None, left: Recovery | None) -> None:
+    def _report_journal_recovery(
+        self, found: Recovery | None, still_recovered: Recovery | None
+    ) -> None:
         """Notify the user if the journal was missing or damaged when it was read. `found` is its
-        recovery then, and `left` None if this session has made the file anew since."""
+        recovery then, and `still_recovered` None if this session has made the file anew since."""
         before, text = self._core.state.host.journal_recovery, None
         if found is not None:
-            text = replace(found, is_written=left is None).text
+            text = replace(found, is_written=still_recovered is None).text
         self._core.update_host(journal_recovery=text)
         if text not in (None, before):
             self._core.notify(Level.WARN, f"{self._core.host.name}: {text}")
             self._core.record_command("# the journal of GPU settings was recovered", text)
 
     @property
-    def _is_changing(self) -> bool:
+    def _is_changing_settings(self) -> bool:
         return not set(JOURNAL_CHANGES).isdisjoint(self._core.state.busy)
 
-    async def _resolve_cut_off_changes(self) -> None:
+    async def _settle_and_report_cut_off_changes(self) -> None:
         """Find out what became of changes that were cut off, and tell the user."""
         with suppress(WorkbenchError):  # the link is lost again, or another Workbench changes them
             settled = await settle_cut_off_changes(self._core.host, never_sent=self.never_sent)
@@ -148,14 +151,14 @@ class GpuAlterations:
             for change in settled:
                 gpu = change.entry.gpu_index
                 texts.append((gpu, change.text.removeprefix(f"{gpu_name(gpu)} ")))
-            outcomes = group_by_gpus(texts)
+            outcomes = prefix_texts_with_gpus(texts)
             for outcome in outcomes:
                 self._core.record_command("# a change of GPU settings was cut off", outcome)
             if outcomes:
                 self._core.notify(Level.WARN, f"{self._core.host.name}: {'; '.join(outcomes)}")
             self.never_sent = False
 
-    def _shows_previous_value(self, entry: JournalEntry) -> bool:
+    def _is_previous_value_in_reading(self, entry: JournalEntry) -> bool:
         """Return whether the last reading shows the previous value of `entry`."""
         telemetry, present = self._core.state.telemetry, None
         if telemetry is not None:
@@ -165,10 +168,15 @@ class GpuAlterations:
     def _is_unclaimed_and_restored(
         self, entry: JournalEntry, claims: Sequence[SettingClaim]
     ) -> bool:
-        """Return whether nobody claims a setting any more that has its previous value again."""
-        return is_left_to_former_claimant(entry, claims) and self._shows_previous_value(entry)
+        """Return whether the user to whom the setting was left no longer claims it, and the setting
+        has its previous value again."""
+        return is_left_to_former_claimant(entry, claims) and self._is_previous_value_in_reading(
+            entry
+        )
 
-    async def read_records_and_log(self) -> tuple[Sequence[Record], Sequence[Mapping[str, Any]]]:
+    async def read_journal_records_and_log(
+        self,
+    ) -> tuple[Sequence[Record], Sequence[Mapping[str, Any]]]:
         """Return (records, log entries) of the journal, the file on the host that records altered
         GPU settings. Both have the oldest first. The records include settings that a restart of the
         host or of the driver has reset."""
@@ -185,7 +193,7 @@ class GpuAlterations:
         # the reading may be older than the setting
         if any(r.why_lost is not None for r in records):
             state = await journal.read_journal(self._core.host, with_log=with_log)
-            energy_j = await self._energies_now_j()
+            energy_j = await self._read_energy_j_by_uuid()
             records = state.records(energy_j)
         return replace(state, others=state.without_lost_entries(energy_j).others), records
 
@@ -198,7 +206,7 @@ class GpuAlterations:
         with suppress(WorkbenchError):
             await drop_lost_entries(self._core.host, gone)
 
-    async def _energies_now_j(self) -> dict[str, float]:
+    async def _read_energy_j_by_uuid(self) -> dict[str, float]:
         """Return the GPUs' energy counters in joules by UUID; {} if they cannot be read. They show
         whether the driver was reloaded."""
         with suppress(WorkbenchError):
@@ -207,7 +215,7 @@ class GpuAlterations:
 
     # ---- drift
 
-    def _compare_with_reading(self, telemetry: Telemetry) -> None:
+    def _update_drift_from_reading(self, telemetry: Telemetry) -> None:
         """Show in the session's state where a reading differs from the journal. A difference counts
         only if it remains after the journal is read again, because a command or the guard may be
         changing both."""
@@ -220,7 +228,7 @@ class GpuAlterations:
             self._checked = frozenset()
             self._core.update(drift=())
             return
-        if self._is_changing:
+        if self._is_changing_settings:
             self._checked = frozenset()
             return
         full = state.host.journal_disk_full
@@ -235,7 +243,7 @@ class GpuAlterations:
             texts = [(drift.gpu_index, f"{label_of(drift.setting)}: {drift.text}") for drift in new]
             self._core.notify(
                 Level.WARN,
-                f"{self._core.host.name}: {'; '.join(group_by_gpus(texts))}",
+                f"{self._core.host.name}: {'; '.join(prefix_texts_with_gpus(texts))}",
                 "press r (revert) to keep this value, or to set an earlier value again",
             )
         if lasting != state.drift:
@@ -259,7 +267,7 @@ def gpu_name(gpu_index: int) -> str:
     return "host" if gpu_index < 0 else f"GPU{gpu_index}"
 
 
-def group_by_gpus(texts: Iterable[tuple[int, str]]) -> list[str]:
+def prefix_texts_with_gpus(texts: Iterable[tuple[int, str]]) -> list[str]:
     """Return each text once, after the GPUs that it is about: "GPU0-3 power limit: …". `texts` are
     pairs (GPU index, text)."""
     groups: dict[str, set[int]] = {}

@@ -16,7 +16,7 @@ from workbench.model.setting_records import InForce
 from workbench.model.settings import ClockRange, ClockSetting, GpuSettings, label_of, setting_of
 from workbench.session.gpu.previous_settings import (
     PreviousValues,
-    previous_values_of,
+    read_previous_values,
     restore_and_return_problem,
 )
 from workbench.session.uninterrupted import finish_despite_cancellation
@@ -74,9 +74,9 @@ def choose_probe_clock_mhz(
         return None
     steps: tuple[int, ...] = getattr(info, entry.supported)
     lower = [mhz for mhz in steps if mhz < observed_mhz - 2 * MIN_CONTRAST_MHZ]
-    return (
-        min(lower, key=lambda mhz: abs(mhz - PROBE_CLOCK_SHARE * observed_mhz)) if lower else None
-    )
+    if not lower:
+        return None
+    return min(lower, key=lambda mhz: abs(mhz - PROBE_CLOCK_SHARE * observed_mhz))
 
 
 class ClockProbe:
@@ -100,7 +100,7 @@ class ClockProbe:
             )
         return found
 
-    async def measure_clocks_and_failures(
+    async def probe_clocks_and_failure_texts(
         self,
         meter: Meter,
         probes: Probes,
@@ -123,7 +123,7 @@ class ClockProbe:
     async def _previous_values(
         self, setting: str, wanted: Mapping[int, GpuSettings]
     ) -> dict[int, PreviousValues]:
-        return await previous_values_of(
+        return await read_previous_values(
             self._core.host, await self._telemetry.get_recent_reading(), setting, tuple(wanted)
         )
 
@@ -137,7 +137,7 @@ class ClockProbe:
         password: str | None,
     ) -> tuple[Clock, ...]:
         previous = await self._previous_values(setting, wanted)
-        self._gpu.guard.begin_heartbeats()  # the guard reverts the lock of a probe that is killed
+        self._gpu.guard.start_heartbeats()  # the guard reverts the lock of a probe that is killed
         try:
             report = await self._gpu.apply_settings_by_gpu(
                 {str(gpu): lock for gpu, lock in wanted.items()}, password=password

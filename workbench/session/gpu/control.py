@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from workbench.gpu.settings.alterations import warnings_without_guard
 from workbench.gpu.settings.current_values import (
@@ -29,7 +29,7 @@ from workbench.model.gpu_allotment import (
 from workbench.model.setting_commands import OF_CORES, list_core_setting_files
 from workbench.model.settings import HOST, SETTINGS, label_of
 from workbench.session.gpu.alterations import GpuAlterations
-from workbench.session.gpu.guard import GpuGuard, check_trial_time
+from workbench.session.gpu.guard import GpuGuard, check_trial_duration
 from workbench.session.gpu.rights import GpuRights
 from workbench.session.state import APPLYING_SETTINGS, REVERTING_SETTINGS
 
@@ -49,6 +49,16 @@ ALL_GPUS = "all"  # in place of the index or UUID of a GPU
 _GPU_AND_SETTING = attrgetter("gpu_uuid", "setting")  # of an alteration
 
 
+class ProcessOnGpu(NamedTuple):
+    """A process on a GPU. `is_ours` says whether Workbench started it. `name` says that the name is
+    not known for a process of another PID namespace."""
+
+    gpu_index: int
+    pid: int
+    name: str
+    is_ours: bool
+
+
 class GpuControl:
     """Changes GPU settings of the host. Its parts are `alterations` (the settings that Workbench
     has changed), `guard` (reverts these if this program ends), `rights` (the settings that this
@@ -61,12 +71,12 @@ class GpuControl:
         self.guard = GpuGuard(core, config, telemetry, self.alterations, self.rights)
 
     @cached_property
-    def load_evidence(self) -> GpuEvidence:
+    def gpu_evidence(self) -> GpuEvidence:
         from workbench.session.gpu.evidence import GpuEvidence
 
         return GpuEvidence(self._core)
 
-    async def sudoers_lines(self) -> str:
+    async def sudoers_file_text(self) -> str:
         """Return the text of a sudoers file that lets this user change and revert every GPU setting
         of the host. Raises SettingsError if such a file would not help."""
         from workbench.gpu.settings.sudoers import sudoers_text
@@ -89,13 +99,14 @@ class GpuControl:
     ) -> Sequence[SettingCommand]:
         """Return the commands that set `settings` on a GPU (None: on all). Raises WorkbenchError
         for a value outside the driver's limits."""
-        return await self.plan_changes_by_gpu({_selector_of_gpu(gpu): settings})
+        return await self.plan_changes_by_gpu({_gpu_selector_or_all(gpu): settings})
 
     async def plan_changes_by_gpu(
         self, by_gpu: Mapping[str, GpuSettings], rights: Rights | None = None
     ) -> Sequence[SettingCommand]:
         """Return the commands that set the settings in `by_gpu`, whose keys name a GPU: an index, a
-        UUID or "all". Raises WorkbenchError for a value outside the driver's limits."""
+        UUID or "all". `rights` are the user's, read here if None. Raises WorkbenchError for a value
+        outside the driver's limits."""
         from workbench.gpu.settings.plan import plan_commands
 
         host, cores, allotment = self._core.host, CORES_NOT_READ, NO_ALLOTMENT
@@ -104,16 +115,16 @@ class GpuControl:
         reading = await self._telemetry.get_recent_reading()
         rights = rights or await self.rights.load_rights()
         if is_cluster(host):
-            reading = _reading_of_head_node(host, reading, by_gpu)
-        if _changes_gpu_settings(by_gpu.get(ALL_GPUS, {})):
+            reading = _select_head_gpus_in_reading(host, reading, by_gpu)
+        if _has_gpu_setting(by_gpu.get(ALL_GPUS, {})):
             allotment = await read_gpu_allotment(host)
         try:
             if not allotment.is_from_scheduler:
                 return plan_commands(by_gpu, reading, rights, cores)
-            commands = plan_commands(by_gpu, _reading_of_job(reading, allotment), rights, cores)
-            return _add_note_to_commands(
-                commands, f"of all GPUs, only those that {allotment.job} has"
+            commands = plan_commands(
+                by_gpu, _select_job_gpus_in_reading(reading, allotment), rights, cores
             )
+            return _add_text_to_notes(commands, f"of all GPUs, only those that {allotment.job} has")
         except WorkbenchError as error:
             error.host = error.host or host.name
             raise
@@ -132,7 +143,10 @@ class GpuControl:
         them. `dry_run` changes nothing and reports the commands, and `password` goes to sudo's
         stdin only."""
         return await self.apply_settings_by_gpu(
-            {_selector_of_gpu(gpu): settings}, dry_run=dry_run, trial_s=trial_s, password=password
+            {_gpu_selector_or_all(gpu): settings},
+            dry_run=dry_run,
+            trial_s=trial_s,
+            password=password,
         )
 
     async def apply_settings_by_gpu(
@@ -154,7 +168,7 @@ class GpuControl:
         change with SettingsError."""
         from workbench.gpu.settings import apply
 
-        check_trial_time(trial_s)
+        check_trial_duration(trial_s)
         with self._core.show_as_busy(APPLYING_SETTINGS):
             rights = await self.rights.load_rights_with_password(password)
             planned = await self.plan_changes_by_gpu(by_gpu, rights)
@@ -178,9 +192,10 @@ class GpuControl:
         foreign: str | None = None,
         settings: Collection[str] | None = None,
     ) -> SettingsReport:
-        """Restore the previous settings of a GPU (None: of all). `foreign` says what to do with a
-        value that someone else has set since: "keep" that value, set "ours" again, or restore the
-        "original". With None such a setting is not touched."""
+        """Restore the previous settings of a GPU (None: of all). `settings` are the keys of those
+        to restore, None for all. `foreign` says what to do with a value that someone else has set
+        since: "keep" that value, set "ours" again, or restore the "original". With None such a
+        setting is not touched."""
         from workbench.gpu.settings import revert
 
         with self._core.show_as_busy(REVERTING_SETTINGS):
@@ -232,7 +247,7 @@ class GpuControl:
             why = getattr(error, "message", None) or f"{type(error).__name__}: {error}"
             self._core.record_command("# the altered settings could not be read again", why)
 
-    async def annotate_changes_by_others(
+    async def add_notes_about_other_setters(
         self, commands: Sequence[SettingCommand]
     ) -> Sequence[SettingCommand]:
         """Return `commands`, with a note on each command whose setting was last set by another
@@ -255,9 +270,8 @@ class GpuControl:
             state.alterations, state.others, await read_telemetry_once(self._core.host)
         )
 
-    async def gpu_processes(self) -> Sequence[tuple[int, int, str, bool]]:
-        """Return (GPU index, pid, name, ours) of each process on the GPUs. `ours` is True if
-        Workbench started the process. A process of another PID namespace has no known name."""
+    async def gpu_processes(self) -> Sequence[ProcessOnGpu]:
+        """Return each process on the GPUs, once for each GPU that it uses."""
         from workbench.hosts import detached_process
 
         host = self._core.host
@@ -269,18 +283,18 @@ class GpuControl:
                 each, f"{await each.state_dir()}/runs"
             )
             ours.update(*(run.members for run in runs))
-        found = []
+        found: list[ProcessOnGpu] = []
         for sample in reading.gpus:
             for process in sample.processes or ():
                 title = "name not known here"
                 if process.name or process.place:
                     title = process.title
                 is_ours = not process.place and process.pid in ours
-                found.append((sample.index, process.pid, title, is_ours))
+                found.append(ProcessOnGpu(sample.index, process.pid, title, is_ours))
         return found
 
 
-def _reading_of_head_node(
+def _select_head_gpus_in_reading(
     host: ClusterHost, reading: Telemetry, by_gpu: Iterable[str]
 ) -> Telemetry:
     """Return the part of a cluster's reading that comes from its first node, the head. Raises
@@ -300,21 +314,21 @@ def _reading_of_head_node(
             next_step=f"use `workbench --host {node} gpu set …` for {node}, and name only GPUs of "
             f"{head} with --gpu",
         )
-    return _reading_of_gpus(reading, own)
+    return _select_gpus_in_reading(reading, own)
 
 
-def _reading_of_gpus(reading: Telemetry, infos: Sequence[GpuInfo]) -> Telemetry:
+def _select_gpus_in_reading(reading: Telemetry, infos: Sequence[GpuInfo]) -> Telemetry:
     """Return the part of a reading that concerns these GPUs."""
     indices = {info.index for info in infos}
     samples = tuple(sample for sample in reading.gpus if sample.index in indices)
     return replace(reading, infos=tuple(infos), gpus=samples)
 
 
-def _changes_gpu_settings(wanted: Mapping[str, object]) -> bool:
+def _has_gpu_setting(wanted: Mapping[str, object]) -> bool:
     return any(setting.key in wanted for setting in SETTINGS if not setting.of_host)
 
 
-def _reading_of_job(reading: Telemetry, allotment: Allotment) -> Telemetry:
+def _select_job_gpus_in_reading(reading: Telemetry, allotment: Allotment) -> Telemetry:
     """Return the part of a reading that concerns the GPUs of the scheduler's job in which the
     host's commands run. Raises SettingsError if these GPUs are not known."""
     found, unknown = visible_gpus_and_first_unknown_word(allotment.visible or "", reading.infos)
@@ -324,12 +338,10 @@ def _reading_of_job(reading: Telemetry, allotment: Allotment) -> Telemetry:
             "host",
             next_step="name the GPUs of the job with --gpu",
         )
-    return _reading_of_gpus(reading, found)
+    return _select_gpus_in_reading(reading, found)
 
 
-def _add_note_to_commands(
-    commands: Sequence[SettingCommand], note: str
-) -> Sequence[SettingCommand]:
+def _add_text_to_notes(commands: Sequence[SettingCommand], note: str) -> Sequence[SettingCommand]:
     """Return `commands` with a further note on each command for a GPU."""
     found = []
     for command in commands:
@@ -338,5 +350,5 @@ def _add_note_to_commands(
     return tuple(found)
 
 
-def _selector_of_gpu(gpu: int | str | None) -> str:
+def _gpu_selector_or_all(gpu: int | str | None) -> str:
     return ALL_GPUS if gpu is None else str(gpu)

@@ -33,11 +33,13 @@ class GpuEvidence:
     def __init__(self, core: StateHolder) -> None:
         self._core = core
 
-    async def read_known_clocks(self, load: str) -> ContrastEvidence:
+    async def read_clocks_of_recent_loads(self, load_digest: str) -> ContrastEvidence:
         """Return the clocks of the host's GPUs under the loads of the last day, for comparison with
-        the next load. `load` is the digest of that next load."""
+        the next load, whose digest is `load_digest`."""
         return replace(
-            await read_measured_clocks(self._core.host), load=load, others=self._core.state.others
+            await read_measured_clocks(self._core.host),
+            load=load_digest,
+            others=self._core.state.others,
         )
 
     async def add_and_store_clocks(
@@ -46,11 +48,11 @@ class GpuEvidence:
         """Add the clocks under a load to `known`, with the clock locks that `proofs` show to be in
         force and those that the clocks show to have no effect. Store the result on the host and
         return it."""
-        shown = self._locks_with_verdict(proofs, InForce.YES)
+        shown = self._own_locks_with_verdict(proofs, InForce.YES)
         against = {
             (c.gpu_uuid, c.setting) for c in clocks if does_clock_refute_its_lock(c, known.clocks)
         }
-        without_effect = self._locks_with_verdict(proofs, InForce.NO_EFFECT)
+        without_effect = self._own_locks_with_verdict(proofs, InForce.NO_EFFECT)
         refuted = [a for a in without_effect if (a.gpu_uuid, a.setting) in against]
         known = known.with_clocks(clocks).with_shown_effects(shown).with_refuted_effects(refuted)
         if clocks or shown:
@@ -58,7 +60,9 @@ class GpuEvidence:
                 await store_measured_clocks(self._core.host, known)
         return known
 
-    def _locks_with_verdict(self, proofs: Sequence[Proof], verdict: InForce) -> list[Alteration]:
+    def _own_locks_with_verdict(
+        self, proofs: Sequence[Proof], verdict: InForce
+    ) -> list[Alteration]:
         """Return the clock locks of this Workbench about which `proofs` have this verdict."""
         judged = {
             (p.gpu_index, p.setting)

@@ -42,7 +42,7 @@ STALLED_SCREEN_RANGE_S = (2.5, 5.0)  # a screen that was not drawn for this long
 
 class GpuGuard:
     """This session's connection to the guard, a process on the host. After the call of
-    `begin_heartbeats`, the session sends heartbeats. If they stop, the guard reverts the GPU
+    `start_heartbeats`, the session sends heartbeats. If they stop, the guard reverts the GPU
     settings that the session applied. `options` change the guard's time limits in tests."""
 
     options: Mapping[str, float] = {}
@@ -68,7 +68,7 @@ class GpuGuard:
             None  # of the files of guard and journal at the last look
         )
 
-    def begin_heartbeats(self) -> None:
+    def start_heartbeats(self) -> None:
         """Begin to send heartbeats and to report the guard's actions, in the background."""
         if not self._attended:
             self._attended = True
@@ -108,16 +108,16 @@ class GpuGuard:
         self._ours = self._attended
         return await self._record_guard_command("confirm", view)
 
-    async def keep_settings_on(self) -> GuardView:
-        """Keep the altered GPU settings on: the guard no longer reverts them when heartbeats stop.
+    async def leave_settings_on_unguarded(self) -> GuardView:
+        """Leave the altered GPU settings on: the guard no longer reverts them when heartbeats stop.
         Return the guard's state."""
         view = await client.keep_all_settings(self._core.host)
         self._ours = False
         return await self._record_guard_command("keep", view)
 
-    async def _record_guard_command(self, order: str, view: GuardView) -> GuardView:
+    async def _record_guard_command(self, command_word: str, view: GuardView) -> GuardView:
         self._core.update(guard=view)
-        self._core.record_command(f"workbench gpu {order}", view.problem or "ok")
+        self._core.record_command(f"workbench gpu {command_word}", view.problem or "ok")
         await self._alterations.read_altered_settings()
         self._nudged.set()
         return view
@@ -141,7 +141,8 @@ class GpuGuard:
 
         async def guard(journal: Journal) -> GuardView:
             view = await client.start_guard(self._core.host, terms, journal, **self.options)
-            if trial_s is not None and not (view.running and view.guarding):
+            is_guarded = view.running and view.guarding
+            if trial_s is not None and not is_guarded:
                 why = view.problem or "the guard did not start"
                 if view.running:
                     why = f"the guard (process {view.pid}) does not guard it: {why}"
@@ -191,11 +192,11 @@ class GpuGuard:
             heartbeat_s = await self.read_heartbeat_timeout_s()
             await self._check_guard(heartbeat_s)
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._next_guard_check_delay_s(heartbeat_s)):
+                async with asyncio.timeout(self._delay_before_guard_check_s(heartbeat_s)):
                     await self._nudged.wait()
             self._nudged.clear()
 
-    def _next_guard_check_delay_s(self, heartbeat_s: float) -> float:
+    def _delay_before_guard_check_s(self, heartbeat_s: float) -> float:
         """Return the time until the next heartbeat, or the next look at the guard."""
         if self._ours:
             return _clamp(heartbeat_s / HEARTBEATS_PER_TIMEOUT, HEARTBEAT_INTERVAL_RANGE_S)
@@ -207,8 +208,8 @@ class GpuGuard:
     async def _check_guard(self, heartbeat_s: float) -> None:
         host, owner = self._core.host, client.owner_id()
         try:
-            is_read = self._core.state.guard is None and await self._try_to_read_alterations()
-            marks = await self._read_marks_of_watched_files(host)
+            is_read = self._core.state.guard is None and await self._read_alterations_if_possible()
+            marks = await self._file_signatures_if_sufficient(host)
             if marks is not None and marks == self._marks:
                 return
             # a starved screen may not be drawn for long, and its change goes on all the same
@@ -226,31 +227,33 @@ class GpuGuard:
             self._ours = waits_for_us or self._applying
             await self._show_guard_status(seen, is_read)
             deadline = None
-            if self._ours and seen.view.guarding and seen.view.heartbeat_s is not None:
+            awaits_heartbeat = seen.view.guarding and seen.view.heartbeat_s is not None
+            if self._ours and awaits_heartbeat:
                 deadline = time.time() + heartbeat_s
             self._core.update(guard_deadline_unix_s=deadline)
             self._marks = marks
         except WorkbenchError:  # the link is lost, which `state.host` shows
             return
 
-    async def _try_to_read_alterations(self) -> bool:
-        """Read the journal and the register before the first look at a guard, which then has marks
-        to compare the next look with. Return whether they could be read."""
+    async def _read_alterations_if_possible(self) -> bool:
+        """Read the journal and the register before the guard's state is first read. Return whether
+        they could be read."""
         with suppress(WorkbenchError):  # is told when they are read again
             await self._alterations.read_altered_settings()
             return True
         return False
 
-    async def _read_marks_of_watched_files(self, host: Host) -> ChangeSignature | None:
-        """Return the marks of the files that show what guard and other Workbenches do. None if the
-        marks do not show it: while a guard runs or settings are altered, the state of processes
+    async def _file_signatures_if_sufficient(self, host: Host) -> ChangeSignature | None:
+        """Return the signatures of the files that show what guard and other Workbenches do. None if
+        the files do not show it: while a guard runs or settings are altered, the state of processes
         counts as well."""
         state, register = self._core.state, self._alterations.register_dir
-        if self._ours or self._applying or state.alterations or state.others:
+        if register is None or self._ours or self._applying:
             return None
-        if state.guard is not None and (state.guard.running or state.guard.problem):
+        if state.alterations or state.others:
             return None
-        if register is None:
+        guard = state.guard
+        if guard is not None and (guard.running or guard.problem):
             return None
         home = await client.guard_directory(host)
         files = (f"{home}/state.json", f"{home}/told", await journal.journal_path_on(host))
@@ -280,7 +283,8 @@ class GpuGuard:
             await self._alterations.read_altered_settings()
             if not is_stale and self._telemetry.is_reading:
                 await self._telemetry.refresh_gpu_readings()
-        if acted and self._attended and seen.seen_action != str(view.did_unix_s):
+        is_new_act = acted and seen.seen_action != str(view.did_unix_s)
+        if is_new_act and self._attended:
             host = self._core.host
             self._core.notify(
                 Level.WARN, f"{host.name}: the guard {view.did}", f"the guard's log is {view.log}"
@@ -321,7 +325,7 @@ def _clamp(value: float, limits: tuple[float, float]) -> float:
     return min(max(value, limits[0]), limits[1])
 
 
-def check_trial_time(trial_s: float | None) -> None:
+def check_trial_duration(trial_s: float | None) -> None:
     """Raise InputError if GPU settings cannot be on trial for `trial_s` seconds, after which the
     guard reverts them. None, for no trial, is allowed."""
     if trial_s is not None and not TRIAL_RANGE_S[0] <= trial_s <= TRIAL_RANGE_S[1]:

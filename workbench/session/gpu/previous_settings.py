@@ -45,31 +45,27 @@ class PreviousValues:
         return cls(GpuSettings.from_json(data["settings"]), entry, bool(data["unknown"]))
 
 
-async def previous_values_of(
+async def read_previous_values(
     host: Host, telemetry: Telemetry, setting: str, gpus: Sequence[int]
 ) -> dict[int, PreviousValues]:
-    """Return the present value of `setting` for each of the GPUs, by GPU index. Raises
-    SettingsError if a value is not known."""
+    """Return the present value of `setting` for each of the GPUs, by GPU index. A clock lock, which
+    no driver reports, is the one of the journal or else none. Raises SettingsError if another value
+    is not known."""
     state = await journal.read_journal(host)
     records = state.records()
     found = {}
     for gpu in gpus:
         info = telemetry.info(gpu)
-        ours = next(
-            (
-                r.entry
-                for r in records
-                if info and not r.why_lost and r.entry.gpu_and_setting == (info.uuid, setting)
-            ),
-            None,
-        )
-        unknown = (
-            info is not None
-            and is_clock_lock(setting)
-            and state.last_known_lock_and_source(info.uuid, setting)[0] == UNKNOWN
-        )
+        ours: JournalEntry | None = None
+        unknown = False
+        if info is not None:
+            key = (info.uuid, setting)
+            entries = (r.entry for r in records if not r.why_lost)
+            ours = next((entry for entry in entries if entry.gpu_and_setting == key), None)
+            if is_clock_lock(setting):
+                unknown = state.last_known_lock_and_source(*key)[0] == UNKNOWN
         value = (
-            _current_clock_lock(ours)
+            _clock_lock_of_entry(ours)
             if is_clock_lock(setting)
             else _current_value(host, telemetry, setting_of(setting), gpu)
         )
@@ -77,7 +73,7 @@ async def previous_values_of(
     return found
 
 
-def _current_clock_lock(ours: JournalEntry | None) -> SettingValue:
+def _clock_lock_of_entry(ours: JournalEntry | None) -> SettingValue:
     return ours.now if ours is not None and isinstance(ours.now, ClockRange) else DEFAULT
 
 

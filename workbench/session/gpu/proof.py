@@ -71,7 +71,8 @@ class Verification:
         return tuple(dict.fromkeys(found)) or (NOTHING_TO_VERIFY,)
 
     @property
-    def trap_sources(self) -> tuple[str, ...]:
+    def trap_source_texts(self) -> tuple[str, ...]:
+        """The published sources of the traps in the proofs, each once."""
         return tuple(
             dict.fromkeys(source for p in self.proofs for t in p.traps for source in t.sources)
         )
@@ -126,18 +127,16 @@ class GpuVerifier:
         altered = self._core.state.alterations
         if not altered:
             return Verification(simulated=self._core.state.simulated)
-        if (
-            run_id is None
-            and url is None
-            and all(setting_of(a.setting).proof == "reading" for a in altered)
-        ):
+        is_load_needed = any(setting_of(a.setting).proof != "reading" for a in altered)
+        is_server_given = run_id is not None or url is not None
+        if not is_load_needed and not is_server_given:
             return await self._verify_by_reading(altered)
         with self._core.show_as_busy(VERIFYING_SETTINGS):
             async with self._load.open_load_on_server(
                 run_id, url, {**GPU_FILLING_LOAD, **bench}
             ) as load:
                 found = await self._verify_under_load(seconds, load, altered, probe, password)
-        await self._gpu.load_evidence.show_proofs_on_gpus(found.proofs)
+        await self._gpu.gpu_evidence.show_proofs_on_gpus(found.proofs)
         findings = "; ".join(p.short for p in found.proofs if p.short)
         self._core.record_command(
             f"workbench gpu verify {found.target} --seconds {seconds:g}", findings
@@ -146,7 +145,7 @@ class GpuVerifier:
 
     async def _verify_by_reading(self, altered: Sequence[Alteration]) -> Verification:
         proofs = assess_effects_of_settings(altered, (), await read_telemetry_once(self._core.host))
-        await self._gpu.load_evidence.show_proofs_on_gpus(proofs)
+        await self._gpu.gpu_evidence.show_proofs_on_gpus(proofs)
         self._core.record_command("workbench gpu verify", "; ".join(p.text for p in proofs))
         return Verification(proofs, simulated=self._core.state.simulated)
 
@@ -176,17 +175,17 @@ class GpuVerifier:
         probe: bool | Probes,
         password: str | None,
     ) -> Verification:
-        def show(progress: BenchProgress) -> None:
+        def show_progress(progress: BenchProgress) -> None:
             self._core.update(bench=replace(self._core.state.bench, progress=progress))
 
-        async def run(load_s: float) -> DrivenLoad:
+        async def run_load(load_s: float) -> DrivenLoad:
             return await drive_load(
-                load.spec, load.env, load.cancel, lambda so_far_s: so_far_s >= load_s, show
+                load.spec, load.env, load.cancel, lambda so_far_s: so_far_s >= load_s, show_progress
             )
 
-        alterations, evidence = self._gpu.alterations, self._gpu.load_evidence
-        known = await evidence.read_known_clocks(digest_of_load(load.spec, load.server))
-        locks, driven = alterations.active_clock_locks, await run(seconds)
+        alterations, evidence = self._gpu.alterations, self._gpu.gpu_evidence
+        known = await evidence.read_clocks_of_recent_loads(digest_of_load(load.spec, load.server))
+        locks, driven = alterations.active_clock_locks, await run_load(seconds)
         await alterations.read_altered_settings()
         known = replace(known, others=self._core.state.others)
         infos = meter.latest_reading.infos if meter.latest_reading else ()
@@ -201,8 +200,8 @@ class GpuVerifier:
             probes, skipped = (
                 choose_probes_and_notes(infos, open_proofs) if probe is True else (probe, ())
             )
-            tried, failed = await self._probe.measure_clocks_and_failures(
-                meter, probes, run, known, password
+            tried, failed = await self._probe.probe_clocks_and_failure_texts(
+                meter, probes, run_load, known, password
             )
             notes = (*skipped, *failed)
             clocks += tried
@@ -211,7 +210,7 @@ class GpuVerifier:
             await evidence.add_and_store_clocks(known, clocks, proofs)
         return Verification(
             proofs,
-            tuple(why_not_loaded(a) for a in altered if a not in used),
+            tuple(unused_gpu_text(a) for a in altered if a not in used),
             load.run_id_or_url if load.server.status else f"--url {load.spec.url}",
             round(driven.t1_s - driven.t0_s, 1),
             driven.output_tok_s,
@@ -221,9 +220,10 @@ class GpuVerifier:
         )
 
 
-def why_not_loaded(one: Alteration) -> str:
-    """Return that a setting was not checked, because its GPU has no load of the server."""
+def unused_gpu_text(altered: Alteration) -> str:
+    """Return the sentence that a setting was not checked, because the server does not use its
+    GPU."""
     return (
-        f"GPU{one.gpu_index}: {label_of(one.setting)} was not checked, because the server does not use "
+        f"GPU{altered.gpu_index}: {label_of(altered.setting)} was not checked, because the server does not use "
         "this GPU"
     )

@@ -19,7 +19,7 @@ def alterations_text(alterations: Iterable[Alteration]) -> str:
     )
 
 
-def failure_text(failed: SettingOutcome, action: str) -> str:
+def setting_failure_text(failed: SettingOutcome, action: str) -> str:
     """Return which setting of which GPU was not changed, and why. `action` is "set" or
     "reverted"."""
     command = failed.command

@@ -86,7 +86,8 @@ class KeptHistory:
         """Ask under which boot the host runs when its link is back: it may have been started
         again."""
         link, self._link = self._link, state.host.link
-        if self._writer is not None and "host" in changed and (link, self._link) == _HOST_RETURN:
+        has_returned = "host" in changed and (link, self._link) == _HOST_RETURN
+        if has_returned and self._writer is not None:
             self._core.spawn(self._record_boot_id(self._writer))
 
     async def _record_boot_id(self, writer: HistoryWriter) -> None:
@@ -159,7 +160,7 @@ class KeptHistory:
         """Say that a benchmark was lost with its Workbench, if none has run since this screen
         opened."""
         if unfinished_event is None or not await asyncio.to_thread(
-            _has_no_stored_result, unfinished_event, self._core.host.name
+            _is_nothing_stored_of_benchmark, unfinished_event, self._core.host.name
         ):
             return
         bench = self._core.state.bench
@@ -177,7 +178,7 @@ class KeptHistory:
         )
 
 
-def _has_no_stored_result(unfinished_event: Event, host: str) -> bool:
+def _is_nothing_stored_of_benchmark(unfinished_event: Event, host: str) -> bool:
     """Return whether nothing is stored of a benchmark whose Workbench ended before it did: neither
     a note, of which a part of it can still be kept, nor a result that was stored since."""
     from workbench.store import left_benchmarks, paths

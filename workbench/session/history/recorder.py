@@ -34,7 +34,7 @@ class Recorder:
         self.seconds = 0  # lines with values
         self.begun = asyncio.Event()  # the first reading has come
         simulated = session.host.simulated is not None or session.state.simulated
-        self._write_and_count_lines(
+        self._write_lines_and_count(
             [recording.Header(session.host.name, simulated, 1, time.time()).line()]
         )
         session.timeline.on_values.append(self._write_values)
@@ -44,26 +44,28 @@ class Recorder:
     def close(self) -> None:
         """Write the last seconds of the session and close the file. Raises StoreError if the
         recording is not complete."""
-        self.seconds += self._write_and_count_lines(self._cells.finish_open_cells())
+        self.seconds += self._write_lines_and_count(self._cells.finish_open_cells())
         self._file.close()
         if self.problem is not None:
             raise self.problem
 
     def _write_values(self, seconds: range, values: Mapping[Key, float | None]) -> None:
         self.begun.set()
-        self.seconds += self._write_and_count_lines(self._cells.add(seconds, values))
+        self.seconds += self._write_lines_and_count(self._cells.add(seconds, values))
 
     def _write_event(self, event: Event) -> None:
         # the timeline also hears of earlier runs when it meets them
         if event.unix_s >= self._began_s:
-            self._write_and_count_lines([recording.format_event(event)])
+            self._write_lines_and_count([recording.format_event(event)])
 
     def _write_gpu_properties(self) -> None:
         telemetry = self._session.state.telemetry
         if telemetry is not None:
-            self._write_and_count_lines([recording.format_gpu_infos(time.time(), telemetry.infos)])
+            self._write_lines_and_count([recording.format_gpu_infos(time.time(), telemetry.infos)])
 
-    def _write_and_count_lines(self, lines: Iterable[str]) -> int:
+    def _write_lines_and_count(self, lines: Iterable[str]) -> int:
+        """Write lines, and return how many were written. After an error, which `problem` has then,
+        nothing is written."""
         count = 0
         if self._file.closed or self.problem is not None:
             return 0
@@ -77,10 +79,10 @@ class Recorder:
         return count
 
 
-def export_history_lines(host: Host, path: Path, last_s: float) -> int:
+def export_history_and_count_lines(host: Host, path: Path, last_s: float) -> int:
     """Write the last `last_s` seconds of the host's stored history to a new file, and return the
     number of lines with values. Raises InputError if there is no history of this time or the file
-    exists."""
+    exists, and StoreError if it cannot be written."""
     now = time.time()
     simulated = host.simulated is not None
     kept = history_files.load_history(

@@ -79,13 +79,10 @@ class TelemetryWatch:
 
     async def get_recent_reading(self) -> Telemetry:
         """Return the newest reading if it is recent enough, else a new one. Raises SettingsError if
-        the GPUs cannot be read."""
-        watched = self._core.state.telemetry
-        if (
-            watched is not None
-            and self._source is not None
-            and (self._source.age_s or 0) < _FRESH_READING_S
-        ):
+        no GPU is found and the driver does not say why."""
+        watched, source = self._core.state.telemetry, self._source
+        is_fresh = source is not None and (source.age_s or 0) < _FRESH_READING_S
+        if watched is not None and is_fresh:
             return watched
         if self._single is not None:
             host, made_s, telemetry = self._single
@@ -102,8 +99,8 @@ class TelemetryWatch:
         return telemetry
 
     def _publish_reading(self, telemetry: Telemetry) -> None:
-        """Keep a reading and tell the listeners. An exception of one listener is shown to the user,
-        and the other listeners and the next readings follow."""
+        """Show a reading in the session's state, and call the listeners with it. An exception of
+        one listener is shown to the user, and the other listeners and the next readings follow."""
         try:
             self._show_reading(telemetry)
         except Exception as error:

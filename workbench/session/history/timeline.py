@@ -60,7 +60,7 @@ class Timeline:
         self._events = EventSource(self._core.state)
 
     @property
-    def reads_continuously(self) -> bool:
+    def is_reading_continuously(self) -> bool:
         """Whether the GPUs are read continuously, as for a screen. A command reads them only
         once."""
         return self._telemetry.is_reading
@@ -95,9 +95,13 @@ class Timeline:
         values: dict[Key, float | None] = {}
         for gpu in telemetry.gpus:
             values.update(
-                zip(_history_keys(gpu.index, fields), _values_getter(fields)(gpu), strict=True)
+                zip(
+                    _history_keys_of_gpu(gpu.index, fields),
+                    _getter_of_gpu_fields(fields)(gpu),
+                    strict=True,
+                )
             )
-        values.update(_clock_lock_limits_mhz(self._core.state))
+        values.update(_clock_lock_keys_and_mhz(self._core.state))
         self._add_values(values, seconds)
         for event in self._events.events_in_reading(telemetry, now):
             self._add_event(event)
@@ -144,16 +148,16 @@ class Timeline:
 
 
 @cache
-def _history_keys(gpu: int, fields: tuple[str, ...]) -> tuple[Key, ...]:
+def _history_keys_of_gpu(gpu: int, fields: tuple[str, ...]) -> tuple[Key, ...]:
     return tuple((gpu, name) for name in fields)
 
 
 @cache
-def _values_getter(fields: tuple[str, ...]) -> attrgetter[tuple[float | None, ...]]:
+def _getter_of_gpu_fields(fields: tuple[str, ...]) -> attrgetter[tuple[float | None, ...]]:
     return attrgetter(*fields)
 
 
-def _clock_lock_limits_mhz(state: SessionState) -> Iterator[tuple[Key, float | None]]:
+def _clock_lock_keys_and_mhz(state: SessionState) -> Iterator[tuple[Key, float | None]]:
     """Yield pairs (key in the history, MHz) for the lowest and the highest clock of each lock on
     the SM clock. No reading of the GPUs contains these clocks."""
     for one in (*state.others, *state.alterations):

@@ -60,9 +60,9 @@ class EventSource:
                 yield from find(self, before, state, now)
 
     def events_in_reading(self, telemetry: Telemetry, now: float) -> Iterator[Event]:
-        """Yield an event for each reason that begins to slow a GPU down (a throttle reason). A
-        reason that comes and goes gives at most one event in 30 s, and fewer the longer it
-        continues."""
+        """Yield an event for each reason that begins to slow a GPU down (a throttle reason), except
+        those of the first reading. A reason that comes and goes gives at most one event in 30 s,
+        and fewer the longer it continues."""
         ahead_s = telemetry.unix_s - now
         self._host_ahead_s = ahead_s if abs(ahead_s) > _MAX_TRANSIT_S else 0.0
         first = self._throttles is None
@@ -90,9 +90,9 @@ class EventSource:
                 _single_gpu_or_none(gpus),
             )
 
-    def _convert_to_local_time(self, unix_s: float, now: float) -> float:
-        """Convert `unix_s`, a time of the host's clock, to this machine's clock. Return `now` for a
-        time less than 2 s ago, because some hosts report whole seconds only."""
+    def _convert_to_local_clock(self, unix_s: float, now: float) -> float:
+        """Return `unix_s`, a time of the host's clock, as a time of this machine's clock. `now` for
+        a time less than 2 s ago, because some hosts report seconds without a fraction."""
         at = unix_s - self._host_ahead_s
         return at if now - at > _MAX_TRANSIT_S else now
 
@@ -107,7 +107,7 @@ class EventSource:
                 if at in (None, getattr(old, field, None)) or now - at >= _OLDEST_EVENT_S:
                     continue
                 yield Event(
-                    self._convert_to_local_time(at, now),
+                    self._convert_to_local_clock(at, now),
                     kind,
                     f"{text(status)} (run {status.run_id})",
                 )
@@ -153,11 +153,11 @@ class EventSource:
         gpus_by_event: dict[_SettingEvent, list[int]] = {}
         for place, altered in new.items():
             if place not in old or old[place].now != altered.now:
-                change = self._event_of_setting_change(altered, state.guard, now)
+                change = self._setting_change_event(altered, state.guard, now)
                 gpus_by_event.setdefault(change, []).append(altered.gpu_index)
         for place, altered in old.items():
             if place not in new:
-                value = _value_text(altered, altered.before)
+                value = _setting_and_value_text(altered, altered.before)
                 text = f"{value} again{self._guard_revert_reason_text(state.guard, now)}"
                 change = _SettingEvent(EventKind.SETTING_REVERTED, text, now)
                 gpus_by_event.setdefault(change, []).append(altered.gpu_index)
@@ -165,14 +165,14 @@ class EventSource:
             if now - at < _OLDEST_EVENT_S:
                 yield Event(at, kind, f"{gpus_text(gpus)} {text}", _single_gpu_or_none(gpus))
 
-    def _event_of_setting_change(
+    def _setting_change_event(
         self, altered: Alteration, guard: GuardView | None, now: float
     ) -> _SettingEvent:
         """Return the event that a setting was changed."""
-        text = _value_text(altered, altered.now)
+        text = _setting_and_value_text(altered, altered.now)
         if altered.by:
             text += f" by {altered.by}"
-        at = self._convert_to_local_time(altered.set_unix_s or altered.since_unix_s, now)
+        at = self._convert_to_local_clock(altered.set_unix_s or altered.since_unix_s, now)
         if now - at >= _RECENT_CHANGE_S:
             return _SettingEvent(EventKind.SETTING_MADE, text, at)
         if guard is not None and guard.trial_left_s is not None:
@@ -183,7 +183,7 @@ class EventSource:
         """Return why the guard reverted a setting, as the end of a sentence. "" if the guard did
         not revert it, or if the reason is not known yet."""
         if guard is not None and guard.did_unix_s is not None:
-            acted_s = self._convert_to_local_time(guard.did_unix_s, now)
+            acted_s = self._convert_to_local_clock(guard.did_unix_s, now)
             if now - acted_s <= _RECENT_GUARD_ACT_S:
                 reason = (guard.did or "").partition(": ")[2]
                 return f" by the guard: {reason or guard.did}"
@@ -232,7 +232,7 @@ class EventSource:
             if host.measured_by is not None:
                 who = f"{host.measured_by.what} by {host.measured_by.owner_text}"
                 yield Event(
-                    self._convert_to_local_time(host.measured_by.since_unix_s or now, now),
+                    self._convert_to_local_clock(host.measured_by.since_unix_s or now, now),
                     EventKind.BENCH_BEGIN,
                     f"{who} begins",
                 )
@@ -292,6 +292,7 @@ def benchmark_load_text(spec: BenchSpec) -> str:
 
 
 def benchmark_outcome_text(bench: BenchState) -> str:
+    """Return how a benchmark ended: its error, "result 7", or "no result"."""
     if bench.error:
         return bench.error
     return "no result" if bench.stored_id is None else f"result {bench.stored_id}"
@@ -303,7 +304,7 @@ def _alterations_by_gpu_setting_user(state: SessionState) -> dict[tuple[int, str
     return {(each.gpu_index, each.setting, each.by): each for each in altered}
 
 
-def _value_text(altered: Alteration, value: object) -> str:
+def _setting_and_value_text(altered: Alteration, value: object) -> str:
     from workbench.model.settings import format_stored_value, label_of
 
     label = label_of(altered.setting)

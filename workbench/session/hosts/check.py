@@ -116,7 +116,7 @@ async def _check_host(
         await session.link.connect()
         settings = HostSettings(session.core, ConfigStore())
         entry, parts = settings.host_entry, examination.TimedParts()
-        programs = settings.chosen_programs()
+        programs = settings.chosen_programs_by_engine()
         seen, looked, inside = await asyncio.gather(
             examination.examine(session.host, programs, parts),
             parts.read_part_within_limit(
@@ -140,7 +140,7 @@ async def _check_host(
         *_entry_findings(seen, looked, entry, programs),
     ]
     lines = (
-        *_report_labels_and_texts(seen, looked, entry),
+        *_host_labels_and_texts(seen, looked, entry),
         *(("inside", text) for text in inside.lines),
     )
     return HostCheck(name, True, lines, by_severity(found), seen.facts.latency_ms, looked.skew_s)
@@ -172,9 +172,7 @@ async def _inspect_host(session: Session, entry: HostEntry | None) -> _HostInspe
         return _HostInspection(written=error.message)
     started, sent = time.time(), time.monotonic()
     sudo_word = "sudo" if uses_sudo else ""
-    argv = shell_argv(
-        _LOOK_SCRIPT, state_dir, _launcher_program_name(entry), sudo_word, *entry.models
-    )
+    argv = shell_argv(_LOOK_SCRIPT, state_dir, _start_program_name(entry), sudo_word, *entry.models)
     done = await host.run(argv, timeout_s=_LOOK_TIMEOUT_S)
     took_s = time.monotonic() - sent
     rows = parse_key_value_pairs(done.out)
@@ -184,7 +182,7 @@ async def _inspect_host(session: Session, entry: HostEntry | None) -> _HostInspe
         sudo = values.get("sudo", "not installed")
     return _HostInspection(
         state_dir,
-        _clock_skew_s(values.get("now", ""), started, took_s),
+        _compute_clock_skew_s(values.get("now", ""), started, took_s),
         values.get("written", done.problem),
         parse_whole_number(values.get("free_kib")),
         values.get("program"),
@@ -194,14 +192,14 @@ async def _inspect_host(session: Session, entry: HostEntry | None) -> _HostInspe
     )
 
 
-def _launcher_program_name(entry: HostEntry) -> str:
+def _start_program_name(entry: HostEntry) -> str:
     """Return the program with which the launcher of this entry starts servers, such as systemd-run;
     "" if Workbench starts them itself."""
     launcher = launcher_of(entry.run_as or PROCESS)
     return launcher.start_program_name if launcher else ""
 
 
-def _clock_skew_s(now: str, started: float, took_s: float) -> float | None:
+def _compute_clock_skew_s(now: str, started: float, took_s: float) -> float | None:
     """Return by how many seconds a host's clock is ahead of this machine's; a negative number if it
     is behind. `now` is the host's time as text, read within `took_s` seconds after `started` on
     this machine. The result is 0 if the duration of the reading can explain the difference, and
@@ -269,7 +267,7 @@ def _entry_findings(
             found.append(_host_finding(Level.WARN, "engine", text, fix))
     if entry is None:
         return found
-    wanted = _launcher_program_name(entry)
+    wanted = _start_program_name(entry)
     if wanted and looked.program == "":
         text = f"servers are started as {entry.run_as}, and {wanted} is not on PATH there"
         fix = f"install {wanted}, or change run_as in hosts.toml"
@@ -285,7 +283,7 @@ def _entry_findings(
     return found
 
 
-def _report_labels_and_texts(
+def _host_labels_and_texts(
     seen: Examination, looked: _HostInspection, entry: HostEntry | None
 ) -> Sequence[tuple[str, str]]:
     lines = [("reached", _connection_text(seen.facts)), ("GPUs", _gpus_text(seen))]
@@ -333,16 +331,16 @@ def _gpus_text(seen: Examination) -> str:
     return f"none: {seen.driver.status}"
 
 
-def names_to_check(names: Sequence[str], written: Sequence[str]) -> Sequence[str]:
-    """Return `names`, or if it is empty `written`, the hosts of hosts.toml. Raises InputError if
-    both are empty."""
-    if not names and not written:
+def given_or_configured_names(names: Sequence[str], configured: Sequence[str]) -> Sequence[str]:
+    """Return `names`, or if it is empty `configured`, the hosts of hosts.toml, each once. Raises
+    InputError if both are empty."""
+    if not names and not configured:
         raise InputError(
             "hosts.toml names no host", next_step="give names: workbench hosts check NAME…"
         )
-    return tuple(dict.fromkeys(names or written))
+    return tuple(dict.fromkeys(names or configured))
 
 
-def checks_summary(checks: Sequence[HostCheck]) -> str:
+def usable_host_count_text(checks: Sequence[HostCheck]) -> str:
     """Return a sentence on how many of the checked hosts can be used."""
     return f"{sum(check.ok for check in checks)} of {count_of(len(checks), 'host')} can be used"

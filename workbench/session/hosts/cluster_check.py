@@ -40,7 +40,7 @@ async def examine_cluster(host: ClusterHost, editor: PlanEditor | None) -> Clust
         *(interfaces.read_node_network(node.host) for node in host.nodes)
     )
     plan = editor.effective_plan if editor is not None else None
-    programs = _configured_programs(host)
+    programs = _programs_by_node_and_engine(host)
     nodes = [
         NodeToCheck(node.host, place, network, programs[node.name])
         for node, place, network in zip(host.nodes, host.places, networks, strict=True)
@@ -62,7 +62,7 @@ async def examine_cluster(host: ClusterHost, editor: PlanEditor | None) -> Clust
     return ClusterReport(tuple(reports), tuple(connections), reserve_bytes=reserve_bytes, **needs)
 
 
-def _configured_programs(host: ClusterHost) -> dict[str, dict[str, str]]:
+def _programs_by_node_and_engine(host: ClusterHost) -> dict[str, dict[str, str]]:
     """Return for each node the programs of the engines that hosts.toml names: {node: {engine:
     path}}."""
     entries = HostsStore().content.hosts
@@ -92,13 +92,13 @@ def sorted_cluster_findings(report: ClusterReport) -> Sequence[Finding]:
 
 
 async def check_cluster_can_start_plan(
-    host: ClusterHost, editor: PlanEditor, *, replaces: bool
+    host: ClusterHost, editor: PlanEditor, *, replaces_server: bool
 ) -> None:
     """Raise ServerError if the examination of the cluster has an error about the start of the
-    editor's plan. With `replaces`, the start ends a server before, so its ports and memory count as
-    free."""
+    editor's plan. With `replaces_server`, the start ends a server before, so its ports and memory
+    count as free."""
     report = await examine_cluster(host, editor)
-    passing = FINDINGS_FREED_BY_STOP if replaces else ()
+    passing = FINDINGS_FREED_BY_STOP if replaces_server else ()
     found = sorted_cluster_findings(report)
     errors = [f for f in found if f.level is Level.ERROR and f.code not in passing]
     if errors:

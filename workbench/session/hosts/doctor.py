@@ -16,7 +16,7 @@ from workbench.model.findings import Finding, Level, by_severity
 from workbench.model.host_commands import insert_host_options_in_fixes
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.server_run import ServerState
-from workbench.session.hosts.names import host_options_for_command
+from workbench.session.hosts.names import command_options_for_host
 from workbench.session.hosts.settings import HostSettings
 from workbench.store.hosts_file import HostsStore
 
@@ -79,7 +79,7 @@ async def examine_host(session: Session) -> HostReport:
 
     parts, config = examination.TimedParts(), ConfigStore()
     host = session.host
-    programs = HostSettings(session.core, config).chosen_programs()
+    programs = HostSettings(session.core, config).chosen_programs_by_engine()
     seen, rights, runs, own, tried, power_off = await asyncio.gather(
         examination.examine(host, programs, parts),
         parts.read_part_within_limit(
@@ -121,7 +121,7 @@ async def examine_host(session: Session) -> HostReport:
         text = f"{count_of(count, 'change')} of GPU settings by Workbench: {outcome}"
         found.append(Finding(Level.WARN, "gpu.begun", text, fix="workbench gpu revert"))
     can_change = rights is not None and rights.refusal is None
-    named = insert_host_options_in_fixes(found, host_options_for_command(host.name))
+    named = insert_host_options_in_fixes(found, command_options_for_host(host.name))
     return HostReport(seen, by_severity(named), can_change, paths)
 
 
@@ -144,8 +144,8 @@ async def _workbench_file_findings(session: Session, config: ConfigStore) -> Seq
 
 
 async def _power_off_finding(host: Host) -> Finding | None:
-    """Return the finding about the last recorded minute before the host went off, None if it did
-    not."""
+    """Return the finding about the last recorded minute before the host went off without a
+    shutdown, None if it did not."""
     from workbench.doctor.power_off import examine_last_power_off
     from workbench.hosts.boot import read_boot_id
     from workbench.store import history_files

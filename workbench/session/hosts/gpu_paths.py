@@ -46,10 +46,11 @@ class PathsReport:
         }
 
 
-def paths_text(
+def path_matrix_lines_and_time(
     paths: GpuPaths,
 ) -> tuple[Sequence[tuple[str, ...]], Sequence[tuple[str, str]], str | None]:
-    """Return the matrix of the paths, the lines about them, and when a kept trial was made."""
+    """Return (rows of the matrix of the paths, (label, text) pairs about them, time of the trial as
+    text). The time is None if nothing was tried."""
     tested = None
     if paths.tested_unix_s is not None:
         tested = time.strftime("%Y-%m-%d %H:%M", time.localtime(paths.tested_unix_s))
@@ -71,7 +72,7 @@ async def try_copies_between_gpus(session: Session, engine: str | None = None) -
             "the GPUs of a cluster are on several hosts",
             next_step=f"run it on one node: workbench --host NODE {MULTI_GPU_COMMAND.partition(' ')[2]}",
         )
-    candidates = _find_torch_python(engine)
+    candidates = _engine_names_with_torch(engine)
     seen = await multi_gpu.read_topology(host)
     looked = multi_gpu.parse_gpu_paths(seen, (), None)
     whole = [gpu for gpu in looked.gpus if not gpu.mig]
@@ -81,7 +82,7 @@ async def try_copies_between_gpus(session: Session, engine: str | None = None) -
             why = "GPUs that are divided with MIG exchange no data"
             paths = replace(looked, untried=why)
         return _report_of_gpu_paths(host, paths)
-    installed = await _find_first_installed(session, candidates)
+    installed = await _find_first_engine_with_torch(session, candidates)
     if installed is None:
         tried = " or ".join(registry.get_engine(name).title for name in candidates)
         paths = replace(looked, untried=f"neither {tried} was found, whose torch would copy")
@@ -95,7 +96,7 @@ async def try_copies_between_gpus(session: Session, engine: str | None = None) -
     return _report_of_gpu_paths(host, multi_gpu.parse_gpu_paths(seen, printed, installed.engine))
 
 
-def _find_torch_python(engine: str | None) -> Sequence[str]:
+def _engine_names_with_torch(engine: str | None) -> Sequence[str]:
     """Return the engines whose torch can be used. Raises InputError if `engine` is none of them."""
     known = [name for name in registry.engine_names() if registry.get_engine(name).packages]
     if engine is None:
@@ -107,12 +108,14 @@ def _find_torch_python(engine: str | None) -> Sequence[str]:
     return [engine]
 
 
-async def _find_first_installed(session: Session, names: Sequence[str]) -> InstalledEngine | None:
+async def _find_first_engine_with_torch(
+    session: Session, names: Sequence[str]
+) -> InstalledEngine | None:
     from workbench.server.engine_probe import probe_engine
 
     settings = HostSettings(session.core, ConfigStore())
     for name in names:
-        chosen = settings.program_and_file_for_engine(name)
+        chosen = settings.engine_program_and_source_file(name)
         found = await probe_engine(
             session.host, registry.get_engine(name), tuple(chosen[:1]) if chosen else ()
         )
@@ -126,13 +129,16 @@ def _report_of_gpu_paths(host: Host, paths: GpuPaths) -> PathsReport:
     return PathsReport(paths, found, host.simulated is not None)
 
 
-async def start_findings(
-    host: Host, driver: DriverInfo, gpus: Sequence[GpuInfo], used: Collection[int]
+async def gpu_path_findings_before_start(
+    host: Host, driver: DriverInfo, gpus: Sequence[GpuInfo], gpu_indices: Collection[int]
 ) -> Sequence[Finding]:
-    """Return what a start on the GPUs `used` should know about the paths between them: that they
-    were never tried with this driver and these GPUs, or what the last trial found."""
-    ends: Mapping[int, GpuInfo] = {gpu.index: gpu for gpu in gpus if gpu.index in used}
-    if len(ends) < 2 or any(gpu.unified_memory or gpu.mig for gpu in ends.values()):
+    """Return what to know before a start on the GPUs `gpu_indices` about the paths between them:
+    that they were never tried with this driver and these GPUs, or the errors of the last trial. ()
+    for fewer than two GPUs, and for GPUs with unified memory or MIG."""
+    ends: Mapping[int, GpuInfo] = {gpu.index: gpu for gpu in gpus if gpu.index in gpu_indices}
+    if len(ends) < 2:
+        return ()
+    if any(gpu.unified_memory or gpu.mig for gpu in ends.values()):
         return ()
     paths = await multi_gpu.read_last_trial(host)
     if paths is None or not multi_gpu.trial_matches_driver_and_gpus(paths, driver, gpus):

@@ -159,7 +159,7 @@ class Models:
         """Return the entry of a host in hosts.toml; an empty one if it has none."""
         return self._hosts_store.host(host) or HostEntry(host)
 
-    def hosts_to_search(self, *, everywhere: bool = False) -> Sequence[str | None]:
+    def host_names_to_search(self, *, everywhere: bool = False) -> Sequence[str | None]:
         """Return the names of the hosts to search: this session's host, or all nodes if it is a
         cluster. With `everywhere`, also this machine and all hosts of hosts.toml. None stands for
         this session's host."""
@@ -189,7 +189,7 @@ class Models:
             return HostModels(host, problem=str(error))
         return HostModels(host, tuple(sorted(found, key=lambda copy: (copy.model, copy.path))))
 
-    async def copies_of_plan(self, plan: LaunchPlan) -> HostModels:
+    async def find_copies_of_plan(self, plan: LaunchPlan) -> HostModels:
         """Return the copies of a plan's model on this session's host. The cache directory of the
         model hub is read from the plan's environment variables."""
         env = {setting.name: str(setting.value) for setting in plan.env}
@@ -206,8 +206,9 @@ class Models:
         full: bool = False,
         on_progress: Progress = _IGNORE_PROGRESS,
     ) -> ModelCheck:
-        """Return whether the copies of a model are complete and the same. With `full`, every byte
-        is hashed on its host."""
+        """Compare the copies of a model on each host (None: this session's) with the first copy,
+        and return the outcome. With `full`, every byte is hashed on its host; else large files are
+        compared by their sizes only."""
         found = []
         for on_host in await self.find_copies(model, hosts):
             found.append(await self._hash_copies(on_host, full, on_progress))
@@ -341,7 +342,7 @@ class Models:
 
         notes: list[str] = []
         way = await model_transfer.find_rsync_way(
-            near, far, await self._reachable_addresses(near, far)
+            near, far, await self._hosts_and_ssh_addresses(near, far)
         )
         text = way.text if way else "through this machine"
         await far.run(["mkdir", "-p", "--", shipment.staging_path], check=True)
@@ -374,7 +375,7 @@ class Models:
                 )
         return text, notes
 
-    async def _reachable_addresses(
+    async def _hosts_and_ssh_addresses(
         self, near: Host, far: Host
     ) -> Sequence[tuple[Host, SshAddress]]:
         """Return the addresses at which one of two hosts may reach the other. Each is a pair of the

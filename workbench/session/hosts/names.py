@@ -40,7 +40,7 @@ class KnownHost:
     way: str = ""
 
 
-def host_options_for_command(name: str) -> str:
+def command_options_for_host(name: str) -> str:
     """Return the options with which a command line names the host of a record, quoted for a shell,
     such as "--simulate rtx-pro-6000". "" for this machine."""
     if name.startswith(CLUSTER_PREFIX):
@@ -188,13 +188,13 @@ def default_fleet_hosts() -> tuple[KnownHost, ...]:
     return tuple(host for host in found if host.source == "hosts.toml") or found
 
 
-def is_host_known(name: str) -> bool:
-    """Return whether a host called `name` exists, as far as this machine can tell without a
-    connection. Asking the name resolver can take up to one second. Raises InputError for a host of
-    hosts.toml that cannot be used."""
+def is_host_name_resolvable(name: str) -> bool:
+    """Return whether hosts.toml, the SSH config or the name resolver knows the name of a host, or
+    of the host of a container. The resolver can take up to one second. Raises InputError for a host
+    of hosts.toml that cannot be used."""
     around, container = split_host_and_container(name)
     if container is not None:
-        return not around or is_host_known(around)
+        return not around or is_host_name_resolvable(around)
     return HostsStore().host(name) is not None or hosts.can_find_host_name(name)
 
 
@@ -212,13 +212,13 @@ def add_name_suggestion(error: HostUnreachable, name: str) -> None:
         error.next_step = f"did you mean {other}? " + (error.next_step or "")
 
 
-def check_same_host(series: str, ran_on: str, host: str) -> None:
+def check_same_host(series_name: str, ran_on: str, host: str) -> None:
     """Raise InputError if an experiment or a sweep that ran on the host `ran_on` is resumed on
-    another one. `series` is the name of the experiment or sweep in the message, and `host` is where
-    it is resumed."""
+    another one. `series_name` is the name of the experiment or sweep in the message, and `host` is
+    where it is resumed."""
     if ran_on != host:
         raise InputError(
-            f"{series} was run on {ran_on} and can be resumed only there",
+            f"{series_name} was run on {ran_on} and can be resumed only there",
             host=host,
-            next_step=f"resume {series} with `workbench --host {ran_on} …`",
+            next_step=f"resume {series_name} with `workbench --host {ran_on} …`",
         )

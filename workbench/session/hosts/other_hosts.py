@@ -42,7 +42,7 @@ class OtherHosts:
         return self._others[name]
 
     def known_host_names(self) -> Sequence[KnownHost]:
-        """Return the hosts that the user can pick."""
+        """Return the hosts that the user can pick, each with the source of its name."""
         return known_hosts()
 
     def add_host_entry(

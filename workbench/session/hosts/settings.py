@@ -31,12 +31,12 @@ class HostSettings:
         host = self._core.host
         return self._hosts.host(host.nodes[0].name if is_cluster(host) else host.name)
 
-    def add_host_entries(self, places: Sequence[NodeAddress]) -> tuple[NodeAddress, ...]:
-        """Return the nodes `places` of a cluster, each with the entry of its host in hosts.toml.
+    def add_entries_to_nodes(self, nodes: Sequence[NodeAddress]) -> tuple[NodeAddress, ...]:
+        """Return the nodes `nodes` of a cluster, each with the entry of its host in hosts.toml.
         Raises InputError if an entry cannot be used."""
-        return tuple(replace(place, entry=self._hosts.host(place.host)) for place in places)
+        return tuple(replace(place, entry=self._hosts.host(place.host)) for place in nodes)
 
-    def program_and_file_for_engine(self, engine: str) -> tuple[str, str] | None:
+    def engine_program_and_source_file(self, engine: str) -> tuple[str, str] | None:
         """Return (program, file): the program that starts an engine on the host, quoted as in a
         shell, and the name of the file that sets the program. A choice made on the screen, stored
         in config.toml, has precedence over hosts.toml. None if neither file sets a program."""
@@ -47,11 +47,11 @@ class HostSettings:
             return None
         return entry.engines[engine], "hosts.toml"
 
-    def chosen_programs(self) -> Mapping[str, str]:
+    def chosen_programs_by_engine(self) -> Mapping[str, str]:
         """Return the programs that the user has chosen for this host, by engine."""
         found = {}
         for engine in registry.engine_names():
-            program = self.program_and_file_for_engine(engine)
+            program = self.engine_program_and_source_file(engine)
             if program is not None:
                 found[engine] = program[0]
         return found

@@ -37,7 +37,7 @@ class EngineFlags:
         from workbench.server.engine_probe import probe_engine
 
         named = executable or next(
-            iter(self._settings.program_and_file_for_engine(engine.name) or ()), ""
+            iter(self._settings.engine_program_and_source_file(engine.name) or ()), ""
         )
         return await probe_engine(self._core.host, engine, shlex.split(named))
 
@@ -47,7 +47,7 @@ class EngineFlags:
         from workbench.engines import catalog as catalogs
 
         data = (
-            flag_cache.read_cached_flags(self._cache_key(engine, found))
+            flag_cache.read_cached_flags(self._flag_cache_key(engine, found))
             if found.path and found.version
             else None
         )
@@ -75,7 +75,7 @@ class EngineFlags:
         from workbench.engines import own_flags
         from workbench.server import engine_flags
 
-        host, key = self._core.host, self._cache_key(engine, found)
+        host, key = self._core.host, self._flag_cache_key(engine, found)
         why_not = engine_flags.why_flags_cannot_be_listed(host, engine, found) or (
             None if again else self._refused.get(key)
         )
@@ -103,7 +103,7 @@ class EngineFlags:
             engine.name, found.version, data, engine.accepts_flag_prefixes, printed_by=found.path
         )
 
-    def _cache_key(self, engine: Engine, found: InstalledEngine) -> tuple[str, ...]:
+    def _flag_cache_key(self, engine: Engine, found: InstalledEngine) -> tuple[str, ...]:
         return (
             self._core.host.name,
             engine.name,

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from workbench.engines import MemoryFit
 
 
-def change_text(before: MemoryFit | str, after: MemoryFit | str) -> str:
+def memory_estimate_change_text(before: MemoryFit | str, after: MemoryFit | str) -> str:
     """Return the change from the estimate `before` to the estimate `after` as text: memory per GPU
     and KV cache, such as "memory per GPU 21.4 > 23.0 of 24.0 GiB, KV cache 65,536 > 81,920 tokens".
     A str in place of an estimate is the reason why there is none."""

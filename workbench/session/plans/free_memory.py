@@ -34,14 +34,14 @@ class MemoryShortage:
 def find_memory_shortage(
     editor: PlanEditor,
     telemetry: Telemetry | None,
-    living: Sequence[ServerStatus],
-    staying: Collection[int] | None = None,
+    live_servers: Sequence[ServerStatus],
+    remaining_pids: Collection[int] | None = None,
 ) -> MemoryShortage | None:
     """Return what is wrong if the fullest GPU of the plan has less free memory now than the plan
     needs on each GPU. None if the memory suffices or is not known, if GPUs use the host's memory,
-    and if the plan does not fit into empty GPUs either. `living` are the live servers of the host.
-    `staying` are the processes that keep their memory when a server is stopped before the start:
-    only what they hold then counts as used. With None no server is stopped."""
+    and if the plan does not fit into empty GPUs either. `live_servers` are the live servers of the
+    host. `remaining_pids` are the processes that keep their memory when a server is stopped before
+    the start: only what they hold then counts as used. With None no server is stopped."""
     if telemetry is None:
         return None
     plan = editor.effective_plan
@@ -49,7 +49,9 @@ def find_memory_shortage(
     samples = {sample.index: sample for sample in telemetry.gpus if sample.index in used}
     infos, free_bytes = [], []
     for info in telemetry.infos:
-        if info.index in samples and (free := _free_bytes(info, samples[info.index], staying)):
+        if info.index in samples and (
+            free := _free_bytes_at_start(info, samples[info.index], remaining_pids)
+        ):
             infos.append(info)
             free_bytes.append(free)
     if not infos or any(info.unified_memory for info in infos):
@@ -65,10 +67,10 @@ def find_memory_shortage(
         f"free now, and this plan needs {needed_gib:.1f} GiB on each GPU"
     )
     fix = "stop what uses the GPU memory"
-    if living:
-        held = ", ".join(f"{s.engine} run {s.run_id} ({s.state}, :{s.port})" for s in living)
+    if live_servers:
+        held = ", ".join(f"{s.engine} run {s.run_id} ({s.state}, :{s.port})" for s in live_servers)
         text += f"; {held} runs on this host"
-        fix = f"workbench stop {living[0].run_id}"
+        fix = f"workbench stop {live_servers[0].run_id}"
     share_flag = editor.engine.memory.share_flag
     if share_flag:
         fix += f", or lower {share_flag}"
@@ -76,11 +78,14 @@ def find_memory_shortage(
     return MemoryShortage(finding, editor.engine.memory.checks_free_at_start)
 
 
-def _free_bytes(info: GpuInfo, sample: GpuSample, staying: Collection[int] | None) -> int | None:
-    """Return the memory of a GPU that is free for the start. None if it is not known."""
+def _free_bytes_at_start(
+    info: GpuInfo, sample: GpuSample, remaining_pids: Collection[int] | None
+) -> int | None:
+    """Return the memory of a GPU that is free for the start, at least 1 MiB. None if it is not
+    known."""
     total, used = info.memory_total_bytes, sample.memory_used_bytes
-    if staying is not None:
-        used = sum(p.memory_bytes or 0 for p in sample.processes or () if p.pid in staying)
+    if remaining_pids is not None:
+        used = sum(p.memory_bytes or 0 for p in sample.processes or () if p.pid in remaining_pids)
     if total is None or used is None:
         return None
     return max(_BYTES_PER_MIB, total - used)

@@ -93,8 +93,10 @@ def _used_bytes_by_gpu(telemetry: Telemetry) -> dict[int, int]:
     available."""
     used = {sample.index: sample.memory_used_bytes or 0 for sample in telemetry.gpus}
     available = telemetry.host.memory_available_bytes
+    if available is None:
+        return used
     for gpu in telemetry.infos:
-        if gpu.unified_memory and gpu.memory_total_bytes and available is not None:
+        if gpu.unified_memory and gpu.memory_total_bytes:
             used[gpu.index] = max(used.get(gpu.index, 0), gpu.memory_total_bytes - available)
     return used
 

@@ -100,8 +100,8 @@ class PlanEditor:
         return bool(self._undo)
 
     def clear_located_engine(self) -> None:
-        """Forget which program starts the engine, because the plan names another one now. Its flags
-        are those known so far until the host was searched."""
+        """Drop what the search of the host found, because the plan names another program now. The
+        flags of the program before count until the host was searched again."""
         self.host_context = replace(
             self.host_context, installed=None, installed_problem=None, found=None
         )
@@ -125,7 +125,8 @@ class PlanEditor:
 
     @property
     def allotment(self) -> Allotment:
-        """What the host's own environment says of its GPUs."""
+        """What the host's own environment says of its GPUs; NO_ALLOTMENT before the host was
+        searched."""
         return self.host_context.found.allotment if self.host_context.found else NO_ALLOTMENT
 
     def _add_gpus_from_environment(self, plan: LaunchPlan) -> LaunchPlan:
@@ -153,13 +154,13 @@ class PlanEditor:
         )
 
     @property
-    def is_engine_known(self) -> bool:
+    def is_engine_search_done(self) -> bool:
         """Whether the host's engine was found, or a reason why it cannot be found."""
         host_context = self.host_context
         return host_context.installed is not None or host_context.installed_problem is not None
 
     @property
-    def needs_model_size(self) -> bool:
+    def must_read_model_size(self) -> bool:
         """Whether the size of the plan's model must still be read from the model's files on the
         host."""
         return must_read_model_files(self.plan, self.host_context.models)

@@ -72,7 +72,7 @@ class Plans:
         self._of_run: tuple[str | None, Sequence[str]] = (None, ())
         self._loads_parts = False
         telemetry.on_gpus_changed.append(self._update_gpus_of_plan)
-        telemetry.on_reading.append(self._compare_gpu_settings)
+        telemetry.on_reading.append(self._recheck_unapplied_gpu_settings)
 
     def start_importing_modules(self) -> None:
         """Begin to import what edits and checks a plan, in a thread. A screen does so at each key:
@@ -134,13 +134,13 @@ class Plans:
         if not is_cluster(host):
             return {}
         return {
-            "places": self._settings.add_host_entries(host.places),
+            "places": self._settings.add_entries_to_nodes(host.places),
             "reserve_gib": host.entry.reserve_gib,
         }
 
     def adapt_plan_to_new_host(self) -> None:
-        """Forget the GPUs, engines and models of the previous host. Replace the values that
-        hosts.toml gave the plan for the previous host by those for the present host."""
+        """Drop what was read of the previous host: its GPUs, engines and models. Replace the values
+        that hosts.toml gave the plan for the previous host by those for the present host."""
         self._replaced = None  # it has values of the previous host
         if self.current is not None:
             self._replace_host_settings(self.current)
@@ -166,7 +166,7 @@ class Plans:
         try:
             self._entry, program = (
                 self._settings.host_entry,
-                self._settings.program_and_file_for_engine(editor.plan.engine),
+                self._settings.engine_program_and_source_file(editor.plan.engine),
             )
         except WorkbenchError as error:  # the entry cannot be used
             self._core.notify_error(error)
@@ -179,7 +179,7 @@ class Plans:
         self._gpu_settings = ()
         with suppress(WorkbenchError):
             self._gpu_settings = self.preset_gpu_settings()
-        self._show_if_unapplied_settings_changed()
+        self._update_unapplied_and_detect_change()
         self._show_plan_view()
 
     def _show_plan_view(self) -> None:
@@ -299,7 +299,8 @@ class Plans:
         document["caveats"] = list(evidence)
         if gpu:
             fields = {
-                setting_of(key).preset_field: _value_in_preset(each) for key, each in gpu.items()
+                setting_of(key).preset_field: _preset_form_of_value(each)
+                for key, each in gpu.items()
             }
             document["gpu_settings"] = [{"gpu": "all", **fields, "reason": evidence[0]}]
         library = self._presets.library
@@ -362,9 +363,9 @@ class Plans:
             self.show_plan()
         return found
 
-    async def locate_unknown_engine(self, editor: PlanEditor) -> None:
+    async def locate_engine_unless_searched(self, editor: PlanEditor) -> None:
         """Find out which engine the host has for a plan, unless that was found out before."""
-        if not editor.is_engine_known:
+        if not editor.is_engine_search_done:
             await self.locate_engine(editor)
 
     async def locate_engine_and_ask_flags(self) -> None:
@@ -402,12 +403,12 @@ class Plans:
         from workbench.engines.containers import choose_image, parse_version_in_tag
         from workbench.model.run_options import starts_container_image
         from workbench.server.engine_probe import InstalledEngine, probe_engine
-        from workbench.session.plans.preset_variables import add_cluster_variables
+        from workbench.session.plans.preset_variables import plan_with_cluster_values
 
         host = self._core.host
         if is_cluster(host):  # its variables are known once it is connected
             editor.change_plan_and_history(
-                lambda plan: add_cluster_variables(plan, host.cluster_variables)
+                lambda plan: plan_with_cluster_values(plan, host.cluster_variables)
             )
         await self.read_model_size(editor)
         plan, engine = editor.plan, editor.engine
@@ -440,7 +441,7 @@ class Plans:
     async def read_model_size(self, editor: PlanEditor) -> None:
         """Read the size of the editor's model from its files on the host, if that size is needed
         and not known yet."""
-        if not editor.needs_model_size:
+        if not editor.must_read_model_size:
             return
         from workbench.engines.model_facts import model_files_key
         from workbench.server.model_files import read_model_facts
@@ -461,7 +462,7 @@ class Plans:
         """Show the plan after an edit. If the edit changed the model, start to read the size of the
         new model."""
         self.show_plan()
-        if self.editor.needs_model_size and self._core.host.connected:
+        if self.editor.must_read_model_size and self._core.host.connected:
             self._core.spawn(self.read_model_size(self.editor))
 
     def set_flag(self, name: str, text: str) -> None:
@@ -479,12 +480,12 @@ class Plans:
         if name in (EXECUTABLE_ROW, engines.RUN_AS):
             self._locate_engine_again()
 
-    async def set_executable(self, text: str, *, keep: bool = False) -> None:
+    async def set_executable(self, text: str, *, for_later_plans: bool = False) -> None:
         """Set the program that starts the plan's engine; "" stands for the engine's usual program.
-        With `keep`, config.toml names that program for all later plans on this host."""
+        With `for_later_plans`, config.toml names that program for all later plans on this host."""
         editor = self.editor
         editor.set_flag(EXECUTABLE_ROW, text)
-        if keep:
+        if for_later_plans:
             self._config.set(
                 ("executables", self._core.host.name, editor.engine.name), text or None
             )
@@ -509,18 +510,20 @@ class Plans:
         self.editor.unset_env(name)
         self._show_edited_plan()
 
-    def apply_fix_and_describe(self, finding: Finding, made: LaunchPlan | None = None) -> str:
+    def apply_fix_and_describe(
+        self, finding: Finding, server_plan: LaunchPlan | None = None
+    ) -> str:
         """Make the changes that `finding` proposes in the plan under edit, and return them as text,
-        such as "--unset max-num-seqs". For a finding about a server's log, `made` is the plan of
-        that server. Raises InputError if there is nothing to change, or if the plan under edit has
-        another engine or model than `made`."""
-        if made is None:
+        such as "--unset max-num-seqs". For a finding about a server's log, `server_plan` is the
+        plan of that server. Raises InputError if there is nothing to change, or if the plan under
+        edit has another engine or model than `server_plan`."""
+        if server_plan is None:
             changes = self.editor.apply_fix(finding)
         else:
             now = self.current.plan if self.current is not None else None
-            if now is None or (now.engine, now.model) != (made.engine, made.model):
+            if now is None or (now.engine, now.model) != (server_plan.engine, server_plan.model):
                 raise InputError(
-                    f"the plan under edit is not that of this server ({made.engine}, {made.model})",
+                    f"the plan under edit is not that of this server ({server_plan.engine}, {server_plan.model})",
                     next_step="press p and load the preset of that server, then press f again",
                 )
             changes = finding.changes
@@ -565,9 +568,11 @@ class Plans:
     def estimate_change(self, name: str, text: str) -> str:
         """Return how the memory per GPU and the KV cache change with flag `name` set to `text`, or
         unset if `text` is empty. Raises InputError for an invalid value."""
-        from workbench.session.plans.estimate_text import change_text
+        from workbench.session.plans.estimate_text import memory_estimate_change_text
 
-        return change_text(self.editor.estimate_memory(), self.editor.estimate_memory(name, text))
+        return memory_estimate_change_text(
+            self.editor.estimate_memory(), self.editor.estimate_memory(name, text)
+        )
 
     def preset_texts_about_flag(self, name: str) -> Sequence[str]:
         """Return what the plan's preset says about a flag: the flag's value in the preset, then
@@ -611,24 +616,25 @@ class Plans:
                     unapplied=settings_not_applied(self.preset_gpu_settings(), telemetry, changed)
                 )
 
-    def show_missing_parts(self, preset_id: str | None, parts: Sequence[str]) -> None:
-        """Show in the plan's findings what the running server lacks of its preset. `parts` has one
-        text for each lack."""
+    def show_unapplied_preset_parts(self, preset_id: str | None, parts: Sequence[str]) -> None:
+        """Show in the plan's findings which parts of its preset the running server lacks. `parts`
+        has one text for each."""
         self._of_run = preset_id, parts
-        if self._show_if_unapplied_settings_changed():
+        if self._update_unapplied_and_detect_change():
             self._show_plan_view()
 
-    def _compare_gpu_settings(self, telemetry: Telemetry) -> None:
-        if self._show_if_unapplied_settings_changed():
+    def _recheck_unapplied_gpu_settings(self, telemetry: Telemetry) -> None:
+        if self._update_unapplied_and_detect_change():
             self._show_plan_view()
 
-    def _show_if_unapplied_settings_changed(self) -> bool:
+    def _update_unapplied_and_detect_change(self) -> bool:
+        """Update `state.unapplied` for the loaded preset, and return whether it has changed."""
         state = self._core.state
         preset_id, of_run = self._of_run
-        of_run = (
-            of_run if self.current is not None and preset_id == self.current.plan.preset_id else ()
-        )
-        if not self._gpu_settings and not state.unapplied and not of_run:
+        if self.current is None or preset_id != self.current.plan.preset_id:
+            of_run = ()
+        has_nothing_unapplied = not self._gpu_settings and not of_run
+        if has_nothing_unapplied and not state.unapplied:
             return False
         from workbench.gpu.settings.preset_settings import settings_not_applied
 
@@ -647,7 +653,7 @@ def _engine_program_key(plan: LaunchPlan) -> tuple[object, ...]:
     return plan.executable, plan.run_as, plan.run_options, plan.image, plan.workdir
 
 
-def _value_in_preset(value: SettingValue) -> object:
+def _preset_form_of_value(value: SettingValue) -> object:
     """Return the value of a GPU setting as a preset has it."""
     from workbench.model.settings import ClockRange
 

@@ -78,9 +78,9 @@ class PresetPart:
 
 
 @dataclass(frozen=True, slots=True)
-class WholePreset:
-    """Everything that applying the loaded preset changes. `settings` has the preset's GPU settings
-    that this host supports, by GPU (index, UUID or "all")."""
+class PresetPreview:
+    """What applying the loaded preset would change. `settings` has the preset's GPU and CPU
+    settings that this host supports, by GPU (index, UUID or "all")."""
 
     preset_id: str
     parts: tuple[PresetPart, ...]
@@ -88,21 +88,22 @@ class WholePreset:
     outcomes: tuple[SettingOutcome, ...] = ()  # of a dry run of `settings`
 
     @property
-    def missing_right(self) -> str | None:
-        """Return the right that the preset's settings need and the user lacks; None if there is
+    def first_missing_right(self) -> str | None:
+        """The first right that the preset's settings need and the user lacks; None if there is
         none."""
         return _first_missing_right(outcome.command for outcome in self.outcomes)
 
     @property
     def inapplicable_parts(self) -> tuple[PresetPart, ...]:
-        """Return the parts of the preset that cannot be applied on this host."""
+        """The parts of the preset that cannot be applied on this host."""
         return tuple(part for part in self.parts if part.problem)
 
     def has_part(self, name: str) -> bool:
         return name in [part.name for part in self.parts]
 
-    def parts_with_problems(self, problems: Mapping[str, str]) -> tuple[PresetPart, ...]:
-        """Return the parts, those that `problems` names with their problem."""
+    def parts_with_added_problems(self, problems: Mapping[str, str]) -> tuple[PresetPart, ...]:
+        """Return the parts, those that `problems` (part name -> problem) names with their
+        problem."""
         found = []
         for part in self.parts:
             found.append(replace(part, problem=problems.get(part.name, part.problem)))
@@ -121,7 +122,7 @@ class AppliedPreset:
 
     @property
     def parts_not_applied(self) -> tuple[str, ...]:
-        """Return as text the parts of the preset that were not applied, with the reason of each."""
+        """The parts of the preset that were not applied, as texts with the reason of each."""
         return tuple(f"{part.text} ({part.problem})" for part in self.parts if part.problem)
 
 
@@ -150,7 +151,7 @@ class PresetApply:
             )
         return self._presets.get(preset_id)
 
-    async def preview_preset(self) -> WholePreset:
+    async def preview_preset(self) -> PresetPreview:
         """Return all that applying the preset will change, in the order of the changes. Nothing is
         changed. Raises PlanError or NotTrusted if the plan cannot be started."""
         preset, editor = self._preset_of_plan(), self._plans.editor
@@ -159,7 +160,7 @@ class PresetApply:
         if (files := editor.effective_plan.open_files) is not None:
             host = self._core.host
             limit = await read_host_file_limit(host)
-            parts.append(_open_files_part(files, limit, await can_open_files(host, files)))
+            parts.append(_file_limit_part(files, limit, await can_open_files(host, files)))
         settings, lacking = await self._supported_settings_and_unsupported_parts(preset)
         outcomes: tuple[SettingOutcome, ...] = ()
         if settings:
@@ -167,7 +168,7 @@ class PresetApply:
         parts += [*map(_setting_part, outcomes), *lacking]
         if preset.warm_up:
             parts.append(_warm_up_part(preset.warm_up))
-        return WholePreset(preset.id, tuple(parts), settings, outcomes)
+        return PresetPreview(preset.id, tuple(parts), settings, outcomes)
 
     def _server_part(self, editor: PlanEditor) -> PresetPart:
         server = self._core.state.server
@@ -198,7 +199,7 @@ class PresetApply:
 
     async def apply_preset(
         self,
-        whole: WholePreset,
+        preview: PresetPreview,
         *,
         password: str | None = None,
         timeout_s: float | None = None,
@@ -212,17 +213,17 @@ class PresetApply:
         all of them are reverted, and the server is stopped. If the caller is cancelled, settings
         that are being applied are reverted, the server runs on, and Interrupted says so.
         """
-        await self._check_rights(whole, password)
+        await self._check_rights(preview, password)
         progress = _ApplyProgress()
         try:
             with self._core.show_as_busy(APPLYING_PRESET):
-                return await self._apply_parts(whole, password, timeout_s, on_step, progress)
+                return await self._apply_parts(preview, password, timeout_s, on_step, progress)
         except asyncio.CancelledError as cut:
             raise Interrupted(_interruption_text(progress, cut)) from None
 
     async def _apply_parts(
         self,
-        whole: WholePreset,
+        preview: PresetPreview,
         password: str | None,
         timeout_s: float | None,
         on_step: Callable[[str], None],
@@ -233,59 +234,61 @@ class PresetApply:
         status = await self._servers.wait_ready(run_id, timeout_s)
         if status.state is not ServerState.READY:
             why = f"the server is {status.state}, not READY"
-            rest = [replace(part, problem=part.problem or why) for part in whole.parts]
-            return AppliedPreset(whole.preset_id, None, status, tuple(rest))
+            rest = [replace(part, problem=part.problem or why) for part in preview.parts]
+            return AppliedPreset(preview.preset_id, None, status, tuple(rest))
         report = None
-        if whole.settings:
+        if preview.settings:
             on_step("applying the settings")
             progress.settings = "the guard reverts those settings that were changed"
-            whole, report = await self._apply_settings(whole, run_id, password)
+            preview, report = await self._apply_settings(preview, run_id, password)
             if not report.ok:
-                return await self._stop_after_failed_settings(whole, run_id, report)
+                return await self._stop_after_failed_settings(preview, run_id, report)
             progress.settings = "the settings stay in force until `workbench gpu revert`"
-        problems = _setting_problems(report)
-        if whole.has_part(FILES_PART) and status.pid is not None:
+        problems = _problems_by_setting_part_name(report)
+        if preview.has_part(FILES_PART) and status.pid is not None:
             problems[FILES_PART] = await self._file_limit_problem(status.pid)
         if (warm_up := self._preset_of_plan().warm_up) is not None:
             on_step(f"warming up: {count_of(warm_up.requests, 'request')} of varying length")
             problems[WARM_UP_PART] = await self._warm_up_and_return_problem(run_id, warm_up)
-            self._plans.show_missing_parts(
+            self._plans.show_unapplied_preset_parts(
                 status.preset_id, await self._servers.process_parts_missing_from_preset(status)
             )
-        parts = whole.parts_with_problems(problems)
-        return AppliedPreset(whole.preset_id, run_id, status, parts, report)
+        parts = preview.parts_with_added_problems(problems)
+        return AppliedPreset(preview.preset_id, run_id, status, parts, report)
 
-    async def _check_rights(self, whole: WholePreset, password: str | None) -> None:
+    async def _check_rights(self, preview: PresetPreview, password: str | None) -> None:
         """Raise SettingsError if a setting needs a right that the user lacks, before anything is
         changed."""
-        right = whole.missing_right
+        right = preview.first_missing_right
         if right is not None and password is not None:
             commands = await self._gpu.plan_changes_by_gpu(
-                whole.settings, await self._gpu.rights.load_rights_with_password(password)
+                preview.settings, await self._gpu.rights.load_rights_with_password(password)
             )
             right = _first_missing_right(commands)
         if right is not None:
-            names = [part.name for part in whole.parts if part.problem == whole.missing_right]
+            names = [
+                part.name for part in preview.parts if part.problem == preview.first_missing_right
+            ]
             raise SettingsError(
                 f"{', '.join(names)}: {right}; nothing was changed",
                 host=self._core.host.name,
                 next_step="obtain that right, or start the server without the settings: workbench "
                 "start "
-                f"{whole.preset_id}",
+                f"{preview.preset_id}",
             )
 
-    async def _drop_settings_changed_by_others(self, whole: WholePreset) -> WholePreset:
-        """Return the preset without the settings that somebody else has changed since
+    async def _drop_settings_changed_by_others(self, preview: PresetPreview) -> PresetPreview:
+        """Return the preview without the settings that somebody else has changed since
         `preview_preset` showed them, because the user has not agreed to overwrite these values. The
         parts of these settings have the reason in `problem`."""
-        dry_run = await self._gpu.apply_settings_by_gpu(whole.settings, dry_run=True)
+        dry_run = await self._gpu.apply_settings_by_gpu(preview.settings, dry_run=True)
         present = {_GPU_AND_SETTING(outcome): outcome for outcome in dry_run.outcomes}
         kept: dict[str, GpuSettings] = {}
         foreign: dict[str, str] = {}
-        for outcome in whole.outcomes:
+        for outcome in preview.outcomes:
             command, now = outcome.command, present.get(_GPU_AND_SETTING(outcome))
-            for selector, wanted in whole.settings.items():
-                if command.setting not in wanted or not _selector_matches(outcome, selector):
+            for selector, wanted in preview.settings.items():
+                if command.setting not in wanted or not _does_selector_match(outcome, selector):
                     continue
                 value = wanted[command.setting]
                 if now is None or _has_one_of_values(now, (outcome.before, value)):
@@ -293,34 +296,36 @@ class PresetApply:
                     kept[gpu] = GpuSettings({**kept.get(gpu, {}), command.setting: value})
                 else:
                     foreign[_setting_part(outcome).name] = _changed_by_others_text(now)
-        return replace(whole, parts=whole.parts_with_problems(foreign), settings=kept)
+        return replace(preview, parts=preview.parts_with_added_problems(foreign), settings=kept)
 
     async def _apply_settings(
-        self, whole: WholePreset, run_id: str, password: str | None
-    ) -> tuple[WholePreset, SettingsReport]:
+        self, preview: PresetPreview, run_id: str, password: str | None
+    ) -> tuple[PresetPreview, SettingsReport]:
         """Apply the settings, except those that somebody else has changed since `preview_preset`
-        showed them. Return the preset with the applied settings, and the report. Raises
-        WorkbenchError after stopping the server if the settings cannot be applied."""
+        showed them. Return the preview with the settings that were tried, and the report. If the
+        change is refused, stop the server and raise the WorkbenchError."""
         try:
-            whole = await self._drop_settings_changed_by_others(whole)
-            return whole, await self._gpu.apply_settings_by_gpu(whole.settings, password=password)
+            preview = await self._drop_settings_changed_by_others(preview)
+            return preview, await self._gpu.apply_settings_by_gpu(
+                preview.settings, password=password
+            )
         except WorkbenchError as error:
             await self._servers.stop(run_id)
             error.message += f"; the server {run_id} was stopped again"
             raise
 
     async def _stop_after_failed_settings(
-        self, whole: WholePreset, run_id: str, report: SettingsReport
+        self, preview: PresetPreview, run_id: str, report: SettingsReport
     ) -> AppliedPreset:
         await self._servers.stop(run_id)
         why = "stopped again, because the settings could not be applied"
-        problems = _setting_problems(report)
-        for part in whole.parts:
+        problems = _problems_by_setting_part_name(report)
+        for part in preview.parts:
             if part.name in ("server", FILES_PART, WARM_UP_PART):
                 problems[part.name] = part.problem or why
         status = self._servers.supervisor.status(run_id)
-        parts = whole.parts_with_problems(problems)
-        return AppliedPreset(whole.preset_id, None, status, parts, report)
+        parts = preview.parts_with_added_problems(problems)
+        return AppliedPreset(preview.preset_id, None, status, parts, report)
 
     async def _file_limit_problem(self, pid: int) -> str:
         """Return why the limit of open files of the server's process is too low; "" if it is
@@ -368,7 +373,7 @@ class PresetApply:
 # -- parts -----------------------------------------------------------------------------------------
 
 
-def _open_files_part(wanted: int, limit: FileLimit | None, possible: bool) -> PresetPart:
+def _file_limit_part(wanted: int, limit: FileLimit | None, possible: bool) -> PresetPart:
     if limit is None:
         return PresetPart(FILES_PART, "not known", f"at least {wanted:,}")
     part = PresetPart(
@@ -386,7 +391,7 @@ def _first_missing_right(commands: Iterable[SettingCommand]) -> str | None:
 
 def _setting_part(outcome: SettingOutcome) -> PresetPart:
     command, setting = outcome.command, outcome.command.setting
-    name = _setting_name(command.target_text if command.gpu_index >= 0 else "", setting)
+    name = _setting_part_name(command.target_text if command.gpu_index >= 0 else "", setting)
     before = format_stored_value(setting, outcome.before)
     after = format_stored_value(setting, outcome.requested)
     return PresetPart(name, before, after, command.shell_line, command.right or "")
@@ -395,13 +400,13 @@ def _setting_part(outcome: SettingOutcome) -> PresetPart:
 _GPU_AND_SETTING = attrgetter("command.gpu_uuid", "command.setting")  # of an outcome
 
 
-def _has_one_of_values(now: SettingOutcome, known: Iterable[SettingValue | None]) -> bool:
+def _has_one_of_values(now: SettingOutcome, values: Iterable[SettingValue | None]) -> bool:
     """Return whether the value that a setting has now is one of these."""
     setting = now.command.setting
-    return any(value_equals(setting, now.before, value) for value in known)
+    return any(value_equals(setting, now.before, value) for value in values)
 
 
-def _selector_matches(outcome: SettingOutcome, selector: str) -> bool:
+def _does_selector_match(outcome: SettingOutcome, selector: str) -> bool:
     """Return whether `selector` ("all", a GPU's index or its UUID) includes the GPU of the setting
     `outcome`. A setting of the host, not of a GPU, belongs to every selector."""
     command = outcome.command
@@ -425,12 +430,12 @@ def _unsupported_setting_part(gpu: str, key: str, value: Any, error: WorkbenchEr
     elif gpu == "all":
         where = "each GPU"
     return PresetPart(
-        _setting_name(where, key), "", format_stored_value(key, value), "", error.message
+        _setting_part_name(where, key), "", format_stored_value(key, value), "", error.message
     )
 
 
-def _setting_name(where: str, key: str) -> str:
-    return f"{where} {label_of(key)}".strip()
+def _setting_part_name(target_text: str, key: str) -> str:
+    return f"{target_text} {label_of(key)}".strip()
 
 
 def _warm_up_part(warm_up: WarmUp) -> PresetPart:
@@ -442,7 +447,7 @@ def _warm_up_part(warm_up: WarmUp) -> PresetPart:
     return PresetPart(WARM_UP_PART, "", what)
 
 
-def _setting_problems(report: SettingsReport | None) -> dict[str, str]:
+def _problems_by_setting_part_name(report: SettingsReport | None) -> dict[str, str]:
     """Return why settings were not applied, by the names of their parts."""
     problems = {}
     if report is not None:

@@ -21,11 +21,11 @@ FILES_PART = "open files"
 _WARM_UP_NOTE_FILE = "warm_up.json"  # in the run directory: {unix_s, requests, failed}
 
 
-async def missing_process_parts(
+async def unapplied_process_parts(
     host: Host, preset: Preset, status: ServerStatus, run_dir: str
 ) -> tuple[str, ...]:
-    """Return which parts of `preset` the running server of a run lacks, as text: the limit of open
-    files, or the warm-up."""
+    """Return which parts of `preset` are not in force for the running server of a run, as texts:
+    the limit of open files, and the warm-up."""
     found = []
     if (files := preset.engine.open_files) is not None and status.pid is not None:
         problem = file_limit_problem(files, await read_process_file_limit(host, status.pid))

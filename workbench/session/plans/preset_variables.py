@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from workbench.model.preset import Preset
     from workbench.store.config_schema import Remembered
 
-KnownVariables = dict[str, tuple[str, VariableSource]]
+ResolvedVariables = dict[str, tuple[str, VariableSource]]
 
 
-def known_variables(
+def resolve_variables(
     preset: Preset,
     host: Host,
     remembered: Mapping[str, Remembered],
     given: Mapping[str, str] | None = None,
-) -> KnownVariables:
+) -> ResolvedVariables:
     """Return the value and the source of each variable of the preset that has a known value. The
     sources, in order of precedence: the user, the nodes of the cluster, the preset's default, a
     READY run, the host. On a simulated host, the last source is the preset's example."""
-    known: KnownVariables = {}
+    known: ResolvedVariables = {}
     for name, value in (given or {}).items():
         known[name] = (value, VariableSource("given"))
     for name, variable in preset.variables.items():
@@ -53,10 +53,10 @@ def known_variables(
     return known
 
 
-def add_cluster_variables(plan: LaunchPlan, values: Mapping[str, str]) -> LaunchPlan:
+def plan_with_cluster_values(plan: LaunchPlan, values: Mapping[str, str]) -> LaunchPlan:
     """Return a plan that was loaded for another host with the variables `values` of this cluster,
     such as its nodes' addresses. Flags and environment that contain an old value get the new value.
-    Values from the user stay."""
+    Values from the user stay. The plan is returned as it is if no old value is to be replaced."""
     renewed, texts = {}, {}
     given = _user_given_variables(plan)
     for name, new in values.items():
@@ -70,24 +70,24 @@ def add_cluster_variables(plan: LaunchPlan, values: Mapping[str, str]) -> Launch
     words = "|".join(map(re.escape, sorted(texts, key=len, reverse=True)))
     pattern = re.compile(rf"(?<![\w.-])(?:{words})(?![\w.-])")
 
-    def renew_text(value: Any) -> Any:
+    def replace_in_text(value: Any) -> Any:
         if not isinstance(value, str):
             return value
         return pattern.sub(lambda found: texts[found[0]], value)
 
-    def renew_setting(setting: FlagSetting) -> FlagSetting:
-        return replace(setting, value=renew_text(setting.value))
+    def replace_in_setting(setting: FlagSetting) -> FlagSetting:
+        return replace(setting, value=replace_in_text(setting.value))
 
-    def renew_node(node: Node) -> Node:
-        flags = {name: renew_text(value) for name, value in node.flags.items()}
-        env = {name: renew_text(value) for name, value in node.env.items()}
+    def replace_in_node(node: Node) -> Node:
+        flags = {name: replace_in_text(value) for name, value in node.flags.items()}
+        env = {name: replace_in_text(value) for name, value in node.env.items()}
         return replace(node, flags=flags, env=env)
 
     return replace(
         plan,
-        flags=tuple(map(renew_setting, plan.flags)),
-        env=tuple(map(renew_setting, plan.env)),
-        nodes=tuple(map(renew_node, plan.nodes)),
+        flags=tuple(map(replace_in_setting, plan.flags)),
+        env=tuple(map(replace_in_setting, plan.env)),
+        nodes=tuple(map(replace_in_node, plan.nodes)),
         variables={**plan.variables, **renewed},
         sources={**plan.sources, **dict.fromkeys(renewed, VariableSource("cluster"))},
     )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from workbench.model.gpu import GpuInfo
     from workbench.model.plan import LaunchPlan
     from workbench.model.preset import Preset, Variable
-    from workbench.session.plans.preset_variables import KnownVariables
+    from workbench.session.plans.preset_variables import ResolvedVariables
     from workbench.session.plans.recipes import Recipes
     from workbench.session.state_holder import StateHolder
     from workbench.store.config import ConfigStore
@@ -84,8 +84,8 @@ class Presets:
         return str(path.absolute()) if path is not None else None
 
     def register_preset_file(self, plan: LaunchPlan) -> None:
-        """Note the file of the preset of a plan that another Workbench has made. From then on, its
-        id stands for this file, unless the library or a file read here has that id."""
+        """Register the file of the preset of a plan that another Workbench has made. From then on,
+        its id stands for this file, unless the library or a file read here has that id."""
         if plan.preset_id is not None and plan.preset_file is not None:
             self.library.register_preset_file(plan.preset_id, Path(plan.preset_file))
 
@@ -103,7 +103,7 @@ class Presets:
                 return entry.id
         return None
 
-    def gpu_names(self, preset_id: str | None) -> tuple[str, ...]:
+    def required_gpu_names(self, preset_id: str | None) -> tuple[str, ...]:
         """Return the NVML names of the GPUs that a preset is for; () for any GPU, or if there is no
         such preset."""
         try:
@@ -128,11 +128,11 @@ class Presets:
         run, and none that the host provides. Raises HostUnreachable if the cluster would provide
         one but a node cannot be reached."""
         preset = self.get(preset_id)
-        known = self._known_variables(preset)
+        known = self._resolve_variables(preset)
         self._check_nodes_for_variables(preset, known)
         return {name: variable for name, variable in preset.variables.items() if name not in known}
 
-    def _check_nodes_for_variables(self, preset: Preset, known: KnownVariables) -> None:
+    def _check_nodes_for_variables(self, preset: Preset, known: ResolvedVariables) -> None:
         """Raise HostUnreachable if a variable has no value because a node of the cluster cannot be
         reached."""
         from workbench.hosts.cluster import VARIABLES, ClusterHost
@@ -142,12 +142,12 @@ class Presets:
         if isinstance(host, ClusterHost) and lacks.intersection(VARIABLES):
             host.check_nodes_reachable()
 
-    def _known_variables(
+    def _resolve_variables(
         self, preset: Preset, given: Mapping[str, str] | None = None
-    ) -> KnownVariables:
-        from workbench.session.plans.preset_variables import known_variables
+    ) -> ResolvedVariables:
+        from workbench.session.plans.preset_variables import resolve_variables
 
-        return known_variables(
+        return resolve_variables(
             preset,
             self._core.host,
             self._config.remembered_values(self._core.host.name, preset.id),
@@ -162,7 +162,7 @@ class Presets:
         from workbench.engines.host_entries import add_host_settings
 
         preset = self.get(preset_id)
-        known = self._known_variables(preset, variables)
+        known = self._resolve_variables(preset, variables)
         self._check_nodes_for_variables(preset, known)
         values = {name: value for name, (value, _) in known.items()}
         plan = engines.plan_from_preset(
@@ -175,7 +175,9 @@ class Presets:
             preset_file=self.path_of_preset(preset.id),
         )
         return add_host_settings(
-            plan, self._settings.host_entry, self._settings.program_and_file_for_engine(plan.engine)
+            plan,
+            self._settings.host_entry,
+            self._settings.engine_program_and_source_file(plan.engine),
         )
 
     def remember_variables(self, run_id: str, plan: LaunchPlan) -> None:
@@ -202,8 +204,12 @@ def _missing_gpus_text(
 ) -> str | None:
     """Return what the GPUs `infos` of a host lack for a preset that needs `count` GPUs of one of
     the types `names`, such as "needs 2 GPUs". Empty `names` stand for any type. "" if nothing is
-    lacking, None if the GPUs are not known."""
-    if infos is None or (not infos and not names and count == 1):  # perhaps a CPU is enough
+    lacking. None if the GPUs are not known, or if the host has none and one of any type is asked
+    for."""
+    if infos is None:
+        return None
+    needs_any_gpu = not names and count == 1
+    if needs_any_gpu and not infos:  # perhaps a CPU is enough
         return None
     if sum(not names or info.name in names for info in infos) >= count:
         return ""

@@ -80,12 +80,13 @@ def export_plan(
 
 
 class Recipes:
-    """Reads recipes without running anything in them, and saves them as presets of the user."""
+    """Reads recipes without running anything in them, and saves them as presets of the user.
+    `on_saved` is called after each preset that was saved."""
 
     def __init__(
-        self, core: StateHolder, library: PresetLibrary, saved: Callable[[], None]
+        self, core: StateHolder, library: PresetLibrary, on_saved: Callable[[], None]
     ) -> None:
-        self._core, self._library, self._saved = core, library, saved
+        self._core, self._library, self._saved = core, library, on_saved
 
     def read_file(
         self,

@@ -15,7 +15,7 @@ from workbench.model.errors import BenchError, InputError, ServerError
 from workbench.model.quality import QualityParts
 from workbench.quality import texts
 from workbench.quality.lanes import interface_class
-from workbench.session.quality.comparison import arm_text
+from workbench.session.quality.comparison import arm_arguments_text
 from workbench.session.quality.measuring import (
     AGAIN_STEP,
     ANSWERS_WRITTEN_TOGETHER,
@@ -122,9 +122,10 @@ def answers_cost_text(
 
 
 class ExperimentQuality:
-    """Compares the answers of A and B beside the runs of one experiment. `sides` are those of the
-    experiment, and `parts` what it had measured before it was interrupted. A server that cannot be
-    measured ends the comparison of the answers with a reason, and never the experiment."""
+    """Compares the answers of A and B on the servers that one experiment runs anyway. `sides` are
+    those of the experiment, and `parts` what it had measured before it was interrupted, None if
+    nothing. A server that cannot be measured ends the comparison of the answers with a reason, and
+    never the experiment."""
 
     def __init__(
         self,
@@ -137,8 +138,10 @@ class ExperimentQuality:
     ) -> None:
         self._id, self._spec, self._sides, self._db = experiment_id, spec, sides, db
         self._say: ReportLine = lambda text: None
-        if parts is not None and (parts.problems or parts.text_version != options.texts.version):
-            parts = None  # what failed is tried again; the user's texts may be others now
+        if parts is not None:
+            has_other_texts = parts.text_version != options.texts.version
+            if parts.problems or has_other_texts:
+                parts = None  # what failed is tried again; the user's texts may be others now
         self._measuring = Measuring(
             options, lambda text: self._say(f"answers: {text}"), parts, each_text=True
         )
@@ -151,15 +154,15 @@ class ExperimentQuality:
     ) -> QualityResult | None:
         """Measure the answers that are still missing on the server of a run that was benchmarked.
         Return the stored comparison once none is missing, before that None."""
-        step = self._next_measurable_step(run)
+        step = self._next_step_for_run(run)
         if step is None:
             return None
         self._say = report_line
         while step is not None:
             await self._measure_answers_of_step(step, run)
             await asyncio.to_thread(self._db.store_parts, self._id, self._measuring.parts)
-            step = self._next_measurable_step(run)
-        if self._measuring.parts.problems or self._missing_measurement_steps():
+            step = self._next_step_for_run(run)
+        if self._measuring.parts.problems or self._unmeasured_steps():
             return None
         return await self._store_comparison()
 
@@ -180,17 +183,17 @@ class ExperimentQuality:
         """Return the estimated seconds of the steps that are missing; 0 before the first one."""
         if self._first_s is None or self._ended:
             return 0.0
-        return self._first_s * sum(_WORK_SHARES[step] for step in self._missing_measurement_steps())
+        return self._first_s * sum(_WORK_SHARES[step] for step in self._unmeasured_steps())
 
     # ---- steps
 
-    def _missing_measurement_steps(self) -> list[str]:
+    def _unmeasured_steps(self) -> list[str]:
         parts = self._measuring.parts
         if parts.problems:
             return []
-        return [step for step in self._wanted_measurement_steps() if step not in parts.runs]
+        return [step for step in self._required_steps() if step not in parts.runs]
 
-    def _wanted_measurement_steps(self) -> list[str]:
+    def _required_steps(self) -> list[str]:
         steps = [FIRST_STEP]
         if self._measuring.options.restart:
             steps.append(AGAIN_STEP)
@@ -200,7 +203,7 @@ class ExperimentQuality:
             steps.append(JUDGED_STEP)
         return steps
 
-    def _next_measurable_step(self, run: ExperimentRun) -> str | None:
+    def _next_step_for_run(self, run: ExperimentRun) -> str | None:
         """Return the next missing step that can be measured on the server of a run."""
         if self._ended or run.side_label != _first_side_name(self._sides, run.arm):
             return None
@@ -210,7 +213,7 @@ class ExperimentQuality:
             known = self._measuring.parts.runs.get(FIRST_STEP, "")
             if run.run_id is None or run.run_id in known:  # that step needs another server
                 steps.remove(AGAIN_STEP)
-        missing = self._missing_measurement_steps()
+        missing = self._unmeasured_steps()
         return next((step for step in steps if step in missing), None)
 
     async def _measure_answers_of_step(self, step: str, run: ExperimentRun) -> None:
@@ -238,8 +241,8 @@ class ExperimentQuality:
 
     async def _store_comparison(self) -> QualityResult:
         self._ended = True
-        name_a = arm_text(self._spec.a) or _UNCHANGED_ARM
-        name_b = arm_text(self._spec.b) or _UNCHANGED_ARM
+        name_a = arm_arguments_text(self._spec.a) or _UNCHANGED_ARM
+        name_b = arm_arguments_text(self._spec.b) or _UNCHANGED_ARM
         result = self._measuring.quality_result((name_a, name_b))
         took_s = round(self._measuring.parts.took_s, 3)
         result = replace(result, unix_s=self._began_unix_s, took_s=took_s)

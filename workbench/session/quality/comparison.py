@@ -67,11 +67,12 @@ class QualityComparisons:
         self.targets = ArmTargets(plans, hosts)
         self._running: asyncio.Task[Any] | None = None
 
-    async def run_comparison(
+    async def compare_and_show_progress(
         self, a: Arm, b: Arm, bases: BasePlans, options: QualityOptions
     ) -> QualityResult:
-        """Compare as `compare` does, with the progress in the session's state. `stop` ends it."""
-        with self.show_comparison(arm_text(a), arm_text(b)):
+        """Compare the answers as `compare` does, and show the progress and the outcome in the
+        session's state. `stop` ends it."""
+        with self.show_comparison(arm_arguments_text(a), arm_arguments_text(b)):
             result = await self.compare(
                 a, b, bases, options, self.report_finished_step, self.show_step
             )
@@ -141,13 +142,15 @@ class QualityComparisons:
         that fails later ends the measurement, and the result then says so."""
         spec = ExperimentSpec(_mask_arm(a), _mask_arm(b), {})
         sides = await self.targets.sides(spec, {"A": a, "B": b}, bases)
-        for line in _plan_warnings(sides):
+        for line in _warning_lines_of_plans(sides):
             report_line(line)
         began = time.time()
         async with self._lock_hosts_and_servers(sides):
             work = _RunningComparison(spec, sides, options, report_line, on_step)
             measured = await work.carry_out_comparison(self._core.host.name)
-        result = work.add_user_scores(measured.quality_result((arm_text(a), arm_text(b))))
+        result = work.add_user_scores(
+            measured.quality_result((arm_arguments_text(a), arm_arguments_text(b)))
+        )
         result = replace(result, unix_s=began, took_s=round(time.time() - began, 3))
         return await self.store(result)
 
@@ -316,14 +319,14 @@ def plan_lines(
     restarted = options.restart and "A" in bases
     judged = options.judged and (restarted or "A" not in bases)
     return [
-        f"A: {arm_text(a)}",
-        f"B: {arm_text(b)}",
+        f"A: {arm_arguments_text(a)}",
+        f"B: {arm_arguments_text(b)}",
         *comparison_cost_lines(prefill, options, restarted=restarted, judged=judged),
         *([_score_command_line(options.own)] if options.own is not None else []),
     ]
 
 
-def _plan_warnings(sides: Mapping[str, ComparedSide]) -> Iterator[str]:
+def _warning_lines_of_plans(sides: Mapping[str, ComparedSide]) -> Iterator[str]:
     """Yield what is doubtful about the plans of the servers that are started, each sentence once: B
     may fail only after A was measured for minutes."""
     said: set[str] = set()
@@ -344,7 +347,7 @@ def _mask_arm(arm: Arm) -> Arm:
     return replace(arm, sets=mask_argv(arm.sets), envs=mask_argv(arm.envs))
 
 
-def arm_text(arm: Arm) -> str:
+def arm_arguments_text(arm: Arm) -> str:
     """Return one arm of a comparison of answers as the text of its arguments, with secrets
     masked."""
     return " ".join(_mask_arm(arm).words)

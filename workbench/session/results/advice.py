@@ -85,7 +85,7 @@ class Advisor:
 
     def _advise_with_experiments(self, result_id: int, extra_facts: Facts) -> AdvisedResult:
         result = self._results.db.get(result_id)
-        names = self._presets.gpu_names(result.conditions.preset_id)
+        names = self._presets.required_gpu_names(result.conditions.preset_id)
         facts = facts_from_result(
             result,
             replace(extra_facts, before=self._find_earlier_result(result), preset_gpus=names),
@@ -140,7 +140,7 @@ class Advisor:
             sizes=plan.model_facts,
             gpus=tuple(gpus),
             preset_id=plan.preset_id,
-            preset_gpus=self._presets.gpu_names(plan.preset_id),
+            preset_gpus=self._presets.required_gpu_names(plan.preset_id),
         )
         return AdvisedResult(list_advice_findings(known), run_id=run_id)
 

@@ -50,7 +50,7 @@ class ResultTimelines:
         GPUs, the seconds after the benchmark are added in the background. A timeline that cannot be
         written is left out, with a message."""
         await self._write_timeline(result_id, measured)
-        if self._timeline.reads_continuously:
+        if self._timeline.is_reading_continuously:
             self._core.spawn(self._rewrite_timeline_after_last_reading(result_id, measured))
 
     async def _rewrite_timeline_after_last_reading(

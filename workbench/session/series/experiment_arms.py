@@ -20,7 +20,7 @@ from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.tune import USERS
 from workbench.session.bench.find_users import measure_user_capacity
 from workbench.session.conditions import gpu_indices_of_plan
-from workbench.session.gpu.setting_texts import alterations_text, failure_text
+from workbench.session.gpu.setting_texts import alterations_text, setting_failure_text
 from workbench.session.series.conduct import SeriesStopped
 from workbench.session.series.experiment_run import NoteRunId, ReportLine, StartFailedError
 from workbench.session.uninterrupted import finish_despite_cancellation
@@ -98,7 +98,7 @@ class ExperimentArms:
         if design.changes_gpu_settings(self._spec):
             for session in self._sessions:
                 # the guard reverts the settings of an experiment that is killed
-                session.gpu.guard.begin_heartbeats()
+                session.gpu.guard.start_heartbeats()
             await self.check_no_altered_settings(revert=experiment.settings_on)
 
     async def _stop_leftover_server(
@@ -403,7 +403,7 @@ class ExperimentArms:
             failed = report.first_failure
             if failed is not None:
                 raise SettingsError(
-                    f"{arm}: {failure_text(failed, 'set')}", host=side.session.host.name
+                    f"{arm}: {setting_failure_text(failed, 'set')}", host=side.session.host.name
                 )
 
     async def _have_same_settings(self, a: str, b: str) -> bool:
@@ -424,7 +424,9 @@ class ExperimentArms:
             )
             failed = report.first_failure
             if failed is not None:
-                raise SettingsError(failure_text(failed, "reverted"), host=side.session.host.name)
+                raise SettingsError(
+                    setting_failure_text(failed, "reverted"), host=side.session.host.name
+                )
         self._settings_arm = None
 
     @property

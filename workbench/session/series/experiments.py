@@ -507,7 +507,7 @@ class Experiments:
     async def _find_engine(self) -> None:
         """Search the host for the installed engine, against which both arms are checked. Do nothing
         if that was done before."""
-        await self._plans.locate_unknown_engine(self._plans.editor)
+        await self._plans.locate_engine_unless_searched(self._plans.editor)
 
     @asynccontextmanager
     async def _hold_measurement_locks(
@@ -544,7 +544,7 @@ class Experiments:
     async def _carry_out_experiment(
         self, experiment: Experiment, sides: Mapping[str, ComparedSide]
     ) -> Experiment:
-        self._gpu.guard.begin_heartbeats()  # the guard reverts the settings of an experiment that is killed
+        self._gpu.guard.start_heartbeats()  # the guard reverts the settings of an experiment that is killed
         with self.db.hold_lock(experiment.id):
             results = await self._read_results(experiment)
             arms = ExperimentArms(

@@ -103,7 +103,7 @@ class GpuSweep(SweepDesign):
         )
         for warned in self.warnings:
             self.progress.add_note(warned)
-        self.parts.gpu.guard.begin_heartbeats()  # the guard reverts the setting of a sweep that is killed
+        self.parts.gpu.guard.start_heartbeats()  # the guard reverts the setting of a sweep that is killed
         unknown = [f"GPU{gpu}" for gpu, start in self.previous.items() if start.unknown]
         if unknown:
             self.progress.add_note(
@@ -286,7 +286,7 @@ class GpuSweep(SweepDesign):
         the sweep may prove that the lock of another value worked."""
         if not is_clock_lock(self.setting):
             return
-        known = await self.parts.gpu.load_evidence.read_known_clocks("")
+        known = await self.parts.gpu.gpu_evidence.read_clocks_of_recent_loads("")
         infos = (await self.parts.telemetry.get_recent_reading()).infos
         uuids = {info.uuid for info in infos if info.index in self.gpus}
         mine = [c for c in known.clocks if c.setting == self.setting and c.gpu_uuid in uuids]

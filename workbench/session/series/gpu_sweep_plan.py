@@ -23,7 +23,7 @@ from workbench.model.settings import (
 from workbench.model.sweep import BACK, PointState, Sweep, SweepSpec, make_gpu_setting_sweep_kind
 from workbench.session.bench.sustained_load import MAX_REQUESTS
 from workbench.session.conditions import gpu_indices_of_plan
-from workbench.session.gpu.previous_settings import PreviousValues, previous_values_of
+from workbench.session.gpu.previous_settings import PreviousValues, read_previous_values
 from workbench.session.series.gpu_sweep import DEFAULT_PAIRS, DEFAULT_SETTLE_S, GpuSweep, GpuValue
 from workbench.session.series.sweep_parts import (
     PlannedSweep,
@@ -183,7 +183,7 @@ class GpuSweepPlanner:
     async def _previous_values(
         self, setting: str, gpus: Sequence[int]
     ) -> dict[int, PreviousValues]:
-        return await previous_values_of(
+        return await read_previous_values(
             self.parts.core.host, await self.parts.telemetry.get_recent_reading(), setting, gpus
         )
 

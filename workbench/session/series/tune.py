@@ -42,7 +42,7 @@ from workbench.model.tune_standings import (
 )
 from workbench.session.bench.find_users import measure_user_capacity
 from workbench.session.conditions import gpu_indices_of_plan
-from workbench.session.gpu.setting_texts import alterations_text, failure_text
+from workbench.session.gpu.setting_texts import alterations_text, setting_failure_text
 from workbench.session.series.conduct import SeriesStopped
 from workbench.session.series.confirmation import check_experiment_ended, confirm_value_in_pairs
 from workbench.session.series.flag_sweep import FlagCombination, FlagSweep, can_change_answers
@@ -107,7 +107,7 @@ class Tune(FlagSweep):
         killed tune has left behind is reverted first. The guard does that too, but later."""
         if not self._changed_gpu_setting_keys:
             return
-        self.parts.gpu.guard.begin_heartbeats()  # it reverts the settings of a tune that is killed
+        self.parts.gpu.guard.start_heartbeats()  # it reverts the settings of a tune that is killed
         if self.progress.sweep.start is not None:
             await self._revert_settings()
         if self.progress.sweep.experiment_id is not None:
@@ -137,7 +137,7 @@ class Tune(FlagSweep):
             report = await self.parts.gpu.apply_settings(settings, gpu)
             failed = report.first_failure
             if failed is not None:
-                raise SettingsError(failure_text(failed, "set"))
+                raise SettingsError(setting_failure_text(failed, "set"))
 
     async def _revert_settings(self) -> None:
         """Restore the GPU settings that a candidate changed. Raises SettingsError if that fails."""
@@ -148,7 +148,7 @@ class Tune(FlagSweep):
             failed = report.first_failure
             if failed is not None:
                 raise SettingsError(
-                    failure_text(failed, "reverted"),
+                    setting_failure_text(failed, "reverted"),
                     host=self.parts.core.host.name,
                     next_step="run `workbench gpu revert`",
                 )

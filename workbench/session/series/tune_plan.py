@@ -151,7 +151,7 @@ class TunePlanner(FlagSweepPlanner):
 
     async def _locate_engine(self) -> None:
         plans = self.parts.plans
-        await plans.locate_unknown_engine(plans.editor)
+        await plans.locate_engine_unless_searched(plans.editor)
         self.parts.servers.require_startable_plan(plans.editor.effective_plan, plans.editor)
 
     def _planned_tune(

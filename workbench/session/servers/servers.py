@@ -157,7 +157,7 @@ class Servers:
         elif now.state.has_ended:
             if now.state is not ServerState.STOPPED:
                 self._report_failure(now)
-            self._plans.show_missing_parts(None, ())
+            self._plans.show_unapplied_preset_parts(None, ())
             for hear in self.on_ended:
                 hear(now)
 
@@ -425,21 +425,21 @@ class Servers:
     async def process_parts_missing_from_preset(self, status: ServerStatus) -> tuple[str, ...]:
         """Return as texts what the server of a run lacks of its preset: the limit of open files, or
         the warm-up. () if nothing is missing or the preset no longer exists."""
-        from workbench.session.plans.preset_process_parts import missing_process_parts
+        from workbench.session.plans.preset_process_parts import unapplied_process_parts
 
         if status.preset_id is None or not status.alive:
             return ()
         try:
             preset = self._presets.get(status.preset_id)
             run_dir = f"{await self.supervisor.runs_dir()}/{status.run_id}"
-            return await missing_process_parts(self._core.host, preset, status, run_dir)
+            return await unapplied_process_parts(self._core.host, preset, status, run_dir)
         except WorkbenchError:  # the preset no longer exists, or the link was lost
             return ()
 
     async def _compare_with_preset(self, status: ServerStatus) -> None:
         """Show in the session's state what the server of a run lacks of the preset from which it
         was started."""
-        self._plans.show_missing_parts(
+        self._plans.show_unapplied_preset_parts(
             status.preset_id, await self.process_parts_missing_from_preset(status)
         )
 
@@ -531,7 +531,7 @@ class Servers:
         Raises PlanError or ServerError if the plan cannot be started."""
         self._check_may_start()
         editor = self.editor_of_run(run_id)
-        await self._plans.locate_unknown_engine(editor)
+        await self._plans.locate_engine_unless_searched(editor)
         self.require_startable_plan(editor.effective_plan, editor)
         status = self.supervisor.status(run_id)
         to_replace = status if _must_stop_before_start(status) else self._core.state.server
@@ -679,7 +679,7 @@ class Servers:
         used = gpu_indices_of_plan(editor.effective_plan, telemetry.infos)
         if len(used) < 2:
             return ()
-        return await gpu_paths.start_findings(
+        return await gpu_paths.gpu_path_findings_before_start(
             self._core.host, telemetry.driver, telemetry.infos, used
         )
 
@@ -718,7 +718,7 @@ class Servers:
         from workbench.session.hosts import cluster_check
 
         await cluster_check.check_cluster_can_start_plan(
-            host, editor, replaces=replaced is not None
+            host, editor, replaces_server=replaced is not None
         )
 
     async def _check_memory_after_replacement(
@@ -822,7 +822,7 @@ class Servers:
     ) -> PreparedServer:
         """Check the start of a plan on the host, and write the files of the new run. `replaced` is
         the server that is stopped before the launch."""
-        await self._plans.locate_unknown_engine(editor)
+        await self._plans.locate_engine_unless_searched(editor)
         await self._plans.read_model_size(editor)
         await self._check_memory_after_replacement(editor, replaced)
         await self._check_cluster_can_start_plan(editor, replaced)

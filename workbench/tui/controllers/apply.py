@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         AppliedPreset,
         PresetApply,
         PresetPart,
-        WholePreset,
+        PresetPreview,
     )
 
 NAME_CELLS = 20
@@ -55,7 +55,7 @@ class ApplyController(Controller):
             "nothing is changed yet"
         )
 
-        async def look_up_preset_changes() -> tuple[PresetApply, WholePreset]:
+        async def look_up_preset_changes() -> tuple[PresetApply, PresetPreview]:
             await asyncio.to_thread(_import_preset_modules)
             from workbench.session.plans.preset_apply import PresetApply
 
@@ -68,7 +68,7 @@ class ApplyController(Controller):
             exclusive_group="look up a preset",
         )
 
-    def _confirm_parts(self, preset: PresetApply, whole: WholePreset) -> None:
+    def _confirm_parts(self, preset: PresetApply, whole: PresetPreview) -> None:
         self.services.clear_message()
         state = self.state
 
@@ -94,7 +94,7 @@ class ApplyController(Controller):
                 )
                 self.go_to_pane("log")
 
-        password = bool(whole.missing_right) and state.host.sudo_password
+        password = bool(whole.first_missing_right) and state.host.sudo_password
         careful = bool(whole.inapplicable_parts) or state.host.measured_by is not None
         title = f"Apply {whole.preset_id} whole"
         box = ConfirmSettings(

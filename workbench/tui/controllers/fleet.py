@@ -19,12 +19,12 @@ class FleetController(Controller):
         switch Workbench to that host."""
         for module in ("workbench.session.fleet.fleet", "workbench.tui.fleet.over_main"):
             await import_in_thread(module)
-        from workbench.session.fleet.fleet import MAX_HOSTS, Fleet, fleet_names_and_labels
+        from workbench.session.fleet.fleet import MAX_HOSTS, Fleet, fleet_host_names_and_labels
         from workbench.tui.fleet.over_main import FleetOverMain
         from workbench.tui.fleet.screen import FleetView
 
         now = self.state.host
-        names, labels = fleet_names_and_labels()
+        names, labels = fleet_host_names_and_labels()
         own = () if now.kind == "cluster" else (now.name,)  # a cluster's nodes are hosts
         names = tuple(dict.fromkeys((*own, *names)))
         if len(names) > MAX_HOSTS:

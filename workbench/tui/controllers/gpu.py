@@ -241,7 +241,7 @@ class GpuController(Controller):
         ]
         planned = [
             SettingOutcome(c, not c.right, before.get((c.gpu_index, c.setting)), c.value)
-            for c in await self.session.gpu.annotate_changes_by_others(steps)
+            for c in await self.session.gpu.add_notes_about_other_setters(steps)
         ]
         return await self.planned_change_from_outcomes(planned, back)
 
@@ -496,7 +496,7 @@ class GpuController(Controller):
 
         def retain_if_confirmed(yes: bool | None) -> None:
             if yes:
-                keep = self.session.gpu.guard.keep_settings_on
+                keep = self.session.gpu.guard.leave_settings_on_unguarded
                 said = "the GPU settings stay altered after Workbench ends; press r to revert them"
                 self.run_in_background(lambda: keep(), lambda _: self.show_message(said))
 

@@ -45,7 +45,7 @@ class ModelController(Controller):
         if page is None:
             self.open_models_page()
             return
-        hosts = self.session.models.hosts_to_search(everywhere=self.all_hosts)
+        hosts = self.session.models.host_names_to_search(everywhere=self.all_hosts)
         page.title = f"Models on {self.state.host.name}"
         if self.all_hosts:
             page.title = "Models on all hosts"

@@ -244,7 +244,7 @@ class PlanController(Controller):
             def set_executable(for_every_plan: bool | None) -> None:
                 if for_every_plan is not None:
                     self.run_in_background(
-                        session.plans.set_executable(path, keep=for_every_plan),
+                        session.plans.set_executable(path, for_later_plans=for_every_plan),
                         lambda _: self._show_edited_row(False, row.name),
                     )
 
@@ -431,7 +431,7 @@ class PlanController(Controller):
         self.services.pages.open(page)
         if not self.state.simulated:  # a simulated host reads no model files
             self.run_in_background(
-                lambda: self.session.models.copies_of_plan(view.plan),
+                lambda: self.session.models.find_copies_of_plan(view.plan),
                 show_model_files,
                 exclusive_group="model files",
             )

@@ -129,7 +129,7 @@ class QualityController(Controller):
 
         def measure_if_confirmed(yes: bool | None) -> None:
             if yes:
-                work = partial(self.session.quality.run_comparison, a, b, bases, options)
+                work = partial(self.session.quality.compare_and_show_progress, a, b, bases, options)
                 self.run_measurement(work, partial(self._show_comparison_result, page))
 
         ask = Confirm(

@@ -167,7 +167,7 @@ class ViewController(Controller):
             await self.session.servers.stop()
         if self.state.alterations and retain_settings:
             self.show_message("leaving the GPU settings on …")
-            await self.session.gpu.guard.keep_settings_on()
+            await self.session.gpu.guard.leave_settings_on_unguarded()
         elif self.state.alterations:
             self.show_message("reverting GPU settings …")
             report = await self.session.gpu.revert_settings(password=password)

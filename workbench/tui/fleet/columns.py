@@ -119,7 +119,7 @@ def _texts_searched_by_filter(host: FleetHost) -> list[str]:
         words.append("throttled")
     if host.is_live and host.alerts:
         words.append("alert")
-    if host.count_busy_gpus:
+    if host.busy_gpu_count:
         words.append("busy")
     elif host.is_live:
         words.append("idle")
@@ -201,7 +201,7 @@ def _column_number_text(column: Column, host: FleetHost) -> str:
     value = column.value(host)
     if value is not None:
         return column.text(value)
-    if column.title == "tok/s" and host.servers_read and not host.count_ready_servers:
+    if column.title == "tok/s" and host.servers_read and not host.ready_server_count:
         return "-"
     return NA
 
@@ -223,7 +223,7 @@ def server_texts(host: FleetHost, max_cells: int) -> list[Run]:
         if width_of(brief) > max_cells:
             brief = cut_text(f"{sign} {server.state}", max_cells)
         return [(brief, role)]
-    ready, role = host.count_ready_servers, "good"
+    ready, role = host.ready_server_count, "good"
     if not ready:
         role = "warn"
     shown = f"{ready}/{len(host.servers)}"
@@ -243,7 +243,7 @@ def _no_server_texts(host: FleetHost, max_cells: int) -> list[Run]:
 
 
 def _server_sign_and_role(server: FleetServer) -> Run:
-    if server.has_suspect_text:
+    if server.is_ready_with_suspect_text:
         return "?", "warn"
     if server.can_answer:
         return G.on, "good"

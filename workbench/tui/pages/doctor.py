@@ -39,12 +39,12 @@ def host_examination_rows(reports: Sequence[HostReport], width: int) -> list[Row
     """Return the rows of the examination of the host, and below them the matrix of the last copies
     between its GPUs."""
     from workbench.report.finding_blocks import gpu_path_blocks
-    from workbench.session.hosts.gpu_paths import paths_text
+    from workbench.session.hosts.gpu_paths import path_matrix_lines_and_time
     from workbench.tui.block_rows import block_rows
 
     rows = examination_rows(reports, width)
     if reports and reports[-1].paths is not None:
-        rows += block_rows(gpu_path_blocks(*paths_text(reports[-1].paths)), width)
+        rows += block_rows(gpu_path_blocks(*path_matrix_lines_and_time(reports[-1].paths)), width)
     return rows
 
 

@@ -34,8 +34,8 @@ from workbench.session.bench.result_rows import (
 from workbench.session.conditions import (
     _gpu_conditions,
     _status_conditions,
-    gpu_indices_of_plan,
     digest_of_load,
+    gpu_indices_of_plan,
 )
 from workbench.session.servers.server_address import parse_server_url
 

@@ -34,9 +34,7 @@ async def check_and_record_readiness(host: Host, run: WatchedRun) -> bool:
     await _record_ready(
         host,
         run,
-        replace(
-            run.make_ready_facts(answer.model), text=_with_time_of_answer(run, answer.text)
-        ),
+        replace(run.make_ready_facts(answer.model), text=_with_time_of_answer(run, answer.text)),
     )
     return True
 

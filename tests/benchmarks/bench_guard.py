@@ -82,8 +82,8 @@ import sys
 sys.path.insert(0, sys.argv[1])
 from workbench.gpu import remote_programs
 import json, subprocess
-argv = remote_programs.GUARD.argv(sys.executable, False, {"root": sys.argv[2]})
-frame = remote_programs.GUARD.stdin_frame(False)
+argv = remote_programs.GUARD_PROGRAM.argv(sys.executable, False, {"root": sys.argv[2]})
+frame = remote_programs.GUARD_PROGRAM.stdin_frame(False)
 print(subprocess.run(argv, input=frame, capture_output=True, check=True).stdout.decode())
 """
 

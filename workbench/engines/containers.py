@@ -14,6 +14,8 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import LaunchPlan
 
 HUB_CACHE = ".cache/huggingface"  # in the home directory, on the host and in the engines' images
+# as the libraries of the Hugging Face hub find it
+HUB_CACHE_OF_HOST = "${HF_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/huggingface}"
 IMAGE_HOME = "/root"
 ALL, NONE = "all", "none"
 _Word = TypeVar("_Word")  # of a command line: a text, or a reference to a secret

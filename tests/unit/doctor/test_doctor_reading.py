@@ -72,6 +72,26 @@ def test_the_values_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert (mine.parent, mine.name) == (os.getpid(), "VLLM::EngineCore 60")
 
 
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"XDG_CACHE_HOME": "{}/xdg"}, "{}/xdg/huggingface/hub"),
+        ({"XDG_CACHE_HOME": "{}/xdg", "HF_HOME": "{}/hf"}, "{}/hf/hub"),
+        ({"HF_HOME": "{}/hf", "HF_HUB_CACHE": "{}/models"}, "{}/models"),
+        ({"HOME": "{}"}, "{}/.cache/huggingface/hub"),
+    ],
+)
+def test_the_hub_cache_is_where_the_hub_libraries_look(
+    variables: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("XDG_CACHE_HOME", "HF_HOME", "HF_HUB_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value.format(tmp_path))
+    seen = asyncio.run(host_values.read_host_values(LocalHost(), [], 30))
+    assert seen.hub == expected.format(tmp_path)
+
+
 def test_a_toolkit_that_prints_without_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     program(tmp_path / "bin" / "nvcc", "#!/bin/sh\nexec yes 'release 12.8, V1'\n")

@@ -162,6 +162,40 @@ def test_the_keeper_reports_the_pinned_image_and_the_exit_code(
 
 
 @pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"XDG_CACHE_HOME": "{}/xdg"}, "{}/xdg/huggingface"),
+        ({"XDG_CACHE_HOME": "{}/xdg", "HF_HOME": "{}/hf"}, "{}/hf"),
+    ],
+)
+def test_the_keeper_mounts_the_cache_that_the_shown_command_names(
+    variables: dict[str, str], expected: str, stand_in: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "log").touch()
+    one = launch(LaunchPlan("vllm", "org/Model"), options=["image=repo:tag"], run_dir=str(tmp_path))
+    set_variables = {name: value.format(tmp_path) for name, value in variables.items()}
+    keeper = launcher("podman").make_keeper(one)
+    env = {
+        "PATH": f"{stand_in}:{os.environ['PATH']}",
+        "HOME": str(tmp_path),
+        **keeper.env,
+        **set_variables,
+    }
+    subprocess.run(keeper.argv, env=env, capture_output=True, timeout=30)
+    words, _ = container_runs.recorded(stand_in)
+    mounted = next(v for v in pairs(words, "--volume") if v.endswith(":/root/.cache/huggingface"))
+    shown = next(
+        v
+        for v in pairs(launcher("podman").command(one).argv, "--volume")
+        if v.endswith(":/root/.cache/huggingface")
+    )
+    by_shell = subprocess.run(
+        ["sh", "-c", f'printf %s "{shown}"'], env=env, capture_output=True, text=True, timeout=30
+    )
+    assert mounted == by_shell.stdout == f"{expected.format(tmp_path)}:/root/.cache/huggingface"
+
+
+@pytest.mark.parametrize(
     ("word", "options", "expected"),
     [
         ("docker", [], ["--gpus", "all"]),

@@ -12,7 +12,7 @@ look() {
     say memlock_kib "$(ulimit -l 2>/dev/null)"
     say memory_available_kib "$(sed -n 's/^MemAvailable: *\([0-9]*\) kB/\1/p' /proc/meminfo 2>/dev/null)"
     space shared_memory /dev/shm
-    hub=${HF_HUB_CACHE:-${HF_HOME:-$HOME/.cache/huggingface}/hub}
+    hub=${HF_HUB_CACHE:-${HF_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/huggingface}/hub}
     say hub "$hub"
     while [ ! -d "$hub" ] && [ "${hub#/*/}" != "$hub" ]; do hub=${hub%/*}; done
     space disk "$hub"

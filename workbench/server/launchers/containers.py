@@ -17,6 +17,7 @@ from workbench.engines import registry
 from workbench.engines.base import Engine
 from workbench.engines.containers import (
     HUB_CACHE,
+    HUB_CACHE_OF_HOST,
     IMAGE_HOME,
     NONE,
     PROGRAMS,
@@ -383,7 +384,7 @@ class Containers:
         words = [self.name, "run", *self._run_arguments(launch)]
         mounts = [f"{path}:{path}:ro" for path in list_paths_to_mount(launch.plan)]
         if cache:
-            mounts.append(f"$HOME/{HUB_CACHE}:{cache}")
+            mounts.append(f"{HUB_CACHE_OF_HOST}:{cache}")
         words += _repeat_option("--volume", mounts)
         words += (self.program.full_image_name(self._image_name(launch)), *argv[1:])
         return Command(

@@ -24,7 +24,7 @@ if [ "$wb_mode" = start ]; then
         wb_left=$((wb_left - 1))
     done
     if [ -n "$wb_hub" ]; then
-        wb_cache=${HF_HOME:-$HOME/.cache/huggingface}
+        wb_cache=${HF_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/huggingface}
         mkdir -p "$wb_cache"
         set -- "$@" --volume "$wb_cache:$wb_hub"
     fi

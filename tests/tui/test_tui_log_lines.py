@@ -83,14 +83,30 @@ def test_only_polls_of_workbench_that_succeeded_are_its_own() -> None:
     assert not is_workbench_poll("a prompt that contains ?asked_by=workbench")
 
 
-def test_a_line_has_the_kind_of_those_that_share_its_row() -> None:
+def test_equal_requests_share_a_row_whenever_and_by_whom_they_were_sent() -> None:
     failed = OTHERS.replace("200 OK", "500 Internal Server Error")
     again = OTHERS.replace("127.0.0.1:", "127.0.0.1:1")
-    assert again != OTHERS and line_group_key(again) == line_group_key(OTHERS) == condense_log_line(
-        OTHERS
-    )
-    assert [line_group_key(POLL), line_group_key("loading weights")] == [OWN, ""]
+    assert line_group_key(OTHERS) == line_group_key(again) == "GET /metrics 200"
+    for time in ("12:03:07", "12:03:12"):  # SGLang
+        assert line_group_key(f"[2026-11-21 {time}] {OTHERS}") == "GET /metrics 200"
     assert line_group_key(failed) == "GET /metrics 500"
+    assert line_group_key(f"[rank 1] {OTHERS}") == "[rank 1] GET /metrics 200"
+    assert [line_group_key(POLL), line_group_key("loading weights")] == [OWN, ""]
+
+
+@pytest.mark.parametrize(
+    ("line", "key"),
+    [
+        ("srv  log_server_r: request: GET /v1/models 127.0.0.1 200", "GET /v1/models 200"),
+        ("20:33:45 srv  log_server_r: request: GET /health 10.0.0.2 503", "GET /health 503"),
+        ("srv  log_server_r: done request: POST /completion ::1 200", "POST /completion 200"),
+        ("srv  log_server_r: request: POST /completion 127.0.0.1 400", ""),
+        ("main: processing request: GET what 5 of 200 parts", ""),
+    ],
+)
+def test_requests_of_llama_server_are_known(line: str, key: str) -> None:
+    assert line_group_key(line) == key
+    assert is_access_line(line) == bool(key)
 
 
 def test_polls_of_workbench_take_one_row_among_the_lines_of_others() -> None:

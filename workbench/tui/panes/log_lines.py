@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 # each line of a server on several hosts begins with its rank
 _RANK = re.compile(r"\[(rank|ray) (\d+)\] ")
 _UVICORN = re.compile(r"(?:\((?P<who>\w+)[^)]*\) )?(?P<level>[A-Z]{4,8}): {2,}")
-_ACCESS = re.compile(r'"(?P<what>[A-Z]{3,7} \S+) HTTP/[\d.]+" (?P<status>\d{3})')
+_ACCESS = re.compile(
+    # uvicorn, with which vLLM, SGLang and TabbyAPI serve
+    r'"(?P<uvicorn>[A-Z]{3,7} \S+) HTTP/[\d.]+" (?P<uvicorn_status>\d{3})'
+    # llama-server: method, path, address of the client, status
+    r"|request: (?P<llama>[A-Z]{3,7} \S+) \S+ (?P<llama_status>\d{3})$"
+)
 _SEARCHED = 250  # characters of a line, in which its request is
 OWN = "?asked_by=workbench"  # see ASKED_BY in workbench/server/readiness.py
 _KEPT_KINDS = 512
@@ -43,13 +48,26 @@ def _line_prefix_patterns() -> tuple[re.Pattern[str], ...]:
     return (*filter(None, (engine.shortened_log for engine in _all_engines())), _UVICORN)
 
 
+def _request_and_status(text: str) -> tuple[str, str] | None:
+    """Return the HTTP request that a log line reports, such as "GET /metrics", and the status of its
+    answer. None if the line reports no request."""
+    found = _ACCESS.search(text, 0, _SEARCHED)
+    if found is None:
+        return None
+    if found["uvicorn"] is not None:
+        return found["uvicorn"], found["uvicorn_status"]
+    return found["llama"], found["llama_status"]
+
+
 def is_access_line(text: str) -> bool:
     """Return whether a log line reports an HTTP request that succeeded, or a probe of the server
     such as /health."""
-    found = _ACCESS.search(text, 0, _SEARCHED)
-    if found is None:
+    reported = _request_and_status(text)
+    if reported is None:
         return False
-    return found["status"] < "400" or found["what"].split(" ", 1)[1].startswith(_PROBES)
+    request, status = reported
+    path = request.split(" ", 1)[1]
+    return status < "400" or path.startswith(_PROBES)
 
 
 def is_workbench_poll(text: str) -> bool:
@@ -57,19 +75,25 @@ def is_workbench_poll(text: str) -> bool:
     which succeeded."""
     if OWN not in text[:_SEARCHED]:
         return False
-    found = _ACCESS.search(text, 0, _SEARCHED)
-    return found is not None and found["status"] < "400"
+    reported = _request_and_status(text)
+    return reported is not None and reported[1] < "400"
 
 
 @lru_cache(_KEPT_KINDS)  # the newest lines are looked at again for each drawing
 def line_group_key(text: str) -> str:
     """Return what a log line shares with others that may stand in one row with it: OWN for a request
-    with which Workbench watches the server, the condensed line for another request, "" otherwise."""
+    with which Workbench watches the server; rank, request and status for another request; "" for
+    all other lines. Requests at different times and from different clients have the same key."""
     if is_workbench_poll(text):
         return OWN
-    if is_access_line(text):
-        return condense_log_line(text)
-    return ""
+    reported = _request_and_status(text)
+    if reported is None or not is_access_line(text):
+        return ""
+    key = " ".join(reported)
+    rank = _RANK.match(text)
+    if rank is None:
+        return key
+    return rank[0] + key
 
 
 def condense_log_line(text: str) -> str:
@@ -131,6 +155,6 @@ def _remove_source_prefix(text: str) -> str:
     ]
     rest = text[found.end() :]
     access = _ACCESS.search(rest)
-    if access is not None:
-        rest = f"{access['what']} {access['status']}"
+    if access is not None and access["uvicorn"] is not None:
+        rest = f"{access['uvicorn']} {access['uvicorn_status']}"
     return " ".join([*lead, rest])

@@ -167,7 +167,7 @@ def test_a_killed_screen_leaves_a_server_that_the_next_one_adopts(
         "GPU settings that an earlier Workbench made are still on",
         f"Log  {str(run['run_id'])[-4:]}",  # beside its findings there is no room for the engine
     )
-    second.until("Application startup complete", "tensor-parallel-size", "GET /v1/models 200")
+    second.until("Application startup complete", "tensor-parallel-size", "Workbench asked")
     second.press("q")
     second.until(
         "Leave Workbench", "GPU0-3: power limit 200 W, was 250 W", "[revert]", "[leave running]"

@@ -47,11 +47,11 @@ class EngineLog:
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
 
-    def write_access_line(self, peer: str, method: str, path: str, status: int) -> None:
+    def write_access_line(self, peer: str, method: str, path_with_query: str, status: int) -> None:
         """Write the line that uvicorn, the HTTP server of the engines, logs for one request."""
         phrase = _PHRASES.get(status, "")
         text = self.engine.access_line(
-            f'INFO:     {peer} - "{method} {path} HTTP/1.1" {status} {phrase}'
+            f'INFO:     {peer} - "{method} {path_with_query} HTTP/1.1" {status} {phrase}'
         )
         if text is not None:
             self.write_raw_line(text)

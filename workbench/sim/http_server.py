@@ -26,19 +26,20 @@ REASONS = {
 
 
 class Request:
-    """One HTTP request: `method`, `path` (without query), `headers` (lower-case names), `body`, and
-    the client's address (`peer`)."""
+    """One HTTP request: `method`, `path_with_query` as it was sent, `path`, `headers` (lower-case
+    names), `body`, and the client's address (`peer`)."""
 
     def __init__(
         self,
         method: str,
-        path: str,
+        path_with_query: str,
         headers: dict[str, str],
         body: bytes,
         connection: ClientConnection,
     ) -> None:
         self.method = method
-        self.path = path.partition("?")[0]
+        self.path_with_query = path_with_query
+        self.path = path_with_query.partition("?")[0]
         self.headers = headers
         self.body = body
         self.connection = connection

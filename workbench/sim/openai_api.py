@@ -127,7 +127,9 @@ class Api:
             status = error.status
             request.reply(status, self.engine.error_body(error))
         if request.path not in ("/health", "/metrics") or status != 200:
-            self.log.write_access_line(request.peer, request.method, request.path, status)
+            self.log.write_access_line(
+                request.peer, request.method, request.path_with_query, status
+            )
 
     def _unknown_route_error(self, path: str) -> ApiError:
         if any(path == known for _, known in self.routes):

@@ -343,6 +343,16 @@ def test_sglang_reports_its_arguments_without_a_key(start_engine):
         assert said["model_path"] == QWEN
 
 
+def test_the_access_log_has_the_query_of_a_request(start_engine):
+    """uvicorn logs it, and by its query the screen knows a request of Workbench."""
+    server = start_engine(*ENGINES["sglang"]).wait_ready()
+    server.request("GET", "/v1/models?asked_by=workbench")
+    wait_for(
+        lambda: '"GET /v1/models?asked_by=workbench HTTP/1.1" 200 OK' in server.log,
+        "the line of the request",
+    )
+
+
 def test_vllm_refuses_connections_until_ready_and_sglang_answers_503(start_engine):
     vllm = start_engine(*VLLM, WORKBENCH_SIM_START_S="30")
     sglang = start_engine(*ENGINES["sglang"], WORKBENCH_SIM_START_S="30")

@@ -20,7 +20,7 @@ from workbench.store.sweeps import SweepStore
 from workbench.tui.formats import alteration_text, altered_setting_texts
 from workbench.tui.panes.result_groups import SeriesRow, group_results
 from workbench.tui.panes.results import _shorten_label
-from workbench.tui.widgets.comparison import verdict_and_role
+from workbench.tui.widgets.comparison import comparison_rows, verdict_and_role
 
 NOT_MEASURED = "no verdict: the speed was not measured on both sides"
 VERDICT = "B is slower by 49.2 % ± 0.1 (output tok/s, 3 pairs)"
@@ -152,6 +152,17 @@ def test_the_verdict_is_a_sentence_that_claims_no_more_than_was_measured(
     unlike = verdict_and_role(replace(alike, like_for_like=False))[0]
     proves_nothing = "but the runs are not like for like: this proves nothing"
     assert unlike.endswith(proves_nothing) or unlike == said == NOT_MEASURED
+
+
+@pytest.mark.parametrize("width", [60, 78, 118])
+def test_the_changed_flag_does_not_read_as_the_reason_of_unlike_runs(width: int) -> None:
+    whole = made.comparison()
+    one = [{"name": "max-num-seqs", "a": 256, "b": 512}]
+    unlike = replace(whole, differences=one, like_for_like=False)
+    rows = ["".join(text for text, _ in row) for row in comparison_rows(unlike, width)]
+    assert rows[0].endswith("  ! not like for like, see below")
+    assert all(len(row) <= width for row in rows[:2])
+    assert any("max-num-seqs 256 → 512" in row for row in rows[:2])
 
 
 @pytest.mark.parametrize(

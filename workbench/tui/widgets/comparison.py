@@ -148,17 +148,19 @@ def _heading_rows(comparison: Comparison, width: int, reason_for_b: str) -> list
     )
     if comparison.simulated:
         head += (("  SIMULATED", "warnb"),)
+    # behind the difference, which would read as its reason; the rows below say the reason
+    warning: Row = ()
     if not comparison.like_for_like:
-        head += (("  ! not like for like", "warnb"),)
+        warning = (("  ! not like for like, see below", "warnb"),)
     beside = (f"  {count_of(len(texts), 'difference')}", "dim")
     single = f"   {', '.join(texts)}"
-    is_beside = len(texts) == 1 and row_width(head) + width_of(single) <= width
+    is_beside = len(texts) == 1 and row_width((*head, *warning)) + width_of(single) <= width
     if is_beside:
         beside = (single, "text")
     reason = f"  ({reason_for_b})"
-    if reason_for_b and row_width((*head, beside)) + width_of(reason) <= width:
+    if reason_for_b and row_width((*head, beside, *warning)) + width_of(reason) <= width:
         head = (*head[:5], (reason, "dim"), *head[5:])
-    rows: list[Row] = [(*head, beside)]
+    rows: list[Row] = [(*head, beside, *warning)]
     if is_beside or not texts:
         return rows
     lines = paragraph_rows(f"  {', '.join(texts)}", width, "text", "  ")

@@ -17,6 +17,7 @@ from workbench.model.setting_records import Alteration
 from workbench.session.fleet.fleet import Fleet
 from workbench.session.fleet.state import FleetHost, FleetServer, FleetState, fleet_totals
 from workbench.tui.fleet.app import FleetApp
+from workbench.tui.fleet.bars import TotalsBar
 from workbench.tui.fleet.columns import (
     ORDERS,
     host_matches_filter,
@@ -89,6 +90,21 @@ def test_a_host_that_was_not_searched_for_servers_is_not_called_empty() -> None:
     assert [server_texts(host, 20)[0][0] for host in (new, empty)] == [NA, "no server"]
     assert [number_column_texts(host, 80)[-1][0].strip() for host in (new, empty)] == [NA, "-"]
     assert fleet_totals([new, empty]).tok_unknown == 1 and fleet_totals([empty]).tok_unknown == 0
+
+
+def totals_text(*hosts: FleetHost) -> str:
+    bar = TotalsBar()
+    bar.hosts = hosts
+    return "".join(text for text, _ in bar.rows(120, 1)[0])
+
+
+def test_the_totals_count_no_servers_of_hosts_that_were_not_searched() -> None:
+    new, empty = box("new", gpus(1), servers_read=False), box("empty", gpus(1))
+    assert "  ≥0 servers ready" in totals_text(new, empty)
+    assert "  0 servers ready" in totals_text(empty)
+    nothing_known = totals_text(box("new-box", link="connecting"))
+    assert "0/1 host live" in nothing_known
+    assert "ready" not in nothing_known and " W" not in nothing_known
 
 
 class OneState(Fleet):

@@ -178,8 +178,9 @@ class FleetHost:
 @dataclass(frozen=True, slots=True)
 class FleetTotals:
     """Sums over the hosts that are connected and whose readings are not stale. `power_unknown` is
-    the number of GPUs that do not report their power, `tok_unknown` the number of servers that do
-    not report their token rate, plus the number of hosts that were not searched for servers yet."""
+    the number of GPUs that do not report their power, `servers_unknown` the number of hosts that
+    were not searched for servers yet, and `tok_unknown` that number plus the number of servers
+    that do not report their token rate."""
 
     hosts: int = 0
     live: int = 0
@@ -190,6 +191,7 @@ class FleetTotals:
     tok_s: float = 0.0
     tok_unknown: int = 0
     servers: int = 0  # that generate tokens
+    servers_unknown: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +219,7 @@ def fleet_totals(hosts: Sequence[FleetHost]) -> FleetTotals:
             servers_by_key.setdefault(_server_key(host, server), server)
     gpus, servers = gpus_by_key.values(), servers_by_key.values()
     ready = [server for server in servers if server.can_answer]
+    servers_unknown = sum(not host.servers_read for host in live)
     powers_w = [gpu.power_w for gpu in gpus]
     return FleetTotals(
         hosts=len(hosts),
@@ -226,9 +229,9 @@ def fleet_totals(hosts: Sequence[FleetHost]) -> FleetTotals:
         power_w=math.fsum(_drop_none_values(powers_w)),
         power_unknown=powers_w.count(None),
         tok_s=math.fsum(_drop_none_values(server.tok_s for server in servers)),
-        tok_unknown=sum(server.tok_s is None for server in ready)
-        + sum(not host.servers_read for host in live),
+        tok_unknown=sum(server.tok_s is None for server in ready) + servers_unknown,
         servers=len(ready),
+        servers_unknown=servers_unknown,
     )
 
 

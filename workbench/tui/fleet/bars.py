@@ -46,6 +46,9 @@ class TotalsBar(Painted):
             power = G.at_least + power
         if sums.tok_unknown:
             rate = G.at_least + rate
+        servers = f"{count_of(sums.servers, 'server')} ready"
+        if sums.servers_unknown:
+            servers = G.at_least + servers
         live_role = "good"
         if sums.live < sums.hosts:
             live_role = "warnb"
@@ -57,8 +60,10 @@ class TotalsBar(Painted):
             ((f"{sums.busy}/{count_of(sums.gpus, 'GPU')} busy", "text"),),
             ((power, "strong"),),
             ((rate, "strong"),),
-            ((f"{count_of(sums.servers, 'server')} ready", "text"),),
+            ((servers, "text"),),
         ]
+        if not sums.live:  # nothing is known yet: 0 W would be untrue
+            parts = parts[:1]
         tail: Row = ()
         if self.simulated:
             tail = ((" SIMULATED ", "reverse"),)

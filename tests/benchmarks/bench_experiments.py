@@ -111,7 +111,9 @@ class Cell:
         held = abs(change.change_pct - 100 * effect) <= change.interval_pct
         self.held += held
         pairs = experiment.completed_pairs
-        firsts = sum(design.order_of_pair(experiment.spec, pair)[0] == "A" for pair in range(pairs))
+        firsts = sum(
+            design.arm_order_of_pair(experiment.spec, pair)[0] == "A" for pair in range(pairs)
+        )
         self.leads[abs(2 * firsts - pairs)] += 1
         self.held_by_lead[abs(2 * firsts - pairs)] += held
         self.shown += change.verdict in SHOWN
@@ -153,7 +155,7 @@ async def one(options: dict[str, object], runs: SimulatedRuns) -> Experiment:
     options = dict(options)
     more = options.pop("extend_to", None)
     options.setdefault("order_seed", runs.seed)
-    spec = design.check_spec(ExperimentSpec(Arm(), Arm(sets=("knob=B",)), {}, **options))  # type: ignore[arg-type]
+    spec = design.check_experiment_spec(ExperimentSpec(Arm(), Arm(sets=("knob=B",)), {}, **options))  # type: ignore[arg-type]
     new = Experiment(1, 0.0, "sim", spec, restarts=runs.restarts)
     ended = await ExperimentConduct(new, runs, save=_kept).carry_out_experiment()
     if more is None or ended.comparison is None or ended.comparison.metrics[0].verdict in SHOWN:

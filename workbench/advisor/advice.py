@@ -78,7 +78,7 @@ class Advice:
 Rule = Callable[["Facts"], Iterator[Advice]]
 
 
-def format_percent(share: float) -> str:
+def format_share_as_percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
@@ -94,8 +94,8 @@ def make_advice(
     settings: tuple[str, ...] = (),
     gain: Gain | None = None,
 ) -> Advice:
-    """Return an advice made of a finding with these fields and the expected `gain`. The finding's
-    flag is that of the first change."""
+    """Return an advice made of a finding with these fields and the expected `gain`. A gain below 1 %
+    is left out. The finding's flag is that of the first change; None without a change."""
     finding = Finding(
         level,
         code,

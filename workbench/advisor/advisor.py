@@ -16,10 +16,9 @@ RULES: tuple[Rule, ...] = (
 
 
 def list_advice_findings(facts: Facts) -> tuple[Finding, ...]:
-    """Return the findings about a result or a running server. Warnings and errors come first, then
-    changes with the largest expected gain, and last plain information. That the text is no answer
-    comes before all else. `facts.log` has findings
-    about the server's log, which are included."""
+    """Return the findings about a result or a running server, with those of `facts.log` about the
+    server's log. Warnings and errors come first, then changes with the largest expected gain, and
+    last plain information. If the server's text is no answer, the finding about it is the first."""
     found = [
         *load_rules.report_text_without_answer(facts),
         *(Advice(finding) for finding in facts.log),

@@ -51,16 +51,16 @@ def _is_any_clock_reason_active(sample: GpuSample, reasons: tuple[str, ...]) -> 
 def measure_hidden_clock_cap(
     info: GpuInfo, sample: GpuSample, facts: LiveFacts
 ) -> ZeroOrOne | None:
-    """Return whether a clock is low under load without a named reason; None without a load, or if
-    the reasons are not known."""
+    """Return 1.0 if a clock is low without a reason that the driver names, else 0.0. None without a
+    load, or if the reasons are unknown. A GPU in `facts.capped` always has 1.0."""
     if sample.index in facts.capped:
         return 1.0
     if sample.sm_mhz is None or sample.gpu_util_pct is None or "event_reasons" in sample.absent:
         return None
-    named = any(reason not in QUIET_REASONS for reason in sample.event_reasons)
     stuck = has_stuck_clock(info.name, sample.sm_mhz, sample.gpu_util_pct)
     if stuck is None:
         return None
+    named = set(sample.event_reasons) - set(QUIET_REASONS)
     return float(stuck and not named)
 
 

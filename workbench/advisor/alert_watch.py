@@ -33,7 +33,9 @@ Reading = tuple[int, str, float | None]
 
 class RuleState(NamedTuple):
     """What a list of the rules shows of one. `state` is "active", "pending", "ended", "quiet", or ""
-    without a value. `since_s` is how long ago it began, and `indexes` are the GPUs that are in it."""
+    if no value is known. `since_s` is how many seconds ago it began; None for the last two.
+    `indexes` are the GPUs in this state, and `worst_value` is the value furthest beyond the
+    threshold."""
 
     state: str
     since_s: float | None
@@ -45,8 +47,8 @@ _NO_GPU = GpuInfo(HOST, "", "")
 
 
 def is_reading_overdue(seconds: float, interval_s: float) -> bool:
-    """Return whether the time between two readings is so long that the second one is called
-    stale on the screen, too."""
+    """Return whether more than three intervals and 2 s lie between two readings. The screen calls a
+    reading of that age stale, too."""
     return seconds > 3 * interval_s + 2
 
 
@@ -54,8 +56,8 @@ def is_reading_overdue(seconds: float, interval_s: float) -> bool:
 class AlertChange:
     """An alert that begins, grows by a GPU, or ends. `phase` is "begin" for the first two. `value`
     is the one that is furthest beyond the threshold; None if the alert ends because it is no longer
-    watched. `rings` says whether the user is told now; an
-    end rings if the user was told of its begin."""
+    watched. `rings` says whether the user is told now; an end rings if the user was told of the
+    alert's begin."""
 
     rule: str
     phase: str
@@ -65,18 +67,22 @@ class AlertChange:
 
 
 class _Target:
-    """A GPU or the host. `since_s` is when its value passed the begin threshold, and when the alert
-    began while it is `active`."""
+    """A GPU or the host. `since_s` is when its value passed the begin threshold, or when the alert
+    began if it is `active`; infinite if its value is not beyond the threshold."""
 
     __slots__ = ("active", "group", "index", "seen_s", "share", "since_s", "value")
 
     def __init__(self, index: int, group: str) -> None:
         self.index, self.group = index, group
-        self.since_s: float | None = None
+        self.since_s = math.inf
         self.active = False
         self.value: float | None = None
         self.share = 0.0  # of the time, in percent
         self.seen_s: float | None = None
+
+    @property
+    def is_pending(self) -> bool:
+        return self.since_s < math.inf and not self.active
 
     def update_pct_of_time_true(
         self, now_s: float, holds_now: ZeroOrOne, time_constant_s: float
@@ -94,7 +100,7 @@ class _Target:
         """Discard what was pending. An active alert stays active."""
         self.seen_s = None
         if not self.active:
-            self.since_s, self.share, self.value = None, 0.0, None
+            self.since_s, self.share, self.value = math.inf, 0.0, None
 
 
 def _sorted_indexes_of_targets(targets: Iterable[_Target]) -> tuple[int, ...]:
@@ -150,8 +156,8 @@ class RuleWatch:
             target.discard_pending_alert()
 
     def end_active_alerts(self, now_s: float) -> list[AlertChange]:
-        """Discard all values, and end what is active, because it is no longer watched. The value of
-        such an end is None."""
+        """Discard all values, and end the active alerts, because nothing watches them any more.
+        Return these ends; the value of each is None."""
         ends = []
         for group in self._groups_in_gpu_order():
             if group.active:
@@ -163,7 +169,8 @@ class RuleWatch:
         return ends
 
     def _add_or_move_target(self, index: int, group: str, now_s: float) -> _Target:
-        """Return the new target of a GPU that was not known, or that is another one than before."""
+        """Make the target of a GPU that is new or has come into another group, and return it. The
+        alert of its old group ends if no other GPU of that group is in it."""
         before = self._targets.get(index)
         if before is not None:
             old_group = self._groups[before.group]
@@ -181,13 +188,12 @@ class RuleWatch:
         target.value = value
         if target.active:
             if self._sign * value <= self._sign * self.limits.end:
-                target.active, target.since_s = False, None
+                target.active, target.since_s = False, math.inf
             return True
         if self._sign * value < self._sign * self.limits.begin:
-            target.since_s = None
+            target.since_s = math.inf
             return False
-        if target.since_s is None:
-            target.since_s = now_s
+        target.since_s = min(target.since_s, now_s)
         return now_s - target.since_s >= self.limits.for_s
 
     def _groups_in_gpu_order(self) -> Sequence[_Group]:
@@ -212,11 +218,11 @@ class RuleWatch:
         return None
 
     def _activate_targets_beyond_threshold(self, group: _Group, now_s: float) -> bool:
-        """Make those targets active that have been beyond the threshold for the rule's time, and
-        with them all that are beyond it now. Return whether there is one."""
-        pending = [p for p in group.targets if p.since_s is not None and not p.active]
-        begun_s = min((p.since_s for p in pending if p.since_s is not None), default=now_s)
-        if not pending or now_s - begun_s < self.limits.for_s:
+        """If a pending target has been beyond the threshold for the rule's time, make it and all
+        other pending targets active. Return whether that was so."""
+        pending = [target for target in group.targets if target.is_pending]
+        begun_s = min((target.since_s for target in pending), default=math.inf)
+        if now_s - begun_s < self.limits.for_s:
             return False
         for target in pending:
             target.active, target.since_s = True, now_s
@@ -235,13 +241,14 @@ class RuleWatch:
         return max(values, key=lambda value: self._sign * value, default=None)
 
     def current_state(self, now_s: float) -> RuleState:
-        """Return the state of this rule for a list of the rules."""
+        """Return the state of this rule at the monotonic time `now_s`. "active" goes before
+        "pending", and "pending" before "ended", if GPUs differ."""
         targets = list(self._targets.values())
         active = [target for target in targets if target.active]
-        pending = [target for target in targets if target.since_s is not None]
+        pending = [target for target in targets if target.is_pending]
         for state, found in (("active", active), ("pending", pending)):
             if found:
-                since_s = min(p.since_s for p in found if p.since_s is not None)
+                since_s = min(target.since_s for target in found)
                 indexes = _sorted_indexes_of_targets(found)
                 return RuleState(state, now_s - since_s, indexes, self._worst_value(found))
         ended = [g.ended_s for g in self._groups.values() if g.ended_s is not None]
@@ -286,18 +293,11 @@ class AlertWatch:
             self._server = facts.server
             changes += self._changes_of_ended_rules(now_s, OF_SERVER)
         for watch, measure in self._of_gpu:
-            infos, groups = self._infos, self._groups
-            changes += watch.update_alerts(
-                now_s,
-                [
-                    (
-                        gpu.index,
-                        groups.get(gpu.index, ""),
-                        measure(infos.get(gpu.index, _NO_GPU), gpu, facts),
-                    )
-                    for gpu in telemetry.gpus
-                ],
-            )
+            readings = []
+            for gpu in telemetry.gpus:
+                value = measure(self._infos.get(gpu.index, _NO_GPU), gpu, facts)
+                readings.append((gpu.index, self._groups.get(gpu.index, ""), value))
+            changes += watch.update_alerts(now_s, readings)
         for of_host, value_of in self._of_host:
             changes += of_host.update_alerts(now_s, ((HOST, "", value_of(facts)),))
         return changes
@@ -314,7 +314,7 @@ class AlertWatch:
         return tuple(texts)
 
     def end_all_alerts(self, now_s: float) -> list[AlertChange]:
-        """End what is active, because it is no longer watched."""
+        """End the active alerts, because nothing watches them any more. Return these ends."""
         return self._changes_of_ended_rules(now_s, self.rules)
 
     def _changes_of_ended_rules(self, now_s: float, names: Iterable[str]) -> list[AlertChange]:

@@ -39,6 +39,14 @@ class TuneLoad:
     prompt_tokens: int | None
     for_latency: bool = False
 
+    @property
+    def why_no_compute_is_spare(self) -> str:
+        """Why the load leaves no compute for guessed tokens. "" if it leaves some, or if the tune
+        searches how many requests there can be."""
+        if self.streams is None or self.streams <= _FEW_STREAMS:
+            return ""
+        return f"{_request_count_text(self.streams)} at a time leave no compute for guessed tokens"
+
 
 _GPU_SETTINGS = "power limit, GPU clocks"
 _POWER_SHARES = (2 / 3, 1 / 2)  # of the default limit
@@ -63,7 +71,7 @@ def list_candidates_and_left_out(
     yield from _weight_precision_choices(context)
     yield from _concurrent_sequence_choices(context, load.streams)
     yield from _thread_choices(context)
-    yield from _speculation_choices(context, load.streams)
+    yield from _speculation_choices(context, load)
     yield from _tunable_flag_choices(context, load)
     yield from _untried_flag_choices(context)
 
@@ -72,6 +80,11 @@ def _cuda_graph_choices(context: PlanContext) -> Iterator[CandidateOrLeftOut]:
     if flag := context.enabled_eager_flag:
         reason = _COMPILED if context.computes_on_cpu else _GRAPHS
         yield TuneCandidate((f"{flag}=false",), reason)
+
+
+def _flag_of_version(context: PlanContext, name: str | None) -> str | None:
+    """Return the flag `name`. None if the engine has no such flag, or not in this version."""
+    return name if name in context.catalog.flags else None
 
 
 def _make_choices_from_findings(
@@ -95,8 +108,8 @@ def _make_choices_from_findings(
 
 
 def _format_assignment(change: PlanChange) -> str | None:
-    """Return a change as an assignment "flag=value". None if it is none: it sets a variable, or
-    removes a flag whose default is not known."""
+    """Return a change as an assignment "flag=value". None if it cannot be written so: it sets an
+    environment variable, or removes a flag whose default is not known."""
     if change.env:
         return None
     if change.value is not None:
@@ -107,9 +120,9 @@ def _format_assignment(change: PlanChange) -> str | None:
 
 
 def _parallelism_choices(context: PlanContext, load: TuneLoad) -> Iterator[CandidateOrLeftOut]:
-    """Yield replicas and a model that is split over two GPUs, if there are several GPUs and the plan
-    uses one. A request at a time has no use for a replica, and several have none for a split over a
-    slow link."""
+    """Yield replicas and a tensor-parallel size of 2, if there are several GPUs and the plan uses
+    one. Replicas are left out for one request at a time, and the split for several if the GPUs have
+    no NVLink."""
     gpus, streams = context.visible_gpu_count, load.streams
     if gpus < 2 or context.gpus_needed_per_node > 1 or context.node_count > 1:
         return
@@ -142,20 +155,20 @@ def _weight_precision_choices(context: PlanContext) -> Iterator[CandidateOrLeftO
     if not change or context.plan.flag(change.partition("=")[0]) is not None:
         return
     if context.computes_on_cpu:
-        yield LeftOut(change, _explain_missing_gpu(context))
+        yield LeftOut(change, _explain_gpu_flag_on_cpu(context))
     elif bits == "BF16":
         yield TuneCandidate((change,), "8-bit weights are half the bytes of a token")
     elif bits is not None:
         yield LeftOut(change, f"the checkpoint's weights are {bits} already")
 
 
-def _speculation_choices(context: PlanContext, streams: int | None) -> Iterator[CandidateOrLeftOut]:
-    flag = context.engine.speculation_flag
-    if flag is None or flag not in context.catalog.flags:
+def _speculation_choices(context: PlanContext, load: TuneLoad) -> Iterator[CandidateOrLeftOut]:
+    flag = _flag_of_version(context, context.engine.speculation_flag)
+    if flag is None:
         return
     config = context.plan.flag(flag)
-    if streams is not None and streams > _FEW_STREAMS:
-        yield LeftOut(f"other speculation ({flag})", _no_spare_compute_text(streams))
+    if load.why_no_compute_is_spare:
+        yield LeftOut(f"other speculation ({flag})", load.why_no_compute_is_spare)
         return
     depth = as_table(config).get("num_speculative_tokens")
     if isinstance(depth, int):
@@ -175,11 +188,8 @@ def _speculation_choices(context: PlanContext, streams: int | None) -> Iterator[
         text = format_value(
             {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}
         )
-        yield TuneCandidate((f"{flag}={text}",), f"{GUESSES}: {_spare_compute_text(streams)}")
-
-
-def _no_spare_compute_text(streams: int) -> str:
-    return f"{_request_count_text(streams)} at a time leave no compute for guessed tokens"
+        reason = f"{GUESSES}: {_spare_compute_text(load.streams)}"
+        yield TuneCandidate((f"{flag}={text}",), reason)
 
 
 def _spare_compute_text(streams: int | None) -> str:
@@ -193,8 +203,8 @@ def _concurrent_sequence_choices(
     context: PlanContext, streams: int | None
 ) -> Iterator[CandidateOrLeftOut]:
     """Yield other limits on the requests at a time. A limit above the load's changes nothing."""
-    flag = context.engine.concurrency_flag
-    if flag is None or flag not in context.catalog.flags:
+    flag = _flag_of_version(context, context.engine.concurrency_flag)
+    if flag is None:
         return
     now = _find_concurrent_request_limit(context, flag)
     if streams is None:
@@ -246,8 +256,8 @@ def _higher_concurrency_choices(
 def _thread_choices(context: PlanContext) -> Iterator[CandidateOrLeftOut]:
     """Yield other numbers of threads, if the CPU computes layers: one for each core, and half of
     that, because decode waits for the memory."""
-    flag = context.engine.threads_flag
-    if flag is None or flag not in context.catalog.flags:
+    flag = _flag_of_version(context, context.engine.threads_flag)
+    if flag is None:
         return
     if not context.engine.layers_on_cpu(context):
         yield LeftOut(flag, "the GPUs compute all layers")
@@ -326,15 +336,16 @@ def _is_assignment_in_effect(assignment: str, context: PlanContext) -> bool:
 
 
 def _reason_not_tried(context: PlanContext, flag: TunableFlag, load: TuneLoad) -> str | None:
-    """Return why no value of a flag is tried on these GPUs and this load; None if they are. The
-    prompts of Workbench have no common beginning."""
+    """Return why no value of a flag is tried on these GPUs and this load; None if its values are
+    tried. Prompts that Workbench makes have no common beginning, so flags for such prompts are
+    tried with the user's own prompts only."""
     if flag.of_gpus and context.computes_on_cpu:
-        return _explain_missing_gpu(context)
+        return _explain_gpu_flag_on_cpu(context)
     if flag.of_prefixes and load.prompt_tokens is not None:
         return _OF_PREFIXES
     if flag.guesses:
-        if load.streams is not None and load.streams > _FEW_STREAMS:
-            return _no_spare_compute_text(load.streams)
+        if load.why_no_compute_is_spare:
+            return load.why_no_compute_is_spare
         given = context.plan.flag(flag.name)
         if given not in (None, "none"):
             return f"the plan has {flag.name} {given}"
@@ -366,7 +377,7 @@ def _count_numa_nodes(context: PlanContext) -> int:
     return 1 if context.cores is None else context.cores.numa_nodes
 
 
-def _explain_missing_gpu(context: PlanContext) -> str:
+def _explain_gpu_flag_on_cpu(context: PlanContext) -> str:
     return _NO_GPU.format(f"{context.engine.title} {context.installed}")
 
 
@@ -386,8 +397,9 @@ def _reason_to_try(flag: TunableFlag, text: str, context: PlanContext, load: Tun
 def _can_step_process_all_prompts(
     context: PlanContext, flag_name: str, flag_value: str, load: TuneLoad
 ) -> bool:
-    """Return whether one step takes the prompts of all requests, with the value `flag_value` of the flag
-    as well as without it."""
+    """Return whether one step can process the prompts of all requests at a time, both with the
+    plan's value of the flag and with `flag_value`. False if the load's prompts or requests are
+    unknown."""
     if load.prompt_tokens is None or load.streams is None:
         return False
     now = context.effective_flag_number(flag_name) or _LEAST_DEFAULT
@@ -441,8 +453,9 @@ def gpu_setting_choices(
 
 
 def needs_at_least_same_memory(failed: Sequence[str], other: Sequence[str], engine: str) -> bool:
-    """Return whether a server with the assignments `other` needs at least the memory of one with
-    `failed`: both set one and the same flag, which takes more memory for a higher value."""
+    """Return whether a server with the assignments `other` surely needs at least the memory of one
+    with `failed`. This is known only if both set one and the same flag, which takes more memory for
+    a higher value, and the value in `other` is not lower."""
     if len(failed) != 1 or len(other) != 1:
         return False
     (name, _, low), (same, _, high) = failed[0].partition("="), other[0].partition("=")

@@ -103,26 +103,28 @@ class Facts:
 
     @property
     def gpu_during_benchmark(self) -> GpuDuring | None:
-        """The readings of the GPUs during the benchmark."""
+        """The readings of the GPUs during the benchmark; None without a valid result."""
         return self.summary.gpu if self.summary else None
 
     @property
     def engine_during_benchmark(self) -> EngineDuring | None:
-        """The engine's counters during the benchmark."""
+        """The engine's counters during the benchmark; None without a valid result."""
         return self.summary.engine if self.summary else None
 
     def has_flag(self, name: str) -> bool:
-        """Return whether the server's engine has a flag."""
+        """Return whether the server's engine has the flag `name`, set or not. False if the server's
+        command line is unknown."""
         return self.plan_context is not None and name in self.plan_context.catalog.flags
 
     @property
     def concurrency_flag(self) -> str | None:
-        """The flag that limits the requests at a time."""
+        """The engine's flag that limits the requests at a time. None if it has none, or if the
+        server's command line is unknown."""
         return self.plan_context.engine.concurrency_flag if self.plan_context else None
 
     @property
     def enabled_eager_flag(self) -> str | None:
-        """The flag that turns CUDA graphs off, if the server was started with it."""
+        """The flag that turns CUDA graphs off; None if the server was not started with it."""
         return self.plan_context.enabled_eager_flag if self.plan_context else None
 
     def parallel_size_of_flag(self, name: str) -> int:
@@ -144,7 +146,7 @@ class Facts:
 
     @property
     def nodes(self) -> int:
-        """The number of machines that the server spans."""
+        """The number of machines that the server spans; 1 if its command line is unknown."""
         if self.plan_context is None:
             return 1
         ranks = self.tp * self.pp
@@ -187,7 +189,15 @@ class Facts:
         return LAUNCH_BOUND <= fraction < MEMORY_BOUND and self.has_few_streams
 
     @property
+    def is_slowed_by_weight_reads(self) -> bool:
+        """Whether reading the weights takes at least 60 % of each decoding step; with at most 8
+        streams, at least 30 %. False if the speed that the memory bandwidth allows is unknown."""
+        return self.is_memory_bound or self.is_between_memory_and_launch_bound
+
+    @property
     def has_few_streams(self) -> bool:
+        """Whether the load has at most 8 streams (simultaneous requests). False if it is not a
+        closed loop, or if their number is unknown."""
         return (self.streams or math.inf) <= _FEW_STREAMS
 
     @property

@@ -7,7 +7,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from workbench.advisor.advice import THRIFT, Advice, Gain, Rule, format_percent, make_advice
+from workbench.advisor.advice import (
+    THRIFT,
+    Advice,
+    Gain,
+    Rule,
+    format_share_as_percent,
+    make_advice,
+)
 from workbench.advisor.facts import NODES_OF_ONE_GPU, Facts, GpuFacts
 from workbench.model.bench import PcieDuring
 from workbench.model.counts import gpus_text
@@ -52,7 +59,7 @@ class LowerCap:
     the limit in watts, the loss of speed in percent, and the source of the measurement."""
 
     watts: float
-    cost_pct: float
+    speed_loss_pct: float
     source: str
 
 
@@ -112,7 +119,7 @@ def report_power_cap(facts: Facts) -> Iterator[Advice]:
         return
     evidence = _format_gpu_powers(known)
     if max(power.fraction_of_limit for power in known) > _BELOW_LIMIT:
-        share = format_percent(facts.fraction_of_run_limited_by(_POWER_CAP))
+        share = format_share_as_percent(facts.fraction_of_run_limited_by(_POWER_CAP))
         text = f"the power limit hardly binds: {evidence}, and the driver names it in {share} of the run"
         fix = "raising the power limit would gain little"
         yield make_advice(Level.INFO, "power.near", text, fix=fix, evidence=evidence)
@@ -159,7 +166,7 @@ def _make_unequal_power_limit_advice(powers: list[_Power], binding: list[_Power]
 
 def _make_power_limited_advice(facts: Facts, powers: list[_Power]) -> Advice:
     most = _common_value_or_none({power.highest_limit_w for power in powers})
-    share = format_percent(facts.fraction_of_run_limited_by(_POWER_CAP))
+    share = format_share_as_percent(facts.fraction_of_run_limited_by(_POWER_CAP))
     evidence = _format_gpu_powers(powers)
     text = f"the power limit binds: {evidence}, and the driver names it in {share} of the run"
     if facts.is_memory_bound:
@@ -187,11 +194,11 @@ def report_useful_lower_cap(facts: Facts) -> Iterator[Advice]:
     powers = [g.power_w for g in facts.gpus if g.power_w]
     if cap is None or not powers or min(powers) <= 1.02 * cap.watts:
         return
-    gain = 100 * ((1 - cap.cost_pct / 100) * min(powers) / cap.watts - 1)
+    gain = 100 * ((1 - cap.speed_loss_pct / 100) * min(powers) / cap.watts - 1)
     setting = f"{POWER_LIMIT.name}={cap.watts:g}"
     text = (
         f"one stream is not limited by the SM clock: a limit of {cap.watts:g} W costs about "
-        f"{cap.cost_pct:g} % of"
+        f"{cap.speed_loss_pct:g} % of"
     )
     text += " tok/s. More watts or higher clocks at equal tok/s are a loss"
     yield make_advice(
@@ -216,7 +223,7 @@ def report_heat(facts: Facts) -> Iterator[Advice]:
     for name in THERMAL_REASONS:
         share = facts.fraction_of_run_limited_by(name)
         if share > 0.01:
-            slowed.append(f"{name} in {format_percent(share)}")
+            slowed.append(f"{name} in {format_share_as_percent(share)}")
     limits = [g.temperature_slowdown_c for g in facts.gpus if g.temperature_slowdown_c]
     fix = (
         "lower the power limit or improve the cooling; unlocking the clocks does not lower the heat"
@@ -335,7 +342,7 @@ def report_busy_at_low_power(facts: Facts) -> Iterator[Advice]:
             Level.INFO, "util.definition", text, evidence=f"utilization {gpu.gpu_util_pct:.0f} %"
         )
         return
-    text = f"{gpu.gpu_util_pct:.0f} % utilization at {format_percent(max(shares))} of the rated power: "
+    text = f"{gpu.gpu_util_pct:.0f} % utilization at {format_share_as_percent(max(shares))} of the rated power: "
     level, why, fix = Level.INFO, "a memory-bound load", ""
     if not facts.is_memory_bound:
         level, why = Level.HINT, "the GPU waits"
@@ -357,7 +364,7 @@ def report_idle_gpu_time(facts: Facts) -> Iterator[Advice]:
     power = ""
     if powers := _list_gpus_with_known_power(facts):
         most = max(power.fraction_of_limit for power in powers)
-        power = f", at {format_percent(most)} of the power limit"
+        power = f", at {format_share_as_percent(most)} of the power limit"
     text = (
         f"the GPUs ran no kernel in {100 - util:.0f} % of the time{power}: they wait for the "
         "host or the client"
@@ -377,12 +384,12 @@ def _find_rated_power_w(gpu: GpuFacts) -> float | None:
     return known.power_default_w or _RATED_W.get(known.id)
 
 
-def has_stuck_clock(name: str, sm_mhz: float, util_pct: float) -> bool | None:
-    """Return whether the SM clock of the GPU type `name` is one at which a GB10 is stuck under
+def has_stuck_clock(gpu_name: str, sm_mhz: float, util_pct: float) -> bool | None:
+    """Return whether the SM clock of the GPU type `gpu_name` is one at which a GB10 is stuck under
     load. None without a load."""
     if util_pct < _LOADED_PCT:
         return None
-    return name == NODES_OF_ONE_GPU and sm_mhz < _STUCK_MHZ
+    return gpu_name == NODES_OF_ONE_GPU and sm_mhz < _STUCK_MHZ
 
 
 def report_stuck_clock(facts: Facts) -> Iterator[Advice]:
@@ -422,7 +429,7 @@ def report_pcie_link(facts: Facts) -> Iterator[Advice]:
         yield make_advice(
             level,
             code,
-            f"{verdict}: GPU {busiest.gpu} {text}, {format_percent(share)} of what the link can carry in "
+            f"{verdict}: GPU {busiest.gpu} {text}, {format_share_as_percent(share)} of what the link can carry in "
             "practice",
             fix="keep weights and KV cache in GPU memory, prefer replicas or pipeline stages to "
             "tensor parallelism, or give the GPU a slot with more lanes or a newer generation",
@@ -433,7 +440,7 @@ def report_pcie_link(facts: Facts) -> Iterator[Advice]:
     peak = max(map(_peak_fraction_of_link, known))
     if peak < _PEAK_FAR_BELOW:
         text = (
-            f"the bandwidth of PCIe is not the limit: at most {format_percent(peak)} of what a link can "
+            f"the bandwidth of PCIe is not the limit: at most {format_share_as_percent(peak)} of what a link can "
             "carry was in use at any time. More lanes would gain little; the delay of small "
             "messages is not in this"
         )

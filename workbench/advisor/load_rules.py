@@ -27,7 +27,7 @@ _UNIFIED = (
 )
 
 
-def _read_engine_counter(
+def _read_benchmark_or_live_counter(
     facts: Facts,
     read_during_benchmark: Callable[[EngineDuring], float | None],
     read_now: Callable[[EngineMetrics], float | None],
@@ -41,7 +41,7 @@ def _read_engine_counter(
 
 
 def _read_kv_use_pct(facts: Facts) -> float | None:
-    return _read_engine_counter(
+    return _read_benchmark_or_live_counter(
         facts, lambda during: during.kv_use_max_pct, lambda now: now.kv_use_pct
     )
 
@@ -72,8 +72,12 @@ def report_text_without_answer(facts: Facts) -> Iterator[Advice]:
 
 def report_queued_requests(facts: Facts) -> Iterator[Advice]:
     """Report requests that wait in the engine's queue, and the limit that makes them wait."""
-    mean = _read_engine_counter(facts, lambda during: during.waiting_mean, lambda now: now.waiting)
-    most = _read_engine_counter(facts, lambda during: during.running_max, lambda now: now.running)
+    mean = _read_benchmark_or_live_counter(
+        facts, lambda during: during.waiting_mean, lambda now: now.waiting
+    )
+    most = _read_benchmark_or_live_counter(
+        facts, lambda during: during.running_max, lambda now: now.running
+    )
     # a few wait shortly at the start of a run
     if mean is None or mean < max(1.0, _WAITING * (most or 0)):
         return
@@ -114,7 +118,7 @@ def report_queued_requests(facts: Facts) -> Iterator[Advice]:
 
 def report_preemptions(facts: Facts) -> Iterator[Advice]:
     """Report requests that the engine returned to the queue because the KV cache was full."""
-    count = _read_engine_counter(
+    count = _read_benchmark_or_live_counter(
         facts, lambda during: during.preemptions, lambda now: now.preemptions
     )
     if not count:
@@ -127,7 +131,9 @@ def report_preemptions(facts: Facts) -> Iterator[Advice]:
         "lower the number of streams, shorten the contexts, or enlarge the KV cache (FP8, more "
         "memory)"
     )
-    kv = _read_engine_counter(facts, lambda during: during.kv_use_max_pct, lambda now: None)
+    kv = _read_benchmark_or_live_counter(
+        facts, lambda during: during.kv_use_max_pct, lambda now: None
+    )
     evidence = f"{count:.0f} preemptions"
     if kv is not None:
         evidence += f", KV cache up to {kv:.0f} %"
@@ -137,7 +143,9 @@ def report_preemptions(facts: Facts) -> Iterator[Advice]:
 def report_low_kv_use(facts: Facts) -> Iterator[Advice]:
     """Report that a nearly empty KV cache is not a problem."""
     use = _read_kv_use_pct(facts)
-    queued = _read_engine_counter(facts, lambda during: during.waiting_max, lambda now: now.waiting)
+    queued = _read_benchmark_or_live_counter(
+        facts, lambda during: during.waiting_max, lambda now: now.waiting
+    )
     if use is None or use >= _KV_LOW_PCT or queued:
         return
     text = (
@@ -156,10 +164,12 @@ def report_low_kv_use(facts: Facts) -> Iterator[Advice]:
 def report_full_kv_cache(facts: Facts) -> Iterator[Advice]:
     """Report that a full KV cache without a preemption is no leak."""
     use = _read_kv_use_pct(facts)
-    count = _read_engine_counter(
+    count = _read_benchmark_or_live_counter(
         facts, lambda during: during.preemptions, lambda now: now.preemptions
     )
-    queued = _read_engine_counter(facts, lambda during: during.waiting_max, lambda now: now.waiting)
+    queued = _read_benchmark_or_live_counter(
+        facts, lambda during: during.waiting_max, lambda now: now.waiting
+    )
     if use is None or use < _KV_FULL_PCT or count != 0 or queued:
         return
     text = (
@@ -178,7 +188,7 @@ def report_full_kv_cache(facts: Facts) -> Iterator[Advice]:
 def report_prefix_cache_use(facts: Facts) -> Iterator[Advice]:
     """Report that prompts came from the prefix cache, so that prompt tokens per second are not the
     speed of prefill."""
-    hits = _read_engine_counter(
+    hits = _read_benchmark_or_live_counter(
         facts, lambda during: during.prefix_hit_pct, lambda now: now.prefix_hit_pct
     )
     if hits is None or hits < _HITS_PCT:

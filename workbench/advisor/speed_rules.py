@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from workbench.advisor.advice import Advice, Gain, Rule, format_percent, make_advice
+from workbench.advisor.advice import Advice, Gain, Rule, format_share_as_percent, make_advice
 from workbench.advisor.facts import MEMORY_BOUND, NODES_OF_ONE_GPU, Facts
 from workbench.engines.roofline import Load, compute_speed_limits
 from workbench.engines.tuning_rules import FITS_WELL
@@ -52,7 +52,7 @@ def report_decoding_near_ceiling(facts: Facts) -> Iterator[Advice]:
     if not speed or not limit or not MEMORY_BOUND <= speed / limit <= 1.02:
         return
     text = (
-        f"decoding is memory-bound: it reaches {format_percent(speed / limit)} of what the memory "
+        f"decoding is memory-bound: it reaches {format_share_as_percent(speed / limit)} of what the memory "
         "bandwidth allows"
     )
     evidence = f"{format_four_digits(speed)} of {format_four_digits(limit)} tok/s per stream"
@@ -80,7 +80,7 @@ def report_time_beyond_weight_reads(facts: Facts) -> Iterator[Advice]:
         return
     step_ms, read_ms = 1000 / speed, 1000 / limit
     text = (
-        f"a stream reaches {format_percent(speed / limit)} of what the memory bandwidth allows it: "
+        f"a stream reaches {format_share_as_percent(speed / limit)} of what the memory bandwidth allows it: "
         f"of {step_ms:.1f} ms per token"
     )
     text += (
@@ -109,7 +109,7 @@ def report_decoding_above_ceiling(facts: Facts) -> Iterator[Advice]:
     if not speed or not limit or speed <= 1.02 * limit or facts.uses_speculative_decoding:
         return
     text = (
-        f"the speed is {format_percent(speed / limit)} of the limit by memory bandwidth, so the "
+        f"the speed is {format_share_as_percent(speed / limit)} of the limit by memory bandwidth, so the "
         "number of bytes is wrong"
     )
     fix = (
@@ -148,7 +148,7 @@ def report_feasibility_of_expected_speed(facts: Facts) -> Iterator[Advice]:
             "raise the total"
         )
     text = (
-        f"{format_four_digits(wanted)} tok/s are {word} for one stream: {format_percent(wanted / limit)} of "
+        f"{format_four_digits(wanted)} tok/s are {word} for one stream: {format_share_as_percent(wanted / limit)} of "
         "the limit"
     )
     evidence = f"limit {format_four_digits(limit)} tok/s per stream"
@@ -160,8 +160,9 @@ def report_sixteen_bit_weights(facts: Facts) -> Iterator[Advice]:
     most."""
     bits = facts.bits_per_weight
     sizes = facts.sizes
-    reads = facts.is_memory_bound or facts.is_between_memory_and_launch_bound
-    if bits is None or bits < 14 or not reads or sizes is None or not sizes.weight_bytes:
+    if bits is None or bits < 14 or sizes is None or not sizes.weight_bytes:
+        return
+    if not facts.is_slowed_by_weight_reads:
         return
     text = "the weights have 16 bits: quantization reads two to four times fewer bytes"
     if facts.is_memory_bound:
@@ -189,7 +190,9 @@ def report_sixteen_bit_weights(facts: Facts) -> Iterator[Advice]:
 def report_eight_bit_weights(facts: Facts) -> Iterator[Advice]:
     """Report that, with few streams, 8-bit weights decode slower than 4-bit weights."""
     bits = facts.bits_per_weight
-    if bits is None or not 7 <= bits < 14 or not facts.is_memory_bound or (facts.streams or 99) > 8:
+    if bits is None or not 7 <= bits < 14:
+        return
+    if not (facts.is_memory_bound and facts.has_few_streams):
         return
     text = "at few streams, 8-bit weights decode slower than 4-bit ones: speed follows the bytes"
     fix = (
@@ -213,11 +216,7 @@ def report_single_stream(facts: Facts) -> Iterator[Advice]:
     """For a result with one stream, report that several streams would share each read of the
     weights, and how fast they could be together at most."""
     limit = facts.ceiling_tok_s
-    if (
-        facts.streams != 1
-        or not (facts.is_memory_bound or facts.is_between_memory_and_launch_bound)
-        or limit is None
-    ):
+    if facts.streams != 1 or not facts.is_slowed_by_weight_reads or limit is None:
         return
     most = _max_simultaneous_requests(facts)
     counts, first = [n for n in _STREAMS if n <= most], ""
@@ -297,11 +296,11 @@ def report_launch_bound(facts: Facts) -> Iterator[Advice]:
     of a step."""
     if not facts.is_launch_bound or facts.speed_fraction_of_limit is None:
         return
+    reached = format_share_as_percent(facts.speed_fraction_of_limit)
     text = (
-        f"a stream reaches only {format_percent(facts.speed_fraction_of_limit)} of its limit by memory bandwidth: "
-        "launches or synchronization"
+        f"a stream reaches only {reached} of its limit by memory bandwidth: launches or "
+        "synchronization take most of each step, and neither memory nor compute is the limit"
     )
-    text += " take most of each step, and neither memory nor compute is the limit"
     fix = (
         "use CUDA graphs, a smaller tensor-parallel size, replicas, more streams, or a newer engine"
     )

@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from workbench.bench.http1 import HttpError, body_decoder
+from workbench.bench.http1 import HttpError, make_body_decoder
 from workbench.bench.trace_conversations import estimate_tokens
 from workbench.model.known_values import known_values
 
@@ -385,7 +385,7 @@ PROMPT_READERS_BY_PATH: dict[str, Callable[[dict[str, Any]], CapturedPrompt]] = 
 
 def _decode_body_or_empty(answer: bytes, encoding: str) -> bytes:
     try:
-        decode = body_decoder(encoding)
+        decode = make_body_decoder(encoding)
         return answer if decode is None else decode(answer, False)
     except HttpError:
         return b""

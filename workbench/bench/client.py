@@ -288,17 +288,17 @@ class Client:
         ready = poll_exactly(self.poller, left_s) if exact else self.poller.poll(left_s)
         return ready, now, max(now, until)
 
-    def _run_periodic_checks(self, now: int) -> None:
+    def _run_periodic_checks(self, now_ns: int) -> None:
         self.clock.update_offset_and_was_set()
-        self.cpu.record_reading(now)
-        self._enforce_time_limits(now)
+        self.cpu.record_reading(now_ns)
+        self._enforce_time_limits(now_ns)
         running = [slot.exchange for slot in self._slots if slot.exchange is not None]
         self._pause.adapt_pause_to_gaps(running, self._merged)
         self.clock.rest_ns = self._pause.ns
         for exchange in running:
             exchange.reply.trim_kept_text()
         self._whole_answers.renew_store_allowance()
-        self.tick(now)
+        self.tick(now_ns)
 
     def _finish_or_prepare_one_request(self) -> None:
         """Do one piece of work that can wait until no socket is readable: make the record of a
@@ -314,11 +314,11 @@ class Client:
             if record.ok:
                 self._phase_ok += 1
                 self._phase_tokens += record.output_tokens or 0
-                if record.output_tokens is None and self.workload.start_requesting_usage():
+                if record.output_tokens is None and self.workload.request_usage_from_now_on():
                     self._rebuild_request_bodies()
             if record.ok and not record.warmup:
                 if self.answers.is_next_answer_sampled:
-                    prompt = self.workload.prompt_identity(record.index)
+                    prompt = self.workload.prompt_identity_without_mark(record.index)
                     self.answers.add_answer(record, exchange.parsed_reply(), prompt)
                 else:
                     self.answers.count_unsampled_answer()
@@ -368,7 +368,8 @@ class Client:
     def _drop_unsent_requests(self, due_by_ns: int = 0) -> None:
         """Drop all requests that have not started, so that the current phase (warm-up or measured
         part) starts no more. Add the number of those that were due by `due_by_ns` (monotonic
-        nanoseconds) to the counter `unsent`; a turn whose user still thinks does not count."""
+        nanoseconds) to the counter `unsent`. A turn of a conversation whose user still thinks about
+        it is dropped, but not counted."""
         self.unsent += sum(
             0 < one.due_ns <= due_by_ns for one in self._ready
         ) + self._phase.drop_unstarted_requests(due_by_ns)
@@ -378,29 +379,29 @@ class Client:
             slot.turn = None
         self._thought_about = 0
 
-    def _start_due_and_next_due_ns(self, now: int) -> int | None:
-        """Start the requests that are due at `now` (monotonic nanoseconds). Return the time at
+    def _start_due_and_next_due_ns(self, now_ns: int) -> int | None:
+        """Start the requests that are due at `now_ns` (monotonic nanoseconds). Return the time at
         which the next request is due, or None if no request waits or all streams are busy."""
         for _ in range(len(self._idle)):
             if self._think is not None:
-                self._requeue_idle_streams()
-            due = self._next_due_ns(now)
+                self._move_finished_streams_last()
+            due = self._next_due_ns(now_ns)
             if due is None:
                 return None
             due = max(due, self._idle[0].ready_ns)
-            if due > now:
+            if due > now_ns:
                 return due
             # a slot that fails at once is idle again, and waits for the next turn
             self._start_request(self._idle.popleft())
-        return now if self._idle and self._count_waiting_requests() else None
+        return now_ns if self._idle and self._count_waiting_requests() else None
 
-    def _next_due_ns(self, now: int) -> int | None:
-        if now >= self._start_until_ns:
+    def _next_due_ns(self, now_ns: int) -> int | None:
+        if now_ns >= self._start_until_ns:
             self._drop_unsent_requests(self._start_until_ns - _UNSENT_BY_CHANCE_NS)
         if not (self._ready or self._phase.left or self._turns or self._thought_about):
             return None
         turn_ns = 0 if self._idle and self._idle[0].turn is not None else self._turns.due_ns
-        if turn_ns <= now or not (self._ready or self._phase.left):
+        if turn_ns <= now_ns or not (self._ready or self._phase.left):
             return turn_ns
         return min(turn_ns, (self._ready[0] if self._ready else self._prepare_exchange()).due_ns)
 
@@ -584,7 +585,7 @@ class Client:
         self._unheard = 0
         first = not exchange.parsing
         if first and (whole := self._find_equal_earlier_answer(exchange, data)) is not None:
-            exchange.accept_whole_answer(whole, data, stamp)
+            exchange.accept_answer_like_earlier(whole, data, stamp)
             self._finish_exchange(slot, None, None)
             return
         stamps = exchange.reply.stamps_ns
@@ -612,7 +613,7 @@ class Client:
             exchange.status, refused.detail, json.loads(exchange.body)
         ):
             self._rebuild_request_bodies()
-            self._reuse_or_close_connection(slot)
+            self._reuse_or_close_connection(slot, exchange)
             self._resend_request(slot)
         elif refused is not None:
             self._finish_exchange(slot, *refused)
@@ -696,7 +697,7 @@ class Client:
         self._merged += bool(noted)
 
     def _record_answer_end_delay(self, delay_ns: int) -> None:
-        """Record how long after its last content the end of an answer came, if that came alone."""
+        """Record how long after its last content the end of an answer came, in a read of its own."""
         self._ends_after_ns.append(delay_ns)
         self._end_after_ns = sorted(self._ends_after_ns)[len(self._ends_after_ns) // 2]
 
@@ -760,7 +761,7 @@ class Client:
             return
         if turn is not None:
             self._turns.queue_turn(turn, time.monotonic_ns())
-        self._start_next_request(slot)
+        self._start_next_request_if_due(slot)
 
     def _pause_stream(self, slot: StreamSlot, pause_s: float, turn: int | None) -> None:
         """Make a stream (`slot`) pause before its next request, which is `turn` if its conversation
@@ -770,9 +771,9 @@ class Client:
         slot.ready_ns = time.monotonic_ns() + int(pause_s * _NS_PER_SECOND)
         insort(self._idle, slot, key=_ready_time_ns)
 
-    def _requeue_idle_streams(self) -> None:
-        """Move the streams that have nothing to send behind those that have a conversation to go on
-        with."""
+    def _move_finished_streams_last(self) -> None:
+        """If only turns of paused streams are left to send, move the streams without such a turn
+        behind the paused ones."""
         while self._idle and not (self._ready or self._turns or self._phase.left):
             first = self._idle[0]
             if first.turn is not None or first.ready_ns == NEVER_NS:
@@ -780,7 +781,7 @@ class Client:
             first.ready_ns = NEVER_NS
             self._idle.rotate(-1)
 
-    def _start_next_request(self, slot: StreamSlot) -> None:
+    def _start_next_request_if_due(self, slot: StreamSlot) -> None:
         """Start the next request of a stream (`slot`) now if it is due and the stream's connection
         is open, without waiting for the next pass of the event loop.
 
@@ -797,17 +798,14 @@ class Client:
         else:
             self._idle.appendleft(slot)  # before slots that wait for their first start
 
-    def _reuse_or_close_connection(
-        self, slot: StreamSlot, exchange: Exchange | None = None
-    ) -> None:
+    def _reuse_or_close_connection(self, slot: StreamSlot, exchange: Exchange) -> None:
         """After a complete answer (`exchange`), keep the connection of a stream (`slot`) open for
         the next request. Close the connection if the client or the server does not allow its reuse,
         or if the server has closed a kept connection before, as llama.cpp does after each answer
         although it announces to keep it.
         """
-        exchange = exchange or slot.exchange
         connection = slot.connection
-        if connection is None or exchange is None:
+        if connection is None:
             return
         connection.used += 1
         reusable = self._keeps_connections and exchange.can_reuse_connection
@@ -824,12 +822,12 @@ class Client:
 
     # -- limits ------------------------------------------------------------------------------------
 
-    def _enforce_time_limits(self, now: int) -> None:
+    def _enforce_time_limits(self, now_ns: int) -> None:
         if not self._unheard:
-            self._heard_ns = now
-        if self._is_every_request_failing(now):
+            self._heard_ns = now_ns
+        if self._is_every_request_failing(now_ns):
             self._abort_run(_NO_SUCCESS_REASON)
-        elif self._unheard >= 2 * len(self._slots) and now - self._heard_ns > _GIVE_UP_AFTER_NS:
+        elif self._unheard >= 2 * len(self._slots) and now_ns - self._heard_ns > _GIVE_UP_AFTER_NS:
             # the host may be unreachable; each attempt could take seconds
             self._abort_run(_SILENT_SERVER_REASON)
         limits = self._limits
@@ -837,12 +835,12 @@ class Client:
         running = [exchange for _, exchange in busy]
         limits.update_newest_content_time(running)
         over = limits.is_run_over(
-            (now - self._began_ns) / _NS_PER_SECOND, lambda: self._fraction_of_load_done(running)
+            (now_ns - self._began_ns) / _NS_PER_SECOND, lambda: self._fraction_of_load_done(running)
         )
         if over:
             self._abort_run(f"stopped at the run's deadline of {limits.deadline_s:g} s")
         for slot, exchange in busy:
-            limit = limits.exceeded_limit_failure(exchange, now)
+            limit = limits.exceeded_limit_failure(exchange, now_ns)
             if limit is None and len(exchange.reply.stamps_ns) > ENDLESS_REPLY_CHUNKS:
                 asked = self.workload.max_tokens(exchange.index, warmup=exchange.warmup)
                 limit = limits.endless_reply_failure(len(exchange.reply.stamps_ns), asked)
@@ -851,7 +849,7 @@ class Client:
                     records.DEADLINE, "the request was in flight at the run's deadline"
                 )
             if limit is not None:
-                exchange.end_by_time_limit(now)
+                exchange.end_by_time_limit(now_ns)
                 self._finish_exchange(slot, *limit)
 
     def _fraction_of_load_done(self, running: list[Exchange]) -> float:
@@ -865,11 +863,11 @@ class Client:
         done = self._ok + self._failed + sum(min(1.0, part) for part in parts)
         return done / (self._warmup.limit + self.spec.requests)
 
-    def _is_every_request_failing(self, now: int) -> bool:
+    def _is_every_request_failing(self, now_ns: int) -> bool:
         return (
             not self._ok
             and self._failed >= 2 * len(self._slots)
-            and now - self._began_ns > _GIVE_UP_AFTER_NS
+            and now_ns - self._began_ns > _GIVE_UP_AFTER_NS
         )
 
     def _abort_run(self, why: str) -> None:

@@ -101,24 +101,24 @@ def compare(
     b: BenchResult | Sequence[BenchResult],
     *,
     paired: bool = False,
-    chosen: str | None = None,
+    chosen_metric: str | None = None,
     level: float = CONFIDENCE_LEVEL,
     arms: Collection[str] = (),
     swapped: Sequence[bool] = (),
     quality: Sequence[QualityResult] = (),
-    own_quality: int | None = None,
+    own_quality_id: int | None = None,
 ) -> Comparison:
     """Return the comparison of the runs of A (`a`) with those of B (`b`). Each side is one result,
     or several runs of the same configuration.
 
     `paired` says that run i of A and run i of B were made in succession with the same seed.
-    `chosen` is the metric that was named before the runs; the p-values of all other metrics are
+    `chosen_metric` is the metric that was named before the runs; the p-values of all other metrics are
     corrected for the number of metrics. `level` is the confidence level of the intervals. `arms`
     lists the kinds of differences that the comparison is about ("model", "host"), which then cause
     no warning. For an experiment on two hosts, `swapped` says for each pair whether A ran on the
     second host and B on the first. It is empty for one host. `quality` has measured comparisons of
     answers, the newest first; the one of these two configurations is used, or the one with the id
-    `own_quality`, which was made beside these runs.
+    `own_quality_id`, which was made beside these runs.
 
     Raises ValueError if a side has no run, or if paired sides have unequal numbers of runs.
     """
@@ -156,9 +156,9 @@ def compare(
     if content:
         notes.append(content)
     changed, measured = _changed_answer_settings_and_quality(left[0], right[0], quality)
-    measured = _choose_quality_result(measured, quality, own_quality)
+    measured = _own_or_fallback_quality_result(measured, quality, own_quality_id)
     metrics = metric_changes(
-        left, right, paired=paired, chosen=chosen, level=level, swapped=swapped
+        left, right, paired=paired, chosen_metric=chosen_metric, level=level, swapped=swapped
     )
     if any(m.change_pct is not None for m in metrics if m.metric.startswith("itl_ms")):
         for difference in _warn_of_tokens_per_chunk(left, right):
@@ -202,11 +202,12 @@ def _answer_quality_text(changed: Sequence[str], measured: QualityResult | None)
     return QUALITY_NOT_MEASURED if changed else ""
 
 
-def _choose_quality_result(
+def _own_or_fallback_quality_result(
     fallback: QualityResult | None, known: Sequence[QualityResult], own_id: int | None
 ) -> QualityResult | None:
     """Return the comparison of answers with the id `own_id`, which was made beside the runs. If
-    there is none, or if it measured nothing, return `fallback`."""
+    there is none, or if it measured nothing, return `fallback`. One that measured nothing is still
+    better than no comparison at all."""
     own = next((one for one in known if one.id == own_id), fallback)
     if own is not None and own.verdict == QUALITY_NOT_MEASURED:
         return fallback or own
@@ -217,7 +218,7 @@ def _changed_answer_settings_and_quality(
     a: BenchResult, b: BenchResult, known: Sequence[QualityResult]
 ) -> tuple[tuple[str, ...], QualityResult | None]:
     """Return the settings that differ and change what a model answers, and the measured comparison
-    of the answers, if there is one."""
+    of the answers; None if there is none. Embeddings have no answers: () and None."""
     if a.spec.endpoint == "embeddings":
         return (), None
     x, y = collect_answer_settings(a.conditions), collect_answer_settings(b.conditions)
@@ -283,11 +284,13 @@ def _condition_differences(a: BenchResult, b: BenchResult) -> Iterable[dict[str,
 
 
 def _differ_only_by_build(a: str | None, b: str | None) -> bool:
-    """Return whether two version texts can name the same release: both are equal up to "+", and
-    only one has a build after "+". An engine's log gives the release ("0.32.0"), the installed
-    package also the build ("0.32.0+cpu")."""
-    x, _, its_build = (a or "").partition("+")
-    y, _, other_build = (b or "").partition("+")
+    """Return whether two versions can be the same release: both are equal up to "+", and only one
+    has a build after "+". False if one is unknown. An engine's log gives the release ("0.32.0"),
+    the installed package also the build ("0.32.0+cpu")."""
+    if a is None or b is None:
+        return False
+    x, _, its_build = a.partition("+")
+    y, _, other_build = b.partition("+")
     return x == y and bool(its_build) != bool(other_build)
 
 
@@ -485,7 +488,8 @@ def _describe_cache_clock_temperature_differences(
 def _describe_idle_power_difference(
     runs_of_a: Sequence[BenchResult], runs_of_b: Sequence[BenchResult]
 ) -> Iterable[str]:
-    """Yield a note if net tokens per joule rest on an idle power that differed between the runs."""
+    """Yield a note if net tokens per joule rest on an idle power that differed by more than 10 %
+    between the runs."""
     summaries = [run.summary for run in (*runs_of_a, *runs_of_b)]
     idle = [s.idle_power_w for s in summaries if s.idle_power_w and s.net_tok_per_joule is not None]
     if len(idle) > 1 and max(idle) > (1 + _IDLE_POWER_DIFFERENCE_SHARE) * min(idle):

@@ -112,9 +112,9 @@ def _load_text_features(runs: Sequence[BenchResult]) -> list[SetFeatures]:
 
 
 def warn_of_different_texts(a: Sequence[BenchResult], b: Sequence[BenchResult]) -> Iterator[str]:
-    """Yield one sentence for each reason why two sides with one model answer differently: a feature
-    that only the answers of one side have, and code words that only one side repeats.
-    """
+    """Yield one sentence for each difference between the answers of two sides with one model: a
+    feature that clearly more answers of one side have, or code words that clearly fewer answers of
+    one side repeat. Yield none if the sides have different models."""
     if a[0].conditions.model != b[0].conditions.model:
         return
     yield from _warn_of_suspect_token_usage(a, b)
@@ -173,7 +173,8 @@ def _characters_per_token_of_runs(runs: Sequence[BenchResult]) -> list[float]:
 
 
 def _sum_of_features(runs: Sequence[BenchResult]) -> SetFeatures:
-    """Return the sum of the features of several loads that `differing_answer_kinds_with_counts` compares."""
+    """Return the counts of the runs' examined answers, each summed over the runs, and the median of
+    the shares to which the answers compress."""
     loads = _load_text_features(runs)
     sums: dict[str, Any] = {name: sum(map(attrgetter(name), loads)) for name in _COUNTED_FEATURES}
     compressed = sorted(filter(None, (load.compressed for load in loads)))
@@ -195,9 +196,9 @@ def _correct_and_total_probe_answers(runs: Sequence[BenchResult]) -> tuple[int, 
 
 
 def load_content_caveat(spec: BenchSpec, differences: Sequence[Mapping[str, Any]]) -> str:
-    """Return what the content of the load means for this comparison. "" if the differences do not
-    depend on what the prompts say, or if the prompts are text of the user. Excerpts of real text
-    share no prefix either."""
+    """Return why the prompts that Workbench makes may mislead about the changed flags, such as those
+    of speculation. "" if no change depends on what the prompts say, or if the prompts are text of
+    the user."""
     own = spec.prompts_name or spec.prompts or spec.command or spec.trace_reuse
     if own or spec.endpoint == "embeddings":
         return ""

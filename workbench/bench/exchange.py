@@ -8,9 +8,9 @@ from operator import sub
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from workbench.bench import records
-from workbench.bench.http1 import DecodeBody, HttpError, ResponseReader, body_decoder
+from workbench.bench.http1 import DecodeBody, HttpError, ResponseReader, make_body_decoder
 from workbench.bench.records import RequestFailure, RequestRecord
-from workbench.bench.reply import Reply, error_text
+from workbench.bench.reply import Reply, error_message_from_body
 from workbench.bench.sse import SseDecoder
 from workbench.bench.text_chunk import TextChunk
 from workbench.model.untrusted_text import NAME_CHARS, clean_text
@@ -90,7 +90,7 @@ class Exchange:
     def status(self) -> int:
         return self.response.status
 
-    def accept_whole_answer(self, whole: WholeAnswer, data: bytes, stamp_ns: int) -> None:
+    def accept_answer_like_earlier(self, whole: WholeAnswer, data: bytes, stamp_ns: int) -> None:
         """Accept the complete answer `data`, which differs from `whole` only in its id and its text."""
         self.whole, self._unparsed = whole, data
         self.last_byte_ns = max(stamp_ns, self.last_byte_ns)
@@ -156,7 +156,7 @@ class Exchange:
             body = b""
             response.end_input()
         if not had_head and response.status:
-            self._decode = body_decoder(response.headers.get("content-encoding", ""))
+            self._decode = make_body_decoder(response.headers.get("content-encoding", ""))
             if not self._is_event_stream():
                 self._plain = bytearray()
         if self._decode is not None:
@@ -206,7 +206,7 @@ class Exchange:
     ) -> None:
         """Check a complete answer: set `reply.error` to the kind of failure, or leave it None if
         the answer is correct. `asked_tokens` is the exact number of tokens that the answer must
-        have, or None if any number is correct. `may_be_empty` is as in `Reply.check_answer_and_set_error`."""
+        have, or None if any number is correct. `may_be_empty` says that tokens need no text."""
         self.reply.check_answer_and_set_error(
             asked_tokens,
             delimited=not (self.stream and self.response.ends_at_close),
@@ -220,7 +220,7 @@ class Exchange:
             return None
         if self.status != 200:
             return self._http_status_failure()
-        said = error_text(bytes(self._plain))
+        said = error_message_from_body(bytes(self._plain))
         if b'"error"' in self._plain:
             return RequestFailure(records.STREAM_ERROR, said)
         kind = self.response.headers.get("content-type", "")
@@ -233,7 +233,10 @@ class Exchange:
         if to:
             said = f"the server redirects to {to}; Workbench does not follow redirects"
         else:
-            said = error_text(bytes(self._plain or b"")) or "the answer contains no message"
+            said = (
+                error_message_from_body(bytes(self._plain or b""))
+                or "the answer contains no message"
+            )
         return RequestFailure(f"http {self.status}", said)
 
     def describe_invalid_response(self, error: HttpError) -> RequestFailure:
@@ -259,7 +262,7 @@ class Exchange:
         return self.whole is not None or len(self.reply.stamps_ns) <= _MAX_CHUNKS_OF_SHORT_ANSWER
 
     @property
-    def has_begun(self) -> bool:
+    def has_content_begun(self) -> bool:
         """Whether the first content of the answer has arrived."""
         return bool(self.reply.stamps_ns or (self._is_unstreamed_answer() and self._plain))
 

@@ -27,6 +27,7 @@ import math
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 from workbench.bench import twins
@@ -40,7 +41,6 @@ from workbench.bench.metric_changes import (
     BETTER,
     CONFIDENCE_LEVEL,
     WORSE,
-    average,
     difference_and_error_of_means,
     downgrade_verdicts_to_hints,
     find_metric,
@@ -153,7 +153,7 @@ def changes_gpu_settings(spec: ExperimentSpec) -> bool:
     return bool(spec.a.gpu or spec.b.gpu)
 
 
-def check_spec(spec: ExperimentSpec) -> ExperimentSpec:
+def check_experiment_spec(spec: ExperimentSpec) -> ExperimentSpec:
     """Return `spec` unchanged if the experiment can be carried out. Raises InputError for an
     unknown metric, or an invalid number of pairs, interval width, longest duration or start
     temperature."""
@@ -185,10 +185,10 @@ def check_spec(spec: ExperimentSpec) -> ExperimentSpec:
     return spec
 
 
-def require_measurable(metric: str, shape: BenchSpec) -> None:
-    """Raise InputError if no run of the workload `shape` can have a value of `metric`, for example
+def require_measurable_metric(metric: str, load_spec: BenchSpec) -> None:
+    """Raise InputError if no run of the workload `load_spec` can have a value of `metric`, for example
     TTFT without streaming, or if there is no such metric."""
-    why = _why_not_measurable(metric, shape)
+    why = _why_not_measurable(metric, load_spec)
     if why:
         raise InputError(
             f"{metric} cannot be measured: {why}",
@@ -196,29 +196,29 @@ def require_measurable(metric: str, shape: BenchSpec) -> None:
         )
 
 
-def _why_not_measurable(metric: str, shape: BenchSpec) -> str:
+def _why_not_measurable(metric: str, load_spec: BenchSpec) -> str:
     name, _, part = metric.partition(".")
     for names, is_met, why in _NEEDS_OF_METRICS:
-        if name in names and not is_met(shape):
+        if name in names and not is_met(load_spec):
             return why
     percentile = PERCENTILES.get(part)
-    if percentile and name != "itl_ms" and shape.requests < percentile.least_values:
+    if percentile and name != "itl_ms" and load_spec.requests < percentile.least_values:
         return (
             f"{percentile.title} needs {percentile.least_values:,} requests in each run, and the "
-            f"workload has {shape.requests:,}"
+            f"workload has {load_spec.requests:,}"
         )
     needs_power = find_metric(metric).unit in ("W", "J", "tok/J")  # InputError: no such metric
-    if needs_power and 0 < (shape.seconds or 0) < _MIN_POWER_RUN_S:
+    if needs_power and 0 < (load_spec.seconds or 0) < _MIN_POWER_RUN_S:
         return f"a run shorter than {_MIN_POWER_RUN_S:g} s has no power reading"
     return ""
 
 
-def order_of_pair(spec: ExperimentSpec, pair: int) -> tuple[str, str]:
+def arm_order_of_pair(spec: ExperimentSpec, pair: int) -> tuple[str, str]:
     """Return "A" and "B" in the order in which these two runs of pair number `pair` are made."""
     if spec.order_seed is None:
         a_first = pair % 2 == 0
     elif spec.twins:
-        a_first = twins.is_a_first(spec, pair)
+        a_first = twins.does_a_run_first(spec, pair)
     else:
         a_first = _draw_pair_orders(spec.order_seed, pair + 1)[pair]
     return ("A", "B") if a_first else ("B", "A")
@@ -239,14 +239,14 @@ def _draw_pair_orders(seed: int, pairs: int) -> list[bool]:
     for pair in range(pairs):
         a_first = random.Random(f"{seed} {pair}").random() < 0.5
         most = max(_MAX_ORDER_LEAD_PAIRS, math.isqrt(pair + 1))
-        if abs(lead + _order_sign(a_first)) > most:
+        if abs(lead + _plus_one_if_a_first(a_first)) > most:
             a_first = not a_first
-        lead += _order_sign(a_first)
+        lead += _plus_one_if_a_first(a_first)
         orders.append(a_first)
     return orders
 
 
-def _order_sign(a_first: bool) -> int:
+def _plus_one_if_a_first(a_first: bool) -> int:
     return 1 if a_first else -1
 
 
@@ -272,7 +272,7 @@ def next_run(experiment: Experiment) -> ExperimentRun:
         experiment.completed_pairs,
         _done_runs_by_pair_and_arm(experiment),
     )
-    arm = next(name for name in order_of_pair(spec, pair) if (pair, name) not in done)
+    arm = next(name for name in arm_order_of_pair(spec, pair) if (pair, name) not in done)
     return ExperimentRun(len(experiment.runs), pair, arm, host=twins.host_of_arm(spec, pair, arm))
 
 
@@ -349,8 +349,8 @@ def fail_unfinished_run(run: ExperimentRun, why: str) -> ExperimentRun:
     return replace(run, state=RunState.FAILED, error=why)
 
 
-def why_metric_is_unmeasured(summary: BenchSummary, metric: str) -> str | None:
-    """Return why a run has no value of `metric`, or None if it has one."""
+def why_metric_is_unusable(summary: BenchSummary, metric: str) -> str | None:
+    """Return why a run has no value of `metric` above 0, which a ratio needs. None if it has one."""
     value = find_metric(metric).value_in(summary)
     if value:
         return None
@@ -376,7 +376,7 @@ def why_result_is_unusable(summary: BenchSummary, metric: str) -> str | None:
             f"{summary.requests_failed} of {summary.requests_ok + summary.requests_failed} "
             f"requests failed ({kinds})"
         )
-    return why_metric_is_unmeasured(summary, metric)
+    return why_metric_is_unusable(summary, metric)
 
 
 # -- when there are enough pairs -------------------------------------------------------------------
@@ -389,7 +389,7 @@ def why_enough_pairs(experiment: Experiment) -> str | None:
     spec, done = experiment.spec, experiment.completed_pairs
     if spec.until_pct is None:
         return f"all {spec.pairs} pairs are done" if done >= spec.pairs else None
-    may_end = done >= MIN_PAIRS_UNTIL_SURE and twins.is_balanced(spec, done)
+    may_end = done >= MIN_PAIRS_UNTIL_SURE and twins.are_hosts_balanced(spec, done)
     if may_end and _interval_half_width_pct(experiment) <= spec.until_pct:
         return f"the interval is within ± {spec.until_pct:g} %"
     if done < spec.pairs:
@@ -399,31 +399,31 @@ def why_enough_pairs(experiment: Experiment) -> str | None:
 
 def _interval_half_width_pct(experiment: Experiment) -> float:
     """Return the half width of the interval of the chosen metric; infinity if there is none."""
-    change = _chosen_change(experiment)
+    change = _change_of_chosen_metric(experiment)
     if change is None or change.interval_pct is None:
         return math.inf
     return change.interval_pct
 
 
-def count_pairs_wanted(experiment: Experiment) -> int:
+def estimate_pairs_needed(experiment: Experiment) -> int:
     """Return the number of pairs that the experiment will probably need. If the user asked for an
     interval of a certain width, the number is estimated from the spread of the pairs so far."""
     spec, done = experiment.spec, experiment.completed_pairs
     if spec.until_pct is None:
         return spec.pairs
-    ratios = _log_ratios(_chosen_change(experiment))
+    ratios = _log_ratios(_change_of_chosen_metric(experiment))
     least = MIN_PAIRS_UNTIL_SURE + len(spec.twins) // 2
     lost = 2 if spec.twins else 1  # degrees of freedom that the estimates take
     if len(ratios) <= lost:
         return min(spec.pairs, least)
     spread = variance(ratios)
     if spec.twins:
-        kinds = [twins.arms_are_swapped(spec, pair) for pair in range(len(ratios))]
+        kinds = [twins.are_arm_hosts_swapped(spec, pair) for pair in range(len(ratios))]
         spread = twins.variance_within_groups(ratios, kinds)
     probability = (1 + confidence_level(experiment)) / 2
     for pairs in range(max(done, least), spec.pairs):
         width = 100 * t_quantile(probability, pairs - lost) * math.sqrt(spread / pairs)
-        if width <= spec.until_pct and twins.is_balanced(spec, pairs):
+        if width <= spec.until_pct and twins.are_hosts_balanced(spec, pairs):
             return pairs
     return spec.pairs
 
@@ -431,16 +431,16 @@ def count_pairs_wanted(experiment: Experiment) -> int:
 def count_remaining_runs(experiment: Experiment) -> int:
     pair, done = experiment.completed_pairs, _done_runs_by_pair_and_arm(experiment)
     half = not done.keys().isdisjoint(((pair, "A"), (pair, "B")))
-    return max(0, 2 * (count_pairs_wanted(experiment) - pair) - half)
+    return max(0, 2 * (estimate_pairs_needed(experiment) - pair) - half)
 
 
-def estimated_left_s(experiment: Experiment) -> float | None:
+def estimate_remaining_s(experiment: Experiment) -> float | None:
     """Return the estimated seconds until the experiment ends, from the durations of its runs so
     far. None before the first run has ended."""
     took = known_values(run.took_s for run in experiment.runs if run.state in MEASURED_STATES)
     if not took:
         return None
-    return count_remaining_runs(experiment) * average(took)
+    return count_remaining_runs(experiment) * fmean(took)
 
 
 # -- the result ------------------------------------------------------------------------------------
@@ -453,7 +453,7 @@ def confidence_level(experiment: Experiment) -> float:
     return 1.0 - (1.0 - base) / EXTENSION_ALARM_DIVISOR**experiment.extensions
 
 
-def complete_pairs(experiment: Experiment) -> list[tuple[ExperimentRun, ExperimentRun]]:
+def list_complete_pairs(experiment: Experiment) -> list[tuple[ExperimentRun, ExperimentRun]]:
     """Return the complete pairs of the experiment as (run of A, run of B), in the order of the
     pairs."""
     done = _done_runs_by_pair_and_arm(experiment)
@@ -474,12 +474,12 @@ def evaluate_experiment(
     spec, level = experiment.spec, confidence_level(experiment)
     pairs: list[tuple[BenchResult, BenchResult]] = []
     kinds: list[bool] = []
-    for a, b in complete_pairs(experiment):
+    for a, b in list_complete_pairs(experiment):
         of_pair = known_values(results.get(run.result_id or 0) for run in (a, b))
         if len(of_pair) == 2:
             pairs.append((of_pair[0], of_pair[1]))
             if spec.twins:
-                kinds.append(twins.arms_are_swapped(spec, a.pair))
+                kinds.append(twins.are_arm_hosts_swapped(spec, a.pair))
     if not pairs:
         verdict = _verdict_sentence(experiment, None)
         return replace(experiment, comparison=None, smallest_pct=None, verdict=verdict)
@@ -488,12 +488,12 @@ def evaluate_experiment(
         left,
         right,
         paired=True,
-        chosen=spec.metric,
+        chosen_metric=spec.metric,
         level=level,
         arms=DIFFERENCES_IN_PAIR,
         swapped=kinds,
         quality=quality,
-        own_quality=experiment.quality_id,
+        own_quality_id=experiment.quality_id,
     )
     experiment = replace(experiment, comparison=comparison)
     comparison = replace(
@@ -501,7 +501,7 @@ def evaluate_experiment(
         notes=(
             *_disturbance_sentences(experiment, pairs),
             *comparison.notes,
-            *_experiment_notes(experiment),
+            *_notes_on_choice_and_confidence(experiment),
         ),
     )
     experiment = replace(experiment, comparison=comparison)
@@ -538,14 +538,14 @@ def _disturbance_sentences(
 ) -> Iterator[str]:
     """Yield sentences about disturbances that the runs show, such as an outlier or a trend. In an
     experiment on two hosts, the difference between the hosts is removed first."""
-    factors = _speed_factors_of_hosts(experiment)
+    factors = _metric_factor_of_second_host(experiment)
     measured = {
         run.place: MeasuredRun(run, run.value / factors.get(run.host, 1.0))
         for run in experiment.runs
         if run.value
     }
     seen = []
-    for a, b in complete_pairs(experiment):
+    for a, b in list_complete_pairs(experiment):
         if a.place in measured and b.place in measured:
             seen.append((measured[a.place], measured[b.place]))
     discarded = known_values(measured.get(run.place) for run in experiment.discarded_runs)
@@ -558,7 +558,7 @@ def _disturbance_sentences(
             yield note
 
 
-def _speed_factors_of_hosts(experiment: Experiment) -> dict[str | None, float]:
+def _metric_factor_of_second_host(experiment: Experiment) -> dict[str | None, float]:
     """Return by which factor the chosen metric is higher on the second of two hosts, by its name."""
     machine = _change_between_hosts(experiment)
     if machine is None:
@@ -566,7 +566,7 @@ def _speed_factors_of_hosts(experiment: Experiment) -> dict[str | None, float]:
     return {experiment.spec.twins[1]: 1 + (machine.change_pct or 0.0) / 100}
 
 
-def _chosen_change(experiment: Experiment) -> MetricChange | None:
+def _change_of_chosen_metric(experiment: Experiment) -> MetricChange | None:
     if experiment.comparison is None:
         return None
     return experiment.comparison.metrics[0]
@@ -609,7 +609,7 @@ def _smallest_detectable_change_pct(
     )
 
 
-def _experiment_notes(experiment: Experiment) -> list[str]:
+def _notes_on_choice_and_confidence(experiment: Experiment) -> list[str]:
     notes = [
         f"{experiment.spec.metric} was chosen before the start; another metric is called better or "
         "worse only if the "

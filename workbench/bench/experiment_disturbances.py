@@ -15,6 +15,7 @@ from operator import mul
 from statistics import fmean, median
 
 from workbench.bench import twins
+from workbench.bench.metric_changes import sum_of_squared_deviations
 from workbench.engines import registry
 from workbench.model.counts import format_four_digits
 from workbench.model.experiment import ExperimentRun
@@ -110,15 +111,15 @@ def _report_outlying_pairs(pairs: Sequence[Pair], arms: Sequence[Runs]) -> Itera
     limit = t_quantile(1 - _FALSE_ALARM_SHARE / (2 * count), count - 2)
     for place, (ratio, pair) in enumerate(zip(ratios, pairs, strict=True)):
         rest = [*ratios[:place], *ratios[place + 1 :]]
-        centre, size = fmean(rest), math.sqrt(_sum_of_squares(rest) / (count - 2))
+        centre, size = fmean(rest), math.sqrt(sum_of_squared_deviations(rest) / (count - 2))
         farthest = limit * size * math.sqrt(1 + 1 / (count - 1))
         if abs(ratio - centre) <= max(_MIN_RELATIVE_DIFFERENCE, farthest):
             continue
         worst = max((0, 1), key=lambda side: abs(deviations[place][side]))
-        off = _percent_of_log(deviations[place][worst])
+        off = _format_log_as_percent(deviations[place][worst])
         yield (
-            f"pair {pair[0].run.pair + 1} is an outlier: {_percent_of_log(ratio)}, the others "
-            f"{_percent_of_log(centre)} with a spread of {100 * size:.1f} %; {pair[worst].name} is "
+            f"pair {pair[0].run.pair + 1} is an outlier: {_format_log_as_percent(ratio)}, the others "
+            f"{_format_log_as_percent(centre)} with a spread of {100 * size:.1f} %; {pair[worst].name} is "
             f"{off} from its arm's median"
         )
 
@@ -231,9 +232,9 @@ def _steps_from_first_to_last_run(arms: Sequence[Runs]) -> int:
 
 
 def _trend_sentence(slope: float, pairs: Sequence[Pair], arms: Sequence[Runs]) -> str:
-    in_all = _percent_of_log(slope * _steps_from_first_to_last_run(arms))
+    in_all = _format_log_as_percent(slope * _steps_from_first_to_last_run(arms))
     return (
-        f"the runs have a trend: {_percent_of_log(slope, 2)} from run to run, {in_all} from the "
+        f"the runs have a trend: {_format_log_as_percent(slope, 2)} from run to run, {in_all} from the "
         f"first to the last; {_order_effect_text(slope, pairs)} "
         "(a warm machine or --match-temperature narrows the interval)"
     )
@@ -256,7 +257,7 @@ def _report_order_effect(pairs: Sequence[Pair], slope: float) -> Iterator[str]:
         return
     beside = "besides the trend, " if slope else ""
     yield (
-        f"{beside}the second run of a pair is {_percent_of_log(effect)} from the first, whichever arm it "
+        f"{beside}the second run of a pair is {_format_log_as_percent(effect)} from the first, whichever arm it "
         f"is; {_order_effect_text(effect, pairs)}"
     )
 
@@ -266,7 +267,7 @@ def _order_effect_text(effect: float, pairs: Sequence[Pair]) -> str:
     B. That depends on how often A ran first."""
     first, count = sum(map(_ran_a_first, pairs)), len(pairs)
     share = (2 * first - count) / count
-    moved = _percent_of_log(effect * share)
+    moved = _format_log_as_percent(effect * share)
     if first in (0, count):
         leader = "A" if first else "B"
         return (
@@ -295,7 +296,9 @@ def _report_outliers_of_one_arm(arms: Sequence[Runs]) -> Iterator[str]:
     outlying: dict[str, list[str]] = {}
     for run, each in zip(chain.from_iterable(arms), away, strict=True):
         if abs(each) > limit:
-            outlying.setdefault(run.run.arm, []).append(f"{run.name} {_percent_of_log(each)}")
+            outlying.setdefault(run.run.arm, []).append(
+                f"{run.name} {_format_log_as_percent(each)}"
+            )
     if len(outlying) != 1:
         return
     [(name, runs)] = outlying.items()
@@ -330,7 +333,7 @@ def _report_cold_start(arms: Sequence[Runs], discarded: Sequence[MeasuredRun]) -
         limit = t_quantile(1 - _FALSE_ALARM_SHARE / 2, df) * size * math.sqrt(1 + 1 / len(arm))
         if abs(away) > max(4 * _MIN_RELATIVE_DIFFERENCE, limit):
             yield (
-                f"the discarded first run is {_percent_of_log(away)} from the other runs of "
+                f"the discarded first run is {_format_log_as_percent(away)} from the other runs of "
                 f"{first.run.arm}: a cold start"
             )
 
@@ -356,18 +359,12 @@ def _mean_log_metric(runs: Runs) -> float:
 
 
 def _sum_of_squared_log_deviations(runs: Runs) -> float:
-    return _sum_of_squares(_log_metric_values(runs))
-
-
-def _sum_of_squares(values: Sequence[float]) -> float:
-    """Return the sum of the squared deviations from the mean."""
-    mean = fmean(values)
-    return math.fsum((v - mean) ** 2 for v in values)
+    return sum_of_squared_deviations(_log_metric_values(runs))
 
 
 def _inner_product(a: Sequence[float], b: Sequence[float]) -> float:
     return math.fsum(map(mul, a, b))
 
 
-def _percent_of_log(log: float, digits: int = 1) -> str:
+def _format_log_as_percent(log: float, digits: int = 1) -> str:
     return f"{100 * math.expm1(log):+.{digits}f} %"

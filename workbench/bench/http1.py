@@ -58,7 +58,7 @@ def parse_chunk_size(digits: bytes) -> int:
 DecodeBody = Callable[[bytes, bool], bytes]
 
 
-def body_decoder(encoding: str) -> DecodeBody | None:
+def make_body_decoder(encoding: str) -> DecodeBody | None:
     """Return a function that decodes a body with this Content-Encoding, or None if the body needs
     no decoding.
 
@@ -108,8 +108,9 @@ class ResponseReader:
         self._in_trailer = False
 
     def feed(self, data: bytes) -> bytes:
-        """Parse the next bytes of the response. Return the bytes of the body among them. Raises
-        HttpError for an invalid response."""
+        """Parse the next bytes of the response. Return the bytes of the body among them, b"" if
+        there are none. Bytes after the end of the body go to `rest`. Raises HttpError for an invalid
+        response."""
         self.received = True
         if not self.status:
             self._head += data
@@ -129,8 +130,8 @@ class ResponseReader:
         return body
 
     def end_input(self) -> None:
-        """Handle that the server closed the connection. Raises HttpError if the response was not
-        complete."""
+        """End the response, because the server closed the connection. Raises HttpError, with
+        `truncated` set, if the response had a later end."""
         self.keep_alive = False
         if self.complete:
             return

@@ -14,12 +14,13 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from operator import sub
+from statistics import fmean
 
 from workbench.bench import twins
 from workbench.model.bench import BenchResult, BenchSummary, MetricChange
 from workbench.model.distribution import highest_shared_percentile
 from workbench.model.errors import InputError
-from workbench.model.known_values import known_values, mean_or_none
+from workbench.model.known_values import known_values, mean_or_none, values_if_all_known
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.metrics import COMPARED_PARTS, LATENCY, METRICS, metric_value, metrics_of_group
 from workbench.model.multiple_tests import rejected_by_holm_procedure
@@ -109,10 +110,10 @@ def find_metric(name: str) -> ResultMetric:
     )
 
 
-def shown_metrics(
-    runs: Sequence[BenchResult], chosen: str | None = None
+def choose_compared_metrics(
+    runs: Sequence[BenchResult], chosen_metric: str | None = None
 ) -> tuple[ResultMetric, ...]:
-    """Return the metrics that a comparison of `runs` shows, with the metric `chosen` by the user
+    """Return the metrics that a comparison of `runs` shows, with the metric `chosen_metric` by the user
     first. Of the percentiles of latencies it has the highest that each run has.
     """
     names = ["output_tok_s", "tok_per_joule"]
@@ -127,8 +128,8 @@ def shown_metrics(
     if len({run.spec.slo for run in runs}) == 1:
         names += (name for name in OF_AN_SLO if any(metric_value(r.summary, name) for r in runs))
     names += ["per_stream_tok_s", "request_s", "power_w"]
-    if chosen:
-        names.insert(0, chosen)
+    if chosen_metric:
+        names.insert(0, chosen_metric)
     return tuple(map(find_metric, dict.fromkeys(names)))
 
 
@@ -137,26 +138,26 @@ def metric_changes(
     runs_of_b: Sequence[BenchResult],
     *,
     paired: bool = False,
-    chosen: str | None = None,
+    chosen_metric: str | None = None,
     level: float = CONFIDENCE_LEVEL,
     swapped: Sequence[bool] = (),
 ) -> tuple[MetricChange, ...]:
-    """Return the change of each metric from `runs_of_a` to `runs_of_b`. `chosen` is the metric that
+    """Return the change of each metric from `runs_of_a` to `runs_of_b`. `chosen_metric` is the metric that
     was named before the runs were made; its change comes first. `level` is the confidence level of
     the intervals. For pairs on two hosts, `swapped` says for each pair whether A and B had swapped
     hosts."""
     runs = (*runs_of_a, *runs_of_b)
     changes: list[MetricChange] = []
     p_values: list[float | None] = []
-    for metric in shown_metrics(runs, chosen):
+    for metric in choose_compared_metrics(runs, chosen_metric):
         error_share = metric.largest_measurement_error_share(runs)
         xs, ys = metric.values_in(runs_of_a), metric.values_in(runs_of_b)
         change, p_value = _change_and_p_value_of_metric(
             metric, xs, ys, paired, level, swapped, error_share
         )
-        changes.append(_mark_withheld(change, runs))
+        changes.append(_mark_change_if_withheld(change, runs))
         p_values.append(p_value)
-    if chosen is None:
+    if chosen_metric is None:
         return tuple(changes)
     stand = rejected_by_holm_procedure(p_values[1:], 1 - level)
     return (changes[0], *map(_downgrade_verdict_unless_confirmed, changes[1:], stand))
@@ -186,7 +187,7 @@ def change_between_hosts(
 def _geometric_mean(values: Sequence[float]) -> float:
     if len(values) == 1:
         return values[0]  # exactly
-    return math.exp(average(map(math.log, values)))
+    return math.exp(fmean(map(math.log, values)))
 
 
 def _change_and_p_value_of_metric(
@@ -207,7 +208,7 @@ def _change_and_p_value_of_metric(
     """
     name, unit, higher = metric.name, metric.unit, metric.higher_is_better
     pairs = tuple(zip(xs, ys, strict=True)) if paired else ()
-    a, b = _positive_values_or_none(xs), _positive_values_or_none(ys)
+    a, b = _values_if_all_positive(xs), _values_if_all_positive(ys)
     if a is None or b is None:
         x, y = _plain_mean(xs), _plain_mean(ys)
         return MetricChange(name, unit, x, y, None, None, higher, NOT_MEASURED, pairs), None
@@ -245,10 +246,10 @@ def difference_and_error_of_means(
     run. With `swapped` (pairs on two hosts), the difference between the hosts is removed
     (twins.py)."""
     if not swapped:
-        return average(b) - average(a), _standard_error(a, b, paired, resolution)
+        return fmean(b) - fmean(a), _standard_error(a, b, paired, resolution)
     found = twins.separate_host_effect(list(map(sub, b, a)), swapped, 2 * resolution**2)
     if found is None:
-        return average(b) - average(a), None
+        return fmean(b) - fmean(a), None
     if found.error is None:
         return found.change, None
     return found.change, StandardError(found.error, found.df)
@@ -277,7 +278,7 @@ def _p_value(centre: float, error: StandardError) -> float:
     return 2 * t_cdf(-abs(centre) / error.size, error.df)
 
 
-def _mark_withheld(change: MetricChange, runs: Sequence[BenchResult]) -> MetricChange:
+def _mark_change_if_withheld(change: MetricChange, runs: Sequence[BenchResult]) -> MetricChange:
     """Return `change` with the verdict "withheld" if it has no values because a run withheld them."""
     if change.verdict != NOT_MEASURED or not withheld_reason(change.metric, runs):
         return change
@@ -306,20 +307,23 @@ def downgrade_verdicts_to_hints(
     return tuple(downgraded)
 
 
-def _positive_values_or_none(values: list[float | None]) -> list[float] | None:
-    known = [v for v in values if v is not None and v > 0]
-    return known if len(known) == len(values) else None
+def _values_if_all_positive(values: list[float | None]) -> list[float] | None:
+    known = values_if_all_known(values)
+    if known is None or min(known) <= 0:
+        return None
+    return known
 
 
 def _plain_mean(values: list[float | None]) -> float | None:
     return mean_or_none(known_values(values))
 
 
-def average(values: Iterable[float]) -> float:
-    known = tuple(values)
-    return math.fsum(known) / len(known)
-
-
 def variance(values: Sequence[float]) -> float:
-    mean = average(values)
-    return math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1)
+    """Return the variance of a sample of two or more values."""
+    return sum_of_squared_deviations(values) / (len(values) - 1)
+
+
+def sum_of_squared_deviations(values: Sequence[float]) -> float:
+    """Return the sum of the squared deviations from the mean."""
+    mean = fmean(values)
+    return math.fsum((v - mean) ** 2 for v in values)

@@ -12,7 +12,7 @@ from typing import Any
 
 from workbench.bench.trace_load import BLOCK_TOKENS
 from workbench.bench.trace_text import PASSAGE_SEPARATOR, PassageTokens, TraceText, block_text
-from workbench.bench.workload import Workload, cached_real_text, unique_prompt_mark
+from workbench.bench.workload import Workload, make_real_text_once, unique_prompt_mark
 from workbench.model.bench import BenchSpec
 from workbench.model.known_values import known_values, values_if_all_known
 from workbench.model.lazy_dataclass import dataclass
@@ -74,7 +74,7 @@ async def measure_trace_passage_tokens(spec: BenchSpec, count: CountTokens) -> T
     what joins passages, and those of two blocks what begins a further block.
     """
     texts = shipped_short_contents()
-    text = TraceText(cached_real_text(texts))
+    text = TraceText(make_real_text_once(texts))
     workload = Workload(replace(spec, texts=texts))
 
     async def count_tokens_of_each(prompts: Sequence[Mapping[str, Any]]) -> list[int] | None:
@@ -127,7 +127,7 @@ async def measure_trace_passage_tokens(spec: BenchSpec, count: CountTokens) -> T
     between = (several - begin) / (_MANY_PASSAGES - 1)
     block = mean_tokens_beyond_passages(double, [[one, one + 1] for one in few]) - begin
     text = TraceText(
-        cached_real_text(texts),
+        make_real_text_once(texts),
         PassageTokens(begin, between, block, tuple(passages)).as_spec_numbers,
     )
     return TraceLengths(round(BLOCK_TOKENS * text.pieces_per_token), text.tokens)

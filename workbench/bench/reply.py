@@ -186,7 +186,7 @@ class Reply:
         if name == b"error" or (
             isinstance(chunk, dict) and (chunk.get("error") or chunk.get("object") == "error")
         ):
-            self._record_failure(records.STREAM_ERROR, error_text(data))
+            self._record_failure(records.STREAM_ERROR, error_message_from_body(data))
         elif not isinstance(chunk, dict):
             self._record_failure(
                 records.MALFORMED,
@@ -195,7 +195,7 @@ class Reply:
             )
         else:
             try:
-                self._read_chunk(chunk, data, key, stamp_ns)
+                self._parse_completion_chunk(chunk, data, key, stamp_ns)
             except (TypeError, AttributeError, IndexError):
                 self._record_failure(
                     records.MALFORMED,
@@ -204,23 +204,26 @@ class Reply:
                 )
 
     def _remove_event_id(self, data: bytes) -> bytes:
-        """Return an event without the id of this reply, which all its events have; b"" if it is too
-        large to be kept."""
+        """Return the bytes of an event without the value of its id, which all events of this reply
+        share. Return them unchanged if there is no id, and b"" if they are too many to be kept."""
         if len(data) > _MAX_KNOWN_EVENT_BYTES:
             return b""
         if not self._id:
-            self._id = event_id(data)
+            self._id = find_event_id_field(data)
         return data.replace(self._id, ID_FIELD, 1) if self._id else data
 
     def _update_usage(
         self, usage: dict[str, Any] | None, finish_reason: str | None, model: str | None
     ) -> None:
-        """Update what the events so far say beside their text."""
+        """Store what an event says beside its text. None keeps what earlier events said, and the
+        first model stays."""
         self.usage = self.usage if usage is None else usage
         self.finish_reason = finish_reason or self.finish_reason
         self.model = self.model or model
 
-    def _read_chunk(self, chunk: dict[str, Any], data: bytes, key: bytes, stamp_ns: int) -> None:
+    def _parse_completion_chunk(
+        self, chunk: dict[str, Any], data: bytes, key: bytes, stamp_ns: int
+    ) -> None:
         usage = chunk.get("usage")
         content = False
         finish_reason = None
@@ -263,7 +266,7 @@ class Reply:
             self.reasoning.add_text(reasoning)
 
 
-def event_id(data: bytes) -> bytes:
+def find_event_id_field(data: bytes) -> bytes:
     """Return the field with the id of an event, from its name to the end of its value; b"" if it
     has none, or one with other than plain characters."""
     at = data.find(ID_FIELD)
@@ -317,7 +320,7 @@ def _token_count_in(usage: dict[str, Any] | None, key: str) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
-def error_text(body: bytes) -> str:
+def error_message_from_body(body: bytes) -> str:
     """Return the message in the body of an error answer, as one line of at most 300 characters.
     Understands {"error": {"message": …}}, {"detail": …}, {"message": …}, {"error_message": …} and
     plain text. Other JSON is returned as JSON."""

@@ -84,7 +84,7 @@ class TimeLimits:
                 records.TIMEOUT,
                 f"the reply was not complete after {asked_s:g} s and {chunks} chunks",
             )
-        if exchange.has_begun:
+        if exchange.has_content_begun:
             if now_ns - exchange.last_byte_ns <= self._least_stall_ns:  # nearly always
                 return None
             stall_s = self._stall_limit_s(exchange)

@@ -42,7 +42,7 @@ class SeparatedEffect:
     df: float
 
 
-def arms_are_swapped(spec: ExperimentSpec, pair: int) -> bool:
+def are_arm_hosts_swapped(spec: ExperimentSpec, pair: int) -> bool:
     """Return whether A runs on the second host in pair number `pair`. Of every two successive pairs
     (0 and 1, 2 and 3, …) one is swapped in this way. The experiment's seed decides which one, so
     that a drift affects swapped and unswapped pairs alike."""
@@ -50,13 +50,13 @@ def arms_are_swapped(spec: ExperimentSpec, pair: int) -> bool:
     return first == (pair % 2 == 0)
 
 
-def is_a_first(spec: ExperimentSpec, pair: int) -> bool:
+def does_a_run_first(spec: ExperimentSpec, pair: int) -> bool:
     """Return whether A runs first in pair number `pair`. Of the first and second swapped pair, the
     third and fourth, and so on, A runs first in one, and likewise of the unswapped pairs. The
     experiment's seed decides in which one. A drift of the machines then looks neither like a difference between A and
     B nor like a difference between the hosts."""
     number = pair // 2  # among the pairs of its kind: of every two pairs one is swapped
-    kind = "swapped" if arms_are_swapped(spec, pair) else "unswapped"
+    kind = "swapped" if are_arm_hosts_swapped(spec, pair) else "unswapped"
     first = random.Random(f"{spec.order_seed} {kind} {number // 2}").random() < 0.5
     return first == (number % 2 == 0)
 
@@ -66,10 +66,10 @@ def host_of_arm(spec: ExperimentSpec, pair: int, arm: str) -> str | None:
     does not use two hosts."""
     if not spec.twins:
         return None
-    return spec.twins[(arm == "B") != arms_are_swapped(spec, pair)]
+    return spec.twins[(arm == "B") != are_arm_hosts_swapped(spec, pair)]
 
 
-def is_balanced(spec: ExperimentSpec, pairs: int) -> bool:
+def are_hosts_balanced(spec: ExperimentSpec, pairs: int) -> bool:
     """Return whether A runs on the second host in exactly half of the first `pairs` pairs, so that
     the experiment can end after them. True for an experiment on one host."""
     return not spec.twins or pairs % 2 == 0

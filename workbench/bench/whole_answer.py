@@ -13,7 +13,7 @@ import re
 from typing import TYPE_CHECKING
 
 from workbench.bench.records import RequestRecord
-from workbench.bench.reply import ID_FIELD, JSON_TEXT_PATTERN, PLAIN_TEXT_BYTES, event_id
+from workbench.bench.reply import ID_FIELD, JSON_TEXT_PATTERN, PLAIN_TEXT_BYTES, find_event_id_field
 from workbench.model.untrusted_text import NAME_CHARS, clean_text
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class WholeAnswer:
 
     def __init__(self, data: bytes, text: tuple[int, int], exchange: Exchange) -> None:
         reply = exchange.reply
-        own_id = event_id(data)
+        own_id = find_event_id_field(data)
         self._id_begin = data.find(own_id) if own_id else 0
         self._id_end = self._id_begin + len(own_id)
         self._before, self._after = (

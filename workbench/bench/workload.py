@@ -83,8 +83,8 @@ def split_prompt_and_answer_length(entry: Any) -> tuple[Any, int | None]:
 
 
 @cache
-def cached_real_text(texts: tuple[str, ...]) -> RealText:
-    """Return the texts of `BenchSpec.texts` as a ring, made once."""
+def make_real_text_once(texts: tuple[str, ...]) -> RealText:
+    """Return the texts of `BenchSpec.texts` as a ring. Equal texts return the same ring."""
     return RealText(texts)
 
 
@@ -115,7 +115,7 @@ class Workload:
         # bodies with an excerpt, around their mark, by all that differs between two of them
         self._around_marks: dict[tuple[object, ...], tuple[bytes, bytes]] = {}
         most = max(self.words, 4 * spec.input_tokens + 16)
-        self._real = cached_real_text(spec.texts) if spec.has_real_text else None
+        self._real = make_real_text_once(spec.texts) if spec.has_real_text else None
         # prompts that differ from others only in their mark
         self._has_excerpts = self._real is not None and not (
             load or self._own or spec.length_spread
@@ -214,7 +214,7 @@ class Workload:
             _random_offset_fraction(spec.seed, "w" if warmup else "r"), index
         )
 
-    def prompt_identity(self, index: int) -> str:
+    def prompt_identity_without_mark(self, index: int) -> str:
         """Return a text that is equal for two requests whose prompts differ only in their mark."""
         if self._own:
             return f"{index % len(self._own)}"
@@ -236,13 +236,13 @@ class Workload:
         have one mark, so that each contains the one before."""
         if self._talks is not None and not warmup:
             mark = unique_prompt_mark(self.spec.salt, f"r/{self._talks.first_turn_of(index)}")
-            return _insert_mark_before_text(self._talks.messages_of(index), f"[{mark}] ")
+            return _put_mark_before_text(self._talks.messages_of(index), f"[{mark}] ")
         if not self._own:
             return self.synthetic_prompt(index, warmup=warmup)
         asked = self._own[index % len(self._own)]
         if self.spec.shared_prefix:
             return asked
-        return _insert_mark_before_text(
+        return _put_mark_before_text(
             asked, f"[{unique_prompt_mark(self.spec.salt, _request_name(index, warmup))}] "
         )
 
@@ -259,7 +259,7 @@ class Workload:
     def request_body(self, index: int, *, warmup: bool) -> bytes:
         """Return the JSON body of request `index`, encoded as UTF-8."""
         if not self._has_excerpts:
-            return self._whole_body(index, warmup)
+            return self._encode_request_body(index, warmup)
         # There are only some hundred excerpts. To put another mark into a body that was made before
         # takes a third of the time to make it.
         form = (
@@ -272,14 +272,14 @@ class Workload:
         mark = unique_prompt_mark(self.spec.salt, _request_name(index, warmup)).encode()
         around = self._around_marks.get(form)
         if around is None:
-            body = self._whole_body(index, warmup)
+            body = self._encode_request_body(index, warmup)
             before, _, after = body.partition(mark)
             if body.count(mark) != 1 or len(body) > _MOST_KEPT_BYTES:
                 return body
             around = self._around_marks[form] = before, after
         return mark.join(around)
 
-    def _whole_body(self, index: int, warmup: bool) -> bytes:
+    def _encode_request_body(self, index: int, warmup: bool) -> bytes:
         length = self.max_tokens(index, warmup=warmup)
         asked = self._prompt_of_request(index, warmup)
         form = length, warmup, isinstance(asked, str), self._length_field, *self.dropped
@@ -331,9 +331,10 @@ class Workload:
             return {}
         return {_USAGE_IN_CHUNKS_OPTION: True}
 
-    def start_requesting_usage(self) -> bool:
-        """React to a whole answer without usage: request usage from now on, as for a stream. TabbyAPI
-        needs it, and vLLM rejects it. Return whether it was not asked for before."""
+    def request_usage_from_now_on(self) -> bool:
+        """Request usage in answers that are not streamed, too, because one came without it. TabbyAPI
+        needs that, and vLLM rejects it. Return False if nothing changes: the requests ask for usage
+        already, or are streamed, or ask for embeddings."""
         if self.spec.stream or self._asks_usage or self.spec.endpoint == "embeddings":
             return False
         self._asks_usage = True
@@ -419,7 +420,7 @@ def _request_name(index: int, warmup: bool) -> str:
     return f"{'w' if warmup else 'r'}/{index}"
 
 
-def _insert_mark_before_text(prompt: Any, mark: str) -> Any:
+def _put_mark_before_text(prompt: Any, mark: str) -> Any:
     """Return the user's prompt (a text or messages) with `mark` in front of its text. In messages,
     the mark is in front of the text of the first one."""
     if isinstance(prompt, str):

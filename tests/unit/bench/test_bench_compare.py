@@ -526,14 +526,18 @@ def test_a_difference_that_late_reads_could_explain_is_no_verdict() -> None:
         times = {"ttft_ms": spread(mean_ms), "unsure_ms": {"ttft_ms": unsure_ms}}
         return [result(first + n, summary=times) for n in range(4)]
 
-    exact = compare(runs(1, 100.0, 0.0), runs(5, 99.4, 0.0), paired=True, chosen="ttft_ms.p50")
+    exact = compare(
+        runs(1, 100.0, 0.0), runs(5, 99.4, 0.0), paired=True, chosen_metric="ttft_ms.p50"
+    )
     assert metric(exact, "ttft_ms.p50").verdict == "better"
     for unsure_a, unsure_b in ((0.9, 0.0), (0.0, 0.9), (0.9, 0.9)):
         a, b = runs(1, 100.0, unsure_a), runs(5, 99.4, unsure_b)
-        found = metric(compare(a, b, paired=True, chosen="ttft_ms.p50"), "ttft_ms.p50")
+        found = metric(compare(a, b, paired=True, chosen_metric="ttft_ms.p50"), "ttft_ms.p50")
         assert found.verdict == "no difference shown"
         assert found.interval_pct is not None and found.interval_pct > 0.9
-    larger = compare(runs(1, 100.0, 0.9), runs(5, 97.0, 0.9), paired=True, chosen="ttft_ms.p50")
+    larger = compare(
+        runs(1, 100.0, 0.9), runs(5, 97.0, 0.9), paired=True, chosen_metric="ttft_ms.p50"
+    )
     assert metric(larger, "ttft_ms.p50").verdict == "better"
 
 

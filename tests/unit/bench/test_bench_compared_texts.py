@@ -64,7 +64,7 @@ def _experiment(a: Change, b: Change, *more: Change, faster: float = 1.2) -> Exp
     spec = ExperimentSpec(a=Arm(), b=Arm(sets=("knob=2",)), plan={}, pairs=5)
     results, runs = {}, []
     for pair in range(spec.pairs):
-        for arm in design.order_of_pair(spec, pair):
+        for arm in design.arm_order_of_pair(spec, pair):
             number = len(results) + 1
             speed = (1.0 if arm == "A" else faster) * (1 + 0.002 * (pair % 3))
             made = result_of(number, arm, speed, seed=pair)

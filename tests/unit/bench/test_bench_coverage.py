@@ -27,7 +27,7 @@ METRIC = find_metric("output_tok_s")
 
 
 def changed(experiment: Experiment) -> MetricChange:
-    pairs = design.complete_pairs(experiment)
+    pairs = design.list_complete_pairs(experiment)
     values = [[run.value for run in runs] for runs in zip(*pairs, strict=True)]
     return _change_and_p_value_of_metric(
         METRIC, values[0], values[1], True, design.confidence_level(experiment)
@@ -61,7 +61,9 @@ def shares(
     held = shown = 0
     for seed in range(count):
         order = {"order_seed": seed, **options}
-        spec = design.check_spec(ExperimentSpec(Arm(), Arm(sets=("knob=B",)), {}, **order))
+        spec = design.check_experiment_spec(
+            ExperimentSpec(Arm(), Arm(sets=("knob=B",)), {}, **order)
+        )
         runs = SimulatedRuns(effect, seed, noise)
         experiment = made(Experiment(1, 0.0, "sim", spec), runs)
         if more is not None and changed(experiment).verdict not in (BETTER, WORSE):
@@ -133,7 +135,7 @@ def test_a_drift_looks_like_a_difference_in_no_drawn_order(
         runs = SimulatedRuns(0.0, seed, replace(REALISTIC, **kind))
         change = changed(made(Experiment(1, 0.0, "sim", spec), runs))
         assert change.change_pct is not None and change.interval_pct is not None
-        first = sum(design.order_of_pair(spec, pair)[0] == "A" for pair in range(pairs))
+        first = sum(design.arm_order_of_pair(spec, pair)[0] == "A" for pair in range(pairs))
         held.setdefault(first, []).append(abs(change.change_pct) <= change.interval_pct)
     assert all(pairs // 3 <= first <= pairs - pairs // 3 for first in held)
     assert min(100 * sum(split) / len(split) for split in held.values()) >= 92.0
@@ -142,7 +144,7 @@ def test_a_drift_looks_like_a_difference_in_no_drawn_order(
 @given(seed=st.integers(0, 2**31), pairs=st.integers(1, design.MAX_PAIRS))
 def test_neither_order_leads_after_any_number_of_pairs(seed: int, pairs: int) -> None:
     spec = ExperimentSpec(Arm(), Arm(), {}, order_seed=seed)
-    firsts = [design.order_of_pair(spec, pair)[0] for pair in range(pairs)]
+    firsts = [design.arm_order_of_pair(spec, pair)[0] for pair in range(pairs)]
     for done in range(1, pairs + 1):
         fewer = min(firsts[:done].count("A"), firsts[:done].count("B"))
         assert fewer >= done // 3
@@ -154,7 +156,8 @@ def test_on_twins_each_order_comes_equally_often_on_both_ways_round(seed: int, b
     spec = ExperimentSpec(Arm(), Arm(), {}, order_seed=seed, twins=TWINS)
     pairs = range(4 * blocks)
     met = Counter(
-        (twins.arms_are_swapped(spec, pair), design.order_of_pair(spec, pair)) for pair in pairs
+        (twins.are_arm_hosts_swapped(spec, pair), design.arm_order_of_pair(spec, pair))
+        for pair in pairs
     )
     assert set(met.values()) == {blocks} and len(met) == 4
 

@@ -24,7 +24,7 @@ def pairs_of(seed: int, noise: Noise, pairs: int) -> list[tuple[MeasuredRun, Mea
     runs, place, found = SimulatedRuns(0.03, seed, noise), 0, []
     for pair in range(pairs):
         two = {}
-        for arm in design.order_of_pair(spec, pair):
+        for arm in design.arm_order_of_pair(spec, pair):
             two[arm] = MeasuredRun(ExperimentRun(place, pair, arm), runs.speed(arm, place))
             place += 1
         found.append((two["A"], two["B"]))

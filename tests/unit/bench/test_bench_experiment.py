@@ -52,7 +52,7 @@ def measured(
     results: dict[int, BenchResult] = {}
     runs = []
     for pair, factors in enumerate(speeds):
-        for arm in design.order_of_pair(spec(**options), pair):
+        for arm in design.arm_order_of_pair(spec(**options), pair):
             number = len(results) + 1
             result = result_of(number, arm, factors["AB".index(arm)], seed=pair)
             if flags and arm == "B":
@@ -86,7 +86,9 @@ def test_pairs_turn() -> None:
 
 def test_the_order_inside_pairs_is_drawn_from_a_stored_seed() -> None:
     def drawn(seed: int) -> str:
-        return "".join(design.order_of_pair(spec(order_seed=seed), pair)[0] for pair in range(12))
+        return "".join(
+            design.arm_order_of_pair(spec(order_seed=seed), pair)[0] for pair in range(12)
+        )
 
     orders = {drawn(seed) for seed in range(50)}
     assert drawn(7) == drawn(7) and len(orders) > 45, (
@@ -107,7 +109,7 @@ def test_both_runs_of_a_pair_have_one_seed_and_every_pair_its_own() -> None:
 def test_a_pair_with_a_failed_run_is_made_again_whole(states: list[str]) -> None:
     one = experiment(*states, "done", "done")
     assert [r.arm for r in one.runs[-2:]] == ["A", "B"] and {r.pair for r in one.runs} == {0}
-    assert one.completed_pairs == 1 and len(design.complete_pairs(one)) == 1
+    assert one.completed_pairs == 1 and len(design.list_complete_pairs(one)) == 1
     assert (
         [r.state for r in one.runs[:-2]] == ["failed"]
         if len(states) == 1
@@ -119,7 +121,7 @@ def test_a_pair_with_a_failed_run_is_made_again_whole(states: list[str]) -> None
 def test_whatever_fails_pairs_are_of_neighbours_in_the_right_order(states: list[str]) -> None:
     one = experiment(*states)
     assert [r.place for r in one.runs] == list(range(len(states)))
-    pairs = design.complete_pairs(one)
+    pairs = design.list_complete_pairs(one)
     assert len(pairs) == one.completed_pairs
     for number, (a, b) in enumerate(pairs):
         assert (a.pair, b.pair, a.arm, b.arm) == (number, number, "A", "B") and abs(
@@ -185,14 +187,14 @@ def test_gpu_settings_in_words_are_accepted_by_gpu_set() -> None:
 )
 def test_designs_that_cannot_be_carried_out(options: dict[str, Any]) -> None:
     with pytest.raises(InputError):
-        design.check_spec(spec(**options))
+        design.check_experiment_spec(spec(**options))
 
 
 @pytest.mark.parametrize(
     "name", ["output_tok_s", "power_w", "ttft_ms.p99", "e2e_ms.mean", "energy_per_request_j"]
 )
 def test_metrics_that_can_be_claimed(name: str) -> None:
-    assert design.check_spec(spec(metric=name)).metric == find_metric(name).name
+    assert design.check_experiment_spec(spec(metric=name)).metric == find_metric(name).name
 
 
 # -- runs that are not compared --------------------------------------------------------------------
@@ -254,16 +256,16 @@ def test_until_ends_by_width_and_not_before_five_pairs() -> None:
 
 def test_how_many_pairs_it_will_take() -> None:
     options = {"until_pct": 1.0, "pairs": 30}
-    assert design.count_pairs_wanted(experiment("done", "done", **options)) == 5
-    wanted = design.count_pairs_wanted(measured(wobble(4, 0.01), "running", **options))
+    assert design.estimate_pairs_needed(experiment("done", "done", **options)) == 5
+    wanted = design.estimate_pairs_needed(measured(wobble(4, 0.01), "running", **options))
     width = [100 * t_quantile(0.9825, n - 1) * 0.01 / n**0.5 for n in (wanted - 1, wanted)]
     assert width[0] > 1.0 >= width[1]
     one = measured(wobble(4, 0.01), "running", **options)
     runs = tuple(replace(r, took_s=30.0) for r in one.runs)
-    assert design.estimated_left_s(replace(one, runs=runs)) == pytest.approx(
+    assert design.estimate_remaining_s(replace(one, runs=runs)) == pytest.approx(
         30.0 * 2 * (wanted - 4)
     )
-    assert design.estimated_left_s(one) is None, "nothing is known of how long a run takes"
+    assert design.estimate_remaining_s(one) is None, "nothing is known of how long a run takes"
 
 
 # -- what it shows ---------------------------------------------------------------------------------
@@ -456,9 +458,9 @@ def test_the_smallest_difference_is_seen_four_times_in_five() -> None:
 def test_a_metric_of_the_first_token_needs_answers_that_are_streamed() -> None:
     whole = BenchSpec("http://x", "m", stream=False)
     with pytest.raises(InputError, match="not streamed"):
-        design.require_measurable("ttft_ms.p50", whole)
-    design.require_measurable("output_tok_s", whole)
-    design.require_measurable("ttft_ms.p50", replace(whole, stream=True))
+        design.require_measurable_metric("ttft_ms.p50", whole)
+    design.require_measurable_metric("output_tok_s", whole)
+    design.require_measurable_metric("ttft_ms.p50", replace(whole, stream=True))
 
 
 def test_a_metric_that_does_not_exist_is_not_measurable() -> None:
@@ -467,4 +469,4 @@ def test_a_metric_that_does_not_exist_is_not_measurable() -> None:
         shape = BenchSpec("http://x", "m", seconds=seconds)
         for name in ("no_such_metric", "ttft_ms"):
             with pytest.raises(InputError, match="no metric is called"):
-                design.require_measurable(name, shape)
+                design.require_measurable_metric(name, shape)

@@ -12,7 +12,7 @@ from scripted_server import chunk, usage
 
 from workbench.bench import records
 from workbench.bench import reply as reply_module
-from workbench.bench.reply import Reply, error_text
+from workbench.bench.reply import Reply, error_message_from_body
 
 TEXT = st.text(max_size=20)
 
@@ -195,12 +195,15 @@ def test_error_events_of_other_forms() -> None:
     ],
 )
 def test_error_text(body: bytes) -> None:
-    assert error_text(body) == "bad model"
+    assert error_message_from_body(body) == "bad model"
 
 
 def test_error_text_of_anything_is_one_short_line() -> None:
-    assert "\n" not in error_text(b"\xff\n" * 500) and len(error_text(b"x" * 5000)) == 300
-    assert "ignore_eos" in error_text(
+    assert (
+        "\n" not in error_message_from_body(b"\xff\n" * 500)
+        and len(error_message_from_body(b"x" * 5000)) == 300
+    )
+    assert "ignore_eos" in error_message_from_body(
         b'{"detail": [{"loc": ["body", "ignore_eos"], "msg": "extra"}]}'
     )
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.bench.experiment import require_measurable, why_metric_is_unmeasured
-from workbench.bench.metric_changes import shown_metrics
+from workbench.bench.experiment import require_measurable_metric, why_metric_is_unusable
+from workbench.bench.metric_changes import choose_compared_metrics
 from workbench.bench.records import CONNECTION_RESET, RequestRecord
 from workbench.bench.result_validity import ClientFacts
 from workbench.bench.slo_attainment import slo_metric_values
@@ -135,22 +135,24 @@ def slo_result(number: int, slo: str, goodput: float) -> BenchResult:
 
 def test_goodput_is_compared_only_under_the_same_slo() -> None:
     a, b = slo_result(1, "e2e<=500@p95", 2.0), slo_result(2, "e2e<=500@p95", 3.0)
-    compared = {metric.name for metric in shown_metrics((a, b))}
+    compared = {metric.name for metric in choose_compared_metrics((a, b))}
     assert {"slo_pct", "goodput_request_s", "goodput_tok_s"} <= compared
     other = slo_result(3, "e2e<=900@p95", 3.0)
-    assert not {"slo_pct", "goodput_request_s"} & {m.name for m in shown_metrics((a, other))}
+    assert not {"slo_pct", "goodput_request_s"} & {
+        m.name for m in choose_compared_metrics((a, other))
+    }
 
 
 def test_goodput_decides_an_experiment_only_with_limits() -> None:
     spec = BenchSpec("http://127.0.0.1:1", "m", slo="e2e<=500@p95")
-    require_measurable("goodput_request_s", spec)
+    require_measurable_metric("goodput_request_s", spec)
     with pytest.raises(InputError, match="without limits"):
-        require_measurable("goodput_request_s", replace(spec, slo=""))
+        require_measurable_metric("goodput_request_s", replace(spec, slo=""))
 
 
 def test_a_goodput_of_zero_is_said_as_such() -> None:
     nothing = replace(slo_result(1, "e2e<=1@p95", 0.0).summary, goodput_request_s=0.0)
-    assert why_metric_is_unmeasured(nothing, "goodput_request_s") == (
+    assert why_metric_is_unusable(nothing, "goodput_request_s") == (
         "goodput_request_s was 0, and a ratio needs more"
     )
 

@@ -20,7 +20,7 @@ from workbench.model.experiment import Arm, Experiment, ExperimentSpec
 
 def spec_of(seed: int = 0, **options: Any) -> ExperimentSpec:
     given = {"pairs": twins.DEFAULT_PAIRS, "order_seed": seed, "twins": TWINS, **options}
-    return design.check_spec(ExperimentSpec(Arm(), Arm(sets=("knob=B",)), {}, **given))
+    return design.check_experiment_spec(ExperimentSpec(Arm(), Arm(sets=("knob=B",)), {}, **given))
 
 
 def made(spec: ExperimentSpec, runs: SimulatedRuns) -> Experiment:
@@ -50,7 +50,7 @@ def test_each_arm_runs_on_each_host_in_half_of_the_pairs() -> None:
             assert hosts == set(TWINS), "of every two pairs one is swapped"
         for pair in range(8):
             assert {twins.host_of_arm(spec, pair, arm) for arm in "AB"} == set(TWINS)
-    assert len({twins.arms_are_swapped(spec_of(seed), 0) for seed in range(20)}) == 2, (
+    assert len({twins.are_arm_hosts_swapped(spec_of(seed), 0) for seed in range(20)}) == 2, (
         "which one is drawn"
     )
     assert twins.host_of_arm(spec_of(twins=()), 0, "A") is None

@@ -135,7 +135,7 @@ def test_known_answers_are_what_the_parsers_find(data: st.DataObject, stream: bo
         if whole is not None:
             assert error is None or whole.output_tokens != ASKED
             quick = sent(stream)
-            quick.accept_whole_answer(whole, answer, 5_000_000)
+            quick.accept_answer_like_earlier(whole, answer, 5_000_000)
             assert told(quick) == told(exchange)
         elif error is None:
             known.store_answer(answer, exchange)

@@ -89,13 +89,13 @@ def test_usage_is_asked_for_once_an_answer_without_a_stream_lacks_it(
     workload = Workload(replace(SPEC, stream=False, content=content, texts=texts))
     workload.request_body(0, warmup=False)
     workload.request_body(1, warmup=False)
-    assert workload.start_requesting_usage() and not workload.start_requesting_usage()
+    assert workload.request_usage_from_now_on() and not workload.request_usage_from_now_on()
     sent = json.loads(workload.request_body(1, warmup=False))
     assert sent["stream_options"] == {"include_usage": True}
     refusal = "Stream options can only be defined when `stream=True`."
     assert workload.drop_rejected_fields(400, refusal, sent)
     assert "stream_options" not in json.loads(workload.request_body(1, warmup=False))
-    assert not Workload(SPEC).start_requesting_usage(), "a stream always asks"
+    assert not Workload(SPEC).request_usage_from_now_on(), "a stream always asks"
 
 
 # -- the person's own prompts ----------------------------------------------------------------------

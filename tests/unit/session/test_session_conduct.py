@@ -47,7 +47,9 @@ class Carried:
         self.kept: list[Experiment] = []
         self.told: list[Experiment] = []
         options.setdefault("throw_away", False)
-        spec = design.check_spec(ExperimentSpec(Arm(), Arm(sets=("knob=B",)), {}, **options))
+        spec = design.check_experiment_spec(
+            ExperimentSpec(Arm(), Arm(sets=("knob=B",)), {}, **options)
+        )
         self.runs = runs
         self.conduct = ExperimentConduct(
             experiment or Experiment(1, 0.0, "sim", spec, restarts=runs.restarts),
@@ -114,7 +116,7 @@ def first_failed(kind: str, target: ArmTarget | None, **options: Any) -> Experim
     runs = SimulatedRuns(0.0, 1, QUIET, restarts=False)
     runs.spoil = gone
     arm = Arm(target=target)
-    spec = design.check_spec(ExperimentSpec(arm, arm, {}, **options))
+    spec = design.check_experiment_spec(ExperimentSpec(arm, arm, {}, **options))
     return Carried(runs, Experiment(1, 0.0, "sim", spec, restarts=False)).ended()
 
 

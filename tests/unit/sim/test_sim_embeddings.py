@@ -15,11 +15,11 @@ from sim_process import Engine
 from support import made_results
 
 from workbench import engines
-from workbench.bench.metric_changes import shown_metrics
+from workbench.bench.metric_changes import choose_compared_metrics
 from workbench.bench.records import BenchOutcome
 from workbench.bench.reply import Reply
 from workbench.bench.runner import run_load
-from workbench.bench.worker import check_request_spec as check_spec
+from workbench.bench.worker import check_request_spec as check_experiment_spec
 from workbench.bench.workload import Workload
 from workbench.model.bench import BenchSpec
 from workbench.model.errors import BenchError
@@ -88,7 +88,7 @@ def test_a_request_for_an_embedding_has_no_fields_of_generation() -> None:
     assert body.keys() == {"model", "input", "encoding_format"} and body["input"].startswith("[")
     assert Workload(SPEC).asked_tokens(0, warmup=False) is None
     with pytest.raises(BenchError, match="not streamed"):
-        check_spec(replace(SPEC, stream=True))
+        check_experiment_spec(replace(SPEC, stream=True))
 
 
 @pytest.mark.parametrize(
@@ -115,9 +115,9 @@ def test_two_embedding_runs_are_compared_by_requests_and_prompt_tokens_first() -
     run_of_embeddings = replace(
         run_of_embeddings, spec=replace(run_of_embeddings.spec, endpoint="embeddings")
     )
-    assert [m.name for m in shown_metrics([run_of_embeddings])[:3]] == [
+    assert [m.name for m in choose_compared_metrics([run_of_embeddings])[:3]] == [
         "request_s",
         "prompt_tok_s",
         "output_tok_s",
     ]
-    assert shown_metrics([made_results.result()])[0].name == "output_tok_s"
+    assert choose_compared_metrics([made_results.result()])[0].name == "output_tok_s"

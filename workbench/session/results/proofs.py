@@ -116,7 +116,7 @@ def make_proof(report: Report) -> dict[str, Any]:
         )
     kept = masked.results
     if experiment is not None:
-        used = {run.result_id for run in chain(*design.complete_pairs(experiment))}
+        used = {run.result_id for run in chain(*design.list_complete_pairs(experiment))}
         kept = tuple(result for result in kept if result.id in used)
     for result in kept:
         _require_provable_result(result)
@@ -173,7 +173,7 @@ def _require_provable_experiment(experiment: Experiment, results: Sequence[Bench
             next_step=f"finish it: `{experiment.resume_command}`",
         )
     known = {result.id for result in results}
-    runs = list(chain(*design.complete_pairs(experiment)))
+    runs = list(chain(*design.list_complete_pairs(experiment)))
     gone = [f"#{run.result_id}" for run in runs if run.result_id not in known]
     if gone or not runs:
         raise InputError(
@@ -272,7 +272,7 @@ def _parse_experiment(data: Any) -> Experiment:
     made = from_json(Experiment, data)
     made = replace(made, spec=replace(made.spec, bench=field_values_with_tuples(made.spec.bench)))
     try:
-        design.check_spec(made.spec)
+        design.check_experiment_spec(made.spec)
     except InputError as error:
         raise ValueError(f"experiment.spec: {error.message}") from None
     if len(made.runs) > _MAX_RUNS:
@@ -427,7 +427,7 @@ def _run_differences(
 ) -> Iterator[ProofDifference]:
     metric, spec = find_metric(experiment.spec.metric), experiment.spec
     used: set[int] = set()
-    for pair in design.complete_pairs(experiment):
+    for pair in design.list_complete_pairs(experiment):
         for run in pair:
             place = f"run {run.place + 1}, {run.pair_label} {run.arm}"
             result = results.get(run.result_id or 0)
@@ -449,7 +449,7 @@ def _run_differences(
             if result.summary.refused:
                 yield ProofDifference(place, "a valid result", "; ".join(result.summary.refused))
         first = min(pair, key=lambda run: run.place)
-        drawn = design.order_of_pair(spec, first.pair)[0]
+        drawn = design.arm_order_of_pair(spec, first.pair)[0]
         if first.arm != drawn:
             place = f"order of pair {first.pair + 1}"
             yield ProofDifference(

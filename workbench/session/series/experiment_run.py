@@ -8,11 +8,12 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from statistics import fmean
 from typing import TYPE_CHECKING, Protocol
 
 from workbench.bench import experiment as design
 from workbench.bench.compared_texts import describe_broken_text
-from workbench.bench.metric_changes import average, find_metric
+from workbench.bench.metric_changes import find_metric
 from workbench.bench.records import SERVER_ENDED_KINDS
 from workbench.model.errors import BenchError, HostError, ServerError, WorkbenchError
 from workbench.model.experiment import (
@@ -258,7 +259,7 @@ class ExperimentConduct(Design[ExperimentRun]):
         done = self.experiment.completed_pairs
         took = [r.took_s for r in self.experiment.runs if r.took_s is not None]
         in_pair = any(r.pair == done and r.state == RunState.DONE for r in self.experiment.runs)
-        if not took or in_pair or self._limit.has_time_for(2 * average(took)):
+        if not took or in_pair or self._limit.has_time_for(2 * fmean(took)):
             return
         raise SeriesStopped(
             f"the limit of {self._limit.minutes:g} min was reached after {done} of "
@@ -284,7 +285,7 @@ class ExperimentConduct(Design[ExperimentRun]):
         spec = self.experiment.spec
         if spec.throw_away is False:
             return
-        arms = design.order_of_pair(spec, self.experiment.completed_pairs)
+        arms = design.arm_order_of_pair(spec, self.experiment.completed_pairs)
         for host in spec.twins or (None,):
             chosen: Sequence[str] = arms
             if not spec.throw_away:
@@ -364,7 +365,7 @@ class ExperimentConduct(Design[ExperimentRun]):
                 return await self._store_failed_run(
                     run, why, NothingServedError(why, next_step=logs)
                 )
-            if (absent := design.why_metric_is_unmeasured(result.summary, metric)) is not None:
+            if (absent := design.why_metric_is_unusable(result.summary, metric)) is not None:
                 return await self._store_failed_run(
                     run,
                     why,
@@ -479,7 +480,7 @@ class ExperimentConduct(Design[ExperimentRun]):
     def _estimate_time_left(self) -> None:
         left = None
         if self.experiment.state == SeriesState.RUNNING:
-            left = design.estimated_left_s(self.experiment)
+            left = design.estimate_remaining_s(self.experiment)
             if left is None and self._first_estimate_s is not None:
                 left = max(0.0, self._first_estimate_s - self._limit.elapsed_s)
             if left is not None and self._answers is not None:

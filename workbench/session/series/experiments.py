@@ -182,8 +182,10 @@ class Experiments:
             make_paths_absolute(options.get("bench", {})), TEXT_CONTENT
         )
         given = {"preset_id": preset_id, **options}
-        spec = design.check_spec(ExperimentSpec(_mask_arm(a), _mask_arm(b), common_plan, **given))
-        design.require_measurable(
+        spec = design.check_experiment_spec(
+            ExperimentSpec(_mask_arm(a), _mask_arm(b), common_plan, **given)
+        )
+        design.require_measurable_metric(
             spec.metric, self._load.make_spec(spec.preset_id, dict(spec.bench))
         )
         return spec
@@ -395,7 +397,7 @@ class Experiments:
             0,
             time.time(),
             self._core.host.name,
-            design.check_spec(replace(spec, order_seed=seed)),
+            design.check_experiment_spec(replace(spec, order_seed=seed)),
             simulated=self._core.state.simulated,
             sweep_id=progress.sweep.id,
         )
@@ -419,7 +421,7 @@ class Experiments:
             )
             if pairs is not None:
                 spec = replace(spec, pairs=pairs)
-            experiment = replace(stored, spec=design.check_spec(spec))
+            experiment = replace(stored, spec=design.check_experiment_spec(spec))
             self._check_resumable(experiment)
             await self._check_files_unchanged(experiment)
             has_judged_pairs = experiment.completed_pairs >= 2

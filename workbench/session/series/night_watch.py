@@ -250,7 +250,7 @@ _LossesByMeasure = Mapping[str, Sequence[float]]
 def compute_log_losses_by_measure(experiment: Experiment) -> dict[str, Sequence[float]]:
     """Return for each measure by how much B is worse than A in each pair, as logarithms. A measure
     that a run lacks is left out."""
-    pairs = design.complete_pairs(experiment)
+    pairs = design.list_complete_pairs(experiment)
     found: dict[str, Sequence[float]] = {}
     for measure, read, sign in _MEASURES:
         losses = []
@@ -343,7 +343,7 @@ def _reported_version(experiment: Experiment, arm: str) -> str:
 def changed_setting_names_and_values(experiment: Experiment) -> tuple[tuple[str, str, str], ...]:
     """Return what the engine of the candidate uses otherwise than the pinned one, in every run, as
     (name, pinned, candidate)."""
-    pairs = design.complete_pairs(experiment)
+    pairs = design.list_complete_pairs(experiment)
     runs = list(chain.from_iterable(pairs))
     found = []
     for name in dict.fromkeys(chain.from_iterable(run.chosen for run in runs)):

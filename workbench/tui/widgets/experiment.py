@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from workbench.bench import twins
-from workbench.bench.experiment import order_of_pair
+from workbench.bench.experiment import arm_order_of_pair
 from workbench.model.bench import format_half_width
 from workbench.model.counts import count_of
 from workbench.model.experiment import ExperimentRun
@@ -330,7 +330,7 @@ def _pair_and_metric_rows(
     shown = partial(format_metric_value, e.spec.metric)
     for pair, a, b in pairs:
         name_of = f"pair {pair + 1}"
-        if e.spec.twins and twins.arms_are_swapped(e.spec, pair):
+        if e.spec.twins and twins.are_arm_hosts_swapped(e.spec, pair):
             name_of += " swap"
         change = changes.get(pair, 0.0)
         rows.append(table.make_row(name_of, (shown(a), shown(b)), change, None, "dim"))
@@ -407,7 +407,7 @@ def done_and_planned_runs(e: Experiment) -> tuple[ExperimentRun, ...]:
         pairs = min(pairs, e.completed_pairs + 1)
     runs = list(e.runs)
     for pair in range(pairs):
-        for arm in order_of_pair(e.spec, pair):
+        for arm in arm_order_of_pair(e.spec, pair):
             if (pair, arm) not in begun:
                 host = twins.host_of_arm(e.spec, pair, arm)
                 runs.append(ExperimentRun(len(runs), pair, arm, host=host))

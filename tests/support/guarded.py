@@ -83,14 +83,14 @@ class GuardedHost:
             signs.cancel()
 
     async def signs_of_life(self) -> None:
-        beat = self.gpu / "guard" / "beats" / client.owner_id()
+        beat = self.gpu / "guard" / "beats" / client.own_heartbeat_file_name()
         while True:
             with suppress(OSError):
                 beat.touch()
             await asyncio.sleep(0.05)
 
     async def beat(self) -> client.GuardStatus:
-        return await client.read_guard_status(self.host, client.owner_id())
+        return await client.read_guard_status(self.host, client.own_heartbeat_file_name())
 
     async def look(self) -> client.GuardStatus:
         return await client.read_guard_status(self.host)

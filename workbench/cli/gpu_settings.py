@@ -162,7 +162,7 @@ async def set_gpu_settings(arguments: argparse.Namespace) -> int:
 
 def _format_externally_set_value(command: SettingCommand) -> str:
     """Return the value of somebody else that the command would replace, as text."""
-    return f"{command.target_text} {label_of(command.setting)}: {command.note}"
+    return f"{command.gpu_or_host_name} {label_of(command.setting)}: {command.note}"
 
 
 def _format_replaced_settings(commands: Sequence[SettingCommand]) -> str:

@@ -45,7 +45,7 @@ from workbench.model.gpu import (
 )
 from workbench.model.gpu_readings import READINGS
 from workbench.model.setting_commands import PENDING, user_with_setting
-from workbench.model.settings import HOST, format_stored_value, label_of, setting_target_text
+from workbench.model.settings import HOST, format_stored_value, gpu_or_host_name, label_of
 
 if TYPE_CHECKING:
     from workbench.gpu.settings.journal import Record
@@ -163,14 +163,14 @@ def _status_lines(document: Mapping[str, Any], telemetry: Telemetry) -> Iterator
         kept = kept_setting_suffix(state)
         if user_with_setting({"state": state}):
             kept = f", {state}"
-        where = setting_target_text(one["gpu_uuid"], one["gpu_index"])
+        where = gpu_or_host_name(one["gpu_uuid"], one["gpu_index"])
         change = format_change(one["setting"], one["before"], one["now"])
         yield f"altered: {where} {change}{kept} (workbench gpu revert)"
         for drift in document["drift"]:
             if (drift["gpu_uuid"], drift["setting"]) == (one["gpu_uuid"], one["setting"]):
                 yield f"  {drift['text']}"
     for one in document["begun"]:
-        where = setting_target_text(one["gpu_uuid"], one["gpu_index"])
+        where = gpu_or_host_name(one["gpu_uuid"], one["gpu_index"])
         change = format_change(one["setting"], one["before"], one["now"])
         yield f"{one['outcome']}: {where} {change} (workbench gpu revert clears it)"
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.model.begun_changes import split_altered_and_begun_changes
 from workbench.model.setting_records import SettingCommand
-from workbench.model.settings import HOST, format_stored_value, label_of, setting_target_text
+from workbench.model.settings import HOST, format_stored_value, gpu_or_host_name, label_of
 
 if TYPE_CHECKING:
     from workbench.model.setting_records import GuardView, SettingOutcome, SettingsReport
@@ -70,7 +70,7 @@ def list_changes_by_other_processes(state: SessionState) -> Iterator[str]:
             continue
         kept = kept_setting_suffix(one.state)
         change = (
-            f"{setting_target_text(one.gpu_uuid, one.gpu_index)} "
+            f"{gpu_or_host_name(one.gpu_uuid, one.gpu_index)} "
             f"{format_change(one.setting, one.before, one.now)}"
         )
         said = outcomes.get((one.by, one.key), "altered")
@@ -182,7 +182,7 @@ def _outcome_line(outcome: SettingOutcome, state: str, dry_run: bool) -> str:
         change = f"{before} -> {format_stored_value(command.setting, outcome.requested)}"
         if not dry_run:
             force = f" (in force: {outcome.in_force})"
-    line = f"{command.target_text} {label_of(command.setting)}: {state}{force}"
+    line = f"{command.gpu_or_host_name} {label_of(command.setting)}: {state}{force}"
     # command_lines printed the note
     message = outcome.message.removeprefix(command.note).removeprefix("; ")
     return "  ".join(filter(None, (line, change, message)))

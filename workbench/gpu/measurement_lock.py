@@ -174,7 +174,7 @@ async def _report_others_and_retake_lock(
     """Record and report who else measures, from the `lines` of the program that holds the lock. If that program
     ends, which releases the lock, report it and take the lock again, until this is cancelled."""
     with suppress(HostError):  # the link is lost, and the program ends with it
-        await _report_others(lines, others, host.name, report)
+        await _record_and_report_others(lines, others, host.name, report)
     while True:
         if not others.lock_is_lost:
             others.record_lock_loss()
@@ -206,7 +206,7 @@ async def _retake_lock(
         others.record_end_of_lock_loss()
         if not answer.get("held"):
             _report_holder(_owner_from_json(answer.get("by")), others, host.name, report)
-        await _report_others(lines, others, host.name, report)
+        await _record_and_report_others(lines, others, host.name, report)
     finally:
         await stream.close()
 
@@ -221,7 +221,7 @@ def _report_holder(
     report(f"{host} is being measured: {who}; measuring beside it")
 
 
-async def _report_others(
+async def _record_and_report_others(
     lines: AsyncIterator[bytes], others: OtherMeasurements, host: str, report: Callable[[str], None]
 ) -> None:
     """Record who begins and ends to measure on the host, as its program says, and report each begin

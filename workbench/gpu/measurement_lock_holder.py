@@ -49,7 +49,9 @@ def main() -> None:
     {"joined": who} and {"left": who} of others that measure at the same time."""
     orders = json.loads(sys.argv[1])
     try:
-        directory = register.register_directory(os.environ.get("WORKBENCH_GPU_REGISTER"))
+        directory = register.find_or_create_register_directory(
+            os.environ.get("WORKBENCH_GPU_REGISTER")
+        )
         if orders.get("look"):
             _print_answer({"by": find_lock_holder(directory)})
             return

@@ -23,7 +23,7 @@ def boot_id() -> str:
         return ""
 
 
-def driver_module_instance(sysfs: str) -> str | None:
+def driver_module_load_id(sysfs: str) -> str | None:
     """Return the number that sysfs gave to the GPU driver's kernel module when it was loaded. sysfs
     numbers its directories in rising order, so a module that is loaded again has another number.
     None if there is no such module."""

@@ -27,7 +27,7 @@ def _agent_files() -> list[Path]:
     return _program_files(AGENT_PROGRAM)
 
 
-def _pynvml_source_for_agent() -> dict[str, str]:
+def _pynvml_part_for_agent() -> dict[str, str]:
     return {"pynvml": pynvml_part.reduce_pynvml_source(_agent_files())}
 
 
@@ -40,7 +40,7 @@ def _pynvml_import_paths_of_agent() -> tuple[str, ...]:
     )
 
 
-def _pynvml_source_for_topology() -> dict[str, str]:
+def _pynvml_part_for_topology() -> dict[str, str]:
     return {"pynvml": pynvml_part.reduce_pynvml_source(_program_files(TOPOLOGY_PROGRAM))}
 
 
@@ -79,13 +79,13 @@ AGENT_PROGRAM = PythonProgram(
     options=("-S", "-u"),
     # pynvml imports find_library and never uses it; ctypes.util would load 20 modules: 1 MiB.
     first='sys.modules["ctypes.util"] = types.SimpleNamespace(find_library=None)',
-    library=_pynvml_source_for_agent,
+    library=_pynvml_part_for_agent,
     places=_pynvml_import_paths_of_agent,
 )
 TOPOLOGY_PROGRAM = PythonProgram(
     "topology of the GPUs",
     ("gpu.telemetry.nvml_library", "gpu.topology"),
-    library=_pynvml_source_for_topology,
+    library=_pynvml_part_for_topology,
     places=_import_paths_of_whole_pynvml,
 )
 JOURNAL_PROGRAM = PythonProgram(

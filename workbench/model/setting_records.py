@@ -12,7 +12,7 @@ from typing import Any
 
 from workbench.model.counts import count_of
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.settings import SettingValue, setting_target_text, value_to_store
+from workbench.model.settings import SettingValue, gpu_or_host_name, value_to_store
 
 _CORE_FILE = re.compile(r"(.*/cpu)(\d+)(/[a-z_/]*)(\d*)([a-z_/]*)")  # of sysfs: core, idle state
 
@@ -88,9 +88,9 @@ class SettingCommand:
         return f"echo {shlex.quote(self.stdin.strip())} | {line}"
 
     @property
-    def target_text(self) -> str:
+    def gpu_or_host_name(self) -> str:
         """Return where the command applies: "host", or for example "GPU0"."""
-        return setting_target_text(self.gpu_uuid, self.gpu_index)
+        return gpu_or_host_name(self.gpu_uuid, self.gpu_index)
 
 
 @dataclass(frozen=True, slots=True)

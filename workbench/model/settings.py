@@ -515,7 +515,7 @@ def format_stored_setting_value(key: str, value: Any) -> str:
     return format_stored_value(parse_target_and_setting(key)[1], value)
 
 
-def setting_target_text(gpu_uuid: str, gpu_index: int) -> str:
+def gpu_or_host_name(gpu_uuid: str, gpu_index: int) -> str:
     """Return where a setting applies: "host", or for example "GPU0"."""
     return HOST if gpu_uuid == HOST else f"GPU{gpu_index}"
 

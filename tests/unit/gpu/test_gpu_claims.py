@@ -305,9 +305,11 @@ def test_a_claim_of_a_user_who_may_not_set_the_value_counts_only_where_the_value
 ) -> None:
     forged, other = claim(250.0, setting=setting), claim(True, setting="persistence")
     keys = [forged.gpu_and_setting, other.gpu_and_setting]
-    assert claims.credible_claims([forged, other], keys, lambda one: False) == (other,)
-    assert claims.credible_claims([forged, other], keys, lambda one: True) == (forged, other)
-    assert claims.credible_claims([forged], [other.gpu_and_setting], lambda one: False) == (forged,)
+    assert claims.drop_forged_claims([forged, other], keys, lambda one: False) == (other,)
+    assert claims.drop_forged_claims([forged, other], keys, lambda one: True) == (forged, other)
+    assert claims.drop_forged_claims([forged], [other.gpu_and_setting], lambda one: False) == (
+        forged,
+    )
 
 
 def test_a_claim_names_its_user_and_only_what_a_claim_has() -> None:

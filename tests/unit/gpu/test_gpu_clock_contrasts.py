@@ -15,7 +15,11 @@ from test_gpu_proof import lock, moments, told
 
 from workbench.gpu.settings import proof_files
 from workbench.gpu.settings.alterations import select_locks_in_force
-from workbench.gpu.settings.clock_contrasts import Clock, ContrastEvidence, collect_measured_clocks
+from workbench.gpu.settings.clock_contrasts import (
+    ContrastEvidence,
+    MeasuredClock,
+    collect_measured_clocks,
+)
 from workbench.gpu.settings.proof import Proof, assess_effects_of_settings
 from workbench.gpu.telemetry.reading_buffer import Moment
 from workbench.hosts.local import LocalHost
@@ -29,7 +33,7 @@ def seen(
     reasons: tuple[str, ...] = (),
     load: str = "load",
     **fields: object,
-) -> Clock:
+) -> MeasuredClock:
     """As a run with that lock leaves it."""
     altered = [] if lock_of is None else [lock(lock_of)]
     found = collect_measured_clocks(
@@ -38,7 +42,7 @@ def seen(
     return replace(next(c for c in found if c.setting == "gpu_clocks"), **fields)  # type: ignore[arg-type]
 
 
-def judged(asked: str, mhz: int, *known: Clock, reasons: tuple[str, ...] = ()) -> Proof:
+def judged(asked: str, mhz: int, *known: MeasuredClock, reasons: tuple[str, ...] = ()) -> Proof:
     (proof,) = assess_effects_of_settings(
         [lock(asked)],
         moments(sm_mhz=mhz, event_reasons=reasons),
@@ -86,7 +90,7 @@ def test_another_lock_that_the_clock_followed_shows_it_and_one_that_it_ignored_s
         seen(None, 2440),  # too near to tell
     ],
 )
-def test_what_differs_in_more_than_the_lock_shows_nothing(other: Clock) -> None:
+def test_what_differs_in_more_than_the_lock_shows_nothing(other: MeasuredClock) -> None:
     assert judged("2400,2400", 2400, other).in_force is InForce.CONSISTENT
 
 

@@ -10,7 +10,7 @@ from test_gpu_proof import told
 
 from workbench.gpu.settings.disturbance import (
     DisturbanceWatch,
-    add_names_of_setters,
+    add_setters_to_reasons,
     lock_change_texts,
 )
 from workbench.gpu.settings.register_client import LockChange
@@ -99,13 +99,13 @@ def test_locks_are_held_against_the_journal() -> None:
 def test_the_reason_names_the_users_who_changed_settings() -> None:
     refused = ("failed requests", "settings changed during the run: GPU0 power limit 300 -> 220 W")
     ada = Alteration(0, "GPU-0", "power_limit_w", 300.0, 220.0, 0.0, by="ada")
-    assert add_names_of_setters(refused, [ada], (0,)) == (
+    assert add_setters_to_reasons(refused, [ada], (0,)) == (
         refused[0],
         f"{refused[1]} (GPU0 power limit set by ada)",
     )
     assert (
-        add_names_of_setters(refused, [ada], (1,))
-        == add_names_of_setters(refused, [], (0,))
+        add_setters_to_reasons(refused, [ada], (1,))
+        == add_setters_to_reasons(refused, [], (0,))
         == refused
     )
 

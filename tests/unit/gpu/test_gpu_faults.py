@@ -483,7 +483,7 @@ def test_what_a_restart_took_away_is_told_until_it_is_written_down(bench: Bench)
             for r in (await alterations.read_journal_records_and_log(bench.host, energy))[0]
         ] == ["the driver was reloaded"]
         gone, _ = await alterations.read_journal_records_and_log(bench.host, energy)
-        await alterations.drop_lost_entries(bench.host, gone)
+        await alterations.drop_entries_of_lost_settings(bench.host, gone)
         assert bench.brief() == [] and bench.journal["log"][-1]["what"] == (
             "gone: the driver was reloaded"
         )

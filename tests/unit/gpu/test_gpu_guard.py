@@ -83,14 +83,14 @@ def test_silence_gives_back_and_is_told(box: GuardedHost) -> None:
 @pytest.mark.slow
 def test_a_heartbeat_holds_whatever_its_clock_says(box: GuardedHost) -> None:
     run(box.change(heartbeat_s=3.0))
-    beat = box.gpu / "guard" / "beats" / client.owner_id()
+    beat = box.gpu / "guard" / "beats" / client.own_heartbeat_file_name()
     began = time.monotonic()
     for turn in range(16):  # times that jump back and forth: it only matters that they change
         beat.touch()
         os.utime(beat, (turn, 2_000_000_000 if turn % 2 else turn))
         box.stays(0.2, lambda: box.in_force() == ON)
     assert time.monotonic() - began > 3
-    assert run(box.look()).owners == (client.owner_id(),)
+    assert run(box.look()).owners == (client.own_heartbeat_file_name(),)
     box.given_back(3.0 + WITHIN_S)
 
 
@@ -254,7 +254,7 @@ def test_where_the_driver_tells_no_threshold_85_degrees_are_the_limit(box: Guard
 @pytest.mark.slow
 def test_what_is_kept_is_left_alone(box: GuardedHost) -> None:
     run(box.change(heartbeat_s=1.0))
-    view = run(client.keep_all_settings(box.host))
+    view = run(client.mark_all_settings_kept(box.host))
     assert not view.running
     box.ended()
     assert box.in_force() == ON
@@ -504,7 +504,7 @@ def test_odd_json_in_the_guards_state_stops_no_status(box: GuardedHost, text: st
     one = Alteration("GPU-x", 0, "power_limit_w", 1.0, 2.0, 1.0)
     assert (
         run(proof_files.read_measured_clocks(box.host)) == clock_contrasts.ContrastEvidence()
-        and run(proof_files.read_findings(box.host, [one])) == ()
+        and run(proof_files.read_effect_texts(box.host, [one])) == ()
     )
     assert all(
         isinstance(line, str)

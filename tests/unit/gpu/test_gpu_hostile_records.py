@@ -109,7 +109,7 @@ def use(found: journal.Journal) -> None:
     for claim in found.others:
         assert claim.value_and_origin_text and alteration_of_claim(claim)
     for change in found.register.changes:
-        assert claims.clock_time_text(change.unix_s)
+        assert claims.local_date_and_time_text(change.unix_s)
     records = found.records({})
     for record in records:
         assert alteration_of_record(record)
@@ -119,7 +119,7 @@ def use(found: journal.Journal) -> None:
     )
     assert all(map(_log_line, found.log))
     json.dumps(replace_non_finite([record.entry.as_json() for record in records]), allow_nan=False)
-    assert found.without_lost_entries({}).boot_id == "b"
+    assert found.without_entries_of_lost_settings({}).boot_id == "b"
 
 
 @pytest.mark.parametrize("place", list(places(REGISTER)), ids=str)
@@ -159,9 +159,9 @@ def test_no_number_of_a_neighbour_makes_the_whole_register_unreadable(number: st
 
 
 def test_a_register_file_is_fit_as_a_whole() -> None:
-    assert register.document_is_valid(OWN)
-    assert not register.document_is_valid({**OWN, "made_ns": 10**400})
-    assert not register.document_is_valid({**OWN, "entries": None})
+    assert register.register_document_is_valid(OWN)
+    assert not register.register_document_is_valid({**OWN, "made_ns": 10**400})
+    assert not register.register_document_is_valid({**OWN, "entries": None})
 
 
 def test_what_is_right_is_used() -> None:

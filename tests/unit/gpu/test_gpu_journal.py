@@ -298,7 +298,8 @@ def test_what_is_kept_of_a_damaged_journal_is_told_although_the_disk_is_full(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(
-        "WORKBENCH_GPU_REGISTER", register.register_directory(str(tmp_path / "register"))
+        "WORKBENCH_GPU_REGISTER",
+        register.find_or_create_register_directory(str(tmp_path / "register")),
     )
 
     async def work() -> None:
@@ -334,7 +335,7 @@ def test_claims_that_come_and_go_end_a_change(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`gpu set` waited without end for two equal looks, and kept the journal locked."""
-    where = register.register_directory(str(tmp_path / "register"))
+    where = register.find_or_create_register_directory(str(tmp_path / "register"))
     monkeypatch.setenv("WORKBENCH_GPU_REGISTER", where)
     monkeypatch.setattr(journal, "WAIT_S", 0.2)
 

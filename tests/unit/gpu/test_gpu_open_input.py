@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from workbench.gpu.settings.current_values import Cores, read_core_settings
+from workbench.gpu.settings.current_values import CoreSettings, read_core_settings
 from workbench.gpu.settings.plan import plan_commands
 from workbench.gpu.settings.rights import Rights, sudo_permission_for
 from workbench.gpu.settings.sudoers import sudoers_text
@@ -73,7 +73,7 @@ def test_any_words_are_values_of_a_sweep_or_are_refused(setting: str, texts: lis
 
 @given(st.text(max_size=30))
 def test_no_governor_but_those_of_the_cores_becomes_a_command(name: str) -> None:
-    cores = Cores({0: "powersave"}, ("performance", "powersave"))
+    cores = CoreSettings({0: "powersave"}, ("performance", "powersave"))
     try:
         (one,) = plan_commands({"all": GpuSettings(governor=name)}, HOST, Rights(), cores)
     except InputError as error:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.gpu.settings.current_values import CORES_NOT_READ, Cores
+from workbench.gpu.settings.current_values import CORES_NOT_READ, CoreSettings
 from workbench.gpu.settings.plan import plan_commands, select_gpus
 from workbench.gpu.settings.rights import Rights
 from workbench.model.errors import InputError, SettingsError
@@ -170,7 +170,7 @@ def test_select_all_by_default_order() -> None:
     ].uuid == "GPU-b"
 
 
-CORES = Cores(dict.fromkeys(range(4), "powersave"), ("performance", "powersave"))
+CORES = CoreSettings(dict.fromkeys(range(4), "powersave"), ("performance", "powersave"))
 FILE = "/sys/devices/system/cpu/cpu{}/cpufreq/scaling_governor"
 
 
@@ -188,7 +188,7 @@ def test_the_governor_of_all_cores_is_one_command_of_the_host() -> None:
     )
     assert (
         one.shell_line.startswith("echo performance | tee /sys/devices/system/cpu/cpu{0..3}/")
-        and one.target_text == "host"
+        and one.gpu_or_host_name == "host"
     )
     both = plan_commands(
         {
@@ -206,17 +206,17 @@ def test_the_governor_of_all_cores_is_one_command_of_the_host() -> None:
     ("cores", "wanted", "words"),
     [
         (CORES, "turbo", "no governor 'turbo'"),
-        (Cores(why="in this virtual machine (kvm)"), "performance", "virtual machine (kvm)"),
+        (CoreSettings(why="in this virtual machine (kvm)"), "performance", "virtual machine (kvm)"),
         (CORES_NOT_READ, "performance", "no cpufreq was read"),
     ],
 )
-def test_a_governor_that_cannot_be(cores: Cores, wanted: str, words: str) -> None:
+def test_a_governor_that_cannot_be(cores: CoreSettings, wanted: str, words: str) -> None:
     with pytest.raises(InputError) as refused:
         plan_commands({"all": GpuSettings(governor=wanted)}, HOST, ROOT, cores)
     assert words in str(refused.value)
 
 
-IDLE = Cores(c_states={0: "on", 1: "off:2"}, idle_states={0: 3, 1: 2})
+IDLE = CoreSettings(c_states={0: "on", 1: "off:2"}, idle_states={0: 3, 1: 2})
 IDLE_FILE = "/sys/devices/system/cpu/cpu{}/cpuidle/state{}/disable"
 
 
@@ -241,7 +241,7 @@ def test_the_c_states_of_all_cores_are_one_command_of_the_host() -> None:
             {"all": GpuSettings(c_states="off")},
             HOST,
             ROOT,
-            Cores(why="in this virtual machine (kvm)"),
+            CoreSettings(why="in this virtual machine (kvm)"),
         )
 
 

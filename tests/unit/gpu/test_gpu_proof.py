@@ -207,7 +207,7 @@ def test_a_spark_that_hangs_at_its_lowest_clock() -> None:
 def test_what_can_be_read_is_judged_by_reading() -> None:
     host = Alteration(HOST_INDEX, "host", "governor", "powersave", "performance", 0.0)
     kept = proved(host, told(cpu_governor="performance"))
-    assert kept.in_force is InForce.YES and kept.target_text == "host"
+    assert kept.in_force is InForce.YES and kept.gpu_or_host_name == "host"
     assert proved(host, told(cpu_governor="powersave")).in_force is InForce.CHANGED
     assert proved(host, told()).in_force is InForce.NOT_CHECKED
     other = proved(lock(True, "persistence"), told(persistence=False))

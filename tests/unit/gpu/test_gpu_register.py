@@ -49,7 +49,7 @@ def told(directory: Path, journal: str = "b") -> list[Any]:
 
 
 def test_each_publish_replaces_what_that_journal_said(tmp_path: Path) -> None:
-    where = register.register_directory(str(tmp_path / "register"))
+    where = register.find_or_create_register_directory(str(tmp_path / "register"))
     assert Path(where).stat().st_mode & 0o7777 == 0o1777
     register.publish_entries(where, "a", BOOT, [entry()])
     register.publish_entries(where, "a", BOOT, [entry(now=400.0)])
@@ -76,7 +76,7 @@ class FullRegister:
 def test_on_a_full_disk_no_claim_stays_that_is_no_longer_true(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    where = register.register_directory(str(tmp_path / "register"))
+    where = register.find_or_create_register_directory(str(tmp_path / "register"))
     register.publish_entries(where, "a", BOOT, [entry()])
     FullRegister(Path(where), monkeypatch, files=1)
     register.publish_entries(where, "a", BOOT, [entry(now=400.0)])
@@ -93,7 +93,7 @@ def test_the_changes_of_others_are_read_although_none_can_be_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a value that another user has set would be taken for nobody's."""
-    where = register.register_directory(str(tmp_path / "register"))
+    where = register.find_or_create_register_directory(str(tmp_path / "register"))
     monkeypatch.setenv("WORKBENCH_GPU_REGISTER", where)
     register.publish_entries(where, "another", BOOT, [entry()])
     FullRegister(Path(where), monkeypatch, files=1)
@@ -107,7 +107,7 @@ def test_the_changes_of_others_are_read_although_none_can_be_published(
 
 
 def test_what_came_and_went_between_two_looks_is_told(tmp_path: Path) -> None:
-    where = register.register_directory(str(tmp_path / "register"))
+    where = register.find_or_create_register_directory(str(tmp_path / "register"))
 
     def changes() -> list[Any]:
         return [
@@ -285,11 +285,11 @@ def test_nobody_is_at_work_for_ever_or_with_a_process_of_another(tmp_path: Path)
     later = os.stat_result([*found[:9], found[9] - int(register.LEASE_S) - 2])
     other = os.stat_result([*found[:4], found[4] + 4000, *found[5:]])
     made = entry(state="pending")
-    assert register._is_being_changed(made, os.stat_result(found))
-    assert not register._is_being_changed(made, later) and not register._is_being_changed(
-        made, other
-    )
-    assert not register._is_being_changed(
+    assert register._is_setting_being_changed(made, os.stat_result(found))
+    assert not register._is_setting_being_changed(
+        made, later
+    ) and not register._is_setting_being_changed(made, other)
+    assert not register._is_setting_being_changed(
         entry(state="pending", owner={**made["owner"], "pid": 1 << 22, "start": ""}), other
     )
 
@@ -305,16 +305,18 @@ def test_a_file_with_an_impossible_number_is_not_read(
 
 
 def test_a_register_in_which_others_can_change_files_is_not_used(tmp_path: Path) -> None:
-    assert register.register_directory(str(tmp_path / "new")) == str(tmp_path / "new")
+    assert register.find_or_create_register_directory(str(tmp_path / "new")) == str(
+        tmp_path / "new"
+    )
     tmp_path.chmod(0o777)
     with pytest.raises(PermissionError):
-        register.register_directory(str(tmp_path))
+        register.find_or_create_register_directory(str(tmp_path))
     tmp_path.chmod(0o1777)
-    assert register.register_directory(str(tmp_path)) == str(tmp_path)
+    assert register.find_or_create_register_directory(str(tmp_path)) == str(tmp_path)
     if os.geteuid() == 0:
         os.chown(tmp_path, 1234, -1)
         with pytest.raises(PermissionError):
-            register.register_directory(str(tmp_path))
+            register.find_or_create_register_directory(str(tmp_path))
 
 
 def test_no_claim_is_of_the_future(tmp_path: Path) -> None:
@@ -327,7 +329,7 @@ def test_no_claim_is_of_the_future(tmp_path: Path) -> None:
 
 
 def test_every_user_of_a_host_takes_the_same_place() -> None:
-    place = os.lstat(register.register_directory())
+    place = os.lstat(register.find_or_create_register_directory())
     assert place.st_uid == 0 and place.st_mode & 0o1777 == 0o1777
 
 

@@ -30,7 +30,7 @@ from workbench.gpu.settings.rights import (
     SECURE_PATH,
     Rights,
     add_password,
-    may_set,
+    can_claimant_set_value,
     parse_sudo_refusal,
     read_rights,
     sudo_permission_for,
@@ -103,7 +103,7 @@ def test_a_claim_counts_only_if_its_user_could_have_made_it(name: str, may: bool
     uid = {"root": 0, "nobody": 65534}.get(name, 4711)
     one = SettingClaim(name, "GPU-a", 0, "power_limit_w", 300.0, 240.0, 1.0, uid=uid)
     rights = Rights("/usr/bin/true")  # sudo names a program that is not there
-    assert asyncio.run(may_set(LocalHost(), rights, one)) is may
+    assert asyncio.run(can_claimant_set_value(LocalHost(), rights, one)) is may
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a directory to another group")
@@ -139,8 +139,8 @@ def test_on_a_simulated_host_a_claim_counts_if_its_user_can_write_the_simulation
     monkeypatch.setenv("WORKBENCH_SIM_STATE", str(tmp_path))
     host, rights = Simulated(simulated="gb10", uid=4712), Rights("/usr/bin/true")
     claim = SettingClaim("eve", "GPU-a", 0, "gpu_clocks", None, "1200,1200", 1.0, uid=uid)
-    assert asyncio.run(may_set(host, rights, claim)) is may
-    assert privileges.Programs({}).may_set(claim) is may
+    assert asyncio.run(can_claimant_set_value(host, rights, claim)) is may
+    assert privileges.Programs({}).can_claimant_set_value(claim) is may
     entry = JournalEntry(
         *(
             "GPU-a",

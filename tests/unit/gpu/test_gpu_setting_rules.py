@@ -10,12 +10,12 @@ import pytest
 from workbench.gpu.settings import current_values
 from workbench.gpu.settings.apply import _new_journal_entry
 from workbench.gpu.settings.command_runner import CommandRun
-from workbench.gpu.settings.current_values import Cores, CurrentValues
+from workbench.gpu.settings.current_values import CoreSettings, CurrentValues
 from workbench.gpu.settings.journal import Journal
 from workbench.gpu.settings.outcomes import (
-    is_surely_unchanged,
+    command_surely_changed_nothing,
     outcome_of_change,
-    outcome_of_restoring,
+    outcome_of_revert_command,
 )
 from workbench.gpu.telemetry.agent_messages import AgentMessageDecoder
 from workbench.hosts.base import Host
@@ -34,7 +34,7 @@ def values(enforced_w: float | None) -> CurrentValues:
     sample = GpuSample(0, GPU, power_limit_w=LIMIT_W, power_limit_enforced_w=enforced_w)
     info = GpuInfo(0, GPU, "RTX")
     reading = Telemetry(1.0, 1.0, AgentMessageDecoder().driver, HostSample(), (info,), (sample,))
-    return CurrentValues(reading, Cores())
+    return CurrentValues(reading, CoreSettings())
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_only_a_command_that_surely_changed_nothing_is_not_rolled_back(
 ) -> None:
     command = SettingCommand(0, GPU, "power_limit_w", ("nvidia-smi",), value=300.0)
     outcome = SettingOutcome(command, False, 400.0, 300.0, read_back)
-    assert is_surely_unchanged(outcome, ran) is unchanged
+    assert command_surely_changed_nothing(outcome, ran) is unchanged
 
 
 def test_a_reload_of_the_driver_concerns_the_settings_of_gpus_only() -> None:
@@ -135,7 +135,9 @@ def test_a_reload_of_the_driver_concerns_the_settings_of_gpus_only() -> None:
 def test_a_revert_whose_values_cannot_be_read_says_how_to_do_it_by_hand() -> None:
     limit = SettingCommand(0, GPU, "power_limit_w", ("nvidia-smi",), value=LIMIT_W)
     entry = _new_journal_entry(limit, (LIMIT_W, "read"), Journal("boot"), values(None))
-    said = outcome_of_restoring(entry, limit, CommandRun("the link is lost", unsure=True), None)
+    said = outcome_of_revert_command(
+        entry, limit, CommandRun("the link is lost", unsure=True), None
+    )
     assert not said.ok and said.in_force is InForce.NOT_CHECKED
     assert "By hand: " in said.message and "450" in said.message
 
@@ -144,7 +146,7 @@ def test_a_revert_that_could_not_be_read_back_is_not_said_to_have_no_effect() ->
     """A link that fell silent after the command: "no effect, the driver reports nothing"."""
     limit = SettingCommand(0, GPU, "power_limit_w", ("nvidia-smi",), value=LIMIT_W)
     entry = _new_journal_entry(limit, (LIMIT_W, "read"), Journal("boot"), values(None))
-    said = outcome_of_restoring(entry, limit, CommandRun(None), None)
+    said = outcome_of_revert_command(entry, limit, CommandRun(None), None)
     assert not said.ok and said.in_force is InForce.NOT_CHECKED
     assert "cannot be read back now" in said.message and "driver reports" not in said.message
     assert "it stays in the journal" in said.message
@@ -162,5 +164,5 @@ def test_a_driver_that_did_not_answer_after_a_change_is_asked_once_more(
         return readings.pop(0)
 
     monkeypatch.setattr(current_values, "read_telemetry_once", read_telemetry_once)
-    found = asyncio.run(current_values.read_values_again(LocalHost(), {"power_limit_w"}))
+    found = asyncio.run(current_values.read_values_after_change(LocalHost(), {"power_limit_w"}))
     assert found is not None and found.value(GPU, "power_limit_w") == read_w

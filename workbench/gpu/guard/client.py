@@ -56,7 +56,7 @@ READ_STATUS_SCRIPT = read_script(__file__, "read_guard_status.sh")
 MARK_GUARD_ACTION_SEEN_SCRIPT = 'rm -f -- "$1/told" && printf "%s\\n" "$2" >"$1/told"'
 
 
-def owner_id() -> str:
+def own_heartbeat_file_name() -> str:
     """Return the name of the file that this process touches as its heartbeat for the guard:
     "BOOT_ID.PID.START_TIME"."""
     owner = journals.identity_of_this_process()
@@ -130,7 +130,7 @@ async def start_guard(
             "sudo": list(rights.prefix),
             "options": options,
         }
-        how, why = _choose_root_prefix(
+        how, why = _root_prefix_and_problem(
             rights, journal, GUARD_PROGRAM.argv(rights.python3 or "", False, orders)
         )
         if why is not None:
@@ -177,7 +177,7 @@ async def start_guard(
     return view
 
 
-def _choose_root_prefix(
+def _root_prefix_and_problem(
     rights: Rights, journal: Journal, argv: Sequence[str]
 ) -> tuple[tuple[str, ...], str | None]:
     """Return (prefix, problem). `prefix` is the sudo command to put before the command `argv` that
@@ -248,7 +248,7 @@ async def read_guard_status(host: Host, heartbeat_file: str = "") -> GuardStatus
         seen = GuardStatus(
             GuardView(False, problem=f"the guard's state {home}/state.json is damaged ({error!r})")
         )
-    if seen.view.problem and not seen.view.running and await _has_nothing_to_watch(host):
+    if seen.view.problem and not seen.view.running and await _journal_has_nothing_to_watch(host):
         return replace(seen, view=replace(seen.view, problem=None))
     return seen
 
@@ -257,7 +257,7 @@ def _parse_seconds(text: str) -> float:
     return parse_decimal(text, *range_of("unix_s")) or 0.0
 
 
-async def _has_nothing_to_watch(host: Host) -> bool:
+async def _journal_has_nothing_to_watch(host: Host) -> bool:
     try:
         journal = await journals.read_journal(host, with_log=False)
     except SettingsError:
@@ -383,7 +383,7 @@ async def confirm_setting_trials(host: Host, heartbeat_s: float | None = None) -
                 entry = replace(
                     entry,
                     owner=owner,
-                    who=journals.user_at_machine(),
+                    who=journals.current_user_at_machine(),
                     watch={**watch, "heartbeat_s": heartbeat_s},
                 )
             state = state.with_entry(entry)
@@ -397,7 +397,7 @@ async def confirm_setting_trials(host: Host, heartbeat_s: float | None = None) -
     )
 
 
-async def keep_all_settings(host: Host) -> GuardView:
+async def mark_all_settings_kept(host: Host) -> GuardView:
     """Mark all settings that Workbench changed on this host as kept, so that the guard does not
     revert them, and return the guard's state. The guard then ends, because no setting is left to
     watch. Raises SettingsError if Workbench has changed no setting on the host, or if all are kept
@@ -428,7 +428,7 @@ def _add_recovery_note(view: GuardView, held: LockedJournal) -> GuardView:
 
 
 def _entries_that_still_apply(journal: Journal) -> list[JournalEntry]:
-    return [e for e in journal.entries if journal.why_lost(e) is None]
+    return [e for e in journal.entries if journal.why_setting_is_lost(e) is None]
 
 
 async def _describe_last_guard_action(host: Host) -> str:

@@ -55,7 +55,7 @@ def gpu_and_setting_of(entry: Entry) -> tuple[str, str]:
     return entry["gpu_uuid"], entry["setting"]
 
 
-def guarded_values(entry: Entry) -> tuple[Any, ...]:
+def values_guard_may_set(entry: Entry) -> tuple[Any, ...]:
     """Return those values in a journal entry that decide what a guard sets: previous value, set
     value, values that other Workbenches had set, and the value to restore after a trial. A guard
     that runs as root uses these values as they were at its start. If they change, a new guard must
@@ -103,7 +103,7 @@ def results_text(results: Sequence[RevertResult]) -> str:
     return "; ".join(said)
 
 
-def trial_end_s(stored_end_s: object, latest_end_s: float) -> float:
+def trial_end_monotonic_s(stored_end_s: object, latest_end_s: float) -> float:
     """Return the time at which a trial ends, in seconds of time.monotonic(). This is `stored_end_s`, the
     end that an earlier guard stored, unless that is not a number or is later than `latest_end_s`. Then it
     is `latest_end_s`."""
@@ -112,7 +112,7 @@ def trial_end_s(stored_end_s: object, latest_end_s: float) -> float:
     return latest_end_s
 
 
-def value_to_set(due: DueRevert) -> Any:
+def value_restored_by_revert(due: DueRevert) -> Any:
     """Return the value that the revert sets. It is the value of an earlier entry that takes effect
     again, if `earlier_entry_fields_to_restore` returns its fields, otherwise the value from before
     Workbench's first change."""
@@ -131,7 +131,7 @@ def earlier_entry_fields_to_restore(due: DueRevert) -> Mapping[str, Any] | None:
     return back if back and (due.trial or back["state"] == "kept") else None
 
 
-def _revert_verb(ok: bool, way: str) -> str:
+def _revert_outcome_words(ok: bool, way: str) -> str:
     if way not in DECISIONS_THAT_SET_VALUE:
         return "left alone"
     return "reverted" if ok else "could not revert"
@@ -149,7 +149,7 @@ def journal_after_reverts(
         key, back, now = due.gpu_and_setting, None, due.entry["now"]
         if way in DECISIONS_THAT_SET_VALUE:
             back = earlier_entry_fields_to_restore(due)
-            now = setting_commands.value_to_restore(value_to_set(due))
+            now = setting_commands.value_to_restore(value_restored_by_revert(due))
         log.append(
             {
                 "unix_s": round(time.time(), 3),
@@ -157,7 +157,7 @@ def journal_after_reverts(
                 "who": "guard",
                 "ok": ok,
                 "message": message,
-                "what": f"guard {_revert_verb(ok, way)}: {due.why}",
+                "what": f"guard {_revert_outcome_words(ok, way)}: {due.why}",
                 "gpu_uuid": key[0],
                 "setting": key[1],
                 "now": now,

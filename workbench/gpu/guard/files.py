@@ -218,7 +218,7 @@ class GuardFiles(JournalFile):
                 file.write(line)
 
 
-def owner_id(entry: Mapping[str, Any]) -> str:
+def heartbeat_file_name(entry: Mapping[str, Any]) -> str:
     """Return the name of the heartbeat file of the Workbench that made this journal entry:
     "BOOT_ID.PID.START_TIME"."""
     owner = entry["owner"]
@@ -228,4 +228,4 @@ def owner_id(entry: Mapping[str, Any]) -> str:
 def owner_token(entry: Mapping[str, Any]) -> str:
     """Return "BOOT_ID:PID:START_TIME" of the Workbench that made this journal entry. If that
     Workbench locks the journal, the text in its lock begins so, and its user and machine follow."""
-    return owner_id(entry).replace(".", ":")
+    return heartbeat_file_name(entry).replace(".", ":")

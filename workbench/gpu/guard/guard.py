@@ -42,24 +42,24 @@ from workbench.gpu.guard.due_reverts import (
     RevertResult,
     earlier_entry_fields_to_restore,
     gpu_and_setting_of,
-    guarded_values,
     journal_after_reverts,
     restrict_entry_to_seen_values,
     results_text,
     setting_text,
-    trial_end_s,
-    value_to_set,
+    trial_end_monotonic_s,
+    value_restored_by_revert,
+    values_guard_may_set,
 )
 from workbench.gpu.guard.files import (
     GUARD_VERSION,
     GuardFiles,
-    owner_id,
+    heartbeat_file_name,
     owner_token,
 )
 from workbench.gpu.guard.privileges import Programs
 from workbench.gpu.guard.rest import InterruptibleSleep
 from workbench.gpu.guard.temperatures import TemperatureReader
-from workbench.gpu.process_facts import driver_module_instance
+from workbench.gpu.process_facts import driver_module_load_id
 from workbench.gpu.settings import claims
 from workbench.gpu.settings.journal_file import UnreadableJournal
 from workbench.model import setting_commands
@@ -172,7 +172,7 @@ class Guard:
             limit_s = self.heartbeat_limit_s(entry)
             if limit_s:
                 # an entry that took effect again just now may have another owner
-                _, seen_at = self.beats.get(owner_id(entry), (0, time.monotonic()))
+                _, seen_at = self.beats.get(heartbeat_file_name(entry), (0, time.monotonic()))
                 yield seen_at + limit_s
 
     def record_round_if_due(self) -> None:
@@ -281,7 +281,8 @@ class Guard:
         self.unseen = [
             setting_text(e)
             for key, e in by_key.items()
-            if key not in self.seen or guarded_values(e) != guarded_values(self.seen[key])
+            if key not in self.seen
+            or values_guard_may_set(e) != values_guard_may_set(self.seen[key])
         ]
         return [restrict_entry_to_seen_values(by_key[key], self.seen[key]) for key in self.seen]
 
@@ -295,7 +296,7 @@ class Guard:
         if now - self.ran_at > SUSPENDED_AFTER_S + IDLE_ROUND_TICKS * self.tick_s:
             self.beats = {owner: (beat, now) for owner, (beat, _) in self.beats.items()}
         self.ran_at = now
-        owners = {owner_id(e) for e in self.entries if self.heartbeat_limit_s(e)}
+        owners = {heartbeat_file_name(e) for e in self.entries if self.heartbeat_limit_s(e)}
         self.beats = {owner: known for owner, known in self.beats.items() if owner in owners}
         for owner in owners:
             beat = self.files.heartbeat_mtime_ns(owner)
@@ -307,7 +308,8 @@ class Guard:
             if e["watch"].get("trial")
         }
         self.trials = {
-            trial: trial_end_s(self.trials.get(trial), now + lasts[trial]) for trial in lasts
+            trial: trial_end_monotonic_s(self.trials.get(trial), now + lasts[trial])
+            for trial in lasts
         }
 
     def record_gpus_at_thermal_limit(self) -> None:
@@ -345,7 +347,10 @@ class Guard:
         cools the GPU."""
         highest_mhz = self.temperatures.highest_mhz.get((entry["gpu_uuid"], entry["setting"]))
         return setting_commands.value_allows_more_heat(
-            entry["setting"], entry["now"], value_to_set(DueRevert(entry, "", False)), highest_mhz
+            entry["setting"],
+            entry["now"],
+            value_restored_by_revert(DueRevert(entry, "", False)),
+            highest_mhz,
         )
 
     def heartbeat_limit_s(self, entry: Entry) -> float | None:
@@ -358,7 +363,10 @@ class Guard:
 
     def heartbeat_is_overdue(self, entry: Entry) -> bool:
         limit_s = self.heartbeat_limit_s(entry)
-        return limit_s is not None and time.monotonic() - self.beats[owner_id(entry)][1] > limit_s
+        return (
+            limit_s is not None
+            and time.monotonic() - self.beats[heartbeat_file_name(entry)][1] > limit_s
+        )
 
     def due_reverts(self) -> list[DueRevert]:
         found = [(entry, self.revert_reason_and_is_trial(entry)) for entry in self.entries]
@@ -424,8 +432,8 @@ class Guard:
                 "reverting: " + "; ".join(f"{setting_text(d.entry)} ({d.why})" for d in due)
             )
             keys = {one.gpu_and_setting for one in due}
-            self.others = claims.credible_claims(
-                self.files.read_foreign_claims(), keys, self.programs.may_set
+            self.others = claims.drop_forged_claims(
+                self.files.read_foreign_claims(), keys, self.programs.can_claimant_set_value
             )
             self.record_revert_results(self.revert_settings_in_parallel(due))
         finally:
@@ -483,7 +491,7 @@ class Guard:
         else now."""
         programs, uuid, setting = self.programs, due.entry["gpu_uuid"], due.entry["setting"]
         gone = setting_commands.why_setting_has_no_effect(
-            due.entry, self.files.boot_id, driver_start=driver_module_instance(programs.sysfs)
+            due.entry, self.files.boot_id, driver_start=driver_module_load_id(programs.sysfs)
         )
         if gone is not None:
             return RevertResult(due, True, gone, claims.DONE)
@@ -553,7 +561,7 @@ class Guard:
     def failure_text(self, due: DueRevert, message: str) -> str:
         entry = due.entry
         by_hand = setting_commands.shell_command_to_set(
-            entry["gpu_uuid"], entry["setting"], value_to_set(due), self.programs.sysfs
+            entry["gpu_uuid"], entry["setting"], value_restored_by_revert(due), self.programs.sysfs
         )
         return f"{setting_text(entry)} was not reverted ({due.why}): {message}. By hand: {by_hand}"
 
@@ -611,7 +619,9 @@ class Guard:
             "journal": self.stamp,
             "trials": self.trials,
             "trials_until_unix_s": until,
-            "heartbeats": {owner_id(e): e["watch"].get("heartbeat_s") for e in self.entries},
+            "heartbeats": {
+                heartbeat_file_name(e): e["watch"].get("heartbeat_s") for e in self.entries
+            },
             "limits_c": limits,
             "did": self.did,
             "did_unix_s": self.did_unix_s,

@@ -78,13 +78,13 @@ class Programs:
             self.set_effective_user(self.user.pw_uid, self.user.pw_gid)
             with self.as_root():  # the programs may be in directories that only root can read
                 self.files = {
-                    program: check_only_root_can_write(program)
+                    program: resolve_root_owned_program(program)
                     for program in (self.nvidia_smi, self.tee)
                 }
-                check_only_root_can_write(sys.executable)
-                check_only_root_can_write(os.__file__)  # and with it the standard library
+                resolve_root_owned_program(sys.executable)
+                resolve_root_owned_program(os.__file__)  # and with it the standard library
                 with contextlib.suppress(UnsafeProgramError):
-                    self.files["sudo"] = check_only_root_can_write("sudo")
+                    self.files["sudo"] = resolve_root_owned_program("sudo")
         self.sysfs = os.environ.get("WORKBENCH_SIM_SYSFS") or setting_commands.SYSFS
         # directory with the state of simulated GPUs
         self.simulation = os.environ.get("WORKBENCH_SIM_STATE")
@@ -135,7 +135,7 @@ class Programs:
             return 124, f"did not end within {COMMAND_S:g} s"
         return process.returncode, said.decode("utf-8", "replace")
 
-    def may_set(self, claim: claims.SettingClaim) -> bool:
+    def can_claimant_set_value(self, claim: claims.SettingClaim) -> bool:
         """Return whether the user who claims to have changed a setting is able to set the value in
         `claim`: root, this guard's own user, or a user whom sudo lets run the command. Of simulated
         GPUs, a user who can write their state. True also if this guard may not ask sudo about that
@@ -259,7 +259,7 @@ def user_behind_sudo(sudo_uid: str) -> pwd.struct_passwd | None:
     return user if user.pw_uid != 0 else None
 
 
-def check_only_root_can_write(program: str) -> str:
+def resolve_root_owned_program(program: str) -> str:
     """Return the path of a program's file without links. A name without a directory is one in
     /usr/bin. Raises UnsafeProgramError if anybody but root can change the file or a directory on
     its path, or if one of these cannot be examined."""

@@ -38,7 +38,7 @@ def release_free_memory() -> None:
         return
 
 
-def run_guard_in_daemon(guard: Guard, answers: int) -> None:
+def run_guard_and_report_start(guard: Guard, answers: int) -> None:
     """Run the guard in the detached process. After the first round, write {"pid": …} as JSON to the
     pipe with the file descriptor `answers`."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -69,7 +69,7 @@ def start_guard_daemon(guard: Guard) -> dict[str, Any]:
         os.setsid()
         if os.fork() == 0:
             try:
-                run_guard_in_daemon(guard, answers)
+                run_guard_and_report_start(guard, answers)
             except BaseException:
                 os.write(2, traceback.format_exc().encode())
                 os._exit(70)  # EX_SOFTWARE, sysexits.h

@@ -19,7 +19,7 @@ from workbench.hosts.base import Host
 from workbench.model.gpu import Telemetry
 from workbench.model.setting_commands import HOST, is_clock_lock, value_equals
 from workbench.model.setting_records import Alteration, Drift
-from workbench.model.settings import label_of, setting_of, setting_target_text
+from workbench.model.settings import gpu_or_host_name, label_of, setting_of
 
 # -- from the journal ------------------------------------------------------------------------------
 
@@ -41,13 +41,13 @@ async def read_alterations(host: Host) -> tuple[Alteration, ...]:
     return tuple(alteration_of_record(record) for record in found if record.why_lost is None)
 
 
-async def drop_lost_entries(host: Host, gone: Sequence[Record]) -> None:
+async def drop_entries_of_lost_settings(host: Host, gone: Sequence[Record]) -> None:
     """Remove from the journal the entries in `gone`, whose settings a restart of the host or the
     driver has reset. So each is reported once, and the next reader comes to no other verdict."""
     async with journals.locked_journal(host) as held:
         kept = held.journal
         for record in gone:
-            kept = kept.without_lost_entry(record)
+            kept = kept.without_entry_of_lost_setting(record)
         if kept.entries != held.journal.entries:
             await held.save(kept)
 
@@ -204,7 +204,7 @@ def warnings_without_guard(
     settings whose value has changed already, and settings that are easily lost because persistence
     mode is off."""
     found = [
-        f"{setting_target_text(d.gpu_uuid, d.gpu_index)} {label_of(d.setting)}: {d.text}"
+        f"{gpu_or_host_name(d.gpu_uuid, d.gpu_index)} {label_of(d.setting)}: {d.text}"
         for d in find_drifts(alterations, others, telemetry)
     ]
     for sample in telemetry.gpus:

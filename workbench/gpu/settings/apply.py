@@ -26,11 +26,19 @@ from workbench.gpu.settings import journal as journals
 from workbench.gpu.settings import outcomes as judged
 from workbench.gpu.settings.claims import SettingClaim
 from workbench.gpu.settings.command_runner import CommandRun
-from workbench.gpu.settings.current_values import CurrentValues, read_values, read_values_again
+from workbench.gpu.settings.current_values import (
+    CurrentValues,
+    read_values,
+    read_values_after_change,
+)
 from workbench.gpu.settings.journal import Journal, JournalEntry, LockedJournal
 from workbench.gpu.settings.outcomes import join_sentences
 from workbench.gpu.settings.plan import make_setting_commands
-from workbench.gpu.settings.revert import log_outcomes, restore_entries, save_journal_noting_failure
+from workbench.gpu.settings.revert import (
+    journal_with_logged_outcomes,
+    restore_entries,
+    save_journal_noting_failure,
+)
 from workbench.gpu.settings.rights import Rights
 from workbench.gpu.settings.standstill import StandstillWatch
 from workbench.hosts.base import Host, HostUnreachable
@@ -52,9 +60,9 @@ from workbench.model.settings import (
     PERSISTENCE,
     UNKNOWN,
     SettingValue,
+    gpu_or_host_name,
     label_of,
     setting_of,
-    setting_target_text,
 )
 
 RETRY_DELAYS_S = (0.1, 0.4)
@@ -94,7 +102,9 @@ async def apply_commands(
         return SettingsReport((), path, dry_run)
     if dry_run or any(c.right for c in commands):
         planned = await _planned_outcomes(host, commands, rights, dry_run)
-        return SettingsReport(tuple(judged.keep_one_persistence_warning(planned)), path, dry_run)
+        return SettingsReport(
+            tuple(judged.drop_repeated_persistence_warnings(planned)), path, dry_run
+        )
     stop = asyncio.Event()
     change = asyncio.create_task(
         _carry_out_commands(host, path, commands, rights, guard, watch, seen, stop)
@@ -118,7 +128,7 @@ async def _describe_interrupted_change(change: asyncio.Task[SettingsReport]) -> 
             "previous values"
         )
     wrong = [
-        f"{o.command.target_text} {label_of(o.command.setting)}"
+        f"{o.command.gpu_or_host_name} {label_of(o.command.setting)}"
         for o in report.rolled_back
         if not o.ok
     ]
@@ -145,14 +155,14 @@ async def _carry_out_commands(
         ran = await command_runner.run_commands_until_failure(
             host, commands, rights, stop, standstill
         )
-        after = await read_values_again(host, _setting_keys_of(commands))
-        outcomes = judged.keep_one_persistence_warning(
+        after = await read_values_after_change(host, _setting_keys_of(commands))
+        outcomes = judged.drop_repeated_persistence_warnings(
             [judged.outcome_of_change(c, before[c], ran.get(c), after, now) for c in commands]
         )
         rolled_back: list[SettingOutcome] = []
         if all(o.ok for o in outcomes):
             outcomes = _add_notes_to_messages(
-                outcomes, before, rights, now, _unpublished_note(held.journal)
+                outcomes, before, rights, now, _unpublished_change_note(held.journal)
             )
             outcomes = await _mark_entries_applied(held, was, outcomes)
         else:
@@ -184,7 +194,7 @@ def _add_notes_to_messages(
     noted: list[SettingOutcome] = []
     for outcome in outcomes:
         one = outcome.command
-        notes = [outcome.message, _revert_warning(one, before[one], rights, now)]
+        notes = [outcome.message, _missing_revert_right_warning(one, before[one], rights, now)]
         if not noted:
             notes.append(first_note)
         if value_equals(one.setting, outcome.before, one.value):
@@ -200,9 +210,9 @@ async def _planned_outcomes(
     state = await journals.read_journal(host)
     stays_loaded = {c.gpu_uuid for c in commands if c.setting == PERSISTENCE.key and c.value}
     found = []
-    for one in annotate_commands(commands, state, now):
-        known = _present_value(one, state, now)
-        warning = _revert_warning(one, known, rights, now)
+    for one in note_foreign_values_in_commands(commands, state, now):
+        known = _present_value_and_source(one, state, now)
+        warning = _missing_revert_right_warning(one, known, rights, now)
         if one.gpu_uuid not in stays_loaded:
             warning = join_sentences(warning, judged.persistence_off_warning(one, now))
         found.append(judged.planned_outcome(one, known, dry_run, warning))
@@ -230,10 +240,12 @@ async def _write_and_publish_entries(
     until = time.monotonic() + journals.WAIT_S
     while True:
         now = await read_values(host, settings)
-        was = held.journal.without_lost_entries(now.energy_j)
+        was = held.journal.without_entries_of_lost_settings(now.energy_j)
         if seen is not None:
-            _check_foreign_values_were_shown(annotate_commands(commands, was, now), seen, host.name)
-        before = {c: _previous_value(c, was, now) for c in commands}
+            _require_foreign_values_seen(
+                note_foreign_values_in_commands(commands, was, now), seen, host.name
+            )
+        before = {c: _previous_value_and_source(c, was, now) for c in commands}
         state = was
         for one in commands:
             old = was.find_entry(one.gpu_uuid, one.setting)
@@ -245,18 +257,18 @@ async def _write_and_publish_entries(
                 state, old = state.without_entry(old.gpu_and_setting), None
             entry = replace(
                 _new_journal_entry(one, before[one], state, now),
-                earlier=_fields_of_present_entry(one, was),
+                earlier=_entry_fields_to_restore(one, was),
             )
             if watch:
                 entry = replace(entry, watch=watch(entry, old))
             state = state.with_entry(entry)
-        await _save_before_commands(held, state)
+        await _save_journal_before_commands(held, state)
         rival = held.find_rival_claim(keys)
         if rival is None and _claims_on_keys(
-            held.journal.without_lost_entries(now.energy_j).others, keys
+            held.journal.without_entries_of_lost_settings(now.energy_j).others, keys
         ) == _claims_on_keys(was.others, keys):
             return now, was, before
-        await _save_before_commands(held, replace(was, others=held.journal.others))
+        await _save_journal_before_commands(held, replace(was, others=held.journal.others))
         if time.monotonic() > until:
             raise _simultaneous_change_error(rival, host.name)
         await asyncio.sleep(random.uniform(*RETRY_DELAYS_S))
@@ -272,7 +284,7 @@ def _simultaneous_change_error(rival: SettingClaim | None, host: str) -> Setting
             host=host,
             next_step="`workbench gpu status` shows their changes; try again later",
         )
-    where = setting_target_text(rival.gpu_uuid, rival.gpu_index)
+    where = gpu_or_host_name(rival.gpu_uuid, rival.gpu_index)
     return SettingsError(
         f"{rival.by} is changing {where} {label_of(rival.setting)} in another Workbench; "
         "nothing was changed",
@@ -282,7 +294,7 @@ def _simultaneous_change_error(rival: SettingClaim | None, host: str) -> Setting
     )
 
 
-def _check_foreign_values_were_shown(
+def _require_foreign_values_seen(
     commands: Sequence[SettingCommand], seen: Collection[tuple[str, str]], host: str
 ) -> None:
     """Raise SettingsError if one of `commands` would replace a value of somebody else that is not
@@ -290,7 +302,7 @@ def _check_foreign_values_were_shown(
     unseen = [c for c in commands if c.foreign and (c.gpu_uuid, c.setting) not in seen]
     if not unseen:
         return
-    texts = [f"{c.target_text} {label_of(c.setting)}: {c.note}" for c in unseen]
+    texts = [f"{c.gpu_or_host_name} {label_of(c.setting)}: {c.note}" for c in unseen]
     raise SettingsError(
         f"somebody else has set a value just now ({'; '.join(texts)}); nothing was changed",
         host=host,
@@ -304,7 +316,9 @@ def _claims_on_keys(
     return sorted((c for c in others if c.gpu_and_setting in keys), key=repr)
 
 
-def _present_value(one: SettingCommand, state: Journal, now: CurrentValues) -> KnownValue:
+def _present_value_and_source(
+    one: SettingCommand, state: Journal, now: CurrentValues
+) -> KnownValue:
     """Return (present value of the setting that the command changes, where it comes from). For a
     clock lock, which the driver cannot report, the second is "claim", "journal", "default" or
     "unknown". For any other setting it is "read", and the value is None if the driver does not
@@ -314,11 +328,13 @@ def _present_value(one: SettingCommand, state: Journal, now: CurrentValues) -> K
     return now.value(one.gpu_uuid, one.setting), "read"
 
 
-def _previous_value(one: SettingCommand, state: Journal, now: CurrentValues) -> KnownValue:
+def _previous_value_and_source(
+    one: SettingCommand, state: Journal, now: CurrentValues
+) -> KnownValue:
     """Return (value that a revert will restore, where it comes from). Raises SettingsError if the
     driver does not report a value that it should report, because Workbench changes only settings
     that it can revert."""
-    value, how = _present_value(one, state, now)
+    value, how = _present_value_and_source(one, state, now)
     if one.gpu_uuid == HOST:
         if value is None:
             why = now.cores.why_no_core_has(one.setting)
@@ -339,7 +355,7 @@ def _previous_value(one: SettingCommand, state: Journal, now: CurrentValues) -> 
     why = sample.absent.get(setting.reading or "", "the driver does not report it")
     raise SettingsError(
         f"GPU {one.gpu_index}: the present {setting.label} is unknown ({why}); nothing was changed",
-        next_step=judged.hypervisor_note(one, now) or None,
+        next_step=judged.vgpu_hypervisor_note(one, now) or None,
     )
 
 
@@ -356,7 +372,10 @@ def _new_journal_entry(
     origin = ""
     if by is not None:
         origin = by.by
-        before = (by.before, str(DEFAULT) if _is_default(one, by.before, info) else claims.TOLD)
+        before = (
+            by.before,
+            str(DEFAULT) if _is_default_value(one, by.before, info) else claims.TOLD,
+        )
     gpu_name, driver_start = "unknown", state.driver_start
     if one.gpu_uuid == HOST:
         gpu_name, driver_start = "CPUs", None
@@ -374,7 +393,7 @@ def _new_journal_entry(
         boot_id=state.boot_id,
         driver_start=driver_start,
         driver=now.telemetry.driver.driver_version,
-        who=journals.user_at_machine(),
+        who=journals.current_user_at_machine(),
         owner=journals.identity_of_this_process(),
         energy_j=now.energy_j.get(one.gpu_uuid),
         state=setting_commands.PENDING,
@@ -384,7 +403,7 @@ def _new_journal_entry(
     )
 
 
-def _fields_of_present_entry(one: SettingCommand, was: Journal) -> Mapping[str, Any] | None:
+def _entry_fields_to_restore(one: SettingCommand, was: Journal) -> Mapping[str, Any] | None:
     """Return the fields that the present journal entry of the command's setting has and the new one
     will not, so that a change that is cut off can be taken back. None if there is no entry."""
     entry = was.find_entry(one.gpu_uuid, one.setting)
@@ -396,7 +415,7 @@ def _fields_of_present_entry(one: SettingCommand, was: Journal) -> Mapping[str, 
     return {name: kept[name] for name in ("now", "state", "watch", "owner", "who", "set_unix_s")}
 
 
-def _is_default(one: SettingCommand, value: SettingValue, info: GpuInfo | None) -> bool:
+def _is_default_value(one: SettingCommand, value: SettingValue, info: GpuInfo | None) -> bool:
     """Return whether `value` is the driver's default. A revert may set the default even if only
     another user has reported it."""
     return value == UNKNOWN or value_equals(
@@ -404,7 +423,7 @@ def _is_default(one: SettingCommand, value: SettingValue, info: GpuInfo | None) 
     )
 
 
-async def _save_before_commands(held: LockedJournal, state: Journal) -> None:
+async def _save_journal_before_commands(held: LockedJournal, state: Journal) -> None:
     try:
         await held.save(state)
     except HostError as error:
@@ -440,12 +459,12 @@ async def _start_guard(
 # -- notes -----------------------------------------------------------------------------------------
 
 
-def annotate_commands(
+def note_foreign_values_in_commands(
     commands: Sequence[SettingCommand], state: Journal, now: CurrentValues
 ) -> list[SettingCommand]:
     """Return the commands of a plan. If another program set a setting last, its command gets a note
     that says so."""
-    state, noted_commands = state.without_lost_entries(now.energy_j), []
+    state, noted_commands = state.without_entries_of_lost_settings(now.energy_j), []
     for one in commands:
         key, live = (one.gpu_uuid, one.setting), now.value(one.gpu_uuid, one.setting)
         ours = state.entry_field_values(*key)
@@ -458,14 +477,14 @@ def annotate_commands(
     return noted_commands
 
 
-def _unpublished_note(state: Journal) -> str:
+def _unpublished_change_note(state: Journal) -> str:
     if state.register.problem:
         return f"{state.register.problem}; other users cannot see this change either"
     why = state.register.unpublished
     return f"users other than this one cannot see this change: {why}" if why else ""
 
 
-def _revert_warning(
+def _missing_revert_right_warning(
     one: SettingCommand, before: KnownValue, rights: Rights, now: CurrentValues
 ) -> str:
     """Return a warning if the user's `rights` suffice for a change but not for its revert,
@@ -494,17 +513,19 @@ async def _mark_entries_applied(
         one = outcome.command
         entry = state.find_entry(one.gpu_uuid, one.setting)
         assert entry is not None  # _write_and_publish_entries put it there
-        if _has_previous_value_again(entry):
+        if _entry_sets_previous_value(entry):
             state = state.without_entry(entry.gpu_and_setting)
         else:
             state = state.with_entry(replace(entry, state="applied", earlier=None))
-    done = await save_journal_noting_failure(held, log_outcomes(state, "set", outcomes), outcomes)
+    done = await save_journal_noting_failure(
+        held, journal_with_logged_outcomes(state, "set", outcomes), outcomes
+    )
     if held.was_lost:
-        return await _withdraw_reverted_entries(held.host, was, done)
+        return await _withdraw_changes_reverted_meanwhile(held.host, was, done)
     return done
 
 
-def _has_previous_value_again(entry: JournalEntry) -> bool:
+def _entry_sets_previous_value(entry: JournalEntry) -> bool:
     """Return whether a change has left its setting with the previous value, so that there is
     nothing to revert."""
     if entry.before_known == claims.TOLD:
@@ -516,7 +537,7 @@ def _has_previous_value_again(entry: JournalEntry) -> bool:
     return value_equals(entry.setting, entry.now, entry.before)
 
 
-async def _withdraw_reverted_entries(
+async def _withdraw_changes_reverted_meanwhile(
     host: Host, was: Journal, outcomes: Sequence[SettingOutcome]
 ) -> list[SettingOutcome]:
     """Restore the journal entries from before the plan (`was`) of settings that have their previous
@@ -524,13 +545,13 @@ async def _withdraw_reverted_entries(
     had lost the journal's lock: it was stopped or starved for so long that the guard has taken its
     change for one that was cut off."""
     commands = [outcome.command for outcome in outcomes]
-    values = await read_values_again(host, _setting_keys_of(commands))
+    values = await read_values_after_change(host, _setting_keys_of(commands))
     if values is None:
         return list(outcomes)
     reverted = {
         o.command
         for o in outcomes
-        if _has_value(values, o.command, o.before, other=o.command.value)
+        if _has_returned_to_value(values, o.command, o.before, other=o.command.value)
     }
     if not reverted:
         return list(outcomes)
@@ -552,7 +573,7 @@ async def _withdraw_reverted_entries(
     ]
 
 
-def _has_value(
+def _has_returned_to_value(
     values: CurrentValues,
     one: SettingCommand,
     value: SettingValue | None,
@@ -584,13 +605,13 @@ async def _roll_back_commands(
     """After a command of a plan has failed, revert the commands that were run. `was` is the journal
     from before the plan, `ran` has the results of the commands that were run, and `now` the values
     from before the plan."""
-    state = log_outcomes(held.journal, "set", outcomes)
+    state = journal_with_logged_outcomes(held.journal, "set", outcomes)
     undo: list[JournalEntry] = []
     for outcome in outcomes:
         one = outcome.command
         entry = state.find_entry(one.gpu_uuid, one.setting)
         assert entry is not None
-        if judged.is_surely_unchanged(outcome, ran.get(one)) or value_equals(
+        if judged.command_surely_changed_nothing(outcome, ran.get(one)) or value_equals(
             one.setting, outcome.before, one.value
         ):
             state = state.with_restored_entry(
@@ -602,19 +623,20 @@ async def _roll_back_commands(
     back: dict[tuple[str, str], bool] = {}
     for entry, found in await restore_entries(held.host, undo, rights, now):
         back[entry.gpu_and_setting] = all(o.ok for o in found)
-        state = log_outcomes(state, "roll back", found)
+        state = journal_with_logged_outcomes(state, "roll back", found)
         if back[entry.gpu_and_setting]:
             state = state.with_restored_entry(
                 entry.gpu_and_setting, was.find_entry(*entry.gpu_and_setting)
             )
         undone += found
     final = [
-        _mark_rolled_back(o, back.get((o.command.gpu_uuid, o.command.setting))) for o in outcomes
+        _outcome_after_rollback(o, back.get((o.command.gpu_uuid, o.command.setting)))
+        for o in outcomes
     ]
     return RollbackOutcomes(await save_journal_noting_failure(held, state, final), undone)
 
 
-def _mark_rolled_back(outcome: SettingOutcome, ok: bool | None) -> SettingOutcome:
+def _outcome_after_rollback(outcome: SettingOutcome, ok: bool | None) -> SettingOutcome:
     if not outcome.ok or ok is None:
         return outcome
     text = "it was rolled back" if ok else "its rollback failed as well"

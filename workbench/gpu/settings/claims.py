@@ -80,7 +80,7 @@ class SettingClaim(NamedTuple):
     def value_and_origin_text(self) -> str:
         return (
             f"{value_text(self.setting, self.now)}, set by {self.by} with Workbench at "
-            f"{clock_time_text(self.set_unix_s)}"
+            f"{local_date_and_time_text(self.set_unix_s)}"
         )
 
 
@@ -143,21 +143,21 @@ def claims_on_setting(claims: Sequence[SettingClaim], key: tuple[str, str]) -> l
     return sorted((c for c in claims if c.gpu_and_setting == key), key=lambda c: c.set_unix_s)
 
 
-def credible_claims(
+def drop_forged_claims(
     claims: Sequence[SettingClaim],
     keys: Collection[tuple[str, str]],
-    may_set: Callable[[SettingClaim], bool],
+    can_set_value: Callable[[SettingClaim], bool],
 ) -> tuple[SettingClaim, ...]:
     """Return `claims` without forged ones, which could prevent the revert of a setting for ever. A
     claim is checked only if its setting is in `keys` and is one that the host's value cannot
     confirm, such as a clock lock. It counts as forged if its user is not able to set the value,
-    which `may_set(claim)` tells."""
+    which `can_set_value(claim)` tells."""
     by_time = sorted(claims, key=lambda c: c.set_unix_s)
     doubted = {(c.uid, c.gpu_and_setting): c for c in by_time if SETTINGS[c.setting].easily_forged}
     forged = {
         who
         for who, newest in doubted.items()
-        if newest.gpu_and_setting in keys and not may_set(newest)
+        if newest.gpu_and_setting in keys and not can_set_value(newest)
     }
     return tuple(c for c in claims if (c.uid, c.gpu_and_setting) not in forged)
 
@@ -339,7 +339,7 @@ def drift_message(
         return f"{known}, now {value_text(setting, live)}"
     whose = "changed by someone else"
     if by is not None:
-        whose = f"set by {by.by} with Workbench at {clock_time_text(by.set_unix_s)}"
+        whose = f"set by {by.by} with Workbench at {local_date_and_time_text(by.set_unix_s)}"
     elif is_as_before:
         whose = UNWRITTEN if disk_full else RESET
     elif was_core_change_interrupted(setting, live, now, entry["before"]):
@@ -347,5 +347,5 @@ def drift_message(
     return f"{ours}, now {value_text(setting, live)}: {whose}"
 
 
-def clock_time_text(unix_s: float) -> str:
+def local_date_and_time_text(unix_s: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_s))

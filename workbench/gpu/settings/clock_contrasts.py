@@ -39,7 +39,7 @@ LIMITER_OF_REASON = {
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
+class MeasuredClock:
     """A measured clock of one GPU under `load`, while `lock` was set (None: no lock).
     `circumstances` is a text that names everything else that affects the clock: the power limit,
     the lock of the other clock, and the driver."""
@@ -57,7 +57,7 @@ class Clock:
     def is_above_lock(self) -> bool:
         return self.lock is not None and self.mhz > self.lock.max_mhz + CLOCK_TOLERANCE_MHZ
 
-    def differs_only_in_lock(self, other: Clock) -> bool:
+    def differs_only_in_lock(self, other: MeasuredClock) -> bool:
         """Return whether the two clocks were measured on the same GPU, under the same load and
         circumstances, but with different locks."""
         mine, theirs = ((c.gpu_uuid, c.setting, c.load, c.circumstances) for c in (self, other))
@@ -74,14 +74,14 @@ class ContrastEvidence:
     GPU, load and lock. `shown` has the locks that were proved to work, and `refuted` those that were
     proved to have no effect, as (GPU UUID, setting, value, Unix time of the change)."""
 
-    clocks: tuple[Clock, ...] = ()
+    clocks: tuple[MeasuredClock, ...] = ()
     shown: tuple[tuple[Any, ...], ...] = ()
     refuted: tuple[tuple[Any, ...], ...] = ()
     load: str = field(default="", compare=False)  # the load under judgement
     # the present changes of other Workbenches
     others: tuple[Alteration, ...] = field(default=(), compare=False)
 
-    def with_clocks(self, found: Iterable[Clock]) -> ContrastEvidence:
+    def with_clocks(self, found: Iterable[MeasuredClock]) -> ContrastEvidence:
         new = {clock.measurement_conditions: clock for clock in (*self.clocks, *found)}
         return replace(
             self, clocks=tuple(sorted(new.values(), key=lambda c: c.unix_s))[-MAX_KEPT_CLOCKS:]
@@ -128,7 +128,7 @@ def select_readings_under_load(moments: Sequence[Moment], gpu_index: int) -> lis
     ]
 
 
-def clock_mhz_limited_by(reading: BenchmarkReading, setting: ClockSetting) -> int | None:
+def clock_mhz_limited_by_lock(reading: BenchmarkReading, setting: ClockSetting) -> int | None:
     """Return the clock in MHz that the lock `setting` limits (SM or memory clock). None if the
     driver did not report it."""
     found: int | None = getattr(reading, setting.clock)
@@ -145,19 +145,19 @@ def causes_of_lower_clock(reading: BenchmarkReading) -> set[str]:
 
 def collect_measured_clocks(
     alterations: Sequence[Alteration], moments: Sequence[Moment], telemetry: Telemetry, load: str
-) -> tuple[Clock, ...]:
+) -> tuple[MeasuredClock, ...]:
     """Return the measured clocks of every GPU that was busy under the load named `load`.
     `alterations` are the settings that apply, whoever made them. A clock is left out if it cannot
     be compared, because heat lowered it or the power limit changed meanwhile."""
     locks = {(a.gpu_uuid, a.setting): a.now for a in alterations if isinstance(a.now, ClockRange)}
-    found: list[Clock] = []
+    found: list[MeasuredClock] = []
     for info in telemetry.infos:
         readings = select_readings_under_load(moments, info.index)
         limits, limiter = {r.limit_w for r in readings}, _most_frequent_limiter(readings)
         if len(limits) != 1 or limiter not in (None, POWER, UNNAMED):
             continue
         for setting, other in (LOCKS, LOCKS[::-1]):
-            clocks = [clock_mhz_limited_by(reading, setting) for reading in readings]
+            clocks = [clock_mhz_limited_by_lock(reading, setting) for reading in readings]
             mhz = [clock for clock in clocks if clock is not None]
             if len(mhz) < MIN_READINGS:
                 continue
@@ -166,7 +166,7 @@ def collect_measured_clocks(
             )
             lock = locks.get((info.uuid, setting.key))
             found.append(
-                Clock(
+                MeasuredClock(
                     info.uuid,
                     setting.key,
                     lock,
@@ -192,17 +192,21 @@ def is_within_lock(mhz: float, lock: ClockRange) -> bool:
     return lock.min_mhz - CLOCK_TOLERANCE_MHZ <= mhz <= lock.max_mhz + CLOCK_TOLERANCE_MHZ
 
 
-def find_clock_that_proves_lock(clock: Clock, known: Iterable[Clock]) -> Clock | None:
+def find_clock_that_proves_lock(
+    clock: MeasuredClock, known: Iterable[MeasuredClock]
+) -> MeasuredClock | None:
     """Return a clock of `known` which proves that a lock has an effect, because it differs from
     `clock`. It must have been measured with another lock or with none, under the same
     circumstances. None if there is no such clock."""
     for other in known:
-        if clock.differs_only_in_lock(other) and _clocks_differ(clock, other):
+        if clock.differs_only_in_lock(other) and _clock_proves_lock(clock, other):
             return other
     return None
 
 
-def find_lower_clock_without_lock(clock: Clock, known: Iterable[Clock]) -> Clock | None:
+def find_lower_clock_without_lock(
+    clock: MeasuredClock, known: Iterable[MeasuredClock]
+) -> MeasuredClock | None:
     """Return a clock of `known`, measured without a lock, which proves that the lock raised
     `clock`, although not up to the lock's minimum. None if there is no such clock."""
     if clock.lock is None or clock.mhz >= clock.lock.min_mhz:
@@ -214,7 +218,9 @@ def find_lower_clock_without_lock(clock: Clock, known: Iterable[Clock]) -> Clock
     return None
 
 
-def find_clock_that_ignores_lock(clock: Clock, known: Iterable[Clock]) -> Clock | None:
+def find_clock_that_ignores_lock(
+    clock: MeasuredClock, known: Iterable[MeasuredClock]
+) -> MeasuredClock | None:
     """Return a clock of `known` which proves that locks have no effect on this GPU: it has the same
     MHz as `clock`, although it was measured with another lock and is above that lock's range. None
     if there is no such clock."""
@@ -224,7 +230,7 @@ def find_clock_that_ignores_lock(clock: Clock, known: Iterable[Clock]) -> Clock 
     return None
 
 
-def does_clock_refute_its_lock(clock: Clock, known: Iterable[Clock]) -> bool:
+def does_clock_refute_its_lock(clock: MeasuredClock, known: Iterable[MeasuredClock]) -> bool:
     """Return whether `clock` proves that its lock has no effect: it is above the lock's range, or
     as high as under another lock that forbids it."""
     if clock.lock is None:
@@ -232,7 +238,7 @@ def does_clock_refute_its_lock(clock: Clock, known: Iterable[Clock]) -> bool:
     return clock.is_above_lock or find_clock_that_ignores_lock(clock, known) is not None
 
 
-def _clocks_differ(clock: Clock, other: Clock) -> bool:
+def _clock_proves_lock(clock: MeasuredClock, other: MeasuredClock) -> bool:
     asked, theirs = clock.lock, other.lock
     if (
         asked is None
@@ -249,7 +255,7 @@ def _clocks_differ(clock: Clock, other: Clock) -> bool:
     )
 
 
-def limiter_of_difference(clock: Clock, other: Clock) -> str | None:
+def limiter_of_difference(clock: MeasuredClock, other: MeasuredClock) -> str | None:
     """Return what lowered the slower of two clocks, such as "power", and so explains their
     difference without any lock. None if nothing did. For two memory clocks that the power limit
     lowered, return None too, because memory clocks have few steps."""

@@ -33,7 +33,7 @@ _KERNEL_PART_OF_SETTING = {
 
 
 @dataclass(frozen=True, slots=True)
-class Cores:
+class CoreSettings:
     """The settings of a host's CPU cores, as mappings from a core's number to its value. A core
     that lacks a setting is left out. `why` is the reason why cores lack a setting, and `sysfs` the
     path at which sysfs is mounted."""
@@ -77,7 +77,7 @@ class Cores:
             )
 
 
-async def read_core_settings(host: Host) -> Cores:
+async def read_core_settings(host: Host) -> CoreSettings:
     """Read the settings of the CPU cores of a host. Raises HostError if the host is out of reach."""
     done = await host.run(shell_argv(READ_CORES_SCRIPT), timeout_s=20)
     sysfs, *lines = done.out.splitlines() or [setting_commands.SYSFS]
@@ -100,14 +100,14 @@ async def read_core_settings(host: Host) -> Cores:
         value = core_values.format_core_c_states([states[number] for number in sorted(states)])
         if value is not None:
             c_states[cpu] = value
-    why = Cores().why
+    why = CoreSettings().why
     if not (governors and c_states):
-        why = _why_settings_are_missing(await host.facts(), bool(disabled))
+        why = _why_core_settings_are_missing(await host.facts(), bool(disabled))
     idle_states = {cpu: len(disabled[cpu]) for cpu in c_states}
-    return Cores(governors, tuple(shared or ()), c_states, idle_states, why, sysfs)
+    return CoreSettings(governors, tuple(shared or ()), c_states, idle_states, why, sysfs)
 
 
-def _why_settings_are_missing(facts: HostFacts, unreadable: bool) -> str:
+def _why_core_settings_are_missing(facts: HostFacts, unreadable: bool) -> str:
     """Return the reason why the CPU cores of a host lack a setting, such as "in this container
     (docker): …". The caller writes it after the words "no cpufreq". `unreadable` says whether the
     cores have C-states that cannot be read."""
@@ -119,10 +119,10 @@ def _why_settings_are_missing(facts: HostFacts, unreadable: bool) -> str:
         return (
             f"in this virtual machine ({facts.virtualization}): set it on the machine that runs it"
         )
-    return Cores().why
+    return CoreSettings().why
 
 
-CORES_NOT_READ = Cores(why="was read")
+CORES_NOT_READ = CoreSettings(why="was read")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class CurrentValues:
     """The values of a host's settings at one moment."""
 
     telemetry: Telemetry
-    cores: Cores = CORES_NOT_READ
+    cores: CoreSettings = CORES_NOT_READ
 
     @property
     def energy_j(self) -> dict[str, float]:
@@ -173,7 +173,7 @@ async def current_values_with_core_settings(
     return CurrentValues(telemetry)
 
 
-async def read_values_again(host: Host, settings: Collection[str]) -> CurrentValues | None:
+async def read_values_after_change(host: Host, settings: Collection[str]) -> CurrentValues | None:
     """Read the current values of the settings with these keys, after a change of them. A driver that
     did not answer in time is asked once more. Return None if the host is out of reach."""
     try:

@@ -15,8 +15,8 @@ from workbench.model.settings import (
     Setting,
     SettingValue,
     format_setting_value,
+    gpu_or_host_name,
     label_of,
-    setting_target_text,
 )
 
 MAX_NAMED = 4
@@ -65,8 +65,8 @@ class DisturbanceWatch:
             if "compute" in p.kind
         }
         first = self._first.setdefault(gpu, running)
-        self._came.update(_without_programs(running, first))
-        self._went.update(_without_programs(first, running))
+        self._came.update(_programs_without_pids(running, first))
+        self._went.update(_programs_without_pids(first, running))
 
     @property
     def new_process_ids(self) -> frozenset[int]:
@@ -82,7 +82,7 @@ class DisturbanceWatch:
         If none of them was seen on the GPUs, return (), because the server is then in a container
         and its ids differ from those that the driver reports."""
         found = {pid: name for running in self._first.values() for pid, name in running.items()}
-        others = list(_without_programs(found, ours | self._went.keys()).values())
+        others = list(_programs_without_pids(found, ours | self._went.keys()).values())
         if len(others) in (0, len(found)):
             return ()
         return (f"other programs used the GPU during the whole run: {_list_some_names(others)}",)
@@ -95,8 +95,8 @@ class DisturbanceWatch:
             for name, values in self._values.items()
             if len(values) > 1
         ]
-        came = list(_without_programs(self._came, ours).values())
-        went = list(_without_programs(self._went, ours).values())
+        came = list(_programs_without_pids(self._came, ours).values())
+        went = list(_programs_without_pids(self._went, ours).values())
         changes = {
             SETTINGS_CHANGED_TEXT: ", ".join(settings),
             "other programs started on the GPU during the run": _list_some_names(came),
@@ -105,17 +105,17 @@ class DisturbanceWatch:
         return tuple(f"{what}: {names}" for what, names in changes.items() if names)
 
 
-def _without_programs(programs: Mapping[int, str], pids: Collection[int]) -> dict[int, str]:
+def _programs_without_pids(programs: Mapping[int, str], pids: Collection[int]) -> dict[int, str]:
     return {pid: name for pid, name in programs.items() if pid not in pids}
 
 
-def add_names_of_setters(
+def add_setters_to_reasons(
     reasons: Sequence[str], claimed: Sequence[Alteration], gpus: Collection[int]
 ) -> tuple[str, ...]:
     """Return the `reasons` why a result is invalid. The one that settings changed names the users
     who did it: `claimed` are the settings that other users have set during the run."""
     setters = [
-        f"{setting_target_text(one.gpu_uuid, one.gpu_index)} {label_of(one.setting)} set by {one.by}"
+        f"{gpu_or_host_name(one.gpu_uuid, one.gpu_index)} {label_of(one.setting)} set by {one.by}"
         for one in claimed
         if one.gpu_uuid == HOST or one.gpu_index in gpus
     ]
@@ -134,7 +134,7 @@ def lock_change_texts(
     """Return texts about the clock locks that changed during a run. The driver cannot report a
     lock, so the locks are taken from the alterations `before` and `after` the run, and from the
     changes that other users made `meanwhile`."""
-    was, now = _texts_of_locks(before, gpus), _texts_of_locks(after, gpus)
+    was, now = _lock_texts_by_setting(before, gpus), _lock_texts_by_setting(after, gpus)
     changed = []
     for key in sorted({*was, *now}):
         if was.get(key) != now.get(key):
@@ -152,7 +152,7 @@ def lock_change_texts(
     return (f"{SETTINGS_CHANGED_TEXT}: {', '.join(changed)}",)
 
 
-def _texts_of_locks(
+def _lock_texts_by_setting(
     alterations: Sequence[Alteration], gpus: Sequence[int]
 ) -> dict[tuple[int, str], str]:
     return {

@@ -26,12 +26,12 @@ from workbench.gpu.settings import claims
 from workbench.gpu.settings.claims import SettingClaim
 from workbench.gpu.settings.journal_client import JournalAnswer, request_journal_operation
 from workbench.gpu.settings.owners import (
+    current_user_at_machine,
     has_lock_owner_ended,
     identity_of_this_process,
     owner_process_state,
     owner_text,
     owner_token,
-    user_at_machine,
 )
 from workbench.gpu.settings.register_client import Register, parse_register
 from workbench.hosts.base import FileError, Host, HostUnreachable
@@ -45,9 +45,9 @@ from workbench.model.settings import (
     UNKNOWN,
     SettingValue,
     format_setting_value,
+    gpu_or_host_name,
     label_of,
     parse_stored_value,
-    setting_target_text,
     value_to_store,
 )
 from workbench.model.untrusted_numbers import number_for_field, path_and_reason_of_impossible_number
@@ -61,9 +61,9 @@ __all__ = [
     "JournalEntry",
     "LockedJournal",
     "Record",
+    "current_user_at_machine",
     "identity_of_this_process",
     "owner_token",
-    "user_at_machine",
 ]
 
 _ours: Counter[str] = Counter()  # locks that this process owns or waits for, by path
@@ -114,13 +114,13 @@ class JournalEntry:
         return setting_commands.user_with_setting({"state": self.state})
 
     @property
-    def target_text(self) -> str:
-        return setting_target_text(self.gpu_uuid, self.gpu_index)
+    def gpu_or_host_name(self) -> str:
+        return gpu_or_host_name(self.gpu_uuid, self.gpu_index)
 
     @property
     def change_text(self) -> str:
         """The changed setting in words, with its GPU and its new value: "GPU0 power limit 400 W"."""
-        return f"{self.target_text} {label_of(self.setting)} {format_setting_value(self.setting, self.now)}"
+        return f"{self.gpu_or_host_name} {label_of(self.setting)} {format_setting_value(self.setting, self.now)}"
 
     @property
     def field_values(self) -> dict[str, Any]:
@@ -189,7 +189,7 @@ class Journal:
         return None if entry is None else entry.field_values
 
     @property
-    def keys(self) -> set[tuple[str, str]]:
+    def gpus_and_settings(self) -> set[tuple[str, str]]:
         """(GPU UUID, key) of each setting that has an entry."""
         return {entry.gpu_and_setting for entry in self.entries}
 
@@ -220,13 +220,13 @@ class Journal:
         line = {
             "unix_s": round(time.time(), 3),
             "boot_id": self.boot_id,
-            "who": user_at_machine(),
+            "who": current_user_at_machine(),
             "what": what,
             **values,
         }
         return replace(self, log=(*self.log, line)[-LOG_LINES:])
 
-    def without_lost_entries(self, energy_j: Mapping[str, float]) -> Journal:
+    def without_entries_of_lost_settings(self, energy_j: Mapping[str, float]) -> Journal:
         """Return the journal without the entries whose settings a restart of the host or the driver
         has reset. The log names these entries. `energy_j` has the present energy counters of the
         GPUs in joules by UUID: if nothing better is known, a counter below the one in the entry
@@ -234,11 +234,13 @@ class Journal:
         kept = self
         for record in self.records(energy_j):
             if record.why_lost is not None:
-                kept = kept.without_lost_entry(record)
-        others = [c for c in self.others if not self.why_lost(c, energy_j.get(c.gpu_uuid))]
+                kept = kept.without_entry_of_lost_setting(record)
+        others = [
+            c for c in self.others if not self.why_setting_is_lost(c, energy_j.get(c.gpu_uuid))
+        ]
         return replace(kept, others=tuple(others))
 
-    def without_lost_entry(self, lost: Record) -> Journal:
+    def without_entry_of_lost_setting(self, lost: Record) -> Journal:
         """Return the journal without the entry of `lost`, whose setting a restart has reset. The
         log names the entry. An entry that has changed since stays."""
         entry = lost.entry
@@ -249,7 +251,7 @@ class Journal:
             what, gpu_uuid=entry.gpu_uuid, setting=entry.setting
         )
 
-    def why_lost(
+    def why_setting_is_lost(
         self, entry: JournalEntry | SettingClaim, energy_j: float | None = None
     ) -> str | None:
         """Return why the setting of `entry` no longer applies, for example because the host
@@ -266,7 +268,9 @@ class Journal:
         shows that the driver was reloaded."""
         now = energy_j or {}
         return tuple(
-            Record(e, owner_process_state(e.owner), self.why_lost(e, now.get(e.gpu_uuid)))
+            Record(
+                e, owner_process_state(e.owner), self.why_setting_is_lost(e, now.get(e.gpu_uuid))
+            )
             for e in self.entries
         )
 
@@ -348,7 +352,7 @@ class LockedJournal:
         )
         if "lost" in answer:
             self.is_locked, self.was_lost = False, True
-            raise _lost_lock_error(self.host, answer)
+            raise _lost_journal_lock_error(self.host, answer)
         if "error" in answer:
             raise _write_error(self.host, self.path, answer)
         self.is_locked = not unlock
@@ -364,7 +368,7 @@ class LockedJournal:
         try:
             await self.save(journal, unlock=True)
         except LostLock:
-            answer = await _acquire_lock(self.host, self.path)
+            answer = await _acquire_journal_lock(self.host, self.path)
             self.is_locked = True
             fresh = _journal_from_answer(answer, self.path, self.host.name)
             await self.save(fresh.with_changes_between(self.journal, journal), unlock=True)
@@ -418,7 +422,7 @@ def _journal_from_answer(answer: JournalAnswer, path: str, host: str) -> Journal
     damage = answer.get("damage")
     if text is None and damage is None:
         return (
-            _recover_from_register(known, f"the journal of GPU settings {path} was missing")
+            _recover_journal_from_register(known, f"the journal of GPU settings {path} was missing")
             or known
         )
     try:
@@ -427,7 +431,7 @@ def _journal_from_answer(answer: JournalAnswer, path: str, host: str) -> Journal
         found = parse_journal(str(text), known.boot_id, path, host)
     except DamagedJournal as error:
         why = f"the journal of GPU settings {path} was damaged ({error.why})"
-        recovered = _recover_from_register(known, why, f"{path}.damaged")
+        recovered = _recover_journal_from_register(known, why, f"{path}.damaged")
         if recovered is None:
             raise
         return recovered
@@ -438,7 +442,7 @@ class LostLock(HostError):
     """Raised if another Workbench has locked the journal that this one had locked."""
 
 
-def _lost_lock_error(host: Host, answer: JournalAnswer) -> LostLock:
+def _lost_journal_lock_error(host: Host, answer: JournalAnswer) -> LostLock:
     by = clean_text(str(answer["lost"] or ""))
     who_has_it = f"another Workbench ({owner_text(by)}) has locked it" if by else "it is gone"
     return LostLock(
@@ -457,7 +461,7 @@ def _write_error(host: Host, path: str, answer: JournalAnswer) -> FileError:
     )
 
 
-def _recover_from_register(known: Journal, why: str, damaged: str = "") -> Journal | None:
+def _recover_journal_from_register(known: Journal, why: str, damaged: str = "") -> Journal | None:
     """Return the empty journal `known` with the entries that this Workbench published in the host's
     register. Its log gets a line with `why`, the fault of the journal's file. `damaged` is the path
     that a damaged file gets. None if the register has no such entries. Raises SettingsError if a
@@ -576,7 +580,7 @@ async def locked_journal(host: Host) -> AsyncIterator[LockedJournal]:
     path = await journal_path_on(host)
     _ours[path] += 1
     try:
-        answer = await _acquire_lock(host, path)
+        answer = await _acquire_journal_lock(host, path)
         held = LockedJournal(host, path)
         try:
             held.journal = _journal_from_answer(answer, path, host.name)
@@ -605,7 +609,9 @@ async def is_journal_locked(host: Host) -> bool:
     return bool(found.get("by")) and not found.get("void")
 
 
-async def _request_lock(host: Host, path: str, owner: str, dead: Sequence[str]) -> JournalAnswer:
+async def _request_journal_lock(
+    host: Host, path: str, owner: str, dead: Sequence[str]
+) -> JournalAnswer:
     """Ask once for the lock, and return the answer."""
     root = directory_of_journal(path)
     try:
@@ -624,14 +630,14 @@ async def _request_lock(host: Host, path: str, owner: str, dead: Sequence[str]) 
         ) from None
 
 
-async def _acquire_lock(host: Host, path: str) -> JournalAnswer:
+async def _acquire_journal_lock(host: Host, path: str) -> JournalAnswer:
     """Lock the journal, and return what the host says about it then. The lock of a process that has
     ended does not count. Raises SettingsError if the journal is unusable, or if another Workbench
     holds the lock for longer than WAIT_S seconds."""
     until = time.monotonic() + WAIT_S
     owner, dead = owner_token(), list[str]()
     while True:
-        answer = await _request_lock(host, path, owner, dead)
+        answer = await _request_journal_lock(host, path, owner, dead)
         if answer.get("held"):
             return answer
         if "error" in answer:

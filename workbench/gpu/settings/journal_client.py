@@ -101,7 +101,7 @@ class ShellJournal:
         if operation == "lock":
             return await self._lock_journal(arguments["owner"], arguments["dead"])
         if operation == "holder":
-            return _parse_lock_holder(await self._run_journal_script("holder"))
+            return _parse_journal_lock_holder(await self._run_journal_script("holder"))
         if operation == "save":
             return await self._save_journal(arguments)
         await self._run_journal_script("unlock", arguments["owner"])
@@ -109,7 +109,7 @@ class ShellJournal:
 
     async def _save_journal(self, arguments: JournalAnswer) -> JournalAnswer:
         journal, owner = arguments["journal"], arguments["owner"]
-        holder = _parse_lock_holder(await self._run_journal_script("holder"))["by"]
+        holder = _parse_journal_lock_holder(await self._run_journal_script("holder"))["by"]
         if holder != owner:
             return {"lost": holder}
         if arguments["aside"]:
@@ -148,14 +148,14 @@ class ShellJournal:
             return {"error": done.err.strip()}
         if done.out.startswith("ok"):
             return {"held": True, **await self._read_journal(with_log=True)}
-        found = _parse_lock_holder(done)
+        found = _parse_journal_lock_holder(done)
         by = found["by"] or ""
         if found["void"] or by.rpartition(":")[0] in dead_owners:
             await self._run_journal_script("unlock", by)  # the next try can succeed
         return {"held": False, **found}
 
 
-def _parse_lock_holder(done: Completed) -> dict[str, Any]:
+def _parse_journal_lock_holder(done: Completed) -> dict[str, Any]:
     """Return the owner of the lock, and whether the lock no longer counts, from what the script
     printed."""
     lines = done.out.split("\n")

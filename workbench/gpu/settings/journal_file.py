@@ -198,7 +198,7 @@ class JournalFile:
         users read them. Do nothing if the host has no register or if it cannot be written."""
         if self.shared is not None:
             with contextlib.suppress(OSError):
-                where = register.register_directory(
+                where = register.find_or_create_register_directory(
                     self.shared
                 )  # created again if Workbench had created it
                 register.publish_entries(

@@ -29,7 +29,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
-from workbench.gpu.process_facts import boot_id, driver_module_instance
+from workbench.gpu.process_facts import boot_id, driver_module_load_id
 from workbench.gpu.settings import register
 from workbench.gpu.settings.journal_file import LEASE_S, MOST_BYTES, JournalFile, read_regular_file
 from workbench.model import setting_commands
@@ -102,7 +102,7 @@ class JournalProgram:
         sysfs = os.environ.get("WORKBENCH_SIM_SYSFS") or setting_commands.SYSFS
         return {
             "boot_id": boot_id(),
-            "driver_start": driver_module_instance(sysfs),
+            "driver_start": driver_module_load_id(sysfs),
             "text": text,
             "damage": damage,
             **({"full": True} if self.disk_is_full() else {}),
@@ -163,7 +163,7 @@ class JournalProgram:
             link = os.stat(file.link, dir_fd=file.at, follow_symlinks=False)
         except OSError:
             return {"by": None, "void": False}
-        void = _is_lock_outdated(link.st_mtime) or file.owner_has_ended(owner, link.st_uid)
+        void = _is_journal_lock_outdated(link.st_mtime) or file.owner_has_ended(owner, link.st_uid)
         return {"by": owner, "void": void}
 
     def save(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -209,7 +209,7 @@ def _without_log(text: str) -> str:
     return text
 
 
-def _is_lock_outdated(made_unix_s: float) -> bool:
+def _is_journal_lock_outdated(made_unix_s: float) -> bool:
     """Return whether a lock is older than a plan can take, or than the host's present boot. A date
     in the future counts as old."""
     age_s = time.time() - made_unix_s

@@ -65,7 +65,7 @@ def outcome_of_change(
     if ran.failure and not (
         ran.unsure and value_equals(one.setting, found, one.value)
     ):  # not done; else only the answer was lost
-        step = hypervisor_note(one, now) or f"By hand: {manual_command_text(one, latest)}"
+        step = vgpu_hypervisor_note(one, now) or f"By hand: {manual_command_text(one, latest)}"
         return make_outcome(False, InForce.NOT_CHECKED, f"{ran.failure.rstrip('. ')}. {step}")
     lost = persistence_off_warning(one, latest)
     if is_clock_lock(one.setting):
@@ -75,7 +75,7 @@ def outcome_of_change(
             InForce.NOT_CHECKED,
             one.note,
             message,
-            foreign_lock_note(how),
+            unknown_previous_lock_note(how),
             lost,
         )
     if found is None:
@@ -90,7 +90,7 @@ def outcome_of_change(
             False,
             InForce.NO_EFFECT,
             setting_commands.message_of_ineffective_command(one.setting, one.value, found),
-            hypervisor_note(one, now),
+            vgpu_hypervisor_note(one, now),
             lost,
         )
     enforced = _text_of_lower_enforced_limit(one, after)
@@ -104,7 +104,7 @@ def _value_after(one: SettingCommand, after: CurrentValues | None) -> SettingVal
     return None if after is None else after.value(one.gpu_uuid, one.setting)
 
 
-def foreign_lock_note(before: object) -> str:
+def unknown_previous_lock_note(before: object) -> str:
     """Return a note if the previous value is UNKNOWN, as that of a lock by another program is,
     otherwise ""."""
     return FOREIGN_LOCK_TEXT if before == UNKNOWN else ""
@@ -124,7 +124,7 @@ def _text_of_lower_enforced_limit(one: SettingCommand, after: CurrentValues | No
     return setting.format(enforced)
 
 
-def outcome_of_restoring(
+def outcome_of_revert_command(
     entry: JournalEntry,
     one: SettingCommand,
     ran: CommandRun,
@@ -189,7 +189,7 @@ def planned_outcome(
     refused = one.right
     if not (refused or dry_run):
         refused = "not run: another command of this plan is not allowed"
-    message = join_sentences(refused, one.note, foreign_lock_note(before[1]), warning)
+    message = join_sentences(refused, one.note, unknown_previous_lock_note(before[1]), warning)
     return SettingOutcome(
         one,
         dry_run and one.right is None,
@@ -202,7 +202,7 @@ def planned_outcome(
     )
 
 
-def is_surely_unchanged(outcome: SettingOutcome, ran: CommandRun | None) -> bool:
+def command_surely_changed_nothing(outcome: SettingOutcome, ran: CommandRun | None) -> bool:
     """Return whether a failed command has certainly changed nothing."""
     if outcome.ok:
         return False
@@ -222,7 +222,7 @@ def manual_command_text(one: SettingCommand, now: CurrentValues) -> str:
     )
 
 
-def hypervisor_note(one: SettingCommand, now: CurrentValues) -> str:
+def vgpu_hypervisor_note(one: SettingCommand, now: CurrentValues) -> str:
     """Return a text that says who can set the value of `one` if its GPU is a vGPU, otherwise ""."""
     info = now.info(one.gpu_uuid)
     if info is None or one.setting == PERSISTENCE.key:
@@ -246,7 +246,7 @@ def persistence_off_warning(one: SettingCommand, now: CurrentValues) -> str:
     return VOLATILE_SETTING_TEXT
 
 
-def keep_one_persistence_warning(outcomes: Sequence[SettingOutcome]) -> list[SettingOutcome]:
+def drop_repeated_persistence_warnings(outcomes: Sequence[SettingOutcome]) -> list[SettingOutcome]:
     """Return the outcomes with the warning about persistence mode only once for each GPU."""
     found, warned = [], set()
     for one in outcomes:

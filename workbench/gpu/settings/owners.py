@@ -30,11 +30,11 @@ def owner_token() -> str:
     facts = identity_of_this_process()
     return ":".join(
         str(part).replace("/", "_")
-        for part in (facts["boot_id"], facts["pid"], facts["start"], user_at_machine())
+        for part in (facts["boot_id"], facts["pid"], facts["start"], current_user_at_machine())
     )
 
 
-def user_at_machine() -> str:
+def current_user_at_machine() -> str:
     """Return the user and the machine of this process: "user@machine"."""
     try:
         user = getpass.getuser()

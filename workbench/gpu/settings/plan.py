@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from workbench.gpu.settings import setting_traps
-from workbench.gpu.settings.current_values import CORES_NOT_READ, Cores
+from workbench.gpu.settings.current_values import CORES_NOT_READ, CoreSettings
 from workbench.gpu.settings.rights import Rights
 from workbench.model import setting_commands
 from workbench.model.errors import InputError, SettingsError
@@ -32,7 +32,7 @@ def plan_commands(
     wanted: Mapping[str, GpuSettings],
     telemetry: Telemetry,
     rights: Rights,
-    cores: Cores = CORES_NOT_READ,
+    cores: CoreSettings = CORES_NOT_READ,
 ) -> tuple[SettingCommand, ...]:
     """Return one command for each change: the host's settings first, then those of each GPU. On a
     GPU, persistence mode is switched on before the other settings, and off after them.
@@ -64,7 +64,7 @@ def _drop_repeated_commands(commands: Sequence[SettingCommand]) -> tuple[Setting
         before = seen.setdefault((one.gpu_uuid, one.setting), one)
         if before is not one and before.value != one.value:
             raise InputError(
-                f"you gave two different values for the {label_of(one.setting)} of {one.target_text}"
+                f"you gave two different values for the {label_of(one.setting)} of {one.gpu_or_host_name}"
             )
     return tuple(seen.values())
 
@@ -94,7 +94,7 @@ def make_setting_commands(
     setting: str,
     value: SettingValue | None,
     rights: Rights,
-    cores: Cores = CORES_NOT_READ,
+    cores: CoreSettings = CORES_NOT_READ,
     note: str = "",
 ) -> tuple[SettingCommand, ...]:
     """Return the commands that set `value` on the GPU with this `index` and `uuid`, or on the
@@ -162,7 +162,7 @@ def _check_gpu_value_and_get_note(
     taken = check_clocks_and_name_substitutes(
         name, setting.clock_name, value, highest, getattr(info, setting.supported)
     )
-    warnings = setting_traps.lock_warnings(setting.key, value, info)
+    warnings = setting_traps.clock_lock_warnings(setting.key, value, info)
     return "; ".join(filter(None, (taken, warnings)))
 
 

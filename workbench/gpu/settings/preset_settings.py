@@ -18,7 +18,7 @@ from workbench.model.settings import (
     GpuSettings,
     Setting,
     SettingValue,
-    setting_target_text,
+    gpu_or_host_name,
 )
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def memory_lock_warning(wanted: PresetSettings, telemetry: Telemetry | None) -> 
     return memory_locks.warn_of_memory_locks(names)
 
 
-def settings_not_applied(
+def texts_of_settings_not_applied(
     wanted: PresetSettings, telemetry: Telemetry | None, alterations: Sequence[Alteration]
 ) -> tuple[str, ...]:
     """Return the preset's settings that are not applied now, for example "GPU0 power limit 400 W
@@ -64,16 +64,16 @@ def settings_not_applied(
         places = [(s.uuid, s.index) for s in telemetry.gpus if selector in ("all", str(s.index))]
         for setting in (s for s in SETTINGS if s.key in settings):
             for uuid, index in [(HOST, HOST_INDEX)] if setting.of_host else places:
-                now = _present_value(setting, uuid, telemetry, alterations)
+                now = _present_value_or_lock(setting, uuid, telemetry, alterations)
                 if now is not None and not value_equals(setting.key, now, settings[setting.key]):
-                    where = "" if setting.of_host else f"{setting_target_text(uuid, index)} "
+                    where = "" if setting.of_host else f"{gpu_or_host_name(uuid, index)} "
                     found.append(
-                        f"{where}{setting.label} {_change_text(setting, settings[setting.key], now)}"
+                        f"{where}{setting.label} {_wanted_and_present_value_text(setting, settings[setting.key], now)}"
                     )
     return tuple(dict.fromkeys(found))
 
 
-def _present_value(
+def _present_value_or_lock(
     setting: Setting, uuid: str, telemetry: Telemetry, alterations: Sequence[Alteration]
 ) -> SettingValue | str | None:
     if not is_clock_lock(setting.key):
@@ -83,5 +83,7 @@ def _present_value(
     )
 
 
-def _change_text(setting: Setting, wanted: SettingValue, now: SettingValue | str) -> str:
+def _wanted_and_present_value_text(
+    setting: Setting, wanted: SettingValue, now: SettingValue | str
+) -> str:
     return f"{setting.format(wanted)} (now {now if now == NO_LOCK_TEXT else setting.format(now)})"

@@ -20,10 +20,10 @@ from workbench.gpu.settings.clock_contrasts import (
     MIN_LOADED_UTILIZATION_PCT,
     MIN_READINGS,
     POWER,
-    Clock,
     ContrastEvidence,
+    MeasuredClock,
     causes_of_lower_clock,
-    clock_mhz_limited_by,
+    clock_mhz_limited_by_lock,
     collect_measured_clocks,
     find_clock_that_ignores_lock,
     find_clock_that_proves_lock,
@@ -87,12 +87,12 @@ class Proof:
         return "host" if self.gpu_index == HOST_INDEX else f"gpu{self.gpu_index}"
 
     @property
-    def target_text(self) -> str:
+    def gpu_or_host_name(self) -> str:
         return self.storage_key_prefix if self.gpu_index == HOST_INDEX else f"GPU{self.gpu_index}"
 
     @property
     def summary_line(self) -> str:
-        return f"{self.target_text}: {self.text}"
+        return f"{self.gpu_or_host_name}: {self.text}"
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "in_force": str(self.in_force)}
@@ -113,27 +113,25 @@ def assess_effects_of_settings(
     clocks = {(clock.gpu_uuid, clock.setting): clock for clock in now}
     proofs = []
     for one in alterations:
-        found = _proof_of_replaced_setting(one, known.others) or assess_effect_under_load(
-            one, moments
-        )
+        found = _proof_of_replaced_lock(one, known.others) or assess_effect_under_load(one, moments)
         if found is None and telemetry is not None:
             found = _proof_from_reported_value(one, telemetry)
         if found is None:
             continue
         clock = clocks.get((one.gpu_uuid, one.setting))
         if found.in_force is InForce.CONSISTENT:
-            found = _confirm_by_contrast(found, one, clock, known)
+            found = _judge_lock_by_contrast(found, one, clock, known)
         elif found.in_force is InForce.NO_EFFECT and clock is not None:
-            found = _assess_unreached_clock(found, clock, known)
+            found = _assess_unreached_lock_minimum(found, clock, known)
         proofs.append(_add_traps(found, telemetry))
     return tuple(proofs)
 
 
-def _proof_of_replaced_setting(one: Alteration, others: Sequence[Alteration]) -> Proof | None:
+def _proof_of_replaced_lock(one: Alteration, others: Sequence[Alteration]) -> Proof | None:
     said = lock_drift_message(one, others)
     if said is None:
         return None
-    what = _lock_name(one.setting)
+    what = _name_of_clock_lock(one.setting)
     text = f"{what} changed by someone else: {said}"
     return Proof(one.gpu_index, one.setting, InForce.CHANGED, f"{what} ▲ changed", text, 1)
 
@@ -165,8 +163,8 @@ def _highest_utilization_text(moments: Sequence[Moment], gpu_index: int) -> str:
     )
 
 
-def _confirm_by_contrast(
-    proof: Proof, one: Alteration, clock: Clock | None, known: ContrastEvidence
+def _judge_lock_by_contrast(
+    proof: Proof, one: Alteration, clock: MeasuredClock | None, known: ContrastEvidence
 ) -> Proof:
     """Return `proof` with the verdict "in force" if a clock measured with another lock proves that
     this lock works, or "no effect" if it proves the opposite. Otherwise return `proof` with the
@@ -188,19 +186,19 @@ def _confirm_by_contrast(
             f"{proof.text.partition(PROVES_NOTHING_TEXT)[0]}has no effect: the clock was "
             f"{_compared_clock_text(deaf)} too"
         )
-        return _mark_without_effect(proof, text)
+        return _with_no_effect_verdict(proof, text)
     if known.is_effect_refuted(one):
         text = f"{proof.text.partition(PROVES_NOTHING_TEXT)[0]}has no effect, as a contrast showed before"
-        return _mark_without_effect(proof, text)
+        return _with_no_effect_verdict(proof, text)
     return replace(proof, text=f"{proof.text}; {_why_effect_is_unproven(clock, known)}")
 
 
-def _mark_without_effect(proof: Proof, text: str) -> Proof:
+def _with_no_effect_verdict(proof: Proof, text: str) -> Proof:
     short = f"▲ {proof.short.replace(CONSISTENT, 'has no effect')}"
     return replace(proof, in_force=InForce.NO_EFFECT, short=short, text=text)
 
 
-def _why_effect_is_unproven(clock: Clock | None, known: ContrastEvidence) -> str:
+def _why_effect_is_unproven(clock: MeasuredClock | None, known: ContrastEvidence) -> str:
     unknown = "the card's clock without the lock is unknown"
     if clock is None:
         return unknown
@@ -214,13 +212,15 @@ def _why_effect_is_unproven(clock: Clock | None, known: ContrastEvidence) -> str
     return f"{text}, and {why} may explain that"
 
 
-def _assess_unreached_clock(proof: Proof, clock: Clock, known: ContrastEvidence) -> Proof:
+def _assess_unreached_lock_minimum(
+    proof: Proof, clock: MeasuredClock, known: ContrastEvidence
+) -> Proof:
     """Return `proof` with the verdict "capped" if a clock measured without a lock proves that the
     lock raised `clock`, but not up to the lock's minimum. Otherwise return `proof`."""
     other = find_lower_clock_without_lock(clock, known.clocks)
     if other is None:
         return proof
-    what = _lock_name(proof.setting)
+    what = _name_of_clock_lock(proof.setting)
     text = (
         f"{what} {proof.requested} is not reached: capped by {UNNAMED_LIMITER}, observed "
         f"{proof.observed:.0f} MHz;"
@@ -230,25 +230,25 @@ def _assess_unreached_clock(proof: Proof, clock: Clock, known: ContrastEvidence)
     return replace(proof, in_force=InForce.CAPPED, short=short, text=text, limiter=UNNAMED_LIMITER)
 
 
-def _compared_clock_text(clock: Clock) -> str:
+def _compared_clock_text(clock: MeasuredClock) -> str:
     if clock.lock is None:
         return f"{clock.mhz} MHz without the lock"
     return f"{clock.mhz} MHz with a lock of {GPU_CLOCKS.format(clock.lock)}"
 
 
-def _lock_name(setting: str) -> str:
+def _name_of_clock_lock(setting: str) -> str:
     return "memory lock" if setting == MEMORY_CLOCKS.key else "lock"
 
 
 def _assess_clock_lock(
     one: Alteration, setting: ClockSetting, lock: ClockRange, readings: Sequence[BenchmarkReading]
 ) -> Proof:
-    what = _lock_name(one.setting)
+    what = _name_of_clock_lock(one.setting)
     wanted = setting.input_text(lock)
-    clocks = [(clock_mhz_limited_by(reading, setting), reading) for reading in readings]
+    clocks = [(clock_mhz_limited_by_lock(reading, setting), reading) for reading in readings]
     pairs = [(mhz, reading) for mhz, reading in clocks if mhz is not None]
     if len(pairs) < MIN_READINGS:
-        return _unproven_proof(one, what, len(pairs), f"{wanted} MHz")
+        return _proof_with_few_readings(one, what, len(pairs), f"{wanted} MHz")
     outside = [(mhz, r) for mhz, r in pairs if not is_within_lock(mhz, lock)]
     below = [reading for mhz, reading in outside if mhz < lock.min_mhz]
     share = len(outside) / len(pairs)
@@ -323,7 +323,7 @@ def _assess_power_limit(
             others[-1],
         )
     if len(watts) < MIN_READINGS:
-        return _unproven_proof(one, "power limit", len(watts), wanted)
+        return _proof_with_few_readings(one, "power limit", len(watts), wanted)
     over = sum(w > limit_w * MAX_POWER_OVER_LIMIT for w in watts) / len(watts)
     seen = median(watts)
 
@@ -381,7 +381,7 @@ def _proof_from_reported_value(one: Alteration, telemetry: Telemetry) -> Proof |
     return Proof(one.gpu_index, one.setting, verdict, short, text, int(found is not None), wanted)
 
 
-def _unproven_proof(one: Alteration, what: str, count: int, wanted: str) -> Proof:
+def _proof_with_few_readings(one: Alteration, what: str, count: int, wanted: str) -> Proof:
     text = f"{what}: not checked, {count} readings under load ({MIN_READINGS} are needed)"
     return Proof(one.gpu_index, one.setting, InForce.NOT_CHECKED, "", text, count, wanted)
 
@@ -438,7 +438,7 @@ def _traps_for_proof(proof: Proof, info: GpuInfo | None, telemetry: Telemetry | 
         found.append(fill_in_trap("power.not-binding"))
     if proof.limiter == UNNAMED_LIMITER:
         found.append(fill_in_trap("lock.unknown-limiter"))
-    persistence = _persistence_of_gpu(proof.gpu_index, telemetry)
+    persistence = _gpu_persistence_mode(proof.gpu_index, telemetry)
     if proof.setting != PERSISTENCE.key and persistence is False:
         found.append(fill_in_trap("persistence.off"))
     return found
@@ -476,7 +476,7 @@ def _lowest_locked_mhz(proof: Proof) -> int:
     return int(proof.requested.removesuffix(" MHz").partition("-")[0])
 
 
-def _persistence_of_gpu(gpu_index: int, telemetry: Telemetry | None) -> bool | None:
+def _gpu_persistence_mode(gpu_index: int, telemetry: Telemetry | None) -> bool | None:
     if telemetry is None:
         return None
     return next((s.persistence for s in telemetry.gpus if s.index == gpu_index), None)

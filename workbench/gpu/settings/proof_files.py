@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields
 from typing import Any, TypeAlias
 
-from workbench.gpu.settings.clock_contrasts import MAX_KEPT_CLOCKS, Clock, ContrastEvidence
+from workbench.gpu.settings.clock_contrasts import MAX_KEPT_CLOCKS, ContrastEvidence, MeasuredClock
 from workbench.hosts.base import FileError, Host
 from workbench.model.setting_records import Alteration
 from workbench.model.settings import ClockRange, setting_of, value_to_store
@@ -26,7 +26,7 @@ KEPT_CLOCKS_S = (
 )
 MAX_FINDING_CELLS = 80  # of one finding, which has a few words
 
-Findings: TypeAlias = tuple[tuple[int, str], ...]  # (GPU index, "▲ lock 3000 has no effect")
+EffectTexts: TypeAlias = tuple[tuple[int, str], ...]  # (GPU index, "▲ lock 3000 has no effect")
 
 
 # -- clocks ----------------------------------------------------------------------------------------
@@ -63,7 +63,7 @@ _TYPES_IN_ROW = {
 }
 
 
-def _clock_from_row(row: object) -> Clock | None:
+def _clock_from_row(row: object) -> MeasuredClock | None:
     if not isinstance(row, dict):
         return None
     if not all(isinstance(row.get(name), kind) for name, kind in _TYPES_IN_ROW.items()):
@@ -71,8 +71,8 @@ def _clock_from_row(row: object) -> Clock | None:
     if any(number_for_field(name, row.get(name)) is None for name in ("mhz", "unix_s")):
         return None
     lock = setting_of(row["setting"]).from_stored(row["lock"]) if row["lock"] else None
-    facts = {f.name: row[f.name] for f in fields(Clock)}
-    return Clock(**{**facts, "lock": lock if isinstance(lock, ClockRange) else None})
+    facts = {f.name: row[f.name] for f in fields(MeasuredClock)}
+    return MeasuredClock(**{**facts, "lock": lock if isinstance(lock, ClockRange) else None})
 
 
 async def store_measured_clocks(host: Host, known: ContrastEvidence) -> None:
@@ -86,7 +86,9 @@ async def store_measured_clocks(host: Host, known: ContrastEvidence) -> None:
 # -- verdicts --------------------------------------------------------------------------------------
 
 
-async def store_findings(host: Host, findings: Findings, alterations: Sequence[Alteration]) -> None:
+async def store_effect_texts(
+    host: Host, findings: EffectTexts, alterations: Sequence[Alteration]
+) -> None:
     """Store on the host, for each changed setting, the short text that says whether it has an
     effect. Raises FileError if the file cannot be written."""
     kept: dict[str, dict[str, Any]] = {}
@@ -96,7 +98,7 @@ async def store_findings(host: Host, findings: Findings, alterations: Sequence[A
     await host.write_file(f"{await host.state_dir()}/{FINDINGS_FILE}", json.dumps(kept).encode())
 
 
-async def read_findings(host: Host, alterations: Sequence[Alteration]) -> Findings:
+async def read_effect_texts(host: Host, alterations: Sequence[Alteration]) -> EffectTexts:
     """Return the stored short texts that say whether settings have an effect, as (GPU index, text).
     Texts about settings that have changed since are left out. () if the file is missing or invalid.
     """
@@ -112,7 +114,7 @@ async def read_findings(host: Host, alterations: Sequence[Alteration]) -> Findin
         if isinstance(one, dict) and one.get("of") == _identities_of_alterations(uuid, alterations):
             short = one.get("short")
             if isinstance(short, list):
-                found += [(index, text) for text in short if _is_text(text)]
+                found += [(index, text) for text in short if _is_short_effect_text(text)]
     return tuple(sorted(found))
 
 
@@ -122,5 +124,5 @@ def _identities_of_alterations(uuid: str, alterations: Sequence[Alteration]) -> 
     )
 
 
-def _is_text(text: object) -> bool:
+def _is_short_effect_text(text: object) -> bool:
     return isinstance(text, str) and text.isprintable() and len(text) <= MAX_FINDING_CELLS

@@ -55,7 +55,7 @@ OVERFLOW_UID = 65_534  # of files whose owner has no id in this container
 CHANGES_KEPT, CHANGES_KEPT_S = 64, 4 * 3600.0
 
 
-def register_directory(named: str | None = None) -> str:
+def find_or_create_register_directory(named: str | None = None) -> str:
     """Return the directory of the register. `named` is a directory to use instead of the usual
     places, and is created if it is missing. Raises OSError if no directory is usable."""
     if named:
@@ -118,14 +118,14 @@ def read_register(directory: str, boot_id: str) -> list[dict[str, Any]]:
     newest: dict[tuple[int, str], dict[str, Any]] = {}
     until = time.monotonic() + WRITE_RETRIES_S
     for _ in range(TRIES):  # a file that vanished meanwhile has a newer one in its place
-        names, newest = _file_names(directory), {}
-        for path, uid in _register_paths_with_uid(directory, names):
+        names, newest = _register_file_names(directory), {}
+        for path, uid in _register_paths_and_uids(directory, names):
             found = _load_register_file(path, uid)
             if found is not None and found["boot_id"] == boot_id:
                 key = (uid, found["journal"])
                 if key not in newest or newest[key]["made_ns"] < found["made_ns"]:
                     newest[key] = found
-        if set(names) <= set(_file_names(directory)) or time.monotonic() > until:
+        if set(names) <= set(_register_file_names(directory)) or time.monotonic() > until:
             break
     kept = {(one["uid"], one["journal"]) for one in _limit_files_per_user(list(newest.values()))}
     return [newest[key] for key in sorted(kept)]
@@ -142,11 +142,11 @@ def _limit_files_per_user(found: Sequence[dict[str, Any]]) -> Iterator[dict[str,
             yield one
 
 
-def _file_names(directory: str) -> list[str]:
+def _register_file_names(directory: str) -> list[str]:
     return sorted(name for name in os.listdir(directory) if name.startswith(PREFIX))
 
 
-def _register_paths_with_uid(directory: str, names: Sequence[str]) -> Iterator[tuple[str, int]]:
+def _register_paths_and_uids(directory: str, names: Sequence[str]) -> Iterator[tuple[str, int]]:
     """Yield the path and the owner's uid of each file of the register, newest first, at most
     MOST_FILES of each user."""
     seen: list[tuple[float, str, int]] = []
@@ -178,14 +178,14 @@ def _load_register_file(path: str, uid: int) -> dict[str, Any] | None:
         finally:
             os.close(handle)
         said = parse_strict_json(text.decode())
-        if not document_is_valid(said):
+        if not register_document_is_valid(said):
             return None
     except (OSError, ValueError, RecursionError):
         return None
     changes, version = said.get("changes", []), said.get("version", 1)
     now = [
         _limit_times_to_write_time(
-            {**entry, "changing": _is_being_changed(entry, found)}, found.st_ctime
+            {**entry, "changing": _is_setting_being_changed(entry, found)}, found.st_ctime
         )
         for entry in said["entries"]
     ]
@@ -202,7 +202,7 @@ def _load_register_file(path: str, uid: int) -> dict[str, Any] | None:
     }
 
 
-def document_is_valid(said: Any) -> bool:
+def register_document_is_valid(said: Any) -> bool:
     """Return whether `said`, the JSON document of a register file, can have been written by
     Workbench."""
     try:
@@ -251,7 +251,7 @@ def _limit_times_to_write_time(entry: dict[str, Any], written_unix_s: float) -> 
     return entry
 
 
-def _is_being_changed(entry: Mapping[str, Any], file: os.stat_result) -> bool:
+def _is_setting_being_changed(entry: Mapping[str, Any], file: os.stat_result) -> bool:
     """Return whether this change is being made at this moment. Then its entry is marked as pending,
     and the Workbench that made the entry is a running process of the file's owner."""
     if entry.get("state") != setting_commands.PENDING:
@@ -291,7 +291,7 @@ def publish_entries(
     mine = os.geteuid()
     ours = [
         path
-        for path, uid in _register_paths_with_uid(directory, _file_names(directory))
+        for path, uid in _register_paths_and_uids(directory, _register_file_names(directory))
         if uid == mine
     ]
     old, of_this_boot = [], []
@@ -380,7 +380,7 @@ def publish_entries_and_read_register(
     read even if the disk is full."""
     journal, unpublished = register_file_name(root), None
     try:
-        directory = register_directory(os.environ.get("WORKBENCH_GPU_REGISTER"))
+        directory = find_or_create_register_directory(os.environ.get("WORKBENCH_GPU_REGISTER"))
         if new_entries is not None:
             try:
                 publish_entries(directory, journal, boot_id(), new_entries)

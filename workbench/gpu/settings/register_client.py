@@ -63,11 +63,11 @@ def parse_register(text: object) -> Register:
     except (KeyError, TypeError):
         return Register(problem=f"{UNREAD_REGISTER_TEXT}: its program gave no valid answer")
     others, own = claims.parse_foreign_claims_and_own_entries(found, *mine)
-    changes = frozenset(_lock_changes(found))
+    changes = frozenset(_parse_lock_changes(found))
     unpublished = answer.get("unpublished")
     versions = [one["version"] for one in found if (one["uid"], one["journal"]) == mine]
     return Register(
-        tuple(map(_with_parsed_values, others)),
+        tuple(map(_claim_with_parsed_values, others)),
         own,
         directory,
         changes=changes,
@@ -79,13 +79,13 @@ def parse_register(text: object) -> Register:
 def _claim_is_valid(one: Any) -> bool:
     """Return whether `one`, a register file as the host has read it, can be used. The host has
     checked its files, but the host itself may send anything."""
-    if not register.document_is_valid(one):
+    if not register.register_document_is_valid(one):
         return False
     known = isinstance(one.get("user"), str) and "version" in one and "changes" in one
     return known and number_for_field("uid", one.get("uid")) is not None
 
 
-def _lock_changes(found: Sequence[Mapping[str, Any]]) -> Iterator[LockChange]:
+def _parse_lock_changes(found: Sequence[Mapping[str, Any]]) -> Iterator[LockChange]:
     for one in found:
         for change in one["changes"]:
             if is_clock_lock(change["setting"]):
@@ -97,6 +97,6 @@ def _lock_changes(found: Sequence[Mapping[str, Any]]) -> Iterator[LockChange]:
                 )
 
 
-def _with_parsed_values(claim: SettingClaim) -> SettingClaim:
+def _claim_with_parsed_values(claim: SettingClaim) -> SettingClaim:
     before, now = (parse_stored_value(claim.setting, value) for value in (claim.before, claim.now))
     return claim._replace(before=before, now=now)

@@ -16,12 +16,16 @@ from typing import TypeAlias
 
 from workbench.gpu.settings import claims, command_runner, outcomes
 from workbench.gpu.settings import journal as journals
-from workbench.gpu.settings.current_values import CurrentValues, read_values, read_values_again
+from workbench.gpu.settings.current_values import (
+    CurrentValues,
+    read_values,
+    read_values_after_change,
+)
 from workbench.gpu.settings.journal import Journal, JournalEntry, LockedJournal
 from workbench.gpu.settings.outcomes import join_sentences
 from workbench.gpu.settings.owners import ALIVE
 from workbench.gpu.settings.plan import make_setting_commands, select_gpus
-from workbench.gpu.settings.rights import Rights, may_set, read_rights
+from workbench.gpu.settings.rights import Rights, can_claimant_set_value, read_rights
 from workbench.hosts.base import Host
 from workbench.model import setting_commands
 from workbench.model.errors import HostError, SettingsError
@@ -64,10 +68,10 @@ async def revert_settings(
     async with journals.locked_journal(host) as held:
         if not held.journal.entries:
             return SettingsReport((), path, recovery=held.recovery)
-        await _wait_for_other_workbenches(held)
+        await _wait_for_rival_changes(held)
         now = await read_values(host, held.journal.settings)
         rights = rights or await read_rights(host)
-        state = held.journal.without_lost_entries(now.energy_j)
+        state = held.journal.without_entries_of_lost_settings(now.energy_j)
         state, doubts = await drop_forged_claims_and_explain(host, state, rights)
         ways = _revert_decisions(
             _entries_to_revert(state.entries, gpu, now, settings), state, now, foreign
@@ -82,7 +86,7 @@ async def revert_settings(
         for entry, way in ways:
             found = reverted.get(entry.gpu_and_setting) or [
                 outcomes.outcome_of_setting_left_alone(
-                    _command_for_setting_left_alone(entry, way, now), entry, way
+                    _placeholder_command_for_report(entry, way, now), entry, way
                 )
             ]
             restores = way.do == claims.RESTORE
@@ -95,7 +99,7 @@ async def revert_settings(
             what = "revert" if restores else f"revert: {way.do}"
             if set_again:
                 what = "set again"
-            state = log_outcomes(state, what, found)
+            state = journal_with_logged_outcomes(state, what, found)
             if done_well:
                 if set_again:
                     ours = "applied" if entry.user_with_setting else entry.state
@@ -120,12 +124,12 @@ async def drop_forged_claims_and_explain(
 ) -> tuple[Journal, dict[tuple[str, str], str]]:
     """Return (the journal without claims whose users cannot have set the value, a text about each
     such claim by the key of its setting)."""
-    keys = state.keys
+    keys = state.gpus_and_settings
     asked = [
         c for c in state.others if c.gpu_and_setting in keys and SETTINGS[c.setting].easily_forged
     ]
-    may = {c: await may_set(host, rights, c) for c in asked}
-    kept = claims.credible_claims(state.others, keys, may.__getitem__)
+    may = {c: await can_claimant_set_value(host, rights, c) for c in asked}
+    kept = claims.drop_forged_claims(state.others, keys, may.__getitem__)
     doubted = [c for c in state.others if c not in kept]
     simulated = (await host.facts()).simulated is not None
     refusal = _CANNOT_WRITE_TEXT if simulated else _REFUSED_BY_SUDO_TEXT
@@ -136,10 +140,10 @@ async def drop_forged_claims_and_explain(
     return replace(state, others=kept), doubts
 
 
-async def _wait_for_other_workbenches(held: LockedJournal) -> None:
+async def _wait_for_rival_changes(held: LockedJournal) -> None:
     """Wait until no other Workbench is changing a setting that is in this journal too, but at most
     RIVALS_TIMEOUT_S seconds."""
-    keys = held.journal.keys
+    keys = held.journal.gpus_and_settings
     until = time.monotonic() + RIVALS_TIMEOUT_S
     while held.find_rival_claim(keys) is not None and time.monotonic() < until:
         await asyncio.sleep(RETRY_INTERVAL_S)
@@ -156,7 +160,7 @@ def _revert_decisions(
     must be reverted. `foreign` is the user's choice for values that another program has set, None
     if the user has not chosen."""
     found = []
-    for entry in _sort_for_revert(entries):
+    for entry in _sort_entries_for_revert(entries):
         way = claims.decide_revert(
             entry.field_values, now.value(entry.gpu_uuid, entry.setting), state.others
         )
@@ -171,7 +175,7 @@ def _revert_decisions(
     return found
 
 
-def _command_for_setting_left_alone(
+def _placeholder_command_for_report(
     entry: JournalEntry, way: claims.RevertDecision, now: CurrentValues
 ) -> SettingCommand:
     """Return a command without argv, which stands in the report for a setting that the revert
@@ -192,7 +196,7 @@ async def _planned_outcomes(
         return []
     now, rights = await read_values(host, state.settings), rights or await read_rights(host)
     state, doubts = await drop_forged_claims_and_explain(
-        host, state.without_lost_entries(now.energy_j), rights
+        host, state.without_entries_of_lost_settings(now.energy_j), rights
     )
     found = []
     for entry, way in _revert_decisions(
@@ -201,12 +205,12 @@ async def _planned_outcomes(
         if way.do != claims.RESTORE:
             found.append(
                 outcomes.outcome_of_setting_left_alone(
-                    _command_for_setting_left_alone(entry, way, now), entry, way
+                    _placeholder_command_for_report(entry, way, now), entry, way
                 )
             )
             continue
         warning = join_sentences(
-            outcomes.foreign_lock_note(entry.before), doubts.get(entry.gpu_and_setting)
+            outcomes.unknown_previous_lock_note(entry.before), doubts.get(entry.gpu_and_setting)
         )
         for one in _revert_commands(replace(entry, before=way.value), rights, now):
             live = now.value(*entry.gpu_and_setting)
@@ -225,23 +229,23 @@ async def restore_entries(
     """Set the previous value of each entry, read the values back, and return the outcomes of each
     entry. A failure does not stop the other reverts. `live` has the host's values from before the
     revert, None to show the values in the journal as the old ones."""
-    ordered = _sort_for_revert(entries)
+    ordered = _sort_entries_for_revert(entries)
     pairs = [(entry, _revert_commands(entry, rights, now)) for entry in ordered]
     ran = await command_runner.run_commands_despite_failures(
         host, [one for _, commands in pairs for one in commands], rights
     )
-    after = await read_values_again(host, {e.setting for e in ordered}) if pairs else now
+    after = await read_values_after_change(host, {e.setting for e in ordered}) if pairs else now
     found = []
     for entry, commands in pairs:
         was = live.value(*entry.gpu_and_setting) if live else None
         restored = [
-            outcomes.outcome_of_restoring(entry, one, ran[one], after, was) for one in commands
+            outcomes.outcome_of_revert_command(entry, one, ran[one], after, was) for one in commands
         ]
         found.append((entry, restored))
     return found
 
 
-def _sort_for_revert(entries: Sequence[JournalEntry]) -> list[JournalEntry]:
+def _sort_entries_for_revert(entries: Sequence[JournalEntry]) -> list[JournalEntry]:
     return sorted(
         entries,
         key=lambda e: (e.gpu_uuid == HOST, e.gpu_index, setting_commands.revert_order(e.setting)),
@@ -277,7 +281,9 @@ def _entries_to_revert(
 # -- writing the result ----------------------------------------------------------------------------
 
 
-def log_outcomes(state: Journal, what: str, done: Collection[SettingOutcome]) -> Journal:
+def journal_with_logged_outcomes(
+    state: Journal, what: str, done: Collection[SettingOutcome]
+) -> Journal:
     """Return the journal with one more line in its log for each outcome in `done`. `what` names the
     event, such as "revert"."""
     for o in done:

@@ -117,7 +117,7 @@ async def read_rights(host: Host) -> Rights:
     if facts.simulated is not None:
         return Rights(smi, user=user)
     if facts.uid == 0:
-        return Rights(smi, refusal=await _read_refusal_of_root(host, facts), user=user)
+        return Rights(smi, refusal=await _read_why_root_is_refused(host, facts), user=user)
     if facts.initial_user_namespace is False:
         return Rights(smi, refusal=_ROOT_IN_CONTAINER_TEXT.format("root"), user=user)
     return await _read_rights_by_sudo(host, smi, user)
@@ -152,11 +152,11 @@ async def add_password(host: Host, rights: Rights, password: str) -> Rights:
     if reason is None:
         raise wrong
     raise SettingsError(
-        f"{reason}; nothing was changed", host=host.name, next_step=_advice_for_refusal(reason)
+        f"{reason}; nothing was changed", host=host.name, next_step=_advice_for_sudo_refusal(reason)
     )
 
 
-async def may_set(host: Host, rights: Rights, claim: SettingClaim) -> bool:
+async def can_claimant_set_value(host: Host, rights: Rights, claim: SettingClaim) -> bool:
     """Return whether the user who claims to have changed a setting is able to set the claimed
     value: root, the present user, or a user whom sudo lets run the command. Of simulated GPUs, a
     user who can write their state. True also if sudo does not tell the present user what others may
@@ -165,7 +165,7 @@ async def may_set(host: Host, rights: Rights, claim: SettingClaim) -> bool:
     if claim.uid in (0, facts.uid):
         return True
     if facts.simulated is not None:
-        return await _can_write_simulation(host, claim.uid)
+        return await _can_write_simulated_gpus(host, claim.uid)
     if not _ACCOUNT_NAME.fullmatch(claim.by):
         return False  # sudo does nothing for an account that has no name
     asking: tuple[str, ...] = SUDO
@@ -186,7 +186,7 @@ async def may_set(host: Host, rights: Rights, claim: SettingClaim) -> bool:
     return True
 
 
-async def _can_write_simulation(host: Host, uid: int) -> bool:
+async def _can_write_simulated_gpus(host: Host, uid: int) -> bool:
     """Return whether a user can write the state of the simulated GPUs, by the owner, group and mode
     of its directory. True if they cannot be read."""
     done = await host.run(shell_argv(_SIMULATION_RIGHTS_SCRIPT, str(uid)))
@@ -208,7 +208,7 @@ def parse_sudo_refusal(said: str) -> str | None:
     return None
 
 
-def _advice_for_refusal(reason: str) -> str:
+def _advice_for_sudo_refusal(reason: str) -> str:
     return next((step for what, step in _NEXT_STEPS.items() if what in reason), SUDOERS_ADVICE)
 
 
@@ -285,7 +285,7 @@ _ROOT_IN_CONTAINER_TEXT = (
 )
 
 
-async def _read_refusal_of_root(host: Host, facts: HostFacts) -> str | None:
+async def _read_why_root_is_refused(host: Host, facts: HostFacts) -> str | None:
     if facts.initial_user_namespace is False:
         return _ROOT_IN_CONTAINER_TEXT.format("root")
     done = await host.run(["grep", "-i", "CapEff", "/proc/self/status"], timeout_s=10)
@@ -342,7 +342,7 @@ async def _read_rights_by_sudo(host: Host, smi: str, user: str) -> Rights:
         why, step = "there is no sudo", "set it there as root"
     elif not found.sudo_password:
         why = parse_sudo_refusal(rules) or "sudo does not allow it"
-        step = _advice_for_refusal(why)
+        step = _advice_for_sudo_refusal(why)
     return replace(
         found, refusal=f"needs root on {host.name} ({user} is not, and {why})", advice=step
     )

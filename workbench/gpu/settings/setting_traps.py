@@ -57,7 +57,7 @@ def memory_lock_trap() -> Trap:
     return fill_in_trap("memory.lock-can-cost", chip=memory_locks.CHIP, source=memory_locks.SOURCE)
 
 
-def lock_warnings(setting: str, clocks: ClockRange, info: GpuInfo) -> str:
+def clock_lock_warnings(setting: str, clocks: ClockRange, info: GpuInfo) -> str:
     """Return warnings about unexpected effects that a lock of these clocks is known to have on this
     card, joined to one text. "" if there are none."""
     known = find_gpu_type(info.name)

@@ -23,14 +23,16 @@ def sudoers_text(
     command writes it."""
     changes = [pattern for setting in SETTINGS.values() for pattern in setting.sudoers_patterns()]
     commands = [
-        f"{nvidia_smi} -i {escape_word(uuid)} {change}" for uuid in uuids for change in changes
+        f"{nvidia_smi} -i {escape_sudoers_word(uuid)} {change}"
+        for uuid in uuids
+        for change in changes
     ]
-    commands += [f"{tee} {' '.join(map(escape_word, some))}" for some in files if some]
+    commands += [f"{tee} {' '.join(map(escape_sudoers_word, some))}" for some in files if some]
     head = f"# {SUDOERS_PATH}: {user} may change and revert GPU settings. Install it with: visudo -f {SUDOERS_PATH}"
     listed = ", \\\n    ".join(commands)
-    return f"{head}\n{escape_word(user)} ALL=(root) NOPASSWD: \\\n    {listed}\n"
+    return f"{head}\n{escape_sudoers_word(user)} ALL=(root) NOPASSWD: \\\n    {listed}\n"
 
 
-def escape_word(text: str) -> str:
+def escape_sudoers_word(text: str) -> str:
     """Return `text` escaped as a word of a command in sudoers(5)."""
     return "".join("\\" + c if c in ",:=\\" else c for c in text)

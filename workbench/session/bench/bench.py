@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.bench import profiles
 from workbench.bench.runner import BenchCancelled
-from workbench.gpu.settings.disturbance import add_names_of_setters, lock_change_texts
-from workbench.gpu.settings.preset_settings import settings_not_applied
+from workbench.gpu.settings.disturbance import add_setters_to_reasons, lock_change_texts
+from workbench.gpu.settings.preset_settings import texts_of_settings_not_applied
 from workbench.hosts.base import HostUnreachable
 from workbench.model.bench_cli_options import bench_cli_options
 from workbench.model.errors import BenchError, StoreError, WorkbenchError
@@ -340,7 +340,7 @@ class Bench:
                     measured, read, locks, changes, known
                 )
                 new = [one for one in self._core.state.others if one not in claimed]
-                refused = add_names_of_setters(measured.summary.refused, new, measured.gpus)
+                refused = add_setters_to_reasons(measured.summary.refused, new, measured.gpus)
                 measured = replace(measured, summary=replace(measured.summary, refused=refused))
             finally:
                 for reading in read:
@@ -474,7 +474,7 @@ class Bench:
         if the preset no longer exists."""
         with suppress(WorkbenchError):
             wanted = self._plans.preset_gpu_settings(preset_id) if preset_id else ()
-            return settings_not_applied(wanted, telemetry, self._core.state.alterations)
+            return texts_of_settings_not_applied(wanted, telemetry, self._core.state.alterations)
         return ()
 
     async def _identify_model_files(self, server: ServerUnderTest) -> ModelFingerprint:

@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from workbench.bench.energy import IdlePower, summary_without_energy, with_energy
 from workbench.gpu.settings.alterations import select_locks_in_force
-from workbench.gpu.settings.clock_contrasts import Clock, ContrastEvidence, collect_measured_clocks
+from workbench.gpu.settings.clock_contrasts import (
+    ContrastEvidence,
+    MeasuredClock,
+    collect_measured_clocks,
+)
 from workbench.gpu.settings.disturbance import DisturbanceWatch
 from workbench.gpu.settings.proof import Proof, assess_effects_of_settings
 from workbench.gpu.telemetry.benchmark_readings import summarize_gpu_readings
@@ -139,7 +143,7 @@ class Meter:
         t1_s: float,
         alterations: Sequence[Alteration],
         known_clocks: ContrastEvidence,
-    ) -> tuple[Clock, ...]:
+    ) -> tuple[MeasuredClock, ...]:
         """Return the GPUs' clocks under a load between two times of this process's
         time.monotonic(). Later loads are compared with them to prove which clock locks are in
         force. () without a reading."""

@@ -51,7 +51,7 @@ from workbench.session.state import PREPARING_PHASE
 if TYPE_CHECKING:
     from workbench.bench.energy import IdlePower
     from workbench.bench.prompt_length import PromptLength
-    from workbench.gpu.settings.clock_contrasts import Clock, ContrastEvidence
+    from workbench.gpu.settings.clock_contrasts import ContrastEvidence, MeasuredClock
     from workbench.gpu.settings.disturbance import DisturbanceWatch
     from workbench.gpu.settings.proof import Proof
     from workbench.gpu.telemetry.reading_buffer import Moment
@@ -108,7 +108,7 @@ class MeasuredLoad:
     proofs: tuple[Proof, ...] = ()
     idle: IdlePower | None = None
     engine: str | None = None
-    clocks: tuple[Clock, ...] = ()
+    clocks: tuple[MeasuredClock, ...] = ()
     moments: tuple[Moment, ...] = ()  # the readings from a little before the run to a little after
 
     def mark_as_partial(self, error: HostUnreachable) -> MeasuredLoad:
@@ -240,7 +240,7 @@ class Measurement:
         span, used = rate_window_monotonic_s(outcome), (*gpus, HOST_INDEX)
         altered = [alteration for alteration in self._alterations if alteration.gpu_index in used]
         proofs = meter.assess_settings_in_force(*span, altered, self._known)
-        clocks: tuple[Clock, ...] = ()
+        clocks: tuple[MeasuredClock, ...] = ()
         if self._known:
             clocks = meter.clocks_under_load(*span, self._alterations, self._known)
         changed, programs = await self._gpu_changes_and_other_programs(watch)

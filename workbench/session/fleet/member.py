@@ -372,7 +372,9 @@ class FleetMember:
             energy_j = self._telemetry.energy_j_by_uuid
         records = [record for record in state.records(energy_j) if record.why_lost is None]
         self._own = tuple(map(alteration_of_record, records))
-        self._claimed = tuple(map(alteration_of_claim, state.without_lost_entries(energy_j).others))
+        self._claimed = tuple(
+            map(alteration_of_claim, state.without_entries_of_lost_settings(energy_j).others)
+        )
 
     async def _read_rates(self) -> None:
         supervisor = self._supervisor

@@ -15,8 +15,8 @@ from workbench.gpu.settings.alterations import (
     alteration_of_claim,
     alteration_of_record,
     alterations_of_known_gpus,
+    drop_entries_of_lost_settings,
     drop_entries_settled_by_others,
-    drop_lost_entries,
     find_drifts,
     is_left_to_former_claimant,
     select_locks_in_force,
@@ -118,9 +118,9 @@ class GpuAlterations:
         found."""
         host, state = self._core.host, self._core.state
         if found and self._findings_of is not host:
-            from workbench.gpu.settings.proof_files import read_findings
+            from workbench.gpu.settings.proof_files import read_effect_texts
 
-            findings = await read_findings(host, found)
+            findings = await read_effect_texts(host, found)
             self._findings_of = host
             return findings
         changed = _changed_gpus(found, state.alterations)
@@ -195,7 +195,9 @@ class GpuAlterations:
             state = await journal.read_journal(self._core.host, with_log=with_log)
             energy_j = await self._read_energy_j_by_uuid()
             records = state.records(energy_j)
-        return replace(state, others=state.without_lost_entries(energy_j).others), records
+        return replace(
+            state, others=state.without_entries_of_lost_settings(energy_j).others
+        ), records
 
     async def _report_reset_settings(self, gone: Sequence[Record]) -> None:
         settings = ", ".join(record.entry.change_text for record in gone)
@@ -204,7 +206,7 @@ class GpuAlterations:
             f"these GPU settings have been reset, because {gone[0].why_lost}: {settings}",
         )
         with suppress(WorkbenchError):
-            await drop_lost_entries(self._core.host, gone)
+            await drop_entries_of_lost_settings(self._core.host, gone)
 
     async def _read_energy_j_by_uuid(self) -> dict[str, float]:
         """Return the GPUs' energy counters in joules by UUID; {} if they cannot be read. They show

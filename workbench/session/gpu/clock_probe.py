@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 
-from workbench.gpu.settings.clock_contrasts import MIN_CONTRAST_MHZ, Clock, ContrastEvidence
+from workbench.gpu.settings.clock_contrasts import MIN_CONTRAST_MHZ, ContrastEvidence, MeasuredClock
 from workbench.model.errors import SettingsError, WorkbenchError
 from workbench.model.findings import Level
 from workbench.model.setting_commands import is_clock_lock
@@ -55,7 +55,7 @@ def choose_probes_and_notes(
         mhz = choose_probe_clock_mhz(by_index.get(proof.gpu_index), proof.setting, proof.observed)
         if mhz is None:
             notes.append(
-                f"{proof.target_text}: {label_of(proof.setting)} was not probed: the GPU has no "
+                f"{proof.gpu_or_host_name}: {label_of(proof.setting)} was not probed: the GPU has no "
                 "clearly lower clock"
             )
         else:
@@ -107,11 +107,11 @@ class ClockProbe:
         load: Callable[[float], Awaitable[DrivenLoad]],
         known: ContrastEvidence,
         password: str | None,
-    ) -> tuple[list[Clock], tuple[str, ...]]:
+    ) -> tuple[list[MeasuredClock], tuple[str, ...]]:
         """Run the probes. Return (the GPUs' clocks under the probes, a note for each probe that
         failed). `meter` reads the GPUs, `load(seconds)` loads the server, and `known` has the
         clocks under earlier loads."""
-        clocks: list[Clock] = []
+        clocks: list[MeasuredClock] = []
         notes: list[str] = []
         for setting, wanted in probes.items():
             try:
@@ -135,7 +135,7 @@ class ClockProbe:
         load: Callable[[float], Awaitable[DrivenLoad]],
         known: ContrastEvidence,
         password: str | None,
-    ) -> tuple[Clock, ...]:
+    ) -> tuple[MeasuredClock, ...]:
         previous = await self._previous_values(setting, wanted)
         self._gpu.guard.start_heartbeats()  # the guard reverts the lock of a probe that is killed
         try:
@@ -145,7 +145,8 @@ class ClockProbe:
             failed = next((o for o in report.outcomes if not o.ok), None)
             if failed is not None:
                 raise SettingsError(
-                    f"{failed.command.target_text}: {failed.message}", host=self._core.host.name
+                    f"{failed.command.gpu_or_host_name}: {failed.message}",
+                    host=self._core.host.name,
                 )
             driven = await load(CLOCK_RISE_S + PROBE_S)
             return meter.clocks_under_load(

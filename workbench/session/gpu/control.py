@@ -232,7 +232,7 @@ class GpuControl:
             if command.argv:
                 self._core.record_command(command.shell_line, result)
             else:
-                text = f"# {command.target_text} {label_of(command.setting)}: no command was needed"
+                text = f"# {command.gpu_or_host_name} {label_of(command.setting)}: no command was needed"
                 self._core.record_command(text, outcome.message or result)
         if report.recovery is not None:
             self._core.notify(Level.WARN, f"{self._core.host.name}: {report.recovery.text}")
@@ -252,7 +252,7 @@ class GpuControl:
     ) -> Sequence[SettingCommand]:
         """Return `commands`, with a note on each command whose setting was last set by another
         program."""
-        from workbench.gpu.settings.apply import annotate_commands
+        from workbench.gpu.settings.apply import note_foreign_values_in_commands
 
         if not commands:
             return ()
@@ -260,7 +260,7 @@ class GpuControl:
         reading = await self._telemetry.get_recent_reading()
         settings = {command.setting for command in commands}
         now = await current_values_with_core_settings(self._core.host, reading, settings)
-        return annotate_commands(commands, state, now)
+        return note_foreign_values_in_commands(commands, state, now)
 
     async def warnings_without_guard(self) -> Sequence[str]:
         """Return warnings to show before the altered GPU settings stay on without a guard: values

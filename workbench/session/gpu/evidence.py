@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from workbench.gpu.settings.clock_contrasts import does_clock_refute_its_lock
 from workbench.gpu.settings.proof_files import (
     read_measured_clocks,
-    store_findings,
+    store_effect_texts,
     store_measured_clocks,
 )
 from workbench.model.errors import HostError
@@ -20,7 +20,7 @@ from workbench.model.setting_commands import is_clock_lock
 from workbench.model.setting_records import InForce
 
 if TYPE_CHECKING:
-    from workbench.gpu.settings.clock_contrasts import Clock, ContrastEvidence
+    from workbench.gpu.settings.clock_contrasts import ContrastEvidence, MeasuredClock
     from workbench.gpu.settings.proof import Proof
     from workbench.model.setting_records import Alteration
     from workbench.session.state_holder import StateHolder
@@ -43,7 +43,7 @@ class GpuEvidence:
         )
 
     async def add_and_store_clocks(
-        self, known: ContrastEvidence, clocks: Sequence[Clock], proofs: Sequence[Proof]
+        self, known: ContrastEvidence, clocks: Sequence[MeasuredClock], proofs: Sequence[Proof]
     ) -> ContrastEvidence:
         """Add the clocks under a load to `known`, with the clock locks that `proofs` show to be in
         force and those that the clocks show to have no effect. Store the result on the host and
@@ -85,11 +85,11 @@ class GpuEvidence:
             if proof.in_force in (InForce.NO_EFFECT, InForce.CAPPED, InForce.CHANGED):
                 self._core.notify(
                     Level.WARN,
-                    f"{proof.target_text}: {proof.text}",
+                    f"{proof.gpu_or_host_name}: {proof.text}",
                     "press r to revert the GPU settings",
                 )
         if shown:
             with suppress(HostError):  # the result contains the proofs, too
-                await store_findings(
+                await store_effect_texts(
                     self._core.host, self._core.state.gpu_findings, self._core.state.alterations
                 )

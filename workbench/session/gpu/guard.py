@@ -111,7 +111,7 @@ class GpuGuard:
     async def leave_settings_on_unguarded(self) -> GuardView:
         """Leave the altered GPU settings on: the guard no longer reverts them when heartbeats stop.
         Return the guard's state."""
-        view = await client.keep_all_settings(self._core.host)
+        view = await client.mark_all_settings_kept(self._core.host)
         self._ours = False
         return await self._record_guard_command("keep", view)
 
@@ -183,7 +183,7 @@ class GpuGuard:
         while True:
             await asyncio.sleep(HEARTBEAT_INTERVAL_RANGE_S[1])
             with suppress(HostError):
-                await client.read_guard_status(self._core.host, client.owner_id())
+                await client.read_guard_status(self._core.host, client.own_heartbeat_file_name())
 
     # ---- heartbeats
 
@@ -206,7 +206,7 @@ class GpuGuard:
         return IDLE_LOOK_INTERVAL_S
 
     async def _check_guard(self, heartbeat_s: float) -> None:
-        host, owner = self._core.host, client.owner_id()
+        host, owner = self._core.host, client.own_heartbeat_file_name()
         try:
             is_read = self._core.state.guard is None and await self._read_alterations_if_possible()
             marks = await self._file_signatures_if_sufficient(host)

@@ -61,9 +61,13 @@ class Verification:
     def verdict_lines(self) -> tuple[str, ...]:
         """The outcome of the verification as lines for the user: first one about each setting, then
         warnings about whole GPUs."""
-        found = [*(f"{p.target_text}: {p.text}" for p in self.proofs), *self.unloaded, *self.notes]
+        found = [
+            *(f"{p.gpu_or_host_name}: {p.text}" for p in self.proofs),
+            *self.unloaded,
+            *self.notes,
+        ]
         found += [
-            f"{p.target_text}: {t.text}"
+            f"{p.gpu_or_host_name}: {t.text}"
             for p in self.proofs
             for t in p.traps
             if t.text not in p.text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from workbench.model.settings import label_of, setting_target_text
+from workbench.model.settings import gpu_or_host_name, label_of
 
 if TYPE_CHECKING:
     from workbench.model.setting_records import Alteration, SettingOutcome
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def alterations_text(alterations: Iterable[Alteration]) -> str:
     """Return which settings are altered, such as "GPU0 power limit, GPU1 power limit"."""
     return ", ".join(
-        f"{setting_target_text(altered.gpu_uuid, altered.gpu_index)} {label_of(altered.setting)}"
+        f"{gpu_or_host_name(altered.gpu_uuid, altered.gpu_index)} {label_of(altered.setting)}"
         for altered in alterations
     )
 

@@ -605,7 +605,7 @@ class Plans:
         """Read the GPUs and `alterations` once, and compare them with the GPU settings of the
         plan's preset. Settings that are not applied become findings about the plan. Nothing is read
         if a screen reads the GPUs."""
-        from workbench.gpu.settings.preset_settings import settings_not_applied
+        from workbench.gpu.settings.preset_settings import texts_of_settings_not_applied
 
         if self._core.state.telemetry is None and self.preset_gpu_settings():
             with suppress(WorkbenchError):
@@ -613,7 +613,9 @@ class Plans:
                 telemetry = await self._telemetry.get_recent_reading()
                 changed = self._core.state.alterations
                 self._core.update(
-                    unapplied=settings_not_applied(self.preset_gpu_settings(), telemetry, changed)
+                    unapplied=texts_of_settings_not_applied(
+                        self.preset_gpu_settings(), telemetry, changed
+                    )
                 )
 
     def show_unapplied_preset_parts(self, preset_id: str | None, parts: Sequence[str]) -> None:
@@ -636,10 +638,10 @@ class Plans:
         has_nothing_unapplied = not self._gpu_settings and not of_run
         if has_nothing_unapplied and not state.unapplied:
             return False
-        from workbench.gpu.settings.preset_settings import settings_not_applied
+        from workbench.gpu.settings.preset_settings import texts_of_settings_not_applied
 
         now = (
-            *settings_not_applied(self._gpu_settings, state.telemetry, state.alterations),
+            *texts_of_settings_not_applied(self._gpu_settings, state.telemetry, state.alterations),
             *of_run,
         )
         changed = now != state.unapplied

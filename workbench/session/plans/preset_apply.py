@@ -391,7 +391,7 @@ def _first_missing_right(commands: Iterable[SettingCommand]) -> str | None:
 
 def _setting_part(outcome: SettingOutcome) -> PresetPart:
     command, setting = outcome.command, outcome.command.setting
-    name = _setting_part_name(command.target_text if command.gpu_index >= 0 else "", setting)
+    name = _setting_part_name(command.gpu_or_host_name if command.gpu_index >= 0 else "", setting)
     before = format_stored_value(setting, outcome.before)
     after = format_stored_value(setting, outcome.requested)
     return PresetPart(name, before, after, command.shell_line, command.right or "")

@@ -416,7 +416,7 @@ class ValuePairs:
         report = await self.sweep.apply_settings(wanted)
         failed = report.first_failure
         if failed is not None:
-            raise SettingsError(f"{failed.command.target_text}: {failed.message}")
+            raise SettingsError(f"{failed.command.gpu_or_host_name}: {failed.message}")
         report_line("under load until the readings are steady")
         try:
             await self.sweep.wait_and_name_unsteady_reading()

@@ -209,7 +209,7 @@ class GpuSweepPlanner:
         forbidden = next((c for commands in found.values() for c in commands if c.right), None)
         if require_rights and forbidden is not None:
             raise SettingsError(
-                f"{forbidden.target_text}: {forbidden.right}", host=self.parts.core.host.name
+                f"{forbidden.gpu_or_host_name}: {forbidden.right}", host=self.parts.core.host.name
             )
         return found
 

@@ -401,5 +401,6 @@ async def _check_settings_can_be_applied(name: str, arm: Arm, side: ComparedSide
         for command in commands:
             if command.right:
                 raise SettingsError(
-                    f"{name}: {command.target_text}: {command.right}", host=side.session.host.name
+                    f"{name}: {command.gpu_or_host_name}: {command.right}",
+                    host=side.session.host.name,
                 )

@@ -350,7 +350,9 @@ class GpuController(Controller):
         """Ask what to do about the settings that another user or program has changed. The revert
         has left these settings as they are."""
         outcomes = list(filter(_was_changed_by_others, report.outcomes))
-        texts = [f"{o.command.target_text} {setting_label(o.command.setting)}" for o in outcomes]
+        texts = [
+            f"{o.command.gpu_or_host_name} {setting_label(o.command.setting)}" for o in outcomes
+        ]
 
         def revert_as_chosen(choice: str | None) -> None:
             if choice is None:

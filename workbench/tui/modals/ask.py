@@ -102,7 +102,7 @@ def externally_changed_settings_question(outcomes: Sequence[SettingOutcome]) -> 
     def make_text_rows(width: int) -> list[Row]:
         rows: list[Row] = []
         for o in outcomes:
-            setting = f"{o.command.target_text} {setting_label(o.command.setting)}"
+            setting = f"{o.command.gpu_or_host_name} {setting_label(o.command.setting)}"
             rows += paragraph_rows(f"{setting}: {o.message}", width)
         return rows
 

@@ -61,7 +61,7 @@ def declined(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
 
 
 def test_this_file_knows_every_command_that_asks() -> None:
-    asks = re.compile(r"\b(confirm|require_yes_answer)\(")
+    asks = re.compile(r"\b(require_confirmation|require_yes_answer)\(")
     sources = Path(ROOT, "workbench", "cli").glob("*.py")
     asking = {source.name for source in sources if asks.search(source.read_text())}
     calls_the_guard = {"questions.py"}

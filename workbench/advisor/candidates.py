@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from workbench.engines import gpu_table, registry
-from workbench.engines.flag_values import format_value
+from workbench.engines.flag_values import format_flag_value
 from workbench.engines.plan_context import PlanContext
 from workbench.engines.tunable_flags import GUESSES, PREFILL, TunableFlag
 from workbench.engines.weight_bits import normalize_quantization
@@ -113,7 +113,7 @@ def _format_assignment(change: PlanChange) -> str | None:
     if change.env:
         return None
     if change.value is not None:
-        return f"{change.name}={format_value(change.value)}"
+        return f"{change.name}={format_flag_value(change.value)}"
     if change.name in PARALLEL_SIZES:
         return f"{change.name}=1"
     return None
@@ -173,7 +173,7 @@ def _speculation_choices(context: PlanContext, load: TuneLoad) -> Iterator[Candi
     depth = as_table(config).get("num_speculative_tokens")
     if isinstance(depth, int):
         for other in sorted({1, 2, 4} - {depth}):
-            text = format_value({**as_table(config), "num_speculative_tokens": other})
+            text = format_flag_value({**as_table(config), "num_speculative_tokens": other})
             yield TuneCandidate(
                 (f"{flag}={text}",), f"the best depth depends on the acceptance; now {depth}"
             )
@@ -185,7 +185,7 @@ def _speculation_choices(context: PlanContext, load: TuneLoad) -> Iterator[Candi
             )
         return
     if context.engine.drafted_tokens_per_step(context.plan.flag_values) == 0:
-        text = format_value(
+        text = format_flag_value(
             {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}
         )
         reason = f"{GUESSES}: {_spare_compute_text(load.streams)}"
@@ -303,7 +303,7 @@ def _tunable_flag_choices(context: PlanContext, load: TuneLoad) -> Iterator[Cand
         if (why := _reason_not_tried(context, flag, load)) is not None:
             yield LeftOut(f"{flag.name}={','.join(flag.values)}", why)
             continue
-        now = format_value(context.effective_flag_value(flag.name))
+        now = format_flag_value(context.effective_flag_value(flag.name))
         for text in flag.values:
             if text == now:
                 continue
@@ -332,7 +332,7 @@ def _make_assignments(flag: TunableFlag, text: str, context: PlanContext) -> tup
 
 def _is_assignment_in_effect(assignment: str, context: PlanContext) -> bool:
     name, _, text = assignment.partition("=")
-    return format_value(context.effective_flag_value(name)) == text
+    return format_flag_value(context.effective_flag_value(name)) == text
 
 
 def _reason_not_tried(context: PlanContext, flag: TunableFlag, load: TuneLoad) -> str | None:

@@ -324,7 +324,7 @@ def _format_step_times(facts: Facts) -> str:
     return f"{format_four_digits(speed)}{of} tok/s per stream, {1000 / speed:.1f} ms per token"
 
 
-def report_useful_replicas(facts: Facts) -> Iterator[Advice]:
+def report_unneeded_model_split(facts: Facts) -> Iterator[Advice]:
     """Report a model that is split over GPUs although one GPU can hold it. Replicas would need no
     communication."""
     context, sizes, ranks = facts.plan_context, facts.sizes, facts.tp * facts.pp
@@ -490,7 +490,7 @@ RULES: tuple[Rule, ...] = (
     report_single_stream,
     report_eager_mode,
     report_launch_bound,
-    report_useful_replicas,
+    report_unneeded_model_split,
     report_idle_pipeline_stages,
     report_communication_share,
     report_flags_without_effect_on_one_stream,

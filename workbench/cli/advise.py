@@ -54,10 +54,10 @@ async def print_advice(arguments: argparse.Namespace) -> int:
             status = await find_run(session, arguments.subject)
             advised = await session.advisor.advise_on_run(status.run_id, arguments.expect)
     advised = replace(advised, findings=add_host_options_to_fixes(advised.findings, arguments))
-    return print_json_or_lines(arguments.json, _advice_document(advised), _advice_lines(advised))
+    return print_json_or_lines(arguments.json, _advice_json(advised), _advice_lines(advised))
 
 
-def _advice_document(advised: AdvisedResult) -> dict[str, Any]:
+def _advice_json(advised: AdvisedResult) -> dict[str, Any]:
     result = advised.result
     return {
         "result": result.id if result else None,

@@ -76,7 +76,7 @@ async def run_benchmark(arguments: argparse.Namespace) -> int:
         )
     levels, load = parse_concurrency_levels(arguments.levels), read_load_options(arguments)
     if "command" in load:
-        _check_own_command(levels, load)
+        _refuse_load_options_beside_command(levels, load)
     if arguments.repeat < 1 or (arguments.repeat > 1 and len(levels) > 1):
         raise InputError(
             "--repeat must be 1 or more, and --concurrency must then be one number",
@@ -91,20 +91,24 @@ async def run_benchmark(arguments: argparse.Namespace) -> int:
     asyncio.get_running_loop().call_soon(_import_benchmark_modules)
     async with connect_session(arguments) as session:
         shown = not arguments.json and sys.stderr.isatty()
-        session.subscribe(_draw_progress if shown else make_unresponsive_server_reporter())
+        session.subscribe(
+            _draw_benchmark_progress if shown else make_unresponsive_server_reporter()
+        )
         run_id = await wait_for_ready_run_id(session, arguments.run)
         await session.gpu.alterations.read_altered_settings()
         if len(levels) > 1:
             return await _run_concurrency_sweep_command(session, arguments, levels, run_id, load)
         load["concurrency"] = next(iter(levels), None)
-        results, received = await _run_benchmarks_until_signal(session, arguments, run_id, load)
+        results, received = await _run_repeated_benchmarks_until_signal(
+            session, arguments, run_id, load
+        )
     if len(results) > 1:
         _print_metric_spread(results, arguments.json)
     elif arguments.json:
         print_json(result_output.result_json(results[0]))
     if received:
         return 128 + received[0]
-    return _worst_exit_code(results)
+    return _exit_code_of_results(results)
 
 
 def _import_benchmark_modules() -> None:
@@ -117,7 +121,7 @@ def _import_benchmark_modules() -> None:
     asyncio.get_running_loop().run_in_executor(None, import_benchmark_module)
 
 
-async def _run_benchmarks_until_signal(
+async def _run_repeated_benchmarks_until_signal(
     session: Session, arguments: argparse.Namespace, run_id: str | None, load: dict[str, Any]
 ) -> tuple[list[BenchResult], list[signal.Signals]]:
     """Run the benchmark `--repeat` times and print each result. Return (results, signals that
@@ -158,12 +162,12 @@ async def _run_concurrency_sweep_command(
     run_id: str | None,
     load: dict[str, Any],
 ) -> int:
-    from workbench.cli.sweeps import report_how_to_resume, sweep_lines
+    from workbench.cli.sweeps import report_resume_command_if_cancelled, sweep_lines
 
     url = arguments.url
     if run_id:
         url = None
-    async with cancel_on_signals(), report_how_to_resume(session):
+    async with cancel_on_signals(), report_resume_command_if_cancelled(session):
         sweep = await session.sweeps.run_concurrency_sweep(
             levels, run_id=run_id, url=url, max_minutes=arguments.max_minutes, **load
         )
@@ -176,10 +180,10 @@ async def _run_concurrency_sweep_command(
         for result in results:
             print_lines(result_output.result_lines(result))
         print_lines(add_options_of_recorded_host_to_lines(sweep_lines(sweep), sweep.host))
-    return _worst_exit_code(results) or int(sweep.state != "done")
+    return _exit_code_of_results(results) or int(sweep.state != "done")
 
 
-def _check_own_command(levels: Sequence[int], load: dict[str, Any]) -> None:
+def _refuse_load_options_beside_command(levels: Sequence[int], load: dict[str, Any]) -> None:
     """Raise InputError if options that describe requests are given together with the user's own
     benchmark command, because that command makes its own requests.
     """
@@ -228,7 +232,7 @@ def _print_metric_spread(results: list[BenchResult], as_json: bool) -> None:
         print_lines(result_output.metric_spread_lines(spreads, len(results), invalid))
 
 
-def _worst_exit_code(results: Sequence[BenchResult]) -> int:
+def _exit_code_of_results(results: Sequence[BenchResult]) -> int:
     if any(map(_is_invalid, results)):
         return INVALID
     return 0
@@ -246,17 +250,18 @@ def _is_invalid(result: BenchResult) -> bool:
     return not result.summary.requests_ok and not result.spec.command
 
 
-def _draw_progress(state: SessionState, changed: frozenset[str]) -> None:
+def _draw_benchmark_progress(state: SessionState, changed: frozenset[str]) -> None:
     if "bench" not in changed:
         return
     progress, text = state.bench.progress, ""
     if state.bench.running and progress is not None and progress.phase != "done":
-        text = f"{progress.phase} {progress.line or _progress_counts_text(progress)}  {progress.elapsed_s:.0f} s"
+        shown = progress.line or _request_counts_and_speed_text(progress)
+        text = f"{progress.phase} {shown}  {progress.elapsed_s:.0f} s"
     sys.stderr.write(f"\r\x1b[K{clean_text(text)}")
     sys.stderr.flush()
 
 
-def _progress_counts_text(progress: BenchProgress) -> str:
+def _request_counts_and_speed_text(progress: BenchProgress) -> str:
     text = f"{progress.done}/{progress.total}  {progress.output_tok_s:,.0f} tok/s"
     if progress.silent_s >= _SILENT_S:
         text += f"  {_unresponsive_server_text(progress)}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from workbench.cli.host_words import add_options_of_recorded_host
 from workbench.cli.open_session import connect_session, create_session, select_recorded_host
 from workbench.cli.output import print_json_or_lines, print_message, simulated_suffix
-from workbench.cli.questions import confirm
+from workbench.cli.questions import require_confirmation
 from workbench.cli.registry import command, option, repeatable_option
 from workbench.cli.shared_options import IF_MEASURED, YES
 from workbench.cli.stop_signals import cancel_on_signals
@@ -86,15 +86,15 @@ async def run_bisection(arguments: argparse.Namespace) -> int:
         pairs=arguments.pairs,
         simulated=bool(arguments.simulate),
     )
-    await _confirm_bisection(arguments, found)
+    await _confirm_bisection_start(arguments, found)
     for candidate in candidates:
         store_trust_in_image(candidate)
-    return await _carry_out_bisection(arguments, _bisection_store().add(found))
+    return await _run_and_print_bisection(arguments, _bisection_store().add(found))
 
 
-async def _confirm_bisection(arguments: argparse.Namespace, found: Bisection) -> None:
+async def _confirm_bisection_start(arguments: argparse.Namespace, found: Bisection) -> None:
     what = f"the bisection starts and stops servers on {found.host}"
-    await confirm(
+    await require_confirmation(
         arguments,
         f"T{what[1:]}. Continue?",
         problem=f"{what}, and nobody can be asked to confirm",
@@ -102,7 +102,7 @@ async def _confirm_bisection(arguments: argparse.Namespace, found: Bisection) ->
     )
 
 
-async def _carry_out_bisection(arguments: argparse.Namespace, found: Bisection) -> int:
+async def _run_and_print_bisection(arguments: argparse.Namespace, found: Bisection) -> int:
     from workbench.session.series.bisect import Bisector
 
     store = _bisection_store()
@@ -134,8 +134,8 @@ async def resume_bisection(arguments: argparse.Namespace) -> int:
             next_step=f"`workbench bisect show {found.id}` shows it",
         )
     select_recorded_host(arguments, found.host)
-    await _confirm_bisection(arguments, found)
-    return await _carry_out_bisection(arguments, found)
+    await _confirm_bisection_start(arguments, found)
+    return await _run_and_print_bisection(arguments, found)
 
 
 @command(
@@ -154,7 +154,7 @@ def _bisection_lines(found: Bisection) -> Iterator[str]:
     yield f"bisection {found.id}  {found.state}  {found.host}  {found.preset}{simulated}"
     steps = {step.version: step for step in found.steps}
     for place, version in enumerate(found.versions):
-        yield f"  {_format_bisect_step(place, steps.get(place)):<34}  {version}"
+        yield f"  {_version_verdict_text(place, steps.get(place)):<34}  {version}"
     if found.verdict:
         yield found.verdict
     if found.state in ("stopped", "failed"):
@@ -166,7 +166,7 @@ def _resume_command(found: Bisection) -> str:
     return add_options_of_recorded_host(f"workbench bisect resume {found.id}", found.host)
 
 
-def _format_bisect_step(place: int, step: BisectStep | None) -> str:
+def _version_verdict_text(place: int, step: BisectStep | None) -> str:
     if place == 0:
         return "good, by you"
     if step is None:

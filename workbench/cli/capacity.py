@@ -23,7 +23,7 @@ from workbench.cli.sweeps import (
     load_sweep_to_resume,
     print_sweep,
     print_sweep_list,
-    report_how_to_resume,
+    report_resume_command_if_cancelled,
 )
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError
@@ -125,11 +125,11 @@ async def _search_user_capacity(arguments: argparse.Namespace) -> int:
     async with (
         connect_session(arguments) as session,
         cancel_on_signals(),
-        report_how_to_resume(session),
+        report_resume_command_if_cancelled(session),
     ):
         run_id = await wait_for_ready_run_id(session, arguments.run)
-        plan = tuple(_plan_lines(session, levels, run_id, arguments))
-        session.subscribe(make_level_reporter(arguments, plan))
+        plan = tuple(_user_search_plan_lines(session, levels, run_id, arguments))
+        session.subscribe(make_capacity_run_reporter(arguments, plan))
         sweep = await session.sweeps.run_user_capacity_search(
             levels,
             run_id=run_id,
@@ -150,10 +150,12 @@ async def _search_rate_capacity(arguments: argparse.Namespace) -> int:
     async with (
         connect_session(arguments) as session,
         cancel_on_signals(),
-        report_how_to_resume(session),
+        report_resume_command_if_cancelled(session),
     ):
         run_id = await wait_for_ready_run_id(session, arguments.run)
-        session.subscribe(make_level_reporter(arguments, tuple(_rate_plan_lines(rates))))
+        session.subscribe(
+            make_capacity_run_reporter(arguments, tuple(_rate_search_plan_lines(rates)))
+        )
         sweep = await session.sweeps.run_rate_capacity_search(
             rates,
             run_id=run_id,
@@ -164,7 +166,7 @@ async def _search_rate_capacity(arguments: argparse.Namespace) -> int:
     return print_sweep(sweep, arguments.json)
 
 
-def _rate_plan_lines(rates: RateRange) -> Iterator[str]:
+def _rate_search_plan_lines(rates: RateRange) -> Iterator[str]:
     from workbench.bench.rate_capacity import (
         MIN_REQUESTS_TO_HOLD,
         TYPICAL_FULL_RUNS,
@@ -182,7 +184,7 @@ def _rate_plan_lines(rates: RateRange) -> Iterator[str]:
     yield f"takes about {format_duration(rates.typical_search_s)} ({runs}); a number of users is found sooner"
 
 
-def _plan_lines(
+def _user_search_plan_lines(
     session: Session, levels: UserLevels, run_id: str | None, arguments: argparse.Namespace
 ) -> Iterator[str]:
     from workbench.bench.user_capacity import (
@@ -221,10 +223,10 @@ async def resume_capacity_search(arguments: argparse.Namespace) -> int:
     async with (
         connect_session(arguments) as session,
         cancel_on_signals(),
-        report_how_to_resume(session),
+        report_resume_command_if_cancelled(session),
     ):
         await session.servers.list_runs_and_select_one()
-        session.subscribe(make_level_reporter(arguments, (), stored))
+        session.subscribe(make_capacity_run_reporter(arguments, (), stored))
         sweep = await session.sweeps.resume(stored.id, max_minutes=arguments.max_minutes)
     return print_sweep(sweep, arguments.json)
 
@@ -249,7 +251,7 @@ def list_capacity_searches(arguments: argparse.Namespace) -> int:
     return print_sweep_list(list_stored_sweeps(USERS.command), arguments.json, "searches")
 
 
-def make_level_reporter(
+def make_capacity_run_reporter(
     arguments: argparse.Namespace, plan: Sequence[str], resumed: Sweep | None = None
 ) -> Callable[[SessionState, frozenset[str]], None]:
     """Return a listener that prints on stderr the lines of the `plan` when the search starts, and

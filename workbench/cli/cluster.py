@@ -63,7 +63,7 @@ async def start_cluster_server(arguments: argparse.Namespace) -> int:
 async def stop_cluster_server(arguments: argparse.Namespace) -> int:
     set_cluster_from_argument(arguments)
     async with connect_session(arguments) as session:
-        status = await _find_only_or_named_run(session, arguments.run)
+        status = await _find_named_or_living_run(session, arguments.run)
         await warn_if_benchmark_runs(session)
         await session.servers.stop(status.run_id)
         status = session.servers.supervisor.status(status.run_id)
@@ -128,7 +128,7 @@ async def print_cluster_status(arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _find_only_or_named_run(session: Session, run: str | None) -> ServerStatus:
+async def _find_named_or_living_run(session: Session, run: str | None) -> ServerStatus:
     """Return the server run that `run` names. If `run` is None, return the only run whose server
     may still be alive. Raises ServerError if there is not exactly one such run."""
     if run is not None:

@@ -52,7 +52,7 @@ async def check_cluster(arguments: argparse.Namespace) -> int:
     lines = [(node.name, cluster_check.node_text(node)) for node in report.nodes]
     document = {
         "cluster": arguments.name,
-        **_report_as_json(report),
+        **_cluster_report_json(report),
         "findings": [f.as_json() for f in found],
     }
     blocks = doctor_blocks(found, lines, "The nodes fit together.")
@@ -60,7 +60,7 @@ async def check_cluster(arguments: argparse.Namespace) -> int:
     return 1 if most_severe_level(found) is Level.ERROR else 0
 
 
-def _report_as_json(report: ClusterReport) -> dict[str, Any]:
+def _cluster_report_json(report: ClusterReport) -> dict[str, Any]:
     """Return the properties of each node, the connections between the nodes and the memory need as
     JSON data."""
     nodes = [

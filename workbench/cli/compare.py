@@ -44,7 +44,7 @@ def compare_results(arguments: argparse.Namespace) -> int:
 
     db = open_results_db()
     sides = [[db.get(i) for i in parse_result_ids(text)] for text in arguments.groups]
-    sides += [_results_with_tag(db, tag) for tag in arguments.tags]
+    sides += [_list_results_with_tag(db, tag) for tag in arguments.tags]
     if len(sides) != 2:
         raise InputError(
             f"`compare` takes two results or two groups, not {len(sides)}",
@@ -66,7 +66,7 @@ def compare_results(arguments: argparse.Namespace) -> int:
     return print_json_or_lines(arguments.json, document, _comparison_lines(comparison, a, b))
 
 
-def _results_with_tag(db: ResultsDb, tag: str) -> list[BenchResult]:
+def _list_results_with_tag(db: ResultsDb, tag: str) -> list[BenchResult]:
     found = [*reversed(db.list(None, tag=tag))]
     if not found:
         raise InputError(

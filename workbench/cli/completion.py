@@ -62,10 +62,10 @@ def _set_group_completers(parsers: Mapping[str, argparse.ArgumentParser]) -> Non
         first = next((one for one in parser._actions if not one.option_strings), None)
         if more and first is not None and not first.choices:
             names = _NAMES.get(str(first.metavar), list)
-            first.completer = _make_completer(_join_suggestions(more, names))  # type: ignore[attr-defined]
+            first.completer = _make_completer(_make_joined_word_lister(more, names))  # type: ignore[attr-defined]
 
 
-def _join_suggestions(
+def _make_joined_word_lister(
     words: Iterable[str], names: Callable[[], Iterable[str]]
 ) -> Callable[[], Iterable[str]]:
     return lambda: [*words, *names()]
@@ -117,7 +117,7 @@ def _list_profile_names() -> list[str]:
     return list(PROFILES)
 
 
-def _engine_names() -> tuple[str, ...]:
+def _list_engine_names() -> tuple[str, ...]:
     from workbench.engines import registry
 
     return registry.engine_names()
@@ -128,7 +128,7 @@ _NAMES: dict[str, Callable[[], Iterable[str]]] = {
     "PRESET": _list_preset_ids,
     "PRESET|RUN": lambda: [*_list_preset_ids(), *_list_run_ids()],
     "RUN": _list_run_ids,
-    "ENGINE": _engine_names,
+    "ENGINE": _list_engine_names,
     "--host": _list_host_names,
     "--cluster": _list_cluster_names,
     "--simulate": _list_profile_names,

@@ -9,7 +9,7 @@ from workbench.cli.registry import OneOf, Option, make_exclusive_options, option
 from workbench.model.declared_options import Choice, Constant, DeclaredOption, Switch
 
 
-def options_to_arguments(options: Iterable[DeclaredOption]) -> tuple[Option | OneOf, ...]:
+def convert_options_to_arguments(options: Iterable[DeclaredOption]) -> tuple[Option | OneOf, ...]:
     """Return the command-line arguments of the options. Options that exclude each other are one
     argument."""
     found: list[Option | OneOf] = []

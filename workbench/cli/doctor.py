@@ -46,7 +46,7 @@ async def check_host(arguments: argparse.Namespace) -> int:
     if arguments.list:
         return _print_known_traps(arguments)
     if arguments.multi_gpu:
-        return await _test_gpu_paths(arguments)
+        return await _test_and_print_gpu_paths(arguments)
     if arguments.engine is not None or arguments.if_measured is not None:
         raise InputError(
             "--engine, --wait and --anyway belong to --multi-gpu",
@@ -67,7 +67,7 @@ async def check_host(arguments: argparse.Namespace) -> int:
     return print_json_or_lines(arguments.json, report.as_json(), block_lines(blocks))
 
 
-async def _test_gpu_paths(arguments: argparse.Namespace) -> int:
+async def _test_and_print_gpu_paths(arguments: argparse.Namespace) -> int:
     from workbench.report.finding_blocks import doctor_blocks, gpu_path_blocks
     from workbench.report.formats.terminal import block_lines
     from workbench.session.hosts.gpu_paths import (

@@ -59,7 +59,7 @@ def read_arm_options(arguments: argparse.Namespace, name: str) -> Arm:
         arguments.executable_b,
     )
     if arguments.base is None or any(own_servers):
-        target = _parse_target_of_side(arguments, sets, name)
+        target = _choose_target_of_side(arguments, sets, name)
         sets = (*arguments.sets, *(sets[1:] if arguments.base is None else sets))
     unsets, envs = split_option_words(f"unset_{name}"), split_option_words(f"env_{name}")
     if target is not None:
@@ -69,7 +69,7 @@ def read_arm_options(arguments: argparse.Namespace, name: str) -> Arm:
     )
 
 
-def _parse_target_of_side(
+def _choose_target_of_side(
     arguments: argparse.Namespace, words: Sequence[str], name: str
 ) -> ArmTarget:
     """Return what the side `name` ("a" or "b") of an experiment is measured on: a preset, a run or

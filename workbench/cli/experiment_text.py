@@ -29,7 +29,7 @@ def format_arm(arm: Arm) -> str:
     return " ".join(arm.words) or "the base as it is"
 
 
-def plan_lines(spec: ExperimentSpec, duration_s: float | None) -> Iterator[str]:
+def experiment_plan_lines(spec: ExperimentSpec, duration_s: float | None) -> Iterator[str]:
     """Yield lines that describe an experiment before its start: both sides, the number of runs, and
     the expected duration in seconds `duration_s`, which is None if unknown."""
     from workbench.bench import experiment as design
@@ -62,13 +62,15 @@ def plan_lines(spec: ExperimentSpec, duration_s: float | None) -> Iterator[str]:
         yield f"takes {least}about {format_duration(duration_s)}"
 
 
-def _time_left_text(left_s: float | None) -> str:
+def _time_left_suffix(left_s: float | None) -> str:
     if not left_s:
         return ""
     return f"; about {format_duration(left_s)} left"
 
 
-def make_progress_reporter(known_runs: int = 0) -> Callable[[SessionState, frozenset[str]], None]:
+def make_experiment_progress_reporter(
+    known_runs: int = 0,
+) -> Callable[[SessionState, frozenset[str]], None]:
     """Return a listener that prints the progress of an experiment on stderr: each run, and after
     each pair of runs the confidence interval so far.
 
@@ -91,7 +93,7 @@ def make_progress_reporter(known_runs: int = 0) -> Callable[[SessionState, froze
                 print_message(_format_run(run))
         if now.verdict.startswith("so far") and last_verdict != now.verdict:
             last_verdict = now.verdict
-            print_message(f"  {now.verdict}{_time_left_text(now.left_s)}")
+            print_message(f"  {now.verdict}{_time_left_suffix(now.left_s)}")
 
     return report
 
@@ -104,7 +106,7 @@ def _format_run(run: ExperimentRun) -> str:
     return line
 
 
-def format_list_line(experiment: Experiment) -> str:
+def format_experiment_list_line(experiment: Experiment) -> str:
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(experiment.unix_s))
     simulated = simulated_suffix(experiment.simulated)
     arms = f"{format_arm(experiment.spec.a)} | {format_arm(experiment.spec.b)}"

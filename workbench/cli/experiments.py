@@ -9,13 +9,13 @@ import signal
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from workbench.cli.declared_arguments import options_to_arguments
+from workbench.cli.declared_arguments import convert_options_to_arguments
 from workbench.cli.experiment_arms import ARM_OPTIONS, read_arm_options
 from workbench.cli.experiment_text import (
     experiment_lines,
-    format_list_line,
-    make_progress_reporter,
-    plan_lines,
+    experiment_plan_lines,
+    format_experiment_list_line,
+    make_experiment_progress_reporter,
 )
 from workbench.cli.host_words import add_options_of_recorded_host_to_lines
 from workbench.cli.load_options import (
@@ -28,7 +28,7 @@ from workbench.cli.load_options import (
 from workbench.cli.open_session import connect_session, create_local_session, select_recorded_host
 from workbench.cli.output import print_json_or_lines, print_message
 from workbench.cli.plan import load_plan, parse_variables
-from workbench.cli.questions import confirm
+from workbench.cli.questions import require_confirmation
 from workbench.cli.registry import command, option
 from workbench.cli.shared_options import (
     CHANGES,
@@ -66,7 +66,7 @@ _ID = option("id", "id of an experiment; `workbench experiment list` lists them"
     *ARM_OPTIONS,
     *CHANGES,
     *RUN_AS,
-    *options_to_arguments(OPTIONS),
+    *convert_options_to_arguments(OPTIONS),
     option(
         "--twins HOST1,HOST2",
         "run A and B on these two hosts with the same GPUs, driver and engine, swapped in half of "
@@ -96,7 +96,7 @@ _ID = option("id", "id of an experiment; `workbench experiment list` lists them"
 async def run_experiment(arguments: argparse.Namespace) -> int:
     twins = _read_twin_hosts(arguments)
     a, b = read_arm_options(arguments, "a"), read_arm_options(arguments, "b")
-    options = {**_experiment_options(arguments), **({"twins": twins} if twins else {})}
+    options = {**_read_experiment_options(arguments), **({"twins": twins} if twins else {})}
     async with connect_session(arguments) as session:
         await session.servers.supervisor.runs()
         if a.target is None:
@@ -107,15 +107,17 @@ async def run_experiment(arguments: argparse.Namespace) -> int:
         if arguments.trust:
             session.experiments.targets.trust_parts_of_plans(bases)
         spec = session.experiments.experiment_spec(a, b, **options)
-        for line in plan_lines(spec, session.experiments.estimate_duration_s(a, b, **options)):
+        for line in experiment_plan_lines(
+            spec, session.experiments.estimate_duration_s(a, b, **options)
+        ):
             print_message(line)
         for warning in session.experiments.doubtful_value_warnings(a, b, bases):
             print_message(warning)
         if cost := session.experiments.quality_cost_text(a, b, bases, **options):
             print_message(cost)
-        await _confirm_start(session, spec, arguments)
+        await _confirm_experiment_effects(session, spec, arguments)
         async with cancel_on_signals() as received:
-            session.subscribe(make_progress_reporter())
+            session.subscribe(make_experiment_progress_reporter())
             ended = await session.experiments.run_experiment(a, b, bases=bases, **options)
     return _print_ended_experiment(ended, arguments.json, received)
 
@@ -138,7 +140,7 @@ def _read_twin_hosts(arguments: argparse.Namespace) -> tuple[str, ...]:
     return hosts or (arguments.twins,)
 
 
-def _experiment_options(arguments: argparse.Namespace) -> dict[str, Any]:
+def _read_experiment_options(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.at_most is not None and arguments.until is None:
         raise InputError(
             "--at-most needs --until", next_step="use --pairs N for a fixed number of pairs"
@@ -180,7 +182,7 @@ async def _load_base_plan(session: Session, arguments: argparse.Namespace) -> No
     await session.servers.select(run_id)
 
 
-async def _confirm_start(
+async def _confirm_experiment_effects(
     session: Session, spec: ExperimentSpec, arguments: argparse.Namespace
 ) -> None:
     """Ask the user before the experiment stops running servers or changes GPU settings."""
@@ -199,7 +201,9 @@ async def _confirm_start(
     text = f"the experiment {' and '.join(effects)}"
     question = f"T{text[1:]} on {session.host.name}. Continue?"
     problem = f"{text}, and nobody can be asked to confirm"
-    await confirm(arguments, question, problem=problem, next_step="add --yes to confirm")
+    await require_confirmation(
+        arguments, question, problem=problem, next_step="add --yes to confirm"
+    )
 
 
 @command(
@@ -219,9 +223,9 @@ async def resume_experiment(arguments: argparse.Namespace) -> int:
         for run in await session.servers.supervisor.runs():
             if run.run_id == before.replaces and run.state is ServerState.READY:
                 await session.servers.select(run.run_id)
-        await _confirm_start(session, before.spec, arguments)
+        await _confirm_experiment_effects(session, before.spec, arguments)
         async with cancel_on_signals() as received:
-            session.subscribe(make_progress_reporter(len(before.runs)))
+            session.subscribe(make_experiment_progress_reporter(len(before.runs)))
             ended = await session.experiments.resume(
                 arguments.id, pairs=arguments.pairs, max_minutes=arguments.max_minutes
             )
@@ -256,7 +260,7 @@ def list_experiments(arguments: argparse.Namespace) -> int:
     return print_json_or_lines(
         arguments.json,
         {"experiments": [_experiment_json(e) for e in found]},
-        map(format_list_line, found),
+        map(format_experiment_list_line, found),
     )
 
 

@@ -82,24 +82,24 @@ def _read_log_pieces(path: str) -> Iterator[bytes | None]:
         )
     with os.fdopen(descriptor, "rb", buffering=0) as file:
         try:
-            yield from _read_file_part(file, min(found.st_size, _PART_BYTES))
+            yield from _read_file_in_pieces(file, min(found.st_size, _PART_BYTES))
             if found.st_size > 2 * _PART_BYTES:
                 yield None
                 file.seek(found.st_size - _PART_BYTES)
             if found.st_size > _PART_BYTES:
-                yield from _read_file_part(file, _PART_BYTES)
+                yield from _read_file_in_pieces(file, _PART_BYTES)
         except OSError as error:
             step = "check the disk that the file is on"
             raise InputError(f"cannot read {path}: {error.strerror}", next_step=step) from None
 
 
-def _read_file_part(file: BinaryIO, size: int) -> Iterator[bytes]:
+def _read_file_in_pieces(file: BinaryIO, size: int) -> Iterator[bytes]:
     while size > 0 and (data := file.read(min(size, _READ_BYTES))):
         size -= len(data)
         yield data
 
 
-def _error_label(findings: Sequence[Finding], document: dict[str, Any]) -> str:
+def _first_error_label(findings: Sequence[Finding], document: dict[str, Any]) -> str:
     """Return what the error is called that the output names first. It is the first one with a known
     cause, and lines without one may stand before it."""
     lines = [finding.line for finding in findings if finding.is_error and finding.line]
@@ -115,11 +115,11 @@ def _print_explanation(explained: ExplainedLog, document: dict[str, Any]) -> int
     if document["phase"]:
         print_line(f"last phase of the start: {document['phase']}")
     if document["first_error"]:
-        print_line(f"{_error_label(explained.findings, document)}: {document['first_error']}")
+        print_line(f"{_first_error_label(explained.findings, document)}: {document['first_error']}")
     findings = explained.findings
     for finding in findings:
         times = explained.count_lines_of(finding)
-        place = _line_text(finding.line, "the log")
+        place = _line_number_text(finding.line, "the log")
         place += f", {times} times" if times > 1 else ""
         print_line(f"{finding.level}: {place}: {finding.evidence}")
         print_line(f"    {finding.text}")
@@ -128,7 +128,7 @@ def _print_explanation(explained: ExplainedLog, document: dict[str, Any]) -> int
         if finding.changes:
             print_line(f"    change: {' '.join(change.option_text for change in finding.changes)}")
     for one in document["unknown"]:
-        print_line(f"no explanation for {_line_text(one['line'], 'a line')}: {one['text']}")
+        print_line(f"no explanation for {_line_number_text(one['line'], 'a line')}: {one['text']}")
     unknown = count_of(document["unknown_lines"], "warning or error", "warnings or errors")
     more = document["unknown_lines"] - len(document["unknown"])
     hidden = f" ({more} not shown)" if more else ""
@@ -139,5 +139,5 @@ def _print_explanation(explained: ExplainedLog, document: dict[str, Any]) -> int
     return 0
 
 
-def _line_text(line_number: int | None, text_if_none: str) -> str:
+def _line_number_text(line_number: int | None, text_if_none: str) -> str:
     return text_if_none if line_number is None else f"line {line_number}"

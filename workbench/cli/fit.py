@@ -55,7 +55,7 @@ async def print_fit_table(arguments: argparse.Namespace) -> int:
                 print_message(f"the sizes are those of the preset {known}")
                 preset = known
             else:
-                name = _model_variable(session.presets.get(preset).model.id)
+                name = _model_variable_name(session.presets.get(preset).model.id)
                 variables = {name: arguments.model}
         try:
             session.core.update(telemetry=await read_telemetry_once(session.host))
@@ -73,7 +73,7 @@ async def print_fit_table(arguments: argparse.Namespace) -> int:
     return 0 if any(row.fits for _, rows in report.groups for row in rows) else 2
 
 
-def _model_variable(model_id: str) -> str:
+def _model_variable_name(model_id: str) -> str:
     """Return the name of the variable that stands for the model in a general preset, such as
     "model" for "${model}"."""
     return model_id.strip("${}")

@@ -67,13 +67,13 @@ def show_fleet(arguments: argparse.Namespace) -> int:
     if arguments.json:
         import asyncio
 
-        return asyncio.run(_print_fleet_once(found))
+        return asyncio.run(_read_and_print_fleet(found))
     from workbench import tui
 
     return tui.run_fleet(found, mouse=True if arguments.mouse else None)
 
 
-async def _print_fleet_once(fleet: Fleet) -> int:
+async def _read_and_print_fleet(fleet: Fleet) -> int:
     """Read all hosts once and print the readings as JSON. Return 0 if at least one host could be
     read, otherwise 1."""
     await fleet.open()

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.cli.gpu_text import (
     FOREIGN_NEXT,
-    affected_lines,
+    affected_gpu_lines,
     command_lines,
     format_affected_gpus,
     guard_json,
     guard_lines,
-    read_affected_gpus,
+    read_affected_gpus_and_processes,
     report_lines,
 )
 from workbench.cli.host_words import add_host_options, add_host_options_to_lines
@@ -28,7 +28,7 @@ from workbench.cli.output import (
     print_lines,
     print_message,
 )
-from workbench.cli.questions import can_prompt, confirm, prompt_for_sudo_password
+from workbench.cli.questions import can_prompt, prompt_for_sudo_password, require_confirmation
 from workbench.cli.registry import OneOf, Option, command, make_exclusive_options, option
 from workbench.cli.shared_options import DRY_RUN, YES
 from workbench.cli.stop_signals import cancel_on_signals
@@ -128,9 +128,9 @@ async def set_gpu_settings(arguments: argparse.Namespace) -> int:
         commands = changes
         for one in left:
             print_message(f"kept: {_format_externally_set_value(one)}")
-        affected = await read_affected_gpus(session, commands)
+        affected = await read_affected_gpus_and_processes(session, commands)
         if not arguments.json:
-            print_lines([*command_lines(commands), *affected_lines(affected)])
+            print_lines([*command_lines(commands), *affected_gpu_lines(affected)])
             if not commands:
                 print_line("nothing to set")
         if commands and not arguments.dry_run:
@@ -143,7 +143,9 @@ async def set_gpu_settings(arguments: argparse.Namespace) -> int:
                 raise InputError(_format_replaced_settings(commands), next_step=SET_FOREIGN_NEXT)
             question = f"Run these commands on {session.host.name} ({format_affected_gpus(affected, commands)})?"
             problem = "nobody can be asked to confirm the commands"
-            await confirm(arguments, question, problem=problem, next_step=NEXT_STEP_UNATTENDED)
+            await require_confirmation(
+                arguments, question, problem=problem, next_step=NEXT_STEP_UNATTENDED
+            )
         password = None
         if not arguments.dry_run and any(c.right for c in commands):
             password = await prompt_for_sudo_password(session, arguments)
@@ -157,7 +159,7 @@ async def set_gpu_settings(arguments: argparse.Namespace) -> int:
                 seen=None if arguments.foreign == "replace" else foreign - kept,
             )
         more = {**affected, "kept": [_format_externally_set_value(one) for one in left]}
-        return _print_report(report, arguments, session, more)
+        return _print_settings_report(report, arguments, session, more)
 
 
 def _format_externally_set_value(command: SettingCommand) -> str:
@@ -252,7 +254,7 @@ async def revert_gpu_settings(arguments: argparse.Namespace) -> int:
                 print_line("nothing to revert")
             if arguments.dry_run:
                 print_lines(command_lines([o.command for o in report.outcomes if o.command.argv]))
-        code = _print_report(report, arguments, session)
+        code = _print_settings_report(report, arguments, session)
         of_others = any(o.foreign or o.left_to for o in report.outcomes)
         if of_others and not arguments.json:
             print_message(add_host_options(FOREIGN_NEXT, arguments))
@@ -331,7 +333,7 @@ async def _print_guard_state(
     return print_json_or_lines(arguments.json, document, named)
 
 
-def _print_report(
+def _print_settings_report(
     report: SettingsReport,
     arguments: argparse.Namespace,
     session: Session,
@@ -341,14 +343,17 @@ def _print_report(
     otherwise 1."""
     if arguments.json:
         print_json(
-            {**_report_as_json(report, session.host.name, session.state.simulated), **affected}
+            {
+                **_settings_report_json(report, session.host.name, session.state.simulated),
+                **affected,
+            }
         )
     else:
         print_lines(add_host_options_to_lines(report_lines(report), arguments))
     return 0 if report.ok else 1
 
 
-def _report_as_json(report: SettingsReport, host: str, simulated: bool) -> dict[str, Any]:
+def _settings_report_json(report: SettingsReport, host: str, simulated: bool) -> dict[str, Any]:
     return {
         "host": host,
         "commands": [list(o.command.argv) for o in report.outcomes if o.command.argv],
@@ -356,7 +361,7 @@ def _report_as_json(report: SettingsReport, host: str, simulated: bool) -> dict[
         "before": _join_values_by_setting(report.outcomes, "before"),
         "requested": _join_values_by_setting(report.outcomes, "requested"),
         "read_back": _join_values_by_setting(report.outcomes, "read_back"),
-        "in_force": {_outcome_key(o): str(o.in_force) for o in report.outcomes},
+        "in_force": {_gpu_and_setting_key(o): str(o.in_force) for o in report.outcomes},
         "rolled_back": [_outcome_json(o) for o in report.rolled_back],
         "guard": guard_json(report.guard),
         "journal": report.journal,
@@ -373,12 +378,12 @@ def _join_values_by_setting(outcomes: Sequence[SettingOutcome], field: str) -> d
     CPU core, different values are joined with spaces."""
     found: dict[str, Any] = {}
     for outcome in outcomes:
-        key, value = _outcome_key(outcome), value_to_store(getattr(outcome, field))
+        key, value = _gpu_and_setting_key(outcome), value_to_store(getattr(outcome, field))
         found[key] = value if found.get(key, value) == value else f"{found[key]} {value}"
     return found
 
 
-def _outcome_key(outcome: SettingOutcome) -> str:
+def _gpu_and_setting_key(outcome: SettingOutcome) -> str:
     where = f"gpu{outcome.command.gpu_index}"
     if outcome.command.gpu_uuid == HOST:
         where = "host"

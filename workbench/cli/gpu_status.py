@@ -12,13 +12,13 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from workbench.cli.gpu_text import (
-    format_change,
+    format_local_time,
+    format_setting_change,
     guard_json,
     guard_lines,
     journal_recovery_lines,
     kept_setting_suffix,
     list_changes_by_other_processes,
-    time_text,
 )
 from workbench.cli.host_words import add_host_options_to_lines
 from workbench.cli.open_session import (
@@ -146,10 +146,10 @@ def _status_lines(document: Mapping[str, Any], telemetry: Telemetry) -> Iterator
         if gpu.get("node"):
             name = f"{gpu['node']} {name}"
         yield f"{name}  {gpu['uuid']}  {state}"
-        yield from _lines_of_texts(_reading_texts(sample))
+        yield from _join_texts_into_lines(_reading_texts(sample))
         if gpu["state"] == GpuState.LIVE:
-            yield from _instance_lines(gpu)
-            yield from _lockable_lines(gpu)
+            yield from _mig_instance_lines(gpu)
+            yield from _lockable_clock_lines(gpu)
         if gpu["event_reasons"]:
             yield f"  clocks limited by: {', '.join(gpu['event_reasons'])}"
         if gpu["absent"]:
@@ -164,18 +164,18 @@ def _status_lines(document: Mapping[str, Any], telemetry: Telemetry) -> Iterator
         if user_with_setting({"state": state}):
             kept = f", {state}"
         where = gpu_or_host_name(one["gpu_uuid"], one["gpu_index"])
-        change = format_change(one["setting"], one["before"], one["now"])
+        change = format_setting_change(one["setting"], one["before"], one["now"])
         yield f"altered: {where} {change}{kept} (workbench gpu revert)"
         for drift in document["drift"]:
             if (drift["gpu_uuid"], drift["setting"]) == (one["gpu_uuid"], one["setting"]):
                 yield f"  {drift['text']}"
     for one in document["begun"]:
         where = gpu_or_host_name(one["gpu_uuid"], one["gpu_index"])
-        change = format_change(one["setting"], one["before"], one["now"])
+        change = format_setting_change(one["setting"], one["before"], one["now"])
         yield f"{one['outcome']}: {where} {change} (workbench gpu revert clears it)"
 
 
-def _instance_lines(gpu: Mapping[str, Any]) -> Iterator[str]:
+def _mig_instance_lines(gpu: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line about MIG and one for each instance, if the GPU is divided with MIG."""
     if not gpu.get("mig"):
         return
@@ -194,7 +194,7 @@ def _gib_text(size_bytes: float | None) -> str:
     return f"{size_bytes / 2**30:.1f}"
 
 
-def _lockable_lines(gpu: Mapping[str, Any]) -> Iterator[str]:
+def _lockable_clock_lines(gpu: Mapping[str, Any]) -> Iterator[str]:
     """Yield one line with the clocks to which the GPU can be locked, as short ranges."""
     texts = []
     for kind, field in (("SM", "supported_sm_mhz"), ("memory", "supported_memory_mhz")):
@@ -213,7 +213,7 @@ def _reading_texts(sample: GpuSample) -> Iterator[str]:
     yield f"memory {used} of {total} GiB"
 
 
-def _lines_of_texts(texts: Iterable[str]) -> Iterator[str]:
+def _join_texts_into_lines(texts: Iterable[str]) -> Iterator[str]:
     """Yield the texts in indented lines, as many in each as it has room for."""
     line = ""
     for text in texts:
@@ -246,7 +246,7 @@ async def print_journal(arguments: argparse.Namespace) -> int:
             "host": session.host.name,
             "journal": await journal_path_on(session.host),
             "simulated": session.state.simulated,
-            "entries": [_entry_json(r, sysfs) for r in records],
+            "entries": [_journal_entry_json(r, sysfs) for r in records],
             "others": [a.as_json() for a in session.state.others],
             "others_problem": session.state.host.others_problem,
             "journal_recovery": session.state.host.journal_recovery,
@@ -262,7 +262,7 @@ async def print_journal(arguments: argparse.Namespace) -> int:
     return print_json_or_lines(arguments.json, document, named)
 
 
-def _entry_json(record: Record, sysfs: str) -> dict[str, Any]:
+def _journal_entry_json(record: Record, sysfs: str) -> dict[str, Any]:
     from workbench.model.setting_commands import shell_command_to_set
 
     entry, by_hand = record.entry, None
@@ -304,7 +304,7 @@ def _entry_lines(entry: Mapping[str, Any]) -> Iterator[str]:
         "dead": "has ended",
         "elsewhere": "is on another machine",
     }[entry["owner_state"]]
-    since = time_text(entry["since_unix_s"])
+    since = format_local_time(entry["since_unix_s"])
     state = entry["state"]
     if state == PENDING:
         state = "begun"
@@ -326,7 +326,7 @@ def _log_line(line: Mapping[str, Any]) -> str:
     if "before" in line:
         change = f"{format_stored_value(setting, line['before'])} -> {change}"
     words = (
-        time_text(line.get("unix_s", 0.0)),
+        format_local_time(line.get("unix_s", 0.0)),
         line.get("who", ""),
         line.get("what", ""),
         place,

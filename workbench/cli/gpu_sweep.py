@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 from workbench.cli.gpu_settings import NEXT_STEP_UNATTENDED, setting_option
 from workbench.cli.gpu_text import (
-    affected_lines,
+    affected_gpu_lines,
     command_lines,
     format_affected_gpus,
-    read_affected_gpus,
+    read_affected_gpus_and_processes,
 )
 from workbench.cli.gpu_verify import TARGET, refuse_run_with_url
 from workbench.cli.load_options import CONCURRENCY, SIZE, read_load_options
 from workbench.cli.open_session import connect_session
 from workbench.cli.output import print_json, print_line, print_lines, print_message
-from workbench.cli.questions import can_prompt, confirm, prompt_for_sudo_password
+from workbench.cli.questions import can_prompt, prompt_for_sudo_password, require_confirmation
 from workbench.cli.registry import command, make_exclusive_options, option
 from workbench.cli.servers import wait_for_ready_run_id
 from workbench.cli.shared_options import DRY_RUN, IF_MEASURED, YES
@@ -29,7 +29,7 @@ from workbench.cli.sweeps import (
     load_sweep_to_resume,
     make_point_reporter,
     print_sweep,
-    report_how_to_resume,
+    report_resume_command_if_cancelled,
 )
 from workbench.model.settings import SWEPT
 
@@ -73,7 +73,7 @@ async def sweep_setting(arguments: argparse.Namespace) -> int:
     async with (
         connect_session(arguments) as session,
         cancel_on_signals(),
-        report_how_to_resume(session),
+        report_resume_command_if_cancelled(session),
     ):
         run_id = await wait_for_ready_run_id(session, arguments.run)
         password = None
@@ -118,7 +118,7 @@ async def resume_gpu_sweep(arguments: argparse.Namespace) -> int:
     async with (
         connect_session(arguments) as session,
         cancel_on_signals(),
-        report_how_to_resume(session),
+        report_resume_command_if_cancelled(session),
     ):
         plan = await session.sweeps.list_resume_commands(stored.id)
         if arguments.dry_run:
@@ -139,13 +139,15 @@ async def _confirm_and_read_sudo_password(
     password."""
     if not arguments.yes:
         first = next(iter(plan.values()))
-        affected = await read_affected_gpus(session, first)
+        affected = await read_affected_gpus_and_processes(session, first)
         if can_prompt(arguments):
-            print_lines([*command_lines(first), *affected_lines(affected)])
+            print_lines([*command_lines(first), *affected_gpu_lines(affected)])
         where = f"{session.host.name} ({format_affected_gpus(affected, first)})"
         question = f"{action} on {where}, and restore the current value at the end?"
         problem = "nobody can be asked to confirm the sweep"
-        await confirm(arguments, question, problem=problem, next_step=NEXT_STEP_UNATTENDED)
+        await require_confirmation(
+            arguments, question, problem=problem, next_step=NEXT_STEP_UNATTENDED
+        )
     needs_right = any(c.right for commands in plan.values() for c in commands)
     return await prompt_for_sudo_password(session, arguments) if needs_right else None
 
@@ -171,7 +173,7 @@ async def _print_plan(session: Session, arguments: argparse.Namespace, plan: Pla
                 "commands": [argv for step in steps for argv in step["commands"]],
                 "rights": rights,
                 "notes": notes,
-                **await read_affected_gpus(session, next(iter(plan.values()))),
+                **await read_affected_gpus_and_processes(session, next(iter(plan.values()))),
             }
         )
         return int(bool(rights))

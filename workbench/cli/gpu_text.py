@@ -32,14 +32,14 @@ FOREIGN_NEXT = (
 )
 
 
-def format_change(setting: str, before: Any, now: Any) -> str:
+def format_setting_change(setting: str, before: Any, now: Any) -> str:
     """Return a change of a setting as text, such as "power limit 600 W -> 400 W". `before` and
     `now` may be values as they are stored in the journal.
     """
     return f"{label_of(setting)} {format_stored_value(setting, before)} -> {format_stored_value(setting, now)}"
 
 
-def time_text(unix_s: float) -> str:
+def format_local_time(unix_s: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_s))
 
 
@@ -71,10 +71,10 @@ def list_changes_by_other_processes(state: SessionState) -> Iterator[str]:
         kept = kept_setting_suffix(one.state)
         change = (
             f"{gpu_or_host_name(one.gpu_uuid, one.gpu_index)} "
-            f"{format_change(one.setting, one.before, one.now)}"
+            f"{format_setting_change(one.setting, one.before, one.now)}"
         )
         said = outcomes.get((one.by, one.key), "altered")
-        yield f"{said} by {one.by}: {change}{kept}, since {time_text(one.since_unix_s)}"
+        yield f"{said} by {one.by}: {change}{kept}, since {format_local_time(one.since_unix_s)}"
     for (by, setting), count in counts.items():
         if count > OTHERS_SHOWN:
             yield (
@@ -85,7 +85,7 @@ def list_changes_by_other_processes(state: SessionState) -> Iterator[str]:
         yield f"  {state.host.others_problem}"
 
 
-async def read_affected_gpus(
+async def read_affected_gpus_and_processes(
     session: Session, commands: Sequence[SettingCommand]
 ) -> dict[str, Any]:
     """Return the GPUs that the commands would change, and the processes on these GPUs, as a JSON
@@ -135,7 +135,7 @@ def command_lines(commands: Sequence[SettingCommand]) -> Iterator[str]:
             yield f"  {command.note}"
 
 
-def affected_lines(affected: Mapping[str, Any]) -> Iterator[str]:
+def affected_gpu_lines(affected: Mapping[str, Any]) -> Iterator[str]:
     """Yield one line for each affected GPU and each process on it."""
     for gpu in affected["gpus"]:
         yield f"GPU{gpu['gpu']} {gpu['name']}  {gpu['uuid']}"
@@ -166,15 +166,17 @@ def report_lines(report: SettingsReport) -> Iterator[str]:
             state = "no right"
         elif not outcome.command.argv:  # a revert that needs no command
             state = "NOT reverted" if outcome.foreign else "nothing to do"
-        yield _outcome_line(outcome, state, report.dry_run)
+        yield _setting_outcome_line(outcome, state, report.dry_run)
     for outcome in report.rolled_back:
-        yield _outcome_line(outcome, "rolled back" if outcome.ok else "NOT rolled back", False)
+        yield _setting_outcome_line(
+            outcome, "rolled back" if outcome.ok else "NOT rolled back", False
+        )
     yield from guard_lines(report.guard)
     if report.recovery is not None:
         yield from journal_recovery_lines(report.recovery.text)
 
 
-def _outcome_line(outcome: SettingOutcome, state: str, dry_run: bool) -> str:
+def _setting_outcome_line(outcome: SettingOutcome, state: str, dry_run: bool) -> str:
     command = outcome.command
     force = change = ""
     if command.argv:
@@ -218,4 +220,4 @@ def guard_lines(view: GuardView | None, include_last_action: bool = False) -> It
     if view.problem and (view.guarding or not view.running):
         yield f"  ! {view.problem}" if view.running else f"guard: NOT RUNNING: {view.problem}"
     if include_last_action and view.did and view.did_unix_s:
-        yield f"guard: {time_text(view.did_unix_s)} {view.did}"
+        yield f"guard: {format_local_time(view.did_unix_s)} {view.did}"

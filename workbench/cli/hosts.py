@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from workbench.cli.open_session import create_session, read_host_option
+from workbench.cli.open_session import create_session, read_selected_host_name
 from workbench.cli.output import format_finding, print_json, print_json_or_lines, print_line
 from workbench.cli.questions import can_prompt, prompt_for_login_secret
 from workbench.cli.registry import command, option, repeatable_option, switch
@@ -93,16 +93,18 @@ async def show_host(arguments: argparse.Namespace) -> int:
         "name": name,
         "kind": session.host.kind,
         "address": address.text if address else None,
-        "entry": _mask_entry(entry) if entry is not None else None,
+        "entry": _masked_entry_json(entry) if entry is not None else None,
         "engines": engines,
         "clusters": clusters,
     }
     return print_json_or_lines(
-        arguments.json, document, [f"{label:<12}{text}" for label, text in _entry_rows(document)]
+        arguments.json,
+        document,
+        [f"{label:<12}{text}" for label, text in _host_entry_labels_and_texts(document)],
     )
 
 
-def _entry_rows(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _host_entry_labels_and_texts(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
     entry = document["entry"] or {}
     yield "host", f"{document['name']} ({document['kind']})  {entry.get('label', '')}".rstrip()
     if document["address"]:
@@ -169,10 +171,10 @@ def add_host(arguments: argparse.Namespace) -> int:
         arguments.ssh,
         arguments.container,
         arguments.label or "",
-        _parse_pairs("--engine", arguments.engines),
-        _parse_pairs("--env", arguments.envs),
+        _parse_name_value_pairs("--engine", arguments.engines),
+        _parse_name_value_pairs("--env", arguments.envs),
         arguments.run_as,
-        _parse_pairs("--run-option", arguments.run_options),
+        _parse_name_value_pairs("--run-option", arguments.run_options),
         tuple(arguments.models),
         arguments.sudo,
     )
@@ -182,17 +184,17 @@ def add_host(arguments: argparse.Namespace) -> int:
         f"{entry.name}"
     )
     return print_json_or_lines(
-        arguments.json, {"file": str(store.path), "entry": _mask_entry(entry)}, text
+        arguments.json, {"file": str(store.path), "entry": _masked_entry_json(entry)}, text
     )
 
 
-def _mask_entry(entry: HostEntry) -> dict[str, Any]:
+def _masked_entry_json(entry: HostEntry) -> dict[str, Any]:
     from workbench.model.secrets import mask_env
 
     return asdict(entry) | {"env": mask_env(entry.env)}
 
 
-def _parse_pairs(option: str, pairs: Sequence[str]) -> dict[str, str]:
+def _parse_name_value_pairs(option: str, pairs: Sequence[str]) -> dict[str, str]:
     values: dict[str, str] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -224,7 +226,7 @@ async def check_hosts(arguments: argparse.Namespace) -> int:
 
     if arguments.timeout <= 0:
         raise InputError("--timeout is not above 0", next_step="give seconds, such as --timeout 30")
-    store, own = HostsStore(), read_host_option(arguments)
+    store, own = HostsStore(), read_selected_host_name(arguments)
     if own is None and arguments.simulate and not arguments.names:
         own = f"{SIMULATED_PREFIX}{arguments.simulate}"
     named = [*arguments.names]

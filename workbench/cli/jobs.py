@@ -11,7 +11,7 @@ from workbench.cli.registry import command
 from workbench.model.job import ANY_SCHEDULER
 
 
-def _time_left_text(seconds: int) -> str:
+def _format_time_left(seconds: int) -> str:
     if seconds >= 3600:
         return f"{seconds // 3600} h {seconds % 3600 // 60} min"
     return f"{seconds // 60} min {seconds % 60} s"
@@ -31,7 +31,7 @@ async def list_jobs(arguments: argparse.Namespace) -> int:
         if job.reason and not where:
             where = f"({job.reason})"
         if job.left_s is not None:
-            left = f"{_time_left_text(job.left_s)} left"
+            left = f"{_format_time_left(job.left_s)} left"
         if job.run_id:
             ours = f"run {job.run_id}"
         what = f"{job.id:<10} {job.state:<10} {where:<16} {job.gpus or 'no GPUs':<8} {left:<14}"

@@ -7,21 +7,21 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from workbench.cli.declared_arguments import options_to_arguments
+from workbench.cli.declared_arguments import convert_options_to_arguments
 from workbench.cli.registry import OneOf, Option
 from workbench.model import declared_options
 from workbench.model.errors import InputError
 from workbench.model.load_spec import OPTIONS
 
 
-def _make_group_options(group: str) -> tuple[Option | OneOf, ...]:
-    return options_to_arguments(one for one in OPTIONS if one.group == group)
+def _make_options_of_group(group: str) -> tuple[Option | OneOf, ...]:
+    return convert_options_to_arguments(one for one in OPTIONS if one.group == group)
 
 
-(CONCURRENCY,) = _make_group_options(declared_options.STREAMS)
-SIZE = _make_group_options(declared_options.SIZE)
-SHAPE = _make_group_options(declared_options.SHAPE)
-CLIENT = _make_group_options(declared_options.CLIENT)
+(CONCURRENCY,) = _make_options_of_group(declared_options.STREAMS)
+SIZE = _make_options_of_group(declared_options.SIZE)
+SHAPE = _make_options_of_group(declared_options.SHAPE)
+CLIENT = _make_options_of_group(declared_options.CLIENT)
 
 
 def read_load_options(arguments: argparse.Namespace) -> dict[str, Any]:

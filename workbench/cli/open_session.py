@@ -23,10 +23,10 @@ def create_session(arguments: argparse.Namespace) -> Session:
     """Return a session for the host that the command line names. The session is not connected yet."""
     from workbench.session.session import Session
 
-    return Session.of_host(read_host_option(arguments), arguments.simulate)
+    return Session.of_host(read_selected_host_name(arguments), arguments.simulate)
 
 
-def read_host_option(arguments: argparse.Namespace) -> str | None:
+def read_selected_host_name(arguments: argparse.Namespace) -> str | None:
     """Return the name of the host that the command line selects, None for this machine. With
     --cluster, it is the name of the cluster; with --container, the name of a container on the host.
     Raises InputError for an unknown cluster or kind of container."""

@@ -118,7 +118,7 @@ def parse_command_line(argv: Sequence[str]) -> argparse.Namespace:
         return _parse_screen_arguments(None, [*leading, *rest])
     if rest[0] == "help":
         rest = [*rest[1:], "--help"]
-    rest, after_dashes = _split_words_and_benchmark_command(rest)
+    rest, after_dashes = _split_off_benchmark_command(rest)
     if not rest[0].startswith("-") and rest[0] not in FIRST_WORDS:
         return _parse_host_screen_arguments(rest[0], rest[1:], leading)
     first_words: Iterable[str] = FIRST_WORDS
@@ -204,7 +204,7 @@ def _add_global_options(parser: argparse.ArgumentParser, default: Any) -> None:
     options.add_argument("--json", action="store_true", default=default or False, help=text)
 
 
-def _split_words_and_benchmark_command(
+def _split_off_benchmark_command(
     words: list[str],
 ) -> tuple[list[str], tuple[str, ...] | None]:
     """Split the words at `--`. Return the words before it, and the user's own benchmark command

@@ -9,17 +9,17 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from workbench.cli.gpu_text import (
-    affected_lines,
+    affected_gpu_lines,
     format_affected_gpus,
     guard_json,
     guard_lines,
-    read_affected_gpus,
+    read_affected_gpus_and_processes,
 )
 from workbench.cli.host_words import add_host_options_to_lines
 from workbench.cli.open_session import connect_session, warn_if_benchmark_runs
 from workbench.cli.output import print_json, print_lines, print_message
 from workbench.cli.plan import load_plan
-from workbench.cli.questions import confirm, prompt_for_sudo_password
+from workbench.cli.questions import prompt_for_sudo_password, require_confirmation
 from workbench.cli.registry import command, option
 from workbench.cli.servers import status_json
 from workbench.cli.shared_options import CHANGES, DRY_RUN, PRESET, RUN_AS, TRUST, YES
@@ -66,9 +66,9 @@ async def apply_preset(arguments: argparse.Namespace) -> int:
         preset = PresetApply(session)
         whole = await preset.preview_preset()
         commands = [outcome.command for outcome in whole.outcomes]
-        affected = await read_affected_gpus(session, commands)
+        affected = await read_affected_gpus_and_processes(session, commands)
         if not arguments.json:
-            print_lines([*_planned_lines(whole), *affected_lines(affected)])
+            print_lines([*_planned_part_lines(whole), *affected_gpu_lines(affected)])
         if arguments.dry_run:
             return _print_outcome(
                 arguments, session, _apply_outcome_json(whole.preset_id, whole.parts, dry_run=True)
@@ -77,7 +77,9 @@ async def apply_preset(arguments: argparse.Namespace) -> int:
         on = ", ".join(filter(None, (session.host.name, format_affected_gpus(affected, commands))))
         problem = "nobody can be asked to confirm the changes"
         next_step = "add --yes to confirm, or --dry-run to see the changes"
-        await confirm(arguments, f"Apply this on {on}?", problem=problem, next_step=next_step)
+        await require_confirmation(
+            arguments, f"Apply this on {on}?", problem=problem, next_step=next_step
+        )
         password = None
         if whole.first_missing_right:
             password = await prompt_for_sudo_password(session, arguments)
@@ -89,7 +91,7 @@ async def apply_preset(arguments: argparse.Namespace) -> int:
                 on_step=_make_step_reporter(arguments),
             )
         if not arguments.json:
-            print_lines(add_host_options_to_lines(_applied_lines(applied), arguments))
+            print_lines(add_host_options_to_lines(_applied_part_lines(applied), arguments))
         return _print_outcome(arguments, session, _applied_document(applied))
 
 
@@ -136,7 +138,7 @@ def _applied_document(applied: AppliedPreset) -> dict[str, Any]:
     }
 
 
-def _planned_lines(whole: PresetPreview) -> Iterator[str]:
+def _planned_part_lines(whole: PresetPreview) -> Iterator[str]:
     for part in whole.parts:
         yield part.text
         if part.command:
@@ -149,7 +151,7 @@ def _planned_lines(whole: PresetPreview) -> Iterator[str]:
             yield f"  {text}"
 
 
-def _applied_lines(applied: AppliedPreset) -> Iterator[str]:
+def _applied_part_lines(applied: AppliedPreset) -> Iterator[str]:
     for part in applied.parts:
         yield f"{'NOT applied' if part.problem else 'applied':<12}{part.text}"
         if part.problem:

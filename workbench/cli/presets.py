@@ -178,6 +178,6 @@ async def list_flags(arguments: argparse.Namespace) -> int:
     for flag in shown:
         values = "|".join(flag.choices[:6]) or str(flag.kind)
         if flag.default is not None:
-            values += f" = {engines.format_value(flag.default)}"
+            values += f" = {engines.format_flag_value(flag.default)}"
         print_line(f"--{flag.name} {values}  {flag.help} ({flag.area})")
     return 0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from workbench.cli.open_session import connect_session
 from workbench.cli.output import print_json_or_lines, print_message, simulated_suffix
 from workbench.cli.plan import parse_variables
-from workbench.cli.questions import confirm
+from workbench.cli.questions import require_confirmation
 from workbench.cli.registry import command, option, repeatable_option
 from workbench.cli.shared_options import IF_MEASURED, TRUST, YES
 from workbench.cli.stop_signals import cancel_on_signals
@@ -107,7 +107,7 @@ async def measure_quality(arguments: argparse.Namespace) -> int:
             print_message(line)
         for warning in session.experiments.doubtful_value_warnings(a, b, bases):
             print_message(warning)
-        await _confirm_start(session, (a, b), arguments)
+        await _confirm_stop_of_runs(session, (a, b), arguments)
         async with cancel_on_signals():
             result = await comparisons.compare(a, b, bases, options, print_message)
     code = print_json_or_lines(arguments.json, asdict(result), _quality_lines(result))
@@ -219,7 +219,7 @@ def _is_flag(word: str) -> bool:
     return "=" in word and "://" not in word
 
 
-async def _confirm_start(
+async def _confirm_stop_of_runs(
     session: Session, arms: tuple[Arm, Arm], arguments: argparse.Namespace
 ) -> None:
     """Ask the user before running servers are stopped."""
@@ -231,7 +231,9 @@ async def _confirm_start(
     text = f"the comparison stops run {', '.join(stopped)}"
     question = f"T{text[1:]} on {session.host.name}. Continue?"
     problem = f"{text}, and nobody can be asked to confirm"
-    await confirm(arguments, question, problem=problem, next_step="add --yes to confirm")
+    await require_confirmation(
+        arguments, question, problem=problem, next_step="add --yes to confirm"
+    )
 
 
 def _quality_lines(result: QualityResult) -> Iterator[str]:

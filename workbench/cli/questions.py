@@ -30,7 +30,7 @@ def can_prompt(arguments: argparse.Namespace) -> bool:
     return sys.stdin.isatty() and not arguments.json
 
 
-async def confirm(
+async def require_confirmation(
     arguments: argparse.Namespace, question: str, *, problem: str, next_step: str
 ) -> None:
     """Ask a question, and return if the user answers yes. With --yes, return without asking. Raises
@@ -48,7 +48,7 @@ async def require_yes_answer(question: str) -> None:
     sys.stdout.flush()  # the text that the question is about comes first
     sys.stderr.write(clean_text(f"{question} [y/N] ", lines=True))
     sys.stderr.flush()
-    answer = await _run_in_thread(sys.stdin.readline)
+    answer = await _read_in_thread(sys.stdin.readline)
     if answer.strip().lower() not in ("y", "yes"):
         raise Declined
 
@@ -60,7 +60,7 @@ async def prompt_for_login_secret(question: LoginQuestion) -> str | None:
     from shutil import get_terminal_size
 
     try:
-        return await _run_in_thread(getpass, question.text(get_terminal_size().columns))
+        return await _read_in_thread(getpass, question.text(get_terminal_size().columns))
     except EOFError:
         return None
 
@@ -75,10 +75,10 @@ async def prompt_for_sudo_password(session: Session, arguments: argparse.Namespa
         f"[sudo] password for {session.state.host.user} on {session.host.name} (sent to "
         "sudo only): "
     )
-    return await _run_in_thread(getpass, prompt) or None
+    return await _read_in_thread(getpass, prompt) or None
 
 
-async def _run_in_thread(read: Callable[..., str], *arguments: str) -> str:
+async def _read_in_thread(read: Callable[..., str], *arguments: str) -> str:
     import asyncio  # takes 20 ms to load, and most commands that use this module ask nothing
 
     return await asyncio.to_thread(read, *arguments)

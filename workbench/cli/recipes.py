@@ -16,7 +16,7 @@ from workbench.cli.open_session import (
     read_gpus_in_background,
 )
 from workbench.cli.output import format_finding_line, print_json, print_line, print_message
-from workbench.cli.questions import confirm
+from workbench.cli.questions import require_confirmation
 from workbench.cli.registry import command, make_exclusive_options, option
 from workbench.cli.shared_options import CHANGES, YES
 from workbench.model.errors import InputError, PresetError, WorkbenchError
@@ -71,9 +71,9 @@ async def import_recipe(arguments: argparse.Namespace) -> int:
         read = _recipe_reader(session, arguments)
         imported = read(None)
         if imported.depends_on_gpus:
-            imported = read(await _gpus_of_host(arguments))
+            imported = read(await _read_gpus_or_none(arguments))
     if not arguments.json:
-        _show_import(imported)
+        _print_imported_recipe(imported)
     path = None
     if imported.preset is not None and (arguments.yes or not arguments.json):
         await _confirm_save(arguments, imported.preset_id)
@@ -81,7 +81,7 @@ async def import_recipe(arguments: argparse.Namespace) -> int:
         if arguments.line is not None:
             _trust_preset_executable(session, imported.preset_id)
     if arguments.json:
-        print_json(_import_json(imported, path))
+        print_json(_imported_recipe_json(imported, path))
     elif path:
         print_line(f"saved: {path}\n`workbench plan {imported.preset_id}` shows its command")
     return 0 if imported.preset is not None else 2
@@ -98,7 +98,7 @@ def _recipe_reader(
     return partial(recipes.read_text, text, "", name, entry)
 
 
-async def _gpus_of_host(arguments: argparse.Namespace) -> Sequence[GpuInfo] | None:
+async def _read_gpus_or_none(arguments: argparse.Namespace) -> Sequence[GpuInfo] | None:
     """Return the GPUs of the host, None if they cannot be read. A recipe can be imported on a
     machine without GPUs."""
     try:
@@ -132,10 +132,12 @@ def _read_standard_input() -> str:
 async def _confirm_save(arguments: argparse.Namespace, preset_id: str) -> None:
     question = f"Save the preset {preset_id}?"
     problem = f"the preset {preset_id} is not saved, because nobody can be asked to confirm"
-    await confirm(arguments, question, problem=problem, next_step="add --yes to save the preset")
+    await require_confirmation(
+        arguments, question, problem=problem, next_step="add --yes to save the preset"
+    )
 
 
-def _show_import(imported: ImportedRecipe) -> None:
+def _print_imported_recipe(imported: ImportedRecipe) -> None:
     from workbench.store.preset_text import preset_sections
 
     if imported.preset is not None:
@@ -152,7 +154,7 @@ def _show_import(imported: ImportedRecipe) -> None:
         print_message("the preset cannot be saved; correct the errors in the recipe")
 
 
-def _import_json(imported: ImportedRecipe, path: str | None) -> dict[str, Any]:
+def _imported_recipe_json(imported: ImportedRecipe, path: str | None) -> dict[str, Any]:
     return {
         "form": imported.form,
         "id": imported.preset_id,

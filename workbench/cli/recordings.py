@@ -12,7 +12,7 @@ from workbench.cli.open_session import connect_session, create_session
 from workbench.cli.output import print_json_or_lines, print_message
 from workbench.cli.registry import command, make_exclusive_options, option
 from workbench.cli.shared_options import make_seconds_parser
-from workbench.cli.stop_signals import format_termination_message, wait_for_signal
+from workbench.cli.stop_signals import format_termination_message, wait_for_termination_signal
 
 _MOST_S = 86_400
 _FIRST_S = 20.0  # for the first reading
@@ -67,7 +67,7 @@ async def record_host_telemetry(arguments: argparse.Namespace) -> int:
         if arguments.seconds is None:
             print_message("recording; Ctrl-C ends it")
         try:
-            ended_by = await wait_for_signal(arguments.seconds or _MOST_S)
+            ended_by = await wait_for_termination_signal(arguments.seconds or _MOST_S)
         finally:
             recorder.close()
     code = _print_written_recording(arguments, path, recorder.seconds)

@@ -54,7 +54,7 @@ def result_lines(result: BenchResult) -> Iterator[str]:
     )
 
     summary = result.summary
-    yield _result_load_line(result)
+    yield _result_load_and_counts_line(result)
     warnings = [block for block in alert_boxes(result) if block is not SIMULATED]
     yield from block_lines(
         [*warnings, key_metrics(summary), Facts(tuple(titles_and_speed_comparisons(result)))]
@@ -74,7 +74,7 @@ def result_lines(result: BenchResult) -> Iterator[str]:
     yield f"  all metrics and conditions: workbench results show {result.id}"
 
 
-def _result_load_line(result: BenchResult) -> str:
+def _result_load_and_counts_line(result: BenchResult) -> str:
     from workbench.model.load_spec import option_texts
 
     summary, spec = result.summary, result.spec

@@ -73,7 +73,7 @@ def open_results_db() -> ResultsDb:
     examples=("workbench results list --limit 20", "workbench results list --tag baseline"),
 )
 def list_results(arguments: argparse.Namespace) -> int:
-    return _print_list(arguments, arguments.search)
+    return _print_result_list(arguments, arguments.search)
 
 
 @command(
@@ -84,10 +84,10 @@ def list_results(arguments: argparse.Namespace) -> int:
     examples=("workbench results search qwen power-limit",),
 )
 def search_results(arguments: argparse.Namespace) -> int:
-    return _print_list(arguments, " ".join(arguments.words))
+    return _print_result_list(arguments, " ".join(arguments.words))
 
 
-def _print_list(arguments: argparse.Namespace, words: str | None) -> int:
+def _print_result_list(arguments: argparse.Namespace, words: str | None) -> int:
     """Print the newest results that contain `words`, and note on stderr if there are older ones.
     Results are read in pages, so that the first results are printed early."""
     if arguments.limit is not None and arguments.limit < 1:
@@ -104,9 +104,9 @@ def _print_list(arguments: argparse.Namespace, words: str | None) -> int:
         limit = arguments.limit or _NEWEST
         asked = limit + 1  # one more, to know whether there are older ones
     db = open_results_db()
-    known = _quality_comparisons(db)
+    known = _load_quality_comparisons(db)
     pages = db.pages(asked, words, tag=arguments.tag, before=arguments.before)
-    shown = _Shown(pages, limit)
+    shown = _ShownResults(pages, limit)
     if arguments.json:
         print_json_list(
             "results",
@@ -115,7 +115,7 @@ def _print_list(arguments: argparse.Namespace, words: str | None) -> int:
         )
     else:
         for page in shown.pages():
-            print_lines(row_lines(page, known))
+            print_lines(result_row_lines(page, known))
         if not shown.count:
             filters = ["no results"]
             if words:
@@ -135,7 +135,7 @@ def _print_list(arguments: argparse.Namespace, words: str | None) -> int:
     return 0
 
 
-class _Shown:
+class _ShownResults:
     """Counts and ids of the results that a list has printed: their `count`, the id of the `last`
     one, and the ids of `damaged` results, which were left out. `limit` is the highest allowed
     count. `more` is True if there are older results."""
@@ -158,7 +158,7 @@ class _Shown:
                 yield results
 
 
-def _quality_comparisons(db: ResultsDb) -> tuple[QualityResult, ...]:
+def _load_quality_comparisons(db: ResultsDb) -> tuple[QualityResult, ...]:
     from workbench.store.quality_db import QualityDb
 
     return QualityDb(db.path).newest_comparisons()
@@ -181,7 +181,7 @@ def _result_json_with_comparisons(
     return document
 
 
-def row_lines(
+def result_row_lines(
     results: Sequence[BenchResult], comparisons: Sequence[QualityResult] = ()
 ) -> Iterator[str]:
     """Yield one line for each result: id, host, engine, model, load, throughput, label, and marks
@@ -252,7 +252,7 @@ def show_result(arguments: argparse.Namespace) -> int:
 
     db = open_results_db()
     result, timeline = db.get(arguments.id), _timeline_path_of(db, arguments.id)
-    known = _quality_comparisons(db)
+    known = _load_quality_comparisons(db)
     if arguments.json:
         from workbench.report.formats.json_data import answers_json
 
@@ -354,7 +354,7 @@ def export_result(arguments: argparse.Namespace) -> int:
     db, chosen = open_results_db(), find_output_format(arguments.format)
     samples = db.samples(arguments.id) if chosen.with_requests else ()
     text = chosen.render(
-        Report.from_result(db.get(arguments.id), samples, _quality_comparisons(db))
+        Report.from_result(db.get(arguments.id), samples, _load_quality_comparisons(db))
     )
     if arguments.json and arguments.format != "json":
         return print_json({"id": arguments.id, "format": arguments.format, "text": text})
@@ -402,7 +402,7 @@ async def report_results(arguments: argparse.Namespace) -> int:
     groups = [parse_result_ids(text) for text in arguments.ids]
     reports = create_session(arguments).reports
     if arguments.proof:
-        form = _proof_format(arguments, form)
+        form = _choose_proof_format(arguments, form)
         text = await reports.proof_text(form, groups, experiment_id=arguments.experiment)
     else:
         text = await reports.report_text(
@@ -427,7 +427,7 @@ async def report_results(arguments: argparse.Namespace) -> int:
     return print_json_or_lines(arguments.json, {"format": form, "path": str(output)}, str(output))
 
 
-def _proof_format(arguments: argparse.Namespace, form: str) -> str:
+def _choose_proof_format(arguments: argparse.Namespace, form: str) -> str:
     """Return the format of a proof: the one that was chosen, JSON if none was."""
     if arguments.sweep is not None:
         raise InputError(
@@ -520,7 +520,7 @@ async def import_results(arguments: argparse.Namespace) -> int:
             document["failed"] = [error.as_json() for error in errors]
         print_json(document)
     else:
-        print_lines(row_lines([r for r, _ in stored]))
+        print_lines(result_row_lines([r for r, _ in stored]))
         repeated = sum(not new for _, new in stored)
         if repeated:
             print_line(f"{repeated} of {len(stored)} were imported before and are not stored again")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.cli.open_session import connect_session
 from workbench.cli.output import print_json, print_line, print_message
-from workbench.cli.questions import confirm
+from workbench.cli.questions import require_confirmation
 from workbench.cli.registry import command, option
 from workbench.cli.shared_options import YES
 from workbench.model.counts import count_of
@@ -23,7 +23,7 @@ _AGE_S = {"h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 _SIZE_KIB = {"M": 1024.0, "G": 1024.0**2, "T": 1024.0**3}
 
 
-def _make_amount_parser(units: dict[str, float], example: str) -> Any:
+def _make_age_or_size_parser(units: dict[str, float], example: str) -> Any:
     """Return a parser of a number with a unit, such as "7d". `units` maps each unit to its factor;
     `example` is a valid text for the error message."""
 
@@ -45,13 +45,13 @@ def _make_amount_parser(units: dict[str, float], example: str) -> Any:
     option(
         "--older-than AGE",
         "remove runs that ended longer ago, for example 12h, 30d or 8w",
-        _make_amount_parser(_AGE_S, "30d"),
+        _make_age_or_size_parser(_AGE_S, "30d"),
     ),
     option("--keep N", "keep the newest N ended runs and remove the others", int),
     option(
         "--size SIZE",
         "remove the oldest until the ended runs take at most SIZE",
-        _make_amount_parser(_SIZE_KIB, "2G"),
+        _make_age_or_size_parser(_SIZE_KIB, "2G"),
     ),
     YES,
     examples=(
@@ -90,7 +90,7 @@ async def prune_runs(arguments: argparse.Namespace) -> int:
                 "to confirm"
             )
             next_step = "add --yes to remove these runs"
-            await confirm(arguments, question, problem=problem, next_step=next_step)
+            await require_confirmation(arguments, question, problem=problem, next_step=next_step)
             removed = await old_runs.remove_runs(session.host, root, chosen)
     return _print_removed_runs(arguments, every, [run for run in chosen if run.run_id in removed])
 

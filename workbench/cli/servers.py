@@ -26,7 +26,7 @@ from workbench.cli.output import (
     print_message,
 )
 from workbench.cli.plan import load_plan, variables_json
-from workbench.cli.questions import confirm
+from workbench.cli.questions import require_confirmation
 from workbench.cli.registry import command, option
 from workbench.cli.shared_options import CHANGES, PRESET, RUN_AS, TRUST, YES
 from workbench.cli.stop_signals import cancel_on_signals
@@ -170,7 +170,7 @@ async def list_servers(arguments: argparse.Namespace) -> int:
     if not statuses and not others:
         print_message("no runs on the nodes that answer" if partly else "no runs on this host")
     for status in statuses:
-        _print_run(status)
+        _print_server_run(status)
     for other in others or ():
         _print_external_server(other)
     if unseen is not None:
@@ -232,7 +232,7 @@ async def _live_metrics_by_run(
     return live
 
 
-def _print_run(status: ServerStatus) -> None:
+def _print_server_run(status: ServerStatus) -> None:
     age = ""
     if status.started_unix_s:
         age = f"{(time.time() - status.started_unix_s) / 60:.0f} min"
@@ -413,7 +413,7 @@ async def _confirm_restart(
     question = f"{session.host.name}: {shown}\nRestart the server of run {status.run_id}?"
     problem = f"nobody can be asked whether to run: {shown}"
     next_step = "add --yes to restart the server"
-    await confirm(arguments, question, problem=problem, next_step=next_step)
+    await require_confirmation(arguments, question, problem=problem, next_step=next_step)
     await warn_if_benchmark_runs(session)
 
 

@@ -28,7 +28,7 @@ def make_seconds_parser(lowest: float, highest: float) -> Callable[[str], float]
     return parse_seconds
 
 
-def _assignment_from_environment(text: str) -> str:
+def _complete_assignment_from_environment(text: str) -> str:
     """Return NAME=value for the text NAME, with the value that the variable has in this process.
     Any other text is returned unchanged."""
     if VARIABLE_NAME.fullmatch(text) is None:
@@ -51,7 +51,7 @@ CHANGES = (
         "set an environment variable of the server; without a value, copy the variable from this "
         "environment, so that a secret is on no command line; repeatable",
         dest="envs",
-        type=_assignment_from_environment,
+        type=_complete_assignment_from_environment,
     ),
     option("--executable PATH", EXECUTABLE_HELP),
     repeatable_option(

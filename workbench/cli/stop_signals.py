@@ -91,7 +91,7 @@ async def stop_benchmark_on_signals(
 
 
 @contextmanager
-def queue_signals() -> Iterator[asyncio.Queue[signal.Signals]]:
+def queue_termination_signals() -> Iterator[asyncio.Queue[signal.Signals]]:
     """While this context manager is open, put Ctrl-C, SIGTERM and SIGHUP into the queue that it
     yields, instead of ending the command."""
     received: asyncio.Queue[signal.Signals] = asyncio.Queue()
@@ -99,10 +99,10 @@ def queue_signals() -> Iterator[asyncio.Queue[signal.Signals]]:
         yield received
 
 
-async def wait_for_signal(seconds: float) -> signal.Signals | None:
+async def wait_for_termination_signal(seconds: float) -> signal.Signals | None:
     """Wait for Ctrl-C, SIGTERM or SIGHUP, which do not end the command meanwhile. Return the signal,
     or None after the time."""
-    with queue_signals() as received, suppress(TimeoutError):
+    with queue_termination_signals() as received, suppress(TimeoutError):
         return await asyncio.wait_for(received.get(), seconds)
     return None
 

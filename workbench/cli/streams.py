@@ -49,7 +49,7 @@ def configure_standard_streams() -> None:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
-    sys.stdout = _Closed() if sys.stdout is None else _Stdout(sys.stdout)
+    sys.stdout = _ClosedStdout() if sys.stdout is None else _Stdout(sys.stdout)
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123 - open until the process ends
     elif isinstance(sys.stderr, io.TextIOWrapper):
@@ -95,7 +95,7 @@ class _Stdout(io.TextIOWrapper):
             raise _output_lost_error(error.strerror) from error
 
 
-class _Closed(io.StringIO):
+class _ClosedStdout(io.StringIO):
     """A replacement for a standard output that is closed. It discards the text, and raises
     OutputLost when it is flushed.
     """

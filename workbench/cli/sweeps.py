@@ -12,7 +12,11 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from workbench.cli.experiment_text import UNKNOWN_DURATION, format_duration, make_progress_reporter
+from workbench.cli.experiment_text import (
+    UNKNOWN_DURATION,
+    format_duration,
+    make_experiment_progress_reporter,
+)
 from workbench.cli.host_words import (
     add_options_of_recorded_host,
     add_options_of_recorded_host_to_lines,
@@ -27,7 +31,7 @@ from workbench.cli.load_options import (
 from workbench.cli.open_session import connect_session, select_recorded_host
 from workbench.cli.output import print_json_or_lines, print_message, simulated_suffix
 from workbench.cli.plan import load_plan
-from workbench.cli.questions import confirm
+from workbench.cli.questions import require_confirmation
 from workbench.cli.registry import command, option, repeatable_option
 from workbench.cli.shared_options import (
     CHANGES,
@@ -89,7 +93,7 @@ async def sweep_flags(arguments: argparse.Namespace) -> int:
     async with (
         connect_session(arguments) as session,
         cancel_on_signals(),
-        report_how_to_resume(session),
+        report_resume_command_if_cancelled(session),
     ):
         await load_plan(session, arguments)
         await session.servers.list_runs_and_select_one()
@@ -100,11 +104,11 @@ async def sweep_flags(arguments: argparse.Namespace) -> int:
         ]
         for text in dict.fromkeys(doubtful):
             print_message(text)
-        for line in _plan_lines(session, flags, arguments):
+        for line in _sweep_plan_lines(session, flags, arguments):
             print_message(line)
         await _confirm_server_stop(session, arguments)
         session.subscribe(make_point_reporter(arguments))
-        session.subscribe(make_progress_reporter())
+        session.subscribe(make_experiment_progress_reporter())
         sweep = await session.sweeps.run_flag_sweep(
             flags,
             runs=arguments.runs,
@@ -129,10 +133,10 @@ async def _confirm_server_stop(
     question = f"Stop {run} for the sweep, and start it again afterwards?"
     problem = f"the sweep would stop {run}, and start it again afterwards"
     next_step = "add --yes to let the sweep stop the run, or stop the run first"
-    await confirm(arguments, question, problem=problem, next_step=next_step)
+    await require_confirmation(arguments, question, problem=problem, next_step=next_step)
 
 
-def _plan_lines(
+def _sweep_plan_lines(
     session: Session, flags: Mapping[str, Sequence[str]], arguments: argparse.Namespace
 ) -> Iterator[str]:
     """Yield lines that describe a sweep before its start: the number of runs, and the expected
@@ -206,7 +210,7 @@ async def resume_sweep(arguments: argparse.Namespace) -> int:
     async with (
         connect_session(arguments) as session,
         cancel_on_signals(),
-        report_how_to_resume(session),
+        report_resume_command_if_cancelled(session),
     ):
         await session.servers.list_runs_and_select_one()
         if stored.sweep_kind.starts_servers:
@@ -214,7 +218,7 @@ async def resume_sweep(arguments: argparse.Namespace) -> int:
                 session, arguments, sweep_run_id=stored.starting or stored.server
             )
         session.subscribe(make_point_reporter(arguments, stored))
-        session.subscribe(make_progress_reporter())
+        session.subscribe(make_experiment_progress_reporter())
         sweep = await session.sweeps.resume(stored.id, max_minutes=arguments.max_minutes)
     return print_sweep(sweep, arguments.json)
 
@@ -242,10 +246,10 @@ def print_sweep_list(sweeps: Sequence[Sweep], as_json: bool, plural_name: str) -
     if not sweeps and not as_json:
         print_message(f"no {plural_name} yet")
     document = {"sweeps": [asdict(sweep) for sweep in sweeps]}
-    return print_json_or_lines(as_json, document, map(_list_line, sweeps))
+    return print_json_or_lines(as_json, document, map(_sweep_list_line, sweeps))
 
 
-def _list_line(sweep: Sweep) -> str:
+def _sweep_list_line(sweep: Sweep) -> str:
     done = sum(point.state == "done" for point in sweep.points)
     simulated = simulated_suffix(sweep.simulated)
     error = ""
@@ -275,7 +279,7 @@ def load_sweep_to_resume(arguments: argparse.Namespace, command: str, expected_k
     sweep = _sweep_store().get(arguments.id)
     if sweep.command != command:
         next_step = add_options_of_recorded_host(f"run `{sweep.resume_command}`", sweep.host)
-        raise _make_other_sweep_error(sweep, expected_kind, next_step)
+        raise _make_wrong_kind_error(sweep, expected_kind, next_step)
     select_recorded_host(arguments, sweep.host)
     return sweep
 
@@ -285,13 +289,13 @@ def load_stored_sweep(arguments: argparse.Namespace, command: str, expected_kind
     `expected_kind`, which the command `command` shows."""
     sweep = _sweep_store().get(arguments.id)
     if sweep.command != command:
-        raise _make_other_sweep_error(
+        raise _make_wrong_kind_error(
             sweep, expected_kind, f"`workbench sweep show {sweep.id}` shows it"
         )
     return sweep
 
 
-def _make_other_sweep_error(sweep: Sweep, what: str, next_step: str) -> InputError:
+def _make_wrong_kind_error(sweep: Sweep, what: str, next_step: str) -> InputError:
     text = f"sweep {sweep.id} ({sweep.name}) is not {what}"
     return InputError(text, next_step=next_step)
 
@@ -313,12 +317,12 @@ def make_point_reporter(
         for point in sweep.points:
             if point.state != "planned" and printed.get(point.label) != point.state:
                 printed[point.label] = point.state
-                print_message(_point_text(point, sweep))
+                print_message(_sweep_point_text(point, sweep))
 
     return report
 
 
-def _point_text(point: SweepPoint, sweep: Sweep) -> str:
+def _sweep_point_text(point: SweepPoint, sweep: Sweep) -> str:
     name, detail = point.label, ""
     if sweep.kind == TUNE:
         name = block_label_for_people(name)
@@ -330,7 +334,7 @@ def _point_text(point: SweepPoint, sweep: Sweep) -> str:
 
 
 @asynccontextmanager
-async def report_how_to_resume(session: Session) -> AsyncIterator[None]:
+async def report_resume_command_if_cancelled(session: Session) -> AsyncIterator[None]:
     """While this context manager is open, say on stderr what a sweep has found and which command
     resumes it, if a signal ends the command."""
     try:

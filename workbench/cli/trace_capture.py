@@ -17,7 +17,11 @@ from workbench.cli.output import print_json_or_lines, print_message, simulated_s
 from workbench.cli.registry import command, option
 from workbench.cli.servers import wait_for_ready_run_id
 from workbench.cli.shared_options import make_seconds_parser
-from workbench.cli.stop_signals import EndedBySignal, format_termination_message, queue_signals
+from workbench.cli.stop_signals import (
+    EndedBySignal,
+    format_termination_message,
+    queue_termination_signals,
+)
 from workbench.model.counts import count_of
 from workbench.model.errors import BenchError, WorkbenchError
 
@@ -71,7 +75,7 @@ async def capture_trace(arguments: argparse.Namespace) -> int:
         simulated = session.host.simulated is not None and arguments.url is None
         async with open_server_address_and_port(session, run_id, arguments.url) as server:
             capturing = TrafficCapture(path)
-            with queue_signals() as signals:  # before clients can connect
+            with queue_termination_signals() as signals:  # before clients can connect
                 try:
                     await capturing.start(server, arguments.port)
                 except BaseException:

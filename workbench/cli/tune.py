@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from workbench.cli.experiment_text import make_progress_reporter
+from workbench.cli.experiment_text import make_experiment_progress_reporter
 from workbench.cli.host_words import (
     add_options_of_recorded_host,
     add_options_of_recorded_host_to_lines,
@@ -24,7 +24,7 @@ from workbench.cli.load_options import (
 from workbench.cli.open_session import connect_session
 from workbench.cli.output import print_json_or_lines, print_message, simulated_suffix
 from workbench.cli.plan import load_plan
-from workbench.cli.questions import confirm
+from workbench.cli.questions import require_confirmation
 from workbench.cli.registry import command, option
 from workbench.cli.shared_options import (
     CHANGES,
@@ -42,7 +42,7 @@ from workbench.cli.sweeps import (
     load_sweep_to_resume,
     make_point_reporter,
     print_sweep_list,
-    report_how_to_resume,
+    report_resume_command_if_cancelled,
 )
 from workbench.model.errors import InputError
 from workbench.model.tune import TUNE
@@ -104,7 +104,7 @@ async def tune_preset(arguments: argparse.Namespace) -> int:
     async with (
         connect_session(arguments) as session,
         cancel_on_signals(),
-        report_how_to_resume(session),
+        report_resume_command_if_cancelled(session),
     ):
         await load_plan(session, arguments)
         await session.servers.list_runs_and_select_one()
@@ -117,7 +117,7 @@ async def tune_preset(arguments: argparse.Namespace) -> int:
             **read_load_options(arguments),
         )
         cost = session.sweeps.estimate_tune_cost(planned)
-        lines = list(_plan_lines(session, planned, cost))
+        lines = list(_tune_plan_lines(session, planned, cost))
         if arguments.plan:
             print_json_or_lines(arguments.json, _plan_json(session, planned, cost), lines)
             return 0
@@ -126,7 +126,7 @@ async def tune_preset(arguments: argparse.Namespace) -> int:
         await _confirm_server_starts(session, arguments)
         session.subscribe(make_point_reporter(arguments))
         session.subscribe(make_decision_reporter(arguments))
-        session.subscribe(make_progress_reporter())
+        session.subscribe(make_experiment_progress_reporter())
         sweep = await session.sweeps.run_tune(planned)
     return print_tune(sweep, arguments.json)
 
@@ -141,7 +141,7 @@ async def _confirm_server_starts(
     if server is not None and server.state.is_alive and server.run_id != tune_run_id:
         stops = f", stops run {server.run_id} ({server.model}), and starts it again afterwards"
     what = f"starts and stops servers on {session.host.name}{stops}"
-    await confirm(
+    await require_confirmation(
         arguments,
         f"The tune {what}. Continue?",
         problem=f"the tune {what}, and nobody can be asked to confirm",
@@ -149,7 +149,7 @@ async def _confirm_server_starts(
     )
 
 
-def _plan_lines(session: Session, planned: PlannedSweep, cost: TuneCost) -> Iterator[str]:
+def _tune_plan_lines(session: Session, planned: PlannedSweep, cost: TuneCost) -> Iterator[str]:
     """Yield lines that describe a tune before its start: candidates, what is left out, the cost."""
     from workbench.report.formats.terminal import block_lines
     from workbench.report.tune_blocks import plan_blocks
@@ -186,7 +186,7 @@ async def resume_tune(arguments: argparse.Namespace) -> int:
     async with (
         connect_session(arguments) as session,
         cancel_on_signals(),
-        report_how_to_resume(session),
+        report_resume_command_if_cancelled(session),
     ):
         await session.servers.list_runs_and_select_one()
         await _confirm_server_starts(
@@ -194,7 +194,7 @@ async def resume_tune(arguments: argparse.Namespace) -> int:
         )
         session.subscribe(make_point_reporter(arguments, stored))
         session.subscribe(make_decision_reporter(arguments, stored))
-        session.subscribe(make_progress_reporter())
+        session.subscribe(make_experiment_progress_reporter())
         sweep = await session.sweeps.resume(stored.id, max_minutes=arguments.max_minutes)
     return print_tune(sweep, arguments.json)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.cli.open_session import connect_session
 from workbench.cli.output import print_json_or_lines, print_message
-from workbench.cli.questions import confirm
+from workbench.cli.questions import require_confirmation
 from workbench.cli.registry import command, option, repeatable_option
 from workbench.cli.shared_options import IF_MEASURED, YES
 from workbench.cli.stop_signals import cancel_on_signals
@@ -72,7 +72,7 @@ def _watch_store() -> WatchStore:
     examples=("workbench watch add vllm-any --candidate venv:/opt/vllm-nightly --nightly 03:00",),
 )
 def add_watch(arguments: argparse.Namespace) -> int:
-    from workbench.cli.open_session import read_host_option
+    from workbench.cli.open_session import read_selected_host_name
     from workbench.model.watch import Watch
     from workbench.session.series.night_watch import validated_candidate
 
@@ -81,7 +81,7 @@ def add_watch(arguments: argparse.Namespace) -> int:
         preset=arguments.preset,
         candidate=validated_candidate(arguments.candidate),
         nightly=_validated_time_of_day(arguments.nightly),
-        host=read_host_option(arguments),
+        host=read_selected_host_name(arguments),
         simulate=arguments.simulate,
         variables=tuple(arguments.variables),
         sets=tuple(arguments.sets),
@@ -170,10 +170,10 @@ def _host_text_with_simulated_suffix(watch: Watch) -> str:
     examples=("workbench watch remove vllm-any",),
 )
 def remove_watch(arguments: argparse.Namespace) -> int:
-    from workbench.cli.open_session import read_host_option
+    from workbench.cli.open_session import read_selected_host_name
     from workbench.model.watch import Watch
 
-    host, simulate = read_host_option(arguments), arguments.simulate
+    host, simulate = read_selected_host_name(arguments), arguments.simulate
     host_text = None  # of all hosts
     if host or simulate:
         host_text = Watch(arguments.preset, "", "", host=host, simulate=simulate).host_text
@@ -200,7 +200,7 @@ async def run_watches(arguments: argparse.Namespace) -> int:
     store = _watch_store()
     with store.hold_night_lock():
         night, watches = _find_night_and_watch_names(store, arguments)
-        await confirm(
+        await require_confirmation(
             arguments,
             f"The night starts and stops servers for {', '.join(watches)}. Continue?",
             problem="the night starts and stops servers, and nobody can be asked to confirm",
@@ -352,7 +352,7 @@ async def install_watches(arguments: argparse.Namespace) -> int:
         ["systemctl", scope, "daemon-reload"],
         ["systemctl", scope, "enable", "--now", *timers],
     )
-    await confirm(
+    await require_confirmation(
         arguments,
         f"Write these units to {directory} and enable the timers?",
         problem="the units are written only after a confirmation, and nobody can be asked",

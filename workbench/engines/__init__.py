@@ -51,7 +51,7 @@ if TYPE_CHECKING:
         version_satisfies,
     )
     from workbench.engines.flag_groups import flag_group_names, sort_key_of_flag
-    from workbench.engines.flag_values import format_value, parse_value
+    from workbench.engines.flag_values import format_flag_value, parse_flag_value
     from workbench.engines.memory_estimate import MemoryFit, estimate_memory_or_reason
     from workbench.engines.plans import (
         EXECUTABLE,
@@ -82,7 +82,7 @@ __all__ = [
     "estimate_memory_or_reason",
     "find_engine",
     "flag_group_names",
-    "format_value",
+    "format_flag_value",
     "get_engine",
     "is_launcher_row",
     "list_changed_flags",
@@ -91,7 +91,7 @@ __all__ = [
     "make_launcher_rows",
     "most_severe_finding_text_and_level",
     "most_similar_flag_name",
-    "parse_value",
+    "parse_flag_value",
     "plan_from_preset",
     "search_flags",
     "search_variables",
@@ -111,7 +111,7 @@ _NAMES_OF_MODULES = {
     "catalog": "canonical_flag_name look_up_flag most_similar_flag_name "
     "search_variables search_flags version_key version_satisfies",
     "flag_groups": "flag_group_names sort_key_of_flag",
-    "flag_values": "format_value parse_value",
+    "flag_values": "format_flag_value parse_flag_value",
     "memory_estimate": "MemoryFit estimate_memory_or_reason",
     "plans": "EXECUTABLE NAME_PROGRAM_STEP apply_assignments make_flag_rows list_changed_flags "
     "plan_from_preset set_flag most_severe_finding_text_and_level set_executable",

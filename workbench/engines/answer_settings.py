@@ -119,7 +119,7 @@ def kind_of_answer_flag(engine: str | None, flag: str) -> str:
     return _ENGINES[engine].kind_of_flag(flag)
 
 
-def select_tokenizer_flags(flags: Mapping[str, Any]) -> dict[str, str]:
+def collect_tokenizer_flag_texts(flags: Mapping[str, Any]) -> dict[str, str]:
     """Return those flags, with their values as text, that decide which tokenizer a server has."""
     return {
         name: _canonical_value_text(value)
@@ -153,7 +153,7 @@ def collect_answer_settings(conditions: Conditions) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value not in (None, "")}
 
 
-def list_changed_plan_settings(a: LaunchPlan, b: LaunchPlan) -> tuple[str, ...]:
+def list_plan_changes_affecting_answers(a: LaunchPlan, b: LaunchPlan) -> tuple[str, ...]:
     """Return the names of the settings in which the answers of two servers may differ that are
     started with these plans."""
     return list_changed_answer_settings(_collect_plan_settings(a), _collect_plan_settings(b))

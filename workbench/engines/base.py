@@ -312,11 +312,11 @@ class Engine:
         catalog = catalog or self.catalog(plan.engine_version)
         host = str(plan.flag("host") or LOOPBACK)
         port = self._port_of_plan(plan)
-        argv = [*self.launch_prefix(plan), *self.model_arguments(plan)]
+        argv = [*self.first_command_words(plan), *self.model_arguments(plan)]
         argv += [self.option_called("host"), host, self.option_called("port"), str(port)]
         for setting in plan.flags:
             if setting.name not in ("host", "port"):
-                argv += self.flag_arguments(
+                argv += self.make_flag_arguments(
                     catalog, setting, is_version_known=plan.engine_version is not None
                 )
         env = {e.name: str(e.value) for e in plan.env}
@@ -335,7 +335,7 @@ class Engine:
         "--host"."""
         return f"--{self.option_names.get(name, name)}"
 
-    def launch_prefix(self, plan: LaunchPlan) -> tuple[str, ...]:
+    def first_command_words(self, plan: LaunchPlan) -> tuple[str, ...]:
         """Return the first words of the command: the plan's executable, or the engine's usual
         program if the plan names none.
         """
@@ -351,7 +351,7 @@ class Engine:
         option must be one that all versions accept."""
         return spec.negation
 
-    def flag_arguments(
+    def make_flag_arguments(
         self, catalog: FlagCatalog, setting: FlagSetting, is_version_known: bool = True
     ) -> list[str]:
         """Return the command-line arguments for one flag. A flag that the catalog does not contain
@@ -360,7 +360,7 @@ class Engine:
         spec, option = catalog.flags.get(setting.name), self.option_called(setting.name)
         value = switch_to_on_off_word(spec, setting.value)
         if isinstance(value, bool) and not (spec and spec.value_takes_bool_word):
-            return self._switch_arguments(spec, option, value, is_version_known)
+            return self._make_switch_arguments(spec, option, value, is_version_known)
         if spec and spec.value_takes_bool_word:
             return [option, str(value)]
         if not isinstance(value, list | tuple) or (spec and spec.kind == FlagKind.JSON):
@@ -384,7 +384,7 @@ class Engine:
             return [option, *words]
         return [argument for w in words for argument in self._make_option_arguments(option, w)]
 
-    def _switch_arguments(
+    def _make_switch_arguments(
         self, spec: FlagSpec | None, option: str, on: bool, is_version_known: bool
     ) -> list[str]:
         if on:

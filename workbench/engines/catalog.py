@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from workbench.engines.catalog_files import DIRECTORY
-from workbench.engines.flag_groups import group_of_flag, rank_among_most_used_flags
+from workbench.engines.flag_groups import group_name_of_flag, rank_among_most_used_flags
 from workbench.model import fuzzy
 from workbench.model.flags import MOST_USED, EnvSpec, FlagCatalog, FlagKind, FlagSpec
 from workbench.model.lazy_dataclass import dataclass
@@ -132,7 +132,7 @@ def _parse_flag_spec(engine: str, version: str, raw: dict[str, Any]) -> FlagSpec
         "help": _load_flag_help_sentences(engine).get(name)
         or raw.get("help")
         or f"No description in {engine} {version}.",
-        "area": group_of_flag(engine, name, raw.get("group", "")),
+        "area": group_name_of_flag(engine, name, raw.get("group", "")),
         "most_used": rank_among_most_used_flags(engine, name),
     }
     return FlagSpec(**raw | {k: tuple(raw[k]) for k in _TUPLES if k in raw} | derived)
@@ -188,7 +188,7 @@ class FlagMatch(NamedTuple):
     spec: FlagSpec | None
     negated: bool = False
 
-    def value_for_flag(self, value: Any) -> Any:
+    def invert_value_if_negated(self, value: Any) -> Any:
         """Return the value to set the flag to if this spelling got `value`: the opposite of a
         switch that is spelled negated."""
         if self.negated and isinstance(value, bool):

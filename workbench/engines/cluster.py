@@ -244,7 +244,7 @@ def _report_nodes_without_rdma(
             yield Finding(Level.WARN, "cluster.no-rdma", text, wanted[0].partition("=")[0], fix)
 
 
-def report_missing_memory_reserve(
+def report_missing_cluster_memory_reserve(
     gpus: Sequence[GpuInfo], reserve_gib: float | None
 ) -> Iterator[Finding]:
     """Yield a finding if GPUs share memory with the CPU and hosts.toml sets no `reserve_gib`. This

@@ -239,16 +239,16 @@ def _consume_flag_value(
     if spec.kind is FlagKind.BOOL and not spec.value_takes_bool_word:
         return True if inline is None else _parse_flag_word_or_keep(spec, inline)
     if inline is not None:
-        return _split_flag_value(spec, inline)
+        return _parse_value_or_comma_list(spec, inline)
     if spec.nargs in ("+", "*"):
-        return _consume_several_values(state, spec, len(state.words))
+        return _consume_values_until_option(state, spec, len(state.words))
     if spec.nargs and spec.nargs.isdecimal():
-        return _consume_several_values(state, spec, int(spec.nargs))
+        return _consume_values_until_option(state, spec, int(spec.nargs))
     if not state.words or (engine.argparse_values and _looks_like_option(state.words[0])):
         return True if spec.may_lack_value else None
     if spec.is_on_off and _looks_like_option(state.words[0]):
         return True
-    return _split_flag_value(spec, state.words.pop(0))
+    return _parse_value_or_comma_list(spec, state.words.pop(0))
 
 
 def _consume_value_of_unknown_flag(
@@ -263,10 +263,12 @@ def _consume_value_of_unknown_flag(
     most = len(state.words)
     if engine.positional_model and not state.models:
         most = 1
-    return _consume_several_values(state, None, most)
+    return _consume_values_until_option(state, None, most)
 
 
-def _consume_several_values(state: _ParseState, spec: FlagSpec | None, max_count: int) -> FlagValue:
+def _consume_values_until_option(
+    state: _ParseState, spec: FlagSpec | None, max_count: int
+) -> FlagValue:
     taken: list[FlagValue] = []
     while state.words and len(taken) < max_count and not _looks_like_option(state.words[0]):
         taken.append(_parse_flag_word_or_keep(spec, state.words.pop(0)))
@@ -279,7 +281,7 @@ def _looks_like_option(word: str) -> bool:
     return word.startswith("-") and word != "-" and not _NUMBER.fullmatch(word) and " " not in word
 
 
-def _split_flag_value(spec: FlagSpec, word: str) -> FlagValue:
+def _parse_value_or_comma_list(spec: FlagSpec, word: str) -> FlagValue:
     """Parse one word of a command line as a flag's value. The result is a list if the flag takes
     several values joined by commas and the word contains a comma."""
     if spec.nargs == "," and "," in word:

@@ -114,7 +114,10 @@ def command_line_in_image(
 ) -> tuple[_Word | str, ...]:
     """Convert the host's command line `argv` to the command line inside the image: the program is
     replaced by the image's program, and the arguments stay."""
-    return (*(engine.image_program or engine.launch), *argv[len(engine.launch_prefix(plan)) :])
+    return (
+        *(engine.image_program or engine.launch),
+        *argv[len(engine.first_command_words(plan)) :],
+    )
 
 
 def list_paths_to_mount(plan: LaunchPlan) -> tuple[str, ...]:

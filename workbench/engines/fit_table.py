@@ -95,7 +95,7 @@ def make_fit_rows(plan: LaunchPlan, group: GpuGroup, contexts: Sequence[int]) ->
     sizes = [n for n in (1, 2, 4, 8, 16) if n <= len(group.gpus)]
     for name, sized in _estimate_quantized_sizes(plan, facts):
         one = _SizedWeights(name, sized, sized is facts)
-        rows = (_make_fit_row(plan, one, group, n, contexts) for n in sizes)
+        rows = (_make_fit_row_or_none(plan, one, group, n, contexts) for n in sizes)
         known = list(filter(None, rows))
         fitting = [row for row in known if row.fits]
         yield from [*fitting[:1], *fitting[1:][-1:]] or known[-1:]
@@ -136,7 +136,7 @@ def _estimate_quantized_sizes(
             yield name, sized
 
 
-def _make_fit_row(
+def _make_fit_row_or_none(
     plan: LaunchPlan,
     weights: _SizedWeights,
     group: GpuGroup,

@@ -43,7 +43,7 @@ def flag_group_names() -> tuple[str, ...]:
     return tuple(_load_flag_groups()["groups"])
 
 
-def group_of_flag(engine: str, name: str, help_section: str) -> str:
+def group_name_of_flag(engine: str, name: str, help_section: str) -> str:
     """Return the group of the flag `name`: the first group with a pattern that matches the name. If
     no pattern matches, `help_section` decides, which is the section of the engine's own help that
     lists the flag."""

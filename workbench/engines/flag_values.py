@@ -29,7 +29,7 @@ _EXPECTED = {
 }
 
 
-def parse_value(spec: FlagSpec | None, text: str) -> FlagValue:
+def parse_flag_value(spec: FlagSpec | None, text: str) -> FlagValue:
     """Return the value that the text of a user stands for, in the flag's type. Without a `spec`, as
     for an unknown flag, the type is guessed from the text. A list is written as words ("1 2 4") or
     as a JSON array. Raises InputError, which names the expected type.
@@ -68,8 +68,8 @@ def elements_of_value(value: FlagValue | None) -> list[FlagValue]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def format_value(value: FlagValue | None) -> str:
-    """Return the value as text that users can type. `parse_value` turns the text of a valid value
+def format_flag_value(value: FlagValue | None) -> str:
+    """Return the value as text that users can type. `parse_flag_value` turns the text of a valid value
     into the same value again.
     """
     if value is None:

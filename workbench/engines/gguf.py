@@ -105,7 +105,7 @@ def _struct_format(kind: int) -> str:
     return _FORMATS[kind]
 
 
-def read_header(data: bytes) -> tuple[dict[str, Any], list[Tensor]]:
+def parse_gguf_metadata_and_tensors(data: bytes) -> tuple[dict[str, Any], list[Tensor]]:
     """Return the metadata and the tensors of the header at the beginning of `data`. Raises
     TruncatedError if the header is longer than `data`, and ValueError if it is not a valid header.
     """
@@ -176,11 +176,15 @@ def config_from_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
     found = {name: given for name, given in names.items() if given is not None}
     return {
         **found,
-        **_sliding_window_fields(found, model_value("attention.sliding_window_pattern"), kind),
+        **_sliding_window_config_fields(
+            found, model_value("attention.sliding_window_pattern"), kind
+        ),
     }
 
 
-def _sliding_window_fields(config: Mapping[str, Any], pattern: Any, kind: Any) -> dict[str, Any]:
+def _sliding_window_config_fields(
+    config: Mapping[str, Any], pattern: Any, kind: Any
+) -> dict[str, Any]:
     """Return the fields of a config.json, `layer_types` or `sliding_window_pattern`, that say which
     layers use sliding-window attention. `pattern` is the layer pattern in the GGUF metadata, `kind`
     the model architecture. The result is {} if no layer is known to use a window."""

@@ -47,10 +47,10 @@ def compute_memory_bandwidth_gbs(memory_mhz: float, bus_bits: int) -> float:
 @cache
 def load_gpu_types() -> tuple[GpuType, ...]:
     """Return every GPU type of the table."""
-    return tuple(GpuType(**row) for row in load_table_rows("gpu_table", "gpus"))
+    return tuple(GpuType(**row) for row in load_packaged_table_rows("gpu_table", "gpus"))
 
 
-def load_table_rows(table: str, key: str) -> list[dict[str, Any]]:
+def load_packaged_table_rows(table: str, key: str) -> list[dict[str, Any]]:
     """Return the rows of the list `key` in `table`.json, a file of this package. Lists inside a row
     become tuples."""
     import json

@@ -88,7 +88,7 @@ def kv_bytes_of_sequence_per_gpu(
         per_block *= max(1, math.ceil(max(states) / per_block))
     per_block = max(per_block, *states)
     blocks = [
-        _count_blocks_of_sequence(one, length, rule, per_block, t)
+        _count_layer_blocks_of_sequence(one, length, rule, per_block, t)
         for one, t in zip(kv, token, strict=True)
     ]
     if len(kv) == 1:
@@ -99,7 +99,7 @@ def kv_bytes_of_sequence_per_gpu(
     return sum(-(-n // group) * b for n, b in zip(layers, blocks, strict=True)) * group * per_block
 
 
-def _count_blocks_of_sequence(
+def _count_layer_blocks_of_sequence(
     one: KvLayers, length: int, rule: KvStorageRule, block_bytes: float, token_bytes: float
 ) -> int:
     """Return the number of blocks that one layer needs for a sequence of `length` tokens.

@@ -92,9 +92,9 @@ def estimate_memory_or_reason(
     offloaded_gib = context.effective_flag_number("cpu-offload-gb") or 0.0
     weights = max(0.0, facts.weight_bytes / split / GIB - offloaded_gib)
     need = _MemoryNeed(context, total, weights, split, *_working_memory_gib_and_basis(context))
-    estimate = _estimate_with_allocated_cache
+    estimate = _estimate_memory_by_cache_flag
     if engine.memory.share_flag:
-        estimate = _estimate_with_memory_share
+        estimate = _estimate_memory_by_share_flag
     found = estimate(need)
     free = total if free_bytes is None else free_bytes / GIB
     if found.fits and found.used_gib_per_gpu > free + _TINY:
@@ -218,7 +218,7 @@ def _kv_fraction_of_16_bits(context: PlanContext) -> float:
     return sum(_KV_BITS.get(kind, 16.0) for kind in kinds) / len(kinds) / 16
 
 
-def _estimate_with_memory_share(need: _MemoryNeed) -> MemoryFit:
+def _estimate_memory_by_share_flag(need: _MemoryNeed) -> MemoryFit:
     """Return the estimate for an engine that allocates a fixed share of each GPU's memory. The KV
     cache gets what weights, activations and graphs leave of that share."""
     context = need.context
@@ -262,7 +262,7 @@ def _estimate_with_memory_share(need: _MemoryNeed) -> MemoryFit:
     )
 
 
-def _estimate_with_allocated_cache(need: _MemoryNeed) -> MemoryFit:
+def _estimate_memory_by_cache_flag(need: _MemoryNeed) -> MemoryFit:
     """Return the estimate for an engine that allocates a KV cache of the size that a flag sets."""
     context = need.context
     total = need.total_gib

@@ -180,8 +180,8 @@ def _parse_kv_layers_of_kind(
 ) -> KvLayers | None:
     window = None
     if kind in (LINEAR, MAMBA):
-        linear = kind == LINEAR and _compute_linear_attention_state(lm_config, layers)
-        return linear or _compute_mamba2_state(lm_config, layers)
+        linear = kind == LINEAR and _compute_linear_attention_state_size(lm_config, layers)
+        return linear or _compute_mamba2_state_size(lm_config, layers)
     if kind != FULL:
         if kind not in _WINDOW_FIELDS:
             return None
@@ -219,7 +219,9 @@ def _read_kv_heads_and_head_size(
     return read_first_positive_int(lm_config, *head_fields), size
 
 
-def _compute_linear_attention_state(lm_config: Mapping[str, Any], layers: int) -> KvLayers | None:
+def _compute_linear_attention_state_size(
+    lm_config: Mapping[str, Any], layers: int
+) -> KvLayers | None:
     """Return the memory that `layers` layers with gated linear attention (Qwen3-Next) keep for each
     sequence. Its size does not grow with the context: a layer keeps one matrix per value head, and
     the newest inputs of a convolution. None if a size is missing in the config.json."""
@@ -239,7 +241,7 @@ def _compute_linear_attention_state(lm_config: Mapping[str, Any], layers: int) -
     return KvLayers(layers, heads, 0, state_bytes=inputs, state_values=matrix, state_bits=bits)
 
 
-def _compute_mamba2_state(lm_config: Mapping[str, Any], layers: int) -> KvLayers | None:
+def _compute_mamba2_state_size(lm_config: Mapping[str, Any], layers: int) -> KvLayers | None:
     """Return the memory that `layers` layers of Mamba-2 (Falcon-H1, Granite 4, Nemotron-H) keep for
     each sequence. None if a size is missing in the config.json."""
     heads = read_first_positive_int(lm_config, "mamba_n_heads", "mamba_num_heads")
@@ -379,7 +381,7 @@ def _count_attention_weights(lm_config: Mapping[str, Any], hidden: int, kind: st
     """Return the number of attention weights in one layer of the attention kind `kind`. `hidden` is
     the hidden size. 0 if the number is unknown."""
     if kind == LINEAR:
-        state = _compute_linear_attention_state(lm_config, 1)
+        state = _compute_linear_attention_state_size(lm_config, 1)
         if state is None:
             return 0
         keys = _product_of_fields(lm_config, "linear_num_key_heads", "linear_key_head_dim")

@@ -94,7 +94,7 @@ def _make_catalog_entry(engine: Engine, shipped: FlagCatalog, raw: object) -> En
     """Return the catalog entry of one flag; None if `raw` is not a flag that a plan can set."""
     raw = as_table(raw)
     names = _select_matching_texts(raw.get("names"), _NAME)
-    long = _plan_names_of_flag(engine, names)
+    long = _plan_names_of_options(engine, names)
     kind = str(raw.get("kind"))
     if kind not in _KINDS or not long or not _PRINT_AND_END.isdisjoint(names):
         return None
@@ -122,7 +122,7 @@ def _make_catalog_entry(engine: Engine, shipped: FlagCatalog, raw: object) -> En
     }
     entry |= {key: raw.get(key) is True for key in ("human_readable_int", "required", "deprecated")}
     of_text = isinstance(raw.get("default_text"), str)
-    entry |= _properties_from_shipped_catalog(
+    entry |= _unprinted_properties_from_shipped_catalog(
         shipped, entry, (*_NOTED, *_NOT_IN_HELP) if of_text else _NOTED
     )
     if of_text:
@@ -132,7 +132,7 @@ def _make_catalog_entry(engine: Engine, shipped: FlagCatalog, raw: object) -> En
     return _drop_empty_fields(entry)
 
 
-def _plan_names_of_flag(engine: Engine, names: Sequence[str]) -> list[str]:
+def _plan_names_of_options(engine: Engine, names: Sequence[str]) -> list[str]:
     """Return what plans call a flag that the engine prints under `names`; short names are left
     out."""
     in_plans = {option: name for name, option in engine.option_names.items()}
@@ -156,7 +156,7 @@ def _has_settable_default(entry: Entry) -> bool:
     return all(isinstance(item, bool) == (kind == FlagKind.BOOL) for item in items)
 
 
-def _properties_from_shipped_catalog(
+def _unprinted_properties_from_shipped_catalog(
     shipped: FlagCatalog, entry: Entry, properties: Sequence[str]
 ) -> Entry:
     """Return those `properties` of a flag that the engine does not print, taken from the shipped

@@ -17,7 +17,7 @@ from workbench.engines.catalog import (
     most_similar_variable_name,
 )
 from workbench.engines.flag_groups import sort_key_of_flag
-from workbench.engines.flag_values import elements_of_value, parse_value
+from workbench.engines.flag_values import elements_of_value, parse_flag_value
 from workbench.engines.model_facts import model_facts_from_preset
 from workbench.engines.run_as import is_launcher_row, set_launcher_row
 from workbench.model.errors import InputError, PlanError, suggestion_or_next_step
@@ -82,7 +82,7 @@ def plan_from_preset(
         preset_id=preset.id,
         nodes=tuple(_node_from_preset_entry(catalog, n, values) for n in preset.nodes),
         variables=values,
-        sources={n: chosen.get(n, _variable_source(n, given)) for n in values},
+        sources={n: chosen.get(n, _given_or_default_source(n, given)) for n in values},
     )
     for name, option in preset.launch.run_options.items():
         texts = [option] if isinstance(option, str) else option
@@ -114,7 +114,7 @@ def set_flag(
     if match.spec is None and (dotted := _json_flag_and_keys(catalog, spelling)):
         base, keys = dotted
         return plan.with_flag(base.name, _set_json_key(plan.flag(base.name), keys, value), origin)
-    return plan.with_flag(match.name, match.value_for_flag(value), origin)
+    return plan.with_flag(match.name, match.invert_value_if_negated(value), origin)
 
 
 def apply_assignments(
@@ -285,7 +285,7 @@ def _choose_variable_values(preset: Preset, given: Mapping[str, str]) -> dict[st
     return values
 
 
-def _variable_source(name: str, given: Mapping[str, str]) -> VariableSource:
+def _given_or_default_source(name: str, given: Mapping[str, str]) -> VariableSource:
     return VariableSource("given" if name in given else "default")
 
 
@@ -312,7 +312,7 @@ def _node_from_preset_entry(catalog: FlagCatalog, entry: Any, variables: Mapping
     flags: dict[str, FlagValue] = {}
     for name, value in entry.flags.items():
         match = look_up_flag(catalog, name)
-        flags[match.name] = match.value_for_flag(_replace_variables(value, variables))
+        flags[match.name] = match.invert_value_if_negated(_replace_variables(value, variables))
     return Node(
         _replace_variables(entry.name, variables),
         entry.rank,
@@ -344,7 +344,7 @@ def _set_json_key(value: FlagValue | None, keys: list[str], new: FlagValue) -> d
 
 def _parse_assigned_value(match: FlagMatch, text: str | None) -> FlagValue:
     if text is not None:
-        return parse_value(match.spec, text)
+        return parse_flag_value(match.spec, text)
     if match.spec is None or match.spec.kind == FlagKind.BOOL or match.spec.nargs == "?":
         return True
     raise InputError(f"--{match.name} needs a value", next_step=f"write {match.name}=value")

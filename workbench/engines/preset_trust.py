@@ -96,7 +96,7 @@ _REACHES = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class ForeignPart:
+class ForeignPresetPart:
     """A part of a preset that could make the host run code of the preset's author. `name` is
     "executable", "workdir", or the name of a variable, flag or run option. `about` is a second
     value that decides which code runs, such as the model for a flag that runs code from the model.
@@ -121,7 +121,7 @@ class ForeignPart:
         )
 
 
-def find_foreign_executable(engine: str, argv: Sequence[str]) -> Iterator[ForeignPart]:
+def find_foreign_executable(engine: str, argv: Sequence[str]) -> Iterator[ForeignPresetPart]:
     """Yield a part if `argv` is another program than the one that usually starts the engine."""
     usual = registry.get_engine(engine)
     named = (
@@ -133,17 +133,19 @@ def find_foreign_executable(engine: str, argv: Sequence[str]) -> Iterator[Foreig
             f"{_mask_and_shorten(command)} starts {usual.title}, in place of {shlex.join(usual.launch)} as "
             "it is on PATH"
         )
-        yield ForeignPart("preset.unusual-executable", "executable", command, text)
+        yield ForeignPresetPart("preset.unusual-executable", "executable", command, text)
 
 
-def find_foreign_workdir(engine: str, workdir: str | None) -> Iterator[ForeignPart]:
+def find_foreign_workdir(engine: str, workdir: str | None) -> Iterator[ForeignPresetPart]:
     """Yield a part if there is a working directory, because the engine can load code from it."""
     if workdir:
         text = f"{registry.get_engine(engine).title} runs the code in {_mask_and_shorten(workdir)}"
-        yield ForeignPart("preset.runs-code", "workdir", workdir, text)
+        yield ForeignPresetPart("preset.runs-code", "workdir", workdir, text)
 
 
-def find_foreign_run_options(run_as: str, options: Mapping[str, Any]) -> Iterator[ForeignPart]:
+def find_foreign_run_options(
+    run_as: str, options: Mapping[str, Any]
+) -> Iterator[ForeignPresetPart]:
     """Yield the options of the launcher `run_as` that give the server power over its host, or reach
     outside of it."""
     known = {option.name: option for option in OPTIONS.get(run_as, ())}
@@ -155,20 +157,22 @@ def find_foreign_run_options(run_as: str, options: Mapping[str, Any]) -> Iterato
             continue
         if option.foreign and value != option.default:
             text = f"{run_as}, {name}: {option.foreign}: {_format_masked_value(name, value)}"
-            yield ForeignPart("preset.run-option", f"run-as.{name}", str(value), text, run_as)
+            yield ForeignPresetPart("preset.run-option", f"run-as.{name}", str(value), text, run_as)
 
 
-def find_privileged_run_options(run_as: str, options: Mapping[str, Any]) -> Iterator[ForeignPart]:
+def find_privileged_run_options(
+    run_as: str, options: Mapping[str, Any]
+) -> Iterator[ForeignPresetPart]:
     """Yield those options of the launcher `run_as` that let the server control its host, such as a
     privileged container. It does not matter whether the user or a preset has set them."""
     for option in OPTIONS.get(run_as, ()):
         value = str(options.get(option.name, ""))
         if why := next(filter(None, map(option.power, value.splitlines())), ""):
             text = f"{run_as}, {option.name}: {why}: {_format_masked_value(option.name, value)}"
-            yield ForeignPart("run.power", f"run-as.{option.name}", value, text, run_as)
+            yield ForeignPresetPart("run.power", f"run-as.{option.name}", value, text, run_as)
 
 
-def find_foreign_image(plan: LaunchPlan) -> Iterator[ForeignPart]:
+def find_foreign_image(plan: LaunchPlan) -> Iterator[ForeignPresetPart]:
     """Yield a part if the plan's container image is not the one that the engine's project
     publishes."""
 
@@ -180,10 +184,10 @@ def find_foreign_image(plan: LaunchPlan) -> Iterator[ForeignPart]:
         return
     if repository.partition(":")[0] != usual.image:
         text = f"{_mask_and_shorten(plan.image)} is not the image of {usual.title}, which is {usual.image}"
-        yield ForeignPart("preset.unusual-image", "image", plan.image, text)
+        yield ForeignPresetPart("preset.unusual-image", "image", plan.image, text)
 
 
-def find_foreign_variables(engine: str, env: Mapping[str, Any]) -> Iterator[ForeignPart]:
+def find_foreign_variables(engine: str, env: Mapping[str, Any]) -> Iterator[ForeignPresetPart]:
     """Yield the environment variables that make programs load other code, point elsewhere, set such
     a flag, or are unknown to Workbench."""
     catalog = registry.get_engine(engine).catalog()
@@ -194,7 +198,7 @@ def find_foreign_variables(engine: str, env: Mapping[str, Any]) -> Iterator[Fore
                 yield replace(part, name=name)
         elif found := _foreign_variable_code_and_reason(name, value):
             code, says = found
-            yield ForeignPart(
+            yield ForeignPresetPart(
                 code, name, str(value), f"{name} {says}: {_format_masked_value(name, value)}"
             )
 
@@ -218,7 +222,7 @@ def _foreign_variable_code_and_reason(name: str, value: Any) -> tuple[str, str] 
 
 def find_foreign_flags(
     engine: str, flags: Mapping[str, Any], model: str = ""
-) -> Iterator[ForeignPart]:
+) -> Iterator[ForeignPresetPart]:
     """Yield the flags that run code, open the server to others, name a file, a module or an
     address, or are unknown to Workbench. `model` is the model whose code would run."""
     catalog = registry.get_engine(engine).catalog()
@@ -235,17 +239,17 @@ def find_foreign_flags(
                 f"{spelling} lets the server run code from the model repository or from a "
                 f"module: {shown}"
             )
-            yield ForeignPart("preset.runs-code", spelling, str(value), says, model)
+            yield ForeignPresetPart("preset.runs-code", spelling, str(value), says, model)
         elif spec is None:
             says = f"{spelling} is a flag that Workbench does not know: {shown}"
-            yield ForeignPart("preset.unknown", spelling, str(value), says)
+            yield ForeignPresetPart("preset.unknown", spelling, str(value), says)
         elif name.replace("_", "-") in _OPENING_FLAGS:
             says = f"{spelling} lets everybody who reaches the server use it: {shown}"
-            yield ForeignPart("preset.opens-server", spelling, str(value), says)
+            yield ForeignPresetPart("preset.opens-server", spelling, str(value), says)
         elif name not in _NAMES and (
             _does_flag_take_address(name) or _refers_to_file_or_address(value)
         ):
-            yield ForeignPart(
+            yield ForeignPresetPart(
                 "preset.points-elsewhere",
                 spelling,
                 str(value),
@@ -295,7 +299,7 @@ def _parse_json(value: Any) -> Any:
     return value
 
 
-def list_foreign_parts(plan: LaunchPlan, *, edited: bool = False) -> tuple[ForeignPart, ...]:
+def list_foreign_parts(plan: LaunchPlan, *, edited: bool = False) -> tuple[ForeignPresetPart, ...]:
     """Return the parts of the plan that may run foreign code. Flags, variables and programs count
     only if the preset set them; with `edited`, also if the user did."""
     chosen = {Origin.PRESET}
@@ -303,7 +307,7 @@ def list_foreign_parts(plan: LaunchPlan, *, edited: bool = False) -> tuple[Forei
         chosen.add(Origin.EDITED)
     env = {s.name: s.value for s in plan.env if s.origin in chosen}
     flags = {s.name: s.value for s in plan.flags if s.origin in chosen}
-    found: list[ForeignPart] = []
+    found: list[ForeignPresetPart] = []
     if edited or plan.executable_from == "preset":
         for part in find_foreign_executable(plan.engine, plan.executable):
             found.append(replace(part, about=plan.workdir or ""))
@@ -320,13 +324,13 @@ def list_foreign_parts(plan: LaunchPlan, *, edited: bool = False) -> tuple[Forei
 
 def list_untrusted_parts(
     plan: LaunchPlan, trusted_digests: Iterable[str]
-) -> tuple[ForeignPart, ...]:
+) -> tuple[ForeignPresetPart, ...]:
     """Return the parts of the plan to which the user must agree before the start. Parts whose
     digest is in `trusted_digests` are left out. A preset from someone else needs agreement to all
     parts that may run foreign code, any other plan only to options that let the server control its
     host."""
     known = frozenset(trusted_digests)
-    found: Iterable[ForeignPart] = find_privileged_run_options(plan.run_as, plan.run_options)
+    found: Iterable[ForeignPresetPart] = find_privileged_run_options(plan.run_as, plan.run_options)
     if plan.stranger:
         found = list_foreign_parts(plan)
     return tuple(part for part in found if part.digest not in known)

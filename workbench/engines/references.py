@@ -9,7 +9,12 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from workbench.engines import registry
-from workbench.engines.gpu_table import GpuType, find_gpu_type, load_gpu_types, load_table_rows
+from workbench.engines.gpu_table import (
+    GpuType,
+    find_gpu_type,
+    load_gpu_types,
+    load_packaged_table_rows,
+)
 from workbench.engines.weight_bits import BITS, normalize_quantization
 from workbench.model.counts import count_of, format_four_digits
 from workbench.model.lazy_dataclass import dataclass
@@ -64,7 +69,7 @@ class Reference:
     parallel: tuple[int, ...] = ()  # tensor, pipeline, data; (): tensor parallel over all GPUs
 
     @property
-    def type(self) -> GpuType | None:
+    def gpu_type(self) -> GpuType | None:
         return next((one for one in load_gpu_types() if one.id == self.gpu), None)
 
     @property
@@ -74,10 +79,10 @@ class Reference:
         return tuple(self.parallel) or (self.gpus, 1, 1)
 
     @property
-    def limit_tok_s(self) -> float | None:
+    def stream_limit_tok_s(self) -> float | None:
         """The highest speed in tok/s that one stream could reach on the GPUs of this published
         result, given their nominal memory bandwidth. None if it is unknown."""
-        known = self.type
+        known = self.gpu_type
         if known is None or not self.gb_per_token:
             return None
         return known.bandwidth_gbs * self.gpus / self.gb_per_token
@@ -87,7 +92,7 @@ class Reference:
         """The published speed of one stream divided by the speed limit that the GPU's memory
         bandwidth sets. If the source gives a range, its highest speed counts. None if the speed or
         the limit is unknown."""
-        limit = self.limit_tok_s
+        limit = self.stream_limit_tok_s
         if not limit or not self.tok_s:
             return None
         return self.tok_s[1] / limit
@@ -96,7 +101,7 @@ class Reference:
     def setup_text(self) -> str:
         """The published setup as text: model, quantization, engine, GPUs, streams and
         speculation."""
-        known = self.type
+        known = self.gpu_type
         card = "GPU"
         if known is not None:
             card = known.nvml_names[0].removeprefix("NVIDIA ")
@@ -113,7 +118,7 @@ class Reference:
 @cache
 def load_references() -> tuple[Reference, ...]:
     """Return all speeds in references.json."""
-    return tuple(Reference(**row) for row in load_table_rows("references", "references"))
+    return tuple(Reference(**row) for row in load_packaged_table_rows("references", "references"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -261,7 +261,7 @@ def parse_logged_settings(text: str) -> dict[str, str]:
     found: dict[str, str] = {}
     at = 1 if text.startswith("{") else 0
     while len(found) < _MOST_SETTINGS and (key := _KEY.match(text, at)):
-        end = _find_value_end(text, key.end())
+        end = _find_logged_value_end(text, key.end())
         if end is None:
             break  # the value is not complete
         value = text[key.end() : end].strip()
@@ -271,7 +271,7 @@ def parse_logged_settings(text: str) -> dict[str, str]:
     return found
 
 
-def _find_value_end(text: str, start: int) -> int | None:
+def _find_logged_value_end(text: str, start: int) -> int | None:
     """Return the index in `text` at which the value that begins at index `start` ends: that of a
     comma, of a closing bracket, or the end of the text. None if a bracket or a quotation mark in
     the value is not closed."""

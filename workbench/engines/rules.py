@@ -235,7 +235,7 @@ def report_memory_estimate(context: PlanContext) -> Iterator[Finding]:
     yield Finding(Level.WARN, "memory.too-large", f"{estimate.text} ({estimate.basis})", fix=fix)
 
 
-def report_metrics_off(context: PlanContext) -> Iterator[Finding]:
+def report_missing_metrics_flag(context: PlanContext) -> Iterator[Finding]:
     """Report that the plan does not switch the engine's metrics page on, without which Workbench
     cannot read the engine's counters."""
     flag = context.engine.metrics_flag
@@ -295,7 +295,7 @@ _RULES: tuple[Rule, ...] = (
     report_allocator_conflict,
     report_unified_memory_share,
     report_memory_estimate,
-    report_metrics_off,
+    report_missing_metrics_flag,
     report_custom_all_reduce,
     report_eager_mode,
     *tuning_rules.RULES,

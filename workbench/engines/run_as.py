@@ -58,7 +58,9 @@ def make_launcher_rows(plan: LaunchPlan, base: LaunchPlan, view: str) -> Iterato
         RUN_AS, FlagKind.STR, choices=tuple(OPTIONS), default=PROCESS, help=_ABOUT, most_used=1
     )
     value = None if plan.run_as == PROCESS else plan.run_as
-    yield FlagRow(RUN_AS, value, PROCESS, _origin_of_value(plan.run_as != base.run_as, value), spec)
+    yield FlagRow(
+        RUN_AS, value, PROCESS, _origin_of_launcher_value(plan.run_as != base.run_as, value), spec
+    )
     for option in OPTIONS[plan.run_as]:
         kept = plan.run_options.get(option.name)
         text = kept
@@ -69,12 +71,12 @@ def make_launcher_rows(plan: LaunchPlan, base: LaunchPlan, view: str) -> Iterato
             f"{_OPTION}{option.name}",
             text,
             option.default or None,
-            _origin_of_value(edited, text),
+            _origin_of_launcher_value(edited, text),
             _flag_spec_from_option(option),
         )
 
 
-def _origin_of_value(edited: bool, value: str | None) -> Origin:
+def _origin_of_launcher_value(edited: bool, value: str | None) -> Origin:
     if value is None:
         return Origin.DEFAULT
     if edited:

@@ -194,7 +194,7 @@ class Sglang(Engine):
             "share", share=context.effective_flag_number("swa-full-tokens-ratio") or SWA_SHARE
         )
 
-    def launch_prefix(self, plan: LaunchPlan) -> tuple[str, ...]:
+    def first_command_words(self, plan: LaunchPlan) -> tuple[str, ...]:
         """Return the first words of the command, in the form that the installed version accepts.
 
         The command `sglang serve` exists since 0.5.5 (the entry points of the wheels of 0.5.4 and

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from workbench.engines.flag_values import format_argument, format_value
+from workbench.engines.flag_values import format_argument, format_flag_value
 from workbench.engines.memory_estimate import GIB, MemoryFit, estimate_memory_or_reason
 from workbench.engines.plan_context import PlanContext
 from workbench.engines.weight_bits import BITS, normalize_quantization
@@ -52,7 +52,7 @@ _NO_EFFECT_ENV: Mapping[tuple[str, str], str] = {
 }
 
 
-def report_useful_replicas(context: PlanContext) -> Iterator[Finding]:
+def report_unneeded_model_split(context: PlanContext) -> Iterator[Finding]:
     """Report a model that is split over GPUs although one GPU can hold it. Replicas would need no
     communication."""
     split = context.flag_count_or_one(_TP) * context.flag_count_or_one(_PP)
@@ -62,7 +62,9 @@ def report_useful_replicas(context: PlanContext) -> Iterator[Finding]:
         return
     replicas = split * context.flag_count_or_one(_DP)
     changes = (*context.changes_to_unset(_TP, _PP), PlanChange(_DP, replicas))
-    alone = estimate_memory_or_reason(_apply_changes(context.plan, changes), context.gpus)
+    alone = estimate_memory_or_reason(
+        _apply_changes_on_one_node(context.plan, changes), context.gpus
+    )
     if not isinstance(alone, MemoryFit) or not alone.fits or alone.full_length_sequences == 0:
         return
     split_by = [name for name in (_TP, _PP) if context.flag_count_or_one(name) > 1]
@@ -289,7 +291,7 @@ def report_flags_without_effect(context: PlanContext) -> Iterator[Finding]:
             )
         elif _was_edited_to_default(context, setting):
             text = (
-                f"{setting.name} {format_value(setting.value)} is the default of "
+                f"{setting.name} {format_flag_value(setting.value)} is the default of "
                 f"{context.engine.title} {context.catalog.version}"
             )
             yield Finding(Level.INFO, "flag.default", text, setting.name, "unset it", changes=unset)
@@ -374,7 +376,7 @@ def report_gpus_from_environment(context: PlanContext) -> Iterator[Finding]:
         yield Finding(Level.ERROR, "gpus.unknown", text, VISIBLE_TO_CUDA, fix)
 
 
-def _apply_changes(plan: LaunchPlan, changes: tuple[PlanChange, ...]) -> LaunchPlan:
+def _apply_changes_on_one_node(plan: LaunchPlan, changes: tuple[PlanChange, ...]) -> LaunchPlan:
     for change in changes:
         plan = plan.without_flag(change.name)
         if change.value is not None:
@@ -389,7 +391,7 @@ def _equals_default(value: object, default: object) -> bool:
 
 
 RULES = (
-    report_useful_replicas,
+    report_unneeded_model_split,
     report_useful_quantization,
     report_pipeline_stages,
     report_one_request_at_a_time,

@@ -111,7 +111,7 @@ def check_flag_value(
         text = f"the value of {spec.name} has the unknown key {unknown!r}"
         near = next(iter(get_close_matches(unknown, spec.json_fields, n=1)), None)
         fix = suggestion_or_next_step(near, f"known: {_join_some_names(spec.json_fields)}")
-        return Finding(_level_of_problem(is_catalog_exact), "flag.json-key", text, spec.name, fix)
+        return Finding(_level_by_certainty(is_catalog_exact), "flag.json-key", text, spec.name, fix)
     return None
 
 
@@ -126,7 +126,7 @@ def _make_invalid_choice_finding(
         is_catalog_exact, near = True, None
         fix = f"set quantization to fp8 for weights, kv-cache-dtype to {fp8_cache} for the cache"
     only_case = invalid_word.lower() in map(str.lower, spec.choices)
-    level = _level_of_problem(not invalid_word or (is_catalog_exact and not only_case))
+    level = _level_by_certainty(not invalid_word or (is_catalog_exact and not only_case))
     text = f"{spec.name} is {invalid_word!r}, which is not one of the choices of this flag"
     change = PlanChange(spec.name, near if isinstance(value, str) else None)
     return Finding(level, "flag.choice", text, spec.name, fix, changes=(change,))
@@ -144,7 +144,7 @@ def _make_unlisted_value_finding(spec: FlagSpec, value: str) -> Finding:
     return Finding(level, "flag.word", text, spec.name, fix, changes=(change,))
 
 
-def _level_of_problem(certain: bool) -> Level:
+def _level_by_certainty(certain: bool) -> Level:
     """Return the level of a finding: an error only if the engine would certainly refuse the plan."""
     return Level.ERROR if certain else Level.WARN
 
@@ -250,7 +250,7 @@ def _check_flag(context: PlanContext, setting: FlagSetting) -> Iterator[Finding]
     if match.spec is None:
         yield _make_unknown_flag_finding(context, setting.name)
         return
-    spec, value = match.spec, match.value_for_flag(setting.value)
+    spec, value = match.spec, match.invert_value_if_negated(setting.value)
     certain, fp8_cache = _is_catalog_of_installed_release(context), _choose_fp8_cache_word(context)
     open_variable = isinstance(value, str) and VARIABLE.search(value)  # has a finding of its own
     if not open_variable and (finding := check_flag_value(spec, value, certain, fp8_cache)):
@@ -287,7 +287,7 @@ def _report_words_with_dashes(name: str, value: FlagValue) -> Iterator[Finding]:
 
 
 def _make_unknown_flag_finding(context: PlanContext, name: str) -> Finding:
-    level = _level_of_problem(_is_catalog_of_installed_release(context))
+    level = _level_by_certainty(_is_catalog_of_installed_release(context))
     title, version = context.engine.title, context.catalog.version
     if entry := load_removed_settings(context.engine.name, "flags").get(name):
         text = f"{title} {version} does not have {name}: {entry.reason}{_format_removal_versions(entry)}"
@@ -303,12 +303,12 @@ def _make_unknown_flag_finding(context: PlanContext, name: str) -> Finding:
     fix = suggestion_or_next_step(near, "unset it, or search for its new name")
     changes: tuple[PlanChange, ...] = (PlanChange(name, None),)
     if near:
-        changes = _propose_renamed_flag(context, name, near)
+        changes = _propose_flag_rename(context, name, near)
     text = f"{title} {version} does not have a flag {name}"
     return Finding(level, "flag.unknown", text, name, fix, changes=changes)
 
 
-def _propose_renamed_flag(context: PlanContext, name: str, new: str) -> tuple[PlanChange, ...]:
+def _propose_flag_rename(context: PlanContext, name: str, new: str) -> tuple[PlanChange, ...]:
     """Return the changes that remove the flag `name` and set the flag `new` to the same value. The
     second change is left out if `new` does not accept the value or is set already."""
     value, spec = context.plan.flag(name), context.catalog.flags.get(new)
@@ -328,7 +328,7 @@ def _propose_replacement(
         return (PlanChange(name, None),) if entry.fix.startswith("unset it") else ()
     flag, _, key = entry.renamed.partition(".")
     if not key:
-        return _propose_renamed_flag(context, name, flag)
+        return _propose_flag_rename(context, name, flag)
     joined = dict(as_table(context.plan.flag(flag)))
     unset = []
     for other, removed in load_removed_settings(context.engine.name, "flags").items():
@@ -406,7 +406,7 @@ def _make_unknown_variable_finding(context: PlanContext, name: str, value: str) 
         if context.environment_value(near) is None:
             changes.append(PlanChange(near, value, env=True))
     return Finding(
-        _level_of_problem(strict), "env.unknown", text, name, fix, changes=tuple(changes)
+        _level_by_certainty(strict), "env.unknown", text, name, fix, changes=tuple(changes)
     )
 
 

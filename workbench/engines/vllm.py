@@ -120,7 +120,7 @@ def report_ray_requirements(context: PlanContext) -> Iterator[Finding]:
 def report_deprecated_server_module(context: PlanContext) -> Iterator[Finding]:
     """Report that the plan starts vLLM by the Python module of its server, which is deprecated."""
     version = version_key(context.installed or context.catalog.version)
-    words = context.engine.launch_prefix(context.plan)
+    words = context.engine.first_command_words(context.plan)
     if version >= (0, 29) and any("vllm.entrypoints.openai.api_server" in word for word in words):
         text = "python -m vllm.entrypoints.openai.api_server is deprecated since 0.29"
         yield Finding(Level.HINT, "executable.deprecated", text, fix="use vllm serve")
@@ -418,7 +418,7 @@ class Vllm(Engine):
             no_states=_reason_states_are_unknown(context),
         )
 
-    def launch_prefix(self, plan: LaunchPlan) -> tuple[str, ...]:
+    def first_command_words(self, plan: LaunchPlan) -> tuple[str, ...]:
         """Return the first words of the command. If the plan's executable is a Python interpreter,
         the server is started as the module vllm.entrypoints.openai.api_server, which all versions
         have. "serve" is appended to a program such as /opt/v/bin/vllm, but not to that module, to a
@@ -433,7 +433,7 @@ class Vllm(Engine):
         return plan.executable if complete else (*plan.executable, "serve")
 
     def model_arguments(self, plan: LaunchPlan) -> tuple[str, ...]:
-        module = any("vllm.entrypoints" in part for part in self.launch_prefix(plan))
+        module = any("vllm.entrypoints" in part for part in self.first_command_words(plan))
         return ("--model", plan.model) if module else (plan.model,)
 
     def option_to_switch_off(self, spec: FlagSpec, is_version_known: bool) -> str | None:

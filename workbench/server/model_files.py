@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from workbench.engines.gguf import TruncatedError, read_header
+from workbench.engines.gguf import TruncatedError, parse_gguf_metadata_and_tensors
 from workbench.engines.model_facts import (
     model_facts_from_config,
     model_facts_from_config_without_files,
@@ -110,7 +110,7 @@ async def _read_gguf(host: Host, model: str, paths: Sequence[str], size: int) ->
         for limit in _GGUF_HEADER_BYTES:
             data = await host.read_file(path, limit=limit)
             try:
-                found, listed = read_header(data)
+                found, listed = parse_gguf_metadata_and_tensors(data)
                 break
             except TruncatedError:
                 if len(data) < limit or limit == _GGUF_HEADER_BYTES[-1]:

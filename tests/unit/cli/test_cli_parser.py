@@ -15,7 +15,7 @@ from support.fake_canned import canned_result
 
 from workbench.cli.parser import EPILOG, build_parser, parse_command_line
 from workbench.cli.registry import FIRST_WORDS, load_commands
-from workbench.cli.results import row_lines
+from workbench.cli.results import result_row_lines
 from workbench.hosts import ssh_names
 from workbench.model.errors import InputError
 from workbench.model.experiment import SHOWS_PCT
@@ -178,7 +178,7 @@ def test_help_and_readme_agree_on_the_difference_that_pairs_detect() -> None:
 def test_a_result_of_a_users_own_command_shows_no_concurrency() -> None:
     ours = canned_result(1)
     own = replace(ours, spec=replace(ours.spec, command=("vllm", "bench", "serve")))
-    first, second = row_lines([own, ours])
+    first, second = result_row_lines([own, ours])
     assert "  c=-  " in first and f"  c={ours.spec.concurrency}  " in second
 
 
@@ -186,13 +186,13 @@ def test_the_list_names_the_host_of_each_result() -> None:
     one = canned_result(1)
     hosts = ("gpu-a", "gpu-b")
     found = [replace(one, conditions=replace(one.conditions, host=host)) for host in hosts]
-    assert [line.split()[1] for line in row_lines(found)] == list(hosts)
+    assert [line.split()[1] for line in result_row_lines(found)] == list(hosts)
 
 
 def test_a_long_model_name_leaves_room_for_the_rest_of_the_line() -> None:
     path = "/mnt/data/models/" + "a-very-long-folder/" * 12 + "Llama-3.3-70B-FP8"
     one = canned_result(1)
-    (line,) = row_lines([replace(one, conditions=replace(one.conditions, model=path))])
+    (line,) = result_row_lines([replace(one, conditions=replace(one.conditions, model=path))])
     assert "…" in line and "Llama-3.3-70B-FP8  c=" in line and len(line) < 160
 
 

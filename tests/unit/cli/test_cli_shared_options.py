@@ -6,7 +6,7 @@ import argparse
 
 import pytest
 
-from workbench.cli.shared_options import CHANGES, _assignment_from_environment
+from workbench.cli.shared_options import CHANGES, _complete_assignment_from_environment
 
 
 def test_a_variable_without_a_value_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,5 +21,5 @@ def test_a_variable_without_a_value_is_copied(monkeypatch: pytest.MonkeyPatch) -
 def test_a_variable_that_is_not_set_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HF_TOKEN", raising=False)
     with pytest.raises(argparse.ArgumentTypeError, match="HF_TOKEN is not set here"):
-        _assignment_from_environment("HF_TOKEN")
-    assert _assignment_from_environment("no name=x") == "no name=x"
+        _complete_assignment_from_environment("HF_TOKEN")
+    assert _complete_assignment_from_environment("no name=x") == "no name=x"

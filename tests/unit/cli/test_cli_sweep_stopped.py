@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from workbench.cli.run import run
-from workbench.cli.sweeps import report_how_to_resume
+from workbench.cli.sweeps import report_resume_command_if_cancelled
 from workbench.model.series_state import SeriesState
 from workbench.model.sweep import FLAGS, USERS, PointState, Sweep, SweepKind, SweepPoint, SweepSpec
 from workbench.model.tune import TUNE
@@ -41,7 +41,7 @@ def test_a_stopped_sweep_says_its_number_and_its_way_back(
     async def stopped() -> None:
         session = Session.of_host()
         session.core.update(sweep=sweep)
-        async with report_how_to_resume(session):
+        async with report_resume_command_if_cancelled(session):
             raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):

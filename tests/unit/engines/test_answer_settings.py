@@ -12,7 +12,7 @@ from workbench.engines.answer_settings import (
     find_quality_comparison,
     kind_of_answer_flag,
     list_changed_answer_settings,
-    list_changed_plan_settings,
+    list_plan_changes_affecting_answers,
 )
 from workbench.model.bench import Conditions
 from workbench.model.flags import FlagSetting
@@ -144,12 +144,12 @@ def test_a_measured_comparison_is_found_by_its_settings() -> None:
 
 def test_two_plans_differ_in_answers_before_anything_is_started() -> None:
     plan = LaunchPlan("vllm", "org/model", flags=(FlagSetting("max-num-seqs", 64),))
-    assert list_changed_plan_settings(plan, plan.with_flag("max-num-seqs", 8)) == ()
-    assert list_changed_plan_settings(plan, plan.with_flag("kv-cache-dtype", "fp8")) == (
+    assert list_plan_changes_affecting_answers(plan, plan.with_flag("max-num-seqs", 8)) == ()
+    assert list_plan_changes_affecting_answers(plan, plan.with_flag("kv-cache-dtype", "fp8")) == (
         "kv-cache-dtype",
     )
     newer = replace(plan, engine_version="0.34.0")
-    assert list_changed_plan_settings(replace(plan, engine_version="0.33.0"), newer) == (
+    assert list_plan_changes_affecting_answers(replace(plan, engine_version="0.33.0"), newer) == (
         "engine version",
     )
-    assert list_changed_plan_settings(plan, replace(plan, model="org/other")) == ("model",)
+    assert list_plan_changes_affecting_answers(plan, replace(plan, model="org/other")) == ("model",)

@@ -199,7 +199,7 @@ def test_each_reference_lies_where_it_says() -> None:
             limit = compute_speed_limits(
                 facts(one.gb_per_token), [known.nvml_names[0]] * one.gpus, tp=one.gpus
             )
-            assert limit.tok_s_per_stream == pytest.approx(one.limit_tok_s, rel=0.001)
+            assert limit.tok_s_per_stream == pytest.approx(one.stream_limit_tok_s, rel=0.001)
 
 
 def result(

@@ -147,11 +147,11 @@ def test_a_plan_for_one_host_runs_on_the_head_alone(engine: str, level: str) -> 
 
 def test_unified_memory_without_a_reserve_is_a_risk() -> None:
     gb10 = GpuInfo(0, "u", "NVIDIA GB10", unified_memory=True)
-    assert [f.code for f in cluster.report_missing_memory_reserve([gb10], None)] == [
+    assert [f.code for f in cluster.report_missing_cluster_memory_reserve([gb10], None)] == [
         "cluster.no-reserve"
     ]
-    assert not list(cluster.report_missing_memory_reserve([gb10], 8.0)) and not list(
-        cluster.report_missing_memory_reserve([GpuInfo(0, "u", "A100")], None)
+    assert not list(cluster.report_missing_cluster_memory_reserve([gb10], 8.0)) and not list(
+        cluster.report_missing_cluster_memory_reserve([GpuInfo(0, "u", "A100")], None)
     )
 
 

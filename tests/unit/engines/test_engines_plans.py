@@ -199,7 +199,7 @@ def test_invalid_assignments_raise(sets: Any, unsets: Any, envs: Any, text: str)
     ],
 )
 def test_typed_values(flag: str, text: str, value: Any) -> None:
-    assert engines.parse_value(CATALOG.flags[flag], text) == value
+    assert engines.parse_flag_value(CATALOG.flags[flag], text) == value
 
 
 @pytest.mark.parametrize(
@@ -216,8 +216,8 @@ def test_typed_values(flag: str, text: str, value: Any) -> None:
     ],
 )
 def test_values_of_unknown_flags_are_parsed_without_loss(text: str, value: Any) -> None:
-    assert engines.parse_value(None, text) == value
-    assert engines.format_value(engines.parse_value(None, text)) == text
+    assert engines.parse_flag_value(None, text) == value
+    assert engines.format_flag_value(engines.parse_flag_value(None, text)) == text
 
 
 def test_rows() -> None:

@@ -98,7 +98,7 @@ def test_values_format_and_parse_back(data: st.DataObject) -> None:
     value = data.draw(values(spec))
     if spec.repeatable and not isinstance(value, list):
         value = [value]
-    assert engines.parse_value(spec, engines.format_value(value)) == value
+    assert engines.parse_flag_value(spec, engines.format_flag_value(value)) == value
 
 
 @given(st.sampled_from(VERSIONS), st.text(max_size=20))
@@ -159,7 +159,7 @@ def test_no_plan_makes_validation_or_the_estimate_raise(data: st.DataObject) -> 
 @relaxed
 def test_parse_value_returns_a_value_or_names_the_expected_type(spec: Any, text: str) -> None:
     try:
-        value = engines.parse_value(spec, text)
+        value = engines.parse_flag_value(spec, text)
     except WorkbenchError as error:
         assert spec.name in error.message
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from workbench.engines.flag_values import parse_value
+from workbench.engines.flag_values import parse_flag_value
 from workbench.model.errors import InputError
 from workbench.model.flags import FlagKind, FlagSpec
 
@@ -13,8 +13,8 @@ from workbench.model.flags import FlagKind, FlagSpec
 @pytest.mark.parametrize("human", [False, True])
 def test_a_number_above_64_bits_is_rejected(text: str, human: bool) -> None:
     with pytest.raises(InputError, match="seed"):
-        parse_value(FlagSpec("seed", FlagKind.INT, human_readable_int=human), text)
+        parse_flag_value(FlagSpec("seed", FlagKind.INT, human_readable_int=human), text)
 
 
 def test_64_bits_are_accepted() -> None:
-    assert parse_value(FlagSpec("seed", FlagKind.INT), str(2**63 - 1)) == 2**63 - 1
+    assert parse_flag_value(FlagSpec("seed", FlagKind.INT), str(2**63 - 1)) == 2**63 - 1

@@ -79,10 +79,10 @@ def test_the_most_used_flags_are_few(engine: str) -> None:
     ],
 )
 def test_group_of_a_flag(engine: str, flag: str, group: str) -> None:
-    from workbench.engines.flag_groups import group_of_flag
+    from workbench.engines.flag_groups import group_name_of_flag
 
     newest = catalog.load_catalog(engine, catalog.catalog_versions(engine)[-1]).flags
-    assert group_of_flag(engine, flag, newest[flag].group if flag in newest else "") == group
+    assert group_name_of_flag(engine, flag, newest[flag].group if flag in newest else "") == group
 
 
 def test_the_place_of_a_flag_that_few_people_set() -> None:

@@ -13,7 +13,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from workbench import engines
-from workbench.engines.gguf import TruncatedError, config_from_metadata, read_header
+from workbench.engines.gguf import (
+    TruncatedError,
+    config_from_metadata,
+    parse_gguf_metadata_and_tensors,
+)
 from workbench.engines.kv_size import (
     KvStorageRule,
     kv_bytes_of_sequence_per_gpu,
@@ -535,7 +539,7 @@ HEADER = gguf_header(
 
 
 def test_a_gguf_header() -> None:
-    metadata, tensors = read_header(HEADER)
+    metadata, tensors = parse_gguf_metadata_and_tensors(HEADER)
     facts = model_facts_from_gguf("m.gguf", metadata, tensors, source="header")
     assert facts.kv_bytes_per_token == 2 * 2 * 128 * 2 and facts.layers == 2
     sizes = [1024 * 256 // 256 * 144, 1024 * 256 // 256 * 210, 512 * 256 // 32 * 34]
@@ -545,14 +549,16 @@ def test_a_gguf_header() -> None:
 
 def test_the_sizes_of_tensor_types_are_those_of_the_gguf_package() -> None:
     for kind, (weights, size) in gguf.GGML_QUANT_SIZES.items():
-        _, (tensor,) = read_header(gguf_header({}, [("t", (weights * 8,), int(kind))]))
+        _, (tensor,) = parse_gguf_metadata_and_tensors(
+            gguf_header({}, [("t", (weights * 8,), int(kind))])
+        )
         assert tensor.bytes == 8 * size, kind
 
 
 @pytest.mark.parametrize("size", range(0, len(HEADER), 7))
 def test_a_header_that_is_cut_off(size: int) -> None:
     with pytest.raises(TruncatedError):
-        read_header(HEADER[:size])
+        parse_gguf_metadata_and_tensors(HEADER[:size])
 
 
 @given(at=st.integers(4, len(HEADER) - 1), bytes_=st.binary(min_size=1, max_size=8))
@@ -560,7 +566,9 @@ def test_a_header_that_is_cut_off(size: int) -> None:
 @example(16, b"\xff" * 8)
 def test_a_damaged_header_raises_only_value_errors(at: int, bytes_: bytes) -> None:
     try:
-        metadata, tensors = read_header(HEADER[:at] + bytes_ + HEADER[at + len(bytes_) :])
+        metadata, tensors = parse_gguf_metadata_and_tensors(
+            HEADER[:at] + bytes_ + HEADER[at + len(bytes_) :]
+        )
     except ValueError:
         return
     facts = model_facts_from_gguf("m", metadata, tensors, source="")

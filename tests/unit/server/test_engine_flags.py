@@ -324,8 +324,8 @@ def test_any_answer_is_either_refused_or_a_catalog(answer: Any) -> None:
         assert (
             "\x1b" not in f"{name}{spec.help}{spec.choices}{spec.group}" and len(spec.help) <= 240
         )
-        engines.parse_value(
-            spec, engines.format_value(spec.default)
+        engines.parse_flag_value(
+            spec, engines.format_flag_value(spec.default)
         ) if spec.kind is FlagKind.STR else None
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from workbench.cli.open_session import read_host_option
+from workbench.cli.open_session import read_selected_host_name
 from workbench.cli.parser import parse_command_line
 from workbench.gpu.settings.rights import Rights
 from workbench.hosts import ssh_names
@@ -149,7 +149,7 @@ def test_all_names_are_listed_with_their_sources() -> None:
 
 
 def named(*words: str) -> str | None:
-    return read_host_option(parse_command_line([*words, "servers"]))
+    return read_selected_host_name(parse_command_line([*words, "servers"]))
 
 
 def test_the_command_line_names_hosts_containers_and_clusters() -> None:

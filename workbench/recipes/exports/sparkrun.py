@@ -81,7 +81,7 @@ def _arguments_common_to_nodes(launch: Launch, notes: Notes) -> list[Word]:
         what = "what belongs to one node, such as its address and rank,"
         notes.add_left_out_note(what, "sparkrun sets its own for each node")
     argv = launch.engine.command(plan).argv
-    return list(map(argument_or_secret, argv[len(launch.engine.launch_prefix(plan)) :]))
+    return list(map(argument_or_secret, argv[len(launch.engine.first_command_words(plan)) :]))
 
 
 def _environment_common_to_nodes(launch: Launch) -> dict[str, str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING
 
-from workbench.engines.answer_settings import select_tokenizer_flags
+from workbench.engines.answer_settings import collect_tokenizer_flag_texts
 from workbench.model.answer_verdict import EarlierResult
 from workbench.model.lazy_dataclass import dataclass
 
@@ -69,7 +69,7 @@ def tokenizer_of_server(
         model=plan.model if plan else spec.model,
         engine=status.engine if status else None,
         files=files.digest,
-        flags=select_tokenizer_flags({f.name: f.value for f in plan.flags}) if plan else {},
+        flags=collect_tokenizer_flag_texts({f.name: f.value for f in plan.flags}) if plan else {},
         address=server.address,
         image=status.image if status else None,
         simulated=simulated,
@@ -83,7 +83,7 @@ def tokenizer_of_result(conditions: Conditions) -> TokenizerIdentity:
         model=conditions.model,
         engine=conditions.engine,
         files=conditions.model_digest,
-        flags=select_tokenizer_flags(conditions.flags),
+        flags=collect_tokenizer_flag_texts(conditions.flags),
         address=conditions.address,
         image=conditions.image,
         simulated=conditions.simulated,

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from workbench import engines
 from workbench.engines.cluster import report_cluster_problems as cluster_findings
-from workbench.engines.cluster import report_missing_memory_reserve, spread_plan_over_nodes
+from workbench.engines.cluster import report_missing_cluster_memory_reserve, spread_plan_over_nodes
 from workbench.engines.host_entries import FILES
 from workbench.engines.model_facts import Found, choose_model_facts, must_read_model_files
-from workbench.engines.preset_trust import ForeignPart, list_untrusted_parts
+from workbench.engines.preset_trust import ForeignPresetPart, list_untrusted_parts
 from workbench.engines.run_as import set_launcher_row
 from workbench.model.errors import InputError, PlanError, WorkbenchError
 from workbench.model.findings import Finding, Level, PlanChange
@@ -349,7 +349,7 @@ class PlanEditor:
         doubtful = [finding for finding in self.findings() if finding.code in DOUBTFUL_FINDINGS]
         return tuple(finding for finding in doubtful if finding.flag in names)
 
-    def untrusted_preset_parts(self) -> tuple[ForeignPart, ...]:
+    def untrusted_preset_parts(self) -> tuple[ForeignPresetPart, ...]:
         """Return the parts that the plan's preset runs besides its engine and that the user has not
         trusted."""
         return list_untrusted_parts(self.plan, self.host_context.trusted)
@@ -358,7 +358,7 @@ class PlanEditor:
         """Yield findings about a plan on a cluster: problems of its nodes, and a missing reserve of
         memory."""
         yield from cluster_findings(self.effective_plan, self.engine, self.host_context.places)
-        yield from report_missing_memory_reserve(
+        yield from report_missing_cluster_memory_reserve(
             self.host_context.gpus, self.host_context.reserve_gib
         )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from workbench.engines.answer_settings import list_changed_plan_settings
+from workbench.engines.answer_settings import list_plan_changes_affecting_answers
 from workbench.model.errors import InputError, ServerError
 from workbench.model.experiment import Arm, ArmTarget
 from workbench.model.lazy_dataclass import dataclass
@@ -164,7 +164,7 @@ class Lineage:
         none."""
         names = []
         for ancestor, _ in zip(ancestors, range(_MAX_ANCESTORS), strict=False):
-            if list_changed_plan_settings(ancestor.plan, plan):
+            if list_plan_changes_affecting_answers(ancestor.plan, plan):
                 return ancestor
             names.append(ancestor.name)
         if not names:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from workbench.engines.answer_settings import list_changed_plan_settings
+from workbench.engines.answer_settings import list_plan_changes_affecting_answers
 from workbench.gpu.measurement_lock import HostOccupied
 from workbench.model.errors import BenchError, InputError, ServerError
 from workbench.model.findings import Level
@@ -144,7 +144,7 @@ class AnswersOfRestart:
             return ()
         running = self._servers.supervisor.record(status.run_id).plan
         return (
-            list_changed_plan_settings(running, editor.effective_plan)
+            list_plan_changes_affecting_answers(running, editor.effective_plan)
             if running is not None
             else ()
         )

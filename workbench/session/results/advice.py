@@ -16,7 +16,7 @@ from workbench.advisor.advisor import list_advice_findings
 from workbench.advisor.facts import Facts, GpuFacts, facts_from_result
 from workbench.advisor.known_answers import withdraw_changes_with_worse_answers
 from workbench.advisor.verdicts import list_verdicts_on_finding
-from workbench.engines.flag_values import format_value
+from workbench.engines.flag_values import format_flag_value
 from workbench.engines.plan_context import PlanContext
 from workbench.model.errors import InputError, WorkbenchError
 from workbench.model.experiment import AdvisedChange, Arm
@@ -228,7 +228,7 @@ def _sets_and_unsets_to_reach(
         if name not in wanted:
             unsets.append(name)
         elif now.get(name) != wanted[name]:
-            sets.append(f"{name}={format_value(wanted[name])}")
+            sets.append(f"{name}={format_flag_value(wanted[name])}")
     return tuple(sets), tuple(unsets)
 
 
@@ -244,7 +244,7 @@ def _arm_with_change(arm: Arm, change: PlanChange, plan: LaunchPlan) -> Arm:
     elif change.env:
         kept = (*kept, f"{name}={value}")
     else:
-        kept = (*kept, f"{name}={format_value(value)}")
+        kept = (*kept, f"{name}={format_flag_value(value)}")
     arm = replace(arm, unsets=tuple(unsets))
     return replace(arm, envs=kept) if change.env else replace(arm, sets=kept)
 

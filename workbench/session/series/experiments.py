@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.bench import experiment as design
 from workbench.bench import twins
-from workbench.engines.answer_settings import list_changed_plan_settings
+from workbench.engines.answer_settings import list_plan_changes_affecting_answers
 from workbench.model.errors import BenchError, InputError, StoreError, WorkbenchError
 from workbench.model.experiment import Experiment, ExperimentSpec
 from workbench.model.secrets import mask_argv, mask_secrets_of_plan
@@ -631,7 +631,7 @@ class Experiments:
 def _answer_changing_settings(a: LaunchPlan | None, b: LaunchPlan | None) -> Sequence[str]:
     """Return the settings in which the answers of A and B may differ. A server of which only the
     address is known (None) may differ in all of them."""
-    return ("address",) if a is None or b is None else list_changed_plan_settings(a, b)
+    return ("address",) if a is None or b is None else list_plan_changes_affecting_answers(a, b)
 
 
 def _plans_to_start(spec: ExperimentSpec) -> list[Mapping[str, Any]]:

@@ -263,7 +263,7 @@ def _current_assignments(editor: PlanEditor, names: Sequence[str]) -> FlagCombin
     values = []
     for name in names:
         value = editor.plan.flag(name)
-        values.append(None if value is None else engines.format_value(value))
+        values.append(None if value is None else engines.format_flag_value(value))
     words = (f"{n}={'default' if v is None else v}" for n, v in zip(names, values, strict=True))
     return FlagCombination(
         f"start: {' '.join(words)}",

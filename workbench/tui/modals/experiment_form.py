@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from workbench.bench.twins import MIN_PAIRS
-from workbench.engines.flag_values import format_value
+from workbench.engines.flag_values import format_flag_value
 from workbench.model.errors import InputError
 from workbench.model.experiment import OPTIONS, SHOWS_PCT, Arm, ArmTarget
 from workbench.model.metrics import metric_title, names_of_deciding_metrics, short_title
@@ -66,7 +66,7 @@ def arms_from_plan_differences(changes: Sequence[PlanDifference]) -> tuple[Arm, 
             elif change.kind == "env":
                 arm["envs"].append(f"{change.name}={value}")
             else:
-                text = format_value(value)
+                text = format_flag_value(value)
                 if isinstance(value, bool):
                     text = flag_value_text(value)
                 arm["sets"].append(f"{change.name}={text}")

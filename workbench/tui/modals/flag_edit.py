@@ -9,7 +9,7 @@ from typing import ClassVar
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
-from workbench.engines.flag_values import format_value
+from workbench.engines.flag_values import format_flag_value
 from workbench.model.errors import WorkbenchError
 from workbench.model.flags import FlagKind, FlagRow, FlagSpec
 from workbench.model.secrets import is_secret_name
@@ -99,7 +99,7 @@ class FlagEdit(Modal[bool]):
 
     def _make_entry(self) -> Entry:
         row = self.row
-        value, hint = format_value(row.value), f"default {flag_default_text(row.default)}"
+        value, hint = format_flag_value(row.value), f"default {flag_default_text(row.default)}"
         # The value of a secret is not known here: a typed text replaces the value, an empty one
         # keeps it.
         self.secret = is_secret_name(row.name)

@@ -192,7 +192,7 @@ def test_each_reference_lies_where_it_says() -> None:
     }
     assert shares == pytest.approx(SHARES, abs=0.1)
     for one in load_references():
-        known = one.type
+        known = one.gpu_type
         assert one.source and one.kind and (one.tok_s or one.total_tok_s)
         assert (known is None) == (one.gpu is None)
         if known and one.gb_per_token:
@@ -302,6 +302,6 @@ def test_any_setup_has_a_reference_of_its_gpu_or_none(
     )
     if found:
         one, same = found
-        assert one.gpu is None or names[0] in (one.type.nvml_names if one.type else ())
+        assert one.gpu is None or names[0] in (one.gpu_type.nvml_names if one.gpu_type else ())
         assert (one.engine, one.gpus) == (engine, len(names))
         assert same is (one.streams == streams)

@@ -69,7 +69,7 @@ def test_a_host_of_the_fleet_shows_the_alerts_that_are_active() -> None:
     for state, said in (("lost", ("GPU1 can no longer be read",)), ("live", ())):
         gpus = (GpuSample(0, "GPU-0"), GpuSample(1, "GPU-1", state=GpuState(state)))
         member._store_reading(Telemetry(1.0, 1.0, DriverInfo(), HostSample(), (), gpus))
-        view = member.host_view()
+        view = member.make_fleet_host()
         assert [text.partition(":")[0] for text in view.alerts] == list(said)
         assert altered_and_alert_signs(view)[1][0] == ("A" if said else " ")
         assert all(text in str(notes_row(view)) for text in said)

@@ -18,7 +18,7 @@ from support.typed_screen import TypedScreen
 
 import workbench
 from workbench.session.session import Session
-from workbench.store import left_benchmarks, paths
+from workbench.store import paths, unfinished_benchmarks
 from workbench.store.results_db import ResultsDb
 
 pytestmark = pytest.mark.slow
@@ -69,13 +69,13 @@ def test_closing_the_terminal_does_not_end_the_benchmark(screen: TypedScreen, ru
     assert not results()
     screen.child.ptyproc.fileobj.close()  # as a terminal does that is closed: SIGHUP, and no more tty
     screen.child.closed = screen.child.ptyproc.closed = True
-    (left,) = left_benchmarks.find_benchmark_notes(f"sim:{PROFILE}")
+    (left,) = unfinished_benchmarks.find_benchmark_notes(f"sim:{PROFILE}")
     assert left.alive and left.about["run_id"] == run_id
     eventually(results, "the result of the benchmark", 90)
     (result,) = results()
     assert not result.summary.refused and result.summary.power_w, result.summary
     eventually(lambda: not alive(pid), "the end of the process without a screen", 30)
-    assert left_benchmarks.find_benchmark_notes(f"sim:{PROFILE}") == ()
+    assert unfinished_benchmarks.find_benchmark_notes(f"sim:{PROFILE}") == ()
     log = (paths.state_dir() / "activity.jsonl").read_text()
     assert "the benchmark goes on without the screen" in log
 
@@ -85,7 +85,7 @@ def test_closing_the_terminal_does_not_end_the_benchmark(screen: TypedScreen, ru
 def test_what_a_killed_screen_has_measured_is_kept_and_told(
     screen: TypedScreen, run_id: str, measured: bool
 ) -> None:
-    (left,) = left_benchmarks.find_benchmark_notes(f"sim:{PROFILE}")
+    (left,) = unfinished_benchmarks.find_benchmark_notes(f"sim:{PROFILE}")
     screen.child.kill(signal.SIGKILL)
     if not measured:
         eventually(left.result.exists, "the part that the load client leaves", 20)
@@ -110,7 +110,7 @@ def test_what_a_killed_screen_has_measured_is_kept_and_told(
     assert notice is not None and f"a benchmark of run {run_id}" in notice.text
     assert "was cut off" in notice.text
     assert any("was cut off" in entry.command for entry in session.state.activity)
-    assert left_benchmarks.find_benchmark_notes(f"sim:{PROFILE}") == ()
+    assert unfinished_benchmarks.find_benchmark_notes(f"sim:{PROFILE}") == ()
     assert session.state.bench.error == notice.text  # the Bench pane said "nothing of it is stored"
     # the screen said "no server" for the time in which the log of the server was read
     assert (True, None) not in seen and seen[-1][0]

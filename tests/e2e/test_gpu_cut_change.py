@@ -16,7 +16,7 @@ from support.procs import alive
 from support.serving import eventually as until
 from support.ssh_box import PROFILE, Box, box
 
-from workbench.gpu.settings import cut_changes
+from workbench.gpu.settings import unconfirmed_changes
 from workbench.model.errors import WorkbenchError
 from workbench.model.settings import GpuSettings
 from workbench.session.session import Session
@@ -125,10 +125,10 @@ def test_the_value_of_the_host_decides_after_a_while(
             there.journal.write_text(json.dumps(data))
             there.sim.change_setting(0, limit_w=watts)
             assert (
-                await cut_changes.settle_cut_off_changes(there.host) == ()
+                await unconfirmed_changes.settle_cut_off_changes(there.host) == ()
             )  # its command could still run
-            monkeypatch.setattr(cut_changes, "SETTLED_AFTER_S", 0.0)
-            settled = await cut_changes.settle_cut_off_changes(there.host)
+            monkeypatch.setattr(unconfirmed_changes, "SETTLED_AFTER_S", 0.0)
+            settled = await unconfirmed_changes.settle_cut_off_changes(there.host)
             assert [text in one.text for one in settled] == ([True] if text else [])
 
         asyncio.run(work())
@@ -139,7 +139,7 @@ def test_the_value_of_the_host_decides_after_a_while(
 def test_a_second_change_that_was_cut_off_leaves_the_first_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cut_changes, "SETTLED_AFTER_S", 0.0)
+    monkeypatch.setattr(unconfirmed_changes, "SETTLED_AFTER_S", 0.0)
     with guarded(tmp_path / "host") as there:
 
         async def work() -> None:
@@ -151,7 +151,7 @@ def test_a_second_change_that_was_cut_off_leaves_the_first_one(
             cut["entries"][0].update(state="pending", earlier=old)
             there.journal.write_text(json.dumps(cut))
             there.sim.change_setting(0, limit_w=400.0)
-            (settled,) = await cut_changes.settle_cut_off_changes(there.host)
+            (settled,) = await unconfirmed_changes.settle_cut_off_changes(there.host)
             assert not settled.applied
 
         asyncio.run(work())

@@ -130,8 +130,8 @@ def test_the_activity_is_read_from_disk_and_contains_no_secret() -> None:
         assert "sesame123" not in text
 
     async def third(s: RealScreen) -> None:
-        await s.until(lambda: s.state.since_left)
-        assert not s.state.since_left.has_changes and "since you left" not in s.text
+        await s.until(lambda: s.state.changes_while_away)
+        assert not s.state.changes_while_away.has_changes and "since you left" not in s.text
 
     screens(first)
     stored_results((), ("late",))

@@ -10,7 +10,7 @@ from workbench.bench.independent_requests import equivalent_independent_requests
 from workbench.bench.records import RequestRecord
 from workbench.bench.request_latency import tpot_ms
 from workbench.bench.steady_window import Window, count_requests_in, count_tokens_in
-from workbench.bench.time_doubt import max_stamp_delay_us_by_chunk
+from workbench.bench.time_uncertainty import max_stamp_delay_us_by_chunk
 from workbench.model.slo import LATENCIES, OF_AN_SLO, Limit, LimitAttained, parse_slo
 
 _ROUNDING_ERROR = 1e-9  # 95 % of 100 requests are 95 requests, not 96
@@ -71,7 +71,7 @@ def uncertain_attainment_notes(
 ) -> tuple[str, ...]:
     """Return a note with the range of the attainment in `metrics`, or () if it is narrow.
 
-    Late reads (time_doubt.py) make TTFT and end-to-end time longer, and TPOT longer or shorter, so
+    Late reads (time_uncertainty.py) make TTFT and end-to-end time longer, and TPOT longer or shorter, so
     more or fewer requests may have kept the SLO than those whose recorded times did.
     """
     if not isinstance(metrics.get("slo_pct"), float):

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import chain
 
-from workbench.bench import time_doubt
+from workbench.bench import time_uncertainty
 from workbench.bench.records import RequestRecord, successful, sum_of_field
 from workbench.bench.request_latency import tpot_ms
 from workbench.bench.result_validity import (
@@ -182,25 +182,25 @@ def _latencies_from_schedule(good: Sequence[RequestRecord]) -> dict[str, object]
 
 def _latency_uncertainties(
     good: Sequence[RequestRecord], facts: ClientFacts
-) -> dict[str, time_doubt.Uncertainty]:
+) -> dict[str, time_uncertainty.Uncertainty]:
     """Return {metric name: how far this latency may be wrong}; {} if all times are exact."""
-    if not time_doubt.any_time_is_uncertain(good):
+    if not time_uncertainty.any_time_is_uncertain(good):
         return {}
-    of_ttft = time_doubt.ttft_uncertainty(good)
-    of_tpot = time_doubt.tpot_uncertainty(
+    of_ttft = time_uncertainty.ttft_uncertainty(good)
+    of_tpot = time_uncertainty.tpot_uncertainty(
         good, lambda record, more_us: tpot_ms(record, facts.first_tokens, more_us)
     )
     return {
         "ttft_ms": of_ttft,
         "ttft_from_schedule_ms": of_ttft,
-        "itl_ms": time_doubt.itl_uncertainty(good),
+        "itl_ms": time_uncertainty.itl_uncertainty(good),
         "tpot_ms": of_tpot,
         "per_stream_tok_s": of_tpot,
     }
 
 
 def _uncertainty_ms_by_metric(
-    uncertainties: Mapping[str, time_doubt.Uncertainty],
+    uncertainties: Mapping[str, time_uncertainty.Uncertainty],
 ) -> dict[str, float]:
     """Return {metric name: by how many milliseconds it may be wrong} for the latencies that are
     reported all the same."""
@@ -211,12 +211,12 @@ def _uncertainty_ms_by_metric(
     }
 
 
-def _uncertainty_notes(uncertainties: Mapping[str, time_doubt.Uncertainty]) -> list[str]:
+def _uncertainty_notes(uncertainties: Mapping[str, time_uncertainty.Uncertainty]) -> list[str]:
     notes = []
     for name in ("ttft_ms", "itl_ms", "tpot_ms"):
         if (
             name in uncertainties
-            and uncertainties[name].reported_uncertainty_ms > time_doubt.MAX_UNCERTAINTY_MS
+            and uncertainties[name].reported_uncertainty_ms > time_uncertainty.MAX_UNCERTAINTY_MS
         ):
             notes.append(
                 f"the {name.removesuffix('_ms').upper()} is known within "
@@ -226,7 +226,7 @@ def _uncertainty_notes(uncertainties: Mapping[str, time_doubt.Uncertainty]) -> l
 
 
 def _withheld_latencies(
-    uncertainties: Mapping[str, time_doubt.Uncertainty], facts: ClientFacts
+    uncertainties: Mapping[str, time_uncertainty.Uncertainty], facts: ClientFacts
 ) -> dict[str, str]:
     """Return {metric name: reason} for the latencies that the client could not time well enough."""
     late_pct = 100 * facts.late_reads / max(1, facts.reads)

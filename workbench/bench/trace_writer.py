@@ -1,6 +1,6 @@
 """The process that writes captured traffic to a file, without its text.
 
-It reads what `pass_through` has passed on, in frames on stdin until its end, and writes a line for each
+It reads what `proxy_process` has passed on, in frames on stdin until its end, and writes a line for each
 request whose answer has ended. It is a process of its own, so that reading long prompts delays no byte
 that passes through the port, and so that what was passed on is written although the command is killed.
 On stdout it writes lines of JSON: the totals so far when a frame asks for them, with the number of that
@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from workbench.bench import pass_through
+from workbench.bench import proxy_process
 from workbench.bench.captured_traffic import (
     PROMPT_READERS_BY_PATH,
     CapturedRow,
@@ -27,7 +27,7 @@ from workbench.bench.captured_traffic import (
     LeftOutError,
     Usage,
 )
-from workbench.bench.passed_traffic import Exchange, PassedTraffic, read_frames
+from workbench.bench.proxied_traffic import Exchange, PassedTraffic, read_frames
 
 MOST_REQUESTS = 200_000  # of a file; `bench --trace` reads as many
 _NICENESS = 10  # on a core that both share, the port goes first
@@ -58,10 +58,10 @@ class _TraceWriter:
         self._answered = 0  # the number of the last request for the totals
 
     def process_frame(self, kind: int, number: int, at_s: float, data: bytes) -> None:
-        if kind == pass_through.TOTALS_WANTED:
+        if kind == proxy_process.TOTALS_WANTED:
             self._answered = number
             self._print_totals()
-        elif kind == pass_through.DRAINING:
+        elif kind == proxy_process.DRAINING:
             self._drains = True
             for each in self._passed.open_connection_numbers():
                 self._report_connection_if_idle(each)

@@ -21,7 +21,7 @@ from workbench.hosts.task_cancellation import cancel_all
 from workbench.model.errors import InputError, StoreError
 
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
-_PORT = ("-P", "-S", "-m", "workbench.bench.pass_through")
+_PORT = ("-P", "-S", "-m", "workbench.bench.proxy_process")
 _WRITER_ARGUMENTS = ("-P", "-m", "workbench.bench.trace_writer")
 _PIPE_BYTES = 1 << 20
 

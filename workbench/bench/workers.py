@@ -46,7 +46,7 @@ LOAD_CLIENT = PythonProgram(
         *("bench.records", "bench.client_cpu", "bench.trace_load"),
         *("bench.time_limits", "bench.schedule"),
         *("bench.steady_window", "bench.steadiness", "bench.result_validity"),
-        "bench.time_doubt",
+        "bench.time_uncertainty",
         *("bench.request_latency", "bench.independent_requests", "bench.slo_attainment"),
         "bench.summary",
         *("model.json_records", "bench.client_report"),

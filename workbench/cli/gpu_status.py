@@ -34,7 +34,6 @@ from workbench.cli.output import (
     simulated_suffix,
 )
 from workbench.cli.registry import command
-from workbench.model.begun_changes import split_altered_and_begun_changes
 from workbench.model.counts import count_of
 from workbench.model.errors import HostError, SettingsError
 from workbench.model.gpu import (
@@ -46,6 +45,7 @@ from workbench.model.gpu import (
 from workbench.model.gpu_readings import READINGS
 from workbench.model.setting_commands import PENDING, user_with_setting
 from workbench.model.settings import HOST, format_stored_value, gpu_or_host_name, label_of
+from workbench.model.unconfirmed_changes import split_altered_and_begun_changes
 
 if TYPE_CHECKING:
     from workbench.gpu.settings.journal import Record

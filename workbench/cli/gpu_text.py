@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from workbench.model.begun_changes import split_altered_and_begun_changes
 from workbench.model.setting_records import SettingCommand
 from workbench.model.settings import HOST, format_stored_value, gpu_or_host_name, label_of
+from workbench.model.unconfirmed_changes import split_altered_and_begun_changes
 
 if TYPE_CHECKING:
     from workbench.model.setting_records import GuardView, SettingOutcome, SettingsReport

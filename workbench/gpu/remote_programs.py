@@ -118,7 +118,7 @@ GUARD_PROGRAM = PythonProgram(
                 "files",
                 "privileges",
                 "due_reverts",
-                "rest",
+                "interruptible_sleep",
                 "guard",
                 "start",
             )

@@ -37,7 +37,7 @@ gpu_readings         the table of the readings of a GPU: how each is read and sh
 setting_commands     the commands that change settings, and the check, comparison and text of each setting's values;
                      programs on a host use this module too
 setting_records      commands, outcomes and records of changes of settings
-begun_changes        changes of settings that were begun and whose end nobody has written down
+unconfirmed_changes        changes of settings that were begun and whose end nobody has written down
 core_values          settings of the CPU cores as text
 alerts               the rules of alerts, and alerts
 timeline             the history of a host: metric values per second, and events

@@ -45,7 +45,9 @@ RELOADED = "the driver was reloaded"
 HOST = "host"  # in place of a UUID, as in model/settings.py
 DEFAULT = "default"
 UNKNOWN = "unknown"
-PENDING = "pending"  # state of an entry while its change is carried out: model/begun_changes.py
+PENDING = (
+    "pending"  # state of an entry while its change is carried out: model/unconfirmed_changes.py
+)
 APPLIED = "applied"
 LEFT_TO = "left to "  # beginning of the state of an entry, before the name of a user
 WATTS_EQUAL = 0.5  # drivers round a power limit

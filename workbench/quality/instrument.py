@@ -31,9 +31,9 @@ from workbench.quality.lanes.base import (
     ScoreError,
     UnusableText,
 )
-from workbench.quality.pieces import TokenTexts
 from workbench.quality.statistics import mean_logprob, top2_gap_nats
 from workbench.quality.texts import LONG_TOKENS
+from workbench.quality.token_texts import TokenTexts
 
 if TYPE_CHECKING:
     from workbench.quality.lanes.base import Prompt, ScoringInterface

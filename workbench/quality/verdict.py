@@ -46,7 +46,6 @@ from workbench.model.quality import (
     TextKey,
     WorstText,
 )
-from workbench.quality.pieces import TokenTexts, text_of_tokens
 from workbench.quality.statistics import (
     LEVEL,
     SKEWED_LEVEL,
@@ -68,6 +67,7 @@ from workbench.quality.statistics import (
     top2_gap_noise_under_load_nats,
     why_scored_text_is_unusable,
 )
+from workbench.quality.token_texts import TokenTexts, text_of_tokens
 
 LEAST_TEXTS = 24  # with fewer, Student's t is not exact enough for values as skewed as divergences
 BROKEN_KL = 1.0  # nats, mean over a text; a usable quantization stays below 0.1

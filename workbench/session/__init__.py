@@ -15,7 +15,7 @@ hosts/                          the link to the host, and other hosts
 fleet/                          several hosts on one screen
 conditions                      the conditions under which a result was measured
 last_screen                     what the last screen stored: marks, values of forms, results
-since_left                      what happened on the host since the last screen closed
+changes_while_away              what happened on the host since the last screen closed
 replay                          a session that reads a recording in place of a host
 uninterrupted                   work that must be completed even if its task is cancelled
 """

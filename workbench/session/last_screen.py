@@ -17,7 +17,7 @@ from workbench.model.secrets import mask_argv
 from workbench.model.series_state import SeriesState
 from workbench.model.untrusted_numbers import number_for_field
 from workbench.session.bench.result_rows import newest_valid_own_result_id
-from workbench.session.since_left import last_server_change_unix_s
+from workbench.session.changes_while_away import last_server_change_unix_s
 from workbench.session.state import Activity, SessionState
 from workbench.session.state_holder import MAX_KEPT_ACTIVITY
 from workbench.store import activity_log, paths, screen_state
@@ -194,7 +194,7 @@ class ScreenMemory:
 
 
 def _fields_compared_since_close(state: SessionState) -> tuple[object, ...]:
-    """Return what `since_left` compares with the time at which the screen closed."""
+    """Return what `changes_while_away` compares with the time at which the screen closed."""
     did_unix_s = state.guard.did_unix_s if state.guard is not None else None
     servers = tuple(map(last_server_change_unix_s, state.servers))
     return state.results, servers, state.alterations, state.others, did_unix_s

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from workbench.session.last_screen import ScreenMemory
     from workbench.session.plans.plans import Plans
     from workbench.session.plans.presets import Presets
-    from workbench.session.quality.beside_runs import ExperimentQualityFactory
     from workbench.session.quality.comparison import QualityComparisons
-    from workbench.session.quality.restarted import AnswersOfRestart
+    from workbench.session.quality.experiment_answers import ExperimentQualityFactory
+    from workbench.session.quality.restart_answers import AnswersOfRestart
     from workbench.session.results.advice import Advisor
     from workbench.session.results.reports import Reports
     from workbench.session.results.results import Results
@@ -184,7 +184,7 @@ class Session:
         )
 
     def _make_answers_of_restart(self) -> AnswersOfRestart:
-        from workbench.session.quality.restarted import AnswersOfRestart
+        from workbench.session.quality.restart_answers import AnswersOfRestart
 
         return AnswersOfRestart(self.core, self.plans, self.servers, self.server_load, self.quality)
 
@@ -223,7 +223,7 @@ class Session:
         )
 
     def _make_quality_factory(self) -> ExperimentQualityFactory:
-        from workbench.session.quality.beside_runs import ExperimentQualityFactory
+        from workbench.session.quality.experiment_answers import ExperimentQualityFactory
 
         return ExperimentQualityFactory()
 
@@ -403,12 +403,12 @@ class Session:
         await EngineReader(self.core, self.servers, self.timeline).watch_engine()
 
     async def _store_detached_results(self) -> None:
-        from workbench.store import left_benchmarks
+        from workbench.store import unfinished_benchmarks
 
-        found = await asyncio.to_thread(left_benchmarks.find_benchmark_notes, self.host.name)
+        found = await asyncio.to_thread(unfinished_benchmarks.find_benchmark_notes, self.host.name)
         if found:
             # loads the load client and what judges answers, which a screen seldom needs
-            from workbench.session.bench.left_benchmarks import store_detached_results
+            from workbench.session.bench.unfinished_benchmarks import store_detached_results
 
             await store_detached_results(self, found)
 
@@ -424,12 +424,14 @@ class Session:
         left_unix_s = self.screen_memory.left_unix_s
         if left_unix_s is None:
             return
-        from workbench.session.since_left import changes_since_last_screen
+        from workbench.session.changes_while_away import changes_since_last_screen
 
         servers, ahead_s = self.state.servers, 0.0
         if servers:
             ahead_s = self.servers.supervisor.host_unix_time_s(servers[0].run_id) - time.time()
-        self.core.update(since_left=changes_since_last_screen(self.state, left_unix_s, ahead_s))
+        self.core.update(
+            changes_while_away=changes_since_last_screen(self.state, left_unix_s, ahead_s)
+        )
 
     async def _watch_other_workbenches(self) -> None:
         while True:

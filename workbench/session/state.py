@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # generating the model's dataclasses takes a tenth of the tim
     from workbench.model.setting_records import Alteration, Drift, GuardView
     from workbench.model.sweep import Sweep
     from workbench.session.bench.row import BenchRow
-    from workbench.session.since_left import ChangesSinceLastScreen
+    from workbench.session.changes_while_away import ChangesSinceLastScreen
 
 
 PREPARING_PHASE = "preparing"  # phase of a benchmark before its first request
@@ -273,7 +273,7 @@ class SessionState:
     notice: Notice | None = None
     alerts: tuple[Alert, ...] = ()  # newest last, at most 50
     # what happened on the host while no screen of this user was open there; None: not known
-    since_left: ChangesSinceLastScreen | None = None
+    changes_while_away: ChangesSinceLastScreen | None = None
     busy: tuple[str, ...] = ()  # what is under way now: "starting", "applying GPU settings", …
     offers: tuple[str, ...] = field(
         default=()

@@ -41,7 +41,7 @@ from workbench.tui.widgets.progress import ProgressRows
 from workbench.tui.widgets.status_bar import StatusBar
 
 if TYPE_CHECKING:
-    from workbench.session.since_left import ChangesSinceLastScreen
+    from workbench.session.changes_while_away import ChangesSinceLastScreen
     from workbench.tui.alert_signals import AlertSignals
 
 REST_S = 0.2  # without a move, after which the cursor of the Bench pane rests
@@ -222,8 +222,12 @@ class MainScreen(Screen[None]):
             self.services.show_new_notice(state.notice)
         if "alerts" in changed_fields and (state.alerts or self._signals is not None):
             self._signal_new_alerts(state)
-        if "since_left" in changed_fields and state.since_left and state.since_left.has_changes:
-            self._report_changes_since_left(state, state.since_left)
+        if (
+            "changes_while_away" in changed_fields
+            and state.changes_while_away
+            and state.changes_while_away.has_changes
+        ):
+            self._report_changes_since_left(state, state.changes_while_away)
         if "host" in changed_fields:
             self._handle_host_change(state)
         if changed_fields & FIRST_KEYS_FIELDS:
@@ -250,7 +254,9 @@ class MainScreen(Screen[None]):
     def _report_changes_since_left(
         self, state: SessionState, since: ChangesSinceLastScreen
     ) -> None:
-        from workbench.tui.pages.since_left import changes_since_leaving_text  # seldom needed
+        from workbench.tui.pages.changes_while_away import (
+            changes_since_leaving_text,
+        )  # seldom needed
 
         self.services.show_message_after_others(changes_since_leaving_text(since, len(state.gpus)))
 

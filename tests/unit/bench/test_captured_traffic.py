@@ -11,7 +11,7 @@ import pytest
 
 from workbench.bench import captured_traffic, trace_file, trace_writer
 from workbench.bench.captured_traffic import CapturedRow, CapturedTraffic, LeftOutError
-from workbench.bench.passed_traffic import Exchange
+from workbench.bench.proxied_traffic import Exchange
 
 CHAT = "/v1/chat/completions"
 Message = dict[str, Any]

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from support.procs import eventually
 
-from workbench.bench import pass_through, trace_file
+from workbench.bench import proxy_process, trace_file
 from workbench.bench.traffic_capture import TrafficCapture
 from workbench.model.errors import InputError, StoreError
 
@@ -30,12 +30,12 @@ ANSWER = b'{"choices":[],"usage":{"prompt_tokens":%d,"completion_tokens":3}}'
 PLANTED = [f"zebra{number:03d}quux" for number in range(100)]
 
 
-CLIENT, SERVER = pass_through.CLIENT_SENT, pass_through.SERVER_SENT
-TOTALS_WANTED = pass_through.FRAME.pack(0.0, 0, 0, pass_through.TOTALS_WANTED)
+CLIENT, SERVER = proxy_process.CLIENT_SENT, proxy_process.SERVER_SENT
+TOTALS_WANTED = proxy_process.FRAME.pack(0.0, 0, 0, proxy_process.TOTALS_WANTED)
 
 
 def frame(kind: int, at_s: float, data: bytes) -> bytes:
-    return pass_through.FRAME.pack(at_s, 1, len(data), kind) + data
+    return proxy_process.FRAME.pack(at_s, 1, len(data), kind) + data
 
 
 def exchange(text: str, at_s: float, status: int = 200) -> bytes:

@@ -12,7 +12,7 @@ import pytest
 from workbench.model.quality import InstrumentProof, ScoredText
 from workbench.quality import texts
 from workbench.quality.instrument import Instrument
-from workbench.quality.pieces import text_of_tokens
+from workbench.quality.token_texts import text_of_tokens
 
 ENGINES = ("vllm", "sglang", "llamacpp", "tabbyapi")
 ALL = texts.shipped_text_set().texts

@@ -20,8 +20,8 @@ from workbench.model.quality import QualityResult, ScoredPosition
 from workbench.quality.instrument import Instrument, Progress
 from workbench.quality.lanes.base import Prompt, ScoreError, ScoringInterface
 from workbench.quality.texts import Text, TextSet
-from workbench.session.quality import beside_runs
-from workbench.session.quality.beside_runs import ExperimentQuality
+from workbench.session.quality import experiment_answers
+from workbench.session.quality.experiment_answers import ExperimentQuality
 from workbench.session.quality.measuring import QualityOptions
 from workbench.store.quality_db import QualityDb
 
@@ -107,7 +107,7 @@ class Bed:
                 raise BenchError(f"the engine of {run_id} is not known")
             yield self.servers[run_id]
 
-        monkeypatch.setattr(beside_runs, "open_scored_server", scored)
+        monkeypatch.setattr(experiment_answers, "open_scored_server", scored)
 
     @asynccontextmanager
     async def _load(self, run_id: str) -> AsyncIterator[str]:

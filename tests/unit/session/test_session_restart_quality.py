@@ -13,7 +13,7 @@ from workbench.model.errors import BenchError
 from workbench.model.quality import NOT_MEASURED
 from workbench.model.server_run import ServerState
 from workbench.quality import texts
-from workbench.session.quality.restarted import AnswersOfRestart
+from workbench.session.quality.restart_answers import AnswersOfRestart
 from workbench.session.quality.scored_server import ScoredServer
 from workbench.session.session import Session
 

@@ -56,8 +56,8 @@ from workbench.gpu.guard.files import (
     heartbeat_file_name,
     owner_token,
 )
+from workbench.gpu.guard.interruptible_sleep import InterruptibleSleep
 from workbench.gpu.guard.privileges import Programs
-from workbench.gpu.guard.rest import InterruptibleSleep
 from workbench.gpu.guard.temperatures import TemperatureReader
 from workbench.gpu.process_facts import driver_module_load_id
 from workbench.gpu.settings import claims

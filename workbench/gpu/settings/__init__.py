@@ -10,7 +10,7 @@ journal, owners                 the previous values on disk, and the process tha
 journal_client, journal_program the program on the host that reads, locks and writes the journal, and its client
 journal_file                    the journal's file, its lock and its entries in the register, on the host
 scripts                         shell code, with journal_without_python3.sh: the same on a host without python3
-cut_changes                     what became of changes whose result was never written down
+unconfirmed_changes             what became of changes whose result was never written down
 alterations                     the settings that Workbench changed, compared with the present values
 register, register_client       the settings that other users changed, published on the host; what a host says of them
 claims                          how changes by other users affect a change or a revert by this Workbench

@@ -13,8 +13,8 @@ from workbench.gpu.settings import claims
 from workbench.gpu.settings import journal as journals
 from workbench.gpu.settings.claims import SettingClaim
 from workbench.gpu.settings.current_values import read_values
-from workbench.gpu.settings.cut_changes import entry_before_change
 from workbench.gpu.settings.journal import JournalEntry, Record
+from workbench.gpu.settings.unconfirmed_changes import entry_before_change
 from workbench.hosts.base import Host
 from workbench.model.gpu import Telemetry
 from workbench.model.setting_commands import HOST, is_clock_lock, value_equals

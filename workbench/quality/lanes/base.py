@@ -14,7 +14,7 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.model.quality import ScoredPosition, Token
 from workbench.model.untrusted_numbers import integer_or_none, why_number_is_impossible
 from workbench.model.untrusted_text import clean_text
-from workbench.quality.pieces import format_token_text
+from workbench.quality.token_texts import format_token_text
 
 TOP = 20  # most probable tokens of a position: what vLLM allows without a flag
 REQUEST_S = 120.0  # the limit of a request, unless the server is known to be slow

@@ -1,6 +1,6 @@
 """Benchmarks and other loads on a server. The modules of this folder:
 
-bench, spec, left_benchmarks    benchmarks, what they ask for, and those that a screen left behind
+bench, spec, unfinished_benchmarks    benchmarks, what they ask for, and those that a screen left behind
 measurement                     one benchmark from its lock to its result
 gpu_meter, engine_watch         the GPUs and the engine's counters during a benchmark
 text_probe                      asks the server prompts before and after a benchmark, and judges the text

@@ -32,12 +32,12 @@ from workbench.session.bench.earlier_results import (
     find_earlier_comparable_result,
     tokenizer_of_server,
 )
-from workbench.session.bench.left_benchmarks import outcome_as_client_message
 from workbench.session.bench.measurement import Measurement
 from workbench.session.bench.result_rows import newest_valid_own_result_id
+from workbench.session.bench.unfinished_benchmarks import outcome_as_client_message
 from workbench.session.conditions import conditions_of_measurement, digest_of_load
 from workbench.session.state import BenchState
-from workbench.store import left_benchmarks
+from workbench.store import unfinished_benchmarks
 
 if TYPE_CHECKING:
     from workbench.bench.energy import IdlePower
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from workbench.session.bench.server_load import ServerLoad
     from workbench.session.gpu.control import GpuControl
     from workbench.session.plans.plans import Plans
-    from workbench.session.quality.restarted import AnswersOfRestart
+    from workbench.session.quality.restart_answers import AnswersOfRestart
     from workbench.session.results.results import Results
     from workbench.session.servers.servers import Servers
     from workbench.session.state import SessionState
@@ -172,7 +172,7 @@ class Bench:
         self, load: BenchmarkLoad
     ) -> Iterator[Callable[[BenchOutcome], None]]:
         """Keep a record of a benchmark on disk while the block runs. If this process is killed, the
-        next Workbench stores what was measured (session/bench/left_benchmarks.py). Yield a function
+        next Workbench stores what was measured (session/bench/unfinished_benchmarks.py). Yield a function
         that adds the outcome of the load to the record: the load client has ended then. Nothing is
         kept of a load that the user's own command makes."""
         kept = load.prestarted.worker.kept if load.prestarted.worker is not None else None
@@ -180,7 +180,7 @@ class Bench:
             yield lambda _: None
             return
         there = load.prestarted.client == "host"
-        name = left_benchmarks.new_benchmark_name() if there else Path(kept.path).stem
+        name = unfinished_benchmarks.new_benchmark_name() if there else Path(kept.path).stem
         about = {
             "host": self._core.host.name,
             "run_id": load.server.status.run_id if load.server.status else None,
@@ -195,10 +195,10 @@ class Bench:
             "began_unix_s": time.time(),
             "pid": os.getpid(),
         }
-        with left_benchmarks.store_running_benchmark_note(name, about) as change:
+        with unfinished_benchmarks.store_running_benchmark_note(name, about) as change:
             self._change_note = change
             try:
-                yield lambda outcome: left_benchmarks.store_result(
+                yield lambda outcome: unfinished_benchmarks.store_result(
                     name, outcome_as_client_message(outcome)
                 )
             finally:

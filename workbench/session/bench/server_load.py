@@ -27,7 +27,7 @@ from workbench.session.bench.benchmark_load import (
 )
 from workbench.session.bench.spec import spec_from_fields
 from workbench.session.servers import server_address
-from workbench.store import left_benchmarks
+from workbench.store import unfinished_benchmarks
 
 if TYPE_CHECKING:
     from workbench.hosts.base import Host
@@ -209,7 +209,7 @@ class ServerLoad:
             self._cancel, self._run_id = cancel, run_id
             self._began_s = time.monotonic()
             try:
-                keep = left_benchmarks.result_path(left_benchmarks.new_benchmark_name())
+                keep = unfinished_benchmarks.result_path(unfinished_benchmarks.new_benchmark_name())
                 async with prestart_client(
                     self._core.host,
                     lock,

@@ -21,7 +21,10 @@ from workbench.gpu.settings.alterations import (
     is_left_to_former_claimant,
     select_locks_in_force,
 )
-from workbench.gpu.settings.cut_changes import select_cut_off_changes, settle_cut_off_changes
+from workbench.gpu.settings.unconfirmed_changes import (
+    select_cut_off_changes,
+    settle_cut_off_changes,
+)
 from workbench.gpu.telemetry.source_of_host import read_telemetry_once
 from workbench.model.counts import gpus_text
 from workbench.model.errors import WorkbenchError

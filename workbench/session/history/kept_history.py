@@ -181,10 +181,10 @@ class KeptHistory:
 def _is_nothing_stored_of_benchmark(unfinished_event: Event, host: str) -> bool:
     """Return whether nothing is stored of a benchmark whose Workbench ended before it did: neither
     a note, of which a part of it can still be kept, nor a result that was stored since."""
-    from workbench.store import left_benchmarks, paths
+    from workbench.store import paths, unfinished_benchmarks
     from workbench.store.results_db import ResultsDb
 
-    if left_benchmarks.find_benchmark_notes(host):
+    if unfinished_benchmarks.find_benchmark_notes(host):
         return False
     try:
         newest = ResultsDb(paths.results_db()).list(1, host=host)

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from workbench.model.begun_changes import split_altered_and_begun_changes
 from workbench.model.counts import count_of
 from workbench.model.errors import WorkbenchError
 from workbench.model.findings import Finding, Level, by_severity
 from workbench.model.host_commands import insert_host_options_in_fixes
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.server_run import ServerState
+from workbench.model.unconfirmed_changes import split_altered_and_begun_changes
 from workbench.session.hosts.names import command_options_for_host
 from workbench.session.hosts.settings import HostSettings
 from workbench.store.hosts_file import HostsStore

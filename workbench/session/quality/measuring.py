@@ -27,8 +27,8 @@ from workbench.quality.verdict import Margins, ScoredAnswers, compute_quality_re
 
 if TYPE_CHECKING:
     from workbench.model.quality import QualityResult, Token
-    from workbench.quality.pieces import TokenTexts
     from workbench.quality.texts import TextSet
+    from workbench.quality.token_texts import TokenTexts
     from workbench.session.quality.own_scores import OwnMeasureCommand
     from workbench.session.quality.scored_server import ScoredServer
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from workbench.model.begun_changes import split_altered_and_begun_changes
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
@@ -19,6 +18,7 @@ from workbench.model.setting_records import (
     SettingsReport,
 )
 from workbench.model.sweep import BACK
+from workbench.model.unconfirmed_changes import split_altered_and_begun_changes
 from workbench.session.state import SessionState
 from workbench.tui.cells import Row, RowMaker, paragraph_rows, stack_paragraphs
 from workbench.tui.controllers.base import Controller

@@ -19,7 +19,7 @@ from workbench.tui.interfaces import Themed
 from workbench.tui.modals.ask import Quit
 from workbench.tui.modals.gpu_confirm import ConfirmSettings
 from workbench.tui.pages.base import Page
-from workbench.tui.pages.since_left import changes_since_leaving_rows
+from workbench.tui.pages.changes_while_away import changes_since_leaving_rows
 from workbench.tui.pages.texts import activity_rows
 from workbench.tui.panes.search import Search
 
@@ -60,7 +60,7 @@ class ViewController(Controller):
             gpus = len(self.state.gpus)
 
             def make_activity_rows(width: int) -> list[Row]:
-                since = changes_since_leaving_rows(self.state.since_left, gpus, width)
+                since = changes_since_leaving_rows(self.state.changes_while_away, gpus, width)
                 return [*since, *activity_rows(done, width)]
 
             self.services.drop_postponed_notice()

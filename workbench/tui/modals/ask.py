@@ -10,7 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.geometry import Size
 from textual.widget import Widget
 
-from workbench.model.begun_changes import split_altered_and_begun_changes
+from workbench.model.unconfirmed_changes import split_altered_and_begun_changes
 from workbench.session.state import SessionState
 from workbench.tui.cells import Row, RowMaker, pad_text, paragraph_rows
 from workbench.tui.formats import alteration_gpus_now_and_before, setting_label

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from workbench.model.begun_changes import split_altered_and_begun_changes
+from workbench.model.unconfirmed_changes import split_altered_and_begun_changes
 from workbench.session.state import SessionState
 from workbench.tui.bindings import Key, change_gpu_settings, limit_keys_to_view, textual_bindings
 from workbench.tui.cells import Row, pad_text, paragraph_rows

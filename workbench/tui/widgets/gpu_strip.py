@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from textual import events
 from textual.message import Message
 
-from workbench.model.begun_changes import split_altered_and_begun_changes
 from workbench.model.counts import count_of, gpus_text
 from workbench.model.known_values import known_values
 from workbench.model.timeline import QUIET_REASONS, History
+from workbench.model.unconfirmed_changes import split_altered_and_begun_changes
 from workbench.session.state import SessionState
 from workbench.tui.cells import (
     Painted,

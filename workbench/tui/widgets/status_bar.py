@@ -7,15 +7,15 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from workbench.model.begun_changes import (
+from workbench.model.run_options import PROCESS
+from workbench.model.server_run import ServerState, ServerStatus
+from workbench.model.setting_commands import PENDING
+from workbench.model.unconfirmed_changes import (
     NOT_APPLIED,
     NOT_KNOWN,
     BegunChange,
     split_altered_and_begun_changes,
 )
-from workbench.model.run_options import PROCESS
-from workbench.model.server_run import ServerState, ServerStatus
-from workbench.model.setting_commands import PENDING
 from workbench.session.state import PlanView, ReplayView, SessionState
 from workbench.tui.cells import (
     Painted,

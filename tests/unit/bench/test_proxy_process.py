@@ -13,9 +13,9 @@ from contextlib import asynccontextmanager, contextmanager
 import pytest
 from support.procs import eventually
 
-from workbench.bench import pass_through
-from workbench.bench.pass_through import ConnectionRelay
-from workbench.bench.passed_traffic import Exchange, PassedTraffic, read_frames
+from workbench.bench import proxy_process
+from workbench.bench.proxied_traffic import Exchange, PassedTraffic, read_frames
+from workbench.bench.proxy_process import ConnectionRelay
 
 Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 Answer = Callable[[Reader, Writer], Awaitable[None]]
@@ -32,7 +32,7 @@ def asked(body: bytes, path: str = CHAT) -> bytes:
 class Port:
     """A port in a thread, and another thread that reads what it tells."""
 
-    def __init__(self, places: list[pass_through.FamilyAndAddress], reads: bool = True) -> None:
+    def __init__(self, places: list[proxy_process.FamilyAndAddress], reads: bool = True) -> None:
         listener = socket.create_server(("127.0.0.1", 0))
         self.number = listener.getsockname()[1]
         self.frames, told = os.pipe()
@@ -344,7 +344,7 @@ def test_bytes_that_nobody_reads_do_not_hold_back_the_traffic() -> None:
 
 
 def test_what_is_beyond_the_limit_is_passed_on_unread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pass_through, "_MAX_UNREAD_BYTES", 1 << 20)
+    monkeypatch.setattr(proxy_process, "_MAX_UNREAD_BYTES", 1 << 20)
     body = bytes(1 << 22)
 
     async def answer(reader: Reader, writer: Writer) -> None:
@@ -381,7 +381,7 @@ def test_the_end_of_the_reader_does_not_end_the_traffic() -> None:
 
 
 def test_clients_wait_while_there_are_no_more_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pass_through, "_ACCEPT_RETRY_S", 0.01)
+    monkeypatch.setattr(proxy_process, "_ACCEPT_RETRY_S", 0.01)
 
     async def answer(reader: Reader, writer: Writer) -> None:
         await reader.readuntil(b"{}")

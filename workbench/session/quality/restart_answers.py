@@ -17,7 +17,7 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.model.quality import NOT_MEASURED
 from workbench.model.server_run import ServerState
 from workbench.quality import texts
-from workbench.session.quality.beside_runs import MAX_ANSWERS_TOGETHER, answers_cost_text
+from workbench.session.quality.experiment_answers import MAX_ANSWERS_TOGETHER, answers_cost_text
 from workbench.session.quality.measuring import (
     ANSWERS_WRITTEN_TOGETHER,
     CHANGED_STEP,

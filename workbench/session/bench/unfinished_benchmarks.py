@@ -20,11 +20,11 @@ from workbench.model.findings import Level
 from workbench.model.json_records import from_json, to_json
 from workbench.session.bench.benchmark_load import BenchmarkLoad, PrestartedClient, ServerUnderTest
 from workbench.session.bench.measurement import MeasuredLoad
-from workbench.store import left_benchmarks
+from workbench.store import unfinished_benchmarks
 
 if TYPE_CHECKING:
     from workbench.session.session import Session
-    from workbench.store.left_benchmarks import BenchmarkNote
+    from workbench.store.unfinished_benchmarks import BenchmarkNote
 
 _CLIENT_END_TIMEOUT_S = 60.0  # for a load client to write its result after its Workbench was killed
 _POLL_INTERVAL_S = 0.2
@@ -73,7 +73,7 @@ async def store_detached_results(session: Session, notes: Iterable[BenchmarkNote
 
 
 async def _store_detached_result(session: Session, detached: BenchmarkNote) -> None:
-    with left_benchmarks.claim_benchmark_note(detached):
+    with unfinished_benchmarks.claim_benchmark_note(detached):
         result_id = None
         with suppress(WorkbenchError, ValueError, TypeError, KeyError):
             message = await _read_final_client_message(session, detached)

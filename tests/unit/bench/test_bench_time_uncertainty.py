@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from scripted_server import HEAD, Request, ScriptedServer, chat_events, chunk
 from truth_server import TruthProcess
 
-from workbench.bench import client, runner, time_doubt
+from workbench.bench import client, runner, time_uncertainty
 from workbench.bench.client import Client
 from workbench.bench.connection import Endpoint, resolve_endpoint
 from workbench.bench.exchange import Exchange
@@ -92,7 +92,10 @@ def test_a_reported_latency_is_within_the_limit_of_the_truth(
             value, reported = getattr(true, part), getattr(seen, part)
             if reported is None:  # too few samples for this percentile
                 continue
-            limit = max(time_doubt.MAX_UNCERTAINTY_MS, time_doubt.MAX_UNCERTAINTY_SHARE * reported)
+            limit = max(
+                time_uncertainty.MAX_UNCERTAINTY_MS,
+                time_uncertainty.MAX_UNCERTAINTY_SHARE * reported,
+            )
             assert abs(reported - value) <= limit + 1e-3
             assert abs(reported - value) <= summary.unsure_ms.get(name, 0.0) + 2e-3
     assert summary.output_tokens == sum(r.output_tokens or 0 for r in records)
@@ -451,7 +454,7 @@ def test_a_process_that_was_kept_from_running_does_not_know_when_the_chunks_came
     (record,) = load.counted
     assert record.error is None and record.chunks == 4
     # the last content may have been read alone, with its end
-    assert all(early_us >= 50_000 for early_us in time_doubt._max_stamp_delays_us(record)[:3])
+    assert all(early_us >= 50_000 for early_us in time_uncertainty._max_stamp_delays_us(record)[:3])
 
 
 @pytest.mark.slow
@@ -490,7 +493,7 @@ def check_times(writes: Writes, change: Callable[[Client], None], streams: int) 
     }
     for record in load.counted:
         number = numbers[load.workload.synthetic_prompt(record.index, warmup=False)]
-        early = time_doubt._max_stamp_delays_us(record)
+        early = time_uncertainty._max_stamp_delays_us(record)
         sent_us = load._began_ns // 1000 + round(1e6 * record.start_s)
         assert record.ttft_us is not None
         seen = accumulate((sent_us + record.ttft_us, *record.gaps_us))

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from workbench.model.counts import count_of, format_four_digits
-from workbench.session.since_left import last_server_change_unix_s
+from workbench.session.changes_while_away import last_server_change_unix_s
 from workbench.tui.cells import Row, pad_text, paragraph_rows, rows_beside_label
 from workbench.tui.formats import (
     altered_setting_texts,
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from workbench.model.server_run import ServerStatus
     from workbench.model.setting_records import Alteration
     from workbench.session.bench.row import BenchRow
-    from workbench.session.since_left import ChangesSinceLastScreen
+    from workbench.session.changes_while_away import ChangesSinceLastScreen
 
 _DAY_S = 86_400.0
 _SERIES = {"A/B": "experiment"}  # by the word in the list of results

@@ -14,13 +14,16 @@ from workbench.hosts.local import LocalHost
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.setting_records import Alteration, GuardView
 from workbench.session.bench.row import SeriesView
+from workbench.session.changes_while_away import ChangesSinceLastScreen, changes_since_last_screen
 from workbench.session.last_screen import ScreenMemory
 from workbench.session.session import Session
-from workbench.session.since_left import ChangesSinceLastScreen, changes_since_last_screen
 from workbench.session.state import Activity, HostView, SessionState
 from workbench.session.state_holder import StateHolder
 from workbench.store import activity_log, screen_state
-from workbench.tui.pages.since_left import changes_since_leaving_rows, changes_since_leaving_text
+from workbench.tui.pages.changes_while_away import (
+    changes_since_leaving_rows,
+    changes_since_leaving_text,
+)
 from workbench.tui.pages.texts import activity_rows
 
 LEFT_S = 1_790_000_000.0
@@ -183,8 +186,8 @@ def test_a_result_that_is_stored_while_the_screen_opens_is_told() -> None:
         await Session._show_changes_since_last_screen(session)  # type: ignore[arg-type]
 
     asyncio.run(scenario())
-    assert core.state.since_left is not None
-    assert [row.id for row in core.state.since_left.results] == [3]
+    assert core.state.changes_while_away is not None
+    assert [row.id for row in core.state.changes_while_away.results] == [3]
 
 
 def test_a_row_of_another_day_has_its_date() -> None:

@@ -16,15 +16,15 @@ from workbench.model.json_records import to_json
 from workbench.model.series_state import SeriesState
 from workbench.model.sweep import Sweep
 from workbench.session.bench.bench import _kind_and_id_of_running_series
-from workbench.session.bench.left_benchmarks import (
+from workbench.session.bench.unfinished_benchmarks import (
     outcome_as_client_message,
     store_detached_results,
 )
 from workbench.session.session import Session
 from workbench.session.state import SessionState
-from workbench.store import left_benchmarks, paths
-from workbench.store.left_benchmarks import BenchmarkNote
+from workbench.store import paths, unfinished_benchmarks
 from workbench.store.results_db import ResultsDb
+from workbench.store.unfinished_benchmarks import BenchmarkNote
 
 EXPERIMENT = Experiment(3, 1.0, "box", ExperimentSpec(Arm(), Arm(), {}))
 SWEEP = Sweep(4, 1.0, "box", "concurrency", "concurrency", "", ())
@@ -75,17 +75,19 @@ def test_a_cut_off_benchmark_of_a_series_is_resumed_with_it(
 def next_screen() -> Session:
     """Return the next session of a user whose Workbench was killed before it removed its note."""
     session = Session.of_host()
-    name = left_benchmarks.new_benchmark_name()
+    name = unfinished_benchmarks.new_benchmark_name()
     about = {**ABOUT, "host": session.host.name}
-    with left_benchmarks.store_running_benchmark_note(name, about):
-        note = left_benchmarks._note_path(name)
+    with unfinished_benchmarks.store_running_benchmark_note(name, about):
+        note = unfinished_benchmarks._note_path(name)
         text = note.read_text()
     note.write_text(text)
-    left_benchmarks.store_result(name, outcome_as_client_message(OUTCOME))
+    unfinished_benchmarks.store_result(name, outcome_as_client_message(OUTCOME))
     asyncio.run(
-        store_detached_results(session, left_benchmarks.find_benchmark_notes(session.host.name))
+        store_detached_results(
+            session, unfinished_benchmarks.find_benchmark_notes(session.host.name)
+        )
     )
-    assert not left_benchmarks.find_benchmark_notes(session.host.name)
+    assert not unfinished_benchmarks.find_benchmark_notes(session.host.name)
     return session
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from workbench.quality.pieces import format_token_text, text_of_tokens
+from workbench.quality.token_texts import format_token_text, text_of_tokens
 
 
 @pytest.mark.parametrize(

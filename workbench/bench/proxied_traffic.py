@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
 from workbench.bench.http1 import HttpError, ResponseReader
-from workbench.bench.pass_through import (
+from workbench.bench.proxy_process import (
     ANY_NUMBER,
     CLIENT_SENT,
     ENDED,
@@ -43,7 +43,7 @@ class Frame(NamedTuple):
 
 
 def read_frames(source_fd: int) -> Iterator[Frame]:
-    """Yield each frame that `pass_through` has written to a pipe. One that was cut at the end is left out."""
+    """Yield each frame that `proxy_process` has written to a pipe. One that was cut at the end is left out."""
     room = fcntl.fcntl(source_fd, fcntl.F_GETPIPE_SZ)
     held = bytearray()
     while data := os.read(source_fd, room):
@@ -90,7 +90,7 @@ class PassedTraffic:
         self.refused = 0
 
     def process_frame(self, kind: int, number: int, at_s: float, data: bytes) -> None:
-        """Process a frame of `pass_through` about a connection."""
+        """Process a frame of `proxy_process` about a connection."""
         if kind == REFUSED:
             self.refused += 1
         connection = self._connections.get(number)

@@ -14,11 +14,11 @@ import pytest
 from support.guarded import GuardedHost, guarded, run
 from support.procs import eventually
 
-from workbench.gpu.guard import rest as rests
+from workbench.gpu.guard import interruptible_sleep
 from workbench.gpu.guard.files import GuardFiles
 from workbench.gpu.guard.guard import IDLE_ROUND_TICKS, TICK_S, Guard
+from workbench.gpu.guard.interruptible_sleep import InterruptibleSleep
 from workbench.gpu.guard.privileges import Programs
-from workbench.gpu.guard.rest import InterruptibleSleep
 from workbench.model.settings import ClockRange, GpuSettings
 
 LONG_S, WITHIN_S = 60.0, 20.0
@@ -72,7 +72,7 @@ def test_a_rest_that_hears_nothing_has_its_time(opened: int) -> None:
 def test_without_inotify_a_rest_can_still_be_ended(
     opened: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rests, "open_directory_watch", lambda directory: -1)
+    monkeypatch.setattr(interruptible_sleep, "open_directory_watch", lambda directory: -1)
     rest = InterruptibleSleep(opened)
     assert not rest.hears_changes
     assert ends_early(rest, rest.wake)

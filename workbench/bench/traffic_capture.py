@@ -119,7 +119,7 @@ class TrafficCapture:
         """End a capture that did not start. The new file is removed."""
         for process in (self._port, self._writer):
             if process is not None:
-                process.kill_group()
+                process.kill_process_group()
                 await process.wait()
                 process.close_pipes()
         if self._file_created:

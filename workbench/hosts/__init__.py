@@ -55,8 +55,7 @@ _MOST_AROUND = 8  # containers around a container
 @dataclass(frozen=True, slots=True)
 class HostKind:
     """A kind of host, such as ssh: how its hosts are named and opened. The functions import the
-    modules of the kind only when they are called, because asyncssh takes 0.2 s to load.
-    """
+    modules of the kind when they are called: asyncssh takes 0.2 s to load."""
 
     is_name: Callable[[str], bool]  # whether a name is of this kind; may look it up
     names: Callable[[], Iterable[str]]  # names to offer to the user
@@ -93,19 +92,18 @@ SSH = HostKind(
 KINDS = (HostKind("local".__eq__, lambda: ["local"], _open_local), SSH)
 
 
-def open_host(name: str | None = None, display_name: str | None = None) -> Host:
-    """Return the host called `name`, or this machine for None. The host is not connected until its
-    first use. `display_name` is the name that the user sees, if it differs from `name`.
-    """
-    name = name or "local"
+def open_host(name: str = "local", display_name: str = "") -> Host:
+    """Return the host called `name`; "local" is this machine. The host is not connected until its
+    first use. `display_name` is the name that the user sees; "" stands for `name`."""
     kind = next((kind for kind in KINDS if kind is SSH or kind.is_name(name)), SSH)
     return kind.open(name, display_name or name)
 
 
 def split_host_and_container(name: str) -> tuple[str, tuple[str, str] | None]:
-    """Split a container's name `[HOST/]KIND:NAME` into (name of the host around it, or "" for this
-    machine; (kind, name)). For a name of another form, return (`name`, None). Raises InputError if
-    the container is inside too many others, or is a PBS job, in which no command can be run."""
+    """Split a container's name `[HOST/]KIND:NAME`. Return (name of the host around the container,
+    (kind, name of the container)); the host's name is "" for this machine. For a name of another
+    form, return (`name`, None). Raises InputError if the container is inside too many others, or
+    is a PBS job, in which no command can be run."""
     around, _, last = name.rpartition("/")
     if around.count("/") > _MOST_AROUND:
         raise InputError(

@@ -8,7 +8,8 @@ from workbench.model.gpu_allotment import UNSET, Allotment, parse_allotment
 
 
 async def read_gpu_allotment(host: Host) -> Allotment:
-    """Return the allotment of the GPUs of `host`."""
+    """Return which GPUs the environment of `host` gives to the programs that run there. Raises
+    HostError if the host cannot be asked."""
     done = await host.run(shell_argv(READ_GPU_ALLOTMENT), check=True)
     facts = dict(line.partition("=")[::2] for line in done.out.splitlines())
     return parse_allotment(facts.get("job", ""), facts.get("visible", UNSET))

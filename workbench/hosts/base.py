@@ -5,13 +5,17 @@ A host is this machine, a machine behind ssh, a container, a cluster or a simula
 outside of hosts/ uses all of them through the protocol alone. Commands are lists of arguments,
 never shell strings.
 
-HostError ├── HostUnreachable    there is no connection, or it was lost (servers on the host keep
-running) │   ├── HostKeyUnknown     the host's key is not in known_hosts: ask the user, then call
-`accept_host_key` │   ├── HostKeyChanged     the host's key differs from known_hosts │   └──
-AuthFailed         the host accepted no key, agent identity, or password ├── CommandNotFound    the
-executable is not on the host's PATH ├── CommandFailed      the command ran and exited with an error
-(`completed` is its result) ├── CommandTimeout     the command did not end in time └── FileError
-a file on the host could not be read or written (missing, permission, disk full)"""
+HostError
+├── HostUnreachable     there is no connection, or it was lost (servers on the host keep running)
+│   ├── HostKeyUnknown  the host's key is not in known_hosts: ask the user, then `accept_host_key`
+│   ├── HostKeyChanged  the host's key differs from the one in known_hosts
+│   └── AuthFailed      the host accepted no key, agent identity, or password
+├── CommandNotFound     the executable is not on the host's PATH
+├── CommandFailed       the command ran and exited with an error (`completed` is its result)
+├── CommandTimeout      the command did not end in time, and was killed
+├── OutputTooLarge      the command printed more than OUTPUT_MAX_BYTES, and was killed
+└── FileError           a file on the host could not be read or written (missing, disk full)
+"""
 
 from __future__ import annotations
 
@@ -63,8 +67,8 @@ class Completed:
 
     @property
     def problem(self) -> str:
-        """The last line that the command printed on stderr, or "exit code N" if it printed nothing
-        there."""
+        """The last line that the command printed on stderr; "exit code N" if it printed nothing
+        there. Also set for a command that succeeded."""
         lines = self.err.strip().splitlines()
         return lines[-1] if lines else f"exit code {self.returncode}"
 
@@ -115,8 +119,8 @@ class FileError(HostError):
 
 
 def check_argv(argv: Sequence[str], host: str) -> None:
-    """Raise HostError if `argv` cannot be run as a command, for example because it is empty or
-    contains a NUL."""
+    """Raise CommandNotFound if `argv` is empty, or begins with an empty word or an option. Raise
+    HostError if a word contains a NUL byte."""
     if not argv or not argv[0] or argv[0].startswith("-"):
         raise CommandNotFound(
             f"{list(argv)!r} does not begin with the name of a program", host=host
@@ -128,12 +132,11 @@ def check_argv(argv: Sequence[str], host: str) -> None:
 def command_not_found_error(
     argv: Sequence[str], host: str, command: str | None = None
 ) -> CommandNotFound:
-    """Return the error for an executable that is not on the host's PATH."""
-    step = (
-        "check the path"
-        if "/" in argv[0]
-        else ("install it on that host, add it to PATH, or give its full path")
-    )
+    """Return the error for a command whose program, `argv[0]`, is not on the host's PATH. `command`
+    is the command line that the message shows; None shows none."""
+    step = "install it on that host, add it to PATH, or give its full path"
+    if "/" in argv[0]:
+        step = "check the path"
     return CommandNotFound(
         f"{argv[0]}: no such executable", host=host, command=command, next_step=step
     )
@@ -182,19 +185,16 @@ def output_too_large_error(argv: Sequence[str], host: str) -> OutputTooLarge:
 def raise_on_failure(done: Completed, host: str) -> None:
     """Raise CommandFailed with the last line of stderr if the command did not exit with 0."""
     if done.returncode != 0:
-        how = (
-            f"signal {-done.returncode}"
-            if done.returncode < 0
-            else (f"exit code {done.returncode}")
-        )
+        how = f"exit code {done.returncode}"
+        if done.returncode < 0:
+            how = f"signal {-done.returncode}"
         last = done.err.strip().splitlines()[-1:]
         raise CommandFailed(": ".join([how, *last]), done, host=host)
 
 
 def state_dir_error(host: str, reason: str | None, path: str = "") -> FileError:
-    """Return the error for a state directory on the host that cannot be created. `reason` is the
-    host's error message, None if there is none.
-    """
+    """Return the error for Workbench's state directory on the host if it cannot be created. `reason`
+    is the message of the host's system. `path` is the directory, "" if it is not known."""
     named = f"the state directory {path}" if path else "the state directory"
     return FileError(
         f"cannot create {named}: {reason}",
@@ -232,15 +232,16 @@ class SshAddress:
 
     @property
     def target(self) -> str:
-        """The host as an argument of the command `ssh`: "USER@HOST", or "HOST" if `user` is
-        empty."""
+        """The host as an argument of the command `ssh`, without the port: "USER@HOST", or "HOST" if
+        `user` is empty."""
         return f"{self.user}@{self.host}" if self.user else self.host
 
     @property
     def text(self) -> str:
         """The address for the user, such as "me@10.0.0.5:2222 through gateway"."""
         port = f":{self.port}" if self.port else ""
-        return f"{self.target}{port}{f' through {self.through}' if self.through else ''}"
+        through = f" through {self.through}" if self.through else ""
+        return f"{self.target}{port}{through}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,24 +426,23 @@ class Host(Protocol):
     async def read_container_host_processes(
         self, pids: Collection[int]
     ) -> Mapping[int, ContainerHostProcess]:
-        """If this host is a container, return {process id: what the host around it knows about that
-        process}. `pids` are process ids of the host around it, as the GPU driver reports them.
-        Empty if this host is no container."""
+        """Return what the host around this container knows about the processes `pids`, by process
+        id. These are ids of the host around it, as the GPU driver reports them; a process that has
+        ended is left out. {} if this host is no container."""
         ...
 
     async def read_job_gpus(self) -> tuple[str, ...] | None:
-        """Return the indices or UUIDs of the GPUs that a batch system gave to this host, if this
-        host is a job on a machine with more GPUs. None if this host may use all GPUs that the
-        driver shows. Raises HostError if that cannot be read."""
+        """Return the indices or UUIDs of the GPUs that a batch system gave to this host, which is a
+        job. None if this host is no job, or may use all GPUs that the driver shows. Raises HostError
+        if that cannot be read."""
         ...
 
     async def close(self) -> None: ...
 
 
 class BaseHost(ABC):
-    """Defaults for all kinds of hosts. They describe a real host that needs no login and whose
-    connection is never lost.
-    """
+    """The defaults for all kinds of hosts: those of a real host that needs no login and whose
+    connection is never lost."""
 
     name: str
     is_local = False

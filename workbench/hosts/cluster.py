@@ -121,8 +121,8 @@ class ClusterHost(BaseHost):
             )
 
     async def read_network(self) -> None:
-        """Find the addresses, interfaces and RDMA devices of all nodes, and store them in `places`.
-        If a node does not answer, the `problem` of its entry there has the reason."""
+        """Find the address, interface and RDMA devices of each node, and store them in `places`. If
+        a node does not answer, its `NodeAddress.problem` there has the reason."""
         networks = await asyncio.gather(
             *(interfaces.read_node_network(node.host) for node in self.nodes)
         )
@@ -180,8 +180,7 @@ class ClusterHost(BaseHost):
 
 
 def _preset_variables_of_nodes(nodes: Sequence[NodeAddress]) -> Mapping[str, str]:
-    """Return {name: value} of the variables of VARIABLES. A variable without a value is left
-    out."""
+    """Return the values of VARIABLES by name. A variable without a value is left out."""
     head, *others = nodes
     found = {
         "head_ip": head.address,

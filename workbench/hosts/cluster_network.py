@@ -19,8 +19,9 @@ _PCI_DOMAIN = re.compile(r"P\d+(?=p\d)")
 def choose_node_addresses(
     nodes: Sequence[ClusterNode], networks: Sequence[NodeNetwork]
 ) -> tuple[NodeAddress, ...]:
-    """Return the address, interface and RDMA devices of each node. Values in hosts.toml take
-    precedence. The other values are those of the fastest network that all nodes have in common."""
+    """Return the address, interface and RDMA devices of each node. `networks` are those of `nodes`,
+    in their order. Values in hosts.toml take precedence; the others are those of the fastest network
+    that all nodes have in common. A node without an address has the reason in `problem`."""
     shared = _choose_common_network(nodes, networks)
     return tuple(
         _choose_node_address(node, network, shared)
@@ -35,32 +36,22 @@ def _choose_node_address(
     address, name = node.address, node.interface
     if address:
         origins["address"] = _WRITTEN
-    if name:
-        origins["interface"] = _WRITTEN
     found = None
     if name:
         found = network.interface(name)
+        origins["interface"] = _WRITTEN
     elif address:
         found = network.interface_with_address(address)
-    if found is None and not name and not address and shared is not None:
-        found = next(
-            (
-                i
-                for i in _interfaces_able_to_connect_nodes(network)
-                if shared in _networks_of_interface(i)
-            ),
-            None,
-        )
+        if found is not None:
+            origins["interface"] = f"it has the address {address}"
+    elif shared is not None:
+        found = _find_interface_in_network(network, shared)
         if found is not None:
             origins["interface"] = f"the fastest network that all nodes are in, {shared}"
-    elif found is not None and not name:
-        origins["interface"] = f"it has the address {address}"
     if found is not None:
         name = found.name
         if address is None and found.addresses:
-            inside = [
-                a for a in found.addresses if shared and str(ip_interface(a).network) == shared
-            ]
+            inside = [a for a in found.addresses if str(ip_interface(a).network) == shared]
             address = (inside or found.addresses)[0].partition("/")[0]
             origins["address"] = f"interface {name}"
     rdma = node.rdma
@@ -93,6 +84,15 @@ def _interfaces_able_to_connect_nodes(network: NodeNetwork) -> list[Interface]:
         if interface.up and interface.addresses and not is_bridge:
             found.append(interface)
     return found
+
+
+def _find_interface_in_network(node_network: NodeNetwork, network: str) -> Interface | None:
+    """Return the first interface that can connect nodes and has an address in `network`, such as
+    "10.0.0.0/24"; None if there is none."""
+    for interface in _interfaces_able_to_connect_nodes(node_network):
+        if network in _networks_of_interface(interface):
+            return interface
+    return None
 
 
 def _networks_of_interface(interface: Interface) -> list[str]:

@@ -81,7 +81,7 @@ def open_container(
     outer_host: Host, kind: str, name: str, *, sudo: bool | None = None
 ) -> ContainerHost:
     """Return the container `name` on the host `outer_host` as a host, not yet connected. `kind` is
-    a key of KINDS. `sudo` says whether sudo may be used on `outer_host`, and None means only if the
+    a key of KINDS. With `sudo` False, sudo is never used on `outer_host`; otherwise it is, if the
     user's own rights are not enough. Raises InputError for a kind or a name that no container can
     have."""
     known = KINDS.get(kind)
@@ -97,10 +97,10 @@ def open_container(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Running:
-    """A container that was found running. `id` is the container's id, "" if it has none. `before`
-    is what must precede commands that enter it: sudo, or () if the user's own rights suffice."""
+    """A container that was found running. `id` is the container's id, "" if it has none.
+    `sudo_words` must precede commands that enter it; () if the user's own rights suffice."""
 
-    before: tuple[str, ...]
+    sudo_words: tuple[str, ...]
     id: str
 
 
@@ -125,8 +125,8 @@ class ContainerStream:
         self._done = done
 
     async def wait_for_command_start(self, argv: Sequence[str]) -> None:
-        """Skip all output before the mark that shows that the command in the container starts.
-        Raises HostError if the command is never started."""
+        """Read and drop the output up to the mark that the shell in the container prints before it
+        starts the command `argv`. Raises HostError if the command is never started."""
         seen = b""
         while _MARK + b"\n" not in seen:
             data = await self._read_output()
@@ -167,12 +167,12 @@ class ContainerStream:
         await self.inner.write(data)
 
     async def wait(self) -> int:
-        """Return the command's exit code. Raises HostUnreachable if the command was cut off,
-        because the program that entered the container was killed or the container stopped."""
+        """Wait for the command's end, and return its exit code. Raises HostError if the command was
+        cut off: the program that entered the container was killed, or the container stopped."""
         ended = await self.inner.wait()
         _, code = shell_scripts.split_stderr_and_exit_code(await self.inner.stderr_tail())
         if code is None and not self._closing:
-            raise await self._host.make_cut_off_error(self._running)
+            raise await self._host.command_cut_off_error(self._running)
         return ended if code is None else code
 
     async def stderr_tail(self) -> str:
@@ -185,15 +185,15 @@ class ContainerStream:
         await self.end_command()
 
     async def end_command(self) -> None:
-        """End the command because the container is lost. A reader of its output then gets the error
-        of a lost connection, unless `close` was called before."""
+        """End the command. Unless `close` was called before, a reader of its output then gets the
+        error of a lost connection. Do nothing if the command was ended before."""
         if not self._closed:
             self._closed = True
             await self.inner.close()
 
 
 class ContainerHost(BaseHost):
-    """A container of the host `inner`, as a host of its own. Open it with `open_container`."""
+    """A container of the host `inner` as a host. `open_container` makes it."""
 
     kind = "container"
 
@@ -275,28 +275,25 @@ class ContainerHost(BaseHost):
         return running
 
     async def _find_running_container(self) -> _Running:
-        """Find the running container. Return its id and whether commands need sudo to enter it.
-        Raises HostUnreachable if the container does not run, or if the container program, such as
-        docker, does not report its state."""
+        """Return the container if it runs. Raises HostUnreachable if it does not run, or if the
+        container program, such as docker, does not report its state."""
         kind, other, problem = self.container_kind, None, ""
-        for before in ((), shell_scripts.SUDO):
-            if before and not await self._should_try_sudo():
+        for sudo_words in ((), shell_scripts.SUDO):
+            if sudo_words and not await self._should_try_sudo():
                 break
             try:
-                state = await self._read_container_state(before, self.container)
+                state = await self._read_container_state(sudo_words, self.container)
             except (CommandNotFound, _StateUnknown) as error:
                 problem = problem or str(getattr(error, "message", error))
                 continue
             if state.state == RUNNING:
-                return _Running(before, state.id)
+                return _Running(sudo_words, state.id)
             if other is None or other.state == ABSENT:
                 other = state
         if other is None:
-            step = (
-                kind.rights
-                if is_permission_error_message(problem)
-                else f"check on {self.inner.name}: {' '.join(kind.look(self.container))}"
-            )
+            step = f"check on {self.inner.name}: {' '.join(kind.look(self.container))}"
+            if is_permission_error_message(problem):
+                step = kind.rights
             message = (
                 f"{kind.program} on {self.inner.name} does not report the state of the "
                 f"{kind.noun}: {problem}"
@@ -334,8 +331,8 @@ class ContainerHost(BaseHost):
         return state
 
     async def _should_try_sudo(self) -> bool:
-        """Return whether to try sudo: its use is not forbidden, and the user is not root
-        already."""
+        """Return whether sudo may help: its use is not forbidden, the container is no job, and the
+        user on the host around it is not root."""
         if self._sudo is False or self.container_kind.elsewhere:
             return False
         return (await self.inner.run(["id", "-u"])).out.strip() != "0"
@@ -344,17 +341,14 @@ class ContainerHost(BaseHost):
         """Return the error for a container that does not exist. If it was renamed, the error names
         the new name."""
         kind = self.container_kind
-        for before in ((), shell_scripts.SUDO) if self._id else ():
+        for sudo_words in ((), shell_scripts.SUDO) if self._id else ():
             with contextlib.suppress(HostError, _StateUnknown):
-                now = await self._read_container_state(before, self._id)
+                now = await self._read_container_state(sudo_words, self._id)
                 if now.name and now.name != self.container:
-                    around = self.name.removesuffix(self.container)
-                    own = self.name.endswith(self.container)
-                    step = (
-                        (f"work on the host {around}{now.name}")
-                        if own
-                        else f"correct {self.name} in hosts.toml"
-                    )
+                    step = f"correct {self.name} in hosts.toml"
+                    if self.name.endswith(self.container):
+                        around = self.name.removesuffix(self.container)
+                        step = f"work on the host {around}{now.name}"
                     return HostUnreachable(
                         f"the {kind.noun} is called {now.name} now", host=self.name, next_step=step
                     )
@@ -387,20 +381,25 @@ class ContainerHost(BaseHost):
             return "the job was put back into the queue, and runs again"
         return "the container was replaced by a new one"
 
+    async def _why_no_longer_running(self, running: _Running) -> HostError | None:
+        """Check whether the container still runs, as `_reconnect_unless_still_running` does. Return
+        why it can no longer be entered; None if it runs."""
+        await self._reconnect_unless_still_running(running)
+        return None if self._link.connected else self._why
+
     def end_streams_and_reconnect(self, running: _Running, why: HostError) -> None:
-        """End the streamed commands and search for the container again, because it can no longer be
-        entered for the reason `why`."""
+        """End all streamed commands of the container `running`, and begin to search for it again. It
+        can no longer be entered, for the reason `why`."""
         self._why = why
         self._link.report_lost(running, why.message)
         for stream in tuple(self._streams):
             self._start_background_task(stream.end_command)
 
-    async def make_cut_off_error(self, running: _Running) -> HostError:
-        """Return the error for a command whose output ended before the command itself, because the
-        program that entered the container, such as docker, ended or the container stopped."""
-        await self._reconnect_unless_still_running(running)
-        if not self._link.connected and self._why is not None:
-            return self._why
+    async def command_cut_off_error(self, running: _Running) -> HostError:
+        """Return the error for a command whose output ended without an exit code: the program that
+        entered the container, such as docker, was killed, or the container stopped."""
+        if (why := await self._why_no_longer_running(running)) is not None:
+            return why
         noun = self.container_kind.noun
         step = f"check the {noun}: the operation may have continued there"
         message = f"{self.container_kind.program} ended before the command in the {noun}"
@@ -409,8 +408,8 @@ class ContainerHost(BaseHost):
     async def command_not_started_error(
         self, running: _Running, argv: Sequence[str], errors: str
     ) -> HostError:
-        """Return the error for a command that never started. `errors` is what was printed on
-        stderr."""
+        """Return the error for the command `argv` that never started in the container `running`.
+        `errors` is what was printed on stderr."""
         noun = self.container_kind.noun
         if f"{shell_scripts.INSIDE} missing" in errors:
             return command_not_found_error(argv, self.name)
@@ -421,9 +420,8 @@ class ContainerHost(BaseHost):
                 host=self.name,
                 next_step=step,
             )
-        await self._reconnect_unless_still_running(running)
-        if not self._link.connected and self._why is not None:
-            return self._why
+        if (why := await self._why_no_longer_running(running)) is not None:
+            return why
         last = clean_text(errors, lines=True).strip().splitlines()[-1:] or ["no output"]
         by_hand = " ".join((*self.container_kind.enter(self.container), "sh"))
         step = f"the cause shows on {self.inner.name} with: {by_hand}"
@@ -439,8 +437,8 @@ class ContainerHost(BaseHost):
         task.add_done_callback(self._tasks.discard)
 
     async def _watch_container(self) -> None:
-        """Check the container while commands are streamed and none prints anything, because a
-        paused container keeps every connection open."""
+        """Check whether the container still runs each time no streamed command has printed anything
+        for some seconds: a paused container keeps every connection open."""
         while self._streams:
             await asyncio.sleep(1.0)
             if time.monotonic() - self.heard_s < max(SILENT_S, self.container_kind.look_s):
@@ -474,7 +472,7 @@ class ContainerHost(BaseHost):
     def _argv_that_enters_container(self, running: _Running, token: str) -> tuple[str, ...]:
         kind = self.container_kind
         shell = ("sh", "-c", shell_scripts.ENTER, f"workbench-{token}", shell_scripts.READ_ORDER)
-        return (*kind.environment, *running.before, *kind.enter(self.container), *shell)
+        return (*kind.environment, *running.sudo_words, *kind.enter(self.container), *shell)
 
     async def _run(
         self,
@@ -508,7 +506,7 @@ class ContainerHost(BaseHost):
         if _MARK + b"\n" not in done.stdout:
             raise await self.command_not_started_error(running, argv, errors)
         if code is None:
-            raise await self.make_cut_off_error(running)
+            raise await self.command_cut_off_error(running)
         out = done.stdout.partition(_MARK + b"\n")[2]
         err = shell_scripts.remove_text_before_mark(errors, shell_scripts.INSIDE).encode(
             "utf-8", "surrogateescape"
@@ -516,8 +514,8 @@ class ContainerHost(BaseHost):
         return Completed(tuple(argv), code, out, err)
 
     async def _end_command_processes(self, running: _Running, token: str) -> None:
-        """End those processes in the container that belong to a command for which nobody waits any
-        more. They have `token` in their environment."""
+        """Kill the processes in the container that have `token` in their environment: those of one
+        command, for which nobody waits any more. A container that cannot be entered is ignored."""
         order = self._encode_command_line(
             shell_scripts.shell_argv(shell_scripts.END, token), None, ends_with_stdin=False
         )

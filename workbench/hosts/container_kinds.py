@@ -79,14 +79,14 @@ class ContainerKind:
     elsewhere: bool = False
 
     def command_to_start_or_examine(self, state: str, name: str) -> str:
-        """Return the command with which the user can start or examine the container `name`, which
-        is in the state `state` and not running."""
+        """Return the command with which the user can start the container `name`, or for a job see
+        why it does not run. `state` is its present state, which is not RUNNING."""
         return f"{self.wake.get(state, self.wake[''])} {name}"
 
 
 def is_permission_error_message(problem: str) -> bool:
-    """Return whether a program's error message `problem` says that the user may not use the
-    program."""
+    """Return whether `problem`, the error message of a container program, says that the user may
+    not use the program."""
     return re.search("permission|root|password|sudo", problem, re.IGNORECASE) is not None
 
 

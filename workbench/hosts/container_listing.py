@@ -31,7 +31,7 @@ class ContainerList:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Lines for the user: each container with its image, then the problems."""
+        """The list for the user: a line for each container with its image, then the problems."""
         return (
             *(f"{one.address}  {one.image}".rstrip() for one in self.containers),
             *self.problems,
@@ -39,8 +39,9 @@ class ContainerList:
 
 
 async def list_containers(host: Host, *, sudo: bool | None = None) -> ContainerList:
-    """Return the running containers of `host`. `sudo` says whether sudo may be used, and None means
-    only if the user's own rights are not enough. Raises HostError if the host is out of reach."""
+    """Return the running containers of `host`, sorted by address. With `sudo` False, sudo is never
+    used; otherwise it is, if the user's own rights are not enough. Raises HostError if the host is
+    out of reach."""
     programs = sorted({kind.listing[0] for kind in KINDS.values()})
     present = (await host.run(shell_scripts.shell_argv(PRESENT, *programs))).out.split()
     kinds = [kind for kind in KINDS.values() if kind.listing[0] in present]
@@ -60,15 +61,13 @@ async def list_containers(host: Host, *, sudo: bool | None = None) -> ContainerL
 async def _list_containers_and_problem(
     host: Host, kind: ContainerKind, sudo: bool | None
 ) -> tuple[tuple[ListedContainer, ...], str]:
-    problem = ""
-    for before in ((),) if sudo is False else ((), shell_scripts.SUDO):
+    problem, program = "", kind.listing[0]
+    for sudo_words in ((),) if sudo is False else ((), shell_scripts.SUDO):
         try:
-            done = await host.run([*before, *kind.listing], timeout_s=LIST_S)
+            done = await host.run([*sudo_words, *kind.listing], timeout_s=LIST_S)
         except CommandTimeout:
-            return (
-                (),
-                f"{container_program_timeout_error(kind.listing[0], LIST_S, host.name).message} on {host.name}",
-            )
+            silent = container_program_timeout_error(program, LIST_S, host.name)
+            return (), f"{silent.message} on {host.name}"
         except HostError as error:
             problem = problem or error.message
             continue
@@ -78,6 +77,5 @@ async def _list_containers_and_problem(
     step = f"; {kind.rights}" if is_permission_error_message(problem) else ""
     listing = " ".join(kind.listing[:2])
     return (), (
-        f"{kind.listing[0]} is installed on {host.name}, but `{listing}` lists nothing: "
-        f"{problem}{step}"
+        f"{program} is installed on {host.name}, but `{listing}` lists nothing: {problem}{step}"
     )

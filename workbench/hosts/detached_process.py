@@ -28,6 +28,7 @@ from workbench.hosts.base import (
     Completed,
     FileError,
     Host,
+    check_argv,
     command_not_found_error,
 )
 from workbench.hosts.run_processes import Members, Process, RunFiles, Survey, signal_name
@@ -74,8 +75,7 @@ OWN_FILES = (
 @dataclass(frozen=True, slots=True)
 class ProcessStatus:
     """The state of a run at one moment. `alive` says whether the process that was started still
-    runs. `members` are all living processes of the run, and some of them can outlive that process.
-    """
+    runs. `members` are all living processes of the run; some of them can outlive that process."""
 
     run_dir: str
     alive: bool
@@ -100,9 +100,8 @@ class ProcessStatus:
 
 @dataclass(frozen=True, slots=True)
 class StopReport:
-    """The outcome of `stop_run`. `left` are the processes that still run, because they hang in the
-    kernel or the user may not signal them.
-    """
+    """The outcome of `stop_run`. `left` are the ids of the processes that still run, because they
+    hang in the kernel or the user may not signal them."""
 
     pids_signalled: tuple[int, ...] = ()
     killed: tuple[int, ...] = ()
@@ -117,9 +116,15 @@ class StopReport:
 
 @dataclass(frozen=True, slots=True)
 class _RunState:
+    """A run in one survey of its host. `found` are its living processes."""
+
     run: RunFiles
     survey: Survey
     found: Members
+
+    @property
+    def status(self) -> ProcessStatus:
+        return _status_from_survey(self.run, self.survey, self.found)
 
 
 async def start_detached(
@@ -132,19 +137,13 @@ async def start_detached(
     port: int | None = None,
 ) -> DetachedProcess:
     """Start `argv` as a process that outlives this program, with stdin from /dev/null and its
-    output in the file `log`.
+    output in the file `log` of `run_dir`, which is created if it is missing.
 
-    Its limit of open files is raised to `open_files`, or to the hard limit if that is lower. It
-    claims `port` until it ends, so that no other start takes that port while the process loads.
-
-    The values of `env` are never on a command line. `run_dir` is created if it is missing, and may
-    contain other files. Raises CommandNotFound, WorkdirMissing, RunDirUsed, FileError (no
-    permission, disk full), or another HostError.
-    """
-    if not argv or not argv[0] or argv[0].startswith("-"):
-        raise CommandNotFound(
-            f"{list(argv)!r} does not begin with the name of a program", host=host.name
-        )
+    The limit of open files is raised to `open_files`, or to the hard limit if that is lower. The
+    process claims `port` until it ends, so that no other start takes that port. The values of `env`
+    are never on a command line. Raises CommandNotFound, WorkdirMissing, PortClaimed, RunDirUsed,
+    FileError (no permission, disk full), or another HostError."""
+    check_argv(argv, host.name)
     if not run_dir.startswith("/"):
         raise FileError(f"run directory {run_dir} is not an absolute path", host=host.name)
     command = shell_scripts.start_script_argv(
@@ -156,15 +155,12 @@ async def start_detached(
 async def restart_in_run_dir(
     host: Host, run_dir: str, argv: Sequence[str], env: Mapping[str, str] | None = None
 ) -> DetachedProcess:
-    """Start `argv` in the directory of a run whose own process has ended, as a part of the same
-    run. The files of the ended process are moved to a subdirectory, and processes that it left in
-    its session are killed.
-
-    Raises RunDirUsed if the run's process is alive or another caller starts it again, and the other
-    errors of `start_detached`.
-    """
+    """Start `argv` in the directory of a run whose process has ended, as the new process of that
+    run. The files of the ended process are moved to a subdirectory, and what it left in its session
+    is killed. Raises RunDirUsed if the run's process is alive or another caller starts it again, and
+    the other errors of `start_detached`."""
     state = await _read_run_state(host, run_dir)
-    if _status_from_survey(state.run, state.survey, state.found).alive:
+    if state.status.alive:
         raise RunDirUsed(f"the process of the run in {run_dir} still runs", host=host.name)
     await _kill_session(host, state)
     command = shell_scripts.restart_script_argv(
@@ -174,17 +170,17 @@ async def restart_in_run_dir(
 
 
 async def kill_remaining_session_processes(host: Host, run_dir: str) -> None:
-    """Kill the processes that the ended process of a run has left in its session. Does nothing
-    while it is alive."""
+    """Kill the processes that the ended process of a run has left in its session. Do nothing while
+    the run's process is alive."""
     state = await _read_run_state(host, run_dir)
-    if not _status_from_survey(state.run, state.survey, state.found).alive:
+    if not state.status.alive:
         await _kill_session(host, state)
 
 
 async def _kill_session(host: Host, state: _RunState) -> None:
-    """Kill the processes of the run's session. Does nothing if the session's leader lives and no
-    end is recorded: another caller has just started the run again, and this state read its files
-    while they were being written."""
+    """Kill the processes in the run's session, except its leader. Do nothing if the leader lives and
+    no end is recorded: another caller has just started the run again, and `state` was read while it
+    wrote the files."""
     leader = state.survey.processes.get(state.run.sid or 0)
     if leader is not None and leader.alive and state.run.exit_code is None:
         return
@@ -196,8 +192,8 @@ async def _kill_session(host: Host, state: _RunState) -> None:
 def _parse_started_process(
     done: Completed, host: Host, run_dir: str, argv: Sequence[str], workdir: str | None
 ) -> DetachedProcess:
-    """Return the process that a start script has started. `done` is the result of the script.
-    Raises the error that the script printed."""
+    """Return the process that a start script has started. `done` is the result of the script. Raises
+    the HostError for what the script printed, if it started none."""
     words = done.out.split()
     pid, start, sid = map(parse_whole_number, [*words[1:4], "", "", ""][:3])
     known = words[:1] == ["ok"] and len(words) == 4
@@ -210,14 +206,12 @@ def _parse_started_process(
 
 
 def _port_claimed_error(host: Host, claimant_words: Sequence[str]) -> PortClaimed:
-    """Return the error for a port that another start has claimed. `claimant_words` is its user and,
-    if known, its run."""
+    """Return the error for a port that another start has claimed. `claimant_words` are the user of
+    that start and, if known, its run id."""
     user, run_id = (*claimant_words, "", "")[:2]
-    which = (
-        f"run {clean_text(run_id)} of {clean_text(user)}"
-        if run_id
-        else f"a server of {clean_text(user)}"
-    )
+    which = f"a server of {clean_text(user)}"
+    if run_id:
+        which = f"run {clean_text(run_id)} of {clean_text(user)}"
     return PortClaimed(
         f"the port was taken by another start at the same time: {which}",
         host=host.name,
@@ -269,8 +263,8 @@ def _start_error(
 
 
 async def is_process_alive(host: Host, process: DetachedProcess) -> bool:
-    """Return whether the process itself still runs. The check reads one file only, so it can be
-    called every second."""
+    """Return whether `process` itself, not another one with its id, still runs. A zombie does not.
+    This reads a single file, so it can be called every second."""
     try:
         stat = await host.read_file(f"/proc/{process.pid}/stat", limit=1024)
     except FileError:
@@ -293,40 +287,36 @@ async def find_existing_pids(host: Host, pids: Collection[int]) -> frozenset[int
 
 
 async def read_status(host: Host, run_dir: str, *, files: Sequence[str] = ()) -> ProcessStatus:
-    """Return the state of the run in `run_dir`. `files` names files in this directory; the result
-    has the contents of those that exist. Raises HostError if the directory contains no run.
-    """
+    """Return the state of the run in `run_dir`, and record its new members there. `files` names
+    files in `run_dir`; the state has the contents of those that exist. Raises HostError if the
+    directory does not exist."""
     state = await _read_run_state(host, run_dir, files)
     await _record_new_run_members(host, state.run, state.found)
-    return _status_from_survey(state.run, state.survey, state.found)
+    return state.status
 
 
 async def read_runs_and_unread_names(
     host: Host, root: str, *, files: Sequence[str] = (), newest_count: int = 0
 ) -> tuple[tuple[ProcessStatus, ...], tuple[str, ...]]:
-    """Return (states of the runs whose directories are in `root`, sorted by name; names of the
-    older runs), both empty if `root` does not exist. Older runs are marked as ended and not among
-    the `newest_count` ones, so nothing of them is read. `files` names files in the run directories
-    whose contents each state has, if they exist."""
+    """Return (states of the runs in the directory `root`, sorted by name; names of the runs that
+    were not read). A run is not read if it is marked as ended and not among the `newest_count`
+    newest ones. `files` names files in the run directories; each state has the contents of those
+    that exist. Both are () if `root` does not exist."""
     survey = await _survey_host(host, ["-r", root.rstrip("/"), str(newest_count)], files)
     runs = sorted(survey.runs, key=lambda run: run.run_dir)
-    read = tuple(
-        _status_from_survey(run, survey, run_processes.find_living_members(run, survey))
-        for run in runs
-    )
-    return read, survey.older
+    return tuple(_make_run_state(run, survey).status for run in runs), survey.older
 
 
 async def mark_runs_ended(host: Host, root: str, mark_text_by_name: Mapping[str, str]) -> None:
-    """Mark runs as ended, so that `read_runs_and_unread_names` need not read them.
-    `mark_text_by_name` maps the name of each run's directory to a text to store in the mark. Mark a
+    """Mark runs in the directory `root` as ended, so that `read_runs_and_unread_names` need not read
+    them. `mark_text_by_name` has the text of each mark by the name of the run's directory. Mark a
     run only if its end is recorded and none of its processes lives."""
     words = [word for run in mark_text_by_name.items() for word in run]
     if words:
         await host.run(shell_scripts.shell_argv(shell_scripts.MARK_ENDED, root, *words))
 
 
-async def run_dirs_with_processes(host: Host, run_dirs: Sequence[str]) -> frozenset[str]:
+async def find_run_dirs_with_processes(host: Host, run_dirs: Sequence[str]) -> frozenset[str]:
     """Return those of the run directories that have a living process."""
     survey = await _survey_host(host, run_dirs, ())
     return frozenset(
@@ -337,12 +327,9 @@ async def run_dirs_with_processes(host: Host, run_dirs: Sequence[str]) -> frozen
 async def stop_run(
     host: Host, run_dir: str, grace_s: float = 15.0, kill_after_s: float = 10.0
 ) -> StopReport:
-    """End every process of the run and remove the shared memory that the run left. If the run has
-    ended already, do nothing.
-
-    The process group gets SIGTERM. After `grace_s` seconds, the remaining processes get SIGKILL
-    repeatedly, for up to `kill_after_s` seconds.
-    """
+    """End every process of the run, and remove the shared memory files that it left. The process
+    group gets SIGTERM. After `grace_s` seconds, the remaining processes get SIGKILL again and again,
+    for up to `kill_after_s` seconds. Raises HostError if `run_dir` does not exist."""
     state = await _read_run_state(host, run_dir)
     signalled: set[int] = set()
     killed: set[int] = set()
@@ -364,15 +351,14 @@ async def stop_run(
         shared_memory_removed=await remove_unused_shared_memory_files(host, run_dir)
         if not state.found.all
         else (),
-        status=_status_from_survey(state.run, state.survey, state.found),
+        status=state.status,
     )
 
 
 async def _terminate_and_list_signalled_pids(host: Host, state: _RunState) -> set[int]:
     """Send SIGTERM to the run's process group, and one by one to the members that left the group.
-    Return the process ids that got the signal. No process gets SIGTERM twice, because some servers
-    then exit at once without cleaning up.
-    """
+    Return the process ids that got the signal. No process gets it twice: some servers then exit at
+    once without cleaning up."""
     sid, others = state.run.sid, state.found.others
     group = [p for p in state.found.all if p.group == sid]
     targets = [f"{group[-1].key}:{sid}"] if group else []
@@ -384,9 +370,9 @@ async def _terminate_and_list_signalled_pids(host: Host, state: _RunState) -> se
 
 
 async def _kill_and_list_signalled_pids(host: Host, state: _RunState, wait_s: float) -> set[int]:
-    """Send SIGKILL to all members of the run, and return the process ids that got it. The shell
-    that leads the session records how the server ended, so it gets SIGKILL only if it does not end
-    by itself within `wait_s` seconds."""
+    """Send SIGKILL to all members of the run except the session's leader, and return the process ids
+    that got it. The leader records how the server ended. If it is alone, wait up to `wait_s` seconds
+    for its end, then kill it too; it is not in the answer."""
     leader, others = state.found.leader, state.found.others
     if others:
         return await _signal_and_list_reached_pids(
@@ -401,10 +387,9 @@ async def _kill_and_list_signalled_pids(host: Host, state: _RunState, wait_s: fl
 
 
 async def record_shared_memory_files(host: Host, run_dir: str, pids: Sequence[int]) -> None:
-    """Write to the run directory which shared memory files the living processes `pids` created, so
-    that the files can be removed after these processes are killed. Call this when the server is
-    ready. `stop_run` calls it too.
-    """
+    """Write the names of the shared memory files that the living processes `pids` created to the run
+    directory, so that the files can be removed after these processes are killed. `stop_run` calls
+    this; call it also when the server is ready."""
     if pids:
         await host.run(
             shell_scripts.shell_argv(
@@ -420,19 +405,22 @@ async def remove_unused_shared_memory_files(host: Host, run_dir: str) -> tuple[s
     return tuple(done.out.splitlines())
 
 
-async def _survey_host(host: Host, dirs: Sequence[str], files: Sequence[str]) -> Survey:
-    """Read the host's process table, and after it the files of the runs. A run that was started
-    between the two has files and no process, so the survey is repeated for it."""
-    survey = await _survey_host_once(host, dirs, files)
+async def _survey_host(host: Host, arguments: Sequence[str], files: Sequence[str]) -> Survey:
+    """Return the host's process table, and the files of the runs, which are read after it. The
+    survey is repeated if a run was started between the two, because it has files and no process.
+    `arguments` are those of the script SURVEY after the names of `files`. Raises HostError if the
+    processes cannot be listed."""
+    survey = await _survey_host_once(host, arguments, files)
     for _ in range(_MORE_SURVEYS):
         if not any(run_processes.run_started_after_survey(run, survey) for run in survey.runs):
             break
-        survey = await _survey_host_once(host, dirs, files)
+        survey = await _survey_host_once(host, arguments, files)
     return survey
 
 
-async def _survey_host_once(host: Host, dirs: Sequence[str], files: Sequence[str]) -> Survey:
-    done = await host.run(shell_scripts.shell_argv(shell_scripts.SURVEY, " ".join(files), *dirs))
+async def _survey_host_once(host: Host, arguments: Sequence[str], files: Sequence[str]) -> Survey:
+    words = (" ".join(files), *arguments)
+    done = await host.run(shell_scripts.shell_argv(shell_scripts.SURVEY, *words))
     survey = run_processes.parse_survey(done.stdout)
     if survey is None:
         raise HostError(f"cannot list the processes of the runs: {done.problem}", host=host.name)
@@ -442,9 +430,9 @@ async def _survey_host_once(host: Host, dirs: Sequence[str], files: Sequence[str
 async def _read_run_state(
     host: Host, run_dir: str, files: Sequence[str] = (), *, earlier: _RunState | None = None
 ) -> _RunState:
-    """Read the state of one run. A process that belonged to the run in the earlier state `earlier`
-    still belongs to it, even if it has left the run's POSIX session since.
-    """
+    """Return the state of one run. A process that belonged to the run in its state `earlier` still
+    belongs to it, even if it has left the run's session since. Raises HostError if `run_dir` does
+    not exist."""
     survey = await _survey_host(host, [run_dir.rstrip("/")], files)
     if not survey.runs:
         step = "`workbench servers` lists the runs of a host"
@@ -452,12 +440,16 @@ async def _read_run_state(
     run = survey.runs[0]
     if earlier is not None:
         run = replace(run, seen=run.seen | earlier.run.seen | {p.key for p in earlier.found.others})
+    return _make_run_state(run, survey)
+
+
+def _make_run_state(run: RunFiles, survey: Survey) -> _RunState:
     return _RunState(run, survey, run_processes.find_living_members(run, survey))
 
 
 async def _record_new_run_members(host: Host, run: RunFiles, found: Members) -> None:
-    """Add newly found members of the run to the file `members` in the run directory. This file then
-    proves that a process belongs to the run, even after the process's parents have ended."""
+    """Add the members of the run in `found` that are new to the file `members` in the run directory.
+    It shows that a process belongs to the run, even after the process's parents have ended."""
     new = [p.key for p in found.others if p.key not in run.seen]
     if new:
         await host.run(
@@ -469,20 +461,11 @@ async def _record_new_run_members(host: Host, run: RunFiles, found: Members) -> 
 
 def _status_from_survey(run: RunFiles, survey: Survey, found: Members) -> ProcessStatus:
     pids = tuple(p.pid for p in found.others)
-    started = run.pid in pids
-    # before the start, or while the exit is recorded
-    starting = found.leader is not None and run.exit_code is None
-    running = run.exit_code is None and (started or starting)
-    lost = None
-    if run.exit_code is None and not running:
-        if run.boot_id is None or run.sid is None:
-            lost = "the server was never started"
-        elif run.boot_id != survey.boot_id:
-            lost = "the host was restarted, or the server was started on another host"
-        elif _pid_1_started_after_run(run, survey):
-            lost = "the container was restarted, which ended the server"
-        else:
-            lost = "the shell that records the server's exit was killed"
+    running, lost = False, None
+    if run.exit_code is None:
+        # the leader alone: before the start, or while the exit is recorded
+        running = run.pid in pids or found.leader is not None
+        lost = None if running else _why_exit_is_unknown(run, survey)
     return ProcessStatus(
         run.run_dir,
         alive=running,
@@ -503,6 +486,17 @@ def _status_from_survey(run: RunFiles, survey: Survey, found: Members) -> Proces
     )
 
 
+def _why_exit_is_unknown(run: RunFiles, survey: Survey) -> str:
+    """Return why a run that does not run has no exit code."""
+    if run.boot_id is None or run.sid is None:
+        return "the server was never started"
+    if run.boot_id != survey.boot_id:
+        return "the host was restarted, or the server was started on another host"
+    if _pid_1_started_after_run(run, survey):
+        return "the container was restarted, which ended the server"
+    return "the shell that records the server's exit was killed"
+
+
 def _pid_1_started_after_run(run: RunFiles, survey: Survey) -> bool:
     """Return whether process 1 started after the run. If so, the container in which the run was
     started has restarted since, which ended all its processes."""
@@ -517,9 +511,10 @@ async def _signal_and_list_reached_pids(
     wait_for: Sequence[Process] = (),
     wait_s: float = 0.0,
 ) -> set[int]:
-    """Send the signal `signal_name` to `targets`, and return the process ids that got it, with the
-    id of one member for each process group. Before returning, wait up to `wait_s` seconds (at most
-    SLICE_S) for the processes `wait_for` to end."""
+    """Send the signal `signal_name`, such as "TERM", to `targets`: processes as "PID:START", and
+    process groups as "PID:START:GROUP" with a member. Return the process ids that got it, for a
+    group that of the member. Then wait up to `wait_s` seconds (at most SLICE_S) for the end of the
+    processes `wait_for`."""
     keys = [p.key for p in wait_for]
     seconds = max(1, round(min(wait_s, SLICE_S))) if keys else 0
     done = await host.run(

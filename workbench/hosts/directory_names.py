@@ -12,7 +12,7 @@ from workbench.hosts.base import Host
 
 
 async def list_directory_names(host: Host, directory: str) -> list[str]:
-    """Return the names in `directory` of `host`; [] if it cannot be read."""
+    """Return the names in `directory` of `host`, in any order; [] if it cannot be read."""
     if host.is_local:
         try:
             return os.listdir(directory)

@@ -15,10 +15,10 @@ ChangeSignature = tuple[object, ...]
 def read_file_signatures(
     host: Host, files: Iterable[str], directories_and_prefixes: Iterable[tuple[str, str]]
 ) -> ChangeSignature | None:
-    """Return the signatures of `files`, and of the files whose names begin with a prefix in a
-    directory: inode, time of the last change and size. `directories_and_prefixes` has a pair
-    (directory, prefix) for each of these directories. Return None if the host is not this machine,
-    because this costs as much there as reading the files."""
+    """Return the inode, the time of the last change and the size of each of `files`, and of the files
+    in each pair (directory, prefix) of `directories_and_prefixes` whose names begin with the prefix.
+    Missing files count as such. None if the host is not this machine: there, this costs as much as
+    to read the files."""
     if not host.is_local:
         return None
     found: list[object] = [_read_file_signature(Path(path)) for path in files]
@@ -31,7 +31,7 @@ def read_file_signatures(
     return tuple(found)
 
 
-def _read_file_signature(path: Path) -> object:
+def _read_file_signature(path: Path) -> tuple[int, int, int] | None:
     try:
         status = path.lstat()
     except OSError:

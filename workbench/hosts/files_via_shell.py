@@ -11,9 +11,8 @@ TIMEOUT_S = 120.0  # a slow link, a large file, the fsync of a busy disk
 
 
 async def state_dir_via_shell(host: Host) -> str:
-    """Return the absolute path of Workbench's state directory on the host. The directory is created
-    if it is missing.
-    """
+    """Return the absolute path of Workbench's state directory on the host. It is created if it is
+    missing. Raises FileError if it cannot be created."""
     done = await host.run(shell_scripts.shell_argv(shell_scripts.STATE_DIR))
     path = done.out.strip()
     if done.returncode != 0 or not path.startswith("/"):
@@ -22,9 +21,8 @@ async def state_dir_via_shell(host: Host) -> str:
 
 
 async def read_file_via_shell(host: Host, path: str, offset: int, limit: int | None) -> bytes:
-    """Return the file's bytes from position `offset`, at most `limit` bytes if it is not None.
-    Raises FileError if the file cannot be read.
-    """
+    """Return the bytes of the file `path` from position `offset` on: all of them, or at most `limit`
+    if it is not None. Raises FileError if the file cannot be read."""
     last = "" if limit is None else str(limit)
     done = await host.run(
         shell_scripts.shell_argv(shell_scripts.READ_FILE, path, str(offset), last),
@@ -36,9 +34,8 @@ async def read_file_via_shell(host: Host, path: str, offset: int, limit: int | N
 
 
 async def write_file_via_shell(host: Host, path: str, data: bytes, mode: int) -> None:
-    """Write the file atomically and create missing parent directories. Raises FileError if the file
-    cannot be written.
-    """
+    """Write `data` to the file `path` atomically, with the permissions `mode`, and create missing
+    parent directories. Raises FileError if the file cannot be written."""
     command = shell_scripts.shell_argv(shell_scripts.WRITE_FILE, path, f"{mode:o}", str(len(data)))
     done = await host.run(command, input=data, timeout_s=TIMEOUT_S)
     if done.returncode != 0:

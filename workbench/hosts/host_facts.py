@@ -37,8 +37,9 @@ _X86 = {"x86_64", "i686", "i386"}
 
 
 async def query_host_facts(host: Host) -> HostFacts:
-    """Return the properties of a host that is not this machine. They include the round-trip time in
-    milliseconds, which is measured by sending a line to a running command."""
+    """Return the properties of a host that is not this machine, with the round-trip time: that of a
+    line to a running command. Raises CommandTimeout after FACTS_S, OutputTooLarge, or another
+    HostError."""
     look = ("sh", "-c", "facts about the host")
     stream = await host.stream(shell_scripts.shell_argv(shell_scripts.FACTS, "ping"))
     latency_s, lines = 0.0, list[str]()
@@ -61,9 +62,8 @@ async def query_host_facts(host: Host) -> HostFacts:
 def parse_host_facts(
     output: str, name: str, kind: str, latency_ms: float | None = None
 ) -> HostFacts:
-    """Return the HostFacts in the script's output, which has lines of the form key=value. A
-    property without a line is None.
-    """
+    """Return the properties of the host `name` of the kind `kind` from `output`, the lines key=value
+    that the script FACTS printed there. A property without a line is None."""
     facts: dict[str, str] = {}
     for key, value in shell_scripts.parse_key_value_pairs(output):
         facts.setdefault(key, value.strip())
@@ -108,9 +108,8 @@ def _is_initial_user_namespace(uid_map: str | None) -> bool | None:
 
 
 def _container_kind(facts: Mapping[str, str]) -> str | None:
-    """Return the kind of container that the host runs in ("lxc", "docker", "podman", …), or None if
-    nothing indicates one.
-    """
+    """Return the kind of container that the host runs in, such as "docker"; None if no line of the
+    script FACTS, whose values are in `facts`, says that it is in one."""
     detected = facts.get("detect_container")
     if detected and detected != "none":
         return detected
@@ -118,9 +117,9 @@ def _container_kind(facts: Mapping[str, str]) -> str | None:
 
 
 def _hypervisor_name(facts: Mapping[str, str]) -> str | None:
-    """Return the name of the hypervisor as systemd-detect-virt prints it. If that program is
-    missing, the name is derived from the firmware's product name. None if it cannot be determined.
-    """
+    """Return the name of the hypervisor as systemd-detect-virt prints it, "none" without one. If that
+    program is missing, the name follows from the firmware's product name. None if that is not
+    known."""
     if facts.get("detect_vm"):
         return facts["detect_vm"]
     if facts.get("hypervisor_type"):

@@ -17,8 +17,8 @@ _LOOK = read_script(__file__, "list_interfaces.sh")
 
 
 async def read_node_network(host: Host) -> NodeNetwork:
-    """Return the interfaces and the RDMA devices of the host. If the host is out of reach or has no
-    `ip`, the result contains only `problem`, the reason."""
+    """Return the interfaces and the RDMA devices of the host. If the host is out of reach or its `ip`
+    prints no JSON, only `problem` is set, to the reason."""
     try:
         done = await host.run(shell_scripts.shell_argv(_LOOK))
     except HostError as error:
@@ -27,8 +27,8 @@ async def read_node_network(host: Host) -> NodeNetwork:
 
 
 def parse_node_network(text: str, errors: str = "") -> NodeNetwork:
-    """Return the interfaces and the RDMA devices from `text` and `errors`, the output of the script
-    `_LOOK` on stdout and on stderr."""
+    """Return the interfaces and the RDMA devices in `text`, the stdout of the script `_LOOK`. If it
+    has no JSON, only `problem` is set, with the last line of its stderr, `errors`."""
     lines = clean_text(text, len(text), lines=True).splitlines()
     rows = [line.split() for line in lines]
     states = {row[1]: row[2:] for row in rows if row[:1] == ["net"] and len(row) in (5, 6)}

@@ -20,8 +20,8 @@ DEFAULT_PORT = 22
 
 
 class KnownKeys(Protocol):
-    """The parsed contents of known_hosts files: keys, certificate authorities, revoked keys, and
-    the same for X.509 certificates."""
+    """The parsed lines of known_hosts files. `match` returns those of one host: keys, certificate
+    authorities, revoked keys, and the same for X.509 certificates."""
 
     def match(self, host: str, addr: str, port: int | None) -> Sequence[Sequence[Any]]: ...
 
@@ -33,14 +33,12 @@ class PublicKey(Protocol):
 
 
 class HostKeys:
-    """The known keys of one host. This object checks the key that the host presents and keeps the
-    result of the check. `host` is the name by which the user knows the host, `address` the one by
-    which ssh knows it.
+    """The known keys of one host, and the check of the key that the host presents. `host` is the name
+    by which the user knows the host, `address` the one by which ssh knows it. `aliased` says whether
+    the ssh configuration sets HostKeyAlias: known_hosts lists an alias without a port.
 
-    `problem` is the reason for rejecting the key. `accepting` is (the known_hosts file, the line to
-    add there to accept the key). `aliased` says whether the ssh configuration sets HostKeyAlias,
-    because known_hosts lists an alias without a port.
-    """
+    After a key was rejected, `problem` is the error with the reason, and `accepting` is (the
+    known_hosts file, the line to add to it to accept the key)."""
 
     def __init__(
         self,
@@ -57,16 +55,15 @@ class HostKeys:
         self._file = file
         self._aliased = aliased
         self._accepted = accepted  # fingerprints that the user accepted in this process
-        self._name = host  # the entry in known_hosts, once `known_keys_of_host` was called
+        self._name = host  # the entry in known_hosts, once the key was looked up
         self.known: Sequence[Any] = ()
         self.accepting = ("", "")
         self.problem: HostUnreachable | None = None
 
     def known_keys_of_host(self, host: str, addr: str, port: int | None) -> Any:
-        """Return (keys, certificate authorities, revoked keys, …) of the host from known_hosts, as
-        the ssh library asks for them. As in OpenSSH with CheckHostIP no, `addr` is not looked up.
-        If the host has a port, keys that are listed without it are not returned, because `accepts`
-        checks those."""
+        """Return (keys, certificate authorities, revoked keys, …) of the host from known_hosts, for
+        the ssh library. As in OpenSSH with CheckHostIP no, `addr` is not looked up. Keys that are
+        listed without the host's port are left out: `accepts` checks those."""
         self._name = self._name_in_known_hosts(host, port)
         exact = self._all.match(self._name, "", None)
         plain = self._all.match(host, "", None)
@@ -74,16 +71,17 @@ class HostKeys:
         return (exact[0], *([*x, *y] for x, y in zip(exact[1:], plain[1:], strict=True)))
 
     def accepts(self, host: str, port: int, key: PublicKey) -> bool:
-        """Return whether to trust a host key that is not among the keys that `known_keys_of_host`
-        returned. If not, `problem` has the reason."""
+        """Return whether to trust `key`, which is none of the keys that `known_keys_of_host` returned:
+        the user has accepted it, or known_hosts lists it without the port. If False, `problem` has
+        the reason."""
         fingerprint, kind = key.get_fingerprint(), key.get_algorithm()
         if fingerprint in self._accepted:
             return True
         if not self.known and key in self._all.match(host, "", None)[0]:
             return True  # listed without the port, which OpenSSH accepts too
-        name = self._name_in_known_hosts(host, port)
+        name = self._name = self._name_in_known_hosts(host, port)
         if self.known:
-            self.problem = self.key_changed_error(name, f"it is now {kind} {fingerprint}")
+            self.problem = self.key_changed_error(f"it is now {kind} {fingerprint}")
             return False
         self.accepting = (self._file, f"{name} {key.export_public_key().decode().strip()}")
         self.problem = HostKeyUnknown(
@@ -97,17 +95,15 @@ class HostKeys:
         )
         return False
 
-    def key_changed_error(self, name: str | None, difference: str) -> HostKeyChanged:
-        """Return the error for a host whose key differs from the known one. `name` is the host's
-        entry in known_hosts, None for the entry that `known_keys_of_host` searched last.
-        `difference` says in what way the key differs."""
-        name = name or self._name
+    def key_changed_error(self, difference: str) -> HostKeyChanged:
+        """Return the error for a host whose key differs from the one in known_hosts. `difference`
+        says what is different, such as "it is now ssh-ed25519 SHA256:…"."""
         return HostKeyChanged(
-            f"the key of {name} differs from the one in known_hosts ({difference}): "
+            f"the key of {self._name} differs from the one in known_hosts ({difference}): "
             "the host was installed anew, or another machine answers in its place",
             host=self._host,
             next_step="if you know why the key changed, remove the old one and connect again: "
-            f"ssh-keygen -f {self._file} -R '{name}'",
+            f"ssh-keygen -f {self._file} -R '{self._name}'",
         )
 
     def _name_in_known_hosts(self, host: str, port: int | None) -> str:
@@ -115,9 +111,8 @@ class HostKeys:
 
 
 def read_known_hosts(files: Iterable[str], parse: Callable[[str], KnownKeys]) -> KnownKeys:
-    """Return the parsed contents of all of `files` together. As in OpenSSH, a missing file or an
-    invalid line is ignored.
-    """
+    """Return the known keys in all of `files` together. `parse` parses the text of such files. As in
+    OpenSSH, a missing file or an invalid line is ignored."""
     lines: list[str] = []
     for file in files:
         try:
@@ -136,8 +131,8 @@ def _is_valid_line(line: str, parse: Callable[[str], KnownKeys]) -> bool:
 
 
 def append_line(file: str, line: str) -> None:
-    """Append a line to a file. The file (0600) and its directory (0700) are created if they are
-    missing."""
+    """Append `line` to the text file `file`. The file (0600) and its directories (0700) are created
+    if they are missing. Raises OSError."""
     path = Path(file).expanduser()
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)

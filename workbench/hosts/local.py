@@ -96,18 +96,17 @@ class LocalStream:
         return self._tail.text()
 
     async def close(self) -> None:
-        """Close stdin and wait up to CLOSE_S seconds for the command to end, then send SIGKILL to
-        its process group."""
+        """End the command: close its stdin, wait up to CLOSE_S seconds for its end, then send SIGKILL
+        to its process group."""
         if self._process.stdin is not None:
             self._process.stdin.close()
-        await self._process.wait_then_kill_group(CLOSE_S)
+        await self._process.wait_then_kill_process_group(CLOSE_S)
         await cancel_all([self._errors])
 
 
 async def _exchange_with_process(process: LocalProcess, input: bytes | None) -> CommandOutput:
-    """Read stdout and stderr of `process` to their end and write `input` to its stdin. Raises
-    TooMuch if the output is too long.
-    """
+    """Write `input` to the stdin of `process`, and return what it printed, after its end. Raises
+    TooMuch if it printed more than OUTPUT_MAX_BYTES."""
     assert process.stdout is not None
     assert process.stderr is not None
     output = CommandOutput()
@@ -173,8 +172,8 @@ class LocalHost(BaseHost):
             ) from None
 
     async def _wait_for_command_slot(self) -> None:
-        """Wait until no other process has been started in this turn of the event loop. To start ten
-        programs in one turn takes 0.1 s, in which the screen would answer no key."""
+        """Wait for a turn of the event loop in which no process was started yet. Ten starts in one turn
+        take 0.1 s, in which the screen would answer no key."""
         loop = asyncio.get_running_loop()
         while self._starting is loop:  # noqa: ASYNC110 (an Event belongs to one loop)
             await asyncio.sleep(0)
@@ -200,7 +199,7 @@ class LocalHost(BaseHost):
         except TooMuch:
             raise output_too_large_error(argv, self.name) from None
         finally:
-            await process.wait_then_kill_group()
+            await process.wait_then_kill_process_group()
         code = process.returncode if process.returncode is not None else -signal.SIGKILL
         return Completed(tuple(argv), code, bytes(output.out), bytes(output.err))
 
@@ -250,9 +249,9 @@ class LocalHost(BaseHost):
             self._on_local_disk[folder] = is_on_local_disk(folder)
 
     def _has_no_bytes_after(self, path: str, offset: int) -> bool:
-        """Return whether a file on a disk of this machine has no bytes after `offset`. A log is
-        asked every second and seldom has. The kernel knows its size, and needs no thread. A network
-        file system could let the screen wait."""
+        """Return whether the file `path` is known to have no bytes after `offset`, as a log that is
+        read every second. False if its directory is not known to be on a disk of this machine: the
+        size of a file in a network could let the screen wait. Raises OSError."""
         if not self._on_local_disk.get(path.rpartition("/")[0]):
             return False
         return Path(path).stat().st_size <= offset
@@ -284,8 +283,8 @@ class LocalHost(BaseHost):
 
     @contextlib.contextmanager
     def _os_errors_as_file_error(self, operation: str, path: str) -> Iterator[None]:
-        """Raise FileError in place of an OSError of the block. `operation`, such as "read", is what
-        the block does with the file."""
+        """Raise FileError in place of an OSError in the block. `operation` is what the block does with
+        the file `path`: "read" or "write"."""
         try:
             yield
         except OSError as error:
@@ -308,7 +307,8 @@ class LocalHost(BaseHost):
 
 
 def _read_proc_file(path: str, limit: int | None) -> bytes:
-    """Read a file that the kernel makes, without a thread."""
+    """Return the bytes of a file that the kernel makes, at most `limit`, without a thread. Raises
+    OSError."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(file, limit or _STATE_BYTES)
@@ -318,8 +318,7 @@ def _read_proc_file(path: str, limit: int | None) -> bytes:
 
 def _make_private_directories(directory: Path) -> None:
     """Create `directory` and its missing parents, all with mode 0700. Path.mkdir would set the mode
-    of the last directory only.
-    """
+    of the last directory only. Raises OSError."""
     if not directory.is_dir():
         _make_private_directories(directory.parent)
         directory.mkdir(mode=0o700, exist_ok=True)

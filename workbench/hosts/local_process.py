@@ -36,7 +36,8 @@ class LocalProcess:
         threading.Thread(target=_wait_in_thread, args=arguments, daemon=True).start()
 
     async def connect_pipes(self, line_limit_bytes: int) -> None:
-        """Connect the pipes with the event loop. If this is cancelled, kill the process."""
+        """Set `stdin`, `stdout` and `stderr` to the pipes that the process has. If this fails or is
+        cancelled, kill the process."""
         try:
             if self._process.stdin is not None:
                 self.stdin = await self._connect_input(self._process.stdin)
@@ -45,7 +46,7 @@ class LocalProcess:
             if self._process.stderr is not None:
                 self.stderr = await self._connect_output(self._process.stderr, line_limit_bytes)
         except BaseException:
-            self.kill_group()
+            self.kill_process_group()
             self.close_pipes()
             for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
                 if pipe is not None:  # nothing closes those that were not connected
@@ -87,40 +88,37 @@ class LocalProcess:
         """Send SIGKILL to the process, unless it has ended."""
         self._process.kill()
 
-    def kill_group(self) -> None:
-        """Send SIGKILL to the process and to all that share its process group."""
+    def kill_process_group(self) -> None:
+        """Send SIGKILL to all processes in the process group of the process, if any is left."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 
-    async def wait_then_kill_group(self, wait_s: float = 0.0) -> None:
-        """Wait up to `wait_s` seconds for the process to end, then send SIGKILL to its process
-        group: to the process, and to a child that outlives it and holds its pipes. Returns even if
-        the process never ends, because a process can hang in the kernel. If it is cancelled, as at
-        the end of the event loop, it sends SIGKILL without the wait.
-        """
+    async def wait_then_kill_process_group(self, wait_s: float = 0.0) -> None:
+        """Wait up to `wait_s` seconds for the process to end. Then send SIGKILL to its process group,
+        which kills the process and a child that outlives it, and close the pipes. Return even if
+        the process hangs in the kernel and does not end. A cancellation ends the wait."""
         try:
             if self.returncode is None and wait_s > 0:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self.wait(), wait_s)
         finally:
             try:
-                await self._kill_remaining_group()
+                await self._kill_remaining_process_group()
             finally:
                 self.close_pipes()
 
-    async def _kill_remaining_group(self) -> None:
-        """Send SIGKILL to the process group unless the process has ended and its output was
-        read."""
+    async def _kill_remaining_process_group(self) -> None:
+        """Send SIGKILL to the process group. Do nothing if the process has ended and its output was
+        read to the end."""
         outputs = [pipe for pipe in (self.stdout, self.stderr) if pipe is not None]
         if self.returncode is not None and all(pipe.at_eof() for pipe in outputs):
             return
-        self.kill_group()
+        self.kill_process_group()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.wait(), 1.0)
 
     def close_pipes(self) -> None:
-        """Close the pipes to the process. A grandchild may keep them open, and the event loop may
-        end before it has read their end. Input that nobody has read is dropped."""
+        """Close the pipes to the process. Input that it has not read is dropped."""
         if self.stdin is not None and self.stdin.transport.get_write_buffer_size():
             self.stdin.transport.abort()
         for transport in self._transports:

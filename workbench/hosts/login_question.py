@@ -32,13 +32,15 @@ class LoginQuestion:
 
     @property
     def prompt(self) -> str:
-        """The last line of the question, in front of what the user types."""
+        """The last line of the question, after which the user types: what is wanted, and where the
+        answer goes."""
         if self.stays_here:
             return f"{self.wanted}, to log in to {self.host}; it stays on this machine"
         return f"{self.wanted}, sent to {self.host}"
 
     def text(self, columns: int) -> str:
-        """Return the question for a terminal with `columns` columns."""
+        """Return the whole question for a terminal with `columns` columns: the server's words in
+        their frame, if it said any, then the prompt."""
         if not self.said:
             return f"{self.prompt}: "
         width = max(20, min(columns, _MOST_WIDTH) - len(MARGIN) - 1)
@@ -51,16 +53,16 @@ Ask = Callable[[LoginQuestion], Awaitable[str | None]]
 
 
 def clean_server_lines(*texts: str) -> tuple[str, ...]:
-    """Return the words of a server as lines to show: without control characters, empty lines and
-    runs of spaces, and no more than fit into a question."""
+    """Return the lines of `texts`, the words of a server, as a question shows them: without control
+    characters, empty lines and runs of spaces, at most MOST_LINES, each cut after MOST_CHARS."""
     lines = [clean_text(line) for text in texts for line in text.splitlines()[: MOST_LINES + 1]]
     found = [" ".join(line.split()) for line in lines]
     return tuple(_truncate_server_line(line) for line in found if line)[:MOST_LINES]
 
 
 def quote_server_line(text: str) -> str:
-    """Return the words of a server as one line in quotation marks, for a place inside a message of
-    Workbench."""
+    """Return `text`, the words of a server, as one line in quotation marks for a message of
+    Workbench; "no words" if it is blank."""
     words = clean_server_lines(" ".join(clean_text(text).split()))
     return f'"{words[0]}"' if words else "no words"
 

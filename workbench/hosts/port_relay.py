@@ -47,8 +47,8 @@ class Relay:
         self.local_port, self.url = 0, ""
 
     async def listen(self) -> None:
-        """Open the local port. If the calling task is cancelled, or if `close` is called meanwhile,
-        the port is closed again."""
+        """Open the local port, and set `local_port` and `url`. If the calling task is cancelled, or
+        `close` is called meanwhile, the port is closed again."""
         self._server = await asyncio.start_server(
             self._relay_accepted, LOOPBACK, 0, limit=CHUNK_BYTES, start_serving=False
         )
@@ -81,7 +81,7 @@ class Relay:
             writer.close()
         except BaseException as error:
             _reset_connection(writer)
-            if not self._is_expected_error(error):
+            if not self._is_connection_error(error):
                 raise
         finally:
             if far is not None:
@@ -89,9 +89,9 @@ class Relay:
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
 
-    def _is_expected_error(self, error: BaseException) -> bool:
+    def _is_connection_error(self, error: BaseException) -> bool:
         if isinstance(error, BaseExceptionGroup):
-            return all(self._is_expected_error(e) for e in error.exceptions)
+            return all(self._is_connection_error(e) for e in error.exceptions)
         return isinstance(error, self._errors)
 
     async def close(self) -> None:
@@ -102,9 +102,8 @@ class Relay:
 
 
 def _reset_connection(writer: asyncio.StreamWriter) -> None:
-    """Close the connection with a TCP reset. `abort` alone sends a normal end, which a client takes
-    for a complete but short answer.
-    """
+    """Close the connection with a TCP reset. `abort` alone would send a normal end, which a client
+    takes for a complete but short answer."""
     sock = writer.get_extra_info("socket")
     if sock is not None:
         with contextlib.suppress(OSError):

@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from workbench.hosts.base import CommandNotFound, Completed, Host, Stream
 from workbench.model.lazy_dataclass import dataclass
@@ -134,15 +134,15 @@ class PythonProgram:
 
     @cached_property
     def _compressed_sources(self) -> bytes:
-        """The sources of all modules, as compressed JSON, for another machine."""
+        """The sources of `library` and of all modules for another machine, as compressed JSON."""
         frame: tuple[list[str], list[tuple[str, str | None]]]
         frame = ([], [*self.library().items(), *_names_and_sources_of_modules(self.modules)])
         return zlib.compress(json.dumps(frame).encode(), 9)
 
     @cached_property
     def digest(self) -> str:
-        """The SHA-256 of `_compressed_sources`. A host stores the sources in a file with this
-        name."""
+        """The SHA-256 of the sources as they are sent, in hexadecimal digits. A host stores them in a
+        file with this name."""
         return hashlib.sha256(self._compressed_sources).hexdigest()
 
     def argv(
@@ -153,10 +153,10 @@ class PythonProgram:
         *,
         stdin_begins_with_frame: bool = False,
     ) -> list[str]:
-        """Return the command that starts the program. Its last word is `parameters`, the program's
-        parameters, as JSON. Python runs isolated and without its site module, so it starts in a
-        third of the time, and no file on the host can change the program. `stdin_begins_with_frame`
-        says that stdin begins with the frame, also if the host has the program by then."""
+        """Return the command that starts the program with the Python `python`; `is_local` says whether
+        that is the Python of this process. `parameters` become the last word, as JSON. With
+        `stdin_begins_with_frame`, the program takes the frame from its stdin even if the host has
+        the sources. Python runs isolated, so no file on the host can change the program."""
         package, _, name = self.modules[-1].rpartition(".")
         text = _PROGRAM.format(
             title=self.title,
@@ -175,9 +175,9 @@ class PythonProgram:
         return [python, "-I", *self.options, "-c", text, json.dumps(parameters)]
 
     def stdin_frame(self, is_local: bool) -> bytes:
-        """Return the bytes for the program's stdin: a marker, the length in eight digits, and
-        compressed JSON. The JSON has the directories to import from if `is_local`, otherwise the
-        sources."""
+        """Return the frame with which the program's stdin begins: FRAME, a length of eight digits, and
+        compressed JSON. If `is_local`, for the Python of this process, the JSON has the directories
+        to import from, otherwise the sources."""
         if is_local:
             packed = zlib.compress(
                 json.dumps(([str(_PACKAGE.parent), *self.places()], [])).encode()
@@ -189,11 +189,11 @@ class PythonProgram:
     def _argv_and_first_stdin(
         self, host: Host, parameters: Mapping[str, Any]
     ) -> tuple[list[str], bytes]:
-        """Return (command that starts the program on `host` with the parameters `parameters`, bytes
-        to write to its stdin first)."""
-        python, local = find_python_and_is_own(host)
-        first = self.stdin_frame(local) if local or not self.kept else b""
-        return self.argv(python, local, parameters), first
+        """Return (command that starts the program on `host` with `parameters`, bytes to write to its
+        stdin first). There are no such bytes if the program asks for its sources."""
+        python = choose_python(host)
+        first = self.stdin_frame(python.is_own) if python.is_own or not self.kept else b""
+        return self.argv(*python, parameters), first
 
     async def run(
         self,
@@ -203,22 +203,20 @@ class PythonProgram:
         input: bytes = b"",
         timeout_s: float = 30.0,
     ) -> Completed:
-        """Run the program on `host` with the parameters `parameters`, and with `input` on its
-        stdin. Return its result after its end."""
+        """Run the program on `host` with `parameters`, and with `input` on its stdin. Return its
+        result after its end. Raises the errors of `Host.run`."""
         argv, first = self._argv_and_first_stdin(host, parameters)
         done = await host.run(argv, input=first + input, timeout_s=timeout_s)
         if done.returncode == MISSING and not first:
             # another call may have brought the program meanwhile
-            argv = self.argv(
-                *find_python_and_is_own(host), parameters, stdin_begins_with_frame=True
-            )
+            argv = self.argv(*choose_python(host), parameters, stdin_begins_with_frame=True)
             done = await host.run(argv, input=self.stdin_frame(False) + input, timeout_s=timeout_s)
             done = replace(done, stdout=done.stdout.replace(ASKED + b"\n", b"", 1))
         return done
 
     async def stream(self, host: Host, parameters: Mapping[str, Any]) -> Stream:
-        """Start the program on `host` with the parameters `parameters`. Its stdin stays open until
-        the stream is closed."""
+        """Start the program on `host` with `parameters`. Its stdin stays open until the stream is
+        closed. Raises the errors of `Host.stream`."""
         argv, first = self._argv_and_first_stdin(host, parameters)
         stream = await host.stream(argv, input=first)
         return stream if first else ProgramStream(stream, self)
@@ -261,27 +259,36 @@ class ProgramStream:
         await self._stream.close()
 
 
-def find_python_and_is_own(host: Host) -> tuple[str, bool]:
-    """Return (path of the Python that runs programs on `host`, whether it is the Python of this
-    process, which has Workbench installed)."""
-    local = host.is_local and bool(sys.executable)
-    return sys.executable if local else "python3", local
+class HostPython(NamedTuple):
+    """A Python that runs programs on a host. `is_own` says whether it is the Python of this process,
+    which has Workbench installed."""
+
+    path: str
+    is_own: bool
+
+
+def choose_python(host: Host) -> HostPython:
+    """Return the Python that runs programs on `host`: that of this process on this machine, and
+    "python3" on any other."""
+    if host.is_local and sys.executable:
+        return HostPython(sys.executable, is_own=True)
+    return HostPython("python3", is_own=False)
 
 
 async def can_start_python(host: Host) -> bool:
-    """Return whether the host's python3 can start at all. Without its own files, for example in the
-    middle of an update, it ends before it runs a program. Raises HostError if the host does not
-    answer."""
-    python, _ = find_python_and_is_own(host)
+    """Return whether the Python for programs on `host` can start at all. False if it is missing, or
+    ends before it runs a program, as in the middle of an update. Raises HostError if the host does
+    not answer."""
     try:
-        return (await host.run([python, "-I", "-S", "-c", ""])).returncode == 0
+        done = await host.run([choose_python(host).path, "-I", "-S", "-c", ""])
     except CommandNotFound:
         return False
+    return done.returncode == 0
 
 
 def _names_and_sources_of_modules(modules: tuple[str, ...]) -> Iterator[tuple[str, str | None]]:
-    """Yield (full name, source) of each package that contains one of `modules`, and then of each of
-    the modules. The source of a package is None."""
+    """Yield (full name, None) for each package that contains one of `modules`, then (full name,
+    source) for each of the modules."""
     names = [f"workbench.{module}" for module in modules]
     packages = {
         name.rsplit(".", depth)[0] for name in names for depth in range(1, name.count(".") + 1)

@@ -56,7 +56,7 @@ class Link(Generic[C]):
 
     @property
     def current(self) -> C | None:
-        """The connection; None while it is lost or before it was opened."""
+        """The open connection; None while it is lost, and before it was opened."""
         return self._connection
 
     @property
@@ -74,8 +74,8 @@ class Link(Generic[C]):
         return lambda: self._listeners.remove(listener)
 
     async def connect(self) -> C:
-        """Return the connection. Open it if necessary, even if earlier attempts failed. Raises the
-        errors of the function `dial`, which opens it."""
+        """Return the connection; open it if there is none, even if earlier attempts were refused.
+        Raises the errors of `dial`, the function that opens it."""
         self._refused = None
         async with self._dialing:
             if self._connection is None:
@@ -86,8 +86,9 @@ class Link(Generic[C]):
             return self._connection
 
     async def wait_for_connection(self) -> C:
-        """Return the connection. During an outage, wait up to PATIENCE_S seconds for it, then raise
-        HostUnreachable."""
+        """Return the connection. Open it if it never was open. During an outage, wait up to PATIENCE_S
+        seconds for it, then raise HostUnreachable, or the error with which the host refused a new
+        connection."""
         if self._connection is not None:
             return self._connection
         if self._lost_at is None:
@@ -101,15 +102,15 @@ class Link(Generic[C]):
         raise self.unreachable_error()
 
     def unreachable_error(self) -> HostUnreachable:
-        """Return the error for using a connection that is lost."""
+        """Return the error for a command without a connection: since when, and why it was lost."""
         since = f" for {self.outage_s:.0f} s" if self.outage_s is not None else ""
         reason = f" ({self._reason})" if self._reason else ""
         step = "servers on the host continue to run; Workbench keeps trying to reconnect"
         return HostUnreachable(f"no connection{since}{reason}", host=self.host, next_step=step)
 
     def report_lost(self, connection: C, reason: str) -> None:
-        """Report that `connection` has ended, with the `reason`. If a newer connection has replaced
-        it already, do nothing."""
+        """Note that `connection` has ended for `reason`, tell the listeners, and begin to reconnect. Do
+        nothing if it is not the current connection."""
         if connection is not self._connection:
             return
         self._connection = None
@@ -154,9 +155,8 @@ class Link(Generic[C]):
             listener(event)
 
     async def stop_and_detach_connection(self) -> C | None:
-        """Stop restoring the connection. Return the current connection for the caller to close, or
-        None if there is none.
-        """
+        """Stop restoring the connection, and return it for the caller to close; None if there is
+        none."""
         self._closed = True
         connection, self._connection, self._lost_at = self._connection, None, None
         await cancel_all([self._retrying])

@@ -31,7 +31,7 @@ TICKS_PER_S = 100
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A row of the process table. `start` is the start time in clock ticks since boot."""
+    """A row of the host's process table. `start` is the start time in clock ticks since boot."""
 
     pid: int
     state: str
@@ -51,7 +51,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class RunFiles:
-    """The contents of the files in a run directory. A number is None if its file is missing or
+    """The contents of the files in a run directory. A value is None if its file is missing or
     unreadable."""
 
     run_dir: str
@@ -72,8 +72,9 @@ class RunFiles:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The state of a host at one moment: its process table and the run directories that were read
-    with it. `older` are the names of directories that are marked as ended and were not read."""
+    """The state of a host at one moment: its process table, and the run directories that were read
+    just after it. `older` are the names of run directories that are marked as ended and were not
+    read."""
 
     boot_id: str
     now_unix_s: float
@@ -86,9 +87,8 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """The living processes of a run. `leader` is the shell that records how the server ended, None
-    if it has ended. `others` are the processes of the server.
-    """
+    """The living processes of a run. `leader` is the shell that leads the session and records how
+    the server ended, None if it has ended. `others` are the processes of the server."""
 
     leader: Process | None
     others: tuple[Process, ...]
@@ -99,8 +99,8 @@ class Members:
 
 
 def parse_survey(output: bytes) -> Survey | None:
-    """Return the process table and the run directories of a host, from the output of the script
-    SURVEY. None if the output is cut off."""
+    """Return what `output`, that of the script SURVEY, says about its host; None if it is cut off.
+    Lines of another form are left out."""
     boot, now, complete = "", 0.0, False
     uptime: float | None = None
     processes: dict[int, Process] = {}
@@ -152,7 +152,7 @@ def parse_survey(output: bytes) -> Survey | None:
 
 
 def _parse_process_row(row: str) -> Process | None:
-    """Return the process in a row of the table; None for a row of another form."""
+    """Return the process in `row`, a row of the host's process table; None for another form."""
     pid, state, *rest = [*row.split(), "", ""]
     numbers = [parse_whole_number(word) for word in (pid, *rest[:4])]
     known = [number for number in numbers if number is not None]
@@ -185,7 +185,8 @@ def _parse_run_files(run_dir: str, values: Mapping[str, str], files: dict[str, b
 
 
 def find_living_members(run: RunFiles, survey: Survey) -> Members:
-    """Return the living processes of `run`. Zombies do not count as living."""
+    """Return the living processes of `run`; none if the host was restarted since. Zombies do not
+    count as living."""
     if run.boot_id != survey.boot_id:
         return Members(None, ())
     table = survey.processes
@@ -194,20 +195,21 @@ def find_living_members(run: RunFiles, survey: Survey) -> Members:
     if leader is not None and leader.start != run.sid_start:
         leader = None
     session = [p for p in table.values() if p.session == run.sid]
-    if leader is not None or (
-        run.sid not in table and any(_confirms_session_of_run(p, run, known) for p in session)
-    ):
+    is_session_own = leader is not None
+    if run.sid not in table:
+        is_session_own = any(_confirms_session_of_run(p, run, known) for p in session)
+    if is_session_own:
         known.update(p.pid for p in session)
     found = _roots_and_descendants(known, table)
     if leader is not None:
         found.discard(leader.pid)
-    others = tuple(table[pid] for pid in sorted(found) if table[pid].alive)
-    return Members(leader if leader is not None and leader.alive else None, others)
+        leader = leader if leader.alive else None
+    return Members(leader, tuple(table[pid] for pid in sorted(found) if table[pid].alive))
 
 
 def run_started_after_survey(run: RunFiles, survey: Survey) -> bool:
-    """Return whether the run's process started after the process table of `survey` was read. Such a
-    run has no process in the table, although it has just been started."""
+    """Return whether the run was started after the process table of `survey` was read, so that it
+    has no process there. False for a run that has ended, and after a restart of the host."""
     starts = [start for start in (run.start, run.sid_start) if start is not None]
     if not starts or run.exit_code is not None or run.boot_id != survey.boot_id:
         return False
@@ -216,8 +218,9 @@ def run_started_after_survey(run: RunFiles, survey: Survey) -> bool:
 
 
 def _is_recognized_member(process: Process, run: RunFiles, tokens: Mapping[int, str]) -> bool:
-    """Return whether the run's files or the process's own environment show that it belongs to the
-    run. `tokens` has the token in the environment of each process, by process id."""
+    """Return whether a process belongs to `run`: it is the one that was started, was recorded as a
+    member, or has the run's token in its environment. `tokens` has the token of each process, by
+    process id."""
     if process.key in run.seen:
         return True
     if process.pid == run.pid and process.start == run.start:
@@ -226,9 +229,9 @@ def _is_recognized_member(process: Process, run: RunFiles, tokens: Mapping[int, 
 
 
 def _confirms_session_of_run(process: Process, run: RunFiles, known: set[int]) -> bool:
-    """Return whether this process of a session proves that the session is still the run's own,
-    although session ids are reused. It does if its id is in `known`, or if it started before the
-    run's end was recorded."""
+    """Return whether `process`, whose session has the id of the run's session, shows that this is
+    still that session: its id is in `known`, those of the run's members, or it started before the
+    run's end was recorded. Ids of sessions are reused."""
     return process.pid in known or (run.exit_ticks is not None and process.start <= run.exit_ticks)
 
 
@@ -246,9 +249,8 @@ def _roots_and_descendants(roots: set[int], table: Mapping[int, Process]) -> set
 
 
 def signal_name(exit_code: int | None) -> str | None:
-    """Return the name of the signal that an exit code above 128 stands for, such as "SIGKILL" for
-    137. None for any other code.
-    """
+    """Return the name of the signal that `exit_code`, a number above 128, stands for, such as
+    "SIGKILL" for 137. None for any other code."""
     if exit_code is None or exit_code <= SIGNAL_BASE:
         return None
     try:
@@ -258,9 +260,8 @@ def signal_name(exit_code: int | None) -> str | None:
 
 
 def seconds_since_run_ended(run: RunFiles, survey: Survey) -> float | None:
-    """Return how many seconds before the survey the run's server ended. The time is counted in
-    clock ticks since boot, so setting the clock has no effect. None if the server has not ended, or
-    ended before the host's last boot."""
+    """Return how many seconds before the survey the run's server ended, by a clock that cannot be
+    set. None if the server has not ended, or ended before the host's last boot."""
     if run.exit_ticks is None or survey.uptime_s is None or run.boot_id != survey.boot_id:
         return None
     return max(0.0, survey.uptime_s - run.exit_ticks / TICKS_PER_S)

@@ -13,8 +13,8 @@ Processes = frozenset[tuple[int, int]]
 
 
 def read_session_processes(sid: int) -> Processes:
-    """Return the id and the start time of each living process that is in the session `sid`,
-    or has an ancestor there. The start times are in clock ticks since boot."""
+    """Return (process id, start time in clock ticks since boot) of each living process of this
+    machine that is in the session `sid`, or has an ancestor there."""
     starts: dict[int, int] = {}
     parents: dict[int, int] = {}
     found = set()

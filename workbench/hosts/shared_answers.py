@@ -12,17 +12,16 @@ T = TypeVar("T")
 
 
 class SharedAnswer(Generic[T]):
-    """The answer to a request to a host, which `ask` makes. All callers who wait for the answer at
-    the same time share one request. If one of them is cancelled, the request continues for the
-    others."""
+    """A request that several callers share while it is under way. `ask` makes it. If one of the
+    callers is cancelled, the request continues for the others."""
 
     def __init__(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self._ask = ask
         self._task: asyncio.Task[T] | None = None
 
     async def get(self) -> T:
-        """Return the answer of the host. If a request is already under way, wait for its answer,
-        otherwise make a request."""
+        """Return the answer to the request that is under way, or to a new one if there is none. Raises
+        the errors of `ask`."""
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._ask())
             self._task.add_done_callback(_retrieve_exception)

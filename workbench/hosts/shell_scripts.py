@@ -18,21 +18,21 @@ SUDO = ("sudo", "-n")  # before a command that needs root; fails where sudo woul
 
 
 def quote(text: str) -> str:
-    """Return `text` as one quoted word for a POSIX shell. The word is on one line, with the shell
-    variable $_wb_nl for each newline.
-    """
+    """Return `text` as one quoted word for a POSIX shell. It is on one line: for each newline it has
+    the shell variable $_wb_nl, which the script must set."""
     return "'" + text.replace("'", "'\\''").replace("\n", "'\"$_wb_nl\"'") + "'"
 
 
 def parse_key_value_pairs(output: str, limit: int = LINE_CHARS) -> list[tuple[str, str]]:
-    """Return (key, value) of each line key=value in the output of a script, as clean text of at
-    most `limit` characters a line. Other lines are left out."""
+    """Return (key, value) for each line key=value in `output`, in their order. The lines are cleaned,
+    and cut after `limit` characters. Other lines are left out."""
     found = (clean_text(line, limit).partition("=") for line in output.split("\n"))
     return [(key, value) for key, equals, value in found if equals]
 
 
 def parse_values_by_key(lines: Iterable[str]) -> Mapping[str, list[str]]:
-    """Return the values of each key in lines key=value, in their order; [] for any other key."""
+    """Return the values of each key in lines of the form key=value, in their order. A key without a
+    line has []."""
     found = defaultdict[str, list[str]](list)
     for line in lines:
         key, _, value = line.partition("=")
@@ -66,30 +66,31 @@ def shell_command_line(
     ends_with_stdin: bool = False,
     prelude: str = PRELUDE,
 ) -> bytes:
-    """Return a line of shell code, as bytes, which the script LINE reads from stdin, so that no
-    value is visible in the process list. The line exports `env` and starts `argv` by the script
-    `prelude`, and with `ends_with_stdin` the command ends when its stdin ends. Raises ValueError
-    for an invalid variable name or a NUL."""
-    for name, value in (env or {}).items():
+    """Return the line of shell code that the script LINE reads from stdin, so that no value is
+    visible in the process list. It exports `env`, and starts `argv` by the script `prelude`. With
+    `ends_with_stdin`, the command ends when its stdin ends. Raises ValueError for an invalid name
+    of a variable, or a NUL in a value."""
+    variables = env or {}
+    for name, value in variables.items():
         if not VARIABLE_NAME.fullmatch(name) or "\0" in value:
             raise ValueError(f"{name!r} is not a valid name of an environment variable")
     newline = "_wb_nl=$(printf '\\012.'); _wb_nl=${_wb_nl%.}"
-    exports = "".join(f"; export {name}={quote(value)}" for name, value in (env or {}).items())
+    exports = "".join(f"; export {name}={quote(value)}" for name, value in variables.items())
     words = " ".join(quote(word) for word in (GUARD if ends_with_stdin else "", *argv))
     text = f"{newline}{exports}; set -- {words}; eval {quote(prelude)}\n"
     return text.encode("utf-8", "surrogateescape")
 
 
 def remove_text_before_mark(stderr_text: str, mark: str = MARK) -> str:
-    """Return the part of stderr, given as `stderr_text`, that the command itself wrote. It begins
-    after the line `mark`, before which the login shell wrote."""
+    """Return the part of `stderr_text` that the command wrote: all after the line that has `mark`.
+    The login shell wrote what is before. Return the whole text if it has no mark."""
     before, mark, rest = stderr_text.partition(mark)
     return rest.partition("\n")[2] if mark else before
 
 
 def parse_pid_after_mark(stderr_text: str) -> int | None:
-    """Return the process id that the script PRELUDE printed on stderr after MARK. None if it
-    printed none."""
+    """Return the process id that the script PRELUDE printed on stderr after MARK; None if it printed
+    none there."""
     word = stderr_text.partition(MARK)[2].split("\n")[0].strip()
     return parse_whole_number(word)
 
@@ -117,9 +118,9 @@ COUNT_CORES = read_script(__file__, "count_cores.sh")
 
 
 def split_stderr_and_exit_code(stderr_text: str) -> tuple[str, int | None]:
-    """Return (stderr without the exit code that the script PRELUDE_INSIDE wrote at its end, that
-    exit code). The code is None if it is missing, because the command was cut off. Text after the
-    code is removed: it is from the program that entered the container, such as srun."""
+    """Return (stderr of a command in a container, its exit code). The script PRELUDE_INSIDE writes
+    the code at the end of stderr; what is after it, such as text of srun, is dropped. Without a
+    code, the command was cut off: return (`stderr_text`, None)."""
     before, mark, rest = stderr_text.rpartition(f"\n{INSIDE} exit ")
     code = parse_whole_number(rest.partition("\n")[0].strip())
     return (before, code) if mark and code is not None else (stderr_text, None)
@@ -153,11 +154,10 @@ def start_script_argv(
     port: int | None = None,
 ) -> tuple[str, ...]:
     """Return the argv that starts `argv` as a detached process in `run_dir`, with the working
-    directory `workdir` ("" for the default). `token` is put into the environment of its processes
-    and marks them as members of the run. Their limit of open files is raised to `open_files`, or to
-    the hard limit if that is lower. The start fails if the process of another start has claimed
-    `port`.
-    """
+    directory `workdir`, or the default one for "". `token` in the environment of its processes
+    marks them as members of the run. Their limit of open files is raised to `open_files`, or to the
+    hard limit if that is lower. The start fails if the process of another start has claimed
+    `port`."""
     numbers = str(open_files or ""), str(port or "")
     return shell_argv(_START, run_dir, token, workdir, *numbers, _LEAD, _BECOME, *argv)
 
@@ -166,9 +166,9 @@ _START_AGAIN = read_script(__file__, "start_process_again.sh")
 
 
 def restart_script_argv(run_dir: str, ended_process: str, argv: Sequence[str]) -> tuple[str, ...]:
-    """Return the argv that starts `argv` in the directory of a run whose process has ended.
-    `ended_process`, its "PID-STARTTIME", becomes a part of the name of the subdirectory to
-    which its files are moved."""
+    """Return the argv that starts `argv` in `run_dir`, the directory of a run whose process has
+    ended. The files of that process are moved to a subdirectory, whose name has `ended_process`,
+    such as "PID-STARTTIME"."""
     return shell_argv(
         _START_AGAIN, run_dir, ended_process, _START, "", "", "", _LEAD, _BECOME, *argv
     )

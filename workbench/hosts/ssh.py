@@ -72,8 +72,8 @@ logging.getLogger("asyncssh").addHandler(logging.NullHandler())
 
 
 class _Client(asyncssh.SSHClient):
-    """The callbacks that asyncssh needs to log in: they check the host key and ask the user for
-    passwords and codes. `server` is the name of the machine that asks."""
+    """The callbacks of asyncssh for one login: they check the host key, and ask the user for
+    passwords and codes. `server` is the name of the machine that the user logs in to."""
 
     def __init__(
         self,
@@ -152,9 +152,8 @@ class SshStream:
                 self._tail.append(data)
 
     async def wait_for_command_start(self, argv: Sequence[str]) -> None:
-        """Skip what the login shell prints before the command starts. Raises HostError if the
-        command is never started.
-        """
+        """Read and drop what the login shell prints before the command `argv` starts. Raises
+        HostError if the command is never started."""
         end = _MARK + b"\n"
         seen, count = b"", 0  # the newest bytes, which may contain the mark, and all before
         while end not in seen:
@@ -211,8 +210,8 @@ class SshStream:
         return shell_scripts.remove_text_before_mark(self._tail.text())
 
     async def close(self) -> None:
-        """Close stdin and wait up to CLOSE_S seconds for the command to end, so that its ssh
-        session becomes free."""
+        """End the command: close its stdin, and wait up to CLOSE_S seconds for its end, which frees
+        its ssh session."""
         self._closing = True
         try:
             with contextlib.suppress(asyncssh.Error, OSError):
@@ -226,9 +225,8 @@ class SshStream:
 
 
 class _ArgumentsAsInSsh:
-    """What asyncssh's parser of configuration files uses in place of the module shlex. That one
-    takes the words of a comment at the end of a line for further arguments, and refuses the
-    file."""
+    """What asyncssh's parser of configuration files uses in place of the module shlex, which takes
+    the words of a comment at the end of a line for further arguments."""
 
     split = staticmethod(ssh_names.split_arguments)
 
@@ -239,8 +237,8 @@ vars(asyncssh.config)["shlex"] = _ArgumentsAsInSsh
 class SshHost(BaseHost):
     """A host behind ssh. `address` is an alias of the ssh configuration, HOST or USER@HOST.
     `display_name` is the name that the user sees, if it differs from `address`. `ssh_config` is
-    read instead of ~/.ssh/config. The function `login_prompt` asks the user for a passphrase or
-    password. Without it, a login that needs one fails."""
+    read instead of ~/.ssh/config. `ask` asks the user for a passphrase or password; without it, a
+    login that needs one fails."""
 
     kind = "ssh"
 
@@ -332,9 +330,8 @@ class SshHost(BaseHost):
         return connection
 
     def _raise_if_server_keeps_disconnecting(self) -> None:
-        """Raise AuthFailed if the server ended the last TRIES_MAX connections soon after the user
-        had answered its questions. Without this, a server could ask again and again, because a lost
-        connection is restored by itself."""
+        """Raise AuthFailed if the server ended the last TRIES_MAX connections soon after the user had
+        answered its questions. It could ask for ever, because a lost connection is restored."""
         if time.monotonic() - self._logged_in_s > LASTING_S:
             self._short_logins = 0
         if self._short_logins < TRIES_MAX:
@@ -385,9 +382,8 @@ class SshHost(BaseHost):
     async def _make_connection_options(
         self, host: str, given: Mapping[str, Any]
     ) -> asyncssh.SSHClientConnectionOptions:
-        """Return the connection options that the user's ssh configuration has for `host`. `given`
-        takes precedence. No key file is loaded.
-        """
+        """Return the connection options for `host`: those in `given`, then those of the user's ssh
+        configuration. No key file is loaded."""
         options: asyncssh.SSHClientConnectionOptions = (
             await asyncssh.SSHClientConnectionOptions.construct(
                 host=host, config=self._config, client_keys=None, **given
@@ -410,9 +406,8 @@ class SshHost(BaseHost):
         return arguments
 
     async def _cached_or_asked_passphrase(self, file: str) -> str | None:
-        """Return the passphrase of a key file. The user is asked only once, although keys are
-        loaded for each connection, and again if the passphrase is wrong. None if the user declines.
-        """
+        """Return the passphrase of the key file `file`. The user is asked at the first call only, and
+        again if the answer is wrong. None if the user declines or cannot be asked."""
         if file not in self._passphrases and self.login_prompt is not None:
             self._passphrases[file] = await self._ask_passphrase(file)
         return self._passphrases.get(file)
@@ -427,8 +422,8 @@ class SshHost(BaseHost):
         return answer
 
     async def _ask_user(self, question: LoginQuestion) -> str | None:
-        """Ask the user and return the answer, or None if the user declines. The connection's time
-        limit pauses meanwhile."""
+        """Ask the user, and return the answer; None if the user declines. The time limit of the
+        connection attempt pauses meanwhile."""
         assert self.login_prompt is not None
         with contextlib.suppress(RuntimeError):  # given up already
             self._limit.reschedule(None)
@@ -448,8 +443,8 @@ class SshHost(BaseHost):
         most_jumps: int,
     ) -> asyncssh.SSHClientConnection:
         """Connect to `host` with the options `given_options`, and return the connection. It leads
-        through the connection `tunnel`, or, if that is None, through the configured ProxyJump
-        hosts, at most `most_jumps` one after the other."""
+        through the connection `tunnel`; if that is None, through the ProxyJump hosts of the
+        configuration, at most `most_jumps` in a row. Raises HostError or an error of asyncssh."""
         options = await self._make_connection_options(host, given_options)
         jump = options.tunnel if tunnel is None and isinstance(options.tunnel, str) else ""
         for hop in filter(None, jump.split(",")):
@@ -503,11 +498,11 @@ class SshHost(BaseHost):
         except asyncssh.HostKeyNotVerifiable as error:
             if isinstance(keys.problem, HostKeyUnknown):
                 self._unknown[keys.problem.fingerprint] = keys.accepting
-            raise keys.problem or keys.key_changed_error(None, error.reason) from None
+            raise keys.problem or keys.key_changed_error(error.reason) from None
         except asyncssh.KeyExchangeFailed as error:
             if keys.known and "host key" in error.reason:
                 raise keys.key_changed_error(
-                    None, "the host offers no key of the types in known_hosts"
+                    "the host offers no key of the types in known_hosts"
                 ) from None
             raise
         finally:
@@ -532,7 +527,7 @@ class SshHost(BaseHost):
         )
 
     def connection_lost_error(self) -> HostUnreachable:
-        """Return the error for an operation during which the connection was lost."""
+        """Return the error for a command during which the connection was lost."""
         step = "check the host once the connection is back: the operation may have continued there"
         return HostUnreachable("the connection was lost", host=self.name, next_step=step)
 
@@ -546,9 +541,8 @@ class SshHost(BaseHost):
         )
 
     def command_not_started_error(self, argv: Sequence[str], output: str) -> HostError:
-        """Return the error for a command that the host's login shell never started. `output` is
-        what that shell printed.
-        """
+        """Return the error for the command `argv` that the host's login shell never started.
+        `output` is what that shell printed on stderr."""
         if f"{shell_scripts.MARK} missing" in output:
             return command_not_found_error(argv, self.name)
         last = quote_server_line("".join(output.splitlines()[-1:]))
@@ -557,9 +551,9 @@ class SshHost(BaseHost):
     async def _start_process_and_stdin_prefix(
         self, argv: Sequence[str], env: Mapping[str, str] | None, ends_with_stdin: bool
     ) -> tuple[_Process, bytes]:
-        """Start `argv` on the host. Return (process, bytes to write to its stdin first). During an
-        outage, wait up to PATIENCE_S seconds for the connection, then as long for a free ssh
-        session."""
+        """Start a shell for `argv` on the host. Return (its process, bytes to write to its stdin
+        first, after which it runs `argv`). Wait up to PATIENCE_S seconds for a lost connection, and
+        as long for a free ssh session, then raise HostError."""
         check_argv(argv, self.name)
         try:
             first = shell_scripts.shell_command_line(argv, env, ends_with_stdin)
@@ -583,9 +577,9 @@ class SshHost(BaseHost):
                 await asyncio.sleep(0.1)
 
     async def _start_shell(self, connection: asyncssh.SSHClientConnection) -> _Process:
-        """Start a shell in an ssh session of `connection`. If sshd allows no more sessions on this
-        connection (MaxSessions), use an additional connection to the same host. Raises
-        asyncssh.ChannelOpenError if there is none."""
+        """Start a shell in an ssh session of `connection`, or of an additional connection to the same
+        host if sshd allows no more sessions on this one (MaxSessions). Raises
+        asyncssh.ChannelOpenError if there is no additional connection."""
         tried: asyncssh.SSHClientConnection | None = connection
         number = 0
         while True:
@@ -595,19 +589,19 @@ class SshHost(BaseHost):
                     shell_scripts.LINE, encoding=None, request_pty=False
                 )
             except asyncssh.ChannelOpenError:
-                tried = (
-                    None
-                    if connection.is_closed()
-                    else await self._get_additional_connection(number)
-                )
+                if connection.is_closed():
+                    raise
+                tried = await self._get_or_open_additional_connection(number)
                 if tried is None:
                     raise
                 number += 1
 
-    async def _get_additional_connection(self, index: int) -> asyncssh.SSHClientConnection | None:
-        """Return the additional connection with this number to the same host, and open it if
-        necessary. None if there are too many already, if opening one failed just before, or if the
-        user would be asked for a password again."""
+    async def _get_or_open_additional_connection(
+        self, index: int
+    ) -> asyncssh.SSHClientConnection | None:
+        """Return the additional connection number `index`, from 0, to the same host; open it if
+        necessary. None if there are MORE_MAX already, if one could not be opened just before, or if
+        the user would be asked for a password again."""
         async with self._opening:
             self._more = [one for one in self._more if not one.is_closed()]
             if index < len(self._more):
@@ -666,8 +660,9 @@ class SshHost(BaseHost):
         return Completed(tuple(argv), process.returncode, own_out, errors)
 
     async def _end_command_processes(self, output: CommandOutput) -> None:
-        """End the processes of a command for which nobody waits any more, since closing its channel
-        would leave them running. Their process id is in `output`, on stderr."""
+        """Kill the processes of a command for which nobody waits any more. Their process group is in
+        `output`, the command's output until now. Do nothing if it is not, or without a
+        connection."""
         pid = shell_scripts.parse_pid_after_mark(output.err.decode("utf-8", "replace"))
         if pid is None or not self.connected:
             return
@@ -751,8 +746,8 @@ class SshHost(BaseHost):
 
 
 def _passphrase_unlocks(file: str, passphrase: str) -> bool:
-    """Return whether the passphrase unlocks a key file. True also for a file that cannot be read,
-    because another passphrase would not help."""
+    """Return whether `passphrase` unlocks the key file `file`. Also True for a file that cannot be
+    read: another passphrase would not help."""
     try:
         asyncssh.read_private_key(file, passphrase)
     except asyncssh.KeyEncryptionError:

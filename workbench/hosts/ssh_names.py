@@ -34,15 +34,17 @@ _ARGUMENT = re.compile(
     """,
     re.VERBOSE,
 )
+# sshd(8), "SSH_KNOWN_HOSTS FILE FORMAT": the names may follow a marker, such as @cert-authority
+_KNOWN_HOSTS_NAMES = re.compile(r"\s*(?:@\S+\s+)?(?P<names>[^\s#]\S*)")
 _QUOTE_OR_ESCAPED = re.compile(r"""\\(["'\\ ])|["']""")
 _LONGEST = 253  # characters of a name in DNS
 _RESOLVER_WAIT_S = 1.0
 
 
 def require_host_name(name: str) -> str:
-    """Return `name` unchanged if it can name a host: an alias, HOST, ADDRESS or USER@HOST. Raises
-    InputError for any other text, such as one that ssh would read as an option.
-    """
+    """Return `name` unchanged if it has the form of a host's name: an alias, HOST, ADDRESS or
+    USER@HOST. Raises InputError for any other text, such as one that ssh would take for an
+    option."""
     if not _NAME.fullmatch(name):
         step = "give a name of your ssh configuration, HOST or USER@HOST"
         raise InputError(f"{name!r} is not a valid host name", next_step=step)
@@ -50,9 +52,8 @@ def require_host_name(name: str) -> str:
 
 
 def parse_jump_host_and_options(text: str) -> tuple[str, dict[str, Any]]:
-    """Parse one ProxyJump host, [ssh://][user@]host[:port]. Return the host and a dict with
-    "username" and "port" if they are in the text.
-    """
+    """Parse one ProxyJump host, [ssh://][user@]host[:port]. Return (host, options of asyncssh); the
+    options "username" and "port" are set if the text has them."""
     user, _, rest = text.strip().removeprefix("ssh://").rpartition("@")
     host, colon, port = rest.rpartition(":")
     if not colon or not port.isdecimal() or (":" in host and not host.endswith("]")):
@@ -62,8 +63,8 @@ def parse_jump_host_and_options(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def list_host_aliases(config: Path | None = None) -> list[str]:
-    """Return the host aliases in an ssh configuration file. Patterns, too long names and
-    names with characters that no host name has are left out. None means the user's ~/.ssh/config."""
+    """Return the host aliases in the ssh configuration file `config`, None for the user's
+    ~/.ssh/config. Patterns and names that no host can have are left out. [] without such a file."""
     names: list[str] = []
     for block in _host_blocks(config or _user_ssh_config_path()):
         usable = (n for n in block.patterns if _NAME.fullmatch(n) and len(n) <= _LONGEST)
@@ -72,9 +73,8 @@ def list_host_aliases(config: Path | None = None) -> list[str]:
 
 
 def can_find_ssh_name(name: str) -> bool:
-    """Return whether ssh can know `name`: an address, an alias or pattern in its configuration, a
-    name in known_hosts, or a name that resolves within a second.
-    """
+    """Return whether ssh can know `name`: an address, a name that an alias or a pattern of its
+    configuration matches, a name in known_hosts, or one that resolves within a second."""
     host = name.rpartition("@")[2]
     if "@" in name or "." in host or ":" in host:
         return True
@@ -89,24 +89,27 @@ def _user_ssh_config_path() -> Path:
 
 
 class _HostBlock(NamedTuple):
-    """A `Host` line: its patterns, and those of the `Host` lines below which its file is
-    included."""
+    """A `Host` line of an ssh configuration. `around` has the patterns of the `Host` lines below
+    which its file is included."""
 
     patterns: tuple[str, ...]
     around: tuple[tuple[str, ...], ...]
 
     def applies_to(self, name: str) -> bool:
-        """Return whether ssh applies the block to a host called `name`."""
+        """Return whether the settings of this block apply to a host called `name`."""
         return all(_match_patterns(patterns, name) for patterns in (self.patterns, *self.around))
 
 
 def _match_patterns(patterns: tuple[str, ...], name: str) -> bool:
-    """Return whether `name` matches one of the patterns of a `Host` line, and none after a "!"."""
-    positive = [pattern for pattern in patterns if not pattern.startswith("!")]
-    negated = [pattern[1:] for pattern in patterns if pattern.startswith("!")]
-    if any(_match_pattern(pattern, name) for pattern in negated):
-        return False
-    return any(_match_pattern(pattern, name) for pattern in positive)
+    """Return whether `name` matches a pattern of a `Host` line. False if it also matches a pattern
+    after a "!", which excludes it."""
+    has_match = False
+    for pattern in patterns:
+        if _match_pattern(pattern.removeprefix("!"), name):
+            if pattern.startswith("!"):
+                return False
+            has_match = True
+    return has_match
 
 
 def _match_pattern(pattern: str, name: str) -> bool:
@@ -116,8 +119,10 @@ def _match_pattern(pattern: str, name: str) -> bool:
 def _host_blocks(
     config: Path, around: tuple[tuple[str, ...], ...] = (), open_files: tuple[Path, ...] = ()
 ) -> Iterator[_HostBlock]:
-    """Yield the blocks of an ssh configuration file and of the files that it includes.
-    `open_files` are the files that lead to it; a circle ends where it closes."""
+    """Yield the `Host` blocks of the ssh configuration file `config` and of the files that it
+    includes. `around` has the patterns of the `Host` lines below which `config` is included, and
+    `open_files` the files that include it, which are not read again. Nothing if it cannot be
+    read."""
     try:
         lines = config.read_text(errors="replace").split("\n")
     except OSError:
@@ -139,7 +144,8 @@ def _host_blocks(
 
 
 def _list_included_files(directory: Path, patterns: list[str]) -> Iterator[Path]:
-    """Yield the files that an `Include` line names. `directory` is that of the user's file."""
+    """Yield the existing files that match `patterns`, the arguments of an `Include` line. Relative
+    ones begin at `directory`."""
     for pattern in patterns:
         # Path.expanduser raises for an unknown user, and Path.glob finds hidden files
         path = directory / os.path.expanduser(pattern)  # noqa: PTH111
@@ -147,9 +153,9 @@ def _list_included_files(directory: Path, patterns: list[str]) -> Iterator[Path]
 
 
 def _parse_keyword_and_arguments(line: str) -> tuple[str, list[str]]:
-    """Return the keyword of a line of an ssh configuration file, in lower case, and its arguments
-    without their quotes. A comment ends the line. The keyword is "" for a line without arguments
-    and for one that ssh refuses because a quote is not closed."""
+    """Return (keyword in lower case, arguments without their quotes) of a line of an ssh
+    configuration file. ("", []) for a line without arguments, and for one in which a quote is not
+    closed."""
     found = _DIRECTIVE.fullmatch(line.rstrip())
     if found is None:
         return "", []
@@ -160,8 +166,8 @@ def _parse_keyword_and_arguments(line: str) -> tuple[str, list[str]]:
 
 
 def split_arguments(text: str) -> list[str]:
-    """Split a text of an ssh configuration file into its arguments, without their quotes and
-    without a comment at the end. Raises ValueError if a quote is not closed."""
+    """Return the arguments in `text`, a part of a line of an ssh configuration file, without their
+    quotes. A comment at the end is left out. Raises ValueError if a quote is not closed."""
     arguments = []
     rest = text.strip()
     while rest and not rest.startswith("#"):
@@ -178,18 +184,16 @@ def _is_in_known_hosts(host: str) -> bool:
         lines = (Path.home() / ".ssh" / "known_hosts").read_text(errors="replace").splitlines()
     except OSError:
         return False
-    fields = (line.split() for line in lines if line.strip() and not line.startswith("#"))
-    return any(
-        _known_hosts_field_contains(
-            words[1] if words[0].startswith("@") and len(words) > 1 else words[0], host
-        )
-        for words in fields
-    )
+    for line in lines:
+        found = _KNOWN_HOSTS_NAMES.match(line)
+        if found is not None and _known_hosts_field_contains(found["names"], host):
+            return True
+    return False
 
 
 def _known_hosts_field_contains(field: str, host: str) -> bool:
-    """Return whether the first field of a known_hosts line contains `host`, as text or in the
-    hashed form |1|salt|HMAC-SHA1."""
+    """Return whether `field`, the names in a known_hosts line, has the name `host`, as text or hashed
+    as |1|SALT|HMAC-SHA1. False for a hash that cannot be decoded."""
     if not field.startswith("|1|"):
         return host in (name.strip("[]").partition("]:")[0] for name in field.split(","))
     try:
@@ -211,4 +215,4 @@ def _name_resolves(host: str) -> bool:
     thread = threading.Thread(target=resolve_host, daemon=True)
     thread.start()
     thread.join(_RESOLVER_WAIT_S)
-    return bool(found and found[0])
+    return found == [True]

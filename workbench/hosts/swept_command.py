@@ -27,9 +27,9 @@ SWEEP_S = 10.0
 async def run_and_end_leftovers(
     host: Host, argv: Sequence[str], *, timeout_s: float, env: Mapping[str, str] | None = None
 ) -> Completed:
-    """Run `argv` on `host` and return its result, after ending every process that it has left
-    behind, in any session. If a signal ended the program, the exit code is 128 plus the signal's
-    number. Raises the errors of `Host.run`."""
+    """Run `argv` on `host` to its end, then end every process that it has left, in any session.
+    Return its result. The exit code is 128 + n if signal n ended it. Raises the errors of
+    `Host.run`."""
     mark = secrets.token_hex(8)
     try:
         return await host.run(
@@ -50,10 +50,10 @@ async def run_and_end_leftovers(
 async def read_output_and_end_leftovers(
     host: Host, argv: Sequence[str], *, timeout_s: float, env: Mapping[str, str] | None = None
 ) -> str:
-    """Run `argv` on `host` and return its output as text, after ending every process that it has left
-    behind. The program's stdin is open until this function returns. It ends too if Workbench is
-    killed or the link is lost, so that the program can end itself. Raises the errors of
-    `Host.stream`, and CommandTimeout. The program must limit its output."""
+    """Run `argv` on `host` to its end, then end every process that it has left. Return its stdout as
+    text, whatever its exit code. Its stdin ends if Workbench is killed or the link is lost. The
+    program must limit its output. Raises the errors of `Host.stream`, and CommandTimeout after
+    `timeout_s`."""
     mark = secrets.token_hex(8)
     stream = await host.stream(shell_argv(shell_scripts.RUN_SWEPT, mark, *argv), env=env)
     parts: list[bytes] = []

@@ -10,15 +10,14 @@ AGAIN_S = 1.0  # between two cancellations of a task that has not ended
 
 
 def is_running(task: asyncio.Task[Any] | None) -> bool:
-    """Return whether a task was begun and has not ended. None stands for one never begun."""
+    """Return whether `task` was begun and has not ended. None stands for a task never begun."""
     return task is not None and not task.done()
 
 
 async def cancel_all(tasks: Iterable[asyncio.Task[Any] | None]) -> None:
-    """Cancel `tasks` and wait until each has ended. None stands for a task that was never begun.
-    Errors of the tasks are ignored. Cancellation is repeated, because a task can miss one that
-    arrives together with the result that the task awaits (asyncio.wait_for up to Python 3.11).
-    """
+    """Cancel `tasks`, and wait until each has ended. None stands for a task never begun. Errors of
+    the tasks are ignored. The cancellation is repeated: a task can miss one that arrives together
+    with the result that it awaits (asyncio.wait_for up to Python 3.11)."""
     begun = [task for task in tasks if task is not None]
     left = {task for task in begun if not task.done()}
     while left:
@@ -31,7 +30,7 @@ async def cancel_all(tasks: Iterable[asyncio.Task[Any] | None]) -> None:
 
 
 async def cancel_and_wait(task: asyncio.Task[Any]) -> None:
-    """Cancel `task` and wait for its end. If the task raised an error, raise that error."""
+    """Cancel `task`, and wait for its end. Raises the error with which it ended, if any."""
     await cancel_all([task])
     if not task.cancelled():
         task.result()

@@ -166,7 +166,7 @@ async def remove_runs(host: Host, root: str, runs: Iterable[EndedRun]) -> tuple[
     removed: list[str] = []
     for some in _batch_items_per_command(names):
         paths = {posixpath.join(root, name): name for name in some}
-        alive = await detached_process.run_dirs_with_processes(host, list(paths))
+        alive = await detached_process.find_run_dirs_with_processes(host, list(paths))
         dead = [name for path, name in paths.items() if path not in alive]
         done = await host.run(
             shell_scripts.shell_argv(shell_scripts.REMOVE_RUNS, root, *dead), timeout_s=300.0

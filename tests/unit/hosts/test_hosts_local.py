@@ -37,7 +37,7 @@ def test_local_host_is_opened_by_no_name_and_by_local() -> None:
 
 def test_opening_the_local_host_does_not_load_asyncssh() -> None:
     code = (
-        "import sys; from workbench.hosts import open_host; open_host(None); print('asyncssh' "
+        "import sys; from workbench.hosts import open_host; open_host(); print('asyncssh' "
         "in sys.modules)"
     )
     assert (
@@ -514,7 +514,7 @@ class EndedProcess:
         self.stderr = asyncio.StreamReader()
         self.stderr.feed_data(b"why")
 
-    async def wait_then_kill_group(self, seconds: float) -> None:
+    async def wait_then_kill_process_group(self, seconds: float) -> None:
         return
 
 

@@ -96,7 +96,7 @@ def child(what: str, *words: str) -> int:
             self,
             argv: Sequence[str],
             *,
-            input: bytes | None = None,
+            input: bytes = b"",
             env: Mapping[str, str] | None = None,
         ) -> Stream:
             return await self.inner.stream([sys.executable, __file__, "--agent", words[0]])

@@ -27,7 +27,7 @@ class Call:
     """One call of `run` or `stream`, with its arguments."""
 
     argv: tuple[str, ...]
-    input: bytes | None = None
+    input: bytes = b""
     env: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -154,7 +154,7 @@ class FakeHost(BaseHost):
     async def _run(
         self,
         argv: Sequence[str],
-        input: bytes | None,
+        input: bytes,
         timeout_s: float,
         env: Mapping[str, str] | None,
     ) -> Completed:
@@ -166,7 +166,7 @@ class FakeHost(BaseHost):
         self,
         argv: Sequence[str],
         *,
-        input: bytes | None = None,
+        input: bytes = b"",
         env: Mapping[str, str] | None = None,
     ) -> FakeStream:
         answer = await self._answer(Call(tuple(argv), input, dict(env or {})))

@@ -376,7 +376,7 @@ class Host(Protocol):
         self,
         argv: Sequence[str],
         *,
-        input: bytes | None = None,
+        input: bytes = b"",
         timeout_s: float = 30.0,
         env: Mapping[str, str] | None = None,
         check: bool = False,
@@ -391,7 +391,7 @@ class Host(Protocol):
         self,
         argv: Sequence[str],
         *,
-        input: bytes | None = None,
+        input: bytes = b"",
         env: Mapping[str, str] | None = None,
     ) -> Stream:
         """Start a command whose output can be read while it runs. `input` is written to its stdin,
@@ -482,7 +482,7 @@ class BaseHost(ABC):
         self,
         argv: Sequence[str],
         *,
-        input: bytes | None = None,
+        input: bytes = b"",
         timeout_s: float = 30.0,
         env: Mapping[str, str] | None = None,
         check: bool = False,
@@ -496,7 +496,7 @@ class BaseHost(ABC):
     async def _run(
         self,
         argv: Sequence[str],
-        input: bytes | None,
+        input: bytes,
         timeout_s: float,
         env: Mapping[str, str] | None,
     ) -> Completed:

@@ -143,7 +143,7 @@ class ClusterHost(BaseHost):
     async def _run(
         self,
         argv: Sequence[str],
-        input: bytes | None,
+        input: bytes,
         timeout_s: float,
         env: Mapping[str, str] | None,
     ) -> Completed:
@@ -153,7 +153,7 @@ class ClusterHost(BaseHost):
         self,
         argv: Sequence[str],
         *,
-        input: bytes | None = None,
+        input: bytes = b"",
         env: Mapping[str, str] | None = None,
     ) -> Stream:
         return await self.head.stream(argv, input=input, env=env)

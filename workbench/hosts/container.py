@@ -477,7 +477,7 @@ class ContainerHost(BaseHost):
     async def _run(
         self,
         argv: Sequence[str],
-        input: bytes | None,
+        input: bytes,
         timeout_s: float,
         env: Mapping[str, str] | None,
     ) -> Completed:
@@ -486,7 +486,7 @@ class ContainerHost(BaseHost):
         try:
             done = await self.inner.run(
                 self._argv_that_enters_container(running, token),
-                input=first + (input or b""),
+                input=first + input,
                 timeout_s=timeout_s,
             )
         except HostUnreachable as error:
@@ -530,13 +530,13 @@ class ContainerHost(BaseHost):
         self,
         argv: Sequence[str],
         *,
-        input: bytes | None = None,
+        input: bytes = b"",
         env: Mapping[str, str] | None = None,
     ) -> ContainerStream:
         first = self._encode_command_line(argv, env, ends_with_stdin=True)
         running = await self._get_running_container()
         words = self._argv_that_enters_container(running, secrets.token_hex(8))
-        inner = await self.inner.stream(words, input=first + (input or b""))
+        inner = await self.inner.stream(words, input=first + input)
         stream = ContainerStream(self, running, inner, lambda: self._streams.discard(stream))
         self._streams.add(stream)
         self.heard_s = time.monotonic()

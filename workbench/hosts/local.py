@@ -104,7 +104,7 @@ class LocalStream:
         await cancel_all([self._errors])
 
 
-async def _exchange_with_process(process: LocalProcess, input: bytes | None) -> CommandOutput:
+async def _exchange_with_process(process: LocalProcess, input: bytes) -> CommandOutput:
     """Write `input` to the stdin of `process`, and return what it printed, after its end. Raises
     TooMuch if it printed more than OUTPUT_MAX_BYTES."""
     assert process.stdout is not None
@@ -119,11 +119,11 @@ async def _exchange_with_process(process: LocalProcess, input: bytes | None) -> 
     return output
 
 
-async def _write_input(process: LocalProcess, input: bytes | None) -> None:
+async def _write_input(process: LocalProcess, input: bytes) -> None:
     if process.stdin is not None:
         # a process may end without reading its stdin
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            process.stdin.write(input or b"")
+            process.stdin.write(input)
             await process.stdin.drain()
         process.stdin.close()
 
@@ -186,12 +186,12 @@ class LocalHost(BaseHost):
     async def _run(
         self,
         argv: Sequence[str],
-        input: bytes | None,
+        input: bytes,
         timeout_s: float,
         env: Mapping[str, str] | None,
     ) -> Completed:
         check_argv(argv, self.name)
-        process = await self._spawn(argv, env, argv, stdin=DEVNULL if input is None else PIPE)
+        process = await self._spawn(argv, env, argv, stdin=PIPE if input else DEVNULL)
         try:
             output = await asyncio.wait_for(_exchange_with_process(process, input), timeout_s)
         except TimeoutError:
@@ -207,7 +207,7 @@ class LocalHost(BaseHost):
         self,
         argv: Sequence[str],
         *,
-        input: bytes | None = None,
+        input: bytes = b"",
         env: Mapping[str, str] | None = None,
     ) -> LocalStream:
         check_argv(argv, self.name)
@@ -220,8 +220,7 @@ class LocalHost(BaseHost):
             )
         )
         try:
-            if input is not None:
-                await stream.write(input)
+            await stream.write(input)
         except BaseException:  # cancelled: nobody else knows of this stream
             await stream.close()
             raise

@@ -618,7 +618,7 @@ class SshHost(BaseHost):
     async def _run(
         self,
         argv: Sequence[str],
-        input: bytes | None,
+        input: bytes,
         timeout_s: float,
         env: Mapping[str, str] | None,
     ) -> Completed:
@@ -630,7 +630,7 @@ class SshHost(BaseHost):
             try:
                 # the command may have ended without reading
                 with contextlib.suppress(asyncssh.Error, OSError):
-                    process.stdin.write(first + (input or b""))
+                    process.stdin.write(first + input)
                     process.stdin.write_eof()
                 async with asyncio.timeout(timeout_s):
                     await output.read_both_streams(process.stdout, process.stderr)
@@ -676,7 +676,7 @@ class SshHost(BaseHost):
         self,
         argv: Sequence[str],
         *,
-        input: bytes | None = None,
+        input: bytes = b"",
         env: Mapping[str, str] | None = None,
     ) -> SshStream:
         await self._streams.acquire()
@@ -695,7 +695,7 @@ class SshHost(BaseHost):
             raise
         stream = SshStream(self, process, release_session_slots)
         try:
-            await stream.write(first + (input or b""))
+            await stream.write(first + input)
             await stream.wait_for_command_start(argv)
         except BaseException:
             await stream.close()

@@ -174,7 +174,7 @@ class SimulatedHost(BaseHost):
     async def _run(
         self,
         argv: Sequence[str],
-        input: bytes | None,
+        input: bytes,
         timeout_s: float,
         env: Mapping[str, str] | None,
     ) -> Completed:
@@ -186,7 +186,7 @@ class SimulatedHost(BaseHost):
         self,
         argv: Sequence[str],
         *,
-        input: bytes | None = None,
+        input: bytes = b"",
         env: Mapping[str, str] | None = None,
     ) -> Stream:
         return await self.inner.stream(argv, input=input, env=await self._merge_environment(env))

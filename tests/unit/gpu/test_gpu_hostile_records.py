@@ -98,7 +98,7 @@ def host_with(register_text: str, journal_text: str) -> FakeHost:
     }
 
     def answer(call: Call) -> str:
-        reads = b'{"do": "read"' in (call.input or b"")
+        reads = b'{"do": "read"' in call.input
         return f"{json.dumps(found)}\n" if reads else ""
 
     return FakeHost(answer)

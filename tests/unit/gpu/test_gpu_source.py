@@ -250,7 +250,7 @@ def test_lines_that_are_not_the_agents_are_passed_over(driver: Driver) -> None:
             self,
             argv: Sequence[str],
             *,
-            input: bytes | None = None,
+            input: bytes = b"",
             env: Mapping[str, str] | None = None,
         ) -> LocalStream:
             return await super().stream(

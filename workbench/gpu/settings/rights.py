@@ -169,7 +169,7 @@ async def can_claimant_set_value(host: Host, rights: Rights, claim: SettingClaim
     if not _ACCOUNT_NAME.fullmatch(claim.by):
         return False  # sudo does nothing for an account that has no name
     asking: tuple[str, ...] = SUDO
-    given = None
+    given = b""
     if rights.password is not None:
         asking, given = SUDO_WITH_PASSWORD, f"{rights.password}\n".encode()
     value = setting_commands.value_to_restore(claim.now)
@@ -222,7 +222,7 @@ async def run_with_rights(
 ) -> Completed:
     """Run a command from `Rights.argv_with_prefix`. If sudo asks for the password, sudo reads it from stdin,
     before the command's own input. Raises HostError if the command cannot be run."""
-    data = None if stdin is None else stdin.encode()
+    data = b"" if stdin is None else stdin.encode()
     if tuple(argv[: len(SUDO)]) != SUDO:
         return await host.run(argv, input=data, timeout_s=timeout_s)
     done = await host.run(argv, input=data, timeout_s=timeout_s, env=ENGLISH_LOCALE)
@@ -233,7 +233,7 @@ async def run_with_rights(
     first = f"{rights.password}\n".encode()
     return await host.run(
         (*SUDO_WITH_PASSWORD, *argv[len(SUDO) :]),
-        input=first + (data or b""),
+        input=first + data,
         timeout_s=timeout_s,
         env=ENGLISH_LOCALE,
     )

@@ -179,7 +179,7 @@ def test_fake_host_answers_by_its_handler_and_records_calls() -> None:
             await host.run(["error"])
         with pytest.raises(CommandFailed, match="why"):
             await host.run(["whole"], check=True)
-        assert host.calls[0] == Call(("text",), None, {"A": "1"})
+        assert host.calls[0] == Call(("text",), b"", {"A": "1"})
         await host.write_file("/a", b"0123")
         assert await host.read_file("/a", offset=1, limit=2) == b"12"
         with pytest.raises(FileError):

@@ -19,7 +19,7 @@ _MAX_QUEUED_BATCHES = 100  # batches of all logs together that wait for their re
 
 
 class _TimedLine(NamedTuple):
-    """A line of a log, which is sorted by its time, then by its log and its number there."""
+    """A line of a log. Lines are sorted by their time, then by their log and their number there."""
 
     time_s: float
     log_index: int
@@ -33,10 +33,9 @@ def label_line(label: str, line: str) -> str:
 
 
 def merge_logs(logs: Mapping[str, Iterable[str]]) -> list[str]:
-    """Return the lines of all `logs`, in the order of the times of day that the lines begin with,
-    each with its rank's label in front. `logs` has the lines of each log by rank label. A line
-    without a time follows the line that precedes it in its own log. Differences between the clocks
-    of the hosts are not corrected."""
+    """Return the lines of all logs, in the order of the times of day that they begin with, each with
+    its rank's label in front. `logs` has the lines of each log by rank label. A line without a time
+    stays behind the line that precedes it in its own log."""
 
     def list_timed_lines(log_index: int, label: str, lines: Iterable[str]) -> list[_TimedLine]:
         at, rows = 0.0, []
@@ -49,9 +48,9 @@ def merge_logs(logs: Mapping[str, Iterable[str]]) -> list[str]:
                     + minutes * 60
                     + seconds
                 )
-                at = (
-                    now + _SECONDS_PER_DAY if now < at - _SECONDS_PER_DAY / 2 else max(now, at)
-                )  # past midnight
+                if now < at - _SECONDS_PER_DAY / 2:  # past midnight
+                    now += _SECONDS_PER_DAY
+                at = max(now, at)
             rows.append(_TimedLine(at, log_index, number, label_line(label, line)))
         return rows
 
@@ -62,10 +61,10 @@ def merge_logs(logs: Mapping[str, Iterable[str]]) -> list[str]:
 async def read_merged_logs(
     logs: Mapping[str, Callable[..., AsyncIterator[LogBatch]]], *, follow: bool = False
 ) -> AsyncIterator[list[str]]:
-    """Yield the lines of all `logs` from their start, in batches, each line with its rank's label
-    in front. `logs` has, by rank label, the function that reads the log. Without `follow`, yield a
-    single batch in the order of the times in the lines. With `follow`, yield lines in the order in
-    which they are read, until all logs have ended."""
+    """Yield the lines of all logs from their start, in batches, each line with its rank's label in
+    front. `logs` has, by rank label, the function that reads the log. Without `follow`, yield one
+    batch, in the order of the times in the lines. With `follow`, yield lines in the order in which
+    they are read, until all logs have ended. Raises the error of a log that cannot be read."""
     if not follow:
         whole: dict[str, list[str]] = {}
         for label, log in logs.items():

@@ -61,8 +61,8 @@ class RankState:
 
     @property
     def has_unknown_state(self) -> bool:
-        """Whether the rank's host could not be queried or could not tell the state. False if the run
-        was not found on a host that answered."""
+        """Whether the rank's state is unknown, because its host could not be queried or could not
+        tell. False for a run that was not found on a host that answered."""
         if self.status is None:
             return self.unreachable is not None
         return self.state is ServerState.UNKNOWN
@@ -86,7 +86,7 @@ class RankState:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the rank has ended without a request to stop it."""
+        """Whether the rank's main process has ended without a request to stop it."""
         return self.state in _FAILED_STATES and not self.is_live
 
     @property
@@ -113,7 +113,7 @@ class RankState:
         return f"{self.rank.label} on {self.rank.host}"
 
     def as_rank_status(self) -> RankStatus:
-        """Return the state of the rank as it is listed in the status of its server."""
+        """Return the rank for the list of ranks in the status of its server."""
         rank, status = self.rank, self.status
         if status is None:
             state = str(ServerState.UNKNOWN) if self.unreachable else NOT_STARTED_TEXT
@@ -133,18 +133,18 @@ class RankState:
 def find_never_started_ranks(
     ranks: Sequence[RankState], server_age_s: float
 ) -> tuple[RankState, ...]:
-    """Return the ranks that have no run although their hosts could be queried. Return () within
-    NEVER_STARTED_AFTER_S seconds of the server's start, which was `server_age_s` seconds ago: a rank
-    may still be starting then."""
+    """Return the ranks that have no run although their hosts could be queried. `server_age_s` is how
+    many seconds ago the server was started: up to NEVER_STARTED_AFTER_S, a rank may still be
+    starting, and () is returned."""
     if server_age_s <= NEVER_STARTED_AFTER_S:
         return ()
     return tuple(rank for rank in ranks if rank.is_run_missing and not rank.unreachable)
 
 
 def find_ranks_to_stop(ranks: Sequence[RankState], server_age_s: float) -> tuple[RankState, ...]:
-    """Return the ranks that must be stopped, the head (the first rank) first. If any rank has
-    ended, was stopped or was never started, these are all ranks that have living processes.
-    Otherwise return (). The server was started `server_age_s` seconds ago."""
+    """Return the ranks to stop, the head (the first rank) first. If any rank has failed, was stopped
+    or was never started, these are all ranks with living processes, otherwise (). The server was
+    started `server_age_s` seconds ago."""
     ended = any(rank.has_failed or rank.was_stopped for rank in ranks)
     if not ended and not find_never_started_ranks(ranks, server_age_s):
         return ()
@@ -152,9 +152,9 @@ def find_ranks_to_stop(ranks: Sequence[RankState], server_age_s: float) -> tuple
 
 
 def find_first_failed_rank(ranks: Sequence[RankState]) -> RankState | None:
-    """Return the rank whose failure made the other ranks fail, or None if no rank has failed. It is
-    the rank that failed first. A rank whose error only reports the loss of another rank is returned
-    only if there is no other."""
+    """Return the rank whose failure made the other ranks fail; None if none has failed. It is the one
+    that failed first, of those whose error does not only report the loss of another rank if there
+    are such."""
 
     def sort_key_of_failed_rank(rank: RankState) -> tuple[bool, float]:
         is_consequence = bool(_CONSEQUENCE_ERRORS.search(rank.state_reason or ""))
@@ -167,9 +167,9 @@ def find_first_failed_rank(ranks: Sequence[RankState]) -> RankState | None:
 def merge_rank_states(
     run: ClusterRun, ranks: Sequence[RankState], host: str, server_age_s: float
 ) -> ServerStatus:
-    """Return the status of the whole server `run`, which was started `server_age_s` seconds ago on
-    the cluster named `host`. It is READY only if its head, the first rank, is READY and every rank
-    is alive."""
+    """Return the status of the server `run`, which was started `server_age_s` seconds ago on the
+    cluster named `host`, from the states of its `ranks`, the head first. A server is READY if its
+    head is, and no rank has ended, is missing or has an unknown state."""
     unknown = ServerStatus(run.server_id, "", ServerState.UNKNOWN, host)
     base = next((rank.status for rank in ranks if rank.status is not None), unknown)
     state, reason, first = _state_reason_and_rank(ranks, base, server_age_s)
@@ -203,8 +203,8 @@ def _state_reason_and_rank(
     ranks: Sequence[RankState], base: ServerStatus, age_s: float
 ) -> tuple[ServerState, str | None, RankState | None]:
     """Return (state of the server, reason for the state, rank that caused the state). `base` is the
-    status of the head, or of another rank if the head has none. Reason and rank are None if the
-    state needs no explanation."""
+    status of the first rank that has one, and `age_s` how long ago the server was started. Reason
+    and rank are None if the state needs no explanation."""
     ended = ServerState.CRASHED if base.ready_unix_s else ServerState.FAILED
     if (first := find_first_failed_rank(ranks)) is not None:
         return (
@@ -235,9 +235,9 @@ def _state_reason_and_rank(
 def _collect_rank_findings(
     ranks: Sequence[RankState], cause: RankState | None, stopping: Sequence[RankState]
 ) -> tuple[Finding, ...]:
-    """Return the findings of all ranks, one for each finding code. Those of `cause`, the rank that
-    caused the server's state, come before those of the other ranks. A further finding names the
-    ranks in `stopping`, which are still being stopped."""
+    """Return the findings of all ranks, one for each code, those of `cause`, the rank that caused the
+    server's state, first. One more finding names the ranks in `stopping`, which are still being
+    stopped."""
     found: dict[str, Finding] = {}
     if stopping:
         named = ", ".join(rank.label_and_host for rank in stopping)

@@ -95,8 +95,8 @@ class ClusterSupervisor(Supervisor):
         return supervisor.get_watched_run(rank.run_id)
 
     def _records_by_server(self) -> dict[str, RunRecord]:
-        """Return the run record of each known server that has several ranks, by server id. It is
-        the head's record if that is known, otherwise the record of another rank."""
+        """Return the record of each known server that has several ranks, by server id: that of its
+        head if it is known, otherwise that of another rank."""
         found: dict[str, RunRecord] = {}
         for supervisor in reversed(self._supervisors.values()):
             for run in supervisor.watched_runs():
@@ -108,8 +108,8 @@ class ClusterSupervisor(Supervisor):
         return found
 
     def _find_cluster_run(self, run_id: str) -> ClusterRun | None:
-        """Return the server of several ranks whose run id is `run_id`. None for the run of any
-        other server, and for an unknown run."""
+        """Return the server of several ranks whose id is `run_id`, that of its head's run. None for
+        any other run, and for an unknown one."""
         record = self._records_by_server().get(run_id)
         if not record:
             return None
@@ -121,8 +121,8 @@ class ClusterSupervisor(Supervisor):
         return tuple(self._rank_state(rank, ends.get(rank.run_id)) for rank in server.ranks)
 
     def _rank_state(self, rank: ClusterRank, end: RankEnd | None) -> RankState:
-        """Return what is known about a rank. `end` is its end in the files of the head, which
-        counts if the rank's own host does not answer."""
+        """Return what is known about a rank. `end` is how it ended by the files of the head, which
+        counts if its run was not read from its own host; None if they do not say."""
         run = self._find_rank_run(rank)
         if run is not None:
             return RankState(rank, run.status, run.ended_ago_s)
@@ -219,8 +219,8 @@ class ClusterSupervisor(Supervisor):
         return None
 
     def _publish_status_or_stop_ranks(self, server: ClusterRun) -> None:
-        """Publish the status of a server if that has changed. If one of its ranks has ended, stop
-        the other ranks."""
+        """Publish the status of a server if that has changed. If one of its ranks has ended, begin
+        to stop the others. Record how its ranks ended, and begin to search for missing ones."""
         server_id, status = server.server_id, self._compute_server_status(server)
         if self._last.get(server_id) != status:
             self._last[server_id] = status
@@ -243,8 +243,8 @@ class ClusterSupervisor(Supervisor):
             self._publish_status_or_stop_ranks(server)
 
     def _store_rank_ends(self, server: ClusterRun, ranks: Sequence[RankState]) -> None:
-        """Write how the ranks of a server ended into the directory of the head's run, once all have
-        ended: a node may be out of reach when the server is listed later."""
+        """Once all ranks of a server have ended, begin to write how they did into the directory of
+        the head's run: a node may be out of reach when the server is listed later."""
         head = self._find_rank_run(server.ranks[0])
         if head is None or head.facts.rank_ends:
             return
@@ -330,9 +330,9 @@ class ClusterSupervisor(Supervisor):
         return self.statuses()
 
     async def wait_for_rank_ends(self) -> None:
-        """Wait until the ranks of failed or stopped servers are stopped too and their ends are
-        written, but at most _SETTLE_TIMEOUT_S seconds each. Ranks on hosts that cannot be reached stay as
-        they are."""
+        """Wait until the ranks of failed servers are stopped, then until their ends are written, at
+        most _SETTLE_TIMEOUT_S seconds for each of the two. Ranks on hosts that cannot be reached stay
+        as they are."""
         waiting = tuple(filter(is_running, self._stop_tasks.values()))
         if waiting:
             await asyncio.wait(waiting, timeout=_SETTLE_TIMEOUT_S)
@@ -365,11 +365,10 @@ class ClusterSupervisor(Supervisor):
         replaces: str | None = None,
     ) -> PreparedServer:
         """Check the start of a server that spans several nodes, and write its files on all of them.
-        `commands` has the command of each node. `replaces` is the run that the caller stops before
-        the launch, so that its ports count as free. If a rank cannot be started at the launch, the
-        ranks that run already are stopped. Raises ServerError if a check fails, and HostError if a
-        file cannot be written; no node then has a file of the server.
-        """
+        `commands` has (node, command) for each process. `replaces` is the run that the caller stops
+        before the launch, so that its ports count as free. Raises ServerError if a check fails, and
+        HostError if a file cannot be written; no node then has a file of the server. If the launch
+        cannot start a rank, it stops the others."""
         commands = await self.check_and_select_rank_commands(
             plan, commands, simulated=simulated, replaces=replaces
         )
@@ -430,9 +429,10 @@ class ClusterSupervisor(Supervisor):
         simulated: bool = False,
         replaces: str | None = None,
     ) -> Sequence[tuple[Node, Command]]:
-        """Return the commands that a start on several nodes runs: those of `commands`, without Ray's
-        if Ray runs already. `replaces` is the run that is stopped before. Raises ServerError if a
-        program, a model or a port is missing or in use on a node."""
+        """Check the start of a server on several nodes, and return the commands that it runs: those
+        of `commands`, without Ray's if Ray runs already. `replaces` is the run that is stopped
+        before. Raises ServerError if a program or a model is missing on a node, or a port is in
+        use."""
         if replaces is None or not self._has_started_ray(replaces):
             commands = await self._omit_running_ray(plan, commands)
         replaced = self.status(replaces) if replaces is not None else None
@@ -455,8 +455,9 @@ class ClusterSupervisor(Supervisor):
         server: ClusterRun,
         prepared: Sequence[PreparedServer],
     ) -> ServerStatus:
-        """Launch the prepared ranks of a server, the head first, and return the server's status. If
-        a rank cannot be started, stop the others and raise its error."""
+        """Launch the `prepared` ranks of a server, which are in the order of `commands`: Ray if it is
+        among them, then the head, then the others. Return the server's status. If a rank cannot be
+        started, stop the others and raise its error."""
 
         async def start_rank(index: int) -> None:
             await prepared[index].launch()
@@ -476,16 +477,16 @@ class ClusterSupervisor(Supervisor):
         return self.status(server.server_id)
 
     def _has_started_ray(self, run_id: str) -> bool:
-        """Return whether a live run has started Ray itself, so that its stop ends Ray, too."""
+        """Return whether a run is live and has started Ray, so that its stop ends Ray too."""
         nodes = self.record(run_id).plan.nodes
         return self.status(run_id).may_still_be_running and any(node.role for node in nodes)
 
     async def _omit_running_ray(
         self, plan: LaunchPlan, commands: Sequence[tuple[Node, Command]]
     ) -> Sequence[tuple[Node, Command]]:
-        """Return `commands`, the (node, command) pairs of a start. If Ray already runs on the head
-        node, the commands that start Ray are left out. Raises ServerError if that Ray cluster has
-        fewer GPUs than the plan needs."""
+        """Return `commands`, the (node, command) pairs of a start, without those that start Ray if it
+        already runs on the head node. Raises ServerError if that Ray has fewer GPUs than the plan
+        needs."""
         head = next((node for node, _ in commands if node.role and node.rank == 0), None)
         if head is None:
             return commands
@@ -503,9 +504,9 @@ class ClusterSupervisor(Supervisor):
         commands: Sequence[tuple[Node, Command]],
         start: Callable[[int], Awaitable[None]],
     ) -> None:
-        """Start Ray on its head node, then on the other nodes, and wait until Ray reports the GPUs
-        that the plan needs. `start(i)` starts the process of `commands[i]`. Does nothing if no
-        command starts Ray."""
+        """Start Ray on its head node, then on the other nodes, and wait until it reports the GPUs that
+        the plan needs. `start(i)` starts the process of `commands[i]`. Do nothing if no command
+        starts Ray. Raises ServerError if the GPUs are not there in time."""
         places = {node.rank: at for at, (node, _) in enumerate(commands) if node.role}
         if not places:
             return
@@ -564,8 +565,8 @@ class ClusterSupervisor(Supervisor):
         )
 
     def _ports_on_node(self, server: ServerStatus, name: str) -> set[int]:
-        """Return the ports on the node `name` that become free when `server` is stopped: also that
-        of the Ray that the server has started."""
+        """Return the ports on the node `name` that become free when `server` is stopped: those of its
+        living ranks there, and that of the Ray that it started."""
         ranks = [rank.run_id for rank in server.ranks if rank.host == name and rank.alive]
         return {self._supervisor_of_node(name).record(run_id).command.port for run_id in ranks}
 
@@ -594,9 +595,9 @@ class ClusterSupervisor(Supervisor):
             await self.runs()
 
     async def stop(self, run_id: str, *, grace_s: float = STOP_GRACE_S) -> ServerStatus:
-        """Stop every rank of a server, the head first, and return the server's status. If the host
-        of a rank cannot be reached, the status says so, and the rank is stopped by the next
-        Workbench process that reaches its host."""
+        """Stop every rank of a server, the head first, and return the server's status. If the host of
+        a rank cannot be reached, the status is STOPPING and names it; the next Workbench process that
+        reaches it stops the rank. Raises ServerError for an unknown run."""
         await self._list_runs_if_unread(run_id)
         server = self._find_cluster_run(run_id)
         if server is None:
@@ -622,7 +623,7 @@ class ClusterSupervisor(Supervisor):
         await asyncio.gather(*(self._stop_rank(rank, grace_s) for rank in ranks))
 
     async def _stop_rank(self, rank: ClusterRank, grace_s: float) -> None:
-        """Stop a rank. If its host cannot be reached, do nothing."""
+        """Stop a rank. Do nothing if its run was not read, or if its host cannot be reached."""
         run = self._find_rank_run(rank)
         if run is None:
             return
@@ -686,8 +687,8 @@ class ClusterSupervisor(Supervisor):
 
 
 def _make_run_ids(engine: str, count: int) -> list[str]:
-    """Return `count` different run ids for the ranks of one start, in ascending order. The head
-    gets the first one, so that sorted lists show its run first."""
+    """Return `count` different run ids for the ranks of one start, sorted. The head gets the first
+    one, so that sorted lists show its run first."""
     ids: set[str] = set()
     now = time.time()
     while len(ids) < count:

@@ -36,9 +36,9 @@ _COMPARED_COUNTERS = (  # field of EngineDuring, name in messages
 def summarize_counters(
     before: EngineMetrics, during: Sequence[EngineMetrics], after: EngineMetrics
 ) -> EngineDuring:
-    """Return the increase of each engine counter from `before` to `after`, and the mean and maximum
-    of the running and waiting requests in the readings `during`. Unknown values are None, with the
-    reason in `absent`."""
+    """Return what the engine's counters say about one benchmark: the increase of each from `before`
+    to `after`, and the mean and the maximum of the running and the waiting requests in the readings
+    `during`. Unknown values are None, with the reason in `absent`."""
     absent: dict[str, str] = {}
     values: dict[str, int | float | None] = {}
     for name, counter in _COUNTER_FIELDS.items():
@@ -74,14 +74,14 @@ def summarize_counters(
 
 
 def _known_values(readings: Iterable[EngineMetrics], name: str) -> list[float]:
-    """Return the values of the field `name` in the readings that have one."""
+    """Return the values of the field `name` in `readings`, without those that are None."""
     values = map(attrgetter(name), readings)
     return [value for value in values if value is not None]
 
 
 def _median_in_flight(during: Sequence[EngineMetrics]) -> float | None:
-    """Return the median number of requests that run or wait. None without readings of the running
-    requests."""
+    """Return the median number of requests that run or wait. A number of waiting requests that is
+    unknown counts as 0; a reading without the running ones is left out. None if none is left."""
     known = [one.running + (one.waiting or 0) for one in during if one.running is not None]
     if not known:
         return None
@@ -89,8 +89,8 @@ def _median_in_flight(during: Sequence[EngineMetrics]) -> float | None:
 
 
 def counters_without_values(reason: str) -> EngineDuring:
-    """Return the result of `summarize_counters` for a benchmark without counters: every value is None, for
-    the given reason."""
+    """Return the result of `summarize_counters` for a benchmark without counters: every value is
+    None, and `absent` has `reason` for each."""
     names = (
         *_COUNTER_FIELDS,
         *_SHARE_COUNTERS,
@@ -105,30 +105,34 @@ def counters_without_values(reason: str) -> EngineDuring:
 
 
 def has_any_value(metrics: EngineMetrics) -> bool:
-    """Return whether the reading contains the value of at least one counter, or the number of
-    running or waiting requests."""
+    """Return whether the reading `metrics` has the value of a counter, or the number of running or
+    waiting requests."""
     names = ("running", "waiting", *_COUNTER_FIELDS.values())
     return any(getattr(metrics, name) is not None for name in names)
 
 
 def describe_count_differences(
-    engine: EngineDuring, requests: int, prompt: int | None, output: int | None
+    engine: EngineDuring, requests: int, prompt_tokens: int | None, output_tokens: int | None
 ) -> tuple[str, ...]:
     """Return a sentence for each count that differs between the engine and the benchmark; () if all
-    agree. `requests`, `prompt` and `output` are the benchmark's own counts of requests, prompt
-    tokens and output tokens, including the warm-up. Counts that are None are not compared."""
+    agree. `requests`, `prompt_tokens` and `output_tokens` are the benchmark's own counts, with the
+    warm-up. Counts that are None are not compared."""
     return tuple(
         f"{title}: the engine counted {counted:,}, this benchmark {own:,}"
-        for title, counted, own in _pair_engine_and_own_counts(engine, requests, prompt, output)
+        for title, counted, own in _pair_engine_and_own_counts(
+            engine, requests, prompt_tokens, output_tokens
+        )
         if counted != own
     )
 
 
 def _pair_engine_and_own_counts(
-    engine: EngineDuring, requests: int, prompt: int | None, output: int | None
+    engine: EngineDuring, requests: int, prompt_tokens: int | None, output_tokens: int | None
 ) -> Iterator[tuple[str, int, int]]:
     """Yield (title, count of the engine, count of the benchmark) where both are known."""
-    for (name, title), own in zip(_COMPARED_COUNTERS, (requests, prompt, output), strict=True):
+    for (name, title), own in zip(
+        _COMPARED_COUNTERS, (requests, prompt_tokens, output_tokens), strict=True
+    ):
         counted = getattr(engine, name)
         if counted is not None and own is not None:
             yield title, counted, own
@@ -137,29 +141,28 @@ def _pair_engine_and_own_counts(
 def describe_load_of_other_clients(
     engine: EngineDuring,
     requests: int,
-    prompt: int | None,
-    output: int | None,
+    prompt_tokens: int | None,
+    output_tokens: int | None,
     streams: int,
     *,
     uncounted_prompt_and_output_tokens: tuple[int, int] = (0, 0),
 ) -> str | None:
-    """Return a reason to reject the result if more than 5 % of the tokens that the engine counted,
-    or of the requests that it had at a time, belong to other clients; otherwise None. `requests`,
-    `prompt` and `output` are the benchmark's own counts, and `streams` the number of its streams.
-    `uncounted_prompt_and_output_tokens` are the most tokens that its failed requests may have had.
+    """Return why the result is rejected, if more than MAX_FOREIGN_SHARE of the tokens that the engine
+    counted, or of the requests that it had at a time, were of other clients; otherwise None.
+    `requests`, `prompt_tokens` and `output_tokens` are the benchmark's own counts, and `streams` is
+    the number of its streams. `uncounted_prompt_and_output_tokens` are the most tokens that its
+    failed requests may have had.
 
-    More tokens alone prove nothing, because an engine may count its tokens differently than its
-    usage. The engine must also have finished more requests, or have had more at the same time, than
-    the benchmark has sent. Some engines count tokens only when a request ends, and then only the
-    number of requests at a time shows a request that ran longer than the benchmark.
+    More tokens alone prove nothing, because an engine may count other tokens than its usage: it
+    must also have finished more requests than the benchmark sent, or have had more at a time.
     """
     at_once = engine.in_flight_median or 0.0
     finished_more = (engine.requests_finished or 0) > requests
     ran_more = max(engine.running_max or 0, at_once) > streams
     others = finished_more or ran_more
     counts = (
-        (engine.prompt_tokens, prompt, uncounted_prompt_and_output_tokens[0]),
-        (engine.generation_tokens, output, uncounted_prompt_and_output_tokens[1]),
+        (engine.prompt_tokens, prompt_tokens, uncounted_prompt_and_output_tokens[0]),
+        (engine.generation_tokens, output_tokens, uncounted_prompt_and_output_tokens[1]),
     )
     shares = [
         (counted - own - spare) / counted
@@ -171,7 +174,7 @@ def describe_load_of_other_clients(
         return (
             f"somebody else's requests were {100 * max(shares):.0f} % of the tokens that the engine "
             f"counted during this run "
-            f"({'; '.join(describe_count_differences(engine, requests, prompt, output))}); {limit}"
+            f"({'; '.join(describe_count_differences(engine, requests, prompt_tokens, output_tokens))}); {limit}"
         )
     if engine.samples < _MIN_SAMPLES or at_once * (1 - MAX_FOREIGN_SHARE) <= streams:
         return None
@@ -183,12 +186,12 @@ def describe_load_of_other_clients(
 
 
 def has_engine_counted_all(
-    engine: EngineDuring, requests: int, prompt: int | None, output: int | None
+    engine: EngineDuring, requests: int, prompt_tokens: int | None, output_tokens: int | None
 ) -> bool:
-    """Return whether the engine's counts of requests, prompt tokens and output tokens have reached
-    `requests`, `prompt` and `output`, the benchmark's own counts. Unknown counts (None) are
-    ignored. An engine may report its counts late."""
-    counts = _pair_engine_and_own_counts(engine, requests, prompt, output)
+    """Return whether the engine's counts have reached `requests`, `prompt_tokens` and
+    `output_tokens`, the benchmark's own counts: an engine may report them late. A count that is
+    None on either side is ignored."""
+    counts = _pair_engine_and_own_counts(engine, requests, prompt_tokens, output_tokens)
     return all(counted >= own for _, counted, own in counts)
 
 
@@ -218,8 +221,5 @@ def _explain_missing_reading(
 ) -> str:
     if not during:
         return "the run was shorter than the time between two readings of the engine's counters"
-    return (
-        during[-1].absent.get(name)
-        or after.absent.get(name)
-        or ("the engine's counters could not be read")
-    )
+    unread = after.absent.get(name, "the engine's counters could not be read")
+    return during[-1].absent.get(name, unread)

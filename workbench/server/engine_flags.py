@@ -45,8 +45,8 @@ _ENV_WITHOUT_GPU_AND_NETWORK: Mapping[str, str] = {
 
 
 def why_flags_cannot_be_listed(host: Host, engine: Engine, found: InstalledEngine) -> str | None:
-    """Return the reason why the engine cannot list its launch flags; None if the engine can list
-    them."""
+    """Return why the engine `found` on `host` cannot be asked for its launch flags; None if it
+    can."""
     if host.simulated:
         return f"the {engine.title} of a simulated host cannot be asked"
     if found.path is None:
@@ -66,9 +66,9 @@ def why_flags_cannot_be_listed(host: Host, engine: Engine, found: InstalledEngin
 async def read_flags_json_or_help(
     host: Host, engine: Engine, found: InstalledEngine, timeout_s: float = FLAGS_TIMEOUT_S
 ) -> object:
-    """Return the launch flags of the engine `found` on `host`: the decoded JSON from
-    flag_program.py, or the text of the engine's help. Raises HostError if the engine does not
-    answer within `timeout_s`, fails, or prints too much."""
+    """Return the launch flags of the engine `found` on `host`: the decoded JSON of flag_program.py
+    for an engine with a parser in Python, the text of its help for any other. Raises HostError if
+    it does not answer within `timeout_s`, fails, or prints more than ANSWER_MAX_BYTES."""
     if engine.parser is not None:
         parser = {
             "parsers": engine.parser.parsers,

@@ -40,15 +40,15 @@ _READ_METADATA_SCRIPT = read_script(__file__, "read_metadata.sh")
 
 @dataclass(frozen=True, slots=True)
 class InstalledEngine:
-    """The result of searching for an engine on a host. `path` is the path of its program, or None
-    if no program was found; `problem` then says where it was searched. `how` says where the version
-    was read, or why `version` is None."""
+    """What a search for an engine on a host has found. `path` is that of its program, None if there
+    is none; `problem` then says where it was searched. `how` says where the version was read, or why
+    `version` is None."""
 
     engine: str
-    path: str | None  # None: not found; `problem` says where it was searched
+    path: str | None
     version: str | None = None
     python: str | None = None  # the engine's own interpreter, when it is a Python program
-    how: str = ""  # where the version was read from
+    how: str = ""
     problem: str | None = None
     elsewhere: tuple[str, ...] = ()  # further programs of that name, in common places
     allotment: Allotment = NO_ALLOTMENT  # what the host's own environment says of its GPUs
@@ -59,14 +59,12 @@ class InstalledEngine:
 async def probe_engine(
     host: Host, engine: Engine, executable: Sequence[str] = (), workdir: str | None = None
 ) -> InstalledEngine:
-    """Return the engine that is installed on `host`. Searches for `executable[0]` if given,
-    otherwise for the engine's own program names on PATH. Takes two round trips.
-
-    An engine that runs from its source directory has only "python" as its program. It counts as
-    installed if `workdir` contains its start script. Raises HostError only if the host itself
-    cannot be queried.
+    """Search `host` for the engine, and return what was found. The program searched is
+    `executable[0]` if given, otherwise the engine's own program names on PATH. An engine that runs
+    from its source directory is found if `workdir` contains its start script. Takes two or more
+    round trips. Raises HostError if the host cannot be queried.
     """
-    if not executable and not engine.packages and not engine.version_arguments:
+    if not executable and _runs_from_source(engine):
         missing = await _why_checkout_cannot_run(host, engine, workdir)
         if missing is not None:
             return InstalledEngine(engine.name, None, problem=missing)
@@ -90,10 +88,16 @@ async def probe_engine(
     return replace(known, elsewhere=elsewhere, allotment=allotment, modified=modified, cores=cores)
 
 
+def _runs_from_source(engine: Engine) -> bool:
+    """Return whether the engine runs from its source directory, so that no package and no program
+    has its version."""
+    return not engine.packages and not engine.version_arguments
+
+
 async def _read_installed_version(
     host: Host, engine: Engine, path: str, python: str | None, facts: Mapping[str, list[str]]
 ) -> InstalledEngine:
-    if not engine.packages and not engine.version_arguments:
+    if _runs_from_source(engine):
         how = f"{engine.title} runs from its source directory and has no version number"
         return InstalledEngine(engine.name, path, None, python or path, how)
     own = facts["own"][0]
@@ -109,8 +113,8 @@ async def _read_installed_version(
 
 
 async def _why_checkout_cannot_run(host: Host, engine: Engine, workdir: str | None) -> str | None:
-    """Return why the engine cannot run from its source directory `workdir`; None if that directory
-    contains the engine's start script."""
+    """Return why the engine cannot run from the directory `workdir`; None if that contains its start
+    script. Raises HostError."""
     script = engine.launch[-1]
     if workdir is None:
         return (
@@ -140,9 +144,9 @@ def _make_missing_engine(
 
 
 def _parse_interpreter(script: Sequence[str]) -> str | None:
-    """Return the path of the Python that runs a console script; None if it is not a Python script.
-    `script` has the first lines of the script. If the path is too long for a "#!" line, pip writes
-    the line `'''exec' "/long/path" …` instead."""
+    """Return the path of the Python that runs a console script, whose first lines are `script`; None
+    if it is not a Python script. If the path is too long for a "#!" line, pip writes the line
+    `'''exec' "/long/path" …` instead."""
     if not script:
         return None
     words = script[0].removeprefix("#!").split()
@@ -161,9 +165,10 @@ def _parse_interpreter(script: Sequence[str]) -> str | None:
 async def _read_version_from_metadata(
     host: Host, engine: Engine, path: str, python: str | None, real: str
 ) -> InstalledEngine:
-    """Return the engine with its version, which is read from the name of its Python package's
-    metadata directory, such as "…/site-packages/vllm-0.33.0.dist-info". `path` is the program,
-    `real` that path with symbolic links resolved, and `python` the Python that runs the program."""
+    """Return the engine with its version from the name of its package's metadata directory, such as
+    "…/site-packages/vllm-0.33.0.dist-info"; None if there is none. `path` is the program, `real`
+    that path with symbolic links resolved, and `python` the Python that runs it. Raises
+    HostError."""
     programs = [p for p in (python, path, real) if p and p.startswith("/")]
     prefixes = dict.fromkeys(posixpath.dirname(posixpath.dirname(program)) for program in programs)
     names = " ".join(name.replace("-", "_") for name in engine.packages)

@@ -35,8 +35,8 @@ class _Counter:
             self.second, self.count_then = int(self.unix_s), self.count
 
     def add_count_and_get_increases(self, unix_s: float, count: int) -> dict[int, float]:
-        """Add a later reading of the counter, and return its increase in each whole second that has
-        ended since the previous reading, as {Unix second: increase}."""
+        """Add a later reading: the counter has the value `count` at `unix_s`. Return its increase in
+        each whole second that has ended since the reading before, as {Unix second: increase}."""
         slope = (count - self.count) / (unix_s - self.unix_s)
         ended: dict[int, float] = {}
         for second in range(math.floor(self.unix_s) + 1, math.floor(unix_s) + 1):
@@ -50,9 +50,8 @@ class _Counter:
 
 class RateMeter:
     """Converts successive readings of an engine's counters into metric values for each second. It
-    begins anew if more than MAX_READING_GAP_S seconds have passed since the last reading, or if a counter has
-    decreased, as after an engine's restart. It then yields no values until the next whole second
-    has ended."""
+    begins anew after MAX_READING_GAP_S seconds without a reading, and when a counter has decreased,
+    as after an engine's restart. It then has no values until the next whole second has ended."""
 
     def __init__(self) -> None:
         self._counters: dict[str, _Counter] = {}
@@ -60,8 +59,8 @@ class RateMeter:
 
     def add_reading_and_get_rates(self, read: EngineMetrics) -> dict[int, dict[str, float]]:
         """Add a reading of the engine's counters. Return the metric values of the seconds that have
-        ended since the previous reading, as {Unix second: {metric field: value}}. Gauges, such as
-        the number of running requests, are given for the last of these seconds only."""
+        ended since the reading before, as {Unix second: {metric field: value}}; {} if it begins
+        anew. Only the last of these seconds has gauges, such as the number of running requests."""
         counts = _known_counts(read)
         fallen = {n for n, c in self._counters.items() if n in counts and counts[n] < c.count}
         passed_s = read.unix_s - self._last_s
@@ -92,9 +91,9 @@ class RateMeter:
 
 
 def compute_rates(first: EngineMetrics, second: EngineMetrics) -> dict[str, float]:
-    """Return the metric values between two readings, as {metric field: value}: rates per second,
-    shares in %, and the gauges of the second reading, such as the number of running requests. A
-    counter that decreased, as after an engine's restart, gives no value."""
+    """Return the metric values from the reading `first` to the later reading `second`, as {metric
+    field: value}: rates per second, shares in %, and the gauges of `second`, such as the number of
+    running requests. A counter that is missing in one of them, or has decreased, gives no value."""
     seconds = second.unix_s - first.unix_s
     if seconds <= 0.0:
         return gauge_values(second)
@@ -107,16 +106,24 @@ def compute_rates(first: EngineMetrics, second: EngineMetrics) -> dict[str, floa
 
 
 def _known_counts(read: EngineMetrics) -> dict[str, int]:
-    """Return the values of the counters that the reading has, by name."""
-    counts = {name: getattr(read, name) for name in _COUNTER_NAMES}
-    return {name: count for name, count in counts.items() if count is not None}
+    """Return the values of the counters in the reading, by name, without those that are None."""
+    known: dict[str, int] = {}
+    for name in _COUNTER_NAMES:
+        count = getattr(read, name)
+        if count is not None:
+            known[name] = count
+    return known
 
 
 def gauge_values(read: EngineMetrics) -> dict[str, float]:
     """Return the gauges of a reading, such as the number of running requests, by metric field.
     Unknown gauges are left out."""
-    values = {gauge.field: getattr(read, gauge.counters[0]) for gauge in GAUGES}
-    return {field: value for field, value in values.items() if value is not None}
+    known: dict[str, float] = {}
+    for gauge in GAUGES:
+        value = getattr(read, gauge.counters[0])
+        if value is not None:
+            known[gauge.field] = value
+    return known
 
 
 def _compute_values_of_second(
@@ -132,7 +139,7 @@ def _compute_values_of_second(
 
 def _rates_per_s_and_shares_pct(increases: Mapping[str, float]) -> dict[str, float]:
     """Return rates per second and shares in %, as {metric field: value}. `increases` has the increase
-    of each counter within one second."""
+    of each counter within one second; a metric without its counters is left out."""
     values = {m.field: increases[m.counters[0]] for m in RATES if m.counters[0] in increases}
     for metric in SHARES:
         part, whole = (increases.get(name) for name in metric.counters)

@@ -47,8 +47,9 @@ _PROCESS_PREFIX = re.compile(r"^\((?P<part>\w+)[^)]*? pid=(?P<pid>\d+)\) ")
 
 @dataclass(frozen=True, slots=True)
 class EndedProcess:
-    """A process of a server whose end another process of the server has logged. `number` is the
-    index of that log line. `signal_name` is None if no signal ended it or the log does not say."""
+    """A process of a server whose end another process of it has logged, in the line `line`. `number`
+    is the index of that line in the log. `signal_name` is None if no signal ended it, or if the log
+    does not say. `code` is the exit code, or minus the number of the signal."""
 
     name: str
     pid: int | None
@@ -73,8 +74,8 @@ class EndedProcess:
 
 @dataclass(frozen=True, slots=True)
 class ServerEnding:
-    """Why a server has ended. `reason` is None if its log does not say. `findings` are about its
-    processes; those about its log are not among them."""
+    """Why a server has ended. `reason` is None if neither its log nor its processes tell. `findings`
+    are those about its processes, not those about its log."""
 
     reason: str | None
     findings: tuple[Finding, ...] = ()
@@ -82,9 +83,9 @@ class ServerEnding:
 
 @dataclass(frozen=True, slots=True)
 class KernelLog:
-    """The lines of the kernel's log about processes of one run. `readable` is False if the user may
-    not read that log. `oom_kills` is how many processes the kernel has killed for lack of memory in
-    the control group of the run, None if unknown."""
+    """The lines of the kernel's log about the processes of one run, none if the user may not read it
+    (`readable`). `oom_kills` is how many processes in the run's control group the kernel has killed
+    for lack of memory, None if unknown."""
 
     readable: bool
     lines: tuple[str, ...] = ()
@@ -100,8 +101,9 @@ class KernelLog:
 
 
 async def analyse_exit(host: Host, run: WatchedRun, first_error: str | None) -> ServerEnding:
-    """Return why the server of `run`, which has ended, ended. Its log must have been read.
-    `first_error` is the line of the log that explains the end, None if no line does."""
+    """Return why the server of `run` has ended. Its log must have been read before. `first_error` is
+    the line of the log that explains the end, None if no line does. Raises HostError if the host
+    cannot be queried."""
     lines = run.follower.ring.lines()
     ended = find_first_ended_process(lines, run.engine)
     if ended is not None:
@@ -122,7 +124,8 @@ async def analyse_exit(host: Host, run: WatchedRun, first_error: str | None) -> 
 
 
 def find_first_ended_process(lines: Sequence[str], engine: Engine | None) -> EndedProcess | None:
-    """Return the first process of a server whose end the log reports; None if it reports none."""
+    """Return the first process whose end the log `lines` of `engine` report; None if they report
+    none, or if the engine is unknown."""
     patterns = engine.part_ended_logs if engine is not None else ()
     for number, line in enumerate(lines):
         matches = (pattern.search(line) for pattern in patterns)
@@ -139,9 +142,9 @@ def find_first_ended_process(lines: Sequence[str], engine: Engine | None) -> End
 
 
 def _add_pid_and_last_line(process: EndedProcess, earlier_lines: Sequence[str]) -> EndedProcess:
-    """Return the process with its process id and its last line, from the prefix "(NAME pid=12)" of
-    its own lines among `earlier_lines`. It is unchanged if it has no line there, or if the lines of
-    several processes could be meant."""
+    """Return `process` with its id and its last line, which it wrote with the prefix "(NAME pid=12)"
+    in one of `earlier_lines`. It is unchanged if no such line is its own, or if several processes
+    could be meant."""
     own: dict[int, tuple[str, str]] = {}
     for line in earlier_lines:
         prefix = _PROCESS_PREFIX.match(line)
@@ -156,9 +159,9 @@ def _add_pid_and_last_line(process: EndedProcess, earlier_lines: Sequence[str]) 
 
 
 def _is_same_vllm_process(reported: str, prefix: str) -> bool:
-    """Return whether both are names of one process of vLLM: "engine core" or "EngineCore_DP0" in
-    the report of its end and "EngineCore" in front of its lines, "VllmWorker-1" and "Worker_TP1"
-    or "Worker"."""
+    """Return whether `reported`, the name of a process of vLLM in the report of its end, and
+    `prefix`, the name in front of a log line, are of one process, such as "engine core" and
+    "EngineCore", or "VllmWorker-1" and "Worker_TP1". A name without a number fits any."""
     found = _PART_NAME.fullmatch(re.sub(r"[\s_-]", "", reported).lower())
     own = _PART_NAME.fullmatch(re.sub(r"[\s_-]", "", prefix).lower())
     if found is None or own is None:
@@ -170,7 +173,7 @@ def _is_same_vllm_process(reported: str, prefix: str) -> bool:
 
 async def read_kernel_log(host: Host, run: WatchedRun, process: EndedProcess | None) -> KernelLog:
     """Return what the kernel's log says about the processes of `run` and about `process`, the one
-    that ended first, if that is known."""
+    that ended first, None if unknown. Raises HostError if the host cannot be queried."""
     pids = {run.facts.pid, *await _read_member_pids(host, run)}
     if process is not None:
         pids.add(process.pid)
@@ -204,8 +207,9 @@ async def _count_oom_kills(host: Host, run: WatchedRun) -> int | None:
 def _is_about_run(
     line: str, pids: set[int | None], process: EndedProcess | None, began_s: float
 ) -> bool:
-    """Return whether a line of the kernel's log is about one of the processes `pids` or about
-    `process`, whose process id the kernel knows by another number if it runs in a container."""
+    """Return whether a line of the kernel's log is about one of the processes `pids`, or about
+    `process` by its name: the kernel has another id for a process in a container. False for a line
+    from before `began_s`, seconds since boot."""
     time = _KERNEL_TIME.match(line)
     if time is not None and float(time[1]) < began_s - _CLOCK_TOLERANCE_S:
         return False
@@ -239,8 +243,8 @@ def _explain_process_end(process: EndedProcess, kernel: KernelLog, run: WatchedR
 
 
 def _kernel_findings(kernel: KernelLog, ended_by: str | None) -> tuple[Finding, ...]:
-    """Return findings with what the kernel says about the end of a process. `ended_by` is the name
-    of the signal that ended it, None if that is unknown."""
+    """Return one or more findings with what the kernel says about the end of a process, also if that
+    is nothing. `ended_by` is the name of the signal that ended it, None if unknown."""
     if kernel.lines:
         return tuple(
             _quote_line_in_finding(finding) for finding in _explain_kernel_lines(kernel.lines)
@@ -263,7 +267,8 @@ def _kernel_findings(kernel: KernelLog, ended_by: str | None) -> tuple[Finding, 
 
 
 def _explain_kernel_lines(lines: Sequence[str]) -> tuple[Finding, ...]:
-    """Return findings about lines of the kernel's log, with the explanations of known ones."""
+    """Return the findings about the known `lines` of the kernel's log; if none is known, one finding
+    that quotes the first."""
     known = log_patterns.explain_lines(lines)
     line = log_patterns.strip_log_prefix(lines[0])
     other = Finding(

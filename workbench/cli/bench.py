@@ -125,7 +125,8 @@ async def _run_repeated_benchmarks_until_signal(
     session: Session, arguments: argparse.Namespace, run_id: str | None, load: dict[str, Any]
 ) -> tuple[list[BenchResult], list[signal.Signals]]:
     """Run the benchmark `--repeat` times and print each result. Return (results, signals that
-    stopped the last benchmark); the signals are empty if none did."""
+    stopped the last benchmark); the signals are empty if none did. Raises EndedBySignal if a signal
+    stopped it before there was a result."""
     from workbench.bench.runner import BenchCancelled
 
     results: list[BenchResult] = []
@@ -243,8 +244,8 @@ def _is_summary_invalid(summary: BenchSummary) -> bool:
 
 
 def _is_invalid(result: BenchResult) -> bool:
-    """Return whether a result was refused, or contains no request that succeeded. What an own
-    command requests is not known."""
+    """Return whether a result was refused or has no request that succeeded. A result of the user's
+    own command may have none, because its requests are not known."""
     if _is_summary_invalid(result.summary):
         return True
     return not result.summary.requests_ok and not result.spec.command

@@ -26,8 +26,8 @@ _NAME = option("name NAME", "a cluster of hosts.toml")
 
 
 def set_cluster_from_argument(arguments: argparse.Namespace) -> None:
-    """Set --cluster to the cluster that the command's argument names. Raises InputError if
-    --cluster names a different cluster."""
+    """Set --cluster to the cluster that the argument NAME of the command names. Raises InputError
+    if --cluster names a different cluster."""
     if arguments.cluster not in (None, arguments.name):
         step = "leave out --cluster"
         text = (

@@ -55,8 +55,8 @@ def print_completion_script(arguments: argparse.Namespace) -> int:
 
 
 def _set_group_completers(parsers: Mapping[str, argparse.ArgumentParser]) -> None:
-    """Let the first argument of each command offer the second words of its subcommands too, such as
-    `list` after `capacity`. `parsers` are the parsers of commands by their words."""
+    """Let the first argument of each command also offer the second words of its subcommands, such
+    as `list` after `capacity`. `parsers` maps the words of each command to its parser."""
     for name, parser in parsers.items():
         more = [words.removeprefix(f"{name} ") for words in parsers if words.startswith(f"{name} ")]
         first = next((one for one in parser._actions if not one.option_strings), None)

@@ -11,8 +11,8 @@ _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 def exit_with_signal_message(signal_number: int, _: FrameType | None = None) -> None:
-    """End the process at once, as the signal `signal_number` does by itself, but say so on stderr,
-    and with the exit code of a shell."""
+    """End the process at once with a message on stderr, and with 128 plus `signal_number` as the
+    exit code, as a shell does."""
     words = f"workbench: ended by {signal.Signals(signal_number).name}\n"
     try:
         os.write(2, words.encode())
@@ -21,8 +21,8 @@ def exit_with_signal_message(signal_number: int, _: FrameType | None = None) -> 
 
 
 def install_termination_signal_handlers() -> None:
-    """From now on, SIGTERM and SIGHUP end the process with words, unless they are ignored, as under
-    nohup. What handles them later takes their place."""
+    """Let SIGTERM and SIGHUP end the process with a message on stderr. A signal that is ignored, as
+    under nohup, stays ignored. A handler that is installed later replaces this one."""
     for number in _ENDING:
         if signal.getsignal(number) == signal.SIG_DFL:
             signal.signal(number, exit_with_signal_message)

@@ -38,8 +38,9 @@ ARM_OPTIONS = (*_make_arm_options("a"), *_make_arm_options("b"))
 
 
 def read_arm_options(arguments: argparse.Namespace, name: str) -> Arm:
-    """Return the side of an experiment that the options describe. `name` is "a" or "b". Raises
-    InputError if the options are invalid."""
+    """Return the side of an experiment that the options describe. `name` is "a" or "b". It has no
+    target if PRESET|RUN is given and no side has a host or a program of its own. Raises InputError
+    if the options are invalid."""
     from workbench.model.experiment import Arm
 
     def split_option_words(option: str) -> tuple[str, ...]:

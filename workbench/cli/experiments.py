@@ -153,7 +153,9 @@ def _read_experiment_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 async def _load_base_plan(session: Session, arguments: argparse.Namespace) -> None:
-    """Load the plan that both arms of the experiment change, from a preset or from a run."""
+    """Load the plan that both arms of the experiment change, from the preset or the run that the
+    command line names. Raises InputError if several runs have that name, or if the run was started
+    with a secret."""
     from workbench.model.secrets import MASK
 
     statuses, base = session.servers.supervisor.statuses(), arguments.base
@@ -267,8 +269,8 @@ def list_experiments(arguments: argparse.Namespace) -> int:
 def _print_ended_experiment(
     ended: Experiment, as_json: bool, received: list[signal.Signals]
 ) -> int:
-    """Print the experiment. Return the exit code: 0 if it is done, otherwise that of the signal that
-    ended it, or 1."""
+    """Print the experiment. Return the exit code: 0 if it is done, 128 plus the number of the
+    signal that ended it, otherwise 1."""
     _print_experiment(ended, as_json)
     if ended.state == "done":
         return 0

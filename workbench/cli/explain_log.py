@@ -100,8 +100,8 @@ def _read_file_in_pieces(file: BinaryIO, size: int) -> Iterator[bytes]:
 
 
 def _first_error_label(findings: Sequence[Finding], document: dict[str, Any]) -> str:
-    """Return what the error is called that the output names first. It is the first one with a known
-    cause, and lines without one may stand before it."""
+    """Return the label of the first error that the output names: "first error with a known cause"
+    if an unexplained line stands before it in the log, otherwise "first error"."""
     lines = [finding.line for finding in findings if finding.is_error and finding.line]
     unknown = [one["line"] for one in document["unknown"] if one["line"]]
     if lines and unknown and min(unknown) < min(lines):

@@ -163,7 +163,7 @@ async def set_gpu_settings(arguments: argparse.Namespace) -> int:
 
 
 def _format_externally_set_value(command: SettingCommand) -> str:
-    """Return the value of somebody else that the command would replace, as text."""
+    """Return the value that somebody else has set and the command would replace, as text."""
     return f"{command.gpu_or_host_name} {label_of(command.setting)}: {command.note}"
 
 
@@ -197,9 +197,9 @@ def read_settings_options(arguments: argparse.Namespace) -> GpuSettings:
 def _read_settings_by_gpu(
     arguments: argparse.Namespace, session: Session
 ) -> dict[str, GpuSettings]:
-    """Return the GPU settings on the command line or in the preset, by GPU. A preset names its GPUs
-    itself, but --gpu takes precedence.
-    """
+    """Return the GPU settings on the command line or in the preset, by GPU selector such as "all"
+    or "0". A preset names its GPUs itself, but --gpu takes precedence. Raises InputError if the
+    preset has no GPU settings."""
     settings = read_settings_options(arguments)
     if arguments.preset is None:
         return {arguments.gpu: settings}

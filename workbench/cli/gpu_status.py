@@ -176,7 +176,8 @@ def _status_lines(document: Mapping[str, Any], telemetry: Telemetry) -> Iterator
 
 
 def _mig_instance_lines(gpu: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line about MIG and one for each instance, if the GPU is divided with MIG."""
+    """Yield a line about MIG, and one for each of its instances. Yield nothing for a GPU that is
+    not divided with MIG."""
     if not gpu.get("mig"):
         return
     yield f"  MIG is on: {count_of(len(gpu['instances']), 'instance')}, each a GPU of its own for CUDA"

@@ -44,7 +44,8 @@ def format_local_time(unix_s: float) -> str:
 
 
 def kept_setting_suffix(state: str) -> str:
-    """Return what a line about a changed setting says if the user keeps it; "" otherwise."""
+    """Return ", kept in force" for a changed setting in the state "kept"; "" for any other
+    state."""
     if state == "kept":
         return ", kept in force"
     return ""
@@ -59,7 +60,7 @@ def guard_json(view: GuardView | None) -> dict[str, Any] | None:
 
 def list_changes_by_other_processes(state: SessionState) -> Iterator[str]:
     """Yield one line for each change of a setting that another Workbench process on the host has
-    made."""
+    made. After eight changes of a setting by one user, one line says how many more there are."""
     _, begun = split_altered_and_begun_changes(state.others, state.telemetry)
     outcomes = {(change.by, change.key): outcome for change, outcome in begun}
     counts: Counter[tuple[str, str]] = Counter()
@@ -150,7 +151,8 @@ def affected_gpu_lines(affected: Mapping[str, Any]) -> Iterator[str]:
 
 
 def journal_recovery_lines(text: str | None) -> Iterator[str]:
-    """Yield a line about a journal that was missing or damaged and came from the register."""
+    """Yield a warning with `text`, which says that the journal was lost and made anew. Yield
+    nothing for None."""
     if text:
         yield f"warning: {text}"
 

@@ -33,7 +33,7 @@ def read_load_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def read_quality_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return whether and with which texts an experiment compares the answers too, as fields of
+    """Return whether an experiment also compares the answers, and with which texts, as fields of
     ExperimentSpec. Raises InputError for --texts together with --no-quality."""
     if arguments.texts and arguments.no_quality:
         raise InputError(

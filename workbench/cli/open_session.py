@@ -27,9 +27,10 @@ def create_session(arguments: argparse.Namespace) -> Session:
 
 
 def read_selected_host_name(arguments: argparse.Namespace) -> str | None:
-    """Return the name of the host that the command line selects, None for this machine. With
+    """Return the name of the host that the command line selects; None for this machine. With
     --cluster, it is the name of the cluster; with --container, the name of a container on the host.
-    Raises InputError for an unknown cluster or kind of container."""
+    Raises InputError for a kind of container that does not exist, and for options that exclude each
+    other."""
     host: str | None = getattr(arguments, "target", None) or arguments.host
     if arguments.cluster is not None:
         from workbench.session.hosts.names import CLUSTER_PREFIX
@@ -109,7 +110,7 @@ async def connect_session(arguments: argparse.Namespace) -> AsyncIterator[Sessio
 
 def warn_of_unreached_nodes(session: Session) -> bool:
     """Say on stderr which nodes of the session's cluster could not be reached. Return whether there
-    are such nodes: what a command shows then leaves them out."""
+    are such nodes; False for a single host."""
     unreached = getattr(session.host, "unreached", {})
     for name, why in unreached.items():
         print_message(f"warning: node {name} cannot be reached, and is left out: {why}")
@@ -136,7 +137,7 @@ async def read_gpus_in_background(session: Session) -> AsyncIterator[Awaitable[T
 
 async def warn_if_benchmark_runs(session: Session) -> None:
     """Warn on stderr if somebody else measures on this host now, because a change to the host would
-    distort the result. A warning that cannot be made is no reason to stop the command."""
+    distort the result. If that cannot be read, say so in a warning; no error is raised."""
     try:
         if session.gpu.alterations.register_dir is None:
             await session.gpu.alterations.read_altered_settings()

@@ -47,8 +47,9 @@ _Subparsers: TypeAlias = "argparse._SubParsersAction[Any]"
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that raises InputError where argparse would exit, and where an option that
-    takes one value is given again with another, of which argparse would take the last."""
+    """An argument parser that raises InputError where argparse would exit. It also raises
+    InputError if an option that takes one value is given twice with different values; argparse
+    would take the last."""
 
     def __init__(self, **keywords: Any) -> None:
         super().__init__(**keywords)
@@ -207,9 +208,8 @@ def _add_global_options(parser: argparse.ArgumentParser, default: Any) -> None:
 def _split_off_benchmark_command(
     words: list[str],
 ) -> tuple[list[str], tuple[str, ...] | None]:
-    """Split the words at `--`. Return the words before it, and the user's own benchmark command
-    after it (None if there is no `--`).
-    """
+    """Split the words of `bench` at `--`. Return the words before it, and the user's own benchmark
+    command after it. The command is None without `--`, and for any other command."""
     if words[0] != "bench" or "--" not in words:
         return words, None
     at = words.index("--")

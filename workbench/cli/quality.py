@@ -180,8 +180,8 @@ def _read_eval_command(arguments: argparse.Namespace) -> OwnMeasureCommand | Non
 
 
 def _parse_arms_to_compare(arguments: argparse.Namespace) -> Sequence[Arm]:
-    """Return A and B as the user named them, or B alone. B without a target has that of A, with its
-    flags."""
+    """Return A and B as the user named them, or B alone if only one argument is given. If B has
+    only flags, it is A with these flags. Raises InputError for a side without a target."""
     from workbench.model.experiment import Arm, ArmTarget
 
     if arguments.b is None:
@@ -222,7 +222,7 @@ def _is_flag(word: str) -> bool:
 async def _confirm_stop_of_runs(
     session: Session, arms: tuple[Arm, Arm], arguments: argparse.Namespace
 ) -> None:
-    """Ask the user before running servers are stopped."""
+    """Ask the user before the comparison stops running servers. Ask nothing if it stops none."""
     from workbench.session.quality.sides import run_ids_to_stop
 
     stopped = run_ids_to_stop(session, *arms)

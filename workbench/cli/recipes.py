@@ -90,7 +90,8 @@ async def import_recipe(arguments: argparse.Namespace) -> int:
 def _recipe_reader(
     session: Session, arguments: argparse.Namespace
 ) -> Callable[[Sequence[GpuInfo] | None], ImportedRecipe]:
-    """Return a function that reads the recipe for a host with the given GPUs."""
+    """Return a function that reads the recipe for a host with the given GPUs; None means that they
+    are not known."""
     recipes, name, entry = session.presets.recipes, arguments.name, arguments.entry
     if arguments.line is None and arguments.file != "-":
         return partial(recipes.read_file, Path(arguments.file), name, entry)

@@ -167,8 +167,9 @@ def _load_quality_comparisons(db: ResultsDb) -> tuple[QualityResult, ...]:
 def _result_json_with_comparisons(
     result: BenchResult, comparisons: Sequence[QualityResult]
 ) -> dict[str, Any]:
-    """Return a result of the list as JSON: of the comparisons of answers that it belongs to, the
-    list has only what they found."""
+    """Return a result of a list as a JSON object. The field `quality_comparisons` has the id, side,
+    verdict and summary of each comparison of answers in which its server was a side. Without such a
+    comparison the field is missing."""
     from workbench.engines.answer_settings import find_sides_in_quality_comparisons
 
     found = [
@@ -217,7 +218,8 @@ def _shorten_model_name(model: str) -> str:
 
 
 def _format_answers_verdict(result: BenchResult, comparisons: Sequence[QualityResult]) -> str:
-    """Return what the newest comparison of answers in which the result is B says of them."""
+    """Return the verdict of the newest comparison of answers in which the result's server was side
+    B, after the word "answers:". "" if there is none."""
     from workbench.engines.answer_settings import find_sides_in_quality_comparisons
 
     for side, one in find_sides_in_quality_comparisons(result.conditions, comparisons):
@@ -322,8 +324,8 @@ def tag_result(arguments: argparse.Namespace) -> int:
 
 
 def _run_store_change(change: Callable[[], object], command_words: Iterable[str]) -> None:
-    """Call `change`, which writes to the database. If it raises StoreError, the error message
-    quotes the command line (`command_words`), so that the user can repeat it."""
+    """Call `change`, which writes to the database. If it raises StoreError, the error quotes the
+    command line (`command_words`), so that the user can repeat it."""
     try:
         change()
     except StoreError as error:
@@ -428,7 +430,9 @@ async def report_results(arguments: argparse.Namespace) -> int:
 
 
 def _choose_proof_format(arguments: argparse.Namespace, form: str) -> str:
-    """Return the format of a proof: the one that was chosen, JSON if none was."""
+    """Return the format of a proof, "html" or "json": `form` if --format or --output chose it,
+    otherwise "json". Raises InputError for any other format, and for a sweep, of which there is no
+    proof."""
     if arguments.sweep is not None:
         raise InputError(
             "a sweep compares nothing, so there is no proof of it",

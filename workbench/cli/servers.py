@@ -399,7 +399,8 @@ async def restart_run(arguments: argparse.Namespace) -> int:
 
 
 def _interrupted_restart_message(run_id: str) -> str:
-    """Return what a restart leaves that a signal ends between its stop and its start."""
+    """Return the message for a restart that a signal has ended: the server may be stopped and not
+    started again, and which commands show and start it."""
     return (
         f"the server of run {run_id} may be stopped and not started again; `workbench servers` shows "
         f"what runs, and `workbench restart {run_id}` starts it"
@@ -409,7 +410,9 @@ def _interrupted_restart_message(run_id: str) -> str:
 async def _confirm_restart(
     session: Session, arguments: argparse.Namespace, status: ServerStatus, shown: str
 ) -> None:
-    """Ask whether to restart a live server."""
+    """Ask whether to restart a live server, and warn if somebody measures on its host. `shown` is
+    the command that starts the server. Raises Declined or InputError as `require_confirmation`
+    does."""
     question = f"{session.host.name}: {shown}\nRestart the server of run {status.run_id}?"
     problem = f"nobody can be asked whether to run: {shown}"
     next_step = "add --yes to restart the server"

@@ -22,8 +22,8 @@ _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 class EndedBySignal(WorkbenchError):
     """Raised if a signal has ended the command. The exit code is 128 plus the number of the signal,
-    as in a shell. `outcome` says what the command has reverted and what it leaves, "" for
-    nothing."""
+    as in a shell. `outcome` says what the command has reverted and what it leaves; "" if nothing is
+    to say."""
 
     def __init__(
         self, number: signal.Signals, outcome: str = "", *, next_step: str | None = None
@@ -33,7 +33,8 @@ class EndedBySignal(WorkbenchError):
 
 
 def format_termination_message(signal_number: signal.Signals, outcome: str) -> str:
-    """Return that a signal has ended the command, and what the command leaves, "" for nothing."""
+    """Return the message that a signal has ended the command, such as "interrupted" for Ctrl-C.
+    `outcome` follows it: what the command has left, or "" for nothing."""
     ended = "interrupted" if signal_number == signal.SIGINT else f"ended by {signal_number.name}"
     return ": ".join(filter(None, (ended, outcome)))
 
@@ -41,9 +42,11 @@ def format_termination_message(signal_number: signal.Signals, outcome: str) -> s
 @asynccontextmanager
 async def cancel_on_signals(outcome: str = "") -> AsyncIterator[list[signal.Signals]]:
     """While this context manager is open, cancel the command when Ctrl-C, SIGTERM or SIGHUP
-    arrives. The command reverts its settings, and EndedBySignal is raised, which says what the
-    command has left: `outcome`, unless the work that was cancelled says so itself. Yield the list
-    of the signals that have arrived, for a command that handles its cancellation."""
+    arrives. Yield the list of the signals that have arrived.
+
+    The cancelled work reverts its settings. Then EndedBySignal is raised, which says what the
+    command has left: the words of the cancelled work if it has some, otherwise `outcome`.
+    """
     received: list[signal.Signals] = []
     cancel = _current_task().cancel
 

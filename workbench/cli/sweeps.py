@@ -139,9 +139,8 @@ async def _confirm_server_stop(
 def _sweep_plan_lines(
     session: Session, flags: Mapping[str, Sequence[str]], arguments: argparse.Namespace
 ) -> Iterator[str]:
-    """Yield lines that describe a sweep before its start: the number of runs, and the expected
-    duration, estimated from earlier starts and benchmarks.
-    """
+    """Yield lines that describe a sweep before its start: the number of runs, the expected
+    duration, estimated from earlier starts and benchmarks, and what comparing the answers costs."""
     from workbench.model.experiment import Arm
 
     configurations = 1 + math.prod(len(set(values)) for values in flags.values())
@@ -274,8 +273,8 @@ def show_sweep(arguments: argparse.Namespace) -> int:
 
 def load_sweep_to_resume(arguments: argparse.Namespace, command: str, expected_kind: str) -> Sweep:
     """Return the stored sweep whose id the command line gives, and select the sweep's host unless
-    the command line names a host. Raises InputError if it is not `expected_kind`, which the command
-    `command` resumes."""
+    the command line names a host. Raises InputError if another command than `command` made the
+    sweep; the message says that it is not `expected_kind`."""
     sweep = _sweep_store().get(arguments.id)
     if sweep.command != command:
         next_step = add_options_of_recorded_host(f"run `{sweep.resume_command}`", sweep.host)
@@ -285,8 +284,8 @@ def load_sweep_to_resume(arguments: argparse.Namespace, command: str, expected_k
 
 
 def load_stored_sweep(arguments: argparse.Namespace, command: str, expected_kind: str) -> Sweep:
-    """Return the stored sweep whose id the command line gives. Raises InputError if it is not
-    `expected_kind`, which the command `command` shows."""
+    """Return the stored sweep whose id the command line gives. Raises InputError if another command
+    than `command` made the sweep; the message says that it is not `expected_kind`."""
     sweep = _sweep_store().get(arguments.id)
     if sweep.command != command:
         raise _make_wrong_kind_error(

@@ -134,8 +134,8 @@ async def tune_preset(arguments: argparse.Namespace) -> int:
 async def _confirm_server_starts(
     session: Session, arguments: argparse.Namespace, tune_run_id: str | None = None
 ) -> None:
-    """Ask the user before the tune starts servers. `tune_run_id` is a server that the tune itself has
-    started."""
+    """Ask the user before the tune starts servers. The question names the running server that it
+    stops. `tune_run_id` is a server that the tune itself has started, which is not named."""
     server = session.state.server
     stops = ""
     if server is not None and server.state.is_alive and server.run_id != tune_run_id:
@@ -216,8 +216,8 @@ def list_tunes(arguments: argparse.Namespace) -> int:
 
 
 def print_tune(sweep: Sweep, as_json: bool) -> int:
-    """Print the tune. Return the exit code: 0 if it is complete, whether it found something better
-    or not."""
+    """Print the tune. Return the exit code: 0 if it is complete and has a conclusion, also if it
+    found nothing better, otherwise 1."""
     lines = add_options_of_recorded_host_to_lines(_tune_lines(sweep), sweep.host)
     print_json_or_lines(as_json, asdict(sweep), lines)
     return 0 if sweep.state == "done" and sweep.knee_text else 1
@@ -250,8 +250,8 @@ def _load_final_experiment(sweep: Sweep) -> Experiment | None:
 def make_decision_reporter(
     arguments: argparse.Namespace, resumed: Sweep | None = None
 ) -> Callable[[SessionState, frozenset[str]], None]:
-    """Return a listener that prints each decision of the tune on stderr once. With --json, it prints
-    nothing. Decisions of the tune before it was resumed are not printed again."""
+    """Return a listener that prints each decision of the tune on stderr once. With --json, it
+    prints nothing. Decisions that the `resumed` tune made earlier are not printed again."""
     printed = set(resumed.notes) if resumed else set()
 
     def report(state: SessionState, changed: frozenset[str]) -> None:

@@ -98,7 +98,8 @@ def add_watch(arguments: argparse.Namespace) -> int:
 
 
 def reject_unstorable_assignments(arguments: argparse.Namespace) -> None:
-    """Raise InputError for a variable or a flag that cannot be stored with a watch or a bisection."""
+    """Raise InputError for a variable or a flag that is a secret, because watches and bisections
+    are stored, and for one without the form name=value."""
     from workbench.cli.plan import parse_variables
     from workbench.model.secrets import is_secret_name
 
@@ -112,8 +113,8 @@ def reject_unstorable_assignments(arguments: argparse.Namespace) -> None:
 
 
 def _check_preset_and_trust_image(arguments: argparse.Namespace, watch: Watch) -> None:
-    """Check that the preset exists and can start the candidate, and trust the candidate's image, which
-    the user has named. Raises InputError if it cannot."""
+    """Check that the preset exists and can start the watch's candidate. Trust the candidate's
+    image, which the user has named. Raises InputError if the preset cannot start it."""
     from workbench.cli.open_session import create_session
     from workbench.session.series.night_watch import (
         pinned_and_candidate_arms,
@@ -231,7 +232,8 @@ async def run_watches(arguments: argparse.Namespace) -> int:
 
 
 def make_experiment_pair_reporter() -> Callable[[SessionState, frozenset[str]], None]:
-    """Return a listener that prints what the pairs of an experiment have shown so far."""
+    """Return a listener that prints each new verdict of an experiment on stderr, as its pairs of
+    runs end."""
     said = ""
 
     def report(state: SessionState, changed: frozenset[str]) -> None:
@@ -249,7 +251,9 @@ def make_experiment_pair_reporter() -> Callable[[SessionState, frozenset[str]], 
 def _find_night_and_watch_names(
     store: WatchStore, arguments: argparse.Namespace
 ) -> tuple[Night, list[str]]:
-    """Return the night to go on with, or a new one with the id 0, and the names of its watches."""
+    """Return the night to run and the names of its watches. It is the unfinished night of the same
+    watches if there is one, otherwise a new night with the id 0. Raises InputError if no watch is
+    chosen."""
     from workbench.model.watch import Night, NightEntry
     from workbench.store.watches import find_unfinished_night
 

@@ -1,8 +1,8 @@
 """Which settings of an engine change what a model answers: the one declaration of it.
 
-A change of one of them can make a server faster and its answers worse, so a verdict about speed says
-whether quality was measured. A setting that only moves work, such as the number of sequences, is
-not listed, although greedy answers depend on the batch.
+A change of one of them can make a server faster and its answers worse, so a verdict about speed
+says whether quality was measured. A setting that only moves work, such as the number of sequences,
+is not listed, although greedy answers depend on the batch.
 """
 
 from __future__ import annotations
@@ -154,8 +154,8 @@ def collect_answer_settings(conditions: Conditions) -> dict[str, Any]:
 
 
 def list_plan_changes_affecting_answers(a: LaunchPlan, b: LaunchPlan) -> tuple[str, ...]:
-    """Return the names of the settings in which the answers of two servers may differ that are
-    started with these plans."""
+    """Return the names of the settings that differ between two plans and may change the answers of
+    their servers."""
     return list_changed_answer_settings(_collect_plan_settings(a), _collect_plan_settings(b))
 
 
@@ -221,9 +221,10 @@ def find_quality_comparison(
     *,
     simulated: bool,
 ) -> QualityResult | None:
-    """Return the first of the measured comparisons `comparisons` that compared servers with the
-    `collect_answer_settings` `a` and `b`. None if there is none. What simulated servers answer says
-    nothing about real ones, and the other way round."""
+    """Return a comparison of a server with the settings `a` as side A and one with the settings `b`
+    as side B, as `collect_answer_settings` returns them. None if there is none. Own comparisons
+    come before imported ones. Comparisons that measured nothing do not count, and simulated ones
+    only if `simulated` is True."""
     for one in sorted(comparisons, key=lambda one: bool(one.imported)):  # own measurements first
         sides = ((one.conditions_a, a), (one.conditions_b, b))
         alike = all(
@@ -240,9 +241,10 @@ _IDENTIFYING = frozenset(("program", "command", "address"))
 def find_sides_in_quality_comparisons(
     conditions: Conditions, comparisons: Iterable[QualityResult]
 ) -> tuple[tuple[str, QualityResult], ...]:
-    """Return those of the measured comparisons `comparisons` in which a server with these
-    conditions was one side, as pairs (side, comparison); the side is "A" or "B". () for a server of
-    which neither the program nor the command nor the address is known."""
+    """Return the comparisons in which a server with these conditions was one side, as pairs (side,
+    comparison). The side is "A" or "B", and "B" if it was both. Comparisons that measured nothing
+    do not count. () for a server of which neither the program nor the command nor the address is
+    known."""
     settings = collect_answer_settings(conditions)
     if _IDENTIFYING.isdisjoint(settings):
         return ()

@@ -209,7 +209,7 @@ class Engine:
 
     def is_same_release(self, a: str | None, b: str | None) -> bool:
         """Return whether the versions `a` and `b` belong to one release, which means that they have
-        the same flags."""
+        the same flags. False if one of them is unknown."""
         x, y = (catalogs.version_key(v)[: self.release_parts] for v in (a, b))
         return bool(x) and x == y
 
@@ -354,9 +354,10 @@ class Engine:
     def make_flag_arguments(
         self, catalog: FlagCatalog, setting: FlagSetting, is_version_known: bool = True
     ) -> list[str]:
-        """Return the command-line arguments for one flag. A flag that the catalog does not contain
-        is passed under its name in the plan. `is_version_known` is True if the engine's version is
-        known. Raises PlanError for a value that the engine would read as an option."""
+        """Return the command-line arguments for one flag; [] for a flag that is switched off by
+        leaving it out. A flag that the catalog does not contain is passed under its name in the
+        plan. `is_version_known` is True if the engine's version is known. Raises PlanError for a
+        value that the engine would read as an option."""
         spec, option = catalog.flags.get(setting.name), self.option_called(setting.name)
         value = switch_to_on_off_word(spec, setting.value)
         if isinstance(value, bool) and not (spec and spec.value_takes_bool_word):

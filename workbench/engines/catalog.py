@@ -34,8 +34,8 @@ def version_key(text: str | None) -> tuple[int, ...]:
 
 def version_satisfies(version: str, wanted: str | None) -> bool:
     """Return whether a version is in the range `wanted`, such as ">=0.14,<0.34". True if there is
-    no range or `version` has no numbers to compare.
-    """
+    no range or `version` has no numbers to compare. A part of the range that is no comparison is
+    ignored."""
     have = version_key(version)
     if not have:
         return True
@@ -76,7 +76,8 @@ def catalog_versions(engine: str) -> tuple[str, ...]:
 
 def find_nearest_catalog_version(engine: str, wanted: str | None) -> str:
     """Return the engine version whose shipped catalog is nearest to the version `wanted`. If two
-    are equally near, return the older one. If `wanted` is None, return the newest version."""
+    are equally near, return the older one. If `wanted` is None or no version, return the newest
+    one."""
     have, key = catalog_versions(engine), version_key(wanted)
     if not key:
         return have[-1]
@@ -189,8 +190,8 @@ class FlagMatch(NamedTuple):
     negated: bool = False
 
     def invert_value_if_negated(self, value: Any) -> Any:
-        """Return the value to set the flag to if this spelling got `value`: the opposite of a
-        switch that is spelled negated."""
+        """Return `value`, or its opposite if the spelling turns the flag off and `value` is True or
+        False."""
         if self.negated and isinstance(value, bool):
             return not value
         return value
@@ -198,8 +199,8 @@ class FlagMatch(NamedTuple):
 
 def look_up_flag(catalog: FlagCatalog, spelling: str) -> FlagMatch:
     """Return the flag that `spelling` means. Leading dashes, and underscores in place of dashes,
-    are accepted. `spec` of the result is None if the catalog has no such flag.
-    """
+    are accepted; so is a beginning that only one flag has, if the engine accepts such. `spec` of
+    the result is None if the catalog has no such flag."""
     bare = spelling.strip().lstrip("-")
     name = bare.replace("_", "-")
     if name in catalog.flags:

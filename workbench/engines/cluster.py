@@ -28,8 +28,8 @@ def spread_plan_over_nodes(
 ) -> LaunchPlan:
     """Return the plan with one node for each rank, named after the hosts in `places`. Nodes that
     the plan already has keep their flags and environment. The plan is returned unchanged, to run on
-    the head only, if it needs fewer GPUs than there are nodes or if its engine cannot span hosts.
-    """
+    the head only, if it needs fewer GPUs than there are hosts, if its engine cannot span hosts, or
+    if it has more ranks than there are hosts."""
     nodes = plan.nodes or _make_rank_nodes(plan, engine, places)
     if not nodes or len({node.rank for node in nodes}) > len(places):
         return plan
@@ -92,9 +92,9 @@ def _apply_host_settings_to_node(
 ) -> Node:
     """Return `node` with the host name, program and environment variables of its host.
 
-    `network_variables` lists the network variables of each node in rank order. The node gets its own network
-    variables, unless the plan sets another value for all nodes. A value in the plan that equals
-    that of the head node does not count, because it was made for the head's host.
+    `network_variables` lists the network variables of each node in rank order. The node gets its
+    own, unless the plan sets another value for all nodes. A value in the plan that equals that of
+    the head node does not count, because it was made for the head's host.
     """
     whole = plan.env_texts
     of_head = {e.name for e in plan.env if e.origin is Origin.HOST}
@@ -131,7 +131,9 @@ def _program_on_node(plan: LaunchPlan, place: NodeAddress) -> tuple[str, ...] | 
 def report_cluster_problems(
     plan: LaunchPlan, engine: Engine, places: Sequence[NodeAddress]
 ) -> Iterator[Finding]:
-    """Yield findings about a plan that `spread_plan_over_nodes` has distributed over the nodes of a cluster."""
+    """Yield findings about a plan that `spread_plan_over_nodes` has distributed over the hosts in
+    `places`: unknown addresses, too few nodes, missing RDMA, different launchers, and network
+    variables that differ from those of a node."""
     for place in places:
         if place.problem:
             fix = "give the node's address and interface in hosts.toml"

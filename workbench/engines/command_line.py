@@ -1,8 +1,8 @@
 """Parsing of an engine's command line into a plan. The command line can be that of a running
 process, a script or a container; nothing is executed.
 
-`recognize_engine_start` finds the engine that a command line starts. `parse_plan` parses the arguments with the
-engine's flag catalog.
+`recognize_engine_start` finds the engine that a command line starts. `parse_plan` parses the
+arguments with the engine's flag catalog.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class EngineCommandLine:
 
 def recognize_engine_start(words: Sequence[str]) -> EngineCommandLine | None:
     """Return the engine that the command line `words` starts, with its program and arguments. None
-    if `words` start no known engine."""
+    if `words` start no known engine, or only ask it for its version or help."""
     words = _drop_interpreter(words)
     names = [*map(_program_name, words[:1]), *words[1:3]]
     for name in registry.engine_names():
@@ -59,8 +59,9 @@ def recognize_engine_start(words: Sequence[str]) -> EngineCommandLine | None:
 
 
 def _matches_start_words(names: Sequence[str], start_words: Sequence[str]) -> bool:
-    """Return whether a command line, whose program is given by its name, begins as `start_words`. A
-    module after -m names the engine whatever the interpreter is called."""
+    """Return whether a command line begins with `start_words`. `names` are its first words, with
+    the program without its directory. After an interpreter of any name, "-m MODULE" alone
+    decides."""
     if list(names[: len(start_words)]) == list(start_words):
         return True
     if start_words[1:2] == ("-m",):
@@ -162,8 +163,8 @@ def parse_plan(
 
 
 def _parse_next_argument(engine: Engine, state: _ParseState) -> None:
-    """Remove the next flag with its values, or the next other word, from `read.words`, and store it
-    in `read.plan`."""
+    """Remove the next flag with its values, or the next other word, from `state.words`, and store
+    it in `state.plan`. A word that is neither a flag nor the model becomes a finding."""
     option, equals, inline = state.words.pop(0).partition("=")
     match = look_up_flag(state.catalog, option)
     is_flag = _OPTION_NAME.fullmatch(option) or (option.startswith("-") and match.spec is not None)
@@ -231,9 +232,9 @@ def _report_unknown_word(state: _ParseState, word: str) -> None:
 def _consume_flag_value(
     engine: Engine, state: _ParseState, spec: FlagSpec | None, inline: str | None
 ) -> FlagValue | None:
-    """Return the value of a flag, and remove the words of the value from `read.words`. `inline` is
-    the text after "=" in "--flag=text"; None without "=". The result is None if the value is
-    missing."""
+    """Return the value of a flag, and remove the words of the value from `state.words`. `spec` is
+    None for a flag that the catalog does not contain. `inline` is the text after "=" in
+    "--flag=text"; None without "=". The result is None if the value is missing."""
     if spec is None:
         return _consume_value_of_unknown_flag(engine, state, inline)
     if spec.kind is FlagKind.BOOL and not spec.value_takes_bool_word:
@@ -254,8 +255,9 @@ def _consume_flag_value(
 def _consume_value_of_unknown_flag(
     engine: Engine, state: _ParseState, inline: str | None
 ) -> FlagValue:
-    """Return the value of a flag that the catalog does not contain: another version of the engine
-    may have it, also with several values. A word that may be the model is no further value."""
+    """Return the value of a flag that the catalog does not contain: one word, a list of several, or
+    True if none follows. Where the first other word may name the model, at most one word belongs to
+    the flag."""
     if inline is not None:
         return parse_value_from_word(None, inline)
     if not state.words or _looks_like_option(state.words[0]):

@@ -69,9 +69,8 @@ def elements_of_value(value: FlagValue | None) -> list[FlagValue]:
 
 
 def format_flag_value(value: FlagValue | None) -> str:
-    """Return the value as text that users can type. `parse_flag_value` turns the text of a valid value
-    into the same value again.
-    """
+    """Return the value as text that users can type, "" for None. `parse_flag_value` turns the text
+    of a valid value into the same value again."""
     if value is None:
         return ""
     if isinstance(value, list | tuple):
@@ -109,9 +108,8 @@ def parse_human_int(text: str) -> int:
 
 
 def find_type_problem(spec: FlagSpec, value: FlagValue) -> str | None:
-    """Return why a value has the wrong type for the flag; None if its type is right. A flag that
-    takes a list also takes a single value.
-    """
+    """Return why a value has the wrong type for the flag, such as "is 'x', expected a number". None
+    if its type is right. A flag that takes a list also takes a single value."""
     if isinstance(value, list | tuple) and spec.kind != FlagKind.JSON:
         if not spec.repeatable:
             return f"accepts one value, not a list of {len(value)}"
@@ -121,8 +119,9 @@ def find_type_problem(spec: FlagSpec, value: FlagValue) -> str | None:
 
 
 def find_range_problem(spec: FlagSpec, value: FlagValue) -> str | None:
-    """Return why a number in `value` is outside the flag's range. None if all numbers are inside,
-    and for values that are no numbers."""
+    """Return why a number in `value` is outside the flag's range, such as "is 2, expected 0 to 1".
+    None if all numbers are inside, and for values that are no numbers. The value must have the
+    flag's type (`find_type_problem`)."""
     for number in elements_of_value(value):
         if isinstance(number, str) and spec.human_readable_int and number not in spec.words:
             number = parse_human_int(number)
@@ -147,8 +146,8 @@ def _range_text(low: float | None, high: float | None) -> str:
 
 
 def find_invalid_choice(spec: FlagSpec, value: FlagValue) -> str | None:
-    """Return the value, or the element of a list, that is not among the flag's choices. None if all
-    are."""
+    """Return the first element of a value that is not among the flag's choices, as text. None if
+    all are, if the flag has no choices, and for a JSON object."""
     if not spec.choices or isinstance(value, dict):
         return None
     items = elements_of_value(value)
@@ -165,8 +164,9 @@ def find_invalid_choice(spec: FlagSpec, value: FlagValue) -> str | None:
 
 
 def find_unlisted_value(spec: FlagSpec, value: FlagValue) -> str | None:
-    """Return the value of a flag whose values Workbench knows, if it is none of them; otherwise
-    None. The engine itself does not list them, and a newer one or a plugin may know more."""
+    """Return `value` if it is none of the flag's known words, and Workbench knows no other word for
+    this flag (`words_are_all`). Otherwise None, also for every other flag. A newer engine or a
+    plugin may accept the value all the same."""
     listed = spec.words_are_all and not spec.choices and not spec.repeatable
     if not listed or not isinstance(value, str) or value in spec.words:
         return None

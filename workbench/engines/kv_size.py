@@ -26,10 +26,9 @@ _MUCH_LARGER = 1.5
 @dataclass(frozen=True, slots=True)
 class KvStorageRule:
     """How an engine stores the KV cache of layers with sliding-window attention, and the states of
-    state layers. `kind` is "blocks"
-    (vLLM: blocks of tokens for the window), "window" (llama.cpp: the window only), "share" (SGLang:
-    a fixed share of all tokens) or "all" (all tokens, as without a window). `share` is the share
-    for the kind "share"."""
+    state layers. `kind` is "blocks" (vLLM: blocks of tokens for the window), "window" (llama.cpp:
+    the window only), "share" (SGLang: a fixed share of all tokens) or "all" (all tokens, as without
+    a window). `share` is the share for the kind "share"."""
 
     kind: str = "all"
     share: float = SWA_SHARE  # of the other layers' tokens
@@ -72,8 +71,9 @@ def kv_bytes_of_sequence_per_gpu(
     bits: float = 16.0,
     rule: KvStorageRule | None = None,
 ) -> float:
-    """Return the bytes of KV cache that a sequence of `length` tokens takes on one GPU. `bits` is
-    the size of one cached value. `rule` None means that every layer stores all tokens."""
+    """Return the bytes of KV cache that a sequence of `length` tokens takes on one GPU, for the
+    tensor-parallel size `tp` and the pipeline-parallel size `pp`. `bits` is the size of one cached
+    value. `rule` None means that every layer stores all tokens."""
     rule = rule or KvStorageRule()
     token = [max(1, -(-one.heads // tp)) * one.values * bits / 8 for one in kv]  # of one layer
     layers = [-(-one.count // pp) for one in kv]

@@ -74,12 +74,14 @@ def _read_positive_int_or_zero(config: Mapping[str, Any], *names: str) -> int:
 
 
 def _product_of_fields(config: Mapping[str, Any], *names: str) -> int:
-    """Return the product of the fields `names`; 0 if one of them is missing."""
+    """Return the product of the fields `names`. 0 if one of them is missing, or is no whole number
+    from 1 to 2**40."""
     return math.prod(_read_positive_int_or_zero(config, name) for name in names)
 
 
 def parse_model_shape(config: Mapping[str, Any]) -> ModelShape:
-    """Return what a config.json says about a model's layers, weights and KV cache."""
+    """Return what a config.json says about a model's layers, weights and KV cache. A size that the
+    file does not tell is None or (); `kv_missing` says why the KV cache is unknown."""
     lm_config = select_language_model_config(config)
     return ModelShape(
         kv=_parse_kv_layers(lm_config),
@@ -150,7 +152,7 @@ def _parse_listed_layer_kinds(lm_config: Mapping[str, Any]) -> list[object]:
 
 def _parse_kv_layers(lm_config: Mapping[str, Any]) -> tuple[KvLayers, ...]:
     """Return the layers that store a KV cache, one entry for each attention kind. Layers that share
-    the cache of another layer do not count. () if the layers are unknown."""
+    the cache of another layer do not count. () if the kind or a size of a layer is unknown."""
     kinds = parse_layer_kinds(lm_config)
     if kinds is None or _has_unlisted_state_layers(lm_config, kinds):
         return ()
@@ -169,7 +171,9 @@ def _parse_kv_layers(lm_config: Mapping[str, Any]) -> tuple[KvLayers, ...]:
 
 
 def _has_unlisted_state_layers(lm_config: Mapping[str, Any], kinds: list[str]) -> bool:
-    """Return whether the model has layers that keep a state, and `kinds` does not say which."""
+    """Return whether the config.json has fields of layers that keep a state, such as Mamba, but
+    none of `kinds`, the kinds of the layers, is such a layer. False if each layer has attention and
+    Mamba side by side."""
     if _has_attention_and_mamba(lm_config) or not _has_state_layer_fields(lm_config):
         return False
     return set(kinds) <= {FULL, WINDOW}
@@ -289,8 +293,8 @@ def _has_state_layer_fields(lm_config: Mapping[str, Any]) -> bool:
 
 
 def _unsupported_attention_text(lm_config: Mapping[str, Any]) -> str:
-    """Return what a model has for which this module cannot compute the cache, such as "layers of
-    short convolution (LFM2)"; "" if it has nothing of the kind."""
+    """Return the kind of layers or attention in a model for which this module cannot compute the KV
+    cache, such as "layers of short convolution (LFM2)". "" if the model has no such kind."""
     kinds = as_list(lm_config.get("attn_type_list"))  # 0: linear attention
     if any(kind != 1 for kind in kinds):
         return "linear attention in an order of its own (MiniMax)"
@@ -302,7 +306,8 @@ def _unsupported_attention_text(lm_config: Mapping[str, Any]) -> str:
 
 
 def _reason_kv_is_unknown(lm_config: Mapping[str, Any]) -> str:
-    """Return why the sizes of the KV cache cannot be computed from a config.json."""
+    """Return why the size of the KV cache cannot be computed from this config.json. It is for a
+    model whose `_parse_kv_layers` is ()."""
     if unknown := _unsupported_attention_text(lm_config):
         return f"the model has {unknown}, which Workbench has not measured"
     if _has_state_layer_fields(lm_config):

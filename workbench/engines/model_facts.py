@@ -50,8 +50,9 @@ Found = Mapping[tuple[str, ...], ModelFacts]
 
 def model_facts_from_preset(preset: Preset, model_id: str, flags: Mapping[str, Any]) -> ModelFacts:
     """Return the model sizes that the preset states. They are valid for the model `model_id`
-    started with `flags`, the preset's own flags.
-    """
+    started with `flags`, the preset's own flags. If the preset does not state the bytes of the
+    weights, they are computed from its number of parameters and its quantization. A size that is
+    still unknown is None."""
 
     def from_billions(value: float | None) -> float | None:
         return None if value is None else value * _GIGA
@@ -103,9 +104,10 @@ def is_model_path(model: str) -> bool:
 
 
 def must_read_model_files(plan: LaunchPlan, read_facts: Found) -> bool:
-    """Return whether the model's files must be read on the host, because the sizes of the plan's
-    model are unknown and its files have not been read yet. `read_facts` has the sizes that were
-    already read from files, by the result of `model_files_key`."""
+    """Return whether the files of the plan's model must be read on the host. That is so if they
+    have not been read yet, and if the model is a path or the preset's sizes are not valid for it.
+    False for a plan without a model. `read_facts` has the sizes that were already read from files,
+    by the result of `model_files_key`."""
     return (
         bool(plan.model)
         and model_files_key(plan) not in read_facts
@@ -136,9 +138,9 @@ def choose_model_facts(plan: LaunchPlan, read_facts: Found) -> ModelFacts | None
 
 
 def _are_preset_sizes_valid(plan: LaunchPlan) -> bool:
-    """Return whether the preset's sizes are valid for the plan's model: both have the same hub id,
-    or the plan's model is a path that ends in the same name.
-    """
+    """Return whether the preset's sizes are valid for the plan's model. Both must have the same
+    revision and the same hub id; if one of them is a path, only the last part of the names must be
+    the same. False if the preset has no sizes."""
     facts = plan.model_facts
     if (
         facts is None
@@ -161,9 +163,10 @@ def _have_same_weights(facts: ModelFacts, read: ModelFacts) -> bool:
 
 
 def _drop_sizes_of_converted_weights(plan: LaunchPlan, facts: ModelFacts) -> ModelFacts:
-    """Return `facts` without the sizes of the weights, and with the reason, if a flag makes the
-    engine convert the weights while loading them. Otherwise return `facts` unchanged.
-    """
+    """Return the sizes that the weights have in memory with the plan's flags. If a flag quantizes a
+    16-bit checkpoint to FP8 or MXFP4, the result has the sizes after that. If a flag converts the
+    weights in another way, the sizes of the weights are None, and `missing` has the reason.
+    Otherwise return `facts` unchanged."""
     for name in _AT_LOAD:
         now = _normalize_flag_value(plan.flag(name))
         then = _normalize_flag_value(facts.flags.get(name))
@@ -267,8 +270,9 @@ def model_facts_from_config(
 
 
 def _read_first_field(config: Mapping[str, Any], *names: str) -> Any:
-    """Return the first of the fields `names` that a config.json sets, for the whole model or for
-    its language model."""
+    """Return the value of the first of the fields `names` that a config.json sets: first those for
+    the whole model, then those for its language model. None if no field has a value, or if all
+    values are empty."""
     for part in (config, select_language_model_config(config)):
         for name in names:
             if value := part.get(name):
@@ -283,7 +287,10 @@ def _add_sizes_of_tensors(
     packed_bits: float,
     experts: tuple[int, int] | None,
 ) -> ModelFacts | None:
-    """Return `facts` with the sizes that follow from the tensors; None if they tell none."""
+    """Return `facts` with the bytes per token and the weights of each part, computed from the
+    tensors of all weight files. `packed_bits` is the bits per weight in tensors that pack several
+    weights into one number. `experts` is (number of experts, number that a token uses). None
+    without tensors, or if there are experts and `experts` is None."""
     share = experts[1] / experts[0] if experts else None
     found = sum_weights_by_part(
         tensors, packed_bits=packed_bits, expert_share=share, layers=shape.layers
@@ -323,7 +330,7 @@ def model_facts_from_gguf(
     model: str, metadata: Mapping[str, Any], tensors: Sequence[Tensor], *, source: str
 ) -> ModelFacts:
     """Return the sizes of a model in GGUF format, given the metadata and the tensors of all its
-    files."""
+    files. If the bytes that one token reads are unknown, `missing` has the reason."""
     config = config_from_metadata(metadata)
     shape = parse_model_shape(config)
     facts = ModelFacts(

@@ -133,16 +133,16 @@ def _make_catalog_entry(engine: Engine, shipped: FlagCatalog, raw: object) -> En
 
 
 def _plan_names_of_options(engine: Engine, names: Sequence[str]) -> list[str]:
-    """Return what plans call a flag that the engine prints under `names`; short names are left
-    out."""
+    """Return the names in plans of a flag whose options the engine prints as `names`, one for each
+    option with two dashes. Options with one dash are left out."""
     in_plans = {option: name for name, option in engine.option_names.items()}
     long = (name[2:] for name in names if name.startswith("--"))
     return [in_plans.get(name, name) for name in long]
 
 
 def _has_settable_default(entry: Entry) -> bool:
-    """Return whether the entry's default is a value that a user could set. An engine may report a
-    Python object or "" as a default."""
+    """Return whether a user could set the entry's default, so that the catalog keeps it; True if
+    there is none. An engine may report a Python object or "" as a default."""
     value, kind = entry["default"], entry["kind"]
     if value is None:
         return True
@@ -159,8 +159,8 @@ def _has_settable_default(entry: Entry) -> bool:
 def _unprinted_properties_from_shipped_catalog(
     shipped: FlagCatalog, entry: Entry, properties: Sequence[str]
 ) -> Entry:
-    """Return those `properties` of a flag that the engine does not print, taken from the shipped
-    catalog. {} if that catalog lacks the flag."""
+    """Return those `properties` (fields of FlagSpec) of a flag that the engine does not print,
+    taken from the shipped catalog. Empty ones are left out. {} if that catalog lacks the flag."""
     spec = shipped.flags.get(entry["name"])
     if spec is None:
         return {}
@@ -255,7 +255,7 @@ def _select_matching_texts(value: object, pattern: re.Pattern[str]) -> list[str]
 
 
 def _drop_empty_fields(entry: Entry) -> Entry:
-    """Return the entry without its empty fields. A field with False or 0 is not empty, because
-    these can be a default or a limit."""
+    """Return the entry without the fields that are None, False, 0 or empty. In `default`, `minimum`
+    and `maximum` only None is left out, because False and 0 are values there."""
     stays = ("default", "minimum", "maximum")
     return {k: v for k, v in entry.items() if v is not None and (v or k in stays)}

@@ -119,7 +119,8 @@ class PlanContext:
 
     @property
     def enabled_eager_flag(self) -> str | None:
-        """The engine's flag that turns CUDA graphs off, if it is switched on."""
+        """The engine's flag that turns CUDA graphs off, if it is switched on. None if it is off, or
+        if the engine has no such flag."""
         flag = self.engine.eager_flag
         return flag if flag and self.is_switched_on(flag) else None
 

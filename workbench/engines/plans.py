@@ -190,8 +190,9 @@ def set_executable(plan: LaunchPlan, text: str, named_by: str = "given") -> Laun
 def make_flag_rows(
     plan: LaunchPlan, catalog: FlagCatalog, findings: Iterable[Finding] = (), view: str = "changed"
 ) -> tuple[FlagRow, ...]:
-    """Return the rows of a flag editor for `plan`. View "changed" has only the flags and variables
-    that the plan sets; view "all" also has every other flag and variable of the catalog."""
+    """Return the rows of a flag editor for `plan`, each with the most severe of the `findings`
+    about it. View "changed" has only the flags and variables that the plan sets; view "all" also
+    has every other flag of the catalog."""
     by_flag: defaultdict[str | None, list[Finding]] = defaultdict(list)
     for finding in findings:
         by_flag[finding.flag].append(finding)
@@ -224,8 +225,8 @@ def list_changed_flags(
 ) -> tuple[FlagRow, ...]:
     """Return the flags and variables of a plan that have another value than the engine's default,
     and those that were edited. The edited ones come first, then the most used ones, then the
-    variables. A row without a value is one of `base`, the plan before the edits, that the plan no
-    longer has. The model and the address are left out."""
+    variables. `base` is the plan before the edits: what only `base` sets has a row without a value.
+    The model and the address are left out."""
     elsewhere = (*registry.get_engine(plan.engine).model_flags, "host", "port")
     given = {*plan.flag_values, *plan.env_texts}
     removed = [
@@ -351,9 +352,9 @@ def _parse_assigned_value(match: FlagMatch, text: str | None) -> FlagValue:
 
 
 def _remove_setting(plan: LaunchPlan, catalog: FlagCatalog, name: str) -> LaunchPlan:
-    """Return the plan without the flag or variable `name`. Raises InputError if the plan does not
-    set it and the catalog does not contain it.
-    """
+    """Return the plan without the flag or variable `name`. "executable" and the rows of the
+    launcher get their defaults. Raises InputError if the plan does not set `name` and the catalog
+    does not contain it."""
     if name.strip().lstrip("-") == EXECUTABLE:
         return set_executable(plan, "")
     if is_launcher_row(name):

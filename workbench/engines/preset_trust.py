@@ -188,8 +188,9 @@ def find_foreign_image(plan: LaunchPlan) -> Iterator[ForeignPresetPart]:
 
 
 def find_foreign_variables(engine: str, env: Mapping[str, Any]) -> Iterator[ForeignPresetPart]:
-    """Yield the environment variables that make programs load other code, point elsewhere, set such
-    a flag, or are unknown to Workbench."""
+    """Yield a part for each environment variable that makes programs load other code, names a file
+    or an address, has the effect of a foreign flag (`find_foreign_flags`), or is unknown to
+    Workbench."""
     catalog = registry.get_engine(engine).catalog()
     flag_of = {spec.env: spec.name for spec in catalog.flags.values() if spec.env}
     for name, value in env.items():

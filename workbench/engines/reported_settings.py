@@ -256,8 +256,8 @@ _MOST_SETTINGS = 2000
 
 def parse_logged_settings(text: str) -> dict[str, str]:
     """Return the settings in a configuration that an engine has logged: "a=1, b='x'" or "{'a': 1,
-    'b': 'x'}", also if its end is missing. Names have dashes, as flags have; quotation marks around
-    values are removed."""
+    'b': 'x'}". If the end of the text is missing, so is the last, incomplete setting. Names have
+    dashes, as flags have; quotation marks around values are removed."""
     found: dict[str, str] = {}
     at = 1 if text.startswith("{") else 0
     while len(found) < _MOST_SETTINGS and (key := _KEY.match(text, at)):

@@ -262,7 +262,8 @@ def _memory_clock_share_and_text(
     gpus: Sequence[GpuInfo | str], memory_mhz: float | None
 ) -> tuple[float, str] | None:
     """Return (memory clock under load divided by the maximum clock, text about both clocks). None
-    if the memory clock was at its maximum or is unknown."""
+    if the memory clock was at its maximum, if a clock is unknown, or if the GPUs have different
+    maxima."""
     maxima = {gpu.memory_max_mhz for gpu in gpus if isinstance(gpu, GpuInfo)}
     if len(maxima) != 1 or not memory_mhz:
         return None

@@ -75,8 +75,8 @@ def _idle_gpus_text_and_changes(context: PlanContext) -> tuple[str | None, tuple
 
 
 def _explain_how_to_get_more_gpus(context: PlanContext) -> str:
-    """Return how the plan gets more GPUs. The GPUs that a scheduler or the host's environment left
-    out are not the server's to take."""
+    """Return how the plan gets more GPUs, as a part of a fix: from the job scheduler that limits
+    it, by naming more in CUDA_VISIBLE_DEVICES, or on another host."""
     listed = context.environment_value(VISIBLE_TO_CUDA)
     if context.allotment.job is not None:
         return f"request more GPUs from the scheduler: {context.allotment.job} has {context.visible_gpu_count}"
@@ -224,7 +224,7 @@ def report_unified_memory_share(context: PlanContext) -> Iterator[Finding]:
 
 def report_memory_estimate(context: PlanContext) -> Iterator[Finding]:
     """Report the estimated GPU memory of the plan: as a warning if it does not fit, otherwise as
-    information."""
+    information. Report nothing if no estimate is possible."""
     estimate = estimate_memory_or_reason(context.plan, context.gpus)
     if not isinstance(estimate, MemoryFit):
         return

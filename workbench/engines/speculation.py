@@ -45,8 +45,8 @@ def tokens_per_step(drafted: int | None, accepted_pct: float | None) -> float | 
 
 
 def drafted_by_vllm(flags: Mapping[str, Any]) -> int | None:
-    """Return the draft tokens of a vLLM server. Without a number it takes that of the draft model,
-    and with one for each batch size it changes the number under load."""
+    """Return the number of tokens that a step of a vLLM server drafts; 0 without speculation. None
+    if the draft model decides, or if the number depends on the batch size."""
     given = flags.get("speculative-config")
     if given is None and not any(flags.get(name) for name in _VLLM_SHORT_FORMS):
         return 0
@@ -58,8 +58,8 @@ def drafted_by_vllm(flags: Mapping[str, Any]) -> int | None:
 
 
 def drafted_by_sglang(flags: Mapping[str, Any]) -> int | None:
-    """Return the draft tokens of an SGLang server. Without speculative-num-steps it chooses them by
-    the model's architecture or by the draft model's configuration."""
+    """Return the number of tokens that a step of an SGLang server drafts; 0 without speculation.
+    None if the flags leave it to the model or to the load."""
     algorithm = str(flags.get("speculative-algorithm") or "").upper()
     if not algorithm:
         return 0
@@ -81,7 +81,9 @@ def drafted_by_sglang(flags: Mapping[str, Any]) -> int | None:
 
 
 def drafted_by_llamacpp(flags: Mapping[str, Any], version: str | None) -> int | None:
-    """Return the draft tokens of a llama-server. `version` decides about its defaults."""
+    """Return the number of tokens that a step of a llama-server drafts at most; 0 without
+    speculation. None if the flags do not tell one number. `version` is the installed version, whose
+    default counts."""
     types = [name.strip() for name in str(flags.get("spec-type") or "").split(",")]
     types = [name for name in types if name not in ("", "none")]
     drafts_by_model = any(flags.get(name) for name in _LLAMACPP_DRAFT_MODELS)
@@ -101,8 +103,9 @@ def drafted_by_llamacpp(flags: Mapping[str, Any], version: str | None) -> int | 
 
 
 def _default_of_llamacpp(flag: str, version: str | None) -> Any:
-    """Return the default of a flag; None if it is unknown. It is 3 today for spec-draft-n-max, and
-    was 16, so an older or unknown version has none."""
+    """Return the default of a flag of llama-server. None if the catalog lacks the flag, or if
+    `version` is unknown or older than the catalog, because its default may have been another
+    one."""
     catalog = load_catalog("llamacpp", find_nearest_catalog_version("llamacpp", version))
     if version_key(version) < version_key(catalog.version):
         return None
@@ -111,8 +114,8 @@ def _default_of_llamacpp(flag: str, version: str | None) -> Any:
 
 
 def drafted_by_tabbyapi(flags: Mapping[str, Any]) -> int | None:
-    """Return the draft tokens of a TabbyAPI server. Without draft-num-tokens the draft model has a
-    default of its own (common/config_models.py). An n-gram match has the same setting."""
+    """Return the number of tokens that a step of a TabbyAPI server drafts; 0 without speculation.
+    None without draft-num-tokens, because TabbyAPI then decides."""
     mode = str(flags.get("draft-mode") or "model")
     if mode == "disabled" or (mode == "model" and not flags.get("draft-model-name")):
         return 0

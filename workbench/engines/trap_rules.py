@@ -302,7 +302,8 @@ def report_equal_gid_index(context: PlanContext) -> Iterator[Finding]:
 
 
 def report_fused_collectives(context: PlanContext) -> Iterator[Finding]:
-    """Report a fusion that vLLM echoes as on and then switches off."""
+    """Report the fusion fuse_gemm_comms, which vLLM prints as True and then switches off on GPUs of
+    compute capability 12 and between hosts."""
     config = as_table(context.plan.flag("compilation-config"))
     if as_table(config.get("pass_config")).get("fuse_gemm_comms") is not True:
         return

@@ -13,13 +13,16 @@ BATCH = ("2048", "4096", "8192", "16384")
 
 @dataclass(frozen=True, slots=True)
 class TunableFlag:
-    """A flag of an engine that a tune tries with several values. A server with a higher value needs
-    more memory if `grows`. The values work only on GPUs of the compute capabilities with these major
-    numbers; () stands for all. Flags with `of_gpus` act only on GPUs, and flags with `of_prefixes` only
-    on prompts with a common beginning. `within` is a flag whose value the engine never exceeds with this
-    one. Flags with `of_batches` act only if the server has several requests at a time, and those with
-    `guesses` are for few of them. Those with `of_numa` act only where the CPUs of several NUMA nodes
-    compute layers. `together` are assignments without which this one does not work."""
+    """A flag of an engine that a tune tries with several values.
+
+    A server with a higher value needs more memory if `grows`. The values work only on GPUs of the
+    compute capabilities with these major numbers; () stands for all. Flags with `of_gpus` act only
+    on GPUs, and flags with `of_prefixes` only on prompts with a common beginning. `within` is a
+    flag whose value the engine never exceeds with this one. Flags with `of_batches` act only if the
+    server has several requests at a time, and those with `guesses` are for few of them. Those with
+    `of_numa` act only where the CPUs of several NUMA nodes compute layers. `together` are
+    assignments without which this one does not work.
+    """
 
     name: str
     values: tuple[str, ...]

@@ -54,8 +54,9 @@ def validate_plan(
     allotment: Allotment = NO_ALLOTMENT,
 ) -> tuple[Finding, ...]:
     """Return the findings about a plan that has not been started, most severe first.
-    `installed_version` is None if it is unknown. `allotment` has what the host's own environment
-    says of its GPUs."""
+    `installed_version` is None if it is unknown. `gpus` are the GPUs of the host; without them, no
+    rule about GPUs applies. `allotment` has the GPUs that the host's environment or a job scheduler
+    gives to the server."""
     engine, shown = registry.get_engine(plan.engine), list_visible_gpus(plan, gpus)
     context = PlanContext(plan, catalog, engine, shown, installed_version, allotment)
     found: list[Finding] = [*_check_plan_values(context)]
@@ -87,8 +88,10 @@ def validate_plan(
 def check_flag_value(
     spec: FlagSpec, value: FlagValue, is_catalog_exact: bool = True, fp8_cache: str = _E4M3
 ) -> Finding | None:
-    """Return the finding about one value of a flag, or None if the value is valid. `is_catalog_exact` is
-    True if the catalog describes the installed release."""
+    """Return the finding about one value of a flag, or None if the value is valid.
+    `is_catalog_exact` is True if the catalog describes the installed release; otherwise a value
+    that the catalog lacks is only a warning. `fp8_cache` is the engine's word for a KV cache with 8
+    bits per value, for the proposed fix."""
     unset = (PlanChange(spec.name, None),)
     if problem := find_type_problem(spec, value):
         code = "flag.type"
@@ -118,7 +121,8 @@ def check_flag_value(
 def _make_invalid_choice_finding(
     spec: FlagSpec, value: FlagValue, invalid_word: str, is_catalog_exact: bool, fp8_cache: str
 ) -> Finding:
-    """Return the finding about the word `invalid_word` in `value`, which is none of the flag's choices."""
+    """Return the finding about `invalid_word`, a word in `value` that is none of the flag's
+    choices."""
     near = _most_similar_choice(spec, invalid_word, spec.choices)
     fix = suggestion_or_next_step(near, f"one of {_join_some_names(spec.choices)}")
     # no version of vLLM or SGLang accepts it
@@ -145,13 +149,14 @@ def _make_unlisted_value_finding(spec: FlagSpec, value: str) -> Finding:
 
 
 def _level_by_certainty(certain: bool) -> Level:
-    """Return the level of a finding: an error only if the engine would certainly refuse the plan."""
+    """Return ERROR if the engine would certainly refuse the plan (`certain`), otherwise WARN."""
     return Level.ERROR if certain else Level.WARN
 
 
 def _most_similar_choice(spec: FlagSpec, word: str, choices: Sequence[str]) -> str | None:
-    """Return the choice that the user means with the word `word`, or None if none is near. The
-    word of one number format is never taken for another."""
+    """Return the one of `choices` that is most similar to the word that the user wrote; None if
+    none is similar. For a flag of number formats, such as dtype, only another spelling of the same
+    name counts."""
     if word.lower() == "fp8" and _E4M3 in spec.choices:
         return _E4M3
     near = get_close_matches(word, choices, n=1)
@@ -162,7 +167,8 @@ def _most_similar_choice(spec: FlagSpec, word: str, choices: Sequence[str]) -> s
 
 
 def _choose_fp8_cache_word(context: PlanContext) -> str:
-    """Return the engine's word for a KV cache with 8 bits per value."""
+    """Return the engine's word for a KV cache with 8 bits per value: "fp8" if its flag accepts
+    that, otherwise "fp8_e4m3"."""
     spec = context.catalog.flags.get("kv-cache-dtype")
     if spec is not None and "fp8" in (*spec.choices, *spec.words):
         return "fp8"
@@ -411,8 +417,8 @@ def _make_unknown_variable_finding(context: PlanContext, name: str, value: str) 
 
 
 def _find_removal_of_variable(context: PlanContext, name: str) -> RemovedSetting | None:
-    """Return the entry of the catalog of removed variables for `name`; None if the installed
-    version still reads the variable."""
+    """Return the entry of the catalog of removed variables for `name`. None if it has no such
+    entry, or if the installed version still reads the variable."""
     entry = load_removed_settings(context.engine.name, "env").get(name)
     if entry is None or not entry.since:
         return entry
@@ -437,7 +443,8 @@ def _expected_value_if_wrong(spec: EnvSpec, value: str) -> str | None:
 
 
 def _find_unknown_json_key(spec: FlagSpec, value: FlagValue) -> str | None:
-    """Return the first key of a JSON object that the flag does not have; None if all are known."""
+    """Return the first key of a JSON object that the flag does not have. None if all keys are
+    known, or if the value is no JSON object."""
     if isinstance(value, str):
         try:
             value = parse_json_value(value)
@@ -464,7 +471,8 @@ def _join_some_names(names: Sequence[str], max_count: int = 8) -> str:
 
 
 def _texts_with_preset_variables(plan: LaunchPlan) -> Iterator[str]:
-    """Yield every text of a plan that may contain a `${name}` of its preset."""
+    """Yield every text of a plan that may contain a `${name}` of its preset: the model, the working
+    directory, the words of the program, and all strings in the values of flags and variables."""
 
     def strings_in_value(value: FlagValue) -> Iterable[str]:
         if isinstance(value, str):

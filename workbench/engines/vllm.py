@@ -419,11 +419,10 @@ class Vllm(Engine):
         )
 
     def first_command_words(self, plan: LaunchPlan) -> tuple[str, ...]:
-        """Return the first words of the command. If the plan's executable is a Python interpreter,
-        the server is started as the module vllm.entrypoints.openai.api_server, which all versions
-        have. "serve" is appended to a program such as /opt/v/bin/vllm, but not to that module, to a
-        container image, or to words that end with it. Without an executable, the engine's usual
-        words are returned."""
+        """Return the first words of the command. A Python interpreter starts the module
+        vllm.entrypoints.openai.api_server, which all versions have. Any other program gets the word
+        "serve", unless its words already name a container image or that module, or end with
+        "serve". Without an executable, return the engine's usual words."""
         if not plan.executable:
             return self.launch
         if is_python_interpreter(plan.executable):

@@ -58,7 +58,7 @@ class Pair:
             session = Session.of_host()
             try:
                 told = {"on_progress": on_progress} if on_progress else {}
-                return await session.models.copy(model, source, target, **told, **how)
+                return await session.models.copy_to_host(model, source, target, **told, **how)
             finally:
                 await session.close()
 

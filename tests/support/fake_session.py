@@ -231,7 +231,7 @@ class FakeLog:
     def lines(self, start: int, count: int) -> Sequence[str]:
         return self.kept[start : start + count]
 
-    def level(self, line: str) -> str:
+    def level_of_line(self, line: str) -> str:
         head = line[:40]
         return (
             "error"
@@ -246,7 +246,7 @@ class FakeLog:
     def explain(self, line: str, engine: str) -> Finding | None:
         return log_patterns.explain_line(line, engine)
 
-    def find(self, text: str, start: int, backwards: bool = False) -> int | None:
+    def find_line_number(self, text: str, start: int, backwards: bool = False) -> int | None:
         order = (
             range(min(start, len(self.kept) - 1), -1, -1)
             if backwards
@@ -267,7 +267,7 @@ PARTS = {
     " untrusted_findings trust_preset_parts=trust write_preset_file=save_preset script "
     "preset_gpu_settings",
     "servers": "start stop find_start_problem find_start_warnings restart_replaced_server=go_back "
-    "find_other_servers select=select_run "
+    "find_external_servers select=select_run "
     "find_numbered_log_lines=search_log "
     "changes_against_running running_plan=plan_that_runs changed_flags_of_running_server",
     "results": "get=result delete=delete_result toggle_comparison_mark=mark compare export_result "
@@ -296,7 +296,7 @@ PARTS = {
     " cancel=cancel_sweep check_flag_values=check_swept_flags plan_tune"
     " estimate_tune_cost=tune_cost tune_load_text=tune_load run_tune",
     "screen_memory": "load_activity_log=read_activity last_form_values=last_form store_form",
-    "hosts": "known_host_names=known_hosts add_host_entry=add_host",
+    "hosts": "known_hosts=known_hosts add_host_entry=add_host",
 }
 
 
@@ -605,7 +605,7 @@ class FakeSession(FakeMeasuring):
         self._called("unset_flag", name)
         self._edit(self.plan.without_flag(name))
 
-    async def find_other_servers(self) -> Sequence[Any]:
+    async def find_external_servers(self) -> Sequence[Any]:
         return ()
 
     async def set_executable(self, text: str, *, for_later_plans: bool = False) -> None:
@@ -674,8 +674,8 @@ class FakeSession(FakeMeasuring):
     def spawn_session_task(self, work: Any) -> Any:
         return asyncio.ensure_future(work)
 
-    async def finish_measuring(self) -> None:
-        self._called("finish_measuring")
+    async def finish_benchmarks_without_screen(self) -> None:
+        self._called("finish_benchmarks_without_screen")
 
     async def go_back(self) -> str:
         self._called("go_back")

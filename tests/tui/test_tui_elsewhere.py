@@ -52,7 +52,7 @@ def test_a_server_started_elsewhere_appears_and_one_by_hand_can_be_read(
                 while True:
                     if any(
                         o.port == other_port
-                        for o in await screen.session.servers.find_other_servers()
+                        for o in await screen.session.servers.find_external_servers()
                     ):
                         break
                 await screen.press("3", "o")

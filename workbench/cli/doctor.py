@@ -61,7 +61,7 @@ async def check_host(arguments: argparse.Namespace) -> int:
         warn_of_unreached_nodes(session)
         report = await examine_host(session)
     report = replace(report, findings=add_host_options_to_fixes(report.findings, arguments))
-    blocks = doctor_blocks(report.findings, report.lines)
+    blocks = doctor_blocks(report.findings, report.labels_and_texts)
     if report.paths is not None:
         blocks += gpu_path_blocks(*path_matrix_lines_and_time(report.paths))
     return print_json_or_lines(arguments.json, report.as_json(), block_lines(blocks))

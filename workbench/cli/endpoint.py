@@ -34,9 +34,9 @@ async def print_endpoint(arguments: argparse.Namespace) -> int:
         found = endpoints.make_endpoint_of_run(
             session, run_id, arguments.name or "", arguments.file or ""
         )
-        said = await endpoints.write_endpoint(session, found)
-    if found.advice:
-        print_message(found.advice)
+        said = await endpoints.write_endpoint_and_describe(session, found)
+    if found.api_key_advice:
+        print_message(found.api_key_advice)
     return print_json_or_lines(
         arguments.json, {"file": found.file, "name": found.name, **found.entry_fields}, said
     )

@@ -105,7 +105,7 @@ async def run_experiment(arguments: argparse.Namespace) -> int:
             a, b, parse_variables(arguments)
         )
         if arguments.trust:
-            session.experiments.targets.trust_parts_of_plans(bases)
+            session.experiments.targets.trust_preset_parts_of_plans(bases)
         spec = session.experiments.experiment_spec(a, b, **options)
         for line in experiment_plan_lines(
             spec, session.experiments.estimate_duration_s(a, b, **options)

@@ -253,7 +253,7 @@ async def check_hosts(arguments: argparse.Namespace) -> int:
 
 def _print_host_check(check: HostCheck) -> None:
     print_line(f"{check.name}: {'ok' if check.ok else 'cannot be used'}")
-    for label, text in check.lines:
+    for label, text in check.labels_and_texts:
         print_line(f"  {label:<9}{text}")
     for finding in check.findings:
         print_line(f"  {finding.level}: {format_finding(finding)}")

@@ -67,7 +67,7 @@ async def check_models(arguments: argparse.Namespace) -> int:
     shown = _Progress(arguments.json)
     async with connect_session(arguments) as session:
         hosts = tuple(dict.fromkeys(arguments.on)) or session.models.host_names_to_search()
-        check = await session.models.check(
+        check = await session.models.compare_copies(
             arguments.model, hosts, full=arguments.hash, on_progress=shown
         )
     shown.clear_progress_line()
@@ -103,7 +103,7 @@ async def copy_model(arguments: argparse.Namespace) -> int:
     shown, session = _Progress(arguments.json), create_local_session()
     session.link.ask = prompt_for_login_secret if can_prompt(arguments) else None
     try:
-        report = await session.models.copy(
+        report = await session.models.copy_to_host(
             arguments.model,
             arguments.source,
             arguments.target,

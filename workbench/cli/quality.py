@@ -102,7 +102,7 @@ async def measure_quality(arguments: argparse.Namespace) -> int:
         comparisons = session.quality
         a, b, bases = await comparisons.targets.resolve_targets(a, b, variables)
         if arguments.trust:
-            comparisons.targets.trust_parts_of_plans(bases)
+            comparisons.targets.trust_preset_parts_of_plans(bases)
         for line in plan_lines(a, b, bases, options):
             print_message(line)
         for warning in session.experiments.doubtful_value_warnings(a, b, bases):

@@ -192,7 +192,7 @@ async def _find_external_servers_or_problem(
     from workbench.hosts.base import CommandNotFound
 
     try:
-        return await session.servers.find_other_servers(), None
+        return await session.servers.find_external_servers(), None
     except CommandNotFound as error:
         text = f"servers that Workbench did not start cannot be listed: {error.message}"
         return None, f"{text} — install python3 on {session.core.host.name}"
@@ -315,7 +315,7 @@ async def stop_run(arguments: argparse.Namespace) -> int:
         status = session.servers.supervisor.status(status.run_id)
         removed: Sequence[str] = ()
         if arguments.uninstall:
-            removed = await adoption.stop_and_uninstall(session, status.run_id)
+            removed = await adoption.stop_server_and_remove_unit(session, status.run_id)
     line = f"{status.run_id} {status.state}"
     if status.others and status.reason:
         line += f": {status.reason}"
@@ -475,7 +475,7 @@ async def _refuse_external_server(session: Session, number: int) -> None:
     """Raise InputError if `number` is the process id or the port of a server that Workbench did not
     start, because Workbench does not control such servers.
     """
-    for other in await session.servers.find_other_servers():
+    for other in await session.servers.find_external_servers():
         if number not in (other.pid, other.port):
             continue
         log = "its output is where it was started"

@@ -160,6 +160,23 @@ class ServerStatus:
         return self.text.problem
 
     @property
+    def suspect_text(self) -> ServedText | None:
+        """What this READY server answered, if that is no answer. None if it is one, or if that is
+        unknown."""
+        return self.text if self.text_problem else None
+
+    @property
+    def has_own_processes(self) -> bool:
+        """Whether the server starts, serves or stops, or processes of it are alive after its end.
+        A start in its place must stop them first."""
+        return self.state.is_alive or bool(self.outlived)
+
+    @property
+    def model_name(self) -> str:
+        """The name under which the server serves its model, or else the name in its plan."""
+        return self.served_model or self.model
+
+    @property
     def may_still_be_running(self) -> bool:
         """Whether processes of the server may still be running on the host."""
         return self.alive or bool(self.outlived) or not self.state.has_ended

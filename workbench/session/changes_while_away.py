@@ -57,7 +57,8 @@ def last_server_change_unix_s(server: ServerStatus) -> float:
 
 
 def _new_results(rows: tuple[BenchRow, ...], left_unix_s: float) -> tuple[BenchRow, ...]:
-    """Return the results that were measured since, with the newest one of each series."""
+    """Return the results that were measured after `left_unix_s`, the newest first. Imported results
+    are left out, and each experiment or sweep has only its newest one."""
     new = [row for row in rows if row.unix_s > left_unix_s and not row.imported]
     of_series = {(row.series.kind, row.series.number): row for row in reversed(new) if row.series}
     newest = {row.id for row in of_series.values()}

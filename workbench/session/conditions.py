@@ -55,7 +55,7 @@ def gpu_indices_of_plan(plan: LaunchPlan | None, infos: Sequence[GpuInfo]) -> tu
     of GPUs, and CUDA_VISIBLE_DEVICES counts from 0 on each node."""
     if plan is None or not any(info.node for info in infos):
         return _gpu_indices_on_node(plan, infos, 1)
-    names = list(dict.fromkeys(node.name for node in plan.nodes)) or [infos[0].node]
+    names = dict.fromkeys(node.name for node in plan.nodes) or [infos[0].node]
     found: list[int] = []
     for name in names:
         own = [info for info in infos if info.node == name]
@@ -71,9 +71,9 @@ def _gpu_indices_on_node(
     all_gpus = tuple(info.index for info in infos)
     if plan is None:
         return all_gpus
-    variables = {variable.name: str(variable.value) for variable in plan.env}
-    if "CUDA_VISIBLE_DEVICES" in variables:
-        visible = {part.strip() for part in variables["CUDA_VISIBLE_DEVICES"].split(",")}
+    devices = plan.env_texts.get("CUDA_VISIBLE_DEVICES")
+    if devices is not None:
+        visible = {part.strip() for part in devices.split(",")}
         chosen = [info.index for info in infos if _visible_device_names(info) & visible]
         return tuple(chosen) or all_gpus
     engine = engines.find_engine(plan.engine)
@@ -177,15 +177,13 @@ def conditions_of_measurement(
 def _plan_conditions(plan: LaunchPlan | None) -> dict[str, Any]:
     if plan is None:
         return {}
-    found = {
+    facts = plan.model_facts
+    return {
         "model": plan.model,
-        "flags": {flag.name: flag.value for flag in plan.flags},
-        "quantization": "",
-        "model_facts": plan.model_facts,
+        "flags": plan.flag_values,
+        "quantization": (facts.quantization or "") if facts is not None else "",
+        "model_facts": facts,
     }
-    if plan.model_facts is not None and plan.model_facts.quantization:
-        found["quantization"] = plan.model_facts.quantization
-    return found
 
 
 def _record_conditions(record: RunRecord | None) -> dict[str, Any]:
@@ -200,9 +198,9 @@ def _record_conditions(record: RunRecord | None) -> dict[str, Any]:
 
 
 def _status_conditions(status: ServerStatus | None, spec: BenchSpec) -> dict[str, Any]:
-    """Return the conditions that the server's status knows, which take precedence over those of the
-    record of its start. That the server repeats its prompts is none of them for a load on
-    /v1/completions: a base model behind it need not follow an instruction."""
+    """Return the conditions that the server's status knows; {} without a status. They take
+    precedence over those of the record of its start. For a load on /v1/completions, a server that
+    only repeats its prompts is not reported: it may be a base model."""
     if status is None:
         return {}
     found: dict[str, Any] = {
@@ -216,8 +214,8 @@ def _status_conditions(status: ServerStatus | None, spec: BenchSpec) -> dict[str
     }
     if status.engine_version:
         found["engine_version"] = status.engine_version
-    text = status.text
-    if text is None or not status.text_problem:
+    text = status.suspect_text
+    if text is None:
         return found
     is_base_model = spec.endpoint == "completions" and text.code == ECHO
     if not is_base_model:
@@ -232,8 +230,9 @@ def _gpu_conditions(
     locks: Sequence[Alteration],
     engine_version: str | None,
 ) -> dict[str, Any]:
-    """Return the driver, the GPUs with their settings, and the highest speeds that they allow. If
-    it is unknown how many tokens a step drafts, there is no speed, and the basis is the reason."""
+    """Return the driver, the GPUs with their settings, and the highest speeds that they allow. The
+    speeds are absent if they cannot be computed; if it is unknown how many tokens a step drafts,
+    "ceiling_basis" says so. Without a reading of the GPUs, return only the clock locks."""
     telemetry, gpus = measured.telemetry, measured.gpus
     if telemetry is None:
         return {"gpu_settings": gpu_settings_by_key(None, locks, gpus)}

@@ -90,7 +90,7 @@ class ScreenMemory:
 
     async def record_screen_open(self) -> None:
         """Store that this screen is open, once a minute and after each change that the next screen
-        would tell: a screen that is killed cannot say when it closed."""
+        would report. So that time is known even if the screen is killed."""
         if self.resumed is not self._core.host:
             return
         shown = _fields_compared_since_close(self._core.state)
@@ -131,12 +131,13 @@ class ScreenMemory:
                     self._core.update(sweep=sweep)
                 return
 
-    async def _resume_comparison(self, compared: object) -> None:
-        """Show the comparison of the two results `compared`, as they were stored, unless an
-        experiment is newer than both of them."""
+    async def _resume_comparison(self, stored_pair: object) -> None:
+        """Show the comparison of two results again. `stored_pair` is the stored pair of their ids.
+        Do nothing if it is no such pair, if one of them is not listed any more, or if an experiment
+        is newer than both of them."""
         times_unix_s = {row.id: row.unix_s for row in self._core.state.results}
-        match compared:
-            case [int(a), int(b)] if a in times_unix_s and b in times_unix_s:
+        match stored_pair:
+            case [int(a), int(b)] if {a, b} <= times_unix_s.keys():
                 newest_unix_s = max(times_unix_s[a], times_unix_s[b])
             case _:
                 return
@@ -170,7 +171,8 @@ class ScreenMemory:
     def store_form(self, name: str, values: Mapping[str, str]) -> None:
         """Store the values of a form that the user has accepted, unless they contain a secret."""
         words = list(chain.from_iterable(map(_words_to_check_for_secrets, values.values())))
-        if all(mask_argv([word])[0] == word for word in words):
+        has_secret = any(mask_argv([word])[0] != word for word in words)
+        if not has_secret:
             self._forms[name] = dict(values)
             self._store_screen_state()
 
@@ -194,7 +196,8 @@ class ScreenMemory:
 
 
 def _fields_compared_since_close(state: SessionState) -> tuple[object, ...]:
-    """Return what `changes_while_away` compares with the time at which the screen closed."""
+    """Return the parts of the state in which `changes_while_away` finds what changed after the screen
+    closed."""
     did_unix_s = state.guard.did_unix_s if state.guard is not None else None
     servers = tuple(map(last_server_change_unix_s, state.servers))
     return state.results, servers, state.alterations, state.others, did_unix_s
@@ -207,7 +210,8 @@ def _words_to_check_for_secrets(text: str) -> list[str]:
 
 
 def _parse_forms(forms: object) -> dict[str, dict[str, str]]:
-    """Return the stored values of forms as texts. What is no table is left out."""
+    """Return the stored values of forms as texts: {form: {field: value}}. What is no table is left
+    out."""
     found: dict[str, dict[str, str]] = {}
     if isinstance(forms, dict):
         for name, values in forms.items():
@@ -225,7 +229,8 @@ def _number_or_none(value: object) -> float | None:
 
 def _activity_from_log_entry(entry: Mapping[str, Any]) -> Activity:
     try:
-        at = float(entry.get("unix_s") or 0.0)
+        at_unix_s = float(entry.get("unix_s") or 0.0)
     except (TypeError, ValueError):
-        at = 0.0
-    return Activity(at, *(str(entry.get(name) or "") for name in ("host", "command", "outcome")))
+        at_unix_s = 0.0
+    host, command, outcome = (str(entry.get(name) or "") for name in ("host", "command", "outcome"))
+    return Activity(at_unix_s, host, command, outcome)

@@ -29,9 +29,8 @@ TICK_INTERVAL_S = 0.1  # between two looks for what is due
 LONG_GAP_S = 30.0  # a longer gap of the recording is left out
 _LONG_GAP_SHOWN_S = 2.0  # of such a gap
 _RECORDED_FIELDS = frozenset((*READINGS, *MORE_GPU_FIELDS))
-_SAMPLE_FIELDS = _RECORDED_FIELDS & {
-    each.name for each in fields(GpuSample)
-}  # without what follows from others
+# without what follows from others
+_SAMPLE_FIELDS = _RECORDED_FIELDS & {each.name for each in fields(GpuSample)}
 _WHOLE_NUMBER_FIELDS = frozenset({"sm_mhz", "memory_mhz", "memory_used_bytes"})
 
 
@@ -125,12 +124,13 @@ class Replay(Session):
         """Pause the recording, or continue it."""
         self._show_view(paused=not self._replay_view.paused)
 
-    def change_speed(self, by: int) -> None:
-        """Play faster (`by` 1) or slower (-1), by a factor of two."""
+    def change_speed(self, steps: int) -> None:
+        """Play faster (`steps` 1) or slower (-1), by a factor of two for each step, within
+        REPLAY_SPEEDS."""
         nearest = min(
             range(len(REPLAY_SPEEDS)), key=lambda i: abs(REPLAY_SPEEDS[i] - self._replay_view.speed)
         )
-        self._show_view(speed=REPLAY_SPEEDS[min(max(nearest + by, 0), len(REPLAY_SPEEDS) - 1)])
+        self._show_view(speed=REPLAY_SPEEDS[min(max(nearest + steps, 0), len(REPLAY_SPEEDS) - 1)])
 
     async def switch_host(self, name: str) -> None:
         raise InputError(
@@ -177,11 +177,9 @@ class Replay(Session):
     def _items_until(self, until_s: float) -> Iterator[Item]:
         # a recording may have any number of lines for one second
         until_monotonic_s = time.monotonic() + TICK_INTERVAL_S / 2
-        while (
-            self._next is not None
-            and self._next.unix_s <= until_s
-            and time.monotonic() < until_monotonic_s
-        ):
+        while self._next is not None and self._next.unix_s <= until_s:
+            if time.monotonic() >= until_monotonic_s:
+                return
             yield self._next
             self._next = next(self._items, None)
 

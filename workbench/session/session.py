@@ -47,16 +47,15 @@ if TYPE_CHECKING:
     from workbench.session.servers.servers import Servers
     from workbench.store.config import ConfigStore
 
-# when the host changes
 T = TypeVar("T")
+# of the state when the host changes
 _FIELDS_KEPT_ON_SWITCH = frozenset({"presets", "presets_read", "plan", "activity", "notice"})
 _RETRY_INTERVAL_S = 5.0
 _OTHERS_LOOK_INTERVAL_S = 3.0  # between two looks for what others did on the host
 # for a sweep or an experiment to restore settings and servers when the session closes
 _RESTORE_TIMEOUT_S = 15.0
-_AGENT_START_WAIT_S = (
-    0.3  # everything else waits at most this long for the start of the telemetry agent
-)
+# everything else waits at most this long for the start of the telemetry agent
+_AGENT_START_WAIT_S = 0.3
 
 
 class Session:
@@ -274,7 +273,7 @@ class Session:
         return vars(self).get(name)
 
     def _log_ring(self) -> LogRing | None:
-        return self.servers.log_ring() if self.state.run_id is not None else None
+        return self.servers.log_of_selected_run() if self.state.run_id is not None else None
 
     # ---- open and close
 
@@ -320,8 +319,7 @@ class Session:
     async def _apply_config(self) -> None:
         """Set the refresh interval and the alerts from config.toml, and report the problems of
         config.toml and hosts.toml. A file that does not exist is not checked, because loading the
-        check takes time.
-        """
+        check takes time."""
         found = list(await asyncio.to_thread(lambda: HostsStore().findings))
         config, ui = self._config, None
         alerts = self.alerts
@@ -342,7 +340,7 @@ class Session:
         self.link.on_return = self._read_changes_while_disconnected
         self._is_first_connection = True
         try:
-            await self._connect()
+            await self._connect_with_retries()
         finally:
             self._is_first_connection = False
         source = await self.telemetry.start()
@@ -355,7 +353,7 @@ class Session:
         self.core.spawn(self._show_changes_since_last_screen())
         self.core.spawn(self._watch_other_workbenches())
 
-    async def _connect(self) -> None:
+    async def _connect_with_retries(self) -> None:
         """Connect to the host. Retry until the host answers, because it may be booting. Raises
         AuthFailed or a host key error, which only the user can resolve."""
         reported = False
@@ -418,9 +416,8 @@ class Session:
         await self._store_detached_results()
         await self._own_files_read.wait()
         with suppress(WorkbenchError):
-            await (
-                self.results.refresh_if_database_changed()
-            )  # one may have been stored since they were read
+            # one may have been stored since they were read
+            await self.results.refresh_if_database_changed()
         left_unix_s = self.screen_memory.left_unix_s
         if left_unix_s is None:
             return
@@ -451,11 +448,15 @@ class Session:
         """Run `work` in a task that does not end with the screen, and return the task."""
         return self.core.spawn_session_task(work)
 
-    async def finish_measuring(self) -> None:
+    @property
+    def _has_benchmarks_left(self) -> bool:
+        return bool(self.core.kept) or self.state.bench.queued
+
+    async def finish_benchmarks_without_screen(self) -> None:
         """Wait for the end of the benchmarks that the user has asked for, although the screen is
-        gone. The GPUs are read, and the guard hears of this process, until they have ended."""
+        gone. Until then, the GPUs are read and the guard gets heartbeats of this process."""
         bench = self._part_if_built("bench")
-        if bench is None or not (self.core.kept or self.state.bench.queued):
+        if bench is None or not self._has_benchmarks_left:
             return
         bench.record_screen_closed()
         self.screen_memory.record_screen_close()  # the result comes after the user has left
@@ -465,7 +466,7 @@ class Session:
         changed = asyncio.Event()
         unsubscribe = self.subscribe(lambda state, fields: changed.set())
         try:
-            while self.core.kept or self.state.bench.queued:
+            while self._has_benchmarks_left:
                 changed.clear()
                 waiting = asyncio.ensure_future(changed.wait())
                 await asyncio.wait({waiting, *self.core.kept}, return_when=asyncio.FIRST_COMPLETED)

@@ -302,12 +302,12 @@ class SessionState:
 
     @property
     def gpus(self) -> tuple[GpuSample, ...]:
-        """The GPUs of the newest reading, () without one."""
+        """The GPUs with their values in the newest reading, () without one."""
         return self.telemetry.gpus if self.telemetry is not None else ()
 
     @property
     def gpu_infos(self) -> tuple[GpuInfo, ...]:
-        """The properties of these GPUs."""
+        """The properties of the GPUs of the newest reading, () without one."""
         return self.telemetry.infos if self.telemetry is not None else ()
 
     @property

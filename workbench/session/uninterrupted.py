@@ -10,8 +10,8 @@ from contextlib import suppress
 
 async def finish_despite_cancellation(work: Awaitable[None]) -> None:
     """Await `work` until it is completed, even if this task is cancelled meanwhile. If the task was
-    cancelled, CancelledError is raised after `work` has been completed. Otherwise an error of
-    `work` propagates."""
+    cancelled, raise CancelledError after that, and ignore an error of `work`. Otherwise raise the
+    error of `work`, if there is one."""
     task = asyncio.ensure_future(work)
     cancelled = False
     while not task.done():

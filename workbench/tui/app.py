@@ -41,7 +41,7 @@ class WorkbenchApp(ThemedApp):
         """Close the session: its telemetry agent, port forwards and connection. Servers and GPU
         settings stay as they are. If the terminal is gone, benchmarks are finished before."""
         if self.hung_up:
-            await self.session.finish_measuring()
+            await self.session.finish_benchmarks_without_screen()
         with contextlib.suppress(TimeoutError):  # a host that hangs must not block the terminal
             await asyncio.wait_for(self.session.close(), CLOSE_S)
 

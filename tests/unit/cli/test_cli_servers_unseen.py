@@ -15,7 +15,7 @@ def test_without_python3_only_the_servers_of_others_are_missing() -> None:
         raise command_not_found_error(["python3"], "box")
 
     parts: dict[str, Any] = {
-        "servers": SimpleNamespace(find_other_servers=others),
+        "servers": SimpleNamespace(find_external_servers=others),
         "core": SimpleNamespace(host=SimpleNamespace(name="box")),
     }
     session: Any = SimpleNamespace(**parts)

@@ -257,12 +257,12 @@ def test_a_server_that_workbench_did_not_start_is_watched_until_it_ends(tmp_path
         session = Session.of_host()
         try:
             await session.link.connect()
-            found = session.servers.find_other_servers
+            found = session.servers.find_external_servers
 
             async def others() -> list[Any]:
                 return [server for server in await found() if server.port == port]
 
-            session.servers.find_other_servers = others  # type: ignore[assignment]
+            session.servers.find_external_servers = others  # type: ignore[assignment]
             await eventually_found(others)
             session.core.spawn(
                 EngineReader(session.core, session.servers, session.timeline).watch_engine()

@@ -120,7 +120,7 @@ class ServerLoad:
             ),
             forward_server_port(self._core.host, status.port, status.node) as url,
         ):
-            model = spec.model or status.served_model or status.model
+            model = spec.model or status.model_name
             spec = replace(spec, url=url, model=model)
             env = {}
             if spec.api_key_env is None and (key := supervisor.api_key(run_id)):

@@ -407,7 +407,7 @@ def _server_of_run(status: ServerStatus) -> FleetServer:
     return FleetServer(
         status.run_id,
         status.engine,
-        status.served_model or status.model,
+        status.model_name,
         status.port,
         status.state_word,
         status.reason or status.phase or status.text_problem,

@@ -7,7 +7,6 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from workbench.doctor import examination
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from workbench.doctor.examination import Examination
-    from workbench.hosts.base import HostFacts
+    from workbench.hosts.base import Host, HostFacts
     from workbench.session.session import Session
 
 HOST_TIMEOUT_S = 30.0
@@ -55,11 +54,12 @@ echo "now=$(date +%s.%N 2>/dev/null)"
 
 @dataclass(frozen=True, slots=True)
 class HostCheck:
-    """The outcome of the check of one host. `lines` are pairs (label, text) about the host."""
+    """The outcome of the check of one host. `labels_and_texts` are pairs (label, text) about the
+    host."""
 
     name: str
     reached: bool
-    lines: tuple[tuple[str, str], ...] = ()
+    labels_and_texts: tuple[tuple[str, str], ...] = ()
     findings: tuple[Finding, ...] = ()
     latency_ms: float | None = None
     # of the host against this machine: above 0 if the host is ahead
@@ -70,8 +70,15 @@ class HostCheck:
         return self.reached and not any(finding.level is Level.ERROR for finding in self.findings)
 
     def as_json(self) -> dict[str, Any]:
-        found = asdict(self) | {"lines": [list(line) for line in self.lines], "ok": self.ok}
-        return found | {"findings": [finding.as_json() for finding in self.findings]}
+        return {
+            "name": self.name,
+            "reached": self.reached,
+            "lines": list(map(list, self.labels_and_texts)),
+            "findings": [finding.as_json() for finding in self.findings],
+            "latency_ms": self.latency_ms,
+            "clock_skew_s": self.clock_skew_s,
+            "ok": self.ok,
+        }
 
 
 async def check_all_hosts(
@@ -80,9 +87,9 @@ async def check_all_hosts(
     ask: Ask | None,
     limit_s: float = HOST_TIMEOUT_S,
 ) -> Sequence[HostCheck]:
-    """Return the checks of hosts, several of which run at the same time. Each check ends within
-    `limit_s` seconds, and none raises a WorkbenchError. Questions for passwords are put one at a
-    time."""
+    """Check hosts, several at the same time, and return their checks. A host that cannot be reached
+    or checked within `limit_s` seconds has that as a finding, and `reached` is False. Questions for
+    passwords are put one at a time."""
     slots, asking = asyncio.Semaphore(MAX_CHECKS_AT_ONCE), asyncio.Lock()
 
     async def ask_one_at_a_time(question: LoginQuestion) -> str | None:
@@ -115,19 +122,19 @@ async def _check_host(
     try:
         await session.link.connect()
         settings = HostSettings(session.core, ConfigStore())
-        entry, parts = settings.host_entry, examination.TimedParts()
+        entry, parts = settings.host_entry or HostEntry(name), examination.TimedParts()
         programs = settings.chosen_programs_by_engine()
         seen, looked, inside = await asyncio.gather(
             examination.examine(session.host, programs, parts),
             parts.read_part_within_limit(
                 "the state directory and the clock",
-                _inspect_host(session, entry),
+                _inspect_host(session.host, entry),
                 _LOOK_TIMEOUT_S,
                 _HostInspection(),
             ),
             parts.read_part_within_limit(
                 "the containers",
-                list_containers(session.host, sudo=entry.sudo if entry else None),
+                list_containers(session.host, sudo=entry.sudo),
                 _LOOK_TIMEOUT_S,
                 ContainerList(),
             ),
@@ -149,20 +156,20 @@ async def _check_host(
 @dataclass(frozen=True, slots=True)
 class _HostInspection:
     """What the shell script of the check has printed about the host. A value that is not known is
-    None or ""."""
+    None or "". `absent` and `there` are the model directories of hosts.toml that are missing and
+    present."""
 
     state_dir: str = ""
     skew_s: float | None = None
-    written: str = ""  # "yes", or why nothing can be written
+    written: str = ""  # "yes", or why nothing can be written into `state_dir`
     free_kib: int | None = None
-    program: str | None = None
+    program: str | None = None  # with which the launcher starts servers; "": not on PATH
     sudo: str = ""
     absent: tuple[str, ...] = ()
     there: tuple[str, ...] = ()
 
 
-async def _inspect_host(session: Session, entry: HostEntry | None) -> _HostInspection:
-    host, entry = session.host, entry or HostEntry("")
+async def _inspect_host(host: Host, entry: HostEntry) -> _HostInspection:
     uses_sudo = entry.sudo is not False
     try:
         state_dir = await host.state_dir()
@@ -226,7 +233,9 @@ def _python_problem(facts: HostFacts) -> str | None:
     known."""
     if facts.python3 is None:
         return "there is no python3"
-    parts = (facts.python3_version or "").split(".")[:2]
+    if facts.python3_version is None:
+        return None
+    parts = facts.python3_version.split(".")[:2]
     version = tuple(map(int, filter(str.isdecimal, parts)))
     if version and version < _MIN_PYTHON_VERSION:
         return f"python3 is {facts.python3_version}"
@@ -252,10 +261,10 @@ def _system_findings(seen: Examination, looked: _HostInspection) -> Sequence[Fin
 
 
 def _entry_findings(
-    seen: Examination, looked: _HostInspection, entry: HostEntry | None, programs: Mapping[str, str]
+    seen: Examination, looked: _HostInspection, entry: HostEntry, programs: Mapping[str, str]
 ) -> Sequence[Finding]:
     """Return problems of the host's entry in hosts.toml: engines, programs and model directories
-    that are not on the host, and rights to use sudo that differ."""
+    that are not on the host, and a right to use sudo that the user lacks there."""
     found = list[Finding]()
     for engine in seen.engines:
         if engine.engine in programs and engine.path is None:
@@ -265,8 +274,6 @@ def _entry_findings(
                 f"config.toml: {engine.engine}"
             )
             found.append(_host_finding(Level.WARN, "engine", text, fix))
-    if entry is None:
-        return found
     wanted = _start_program_name(entry)
     if wanted and looked.program == "":
         text = f"servers are started as {entry.run_as}, and {wanted} is not on PATH there"
@@ -284,7 +291,7 @@ def _entry_findings(
 
 
 def _host_labels_and_texts(
-    seen: Examination, looked: _HostInspection, entry: HostEntry | None
+    seen: Examination, looked: _HostInspection, entry: HostEntry
 ) -> Sequence[tuple[str, str]]:
     lines = [("reached", _connection_text(seen.facts)), ("GPUs", _gpus_text(seen))]
     installed = [engine for engine in seen.engines if engine.path]
@@ -292,7 +299,7 @@ def _host_labels_and_texts(
     lines.append(("engines", ", ".join(engines) or "none found"))
     if looked.sudo:
         lines.append(("sudo", looked.sudo))
-    if entry is not None and entry.run_as:
+    if entry.run_as:
         lines.append(("start as", f"{entry.run_as} ({looked.program or 'program not found'})"))
     if looked.state_dir:
         free = ""
@@ -305,7 +312,8 @@ def _host_labels_and_texts(
 
 
 def _connection_text(facts: HostFacts) -> str:
-    """Return as whom the host was reached, how fast, and what runs on it."""
+    """Return a text on the connection to a host and on its system: the user, the latency, the
+    operating system, the container and python3."""
     parts = [f"as {facts.user or 'unknown'}"]
     if facts.latency_ms:  # none on this machine
         parts.append(f"{facts.latency_ms:.1f} ms")
@@ -334,11 +342,12 @@ def _gpus_text(seen: Examination) -> str:
 def given_or_configured_names(names: Sequence[str], configured: Sequence[str]) -> Sequence[str]:
     """Return `names`, or if it is empty `configured`, the hosts of hosts.toml, each once. Raises
     InputError if both are empty."""
-    if not names and not configured:
+    found = tuple(dict.fromkeys(names or configured))
+    if not found:
         raise InputError(
             "hosts.toml names no host", next_step="give names: workbench hosts check NAME…"
         )
-    return tuple(dict.fromkeys(names or configured))
+    return found
 
 
 def usable_host_count_text(checks: Sequence[HostCheck]) -> str:

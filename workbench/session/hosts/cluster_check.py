@@ -35,18 +35,19 @@ FINDINGS_FREED_BY_STOP = ("cluster.port-taken", "cluster.memory")
 
 async def examine_cluster(host: ClusterHost, editor: PlanEditor | None) -> ClusterReport:
     """Return a report on the nodes of a cluster, and on what the plan of `editor` needs there: the
-    engine, the model's files, free ports and GPU memory."""
+    engine, the model's files, free ports and GPU memory. Without `editor`, the report is about the
+    nodes only."""
     networks = await asyncio.gather(
         *(interfaces.read_node_network(node.host) for node in host.nodes)
     )
-    plan = editor.effective_plan if editor is not None else None
     programs = _programs_by_node_and_engine(host)
     nodes = [
         NodeToCheck(node.host, place, network, programs[node.name])
         for node, place, network in zip(host.nodes, host.places, networks, strict=True)
     ]
     needs: dict[str, Any] = {}
-    if editor is not None and plan is not None:
+    if editor is not None:
+        plan = editor.effective_plan
         nodes = [
             _node_for_plan(node, name, plan, host)
             for node, name in zip(nodes, programs, strict=True)
@@ -77,7 +78,8 @@ def _programs_by_node_and_engine(host: ClusterHost) -> dict[str, dict[str, str]]
 def _node_for_plan(
     node: NodeToCheck, name: str, plan: LaunchPlan, cluster: ClusterHost
 ) -> NodeToCheck:
-    """Return the node `name` with the program and the model of the plan."""
+    """Return the node called `name` with the plan's program, if the plan names one, and its
+    model. The model of a simulated cluster is not looked for."""
     chosen = _executable_for_node(plan, name)
     if chosen is not None:
         node = replace(node, executables={**node.executables, plan.engine: chosen})
@@ -94,9 +96,9 @@ def sorted_cluster_findings(report: ClusterReport) -> Sequence[Finding]:
 async def check_cluster_can_start_plan(
     host: ClusterHost, editor: PlanEditor, *, replaces_server: bool
 ) -> None:
-    """Raise ServerError if the examination of the cluster has an error about the start of the
-    editor's plan. With `replaces_server`, the start ends a server before, so its ports and memory
-    count as free."""
+    """Raise ServerError if the cluster cannot start the editor's plan: if its examination finds an
+    error. With `replaces_server`, the start stops another server first, so taken ports and GPU
+    memory are no errors."""
     report = await examine_cluster(host, editor)
     passing = FINDINGS_FREED_BY_STOP if replaces_server else ()
     found = sorted_cluster_findings(report)
@@ -112,13 +114,19 @@ async def check_cluster_can_start_plan(
 
 
 def node_text(node: NodeReport) -> str:
-    """Return a node as one line: address, interface, RDMA devices, GPUs and driver."""
+    """Return a node as one line: address, interface, RDMA devices, GPUs and driver; "not reached"
+    for a node that could not be reached."""
     if node.problem is not None:
         return "not reached"
-    gpus, driver = count_of(len(node.seen.gpus), "GPU"), node.seen.driver.driver_version
-    rdma = ",".join(node.place.rdma) or "no RDMA"
-    words = (node.place.address or "address unknown", node.place.interface or "", rdma, gpus)
-    return "  ".join(filter(None, (*words, f"driver {driver}" if driver else "no driver")))
+    place, driver = node.place, node.seen.driver.driver_version
+    words = (
+        place.address or "address unknown",
+        place.interface,
+        ",".join(place.rdma) or "no RDMA",
+        count_of(len(node.seen.gpus), "GPU"),
+        f"driver {driver}" if driver else "no driver",
+    )
+    return "  ".join(filter(None, words))
 
 
 def _executable_for_node(plan: LaunchPlan, node_name: str) -> str | None:
@@ -131,14 +139,14 @@ def _executable_for_node(plan: LaunchPlan, node_name: str) -> str | None:
 
 
 async def _identify_model_on_node(host: Host, plan: LaunchPlan) -> ModelFingerprint:
-    return await identify_model(host, plan, {e.name: str(e.value) for e in plan.env})
+    return await identify_model(host, plan, plan.env_texts)
 
 
 def _ports_of_plan(plan: LaunchPlan, editor: PlanEditor) -> Iterator[int]:
     """Yield the ports that the plan uses on the cluster's first node: one for requests, and those
     through which the processes on the nodes find each other."""
     yield editor.launch_command().port
-    flags = {flag.name: flag.value for flag in plan.flags}
+    flags = plan.flag_values
     if plan.nodes:
         flags |= plan.nodes[0].flags
     for name in _PORT_FLAGS:

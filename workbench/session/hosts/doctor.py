@@ -47,7 +47,7 @@ class HostReport:
     paths: GpuPaths | None = None
 
     @property
-    def lines(self) -> Sequence[tuple[str, str]]:
+    def labels_and_texts(self) -> Sequence[tuple[str, str]]:
         """The properties of the host as pairs (label, text)."""
         from workbench.doctor import facts_text
 
@@ -96,21 +96,12 @@ async def examine_host(session: Session) -> HostReport:
             "the end of the boot before", _power_off_finding(host), POWER_OFF_TIMEOUT_S, None
         ),
     )
-    paths = (
-        tried
-        if tried is not None and trial_matches_driver_and_gpus(tried, seen.driver, seen.gpus)
-        else None
-    )
-    about_paths = () if paths is None else multi_gpu_checks.gpu_path_findings(paths)
-    found = [
-        *parts.problems,
-        *own,
-        *filter(None, [power_off]),
-        *all_findings(seen),
-        *about_paths,
-        *_rights_findings(rights),
-        *_stuck_run_findings(runs),
-    ]
+    paths: GpuPaths | None = None
+    found = [*parts.problems, *own, *filter(None, [power_off]), *all_findings(seen)]
+    if tried is not None and trial_matches_driver_and_gpus(tried, seen.driver, seen.gpus):
+        paths = tried
+        found += multi_gpu_checks.gpu_path_findings(paths)
+    found += (*_rights_findings(rights), *_stuck_run_findings(runs))
     altered, begun = split_altered_and_begun_changes(
         session.state.alterations, session.state.telemetry
     )
@@ -145,7 +136,7 @@ async def _workbench_file_findings(session: Session, config: ConfigStore) -> Seq
 
 async def _power_off_finding(host: Host) -> Finding | None:
     """Return the finding about the last recorded minute before the host went off without a
-    shutdown, None if it did not."""
+    shutdown. None if it was shut down, or if that minute is not recorded."""
     from workbench.doctor.power_off import examine_last_power_off
     from workbench.hosts.boot import read_boot_id
     from workbench.store import history_files
@@ -158,17 +149,15 @@ async def _power_off_finding(host: Host) -> Finding | None:
 def _rights_findings(rights: Rights | None) -> Iterator[Finding]:
     if rights is not None and rights.refusal:
         text = f"GPU settings cannot be changed: {rights.refusal}"
-        fix = (
-            rights.advice
-            if rights.by_sudoers
-            else ("every setting can be read; `workbench demo` shows them all")
-        )
+        fix = "every setting can be read; `workbench demo` shows them all"
+        if rights.by_sudoers:
+            fix = rights.advice
         yield Finding(Level.HINT, "gpu.rights", text, fix=fix)
 
 
 def _stuck_run_findings(runs: Sequence[ServerStatus]) -> Iterator[Finding]:
-    """Yield a finding for each run that has ended but still has processes, and for each run whose
-    server no longer answers requests."""
+    """Yield a finding for each run that has ended but still has processes, and for each live run
+    whose server no longer answers requests."""
     for run in runs:
         if run.outlived or (run.alive and run.state.has_ended):
             text = (

@@ -63,9 +63,9 @@ def path_matrix_lines_and_time(
 
 async def try_copies_between_gpus(session: Session, engine: str | None = None) -> PathsReport:
     """Copy data between the GPUs of the session's host with the torch of `engine`, by default of
-    the first engine found, and keep the outcome on the host. Raises HostOccupied if somebody else
-    measures there, InputError for an engine without torch, and HostUnreachable if there is no
-    connection."""
+    the first engine found, and keep the outcome on the host. If nothing can be copied, the report
+    says why. Raises HostOccupied if somebody else measures there, InputError for a cluster and for
+    an engine without torch, and HostUnreachable if there is no connection."""
     host = session.host
     if host.kind == "cluster":
         raise InputError(
@@ -134,7 +134,8 @@ async def gpu_path_findings_before_start(
 ) -> Sequence[Finding]:
     """Return what to know before a start on the GPUs `gpu_indices` about the paths between them:
     that they were never tried with this driver and these GPUs, or the errors of the last trial. ()
-    for fewer than two GPUs, and for GPUs with unified memory or MIG."""
+    if that trial found no error, for fewer than two GPUs, and for GPUs with unified memory or
+    MIG."""
     ends: Mapping[int, GpuInfo] = {gpu.index: gpu for gpu in gpus if gpu.index in gpu_indices}
     if len(ends) < 2:
         return ()

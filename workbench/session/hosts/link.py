@@ -72,7 +72,8 @@ class HostLink:
             )
 
     async def measure_and_show_latency(self) -> None:
-        """Measure the latency of a remote host and show it in the session's state."""
+        """Measure the latency of the link to the host and show it in the session's state. Do
+        nothing on this machine."""
         if not self._core.host.is_local:
             self._core.update_host(latency_ms=(await self._core.host.facts()).latency_ms)
 

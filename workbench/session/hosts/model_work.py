@@ -41,10 +41,10 @@ class ModelWork:
         then: Callable[[T], object],
         command: Sequence[str] = (),
     ) -> None:
-        """Run `work` in the background, and call `then` with its result. `what` describes the work
-        for the user, such as "copying org/model to spark-02". `command` is the equivalent command
-        for the activity log, () for work that changes no host. Raises InputError if other work is
-        running."""
+        """Run `work` in the background, and call `then` with its result, unless the work fails or
+        is cancelled. `what` describes the work for the user, such as "copying org/model to
+        spark-02". `command` is the equivalent command for the activity log, () for work that
+        changes no host. Raises InputError if other work is running."""
         running = self._core.state.host.model_work
         if running is not None:
             raise InputError(
@@ -85,8 +85,8 @@ class ModelWork:
         then(found)
 
     async def cancel(self) -> None:
-        """Cancel the work. Files that have arrived stay, and the same work can continue from
-        there."""
+        """Cancel the work that runs; do nothing if none does. Files that have arrived stay, and the
+        same work can continue from there."""
         view = self._core.state.host.model_work
         if self._task is not None and view is not None:
             await cancel_all([self._task])

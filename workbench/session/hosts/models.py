@@ -56,8 +56,8 @@ class HostModels:
         return all(copy.is_complete for copy in self.copies)
 
     def report_lines(self, model: str = "") -> Iterator[str]:
-        """Yield a line of text for each copy of a model on the host. If there is no copy of
-        `model`, yield one line that says so."""
+        """Yield a line of text for each copy on the host. If there is none, or the host cannot be
+        read, yield one line that says so. `model` is the model that was searched, "" for all."""
         if self.problem:
             yield f"{self.host}: cannot be read: {self.problem}"
         elif not self.copies:
@@ -89,6 +89,7 @@ class ModelCheck:
 
     @property
     def copies(self) -> list[ModelCopy]:
+        """The copies on all hosts, in the order of the hosts."""
         return list(chain.from_iterable(host.copies for host in self.hosts))
 
     def report_lines(self, model: str) -> Iterator[str]:
@@ -192,13 +193,13 @@ class Models:
     async def find_copies_of_plan(self, plan: LaunchPlan) -> HostModels:
         """Return the copies of a plan's model on this session's host. The cache directory of the
         model hub is read from the plan's environment variables."""
-        env = {setting.name: str(setting.value) for setting in plan.env}
-        places, host = self.search_paths_on_host(self._session.host.name), self._session.host
+        env, host = plan.env_texts, self._session.host
+        places = self.search_paths_on_host(host.name)
         places = SearchPlaces({**places.env, **env}, places.paths)
         model = arguments_to_locate_model(plan, env, plan.workdir)[0]
         return HostModels(host.name, tuple(await model_inventory.find_copies(host, places, model)))
 
-    async def check(
+    async def compare_copies(
         self,
         model: str,
         hosts: Sequence[str | None] = (None,),
@@ -208,7 +209,7 @@ class Models:
     ) -> ModelCheck:
         """Compare the copies of a model on each host (None: this session's) with the first copy,
         and return the outcome. With `full`, every byte is hashed on its host; else large files are
-        compared by their sizes only."""
+        compared by their sizes only. A host that cannot be read has its problem in the result."""
         found = []
         for on_host in await self.find_copies(model, hosts):
             found.append(await self._hash_copies(on_host, full, on_progress))
@@ -242,7 +243,7 @@ class Models:
 
     # ---- copies to other hosts
 
-    async def copy(
+    async def copy_to_host(
         self,
         model: str,
         source: str,
@@ -274,7 +275,7 @@ class Models:
             near.host, far.host, shipment, replace_different
         )
         sent = sum(shipment.sizes[name] - rest.staged.get(name, 0) for name in rest.names)
-        way, notes = await self._send_files(
+        way, notes = await self._send_files_and_describe(
             near.host, far.host, shipment, rest, replace_different, on_progress
         )
         await model_shipment.put_files_in_place(far.host, shipment, rest.names, replace_different)
@@ -319,7 +320,7 @@ class Models:
         models = self._entry_of_host(target).models
         return models[0] if models else copy.path.rpartition("/")[0]
 
-    async def _send_files(
+    async def _send_files_and_describe(
         self,
         near: Host,
         far: Host,
@@ -328,10 +329,10 @@ class Models:
         replace_different: bool,
         on_progress: Progress,
     ) -> tuple[str, Sequence[str]]:
-        """Send the files that the target lacks into a temporary directory there, by rsync between
-        the hosts if possible, else through this machine. After a lost link, continue as long as
-        bytes have arrived since the last loss. Return how the files were sent, and notes on
-        interruptions."""
+        """Send the files that the host `far` lacks from the host `near` into a temporary directory
+        on `far`: by rsync between the hosts if possible, else through this machine. After a lost
+        link, continue as long as bytes have arrived since the last loss. Return (how the files were
+        sent, notes on interruptions); the first is "" if no file was missing."""
         if not rest.names:
             return "", ()
         total = sum(shipment.sizes.values())
@@ -378,8 +379,9 @@ class Models:
     async def _hosts_and_ssh_addresses(
         self, near: Host, far: Host
     ) -> Sequence[tuple[Host, SshAddress]]:
-        """Return the addresses at which one of two hosts may reach the other. Each is a pair of the
-        host with that address, and the address. Addresses in a cluster's own network come first."""
+        """Return pairs (host, its SSH address): the addresses at which one of two hosts may reach
+        the other, first `far` and then `near`. Of each host, addresses in a cluster's own network
+        come first."""
         found: list[tuple[Host, SshAddress]] = []
         for host, other in ((far, near), (near, far)):
             address = await host.ssh_address()

@@ -59,19 +59,19 @@ def open_host_by_name(name: str | None, simulate: str | None = None) -> Host:
     host, as "gpu-box/sim:PROFILE" does; "PROFILE@NAME" has GPUs and servers of its own. Raises
     InputError for an unknown profile, and for a host or cluster of hosts.toml that cannot be used.
     """
-    if name and name.startswith(CLUSTER_PREFIX):
+    name = name or LOCAL_HOST_NAME
+    if name.startswith(CLUSTER_PREFIX):
         from workbench.session.hosts.cluster_hosts import open_cluster
 
         return open_cluster(name.removeprefix(CLUSTER_PREFIX), simulate, open_host_by_name)
-    if name and name.startswith(SIMULATED_PREFIX):
-        simulate, name = name.removeprefix(SIMULATED_PREFIX), None
-    elif name and f"/{SIMULATED_PREFIX}" in name:  # the name that such a host has in records
+    if name.startswith(SIMULATED_PREFIX):
+        simulate, name = name.removeprefix(SIMULATED_PREFIX), LOCAL_HOST_NAME
+    elif f"/{SIMULATED_PREFIX}" in name:  # the name that such a host has in records
         name, _, simulate = name.partition(f"/{SIMULATED_PREFIX}")
-    inner = (
-        _open_host(name, name, HostsStore())
-        if name and name != LOCAL_HOST_NAME
-        else _open_local_host()
-    )
+    if name in ("", LOCAL_HOST_NAME):
+        inner = _open_local_host()
+    else:
+        inner = _open_host_or_container(name, name, HostsStore())
     if simulate is None:
         return inner
     from workbench.sim.simulated_host import SimulatedHost
@@ -96,12 +96,12 @@ def _open_local_host() -> Host:
     return host
 
 
-def _open_host(name: str, known_as: str, entries: HostsStore) -> Host:
+def _open_host_or_container(name: str, known_as: str, entries: HostsStore) -> Host:
     """Return the host called `name`, or the container that `name` includes. `known_as` is the
-    host's name on the screen, and `entries` is the content of hosts.toml."""
+    name that the host gets in Workbench, and `entries` is the content of hosts.toml."""
     around, container = split_host_and_container(name)
     if container is not None:
-        inner = _open_host(around, around, entries) if around else open_host()
+        inner = _open_host_or_container(around, around, entries) if around else open_host()
         return _open_container(inner, container, known_as, None)
     entry = entries.host(name)
     if entry is None:
@@ -116,9 +116,15 @@ def _open_entry(entry: HostEntry, known_as: str, entries: HostsStore) -> Host:
     name, machine = entry.name, entry.ssh or entry.name
     if entry.container is None:
         return (
-            open_host(name, known_as) if machine == name else _open_host(machine, known_as, entries)
+            open_host(name, known_as)
+            if machine == name
+            else _open_host_or_container(machine, known_as, entries)
         )
-    inner = open_host(machine) if machine == name else _open_host(machine, machine, entries)
+    inner = (
+        open_host(machine)
+        if machine == name
+        else _open_host_or_container(machine, machine, entries)
+    )
     kind, _, contained = entry.container.partition(":")
     return _open_container(inner, (kind, contained), known_as, entry.sudo)
 
@@ -134,7 +140,7 @@ def _open_container(
 
 
 def known_host_names() -> tuple[str, ...]:
-    """Return only the names of the hosts that the user can pick."""
+    """Return the names of the hosts that the user can pick, as `known_hosts` has them."""
     return tuple(host.name for host in known_hosts())
 
 
@@ -151,34 +157,22 @@ def known_hosts() -> tuple[KnownHost, ...]:
 
 
 def _known_clusters() -> tuple[KnownHost, ...]:
-    found = HostsStore().content.clusters.values()
-    return tuple(
-        KnownHost(
-            CLUSTER_PREFIX + c.name, "hosts.toml", c.label, ", ".join(n.host for n in c.nodes)
-        )
-        for c in found
-    )
+    found = []
+    for cluster in HostsStore().content.clusters.values():
+        nodes = ", ".join(node.host for node in cluster.nodes)
+        found.append(KnownHost(CLUSTER_PREFIX + cluster.name, "hosts.toml", cluster.label, nodes))
+    return tuple(found)
 
 
 def known_non_simulated_hosts() -> tuple[KnownHost, ...]:
     """Return the hosts that the user can pick and that are not simulated."""
-    entries = HostsStore().content.hosts
-    written = {
-        entry.name: KnownHost(
-            entry.name,
-            "hosts.toml",
-            entry.label,
-            "/".join(filter(None, (entry.ssh, entry.container))),
-        )
-        for entry in entries.values()
-    }
-    own = written.pop(LOCAL_HOST_NAME, KnownHost(LOCAL_HOST_NAME))
-    others = [
-        KnownHost(name, "ssh config")
-        for name in hosts.list_configured_host_names()
-        if name != LOCAL_HOST_NAME and name not in written
-    ]
-    return (own, *written.values(), *others)
+    known = {LOCAL_HOST_NAME: KnownHost(LOCAL_HOST_NAME)}
+    for entry in HostsStore().content.hosts.values():
+        way = "/".join(filter(None, (entry.ssh, entry.container)))
+        known[entry.name] = KnownHost(entry.name, "hosts.toml", entry.label, way)
+    for name in hosts.list_configured_host_names():
+        known.setdefault(name, KnownHost(name, "ssh config"))
+    return tuple(known.values())
 
 
 def default_fleet_hosts() -> tuple[KnownHost, ...]:
@@ -199,7 +193,7 @@ def is_host_name_resolvable(name: str) -> bool:
 
 
 def nearest_known_name(name: str) -> str | None:
-    """Return the known name that is the most like `name`, None if there is none."""
+    """Return the known name of a host that is the most like `name`; None if none is similar."""
     import difflib
 
     return next(iter(difflib.get_close_matches(name, known_host_names(), n=1, cutoff=0.75)), None)
@@ -208,11 +202,14 @@ def nearest_known_name(name: str) -> str | None:
 def add_name_suggestion(error: HostUnreachable, name: str) -> None:
     """Add "did you mean …" with the most similar known name to `error`, which says that the host
     `name` was not reached. Do nothing if `name` is a known name."""
-    if name not in known_host_names() and (other := nearest_known_name(name)) is not None:
-        error.next_step = f"did you mean {other}? " + (error.next_step or "")
+    if name in known_host_names():
+        return
+    other = nearest_known_name(name)
+    if other is not None:
+        error.next_step = f"did you mean {other}? {error.next_step or ''}"
 
 
-def check_same_host(series_name: str, ran_on: str, host: str) -> None:
+def check_resumed_on_same_host(series_name: str, ran_on: str, host: str) -> None:
     """Raise InputError if an experiment or a sweep that ran on the host `ran_on` is resumed on
     another one. `series_name` is the name of the experiment or sweep in the message, and `host` is
     where it is resumed."""

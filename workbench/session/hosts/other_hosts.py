@@ -23,7 +23,8 @@ class OtherHosts:
 
     async def get_session(self, name: str | None) -> Session:
         """Return the connected session of the host called `name`; the session is opened if there is
-        none yet. None and this session's own host give this session."""
+        none yet. None and this session's own host give this session. Raises HostError if the host
+        cannot be connected."""
         own = self._own
         if name is None or name == own.host.name:
             return own
@@ -41,7 +42,7 @@ class OtherHosts:
                 raise
         return self._others[name]
 
-    def known_host_names(self) -> Sequence[KnownHost]:
+    def known_hosts(self) -> Sequence[KnownHost]:
         """Return the hosts that the user can pick, each with the source of its name."""
         return known_hosts()
 

@@ -32,8 +32,8 @@ class HostSettings:
         return self._hosts.host(host.nodes[0].name if is_cluster(host) else host.name)
 
     def add_entries_to_nodes(self, nodes: Sequence[NodeAddress]) -> tuple[NodeAddress, ...]:
-        """Return the nodes `nodes` of a cluster, each with the entry of its host in hosts.toml.
-        Raises InputError if an entry cannot be used."""
+        """Return the nodes `nodes` of a cluster, each with the entry of its host in hosts.toml, or
+        None for a host without an entry. Raises InputError if an entry cannot be used."""
         return tuple(replace(place, entry=self._hosts.host(place.host)) for place in nodes)
 
     def engine_program_and_source_file(self, engine: str) -> tuple[str, str] | None:

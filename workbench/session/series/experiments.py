@@ -27,7 +27,7 @@ from workbench.session.bench.spec import (
     make_paths_absolute,
     set_default_prompt_content,
 )
-from workbench.session.hosts.names import check_same_host
+from workbench.session.hosts.names import check_resumed_on_same_host
 from workbench.session.plans.plan_editor import PlanEditor
 from workbench.session.series.experiment_arms import ExperimentArms
 from workbench.session.series.experiment_run import ExperimentConduct
@@ -460,7 +460,7 @@ class Experiments:
     def _check_resumable(self, experiment: Experiment) -> None:
         """Raise InputError if an experiment cannot be resumed on this host."""
         which, host = f"experiment {experiment.id}", self._core.host.name
-        check_same_host(which, experiment.host, host)
+        check_resumed_on_same_host(which, experiment.host, host)
         if experiment.state == SeriesState.RUNNING:
             raise InputError(
                 f"{which} is running already", next_step="wait until the experiment has ended"
@@ -610,7 +610,7 @@ class Experiments:
             return None
         plans: dict[str, LaunchPlan | None] = {}
         for name, side in sides.items():
-            plans.setdefault(name[0], side.plan_started_with)
+            plans.setdefault(name[0], side.effective_plan)
         if not _answer_changing_settings(plans["A"], plans["B"]):
             return None
         shape = self._bench_spec_of_experiment(spec)

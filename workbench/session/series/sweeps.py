@@ -27,7 +27,7 @@ from workbench.model.sweep import (
     planned_again_for_resume,
 )
 from workbench.session.bench.spec import WORDS_CONTENT, set_default_prompt_content
-from workbench.session.hosts.names import check_same_host
+from workbench.session.hosts.names import check_resumed_on_same_host
 from workbench.session.series.concurrency_sweep import (
     plan_concurrency_sweep,
     plan_resumed_concurrency_sweep,
@@ -389,7 +389,7 @@ class Sweeps:
 
     def _require_resumable_spec(self, sweep: Sweep) -> SweepSpec:
         which, host = f"sweep {sweep.id}", self._parts.core.host.name
-        check_same_host(which, sweep.host, host)
+        check_resumed_on_same_host(which, sweep.host, host)
         if sweep.state == SeriesState.RUNNING:
             raise InputError(
                 f"another Workbench is running {which}",

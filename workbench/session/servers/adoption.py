@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from workbench.engines.command_line import parse_plan, recognize_engine_start
 from workbench.engines.preset_trust import is_tuning_variable
@@ -27,21 +27,19 @@ async def adopt_and_return_run_id(
 ) -> str:
     """Adopt a server that somebody else started: record the server as a run of Workbench and select
     that run. `run_as` names the launcher that runs the server, `handle` is the name of its unit,
-    container or job, and `options` are options of the launcher, NAME=VALUE. Return the run id.
-    Raises ServerError if no known engine runs as `handle`."""
-    plan, command, engine, handle = await find_adoptable_server(
-        session.host, run_as, handle, options
-    )
+    container or job, and `options` are options of the launcher, NAME=VALUE. Return the run id; if a
+    live run has the server already, the id of that run. Raises ServerError if no known engine runs
+    as `handle`."""
+    found = await find_adoptable_server(session.host, run_as, handle, options)
     supervisor = session.servers.supervisor
-    runs = await supervisor.runs()
-    following = next(
-        (s for s in runs if (s.run_as, s.handle) == (run_as, handle) and s.alive), None
-    )
-    if following is None:
-        following = await supervisor.start(plan, command, engine, adopts=handle)
-        session.core.record_command(f"workbench adopt {run_as}:{handle}", f"run {following.run_id}")
-    await session.servers.select(following.run_id)
-    return following.run_id
+    for run in await supervisor.runs():
+        if run.alive and (run.run_as, run.handle) == (run_as, found.handle):
+            await session.servers.select(run.run_id)
+            return run.run_id
+    made = await supervisor.start(found.plan, found.command, found.engine, adopts=found.handle)
+    session.core.record_command(f"workbench adopt {run_as}:{found.handle}", f"run {made.run_id}")
+    await session.servers.select(made.run_id)
+    return made.run_id
 
 
 async def can_restart_in_place(session: Session, run_id: str) -> bool:
@@ -85,12 +83,12 @@ def installed_unit_name(session: Session, run_id: str) -> str | None:
     return session.servers.supervisor.installed_unit_name(run_id)
 
 
-async def stop_and_uninstall(session: Session, run_id: str) -> Sequence[str]:
+async def stop_server_and_remove_unit(session: Session, run_id: str) -> Sequence[str]:
     """Stop the server of a run if it is running, and remove the systemd unit that Workbench
     installed for the run. Return the removed paths. Raises ServerError if the unit runs the server
     of another run, or if Workbench did not write its files."""
     status = session.servers.supervisor.status(run_id)
-    if status.state.is_alive or status.outlived:
+    if status.has_own_processes:
         await session.servers.stop(run_id)
     removed = await session.servers.supervisor.uninstall_and_list_removed(run_id)
     session.core.record_command(
@@ -99,13 +97,22 @@ async def stop_and_uninstall(session: Session, run_id: str) -> Sequence[str]:
     return removed
 
 
+class AdoptableServer(NamedTuple):
+    """A server that a launcher runs, as Workbench can record it. `handle` is the launcher's
+    complete name of the unit, container or job."""
+
+    plan: LaunchPlan
+    command: Command
+    engine: Engine
+    handle: str
+
+
 async def find_adoptable_server(
     host: Host, run_as: str, handle: str, options: Sequence[str]
-) -> tuple[LaunchPlan, Command, Engine, str]:
-    """Return (plan, command, engine, complete handle) of the server that the launcher `run_as` runs
-    as `handle`. A handle is the launcher's name of a unit, container or job. Raises InputError if
-    `run_as` is "process", and ServerError if there is no such server or its command starts no engine
-    that Workbench knows."""
+) -> AdoptableServer:
+    """Return the server that the launcher `run_as` runs as `handle`, the launcher's name of a unit,
+    container or job. Raises InputError if `run_as` is "process", and ServerError if there is no
+    such server or its command starts no engine that Workbench knows."""
     launcher = launcher_of(run_as)
     if launcher is None:
         raise InputError(
@@ -132,4 +139,4 @@ async def find_adoptable_server(
     command = Command(
         found.argv, env, workdir=found.workdir, host=found.address or made.host, port=port
     )
-    return plan, command, engine, found.handle
+    return AdoptableServer(plan, command, engine, found.handle)

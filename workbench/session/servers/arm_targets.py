@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from workbench.session.session import Session
 
 BasePlans = Mapping[str, LaunchPlan]  # arm -> the plan that it starts from, with its secrets
-_MIN_RUN_ID_CHARACTERS = 4  # characters of a run id that identify it
+_MIN_RUN_ID_CHARACTERS = 4  # of a part of a run id that names the run
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +70,9 @@ class ComparedSide:
         return self.session.servers.supervisor.record(self.run_id).plan
 
     @property
-    def plan_started_with(self) -> LaunchPlan | None:
-        """The whole plan with which the server is or was started, also with the installed engine's
-        version. None for a server at a URL."""
+    def effective_plan(self) -> LaunchPlan | None:
+        """The plan with which the server is or was started, with the version of the installed
+        engine. None for a server at a URL."""
         return self.editor.effective_plan if self.editor is not None else self.plan
 
     def open_benchmark_load(self, run_id: str) -> AbstractAsyncContextManager[BenchmarkLoad]:
@@ -136,8 +136,9 @@ class ArmTargets:
         the full URL or run id, plan to start). The plan is None if a running server is measured as
         it is."""
         name, session = target.name, await self._hosts.get_session(target.host)
+        needs_own_server = arm.changes_launch or target.executable
         if "://" in name:
-            if arm.changes_launch or target.executable:
+            if needs_own_server:
                 raise InputError(
                     f"Workbench did not start {name}, so it cannot change that server's flags",
                     next_step="give a preset or a run that Workbench started",
@@ -148,7 +149,7 @@ class ArmTargets:
             return target, _plan_with_program(
                 session.presets.make_plan(name, variables), target.executable
             )
-        if arm.changes_launch or target.executable:
+        if needs_own_server:
             plan = session.servers.supervisor.record(run.run_id).plan
             if plan is None or MASK in repr(plan):
                 raise InputError(
@@ -168,7 +169,7 @@ class ArmTargets:
             )
         return replace(target, name=run.run_id, run_id=run.run_id), None
 
-    def trust_parts_of_plans(self, bases: BasePlans) -> None:
+    def trust_preset_parts_of_plans(self, bases: BasePlans) -> None:
         """Trust all programs and code that the presets of these plans run besides their engines.
         `bases` has the plan of each arm of an experiment. The trust is stored, so it also holds for
         later plans."""
@@ -179,17 +180,18 @@ class ArmTargets:
         )
 
     async def preview_setting_changes(
-        self, arms: Mapping[str, Arm], bases: BasePlans, twins: Sequence[str] = ()
+        self, arms: Mapping[str, Arm], bases: BasePlans, twin_hosts: Sequence[str] = ()
     ) -> Sequence[SettingOutcome]:
         """Return what an experiment with these arms does to GPU settings, as the outcomes of a dry
-        run on each of its hosts. Raises WorkbenchError for a value that a GPU does not allow."""
+        run on `twin_hosts`, or else on the host of each arm. Raises WorkbenchError for a value that
+        a GPU does not allow."""
         found: list[SettingOutcome] = []
         for name, arm in arms.items():
             if not arm.gpu:
                 continue
             base, target = bases.get(name), arm.target or ArmTarget("")
             editor = PlanEditor(base) if base is not None else None
-            for host in twins or (target.host,):
+            for host in twin_hosts or (target.host,):
                 session = await self._hosts.get_session(host)
                 gpus, _ = await ComparedSide(
                     session, editor, run_id=target.run_id
@@ -309,9 +311,9 @@ def arms_and_plans_with_secrets(
 
 
 def plan_with_secrets(presets: Presets, plan: LaunchPlan) -> LaunchPlan:
-    """Return the recorded plan of a run with its masked secrets filled in, as
-    `arms_and_plans_with_secrets` does.
-    Raises PlanError if a secret is missing."""
+    """Return the recorded plan of a run with its masked secrets filled in. A secret comes from the
+    environment variable of that name in this process, or from the plan's preset. Raises PlanError
+    if a secret is missing."""
     spec = ExperimentSpec(Arm(), Arm(), asdict(plan), plan.preset_id)
     *_, plans = arms_and_plans_with_secrets(presets, spec)
     return plans["A"]
@@ -342,13 +344,16 @@ async def check_twin_hosts_match(hosts: Sequence[str], sides: Mapping[str, Compa
 
 
 def _find_named_run(statuses: Sequence[ServerStatus], name: str) -> ServerStatus | None:
-    """Return the run that an id, or the begin or the end of an id, names. Raises InputError if
-    several do."""
-    hits = [status for status in statuses if status.run_id == name]
-    if not hits and len(name) >= _MIN_RUN_ID_CHARACTERS:
-        for status in statuses:
-            if status.run_id.startswith(name) or status.run_id.endswith(name):
-                hits.append(status)
+    """Return the run whose id is `name`, or begins or ends with `name` if that has at least four
+    characters. None if there is no such run. Raises InputError if several ids begin or end so."""
+    hits = []
+    for status in statuses:
+        if status.run_id == name:
+            return status
+        if status.run_id.startswith(name) or status.run_id.endswith(name):
+            hits.append(status)
+    if len(name) < _MIN_RUN_ID_CHARACTERS:
+        return None
     if len(hits) > 1:
         raise InputError(
             f"{len(hits)} runs match {name!r}",
@@ -358,7 +363,8 @@ def _find_named_run(statuses: Sequence[ServerStatus], name: str) -> ServerStatus
 
 
 async def _facts_equal_on_twins(arm: str, side: ComparedSide) -> Mapping[str, str]:
-    """Return what must be equal on twins: GPUs, driver and engine."""
+    """Return what must be equal on the hosts of twins, by name: the GPUs and the engine of an arm,
+    "A" or "B", and the driver."""
     telemetry = await side.session.telemetry.get_recent_reading()
     gpus, _ = await side.gpu_indexes_and_uses_all()
     models = [_gpu_hardware_text(info) for info in telemetry.infos if info.index in gpus]

@@ -27,13 +27,13 @@ _TRANSPORT_FINDINGS = ("log.nccl-rdma", "log.nccl-socket")
 
 @dataclass(frozen=True, slots=True)
 class ClusterSnapshot:
-    """The nodes and servers of a cluster at one moment. `lines` are pairs (label, text) about the
-    nodes, the servers, and each server's processes on the nodes. `servers` are the servers that may
-    still have processes."""
+    """The nodes and servers of a cluster at one moment. `labels_and_texts` are pairs (label, text)
+    about the nodes, the servers, and each server's processes on the nodes. `servers` are the
+    servers that may still have processes."""
 
     name: str
     findings: Sequence[Finding]
-    lines: Sequence[tuple[str, str]]
+    labels_and_texts: Sequence[tuple[str, str]]
     servers: Sequence[ServerStatus]
 
 
@@ -53,12 +53,11 @@ async def examine_cluster_and_servers(
         read_cluster_servers(session),
     )
     lines = [(node.name, cluster_check.node_text(node)) for node in report.nodes]
-    shown = [status for status in servers if status.may_still_be_running] or servers[:1]
-    for status in shown:
+    living = [status for status in servers if status.may_still_be_running]
+    for status in living or servers[:1]:
         lines += [("server", server_text(status)), *rank_labels_and_states(status)]
         if status.alive and (text := await rank_transport_text(session, status)):
             lines.append(("transport", text))
-    living = [status for status in servers if status.may_still_be_running]
     said = [f for status in living for f in status.findings if f.level in (Level.ERROR, Level.WARN)]
     return ClusterSnapshot(
         session.host.name,
@@ -75,23 +74,19 @@ async def read_cluster_servers(session: Session) -> Sequence[ServerStatus]:
 
 
 async def rank_transport_text(session: Session, status: ServerStatus) -> str | None:
-    """Return the sentence of the server's log on how its processes on the nodes exchange data: NCCL
-    over RDMA or over sockets. None if the log does not say."""
+    """Return a sentence on how the server's processes on the nodes exchange data, read from its
+    log: NCCL over RDMA or over sockets. None if the log does not say."""
     supervisor = session.servers.supervisor
     await supervisor.load_log(status.run_id)
-    return next(
-        (
-            f.text
-            for f in supervisor.findings_in_log(status.run_id)
-            if f.code in _TRANSPORT_FINDINGS
-        ),
-        None,
-    )
+    for finding in supervisor.findings_in_log(status.run_id):
+        if finding.code in _TRANSPORT_FINDINGS:
+            return finding.text
+    return None
 
 
 def server_text(status: ServerStatus) -> str:
     """Return a server as one line: run id, state, engine, model, and one detail. The detail is the
-    reason of the state, else the phase of the start, else the URL."""
+    reason of the state, else the phase of the start, else the URL, if one of them is known."""
     detail = status.reason or status.phase or status.url or ""
     simulated = " SIMULATED" if status.simulated else ""
     return f"{status.run_id}  {status.state_word:<12} {status.engine}  {status.model}  {detail}{simulated}"
@@ -135,7 +130,7 @@ async def living_cluster_servers_text(name: str, open_session: Callable[[str], S
 
 def finding_counts_text(findings: Sequence[Finding]) -> str:
     """Return the numbers of errors and of warnings among `findings` as text, such as "1 error, 2
-    warnings"; "ok" if there are none."""
+    warnings"; "ok" if there is neither."""
     levels = [finding.level for finding in findings]
     counts = ((levels.count(Level.ERROR), "error"), (levels.count(Level.WARN), "warning"))
     return ", ".join(count_of(count, noun) for count, noun in counts if count) or "ok"

@@ -38,39 +38,45 @@ class Endpoint:
         return {"model": self.model, "url": self.url, "key": self.key}
 
     @property
-    def text(self) -> str:
+    def entry_line(self) -> str:
         """The entry as a line of the endpoint file."""
         return entry_text(self.name, **self.entry_fields)
 
     @property
-    def advice(self) -> str:
-        """The steps that the user must take before running `vf-eval`, as text; "" if there are
-        none."""
-        return (f"put the server's API key into the variable {self.key} before you run vf-eval") * (
-            self.key != PLACEHOLDER_KEY
-        )
+    def api_key_advice(self) -> str:
+        """What the user must do with the API key before running `vf-eval`, as text; "" if the
+        server has no key."""
+        if self.key == PLACEHOLDER_KEY:
+            return ""
+        return f"put the server's API key into the variable {self.key} before you run vf-eval"
 
 
 def make_endpoint_of_run(session: Session, run_id: str, name: str = "", file: str = "") -> Endpoint:
-    """Return the entry of a run's server for an endpoint file. An empty `name` or `file` is
-    replaced by that of the run's preset, or else by the model's name or the default path ENDPOINT_FILE."""
+    """Return the entry of a run's server for an endpoint file. If `name` is "", the entry has the
+    name in the run's preset, or else the name of the model. If `file` is "", it goes into the file
+    that the preset names, or else into ENDPOINT_FILE."""
     supervisor = session.servers.supervisor
-    status, preset = supervisor.status(run_id), _endpoint_of_run_preset(session, run_id)
-    model = status.served_model or status.model
-    engine = engines.find_engine(status.engine)
-    key = (engine.api_key_env if engine else None) or "OPENAI_API_KEY"
+    status = supervisor.status(run_id)
+    usual_file, usual_name = ENDPOINT_FILE, status.model_name
+    preset = _endpoint_of_run_preset(session, run_id)
+    if preset is not None:
+        usual_file, usual_name = preset.file, preset.name
+    key = PLACEHOLDER_KEY
+    if supervisor.api_key(run_id):
+        engine = engines.find_engine(status.engine)
+        key = (engine.api_key_env if engine else None) or "OPENAI_API_KEY"
     return Endpoint(
         run_id,
         session.host.name,
-        file or (preset.file if preset else ENDPOINT_FILE),
-        name or (preset.name if preset else model),
-        model,
+        file or usual_file,
+        name or usual_name,
+        status.model_name,
         f"{status.url}/v1",
-        key if supervisor.api_key(run_id) else PLACEHOLDER_KEY,
+        key,
     )
 
 
-async def write_endpoint(session: Session, endpoint: Endpoint) -> str:
+async def write_endpoint_and_describe(session: Session, endpoint: Endpoint) -> str:
     """Write the entry into its endpoint file on the host. Return a sentence that names the file,
     the entry and its URL. Raises InputError if the existing file is not an endpoint file."""
     try:

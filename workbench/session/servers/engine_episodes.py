@@ -4,6 +4,7 @@ engine's counters."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 from workbench.model.counts import count_of
 from workbench.model.lazy_dataclass import dataclass
@@ -27,23 +28,27 @@ class _Episode:
     total: int = 0
     told: bool = False
 
-    def add_reading(self, unix_s: float, amount: int) -> str | None:
-        """Update the episode with the next reading. The condition holds if `amount` is above 0.
+    def add_reading(self, unix_s: float, requests: int) -> Literal["begin", "end"] | None:
+        """Update the episode with the next reading. The condition holds if `requests` is above 0.
         Return "begin" or "end" if the episode begins or ends with this reading, otherwise None."""
-        if amount:
+        if requests:
             self.began_s = unix_s if self.began_s is None else self.began_s
             self.last_s = unix_s
-            self.most, self.total = max(self.most, amount), self.total + amount
+            self.most, self.total = max(self.most, requests), self.total + requests
             if not self.told and unix_s - self.began_s >= self.begin_s:
                 self.told = True
                 return "begin"
-        elif self.began_s is not None and (
-            not self.told or unix_s - self.last_s >= _EPISODE_END_AFTER_S
-        ):
-            if self.told:
-                return "end"
+        elif not self.told:
             self.clear()
+        elif unix_s - self.last_s >= _EPISODE_END_AFTER_S:
+            return "end"
         return None
+
+    @property
+    def lasted_s(self) -> float:
+        """The seconds from the first to the last reading in which the condition held; 0 before the
+        first one."""
+        return self.last_s - (self.began_s or self.last_s)
 
     def clear(self) -> None:
         self.began_s, self.most, self.total, self.told = None, 0, 0, False
@@ -79,9 +84,8 @@ class EngineEpisodes:
                 wait + self._queue_cause_text(read),
             )
         elif happened == "end":
-            lasted_s = episode.last_s - (episode.began_s or episode.last_s)
             text = (
-                f"queueing ended after {lasted_s:.0f} s, with up to "
+                f"queueing ended after {episode.lasted_s:.0f} s, with up to "
                 f"{count_of(episode.most, 'request')} waiting"
             )
             yield Event(read.unix_s, EventKind.QUEUEING, text)
@@ -106,9 +110,8 @@ class EngineEpisodes:
             text = f"{count_of(preempted, 'request')} preempted{used}"
             yield Event(read.unix_s, EventKind.PREEMPTION, text)
         elif happened == "end":
-            lasted_s = episode.last_s - (episode.began_s or episode.last_s)
             text = (
-                f"preemption ended after {lasted_s:.0f} s: "
+                f"preemption ended after {episode.lasted_s:.0f} s: "
                 f"{count_of(episode.total, 'request')} preempted"
             )
             yield Event(read.unix_s, EventKind.PREEMPTION, text)

@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 3.0
 _READ_INTERVAL_S = 1.0
-_BENCH_READING_VALID_S = (
-    1.6  # a benchmark that has read the counters within this time continues to read them
-)
+# a benchmark that has read the counters within this time continues to read them
+_BENCH_READING_VALID_S = 1.6
 _MAX_FAILED_READINGS = 3  # failed readings in a row before the readings become rarer
 _RARE_READ_INTERVAL_S = 5.0
 _LOOK_INTERVAL_S = 15.0  # between two looks for servers that Workbench did not start
@@ -71,7 +70,7 @@ class EngineReader:
     async def _read_engine_counters(self) -> None:
         if not self._core.host.connected:
             return
-        run = self._find_run_to_read()
+        run = self._find_answering_run()
         if run is None:
             await self._read_external_server()
             return
@@ -85,18 +84,14 @@ class EngineReader:
         if self._is_reading_due():
             self._store_reading(await self._servers.supervisor.metrics(run.run_id, TIMEOUT_S))
 
-    def _find_run_to_read(self) -> ServerStatus | None:
-        """Return the run whose engine's counters are read, if there is one."""
+    def _find_answering_run(self) -> ServerStatus | None:
+        """Return the run whose engine's counters are read: the selected one, or else the newest
+        one, that is or was READY and has a known engine. None if there is no such run."""
         state = self._core.state
-        runs = (state.server, *state.servers)
-        return next(
-            (
-                run
-                for run in runs
-                if run and run.state in _ANSWERING_STATES and run.engine in registry.engine_names()
-            ),
-            None,
-        )
+        for run in filter(None, (state.server, *state.servers)):
+            if run.state in _ANSWERING_STATES and run.engine in registry.engine_names():
+                return run
+        return None
 
     async def _read_external_server(self) -> None:
         """Read and store the counters of a server that Workbench did not start, if that is due. If
@@ -107,7 +102,7 @@ class EngineReader:
             from workbench.server.external_servers import ExternalMetrics
 
             self._looked_s = time.monotonic()
-            found = await self._servers.find_other_servers()
+            found = await self._servers.find_external_servers()
             # engines with known metrics first
             known = sorted(found, key=lambda server: not server.engine)
             self._external = ExternalMetrics(self._core.host, known[0]) if known else None
@@ -153,10 +148,12 @@ class EngineReader:
         """Use a reading of the engine's counters that a benchmark has made. `server` is the run id
         or the URL of the benchmark's server."""
         view = self._core.state.engine
-        same_port = view is not None and server.rpartition(":")[2] == view.server.rpartition(":")[2]
-        if view is not None and (
-            view.server == server or (self._external is not None and same_port)
-        ):
+        if view is None:
+            return
+        is_same_server = view.server == server
+        if self._external is not None:  # its address may be written in another way
+            is_same_server = server.rpartition(":")[2] == view.server.rpartition(":")[2]
+        if is_same_server:
             self._benchmark_s = time.monotonic()
             self._store_reading(read)
 

@@ -25,7 +25,7 @@ class RunLog:
         ring = self._ring()
         return ring.lines(start, count) if ring is not None else ()
 
-    def level(self, line: str) -> str:
+    def level_of_line(self, line: str) -> str:
         """Return the level of a log line: "error", "warn", "info", or "" if the line has none."""
         # not for the first frame, which shows no lines
         from workbench.server.log_lines import level_of_line
@@ -39,8 +39,8 @@ class RunLog:
 
         return explain_line(line, engine)
 
-    def find(self, text: str, start: int = 0, backwards: bool = False) -> int | None:
-        """Return the number of the next line that contains `text`, searching from line `start` on,
-        or back from it with `backwards`. None if there is none."""
+    def find_line_number(self, text: str, start: int = 0, backwards: bool = False) -> int | None:
+        """Return the number of the first line from line `start` on that contains `text`, ignoring
+        case. With `backwards`, search from line `start` towards line 0. None if no line has it."""
         ring = self._ring()
         return ring.find(text, start, backwards) if ring is not None else None

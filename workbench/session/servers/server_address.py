@@ -17,11 +17,8 @@ from workbench.server.kept_connection import KeepAliveConnection
 from workbench.server.small_requests import Reply, make_reply
 
 _ASK_TIMEOUT_S = 10.0
-_NOT_READY_STATUSES = (
-    502,
-    503,
-    504,
-)  # of a server that loads its model, or a gateway without its server
+# of a server that loads its model, or of a gateway without its server
+_NOT_READY_STATUSES = (502, 503, 504)
 # Paths below the base URL that users may have copied.
 _ENDPOINT_PATH = re.compile(r"(/v1(/chat/completions|/completions|/models)?)?/*$")
 
@@ -42,8 +39,8 @@ class ServerAddress:
 
 @dataclass(frozen=True, slots=True)
 class ServedModels:
-    """The first model that the server's /v1/models lists. `model` is None if that list has no
-    model, and `problem` has the reason."""
+    """The first model that the server's /v1/models lists. `model` is None if the answer names no
+    model; `problem` then says why, such as "HTTP 404"."""
 
     model: str | None
     simulated: bool = False
@@ -79,7 +76,7 @@ def parse_server_url(url: str) -> ServerAddress:
 
 async def read_served_models(base: str, spec: BenchSpec) -> ServedModels:
     """Return which model the server at `base` names, using the API key and the certificates of
-    `spec`. Raises BenchError if the server does not answer or rejects the key."""
+    `spec`. Raises BenchError if the server does not answer, is not ready or rejects the key."""
     key_env = spec.api_key_env
     key = api_key(key_env, os.environ) if key_env else None
     if urlsplit(base).scheme == "https":
@@ -120,8 +117,8 @@ async def read_served_models(base: str, spec: BenchSpec) -> ServedModels:
 
 
 async def _request_models_over_tls(base: str, spec: BenchSpec, key: str | None) -> Reply:
-    """Request the list of models of the server at `base`, which is behind https. Raises BenchError
-    for a certificate that is not trusted."""
+    """Request the list of models of the https server at `base`. A connection that fails is a
+    `problem` of the reply. Raises BenchError for a certificate that is not trusted."""
     import httpx
 
     from workbench.bench import tls

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from workbench.model.flags import FlagRow
     from workbench.model.gpu import Telemetry
     from workbench.model.in_force import InForceReport
-    from workbench.model.plan import Command, LaunchPlan, PlanDifference
+    from workbench.model.plan import Command, LaunchPlan, Node, PlanDifference
     from workbench.model.server_run import ServedText
     from workbench.server.cluster_supervisor import ClusterSupervisor
     from workbench.server.external_servers import ExternalServers, FoundServer
@@ -84,11 +84,15 @@ class Servers:
 
         return Supervisor(host, self._show_server_event, self._core.beat)
 
-    def _cluster_supervisor(self) -> ClusterSupervisor | None:
-        """Return the supervisor if the session's host is a cluster, otherwise None. Other hosts do
-        not load what it needs."""
+    def _node_commands_on_cluster(self, editor: PlanEditor) -> Sequence[tuple[Node, Command]]:
+        """Return the nodes with the commands that start the editor's plan on them, if the session's
+        host is a cluster. () on other hosts, and for a plan without nodes."""
         if not self._on_cluster:
-            return None
+            return ()
+        return editor.node_commands()
+
+    def _cluster_supervisor(self) -> ClusterSupervisor:
+        """Return the supervisor of the session's host, which is a cluster."""
         from workbench.server.cluster_supervisor import ClusterSupervisor
 
         assert isinstance(self.supervisor, ClusterSupervisor)
@@ -132,7 +136,8 @@ class Servers:
             self._report_new_findings(before, event)
 
     def forward_gpu_reading(self, telemetry: Telemetry) -> None:
-        """Take a reading of the host's GPUs, which tells whether a starting server only spins."""
+        """Give the supervisor a reading of the host's GPUs. From it, the supervisor sees whether a
+        starting server only spins."""
         if self._supervisor is not None and not is_cluster(self._core.host):
             self._supervisor.record_gpu_samples(telemetry.gpus)
 
@@ -151,7 +156,7 @@ class Servers:
         if now.state is ServerState.READY and was_not_ready:
             if before.ready_unix_s is None:
                 self._report_ready(now)
-            self._core.spawn(self._compare_with_preset(now))
+            self._core.spawn(self._show_parts_missing_from_preset(now))
             for hear in self.on_ready:
                 hear(now)
         elif now.state.has_ended:
@@ -161,18 +166,19 @@ class Servers:
             for hear in self.on_ended:
                 hear(now)
 
-    def _report_ready(self, now: ServerStatus) -> None:
-        """Report that a server has become READY, and why its text is no answer."""
+    def _report_ready(self, status: ServerStatus) -> None:
+        """Report that a server has become READY. If its text is no answer, also report why."""
         from workbench.server.start_times import format_start_duration
 
-        after = format_start_duration(now, self.supervisor.statuses())
-        self._core.record_command(f"# {now.run_id} is {now.state_word.upper()}{after}")
-        if now.text is None or not now.text_problem:
+        after = format_start_duration(status, self.supervisor.statuses())
+        self._core.record_command(f"# {status.run_id} is {status.state_word.upper()}{after}")
+        text = status.suspect_text
+        if text is None:
             return
-        self._core.record_command(f"# {now.run_id}: {now.text.summary}")
+        self._core.record_command(f"# {status.run_id}: {text.summary}")
         self._core.notify(
             Level.ERROR,
-            f"{now.title} is READY?: {now.text.summary}",
+            f"{status.title} is READY?: {text.summary}",
             "i in the Log pane says what to check; a asks the server again",
         )
 
@@ -194,8 +200,9 @@ class Servers:
         `before` and `now` are two successive statuses of the server."""
         known = {finding.code for finding in before.findings}
         for new in now.findings:
-            is_serious = new.level in (Level.ERROR, Level.WARN)
-            if is_serious and new.code not in known and not new.code.startswith("text."):
+            if new.level not in (Level.ERROR, Level.WARN) or new.code in known:
+                continue
+            if not new.code.startswith("text."):
                 source = "start" if new.code == "start.spinning" else "log"
                 self._core.notify(Level.WARN, f"{source} of {now.title}: {new.text}", new.fix)
                 return
@@ -216,9 +223,9 @@ class Servers:
     def _run_to_go_back_to(
         self, run_id: str | None, statuses: Sequence[ServerStatus]
     ) -> str | None:
-        """Return the run that was stopped for the run `run_id`, if that one failed before it was
-        READY: another run, or `run_id` itself if it was stopped and the new one did not become a run.
-        None if nothing was stopped in vain, or if the earlier run is not known any more."""
+        """Return the run to go back to if `run_id` failed before it was READY: the run that was
+        stopped for it. Return `run_id` itself if it was stopped and the new server never became a
+        run. None in all other cases, and if the earlier run is not known any more."""
         known = {status.run_id: status for status in statuses}
         if run_id not in known:
             return None
@@ -264,9 +271,9 @@ class Servers:
             await self.select(newest)
 
     async def _lacks_run_directories(self) -> bool:
-        """Return whether this machine has no directory of a run. The supervisor need not be loaded
-        then: with all that it needs it takes 1.3 MiB. Return False on another host, which would
-        have to be asked for it, and if the supervisor is loaded or the directory cannot be read."""
+        """Return whether this machine has no directory of a run, so that the supervisor (1.3 MiB)
+        need not be loaded. False on another host, which would have to be asked. Also False if the
+        supervisor is loaded, or if the directory cannot be read."""
         host = self._core.host
         if self._supervisor is not None or not host.is_local or is_cluster(host):
             return False
@@ -292,8 +299,9 @@ class Servers:
                 text = f"{status.engine} {status.model} was started elsewhere: run {status.run_id}"
                 self._core.notify(Level.INFO, text, "press o in the Log pane to choose that run")
 
-    async def find_other_servers(self) -> Sequence[FoundServer]:
-        """Return the servers of the host that no Workbench started. () on a simulated host."""
+    async def find_external_servers(self) -> Sequence[FoundServer]:
+        """Return the running servers of the host that no Workbench started. () on a simulated
+        host."""
         if self._core.state.host.simulated is not None:
             return ()
         from workbench.server.external_servers import ExternalServers, ports_of_live_servers
@@ -326,7 +334,7 @@ class Servers:
             self._plans.edit_plan(plan, plan.preset_id or f"{plan.engine} as run {run_id}")
             self._core.spawn(self._plans.locate_engine())
 
-    def log_ring(self) -> LogRing | None:
+    def log_of_selected_run(self) -> LogRing | None:
         """Return the log of the selected run. None if no run is selected or its directory was
         removed."""
         run_id = self._core.state.run_id
@@ -375,17 +383,17 @@ class Servers:
         return plan_differences(running, mask_secrets_of_plan(editor.plan))
 
     def running_plan(self) -> LaunchPlan | None:
-        """Return the plan of the selected live run, with its secrets masked. None if there is no such run,
-        or if its plan is not known."""
-        status = self._core.state.server
-        if status is None or not status.state.is_alive:
+        """Return the plan of the selected live run, with its secrets masked. None if there is no
+        such run, or if its plan is not known."""
+        live = self._core.state.live_server
+        if live is None:
             return None
-        return self.supervisor.record(status.run_id).plan
+        return self.supervisor.record(live.run_id).plan
 
     def changed_flags_of_running_server(self) -> Sequence[FlagRow]:
         """Return the flags and variables in which the selected live run differs from its engine's
-        defaults, the edited ones first (engines.flags_unlike_default). () if there is no such run, or
-        if its plan is not known."""
+        defaults, the edited ones first. () if there is no such run, or if its plan is not
+        known."""
         running, editor = self.running_plan(), self._plans.current
         if running is None:
             return ()
@@ -410,8 +418,8 @@ class Servers:
         )
 
     async def ready_run_id(self, run_id: str | None) -> str:
-        """Return `run_id`, or if it is None the id of the selected or newest READY run. Raises
-        BenchError if that run is not READY."""
+        """Return `run_id`, or if it is None the id of the selected run or else of the newest READY
+        run. Raises BenchError if that run is not READY, and ServerError if there is no run."""
         run_id = run_id or await self.selected_or_ready_run_id()
         state = self.supervisor.status(run_id).state
         if state is not ServerState.READY:
@@ -436,7 +444,7 @@ class Servers:
         except WorkbenchError:  # the preset no longer exists, or the link was lost
             return ()
 
-    async def _compare_with_preset(self, status: ServerStatus) -> None:
+    async def _show_parts_missing_from_preset(self, status: ServerStatus) -> None:
         """Show in the session's state what the server of a run lacks of the preset from which it
         was started."""
         self._plans.show_unapplied_preset_parts(
@@ -534,7 +542,7 @@ class Servers:
         await self._plans.locate_engine_unless_searched(editor)
         self.require_startable_plan(editor.effective_plan, editor)
         status = self.supervisor.status(run_id)
-        to_replace = status if _must_stop_before_start(status) else self._core.state.server
+        to_replace = status if status.has_own_processes else self._core.state.server
         return await self._start_plan_of_editor(editor, to_replace)
 
     async def restart_replaced_server(self) -> str:
@@ -594,15 +602,16 @@ class Servers:
         return _server_to_stop(self._core.state.server)
 
     async def find_start_warnings(self) -> tuple[Finding, ...]:
-        """Return the warnings about a start of the plan under edit that does not have to be refused
-        (`host_findings`). A server that the start would stop counts as ended, and its port as free:
-        `find_start_problem` looks at the ports."""
+        """Return the warnings about a start of the plan under edit: those of `host_findings`,
+        without the one about the port, which `find_start_problem` checks. A server that the start
+        would stop counts as ended."""
         return await self._warnings_about_host(self._server_to_replace)
 
     async def host_findings(self) -> tuple[Finding, ...]:
         """Return findings about the start of the plan under edit on this host as it is now: another
         process uses its port, too little GPU memory or disk space is free, nothing can be written to
-        the state directory, or the driver or the engine's packages do not support the GPUs."""
+        the state directory, or the driver or the engine's packages do not support the GPUs. () on a
+        cluster, and for a plan without a command."""
         from workbench.server import preflight
 
         editor, host = self._plans.editor, self._core.host
@@ -616,8 +625,8 @@ class Servers:
         return tuple(filter(None, (port, *await self._warnings_about_host(None))))
 
     def _command_for_this_host(self, editor: PlanEditor) -> Command | None:
-        """Return the command that would run on this host. None if there is no such command: the
-        check of a cluster has findings about each node, and a wrong plan says so itself."""
+        """Return the command that would start the editor's plan on this host. None if the plan is
+        wrong, for several nodes, or for a cluster; other checks find what prevents its start."""
         if self._on_cluster or editor.node_commands():
             return None
         try:
@@ -647,7 +656,8 @@ class Servers:
 
     async def _unsupported_gpu_findings(self, editor: PlanEditor) -> Sequence[Finding]:
         """Return what the doctor would find about the driver and the packages of the plan's engine,
-        and what is known about the paths between the GPUs. A container brings its own packages."""
+        and what is known about the paths between the GPUs. A container brings its own packages. ()
+        if no GPU has been read."""
         telemetry = self._core.state.telemetry
         if telemetry is None or not telemetry.infos:
             return ()
@@ -668,7 +678,8 @@ class Servers:
     async def _gpu_path_findings(
         self, editor: PlanEditor, telemetry: Telemetry
     ) -> Sequence[Finding]:
-        """Return what is known about the paths between the GPUs that the plan uses together."""
+        """Return what is known about the paths between the GPUs that the plan uses together. () in
+        a container, and for a single GPU."""
         from workbench.server import preflight
 
         if not preflight.uses_host_files(editor.plan.run_as):
@@ -684,16 +695,16 @@ class Servers:
         )
 
     async def check_start_on_host(self, editor: PlanEditor, replaced: ServerStatus | None) -> None:
-        """Raise ServerError if the program, the model or the port of the plan is missing or in use.
-        If the start replaces a server, also raise it if the engine would find too little GPU memory
-        after the end of that server."""
+        """Raise ServerError if the program or the model of the plan is missing, or if its port is
+        in use. If the start replaces a server, also raise it if the engine would find too little
+        GPU memory after the end of that server."""
         from workbench.server import preflight
 
         simulated = self._core.state.host.simulated is not None
-        on_cluster, nodes = self._cluster_supervisor(), editor.node_commands()
-        if on_cluster is not None and nodes:
+        nodes = self._node_commands_on_cluster(editor)
+        if nodes:
             replaces = None if replaced is None else replaced.run_id
-            await on_cluster.check_and_select_rank_commands(
+            await self._cluster_supervisor().check_and_select_rank_commands(
                 editor.effective_plan, nodes, simulated=simulated, replaces=replaces
             )
         else:
@@ -781,10 +792,10 @@ class Servers:
         replaced: ServerStatus | None = None,
         note_run_id: NoteRunId | None = None,
     ) -> ServerStatus:
-        """Start the plan of `editor` without checking its flags, and select the new run. `replaced`
-        is stopped before: only when everything that can be checked and written beforehand has
-        succeeded. `note_run_id` is called with the id of the new run before its process starts.
-        Return the status of the new run."""
+        """Start the plan of `editor` without checking its flags, and select the new run. Return the
+        status of the new run. `replaced` is a server to stop before that; it is stopped only after
+        everything that can be checked and written beforehand has succeeded. `note_run_id` is called
+        with the id of the new run before its process starts."""
         prepared = await self._prepare_start(editor, replaced)
         try:
             if note_run_id is not None:
@@ -809,7 +820,7 @@ class Servers:
 
     def _record_commands_of_start(self, editor: PlanEditor, run_text: str) -> None:
         """Record the command of a start, or those of its nodes, without secrets."""
-        nodes = editor.node_commands() if self._on_cluster else ()
+        nodes = self._node_commands_on_cluster(editor)
         for node, command in nodes:
             outcome = f"{node.node_title} on {node.name}, {run_text}"
             self._core.record_command(mask_command(command).shell(), outcome)
@@ -826,16 +837,18 @@ class Servers:
         await self._plans.read_model_size(editor)
         await self._check_memory_after_replacement(editor, replaced)
         await self._check_cluster_can_start_plan(editor, replaced)
-        supervisor, plan = self.supervisor, editor.effective_plan
+        plan = editor.effective_plan
         options: dict[str, Any] = {
             "engine_version": editor.host_context.installed_version,
             "simulated": self._core.state.host.simulated is not None,
             "replaces": replaced.run_id if replaced else self._core.state.goes_back_to,
         }
-        on_cluster, nodes = self._cluster_supervisor(), editor.node_commands()
-        if on_cluster is not None and nodes:
-            return await on_cluster.prepare_ranks(plan, nodes, editor.engine, **options)
-        return await supervisor.prepare(plan, editor.launch_command(), editor.engine, **options)
+        nodes = self._node_commands_on_cluster(editor)
+        if nodes:
+            cluster = self._cluster_supervisor()
+            return await cluster.prepare_ranks(plan, nodes, editor.engine, **options)
+        command = editor.launch_command()
+        return await self.supervisor.prepare(plan, command, editor.engine, **options)
 
     async def stop(self, run_id: str | None = None) -> None:
         """Stop a run, by default the selected one. Returns when its processes have ended. Raises
@@ -890,15 +903,9 @@ class Servers:
             ) from None
 
 
-def _must_stop_before_start(status: ServerStatus) -> bool:
-    """Return whether a start must stop this server before its own: it is live, or processes of it
-    are."""
-    return status.state.is_alive or bool(status.outlived)
-
-
 def _server_to_stop(selected: ServerStatus | None) -> ServerStatus | None:
-    """Return the selected server, if a start must stop it."""
-    if selected is None or not _must_stop_before_start(selected):
+    """Return `selected` if a start must stop that server first, else None."""
+    if selected is None or not selected.has_own_processes:
         return None
     return selected
 

@@ -28,12 +28,10 @@ class WalltimeWarnings:
 
     def schedule_warnings(self, status: ServerStatus) -> None:
         """Schedule the warnings before the end of the server with this status. If the time of the
-        end has changed, cancel the warnings scheduled before."""
+        end has changed, or the server has ended, cancel the warnings scheduled before."""
         ends = status.ends_unix_s if status.alive else None
         before = self._ends.get(status.run_id)
-        if ends == before or (
-            ends is not None and before is not None and abs(ends - before) <= _SAME_END_TOLERANCE_S
-        ):
+        if _is_same_end(ends, before):
             return
         for timer in self._timers.pop(status.run_id, ()):
             timer.cancel()
@@ -42,13 +40,11 @@ class WalltimeWarnings:
             return
         self._ends[status.run_id] = ends
         left_s = ends - self._now_unix_s(status.run_id)
-        due = [left_s - warn_s for warn_s in WARN_BEFORE_END_S]
-        # one warning if it is late for both
-        now = [max(d for d in due if d <= 0)] if any(d <= 0 for d in due) else []
+        # one warning now if it is late for both
+        waits_s = {max(0.0, left_s - warn_s) for warn_s in WARN_BEFORE_END_S}
         loop = asyncio.get_running_loop()
-        waits = [max(0.0, d) for d in (*now, *(d for d in due if d > 0))]
         self._timers[status.run_id] = [
-            loop.call_later(wait_s, self._warn_before_walltime_end, status) for wait_s in waits
+            loop.call_later(wait_s, self._warn_before_walltime_end, status) for wait_s in waits_s
         ]
 
     def close(self) -> None:
@@ -69,3 +65,11 @@ class WalltimeWarnings:
             text,
             "ask the scheduler for more time, or start the server again in a new job",
         )
+
+
+def _is_same_end(ends_unix_s: float | None, before_unix_s: float | None) -> bool:
+    """Return whether two times at which a server will end are the same, within the resolution of
+    walltimes. None stands for a server that nothing will end."""
+    if ends_unix_s is None or before_unix_s is None:
+        return ends_unix_s == before_unix_s
+    return abs(ends_unix_s - before_unix_s) <= _SAME_END_TOLERANCE_S

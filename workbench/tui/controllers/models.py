@@ -124,7 +124,7 @@ class ModelController(Controller):
 
         self._start_model_work(
             f"hashing {copy.model}",
-            lambda report: self.session.models.check(
+            lambda report: self.session.models.compare_copies(
                 copy.reference, (copy.host,), full=True, on_progress=report
             ),
             report_hash_check,
@@ -172,7 +172,7 @@ class ModelController(Controller):
                 command.append("--replace")
             self._start_model_work(
                 f"copying {copy.model} to {target}",
-                lambda report: self.session.models.copy(
+                lambda report: self.session.models.copy_to_host(
                     copy.reference,
                     copy.host,
                     target,

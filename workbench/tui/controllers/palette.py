@@ -117,7 +117,7 @@ class PaletteController(Controller):
         for preset in self.state.presets:
             load = partial(self.controllers.plan.load_preset, preset)
             yield Entry(f"Load {preset.id}", preset.title, load, after_actions=True)
-        for host in self.session.hosts.known_host_names():
+        for host in self.session.hosts.known_hosts():
             switch = partial(self.controllers.hosts.switch_host, host.name)
             yield Entry(f"Host {host.name}", host.label, switch, after_actions=True)
 

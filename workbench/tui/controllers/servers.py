@@ -293,7 +293,7 @@ class ServerController(Controller):
             self.show_message(what, next_step=next_step)
             return
         title, how = "Remove the unit", f"Workbench disables {unit}, and removes"
-        runs = server.state.is_alive or bool(server.outlived)
+        runs = server.has_own_processes
         if runs:
             title = "Stop the server and remove its unit"
             how = f"Workbench stops {unit}, disables it, and removes"
@@ -316,7 +316,7 @@ class ServerController(Controller):
         def uninstall_if_confirmed(yes: bool | None) -> None:
             if yes:
                 self.run_in_background(
-                    adoption.stop_and_uninstall(self.session, server.run_id),
+                    adoption.stop_server_and_remove_unit(self.session, server.run_id),
                     self._report_unit_removal,
                 )
 
@@ -377,7 +377,9 @@ class ServerController(Controller):
 
     def pick_server_run(self) -> None:
         self.run_in_background(
-            self.session.servers.find_other_servers, self._list_server_runs, exclusive_group="runs"
+            self.session.servers.find_external_servers,
+            self._list_server_runs,
+            exclusive_group="runs",
         )
 
     def _list_server_runs(self, other_servers: Sequence[FoundServer]) -> None:
@@ -477,14 +479,14 @@ class ServerController(Controller):
             facts = (
                 ("address", f"{found.url} on {found.host}"),
                 ("model", found.model),
-                ("key", found.advice),
+                ("key", found.api_key_advice),
             )
             rows: list[Row] = []
             for label, said in facts:
                 if said:
                     lines = paragraph_rows(said, width - 9)
                     rows += rows_beside_label(f"{label:<9}", "dim", lines)
-            return [*rows, (), *paragraph_rows(found.text, width, "strong", "  ")]
+            return [*rows, (), *paragraph_rows(found.entry_line, width, "strong", "  ")]
 
         async def copy_or_write_endpoint(what: str | None) -> None:
             if what == "write":
@@ -492,7 +494,7 @@ class ServerController(Controller):
             elif what == "address":
                 self.copy_text(what, found.url)
             elif what == "entry":
-                self.copy_text(what, found.text)
+                self.copy_text(what, found.entry_line)
 
         items = [
             ("address", "copy the address", "text"),
@@ -526,7 +528,8 @@ class ServerController(Controller):
                 name=values["name"].strip() or found.name,
             )
             self.show_message(
-                await endpoints.write_endpoint(self.session, entry), next_step=entry.advice or None
+                await endpoints.write_endpoint_and_describe(self.session, entry),
+                next_step=entry.api_key_advice or None,
             )
 
         title = f"Write the endpoint on {found.host}"

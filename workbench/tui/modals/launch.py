@@ -156,7 +156,7 @@ class ConfirmStart(Modal[bool]):
         start; "" if nothing does. `answers_cost_text` says what comparing the answers adds; "" if
         they are not compared."""
         self.rejected = plan.command is None or any(f.level is Level.ERROR for f in plan.findings)
-        self.restart = server is not None and (server.state.is_alive or bool(server.outlived))
+        self.restart = server is not None and server.has_own_processes
         self.next_step_text, self.answers_cost_text = next_step_text, answers_cost_text
         self.with_answers = bool(answers_cost_text)
         self.problem: Finding | None = None  # why a start on the host would be refused

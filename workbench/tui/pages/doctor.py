@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 class ExaminationReport(Protocol):
-    """The result of an examination: the findings, and `lines`, pairs (label, text) with what was
-    read from the host."""
+    """The result of an examination: the findings, and pairs (label, text) with what was read from
+    the host."""
 
     @property
     def findings(self) -> Sequence[Finding]: ...
     @property
-    def lines(self) -> Sequence[tuple[str, str]]: ...
+    def labels_and_texts(self) -> Sequence[tuple[str, str]]: ...
 
 
 def examination_rows(reports: Sequence[ExaminationReport], width: int) -> list[Row]:
@@ -32,7 +32,7 @@ def examination_rows(reports: Sequence[ExaminationReport], width: int) -> list[R
     if not reports:
         return paragraph_rows("examining the host …", width, "dim")
     report = reports[-1]
-    return block_rows(doctor_blocks(report.findings, report.lines), width)
+    return block_rows(doctor_blocks(report.findings, report.labels_and_texts), width)
 
 
 def host_examination_rows(reports: Sequence[HostReport], width: int) -> list[Row]:

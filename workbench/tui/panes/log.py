@@ -277,7 +277,7 @@ class LogPane(Pane):
             )
         role = "dim"
         if not is_access_line(raw_line):
-            role = ROLES.get(self.view.level(raw_line), "text")
+            role = ROLES.get(self.view.level_of_line(raw_line), "text")
         text = raw_line[self.left :]
         if not self.left:
             text = format_log_line(raw_line, width)
@@ -367,10 +367,12 @@ class LogPane(Pane):
             self.repaint()
             return True
         if not from_last_match:
-            return self._show_line(self.view.find(text, len(self.view) - 1, backwards=True))
-        found = self.view.find(text, self._line_number_after_match)
+            return self._show_line(
+                self.view.find_line_number(text, len(self.view) - 1, backwards=True)
+            )
+        found = self.view.find_line_number(text, self._line_number_after_match)
         if found is None:
-            found = self.view.find(text, 0)
+            found = self.view.find_line_number(text, 0)
         return self._show_line(found)
 
     @property
@@ -386,7 +388,7 @@ class LogPane(Pane):
         self.hit = None
         server = self.session.state.server
         if server is not None and server.reason:
-            at = self.view.find(server.reason, 0)
+            at = self.view.find_line_number(server.reason, 0)
             if at is not None and self._show_line(at):
                 return
         self.move_to_next_error()
@@ -398,7 +400,7 @@ class LogPane(Pane):
         for begin, end in ((start, total), (0, start)):
             for chunk in range(begin, end, 2000):
                 for offset, line in enumerate(self.view.lines(chunk, min(2000, end - chunk))):
-                    if self.view.level(line) == "error":
+                    if self.view.level_of_line(line) == "error":
                         return self._show_line(chunk + offset)
         return False
 

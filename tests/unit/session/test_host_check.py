@@ -74,7 +74,7 @@ def test_what_the_entry_of_the_host_needs() -> None:
     )
     assert found["host.engine"].text == "/opt/x/vllm on box does not exist"
     assert found["host.sudo"].text == "hosts.toml says sudo = true, and sudo asks for a password"
-    assert not _entry_findings(seen, looked, None, {})
+    assert not _entry_findings(seen, looked, HostEntry("box"), {})
     there = _HostInspection(
         "/state", 0.0, "yes", 10**9, program="/usr/bin/systemd-run", sudo="without a password"
     )

@@ -196,8 +196,8 @@ class ScreenMemory:
 
 
 def _fields_compared_since_close(state: SessionState) -> tuple[object, ...]:
-    """Return the parts of the state in which `changes_while_away` finds what changed after the screen
-    closed."""
+    """Return the parts of the state in which `changes_while_away` finds what changed after the
+    screen closed."""
     did_unix_s = state.guard.did_unix_s if state.guard is not None else None
     servers = tuple(map(last_server_change_unix_s, state.servers))
     return state.results, servers, state.alterations, state.others, did_unix_s

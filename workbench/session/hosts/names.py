@@ -68,10 +68,8 @@ def open_host_by_name(name: str | None, simulate: str | None = None) -> Host:
         simulate, name = name.removeprefix(SIMULATED_PREFIX), LOCAL_HOST_NAME
     elif f"/{SIMULATED_PREFIX}" in name:  # the name that such a host has in records
         name, _, simulate = name.partition(f"/{SIMULATED_PREFIX}")
-    if name in ("", LOCAL_HOST_NAME):
-        inner = _open_local_host()
-    else:
-        inner = _open_host_or_container(name, name, HostsStore())
+    is_local = name in ("", LOCAL_HOST_NAME)
+    inner = _open_local_host() if is_local else _open_host_or_container(name, name, HostsStore())
     if simulate is None:
         return inner
     from workbench.sim.simulated_host import SimulatedHost

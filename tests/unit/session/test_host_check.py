@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from workbench.doctor.examination import Examination
@@ -74,7 +76,8 @@ def test_what_the_entry_of_the_host_needs() -> None:
     )
     assert found["host.engine"].text == "/opt/x/vllm on box does not exist"
     assert found["host.sudo"].text == "hosts.toml says sudo = true, and sudo asks for a password"
-    assert not _entry_findings(seen, looked, HostEntry("box"), {})
+    # a host without an entry: the check looks for none of its models
+    assert not _entry_findings(seen, replace(looked, absent=()), HostEntry("box"), {})
     there = _HostInspection(
         "/state", 0.0, "yes", 10**9, program="/usr/bin/systemd-run", sudo="without a password"
     )

@@ -13,7 +13,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from itertools import pairwise
 
-from workbench.model.answer_probe import Ask, Place, Probed, make_long_ask, make_short_asks
+from workbench.model.answer_probe import Ask, Probed, ProbePart, make_long_ask, make_short_asks
 from workbench.model.answer_text import Answer
 
 # language -> (characters per token, sentences)
@@ -216,8 +216,8 @@ class HealthyRun:
         before = [*make_short_asks(2), *self._long()]
         after = [*make_short_asks(1), *self._long()]
         if together > 1:
-            before += make_short_asks(together, Place.TOGETHER)
-            after += make_short_asks(together, Place.TOGETHER)
+            before += make_short_asks(together, ProbePart.TOGETHER)
+            after += make_short_asks(together, ProbePart.TOGETHER)
         return [self._probe(ask, after=False) for ask in before] + [
             self._probe(ask, after=True) for ask in after
         ]

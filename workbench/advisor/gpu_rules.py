@@ -21,7 +21,7 @@ from workbench.model.counts import gpus_text
 from workbench.model.findings import Level
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.setting_records import InForce
-from workbench.model.settings import POWER_LIMIT, label_of, parse_target_and_setting
+from workbench.model.settings import POWER_LIMIT, label_of, split_target_and_setting
 
 _POWER_CAP = "SW power cap"
 # "HW slowdown" alone can also be a power brake
@@ -310,7 +310,7 @@ def report_settings_without_effect(facts: Facts) -> Iterator[Advice]:
     """Report GPU settings that had no effect under load."""
     idle = [place for place, seen in facts.in_force.items() if seen == InForce.NO_EFFECT]
     if idle:
-        settings = (f"{gpu} {label_of(key)}" for gpu, key in map(parse_target_and_setting, idle))
+        settings = (f"{gpu} {label_of(key)}" for gpu, key in map(split_target_and_setting, idle))
         text = f"these GPU settings had no effect under load: {', '.join(settings)}"
         yield make_advice(
             Level.HINT,

@@ -274,7 +274,7 @@ def _condition_differences(a: BenchResult, b: BenchResult) -> Iterable[dict[str,
         u, v = getattr(a.spec, name), getattr(b.spec, name)
         if name == "prompt_words" and None in (u, v):
             continue
-        if u != v and x.knows(name) and y.knows(name):
+        if u != v and x.knows_workload_field(name) and y.knows_workload_field(name):
             yield {
                 "kind": "workload",
                 "name": name,

@@ -11,7 +11,7 @@ from operator import attrgetter
 from statistics import median
 from typing import Any
 
-from workbench.model.answer_probe import Place
+from workbench.model.answer_probe import ProbePart
 from workbench.model.answer_text import SetFeatures, describe_text_fault
 from workbench.model.answer_verdict import (
     LEAST_COMPARED,
@@ -189,7 +189,7 @@ def _correct_and_total_probe_answers(runs: Sequence[BenchResult]) -> tuple[int, 
     remembered = answers = 0
     for text in known_values(run.summary.text for run in runs):
         short = dict(text.probe.places) if text.probe is not None else {}
-        short.pop(Place.LONG, None)
+        short.pop(ProbePart.LONG, None)
         remembered += sum(place.remembered for place in short.values())
         answers += sum(place.answers for place in short.values())
     return remembered, answers

@@ -181,7 +181,7 @@ def check_experiment_spec(spec: ExperimentSpec) -> ExperimentSpec:
     for option in OPTIONS:
         value = getattr(spec, option.field)
         if value is not None:
-            option.check(value)
+            option.require_valid(value)
     return spec
 
 

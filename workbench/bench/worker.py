@@ -34,7 +34,7 @@ from workbench.bench.connection import Endpoint, resolve_endpoint
 from workbench.bench.load_share import processes_for_load
 from workbench.bench.poller import READABLE
 from workbench.bench.records import ENDED_BY_SIGNAL, OUTPUT_UNREAD, PARENT_ENDED
-from workbench.model.api_key import api_key
+from workbench.model.api_key import api_key_from_variable
 from workbench.model.errors import BenchError, InputError, WorkbenchError
 from workbench.model.json_records import field_values_with_tuples
 from workbench.model.load_spec import OPTIONS, BenchSpec
@@ -185,7 +185,9 @@ def _parse_request(line: bytes) -> tuple[BenchSpec, str | None, int | None]:
     except (ValueError, TypeError, AttributeError) as error:
         raise BenchError(f"invalid benchmark specification: {error}") from None
     if spec.api_key_env:
-        key = api_key(spec.api_key_env, os.environ if key is None else {spec.api_key_env: key})
+        key = api_key_from_variable(
+            spec.api_key_env, os.environ if key is None else {spec.api_key_env: key}
+        )
     check_request_spec(spec)
     return spec, key, processes
 
@@ -194,7 +196,7 @@ def check_request_spec(spec: BenchSpec) -> None:
     """Raise BenchError if a value in `spec` is invalid."""
     for option in OPTIONS:
         try:
-            option.check(getattr(spec, option.field))
+            option.require_valid(getattr(spec, option.field))
         except InputError as error:
             raise BenchError(f"invalid benchmark option: {error.message}") from None
     if spec.has_real_text and not spec.texts:

@@ -26,7 +26,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_arm(arm: Arm) -> str:
-    return " ".join(arm.words) or "the base as it is"
+    return " ".join(arm.target_and_change_texts) or "the base as it is"
 
 
 def experiment_plan_lines(spec: ExperimentSpec, duration_s: float | None) -> Iterator[str]:

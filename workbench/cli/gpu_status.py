@@ -43,7 +43,7 @@ from workbench.model.gpu import (
     reasons_with_missing_values,
 )
 from workbench.model.gpu_readings import READINGS
-from workbench.model.setting_commands import PENDING, user_with_setting
+from workbench.model.setting_commands import PENDING, user_setting_is_left_to
 from workbench.model.settings import HOST, format_stored_value, gpu_or_host_name, label_of
 from workbench.model.unconfirmed_changes import split_altered_and_begun_changes
 
@@ -161,7 +161,7 @@ def _status_lines(document: Mapping[str, Any], telemetry: Telemetry) -> Iterator
     for one in document["altered"]:
         state = one["extra"].get("state", "")
         kept = kept_setting_suffix(state)
-        if user_with_setting({"state": state}):
+        if user_setting_is_left_to({"state": state}):
             kept = f", {state}"
         where = gpu_or_host_name(one["gpu_uuid"], one["gpu_index"])
         change = format_setting_change(one["setting"], one["before"], one["now"])

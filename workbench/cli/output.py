@@ -86,7 +86,7 @@ def print_error(error: WorkbenchError, as_json: bool = False) -> None:
 
 def format_finding_line(finding: Finding) -> str:
     """Return a finding as one line: "level: place: text — fix  [--set name=value]"."""
-    place = f"{finding.file_and_line}: " if finding.file_and_line else ""
+    place = f"{finding.file_and_line_text}: " if finding.file_and_line_text else ""
     changes = " ".join(change.option_text for change in finding.changes)
     return (f"{finding.level}: {place}{format_finding(finding)}") + (
         f"  [{changes}]" if changes else ""

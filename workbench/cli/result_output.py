@@ -86,7 +86,7 @@ def _result_load_and_counts_line(result: BenchResult) -> str:
     failed = f", {summary.requests_failed} failed" if summary.requests_failed else ""
     load = f"{spec.rate:g} requests/s" if spec.rate else f"concurrency {spec.concurrency}"
     if spec.trace_name:
-        load = spec.trace_text
+        load = spec.trace_and_speed_text
     load = ", ".join([load, *option_texts(spec)])
     done = f"{summary.requests_ok} ok{failed}"
     return f"#{result.id}  {spec.profile}: {load}{tunnel}: {done}{simulated}"

@@ -238,7 +238,7 @@ def _format_load(result: BenchResult, concurrency: int) -> str:
         return "trace"
     if result.spec.command:
         return "c=-"
-    if not result.conditions.knows("concurrency"):
+    if not result.conditions.knows_workload_field("concurrency"):
         return "c=n/a"
     return f"c={concurrency}"
 

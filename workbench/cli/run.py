@@ -97,7 +97,7 @@ def _report_config_errors() -> None:
         findings += HostsStore().findings
     for finding in findings:
         sys.stderr.write(
-            clean_text(f"workbench: {finding.level}: {finding.file_and_line}: {finding.text}")
+            clean_text(f"workbench: {finding.level}: {finding.file_and_line_text}: {finding.text}")
             + "\n"
         )
 

@@ -341,7 +341,9 @@ async def report_resume_command_if_cancelled(session: Session) -> AsyncIterator[
     except asyncio.CancelledError:
         sweep = session.state.sweep
         if sweep is not None and sweep.can_be_resumed:
-            done = f"{sweep.measured_value_count} of {len(sweep.points)} {sweep.steps} are done"
+            done = (
+                f"{sweep.measured_value_count} of {len(sweep.points)} {sweep.points_noun} are done"
+            )
             print_message(
                 f"sweep {sweep.id} ({sweep.name}) was stopped; so far: {sweep.knee_text or done}"
             )

@@ -386,12 +386,14 @@ def _systemd_units_dir(system: bool) -> Path:
 
 def _systemd_unit_texts(time_of_day: str) -> dict[str, str]:
     """Return the service and the timer of the watches of one time, by file name."""
-    from workbench.model.systemd_text import double_dollars, escape_for_quotes, quote_argument
+    from workbench.model.systemd_text import double_dollars, escape_for_unit_quotes, quote_argument
 
     name = f"workbench-watch-{time_of_day.replace(':', '')}"
     words = [sys.executable, "-m", "workbench", "watch", "run", "--at", time_of_day, "--yes"]
     kept = [name for name in _UNIT_VARIABLES if name in os.environ]
-    variables = "".join(f'Environment="{n}={escape_for_quotes(os.environ[n])}"\n' for n in kept)
+    variables = "".join(
+        f'Environment="{n}={escape_for_unit_quotes(os.environ[n])}"\n' for n in kept
+    )
     service = (
         f"[Unit]\nDescription=Workbench: the watches of {time_of_day}\n\n[Service]\nType=oneshot\n"
         f"{variables}SuccessExitStatus={ALARM_CODE}\n"

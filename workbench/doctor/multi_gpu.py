@@ -21,7 +21,7 @@ from workbench.hosts.shell_scripts import shell_argv
 from workbench.hosts.swept_command import read_output_and_end_leftovers
 from workbench.model.errors import HostError
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.pcie_link import link_mb_s
+from workbench.model.pcie_link import pcie_link_mb_s
 from workbench.model.untrusted_numbers import number_for_field
 from workbench.model.untrusted_records import read_record
 from workbench.model.untrusted_text import clean_json
@@ -71,7 +71,7 @@ class PathEnd:
         known = gpu_table.find_gpu_type(self.name)
         if known is not None and known.unified_memory:
             return None
-        nominal = link_mb_s(self.pcie_gen_max, self.pcie_width)
+        nominal = pcie_link_mb_s(self.pcie_gen_max, self.pcie_width)
         return None if nominal is None else nominal / 1000
 
     @property

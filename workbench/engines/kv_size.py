@@ -44,7 +44,7 @@ class KvStorageRule:
 def kv_bytes_per_token(kv: Sequence[KvLayers]) -> float | None:
     """Return the bytes that each token adds to a 16-bit KV cache, summed over all GPUs. None if the
     size is unknown, or if some layer does not store every token, as with a sliding window."""
-    if not kv or any(one.window or one.is_state_layer for one in kv):
+    if not kv or any(one.window or one.keeps_state for one in kv):
         return None
     return float(sum(one.count * one.heads * one.values * 2 for one in kv))
 
@@ -105,7 +105,7 @@ def _count_layer_blocks_of_sequence(
     """Return the number of blocks that one layer needs for a sequence of `length` tokens.
     `block_bytes` is the bytes of a block, and `token_bytes` the bytes of one token in this
     layer."""
-    if one.is_state_layer:
+    if one.keeps_state:
         # the state, that of the last whole block, and with Mamba-2 one of a prefill under way
         if not rule.keeps_prefixes:
             return 1

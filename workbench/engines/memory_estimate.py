@@ -148,7 +148,7 @@ class _MemoryNeed:
         """Return why the memory of a sequence is unknown although the sizes of the model's weights
         are known; "" if there is no such reason."""
         shape = self.context.model_shape
-        if any(one.is_state_layer for one in shape.kv):
+        if any(one.keeps_state for one in shape.kv):
             return self.context.engine.kv_storage_rule(self.context).no_states
         return shape.kv_missing
 

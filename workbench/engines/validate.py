@@ -38,7 +38,7 @@ from workbench.model.flags import EnvSpec, FlagCatalog, FlagKind, FlagSetting, F
 from workbench.model.gpu import GpuInfo
 from workbench.model.gpu_allotment import NO_ALLOTMENT, Allotment
 from workbench.model.plan import LaunchPlan, ModelFacts
-from workbench.model.server_run import format_run_and_time
+from workbench.model.server_run import format_run_and_start_time
 from workbench.model.untrusted_text import as_table
 
 _E4M3 = "fp8_e4m3"  # what "fp8" means for the cache of vLLM; each engine accepts this word
@@ -218,7 +218,7 @@ def _report_remembered_variables(context: PlanContext) -> Iterator[Finding]:
         flag = None
         if value == plan.model:
             flag = context.engine.model_flags[0]
-        earlier = format_run_and_time(source.run_id)
+        earlier = format_run_and_start_time(source.run_id)
         if source.kind == "remembered":
             text, code = f"{name} {value}: remembered from {earlier}", "variable.remembered"
             yield Finding(Level.HINT, code, text, flag, f"use --var {name}=… to set another value")

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import field
 
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.untrusted_numbers import parse_decimal, parse_whole_number, range_of
+from workbench.model.untrusted_numbers import parse_decimal, parse_whole_number, range_of_field
 
 # `sh` reports 128 + n for a command ended by signal n. A program that itself exits with such a code
 # looks the same.
@@ -137,9 +137,9 @@ def parse_survey(output: bytes) -> Survey | None:
         elif kind == "boot":
             boot = rest
         elif kind == "now":
-            now = parse_decimal(rest, *range_of("unix_s")) or 0.0
+            now = parse_decimal(rest, *range_of_field("unix_s")) or 0.0
         elif kind == "uptime":
-            uptime = parse_decimal(rest, *range_of("uptime_s"))
+            uptime = parse_decimal(rest, *range_of_field("uptime_s"))
         elif kind == "end":
             complete = True
     if not complete:

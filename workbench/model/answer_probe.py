@@ -27,15 +27,15 @@ from workbench.model.answer_text import PROMPT_CUT as PROMPT_CUT
 from workbench.model.answer_text import USAGE as USAGE
 from workbench.model.answer_text import (
     Answer,
-    PlaceOutcome,
     ProbeOutcome,
+    ProbePartOutcome,
     answer_excerpt,
     characters_per_token,
     find_equal_answers,
     text_features,
 )
 from workbench.model.answer_usage import (
-    Counted,
+    TokenCounts,
     is_reported_usage_plausible,
     reported_tokens_per_real_token,
 )
@@ -123,12 +123,13 @@ _TELLING_NAME = 4  # characters: a shorter name is part of many others
 _KEPT_PROMPT = 0.6  # least share of a prompt's words that must be in the usage
 
 
-class Place(StrEnum):
-    """Under which load an ask was sent."""
+class ProbePart(StrEnum):
+    """A part of the probe: asks that were sent alone, several at once, for longer answers, or with
+    a long prompt."""
 
     ALONE = "alone"
     TOGETHER = "together"
-    LONGER = "longer"  # answers than those of the other places
+    LONGER = "longer"
     LONG = "long"
 
 
@@ -139,7 +140,7 @@ class Ask:
 
     prompt: str
     word: str
-    place: Place = Place.ALONE
+    part: ProbePart = ProbePart.ALONE
 
     @property
     def count_words(self) -> int:
@@ -158,22 +159,23 @@ def why_weights_may_lack_language(plan: LaunchPlan) -> str:
     return ""
 
 
-def make_short_asks(count: int, place: Place = Place.ALONE) -> tuple[Ask, ...]:
-    """Return `count` short prompts. The same count gives the same prompts. More than there are code
-    words repeat the words with another topic, so no two of the first 128 are equal."""
+def make_short_asks(count: int, part: ProbePart = ProbePart.ALONE) -> tuple[Ask, ...]:
+    """Return `count` short asks of this part of the probe. The same count gives the same prompts.
+    If there are more asks than code words, the words come again with another topic, so no two of
+    the first 128 prompts are equal."""
     asks = []
     for i in range(count):
         word = CODE_WORDS[i % len(CODE_WORDS)]
         topic = _TOPICS[(i + i // len(CODE_WORDS)) % len(_TOPICS)]
-        asks.append(Ask(f"The code word is {word}. {_instruction_about_topic(topic)}", word, place))
+        asks.append(Ask(f"The code word is {word}. {_instruction_about_topic(topic)}", word, part))
     return tuple(asks)
 
 
 def make_long_ask(
     tokens: int, number: int = 0, characters_per_token: float = CHARACTERS_PER_TOKEN
 ) -> Ask:
-    """Return a prompt of about `tokens` tokens with the code word in front of a long text and the
-    question behind it. `number` selects the code word."""
+    """Return an ask whose prompt has about `tokens` tokens: the code word, a long text, and the
+    question. `number` selects the code word and the topic."""
     word = CODE_WORDS[-1 - number % len(CODE_WORDS)]
     front = f"Remember this: the code word is {word}. Here is a text that does not matter.\n"
     task = _instruction_about_topic(_TOPICS[number % len(_TOPICS)])
@@ -184,7 +186,7 @@ def make_long_ask(
     while size < wanted:
         sentences.append(_FILLER[(number + len(sentences)) % len(_FILLER)])
         size += len(sentences[-1]) + 1
-    return Ask(f"{front}{' '.join(sentences)}{question}", word, Place.LONG)
+    return Ask(f"{front}{' '.join(sentences)}{question}", word, ProbePart.LONG)
 
 
 def _instruction_about_topic(topic: str) -> str:
@@ -242,9 +244,9 @@ def _first_text_field(message: Mapping[str, Any], *names: str) -> str:
 
 def _token_count(usage: Any, name: str) -> int | None:
     value = as_table(usage).get(name)
-    if isinstance(value, bool) or not isinstance(value, int):
+    if type(value) is not int or value < 0:
         return None
-    return value if value >= 0 else None
+    return value
 
 
 def _clean_name_or_none(value: Any) -> str | None:
@@ -260,8 +262,8 @@ def _clean_name_or_none(value: Any) -> str | None:
 class Probed:
     """An ask and its answer. `recounted` is the number of tokens that the text of the answer has,
     by a tokenizer or by the usage of a prompt with this text; None if it was not counted. `after`
-    says whether the ask was sent after the load of a benchmark, and `invalid_utf8` whether the
-    reply had bytes that are not UTF-8."""
+    says whether the ask was sent after the load of a benchmark, not before it, and `invalid_utf8`
+    whether the reply had bytes that are not UTF-8."""
 
     ask: Ask
     answer: Answer
@@ -280,6 +282,11 @@ class Probed:
         return self.answer.text == TOOL_CALL and not self.answer.reasoning
 
     @property
+    def has_no_text(self) -> bool:
+        """Whether the answer is empty, or only a tool call."""
+        return self.answer.is_empty or self.is_only_tool_call
+
+    @property
     def hides_reasoning(self) -> bool:
         """Whether tokens were made and none was shown until the answer was cut: the engine hides
         the reasoning."""
@@ -293,13 +300,15 @@ class Probed:
 
     @property
     def opening_text(self) -> str:
-        """The part of the answer in which a model that follows repeats the code word."""
+        """The first _BEGINNING characters of the answer in lower case. A model that follows the
+        instruction repeats the code word there."""
         return self.answer.all_text[:_BEGINNING].lower()
 
     @property
     def defect(self) -> str:
-        """What is wrong with this answer; "" if nothing is."""
-        if self.answer.is_empty or self.is_only_tool_call:
+        """What is wrong with this answer, as the end of a sentence that begins with "the answer";
+        "" if nothing is."""
+        if self.has_no_text:
             return "has no text"
         if self.invalid_utf8:
             return "has bytes that are not UTF-8"
@@ -329,7 +338,8 @@ def _normalize_words(text: str) -> str:
 
 @lru_cache(maxsize=1024)  # the judge asks for it several times, and it takes half a millisecond
 def _defect_of_text(text: str) -> str:
-    """Return what is wrong with the text of an answer; "" if nothing is."""
+    """Return what is wrong with the text of an answer, as `Probed.defect` says it; "" if nothing
+    is."""
     defect = (
         text_features(text).defect
         or why_spaces_are_missing(text)
@@ -343,25 +353,29 @@ def _defect_of_text(text: str) -> str:
 
 
 def summarize_probe(probed: Sequence[Probed], skipped: str = "") -> ProbeOutcome:
-    """Return the summary of a probe's answers."""
-    places = {}
-    for place in Place:
-        here = [one for one in probed if one.ask.place is place]
-        if here:
-            places[place.value] = _outcome_of_prompt_kind(here)
-    return ProbeOutcome(places, characters_per_token([one.answer for one in probed]), skipped)
+    """Return the summary of a probe's answers. `skipped` says why a part of the probe is missing;
+    "" if none is."""
+    by_part: dict[ProbePart, list[Probed]] = {part: [] for part in ProbePart}
+    for one in probed:
+        by_part[one.ask.part].append(one)
+    outcomes = {
+        part.value: _outcome_of_probe_part(answers) for part, answers in by_part.items() if answers
+    }
+    return ProbeOutcome(outcomes, characters_per_token([one.answer for one in probed]), skipped)
 
 
-def _outcome_of_prompt_kind(probed: Sequence[Probed]) -> PlaceOutcome:
+def _outcome_of_probe_part(probed: Sequence[Probed]) -> ProbePartOutcome:
+    """Return the outcome for the answers of one part, at least one. A broken answer is shown, else
+    the first one."""
     broken = [one for one in probed if one.defect]
     shown = broken[0] if broken else probed[0]
     remembered = sum(one.repeats_code_word for one in probed)
-    return PlaceOutcome(
+    return ProbePartOutcome(
         len(probed), len(broken), remembered, shown.defect, answer_excerpt(shown.answer)
     )
 
 
-_Group = tuple[Place, bool]
+_Group = tuple[ProbePart, bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,18 +392,18 @@ class _Answers:
 
     @property
     def answers_to_short_prompts(self) -> list[Probed]:
-        return [one for one in self.each if one.ask.place is not Place.LONG]
+        return [one for one in self.each if one.ask.part is not ProbePart.LONG]
 
     @property
     def answers_to_long_prompts(self) -> list[Probed]:
-        return [one for one in self.each if one.ask.place is Place.LONG]
+        return [one for one in self.each if one.ask.part is ProbePart.LONG]
 
     @property
-    def without_code_word(self) -> list[Probed]:
+    def answers_without_code_word(self) -> list[Probed]:
         return [one for one in self.each if not one.repeats_code_word]
 
     @property
-    def broken(self) -> list[Probed]:
+    def broken_answers(self) -> list[Probed]:
         return [one for one in self.each if one.defect]
 
     @property
@@ -397,16 +411,17 @@ class _Answers:
         return [one.answer for one in self.each]
 
     @property
-    def groups(self) -> dict[_Group, list[Probed]]:
-        """The answers by (place, whether after the load)."""
+    def by_part_and_after_load(self) -> dict[_Group, list[Probed]]:
+        """The answers by (part of the probe, whether they were asked for after the load)."""
         groups: dict[_Group, list[Probed]] = {}
         for one in self.each:
-            groups.setdefault((one.ask.place, one.after), []).append(one)
+            groups.setdefault((one.ask.part, one.after), []).append(one)
         return groups
 
     @property
     def nonsense_expectation_clause(self) -> str:
-        """The end of a message about a text without sense; "" if such a text is not expected."""
+        """The end of a message about a text without sense: that it is expected, and why. "" if the
+        model's text should make sense."""
         if not self.why_nonsense_is_expected:
             return ""
         return f"; this is expected, because {self.why_nonsense_is_expected}"
@@ -425,10 +440,10 @@ def assess_probe(
     server's text is not the model's text; Level.WARN that it may not be.
 
     `model` is the name that was asked for; "" if any name is right. `asks_sent_at_once` is the
-    number of asks that were sent at once, and `long_tokens` the length of the long prompts.
-    `why_nonsense_is_expected` is a reason why the text of this model cannot be expected to be
-    language, such as "the weights are random"; "" if it can. Text without sense is then a note of
-    Level.INFO. Usage and prompt length are judged all the same. `short_answers` are answers of
+    number of asks that were sent at once, and `long_tokens` the length of the long prompts in
+    tokens; 0 if it is unknown. `why_nonsense_is_expected` says why this model may write text
+    without sense, such as "the weights are random"; "" if it may not. Such a text is then a note
+    of Level.INFO. Usage and prompt length are judged all the same. `short_answers` are answers of
     SHORT_TOKENS tokens at most, whose usage is compared with that of the others."""
     if not probed:
         return ()
@@ -449,7 +464,7 @@ def assess_probe(
 
 
 def _find_empty_answers(answers: _Answers) -> list[Finding]:
-    empty = [one for one in answers.each if one.answer.is_empty or one.is_only_tool_call]
+    empty = [one for one in answers.each if one.has_no_text]
     if len(empty) < max(1, _MOST * len(answers)):
         return []
     excerpt = answer_excerpt(empty[0].answer)
@@ -467,10 +482,10 @@ def _find_empty_answers(answers: _Answers) -> list[Finding]:
 
 def _find_degenerate_answers(answers: _Answers) -> list[Finding]:
     level = Level.INFO if answers.why_nonsense_is_expected else Level.ERROR
-    groups = answers.groups
-    failed = {group: here for group, here in groups.items() if _outcome_of_prompt_kind(here).failed}
+    groups = answers.by_part_and_after_load
+    failed = {group: here for group, here in groups.items() if _outcome_of_probe_part(here).failed}
     broken = [one for here in failed.values() for one in here if one.defect]
-    everywhere = answers.broken
+    everywhere = answers.broken_answers
     if not failed and len(everywhere) >= max(_LEAST_SPREAD, _SPREAD_SHARE * len(answers)):
         failed, broken = groups, everywhere
     if len(broken) >= min(_LEAST_ANSWERS, len(answers)):
@@ -498,11 +513,12 @@ _LIKENESSES: tuple[tuple[Callable[[str, str, Sequence[str]], bool], int], ...] =
 
 
 def _find_nearly_equal_answers(answers: _Answers) -> list[Finding]:
-    """Return a finding if most answers are without their code word and differ only in a word or a
-    number. With the right code word, a weak model may say the same about everything."""
+    """Return a finding if most answers lack their code word and differ only in a word or a number.
+    Answers with the right code word do not count: a weak model may say the same about
+    everything."""
     if answers.why_nonsense_is_expected:
         return []
-    lost = answers.without_code_word
+    lost = answers.answers_without_code_word
     for candidate, (are_alike, least) in product(lost[:_CANDIDATES], _LIKENESSES):
         said = candidate.answer.all_text
         near = [one for one in lost if are_alike(one.answer.all_text, said, CODE_WORDS)]
@@ -521,31 +537,33 @@ def _count_prompts(probed: Sequence[Probed]) -> int:
 
 
 def _where_text_is_broken(failed: Collection[_Group], answers: _Answers) -> str:
-    """Return where the text is broken, as a part of a sentence; "" if it is broken everywhere."""
+    """Return in which parts of the probe the text is broken, as a part of a sentence; "" if it is
+    broken in all of them, before and after the load."""
     names = {
-        Place.ALONE: " with one request at a time",
-        Place.TOGETHER: f" with {answers.together or 'several'} requests at once",
-        Place.LONGER: " in longer answers",
-        Place.LONG: " with long prompts",
+        ProbePart.ALONE: " with one request at a time",
+        ProbePart.TOGETHER: f" with {answers.together or 'several'} requests at once",
+        ProbePart.LONGER: " in longer answers",
+        ProbePart.LONG: " with long prompts",
     }
     if answers.long_tokens:
-        names[Place.LONG] = f" with prompts of {answers.long_tokens:,} tokens"
-    places = {place for place, _ in failed}
+        names[ProbePart.LONG] = f" with prompts of {answers.long_tokens:,} tokens"
+    asked = answers.by_part_and_after_load
+    parts = {part for part, _ in failed}
     where = ""
-    if places != {place for place, _ in answers.groups}:
-        where = " and".join(names[place] for place in Place if place in places) + " only"
-    fails_before = any(not after for _, after in failed)
-    if not fails_before and any(not after for _, after in answers.groups):
+    if parts != {part for part, _ in asked}:
+        where = " and".join(names[part] for part in ProbePart if part in parts) + " only"
+    times = {after for _, after in failed}
+    if times != {after for _, after in asked} and times == {True}:
         where += " after the load"
     return where
 
 
 def _find_unrelated_answers(answers: _Answers) -> list[Finding]:
-    """Return a finding if the answers that lack their code word are no language all together. Each
-    of them may be too short to be judged alone."""
+    """Return a finding if the answers that lack their code word are, taken together, no language.
+    Each of them may be too short to be judged alone."""
     if answers.why_nonsense_is_expected:
         return []
-    lost = [one.answer for one in answers.without_code_word]
+    lost = [one.answer for one in answers.answers_without_code_word]
     why = why_words_are_unrelated(lost)
     if not why:
         return []
@@ -567,16 +585,16 @@ def _find_echoed_instructions(answers: _Answers) -> list[Finding]:
 
 
 def _find_template_marks(probed: Sequence[Probed]) -> list[Finding]:
-    marks = [(find_chat_template_mark(one.answer), one) for one in probed]
-    marked = [(mark, one) for mark, one in marks if mark]
+    marked = [one for one in probed if find_chat_template_mark(one.answer)]
     if len(marked) < max(_LEAST_ANSWERS, _SOME * len(probed)):  # short answers end before it
         return []
-    mark, first = marked[0]
+    first = marked[0].answer
+    mark = find_chat_template_mark(first)
     text = (
         f"marks of a chat template in the text: {len(marked)} of {len(probed)} answers, such as"
         f" {mark}: the template or the end mark is not the model's"
     )
-    return [Finding(Level.WARN, TEMPLATE, text, evidence=answer_excerpt(first.answer))]
+    return [Finding(Level.WARN, TEMPLATE, text, evidence=answer_excerpt(first))]
 
 
 def _find_content_filtered_answers(probed: Sequence[Probed]) -> list[Finding]:
@@ -600,10 +618,11 @@ def _find_disordered_words(answers: _Answers) -> list[Finding]:
 def _find_mixed_up_answers(answers: _Answers) -> list[Finding]:
     asked = {one.ask.word for one in answers.each}
     mixed: list[tuple[Probed, str]] = []
-    for one in answers.without_code_word:
-        others = [word for word in asked - {one.ask.word} if word in one.opening_text]
-        if others:
-            mixed.append((one, others[0]))
+    for one in answers.answers_without_code_word:
+        opening = one.opening_text
+        other = next((word for word in asked - {one.ask.word} if word in opening), "")
+        if other:
+            mixed.append((one, other))
     if len(mixed) < max(_LEAST_ANSWERS, _SOME * len(answers)):
         return []
     first, said = mixed[0]
@@ -631,12 +650,12 @@ def _find_unfollowed_instructions(answers: _Answers) -> list[Finding]:
 
 
 def _find_forgotten_code_words(answers: _Answers) -> list[Finding]:
-    """Return a finding if all short prompts were answered and no long one was: its beginning was
-    not read."""
+    """Return a finding if all answers to short prompts have their code word, and no answer to a
+    long prompt has it: the beginning of the long prompts was not read."""
     if answers.why_nonsense_is_expected:
         return []
     short, long = answers.answers_to_short_prompts, answers.answers_to_long_prompts
-    lost = answers.without_code_word
+    lost = answers.answers_without_code_word
     if lost != long or min(len(short), len(long)) < _LEAST_ANSWERS:
         return []
     sure = len(short) >= _SURE_ANSWERS and answers.long_tokens <= _RELIABLE_LENGTH
@@ -650,7 +669,7 @@ def _find_forgotten_code_words(answers: _Answers) -> list[Finding]:
     ]
 
 
-# The first one that finds something explains the text, so the others are not asked.
+# The first one that finds something explains the text, so the others do not run.
 _TEXT_CHECKS = (
     _find_empty_answers,
     _find_unrelated_answers,
@@ -675,9 +694,9 @@ def _find_cut_prompts(probed: Sequence[Probed]) -> list[Finding]:
 
 
 def prompt_was_cut(prompt_words: int, prompt_tokens: float) -> bool:
-    """Return whether a prompt of `prompt_words` words cannot have been processed whole if the usage
-    says `prompt_tokens`: a word is at least one token. Few tokenizers join words, so some
-    difference is allowed."""
+    """Return whether the server must have cut a prompt of `prompt_words` words, because its usage
+    says only `prompt_tokens` tokens. A word is at least one token; few tokenizers join words, so
+    some difference is allowed."""
     return prompt_tokens < _KEPT_PROMPT * prompt_words
 
 
@@ -694,10 +713,12 @@ def _find_wrong_usage(answers: _Answers, short: Sequence[Probed]) -> list[Findin
 def _why_usage_is_wrong(
     counted: Sequence[Probed], short: Sequence[Probed], all_answers: Sequence[Probed]
 ) -> str:
-    """Return a sentence if the usage of the answers `counted` is wrong; else ""."""
+    """Return a sentence if the usage of the answers `counted` is wrong; else "". `short` are answers
+    to compare their usage with, and `all_answers` tell whether the engine hides the reasoning."""
     hides_reasoning = any(one.hides_reasoning for one in all_answers)
-    text = _why_usage_differs_from_recount(counted, hides_reasoning)
-    if not text and not hides_reasoning:
+    if text := _why_usage_differs_from_recount(counted, hides_reasoning):
+        return text
+    if not hides_reasoning:
         text = _why_usage_counts_too_much(counted, short)
     if text:
         return text
@@ -716,16 +737,19 @@ def _why_usage_is_wrong(
 
 
 def _why_usage_counts_too_much(long: Sequence[Probed], short: Sequence[Probed]) -> str:
-    """Return a sentence if usage counts more tokens than the answers have, by answers of two
-    lengths; else "". Answers with and without reasoning have different marks around them."""
-    groups: dict[tuple[bool, bool], list[Counted]] = {}
+    """Return a sentence if the answers `long` and `short` show that usage counts more tokens than
+    their texts have; else "". Answers with and without reasoning are compared separately, because
+    the hidden tokens around them differ."""
+    groups: dict[tuple[bool, bool], list[TokenCounts]] = {}
     for one in (*long, *short):
-        answer, real = one.answer, one.recounted
-        if real is None or not answer.output_tokens or one.defect or not one.repeats_code_word:
+        answer, recounted = one.answer, one.recounted
+        if not answer.output_tokens or one.defect or not one.repeats_code_word:
             continue
-        said = answer.output_tokens - (answer.finish_reason == "stop")  # without the end mark
+        if recounted is None:
+            continue
+        reported = answer.output_tokens - (answer.finish_reason == "stop")  # without the end mark
         shape = bool(answer.reasoning.strip()), bool(answer.text.strip())
-        groups.setdefault(shape, []).append(Counted(said, real))
+        groups.setdefault(shape, []).append(TokenCounts(reported, recounted))
     for counted in groups.values():
         factor = reported_tokens_per_real_token(counted)
         if factor is not None:
@@ -737,8 +761,8 @@ def _why_usage_counts_too_much(long: Sequence[Probed], short: Sequence[Probed]) 
 
 
 def _why_usage_differs_from_recount(counted: Sequence[Probed], hides_reasoning: bool) -> str:
-    """Return a sentence if the usage of most answers is not the number of tokens that their texts
-    have, else "". If the engine hides the reasoning, usage counts more than the text."""
+    """Return a sentence if the usage of most recounted answers is not the number of tokens that
+    their texts have, else "". If the engine hides the reasoning, a higher usage is right."""
     known, wrong, said_of_wrong, real_of_wrong = 0, 0, 0, 0
     for one in counted:
         said, real = one.answer.output_tokens or 0, one.recounted
@@ -760,8 +784,9 @@ def _why_usage_differs_from_recount(counted: Sequence[Probed], hides_reasoning: 
 
 
 def find_other_models(probed: Iterable[Probed], model: str) -> list[Finding]:
-    """Return a finding if replies report another model than the one that was asked for. If they
-    report several, its level is Level.ERROR."""
+    """Return a finding if replies report another model than `model`, the one that was asked for;
+    [] if `model` is "". The level is Level.ERROR if the replies report several models, else
+    Level.WARN."""
     names = dict.fromkeys(one.answer.model for one in probed if one.answer.model)
     others = [name for name in names if not may_be_same_model(model, name)]
     if not model or not others:

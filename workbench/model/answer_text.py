@@ -502,7 +502,7 @@ class SetFeatures:
 
 
 @dataclass(frozen=True, slots=True)
-class PlaceOutcome:
+class ProbePartOutcome:
     """The answers in one place: how many there are, how many of them are broken or contain their
     code word, and what is wrong with one of the broken ones."""
 
@@ -524,7 +524,7 @@ class ProbeOutcome:
     probe is missing. The other fields count what it sent, which is no part of the load: requests,
     and tokens by usage (None if a reply had no usage)."""
 
-    places: Mapping[str, PlaceOutcome] = field(default_factory=dict)
+    places: Mapping[str, ProbePartOutcome] = field(default_factory=dict)
     characters_per_token: float | None = None
     skipped: str = ""
     requests: int = 0

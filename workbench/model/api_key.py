@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from workbench.model.errors import InputError
 
 
-def api_key(name: str, env: Mapping[str, str]) -> str:
-    """Return the API key in the environment variable `name` of `env`. Raises InputError if the
-    variable is not set, is empty, or contains characters that an HTTP header cannot carry."""
+def api_key_from_variable(name: str, env: Mapping[str, str]) -> str:
+    """Return the API key that the variable `name` has in the environment `env`. Raises InputError
+    if the variable is not set, is empty, or contains characters that an HTTP header cannot carry.
+    """
     key = env.get(name)
     if key is None:
         raise InputError(
@@ -26,6 +27,7 @@ def api_key(name: str, env: Mapping[str, str]) -> str:
 
 
 def _api_key_problem(key: str) -> str:
+    """Return why the key cannot be sent, as the end of a sentence; "" if it can."""
     if not key:
         return "is empty"
     if "\n" in key or "\r" in key:

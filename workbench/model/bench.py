@@ -182,23 +182,25 @@ class BenchSummary:
         findings = self.text.findings if self.text is not None else ()
         return next((one for one in findings if one.level == "error"), None)
 
-    def withheld_reason(self, name: str) -> str:
-        """Return why the metric `name` was withheld, because the load client could not time it well
+    def withheld_reason(self, metric: str) -> str:
+        """Return why the metric `metric` was withheld, because the load client could not time it well
         enough: "its mean is between …". Return "" if it was not."""
-        reason = self.absent.get(name, "")
+        reason = self.absent.get(metric, "")
         return reason.removeprefix(WITHHELD) if reason.startswith(WITHHELD) else ""
 
-    def latency_ms(self, name: str, part: str) -> float | None:
+    def latency_ms(self, metric: str, statistic: str) -> float | None:
         """Return one statistic of a latency in milliseconds, for example `latency_ms("ttft_ms",
-        "p50")`; None if it is unknown. `name` is a field with a Distribution, `part` a field of
+        "p50")`; None if it is unknown. `metric` is a field with a Distribution, `statistic` a field of
         Distribution such as "mean" or "p99"."""
-        whole = getattr(self, name)
-        needed = PERCENTILES[part].least_values if part in PERCENTILES else 0
-        few = name != "itl_ms" and self.requests_ok < needed  # gaps are more than requests
+        whole = getattr(self, metric)
+        needed = PERCENTILES[statistic].least_values if statistic in PERCENTILES else 0
+        few = metric != "itl_ms" and self.requests_ok < needed  # gaps are more than requests
         if whole is None and few:
             return None
         value: float | None = (
-            self.partial.get(name, {}).get(part) if whole is None else getattr(whole, part)
+            self.partial.get(metric, {}).get(statistic)
+            if whole is None
+            else getattr(whole, statistic)
         )
         return value
 
@@ -280,7 +282,7 @@ class Conditions:
     )
     nodes: tuple[str, ...] = ()  # of a cluster: each host with its rank, "spark-01 (rank 0)"
 
-    def knows(self, name: str) -> bool:
+    def knows_workload_field(self, name: str) -> bool:
         """Return whether the field `name` of the workload is known: an imported file may lack
         it."""
         return not self.known_workload or name in self.known_workload

@@ -32,7 +32,7 @@ def parse_core_values(text: str) -> dict[str, tuple[int, ...]]:
         value, _, cores = word.partition("=")
         found[value] = ()
         if cores:
-            found[value] = tuple(parse_ranges(cores))
+            found[value] = tuple(parse_number_ranges(cores))
     if len(found) == 1 or (found and all(found.values())):
         return found
     raise ValueError(
@@ -40,7 +40,7 @@ def parse_core_values(text: str) -> dict[str, tuple[int, ...]]:
     )
 
 
-def core_values_equal(found: str, value: str) -> bool:
+def core_values_match(found: str, value: str) -> bool:
     """Return whether every core in the text `found` has the value that the text `value` gives it.
     Cores that `found` does not mention are not compared."""
     now, wanted = parse_core_values(found), parse_core_values(value)
@@ -67,12 +67,12 @@ def format_core_c_states(disable_file_texts: Sequence[str]) -> str | None:
     return f"{OFF}:{format_number_ranges(off)}"
 
 
-def is_idle_state_off(value: str, state: int) -> bool:
+def is_idle_state_off(core_c_states: str, state: int) -> bool:
     """Return whether the idle state number `state` is off in one core's value of the C-states."""
-    _, colon, some = value.partition(":")
+    _, colon, some = core_c_states.partition(":")
     if not colon:
-        return value == OFF
-    return state in parse_ranges(some)
+        return core_c_states == OFF
+    return state in parse_number_ranges(some)
 
 
 def format_number_ranges(found: Iterable[int]) -> str:
@@ -86,7 +86,7 @@ def format_number_ranges(found: Iterable[int]) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
-def parse_ranges(text: str) -> list[int]:
+def parse_number_ranges(text: str) -> list[int]:
     """Return the numbers of a text with ranges: "0-2,5" becomes [0, 1, 2, 5]. Raises ValueError for
     other texts."""
     found: list[int] = []

@@ -28,14 +28,14 @@ AIPERF, GUIDELLM = "AIPerf", "GuideLLM"  # tools with an export of their own for
 _MOST_SHOWN = 24  # characters
 
 
-def _refuse_constant(word: str) -> Any:
+def _refuse_json_constant(word: str) -> Any:
     raise ValueError(f"{word} is no number of JSON")
 
 
 def _parse_json_object(text: str) -> dict[str, Any]:
     next_step = "give a JSON object, for example '{\"top_k\": 1}'"
     try:
-        found = json.loads(text, parse_constant=_refuse_constant)
+        found = json.loads(text, parse_constant=_refuse_json_constant)
         json.dumps(found, ensure_ascii=False).encode()
     except RecursionError:
         raise InputError("--extra-body is nested too deeply", next_step=next_step) from None
@@ -110,7 +110,7 @@ class Kind:
             return (f"{name}={text}",)
         return name, text
 
-    def check(self, name: str, value: Any) -> None:
+    def require_valid(self, name: str, value: Any) -> None:
         """Raise InputError if the value is not valid. The message calls the option `name`."""
         try:
             str(value).encode()
@@ -130,7 +130,7 @@ class Whole(Kind):
     def __init__(self, least: int = 1, most: int = 10**9) -> None:
         self.least, self.most = least, most
 
-    def check(self, name: str, value: Any) -> None:
+    def require_valid(self, name: str, value: Any) -> None:
         is_whole = isinstance(value, int) and not isinstance(value, bool)
         if not is_whole or not self.least <= value <= self.most:
             limit = f"{self.least:,} or more"
@@ -147,9 +147,9 @@ class OptionalWhole(Whole):
 
     preset_type = int | None
 
-    def check(self, name: str, value: Any) -> None:
+    def require_valid(self, name: str, value: Any) -> None:
         if value is not None:
-            super().check(name, value)
+            super().require_valid(name, value)
 
 
 class Number(Kind):
@@ -164,7 +164,7 @@ class Number(Kind):
     def text(self, value: Any) -> str:
         return number_text(value)
 
-    def check(self, name: str, value: Any) -> None:
+    def require_valid(self, name: str, value: Any) -> None:
         if value is None:
             return
         if not _is_number(value) or not self.least <= value <= self.most:
@@ -201,7 +201,7 @@ class Fraction(Kind):
     def text(self, value: Any) -> str:
         return number_text(value)
 
-    def check(self, name: str, value: Any) -> None:
+    def require_valid(self, name: str, value: Any) -> None:
         if not _is_number(value) or not 0 <= value < 1:
             raise InputError(
                 f"the {name} is not between 0 and 1",
@@ -215,7 +215,7 @@ class Choice(Kind):
     def __init__(self, choices: tuple[str, ...], may_be_empty: bool = False) -> None:
         self.choices, self.may_be_empty = choices, may_be_empty
 
-    def check(self, name: str, value: Any) -> None:
+    def require_valid(self, name: str, value: Any) -> None:
         left_open = self.may_be_empty and value == ""
         if value not in self.choices and not left_open:
             raise InputError(
@@ -253,7 +253,7 @@ class CheckedText(Kind):
     def __init__(self, check_text: Callable[[str], object]) -> None:
         self.check_text = check_text
 
-    def check(self, name: str, value: Any) -> None:
+    def require_valid(self, name: str, value: Any) -> None:
         if value:
             self.check_text(value)
 
@@ -266,7 +266,7 @@ class JsonObject(Kind):
     def text(self, value: Any) -> str:
         return json.dumps(dict(value), ensure_ascii=False)
 
-    def check(self, name: str, value: Any) -> None:
+    def require_valid(self, name: str, value: Any) -> None:
         if not isinstance(value, Mapping):
             raise InputError(
                 f"the {name} fields are not a JSON object",
@@ -345,16 +345,16 @@ class DeclaredOption(NamedTuple):
             return ()
         return self.kind.command_line_words(self.name, value)
 
-    def line_text(self, value: Any) -> str:
+    def load_line_text(self, value: Any) -> str:
         """Return the option's part of the line that describes a load. "" if the line leaves it
         out."""
         if value == self.default:
             return ""
         return self.in_line.format(self.kind.text(value))
 
-    def check(self, value: Any) -> None:
+    def require_valid(self, value: Any) -> None:
         """Raise InputError if `value` is not a valid value of the option."""
-        self.kind.check(self.field_name_without_unit, value)
+        self.kind.require_valid(self.field_name_without_unit, value)
 
 
 def option_metadata(
@@ -365,7 +365,7 @@ def option_metadata(
     return {_KEY: DeclaredOption(words=words, help=help, group=group, kind=kind, **details)}
 
 
-def options_of(record: type) -> tuple[DeclaredOption, ...]:
+def options_declared_in(record: type) -> tuple[DeclaredOption, ...]:
     """Return the options that the fields of a dataclass declare, in the order of the fields."""
     found: list[DeclaredOption] = []
     for one in fields(record):

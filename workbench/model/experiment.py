@@ -16,7 +16,7 @@ from workbench.model.declared_options import (
     Switch,
     Whole,
     option_metadata,
-    options_of,
+    options_declared_in,
 )
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.series_state import SeriesState
@@ -44,7 +44,7 @@ class ArmTarget:
     preset_id: str | None = None
 
     @property
-    def is_known(self) -> bool:
+    def is_looked_up(self) -> bool:
         return bool(self.url or self.run_id or self.plan)
 
     @property
@@ -78,12 +78,12 @@ class Arm:
         return bool(self.sets or self.unsets or self.envs)
 
     @property
-    def words(self) -> tuple[str, ...]:
+    def target_and_change_texts(self) -> tuple[str, ...]:
         """What one side of an experiment is measured on and what it changes, as short texts such as
         "max-num-seqs=64", "without enforce-eager" or "K=V"."""
         target = [self.target.description] if self.target else []
         removed = (f"without {name}" for name in self.unsets)
-        return (*target, *self.sets, *removed, *self.envs, *self.gpu.words)
+        return (*target, *self.sets, *removed, *self.envs, *self.gpu.command_line_words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +208,7 @@ class ExperimentSpec:
     quality_texts: str = ""  # the user's file of texts for it; "": the texts of the package
 
 
-OPTIONS = options_of(ExperimentSpec)
+OPTIONS = options_declared_in(ExperimentSpec)
 WARM_UP = -1
 
 

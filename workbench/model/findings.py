@@ -76,7 +76,7 @@ class Finding:
         return self.level is Level.ERROR
 
     @property
-    def file_and_line(self) -> str:
+    def file_and_line_text(self) -> str:
         """The file and line that this finding is about, such as "presets/x.toml:12". Without a line
         it is the file only, and "" if the finding is not about a file."""
         place = self.file or ""

@@ -121,7 +121,7 @@ class FlagRow:
     is_env: bool = False
 
     @property
-    def heading(self) -> str:
+    def editor_section(self) -> str:
         """The title of the section of the flag editor in which this flag is shown, such as
         "environment"."""
         if self.is_env:

@@ -17,7 +17,7 @@ class HostCores:
     numa_nodes: int = 1
 
 
-def parse_cores(cpus: str, cores: str, nodes: str) -> HostCores | None:
+def parse_host_cores(cpus: str, cores: str, nodes: str) -> HostCores | None:
     """Return the cores for the values of the lines that the script count_cores.sh prints. None if the
     host does not tell how many CPUs a program may use. Without a topology, each CPU counts as a core."""
     usable, physical = _parse_count(cpus), _parse_count(cores)

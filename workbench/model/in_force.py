@@ -37,8 +37,8 @@ class InForceReport:
     notes: tuple[str, ...] = ()
 
     @property
-    def count_differing_settings(self) -> int:
+    def differing_setting_count(self) -> int:
         return sum(row.differs for row in self.rows)
 
     def as_json(self) -> dict[str, Any]:
-        return {**asdict(self), "differing": self.count_differing_settings}
+        return {**asdict(self), "differing": self.differing_setting_count}

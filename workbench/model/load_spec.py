@@ -31,7 +31,7 @@ from workbench.model.declared_options import (
     Switch,
     Whole,
     option_metadata,
-    options_of,
+    options_declared_in,
 )
 from workbench.model.lazy_dataclass import dataclass
 
@@ -43,13 +43,13 @@ _TOKENS = Whole(most=20_000_000)  # more than any model's context
 _LEAST_TOKENS_PER_PIECE = 0.6
 
 
-def _check_slo(text: str) -> None:
+def _require_valid_slo(text: str) -> None:
     from workbench.model.slo import parse_slo  # most commands that list the options parse no SLO
 
     parse_slo(text)
 
 
-def _check_think_time(text: str) -> None:
+def _require_valid_think_time(text: str) -> None:
     from workbench.model.think_time import parse_think_time
 
     parse_think_time(text)
@@ -244,7 +244,7 @@ class BenchSpec:
             "pause of each stream between an answer and its next request: 5, 2-8, or exp:5 for an "
             "exponential distribution",
             SHAPE,
-            CheckedText(_check_think_time),
+            CheckedText(_require_valid_think_time),
             in_line="think time {} s",
             no_effect_beside=(
                 ("rate", "at a --rate, requests start on a schedule"),
@@ -272,7 +272,7 @@ class BenchSpec:
             "limits on latencies in ms, each for a share of the requests: "
             "'ttft<=500@p95, tpot<=40@p95, e2e<=8000@99%'",
             SHAPE,
-            CheckedText(_check_slo),
+            CheckedText(_require_valid_slo),
             in_preset=True,
             is_work=False,
         ),
@@ -409,7 +409,7 @@ class BenchSpec:
     salt: str = ""
     # words of a synthetic prompt, by the server's tokenizer; None: by its first usage
     prompt_words: int | None = None
-    # of the text of a trace, by the server's tokenizer (bench/trace_text.py); (): by its usage
+    # of the text of a trace, by the server's tokenizer (bench/trace_and_speed_text.py); (): by its usage
     passage_tokens: tuple[float, ...] = ()
     # Limits; None: derived from the server's speed (bench/time_limits.py).
     timeout_s: float | None = field(
@@ -528,7 +528,7 @@ class BenchSpec:
         return bool(self.trace_name) and self.trace_s is None
 
     @property
-    def trace_text(self) -> str:
+    def trace_and_speed_text(self) -> str:
         """Which trace the load replays, and how fast: "trace conversation.jsonl (…) at 2x"."""
         speed = "" if self.speed is None else f" at {self.speed:g}x"
         return f"trace {self.trace_name}{speed}"
@@ -552,7 +552,7 @@ class BenchSpec:
         return round(_LEAST_TOKENS_PER_PIECE * words) if self.has_real_text else words
 
 
-OPTIONS = options_of(BenchSpec)
+OPTIONS = options_declared_in(BenchSpec)
 # Fields of one server or one run. A repeated benchmark has the others in common with the first.
 _OF_ONE_RUN = (
     *("url", "model", "salt", "prompt_words", "passage_tokens"),
@@ -569,5 +569,5 @@ REPEATED = tuple(one.name for one in fields(BenchSpec) if one.name not in _OF_ON
 def option_texts(spec: BenchSpec) -> tuple[str, ...]:
     """Return what the line that describes the load `spec` says of its options, such as
     ("burstiness 0.5",)."""
-    texts = (option.line_text(getattr(spec, option.field)) for option in OPTIONS)
+    texts = (option.load_line_text(getattr(spec, option.field)) for option in OPTIONS)
     return tuple(filter(None, texts))

@@ -207,7 +207,7 @@ def metric_title(name: str) -> str:
     return f"{title} {distribution_part_title(part)}".rstrip()
 
 
-def short_title(name: str, unit: str = "") -> str:
+def narrow_table_title(name: str, unit: str = "") -> str:
     """Return a metric's title with its unit for narrow tables, for example "tok/s" or "TTFT p50
     ms". `unit` is used only for a name that the table lacks."""
     base, _, part = name.partition(".")

@@ -27,7 +27,7 @@ class KvLayers:
     mamba2: bool = False
 
     @property
-    def is_state_layer(self) -> bool:
+    def keeps_state(self) -> bool:
         """Whether the layer keeps a state instead of the keys and values of each token."""
         return bool(self.state_bytes or self.state_values)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 _LANE_MB_S = {1: 250.0, 2: 500.0, 3: 985.0, 4: 1969.0, 5: 3938.0, 6: 7563.0, 7: 15125.0}
 
 
-def link_mb_s(generation: int | None, width: int | None) -> float | None:
+def pcie_link_mb_s(generation: int | None, width: int | None) -> float | None:
     """Return the nominal bandwidth in MB/s, in one direction, of a PCIe link with `width` lanes. None
     if either argument is None, or if the generation is not known to this module."""
     lane = _LANE_MB_S.get(generation or 0)

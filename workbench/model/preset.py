@@ -264,7 +264,7 @@ def _load_option_field(option: DeclaredOption) -> Any:
 
     def check(value: Any) -> Any:
         try:
-            option.check(value)
+            option.require_valid(value)
         except InputError as error:
             raise ValueError("; ".join(filter(None, (error.message, error.next_step)))) from None
         return value

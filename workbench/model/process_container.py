@@ -18,13 +18,13 @@ _GROUPS = (
 )
 
 
-def parse_container_of_process(groups: str) -> str:
+def parse_container_of_process(cgroups_text: str) -> str:
     """Return the container of a process as "docker:0123456789ab", given the content of
     /proc/PID/cgroup as read on the host. "" for a process outside containers. For nested
     containers, return the outermost."""
     found = []
     for pattern, kind in _GROUPS:
-        match = pattern.search(groups)
+        match = pattern.search(cgroups_text)
         if match:
             found.append((match.start(), kind, match[1]))
     if not found:

@@ -70,7 +70,7 @@ class ServedText:
         return text
 
 
-def format_run_and_time(run_id: str) -> str:
+def format_run_and_start_time(run_id: str) -> str:
     """Return a run id with its start in local time: "run 20261121-… on 2026-11-21 03:15". The start
     is read from the id; the text is "run ID" if the id contains no time."""
     try:

@@ -28,7 +28,7 @@ from workbench.model.untrusted_numbers import (
     number_for_field,
     number_or_none,
     parse_decimal,
-    range_of,
+    range_of_field,
     why_number_is_impossible,
 )
 
@@ -253,7 +253,7 @@ class _CoreSetting(RemoteSetting):
 
     def values_equal(self, found: Any, value: Any) -> bool:
         try:
-            return core_values.core_values_equal(str(found), str(value))
+            return core_values.core_values_match(str(found), str(value))
         except ValueError:
             # "mixed: powersave 30, performance 2", as the agent counts values that differ
             return str(found) == str(value)
@@ -338,7 +338,7 @@ class _CStates(_CoreSetting):
     ) -> Iterator[tuple[str, str]]:
         states: Sequence[object] = "*"
         if ":" in value:
-            states = core_values.parse_ranges(value.partition(":")[2]) or "*"
+            states = core_values.parse_number_ranges(value.partition(":")[2]) or "*"
         if value != core_values.OFF:
             yield "0", self._files_of_states(cores, "*", root)
         if value != core_values.ON:
@@ -398,7 +398,7 @@ def setting_label(key: str) -> str:
     return SETTINGS[key].label
 
 
-def revert_order(key: str) -> int:
+def revert_position(key: str) -> int:
     """Return the position of a setting in the order in which settings are reverted, as a sort
     key."""
     if key not in SETTINGS:
@@ -553,7 +553,7 @@ def why_setting_has_no_effect(
 # ---- entries of a journal
 
 
-def user_with_setting(entry: Mapping[str, Any]) -> str:
+def user_setting_is_left_to(entry: Mapping[str, Any]) -> str:
     """Return the user to whom a revert has left the setting of a journal entry, because that user
     claims to have set its value since. "" if it is not left to anybody."""
     state = str(entry.get("state"))
@@ -581,7 +581,7 @@ def describe_invalid_part_of_entry(entry: Any) -> str | None:
         for name in ("since_unix_s", "set_unix_s", "energy_j"):
             number = entry.get(name)
             if number is not None and number_for_field(name, number) is None:
-                return f"{name}: {why_number_is_impossible(number, *range_of(name))}"
+                return f"{name}: {why_number_is_impossible(number, *range_of_field(name))}"
         if integer_or_none(entry["gpu_index"], -1, MOST_GPUS - 1) is None:
             return "gpu_index"
         if not isinstance(entry["boot_id"], str):
@@ -649,8 +649,8 @@ def has_only_bounded_numbers(data: Any) -> bool:
 # ---- the CPU cores
 
 
-def was_core_change_interrupted(key: str, present_value: Any, now: Any, before: Any) -> bool:
-    """Return whether a change of a CPU-core setting from `before` to `now`, or its revert, stopped
+def was_core_change_interrupted(key: str, present_value: Any, after: Any, before: Any) -> bool:
+    """Return whether a change of a CPU-core setting from `before` to `after`, or its revert, stopped
     before it reached all cores. `present_value` is the setting's present value. The result is False
     for a setting of a GPU, and if a core has a value that such a change cannot leave behind."""
     setting = SETTINGS[key]
@@ -662,7 +662,7 @@ def was_core_change_interrupted(key: str, present_value: Any, now: Any, before: 
             by_core.update(dict.fromkeys(cores, value))
     except ValueError:
         return False
-    ends = [core_values.parse_core_values(str(value)) for value in (now, before)]
+    ends = [core_values.parse_core_values(str(value)) for value in (after, before)]
     for cpu, value in by_core.items():
         if not _is_core_value_during_change(setting, cpu, value, ends):
             return False

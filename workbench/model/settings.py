@@ -145,12 +145,12 @@ class Setting(ABC):
         if no GPU reports them."""
         return self.metavar
 
-    def default(self, info: GpuInfo | None) -> SettingValue | None:
+    def driver_default(self, info: GpuInfo | None) -> SettingValue | None:
         """Return the driver's default for this setting on one GPU. None if the driver does not
         report it."""
         return DEFAULT
 
-    def read(self, telemetry: Telemetry, uuid: str) -> SettingValue | None:
+    def current_value(self, telemetry: Telemetry, uuid: str) -> SettingValue | None:
         """Return the current value of this setting on the GPU whose UUID is `uuid`. For a setting
         of the host, return the host's value. None if the value cannot be read, as for a clock lock.
         """
@@ -206,7 +206,7 @@ class SwitchSetting(Setting):
     def allowed_values_text(self, infos: Sequence[GpuInfo]) -> str | None:
         return "on or off"
 
-    def default(self, info: GpuInfo | None) -> SettingValue | None:
+    def driver_default(self, info: GpuInfo | None) -> SettingValue | None:
         return False
 
 
@@ -267,7 +267,7 @@ class NumberSetting(Setting):
             text += ", reset"
         return text
 
-    def default(self, info: GpuInfo | None) -> SettingValue | None:
+    def driver_default(self, info: GpuInfo | None) -> SettingValue | None:
         return None if info is None else getattr(info, self.initial)
 
 
@@ -344,7 +344,7 @@ class CoreSetting(Setting):
     def allowed_values_text(self, infos: Sequence[GpuInfo]) -> str | None:
         return " or ".join(self.choices) or "performance, …"
 
-    def default(self, info: GpuInfo | None) -> SettingValue | None:
+    def driver_default(self, info: GpuInfo | None) -> SettingValue | None:
         return None
 
     @property
@@ -475,7 +475,7 @@ def label_of(key: str) -> str:
     return _BY_KEY[key].label
 
 
-def parse_target_and_setting(key: str) -> tuple[str, str]:
+def split_target_and_setting(key: str) -> tuple[str, str]:
     """Split a setting's key in a result into (GPU or "host", key without it): "gpu0.power_limit_w"
     gives ("GPU0", "power_limit_w"). For a key without a GPU, the first element is ""."""
     place, dot, setting = key.partition(".")
@@ -506,13 +506,13 @@ def format_stored_value(key: str, value: Any) -> str:
 def label_with_gpu(key: str) -> str:
     """Return the label of a setting: "GPU clocks" for "gpu_clocks", "GPU0 GPU clocks" for
     "gpu0.gpu_clocks"."""
-    place, setting = parse_target_and_setting(key)
+    place, setting = split_target_and_setting(key)
     return f"{place} {label_of(setting)}".strip()
 
 
 def format_stored_setting_value(key: str, value: Any) -> str:
     """Return a stored value of a setting as text; `key` may have a GPU, as "gpu0.gpu_clocks"."""
-    return format_stored_value(parse_target_and_setting(key)[1], value)
+    return format_stored_value(split_target_and_setting(key)[1], value)
 
 
 def gpu_or_host_name(gpu_uuid: str, gpu_index: int) -> str:
@@ -538,7 +538,7 @@ class GpuSettings(dict[str, Any]):
         super().__init__({k: v for k, v in {**dict(values), **by_key}.items() if v is not None})
 
     @property
-    def words(self) -> tuple[str, ...]:
+    def command_line_words(self) -> tuple[str, ...]:
         """The settings as arguments of the command `workbench gpu set`, for example
         ("power-limit=400",). The command `experiment` accepts the same words."""
         return tuple(f"{s.name}={s.input_text(self[s.key])}" for s in SETTINGS if s.key in self)

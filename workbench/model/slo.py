@@ -156,14 +156,14 @@ def slo_rows(attained: Sequence[LimitAttained]) -> tuple[tuple[str, str], ...]:
     tightest = limit_with_smallest_margin(attained)
     rows = []
     for each in attained:
-        verdict = _verdict_of_limit(each)
+        verdict = _limit_verdict_text(each)
         if each is tightest and len(attained) > 1:
             verdict += ", the limit that binds"
         rows.append((each.limit, verdict))
     return tuple(rows)
 
 
-def _verdict_of_limit(attained: LimitAttained) -> str:
+def _limit_verdict_text(attained: LimitAttained) -> str:
     if attained.margin_pct is None:
         return "n/a: this latency has no value"
     verdict = "held" if attained.margin_pct >= 0 else "NOT HELD"

@@ -183,7 +183,7 @@ class Sweep:
         return self.name if self.kind == TUNE else f"sweep of {self.name}"
 
     @property
-    def steps(self) -> str:
+    def points_noun(self) -> str:
         """What the points of the sweep are called."""
         return "race starts" if self.kind == TUNE else "points"
 

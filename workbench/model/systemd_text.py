@@ -3,7 +3,7 @@
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "%": "%%"}
 
 
-def escape_for_quotes(text: str) -> str:
+def escape_for_unit_quotes(text: str) -> str:
     """Return `text` with escapes for special characters, for use between double quotes in a unit
     file."""
     return "".join(map(_escape_character, text))
@@ -19,7 +19,7 @@ def _escape_character(char: str) -> str:
 
 def quote_argument(text: str) -> str:
     """Return `text` in double quotes as one argument in a unit file."""
-    return f'"{escape_for_quotes(text)}"'
+    return f'"{escape_for_unit_quotes(text)}"'
 
 
 def double_dollars(text: str) -> str:

@@ -321,9 +321,9 @@ class History:
     def add_event_if_new(self, event: Event) -> bool:
         """Insert an event in time order, and drop the oldest event if there are more than 2,000.
         Return False if the event is already in the history."""
-        near = bisect_left(self.events, event.unix_s - SAME_EVENT_S, key=_time_of_event)
-        at = bisect_right(self.events, event.unix_s, key=_time_of_event)
-        until = bisect_right(self.events, event.unix_s + SAME_EVENT_S, key=_time_of_event)
+        near = bisect_left(self.events, event.unix_s - SAME_EVENT_S, key=_unix_s_of_event)
+        at = bisect_right(self.events, event.unix_s, key=_unix_s_of_event)
+        until = bisect_right(self.events, event.unix_s + SAME_EVENT_S, key=_unix_s_of_event)
         if any(known.is_same_event(event) for known in self.events[near:until]):
             return False
         self.events_revision += 1
@@ -361,5 +361,5 @@ class History:
         self.events.clear()
 
 
-def _time_of_event(event: Event) -> float:
+def _unix_s_of_event(event: Event) -> float:
     return event.unix_s

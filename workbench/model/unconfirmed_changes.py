@@ -22,7 +22,8 @@ NOT_KNOWN = "begun, not known whether applied"  # nobody can read a clock lock
 
 
 class BegunChange(NamedTuple):
-    """A change that was begun. `outcome` says in words what the host's value tells about it."""
+    """A change that was begun, and whose end is not written down. `outcome` is NOT_APPLIED or
+    NOT_KNOWN."""
 
     change: Alteration
     outcome: str
@@ -31,8 +32,8 @@ class BegunChange(NamedTuple):
 def split_altered_and_begun_changes(
     changes: Iterable[Alteration], telemetry: Telemetry | None
 ) -> tuple[tuple[Alteration, ...], tuple[BegunChange, ...]]:
-    """Return (the settings that are altered, the changes that were begun) of `changes`. If a begun
-    change was to replace an earlier one, that one is still altered."""
+    """Return (settings that are altered, changes that were begun and perhaps not made) among
+    `changes`. If a begun change was to replace an earlier one, the earlier one counts as altered."""
     altered: list[Alteration] = []
     begun: list[BegunChange] = []
     for one in changes:
@@ -47,17 +48,15 @@ def split_altered_and_begun_changes(
 
 
 def _outcome_of_begun_change(change: Alteration, telemetry: Telemetry | None) -> str | None:
-    """Return what the host's value tells about a begun change. None if the change is made, if it
-    has ended, or if somebody else has set a third value."""
+    """Return NOT_APPLIED or NOT_KNOWN for a change that was begun, by the host's value now. None if
+    the change was made, if it is not a begun one, or if somebody else has set a third value."""
     if change.state != PENDING:
         return None
+    if telemetry is None:
+        return NOT_KNOWN
     from workbench.model.settings import setting_of  # not for the first frame
 
-    live = (
-        setting_of(change.setting).read(telemetry, change.gpu_uuid)
-        if telemetry is not None
-        else None
-    )
+    live = setting_of(change.setting).current_value(telemetry, change.gpu_uuid)
     if live is None:
         return NOT_KNOWN
     from_value = change.before if change.earlier_now is None else change.earlier_now

@@ -65,7 +65,7 @@ _ANY_WHOLE: tuple[float, float] = (-(2**63), 2**63 - 1)
 
 
 @lru_cache(maxsize=1024)
-def range_of(field: str) -> tuple[float, float]:
+def range_of_field(field: str) -> tuple[float, float]:
     """Return the (lowest, highest) possible number for a field, from the unit in its name. ANY if
     the name has no unit."""
     known = RANGES.get(field)
@@ -110,7 +110,7 @@ def integer_or_none(value: Any, lowest: int, highest: int) -> int | None:
 def number_for_field(field: str, value: Any) -> float | None:
     """Return `value` if it is a possible number for the field, otherwise None. The unit in the
     field's name decides (RANGES)."""
-    return number_or_none(value, *range_of(field))
+    return number_or_none(value, *range_of_field(field))
 
 
 def path_and_reason_of_impossible_number(data: Any, path: str = "") -> str:
@@ -130,7 +130,7 @@ def path_and_reason_of_impossible_number(data: Any, path: str = "") -> str:
         return ""
     low, high = _ANY_WHOLE
     if path.endswith("unix_s"):
-        low, high = range_of("unix_s")
+        low, high = range_of_field("unix_s")
     if isinstance(data, float):
         low, high = max(low, -EXACT), min(high, EXACT)
     why = why_number_is_impossible(data, low, high)
@@ -156,7 +156,7 @@ def parse_strict_json(text: str | bytes) -> Any:
     other users uses it: one such number would make the joined answer of all files unreadable."""
     return json.loads(
         text,
-        parse_constant=_refuse_constant,
+        parse_constant=_refuse_json_constant,
         parse_int=_parse_json_int,
         parse_float=_parse_json_float,
     )
@@ -171,20 +171,20 @@ def parser_error_message(error: ValueError) -> str:
     return text
 
 
-def _refuse_constant(text: str) -> Any:
+def _refuse_json_constant(text: str) -> Any:
     raise ValueError(f"an impossible number ({text[:_SHOWN_BITS]})")
 
 
 def _parse_json_int(text: str) -> Any:
     if len(text) > MOST_DIGITS + 2:
-        _refuse_constant(text)
+        _refuse_json_constant(text)
     return int(text)
 
 
 def _parse_json_float(text: str) -> Any:
     value = float(text)
     if abs(value) == float("inf"):
-        _refuse_constant(text)
+        _refuse_json_constant(text)
     return value
 
 

@@ -12,7 +12,7 @@ from dataclasses import MISSING, fields
 from functools import cache
 from typing import Any, TypeAlias, TypeVar
 
-from workbench.model.untrusted_numbers import range_of, why_number_is_impossible
+from workbench.model.untrusted_numbers import range_of_field, why_number_is_impossible
 from workbench.model.untrusted_text import NAME_CHARS, clean_text
 
 Record = TypeVar("Record")
@@ -93,7 +93,7 @@ def _readers_by_field(kind: Any) -> dict[str, Reader | None]:
 
 
 def _check_number(field: str, value: Any) -> float:
-    lowest, highest = range_of(field)
+    lowest, highest = range_of_field(field)
     if type(value) in _NUMBERS and lowest <= value <= highest:  # most values; a NaN is not
         possible: float = value
         return possible

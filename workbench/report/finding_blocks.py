@@ -23,7 +23,7 @@ def doctor_blocks(
         changes = " ".join(change.option_text for change in finding.changes)
         facts = (("next", finding.fix), ("change", changes))
         known = tuple((label, text) for label, text in facts if text)
-        text = ": ".join(filter(None, (finding.file_and_line, finding.text)))
+        text = ": ".join(filter(None, (finding.file_and_line_text, finding.text)))
         found.append(FindingBlock(finding.level, text, known))
     if not found:
         found.append(TextBlock(text_without_findings, mark="good"))

@@ -12,8 +12,8 @@ _MOST_TEXT = 48  # characters of a value; a longer one, such as a JSON object, i
 def settings_in_force_blocks(report: InForceReport) -> list[Block]:
     """Return the number of settings that differ from what was asked, the table of all settings, and
     the sources that could not be read."""
-    differing = count_of(report.count_differing_settings, "setting differs", "settings differ")
-    mark = "warning" if report.count_differing_settings else ""
+    differing = count_of(report.differing_setting_count, "setting differs", "settings differ")
+    mark = "warning" if report.differing_setting_count else ""
     table = Table(
         head=("", "setting", "asked", "in force", "where read"),
         rows=tuple(map(_setting_row, report.rows)),

@@ -36,7 +36,7 @@ from workbench.model.metrics import (
     metric_value,
     metrics_of_group,
     names_of_narrow_table_metrics,
-    short_title,
+    narrow_table_title,
 )
 from workbench.model.secrets import SERVER_KEY_VARIABLE
 from workbench.model.slo import slo_rows
@@ -407,7 +407,7 @@ def workload_facts(result: BenchResult) -> tuple[Row, ...]:
     rows = []
     for name in [field.name for field in fields(BenchSpec) if field.name not in hidden]:
         value = getattr(spec, name)
-        is_known = name == "profile" or result.conditions.knows(name)
+        is_known = name == "profile" or result.conditions.knows_workload_field(name)
         if is_known and value not in (None, "", ()):
             rows.append((name.replace("_", " "), setting_text(value)))
     if spec.extra_body:
@@ -474,7 +474,7 @@ def overview_table(results: Sequence[BenchResult]) -> Table:
         number, streams, state = f"#{result.id}", NA, "ok"
         if imported:
             number += f" ({imported})"
-        if result.conditions.knows("concurrency") and not result.spec.command:
+        if result.conditions.knows_workload_field("concurrency") and not result.spec.command:
             streams = str(result.spec.concurrency)
         if summary.refused:
             state = "rejected"
@@ -482,7 +482,7 @@ def overview_table(results: Sequence[BenchResult]) -> Table:
             state = f"{summary.requests_failed} failed"
         values = [format_metric_value(name, metric_value(summary, name)) for name in metrics]
         rows.append((number, result.conditions.model, streams, *values, state))
-    head = ("result", "model", "streams", *map(short_title, metrics), "state")
+    head = ("result", "model", "streams", *map(narrow_table_title, metrics), "state")
     return Table(
         head=head,
         rows=tuple(rows),

@@ -11,7 +11,7 @@ from workbench.model.bench import BenchResult, Comparison, MetricChange
 from workbench.model.counts import count_of
 from workbench.model.experiment import Arm, Experiment, ExperimentRun, RunState
 from workbench.model.known_values import known_values
-from workbench.model.metrics import metric_title, short_title
+from workbench.model.metrics import metric_title, narrow_table_title
 from workbench.model.settings import format_stored_setting_value, label_with_gpu
 from workbench.model.sweep import UNFINISHED, PointState, Sweep, SweepPoint
 from workbench.model.tune import TUNE
@@ -150,7 +150,7 @@ def change_table(metrics: Sequence[MetricChange]) -> Table:
         short_verdict, mark = _VERDICTS.get(m.verdict, (m.verdict, ""))
         rows.append(
             (
-                Wording(metric_title(m.metric), short_title(m.metric, m.unit)),
+                Wording(metric_title(m.metric), narrow_table_title(m.metric, m.unit)),
                 Wording(m.unit, ""),
                 format_metric_value(m.metric, m.a),
                 format_metric_value(m.metric, m.b),
@@ -345,7 +345,7 @@ def _arms_table(a: Arm, b: Arm) -> Table:
 
 
 def _changes_of_arm(arm: Arm) -> str:
-    return ", ".join(arm.words) or "the base as it is"
+    return ", ".join(arm.target_and_change_texts) or "the base as it is"
 
 
 def pairs_table(metrics: Sequence[MetricChange]) -> Table:
@@ -460,7 +460,13 @@ def points_table(sweep: Sweep) -> Table:
             label += f" ({sweep.searched_result_name})"
         rows.append((label, *cells))
         marks.append(_point_mark(sweep, index))
-    head = (sweep.name, *map(short_title, columns.values()), *judged.values(), "results", "state")
+    head = (
+        sweep.name,
+        *map(narrow_table_title, columns.values()),
+        *judged.values(),
+        "results",
+        "state",
+    )
     return Table(
         head=head,
         rows=tuple(rows),

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from workbench.model.counts import count_of
 from workbench.model.experiment import Experiment
-from workbench.model.metrics import short_title
+from workbench.model.metrics import narrow_table_title
 from workbench.model.series_state import SeriesState
 from workbench.model.sweep import PointState, Sweep
 from workbench.model.tune import (
@@ -172,7 +172,7 @@ def race_table(sweep: Sweep) -> Table:
         values = [_metric_value_text(goal.metric, value) for value in one.values]
         rows.append((name, *values, gain, _race_state_text(sweep, one, leads)))
         marks.append(_standing_mark(one, leads))
-    title = short_title(goal.metric)
+    title = narrow_table_title(goal.metric)
     return Table(
         head=("configuration", *(f"{title} {n}" for n in range(1, blocks + 1)), "gain", "state"),
         rows=tuple(rows),
@@ -187,7 +187,7 @@ def final_experiment_blocks(sweep: Sweep, final: Experiment | None) -> list[Bloc
         if sweep.experiment_id is None:
             return []
         return [Heading("Final"), TextBlock(f"experiment {sweep.experiment_id}")]
-    best = format_entry_for_people(final.spec.b.words)
+    best = format_entry_for_people(final.spec.b.target_and_change_texts)
     blocks: list[Block] = [Heading(f"Final: {best} against the start preset")]
     pairs = f"{final.completed_pairs} of {count_of(final.spec.pairs, 'pair')}"
     done = f"{pairs} (experiment {final.id})"
@@ -199,7 +199,7 @@ def final_experiment_blocks(sweep: Sweep, final: Experiment | None) -> list[Bloc
     for number, (a, b) in enumerate(decided.pairs, start=1):
         values = (_metric_value_text(metric, a), _metric_value_text(metric, b))
         rows.append((str(number), *values, change_text(percent_change(a, b))))
-    title = short_title(metric)
+    title = narrow_table_title(metric)
     head = ("pair", f"start {title}", f"best {title}", "change")
     return [*blocks, Table(head, tuple(rows), frozenset({0, 1, 2, 3}))]
 

@@ -84,7 +84,7 @@ async def probe_engine(
     known = await _read_installed_version(host, engine, path, python, facts)
     modified = "".join(facts.get("modified", []))
     counts = ("".join(facts.get(name, [])) for name in ("cpus", "cores", "nodes"))
-    cores = host_cores.parse_cores(*counts)
+    cores = host_cores.parse_host_cores(*counts)
     return replace(known, elsewhere=elsewhere, allotment=allotment, modified=modified, cores=cores)
 
 

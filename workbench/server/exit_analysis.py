@@ -20,7 +20,7 @@ from workbench.hosts.base import FileError, Host
 from workbench.hosts.run_processes import TICKS_PER_S
 from workbench.model.findings import Finding, Level
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.untrusted_numbers import parse_decimal, parse_whole_number, range_of
+from workbench.model.untrusted_numbers import parse_decimal, parse_whole_number, range_of_field
 from workbench.model.untrusted_text import clean_text
 from workbench.server import log_patterns
 from workbench.server.explained_log import find_line_of_cause
@@ -132,7 +132,7 @@ def find_first_ended_process(lines: Sequence[str], engine: Engine | None) -> End
         found = next(filter(None, matches), None)
         if found is not None:
             groups = found.groupdict()
-            code = parse_decimal(groups.get("code"), *range_of("exit_code"))
+            code = parse_decimal(groups.get("code"), *range_of_field("exit_code"))
             text = log_patterns.strip_log_prefix(line)
             exit_code = None if code is None else int(code)
             pid = parse_whole_number(groups.get("pid"))

@@ -18,7 +18,7 @@ from workbench.hosts.shell_scripts import parse_values_by_key
 from workbench.model.errors import HostError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import LaunchPlan
-from workbench.model.untrusted_numbers import parse_decimal, parse_whole_number, range_of
+from workbench.model.untrusted_numbers import parse_decimal, parse_whole_number, range_of_field
 from workbench.server.hub_cache import hub_cache_and_home_values, hub_cache_script
 
 _TIMEOUT_S = 20.0
@@ -87,7 +87,7 @@ def _compute_fingerprint(
     basis = f"{number}, {total / _BYTES_PER_GB:.3g} GB: names, sizes, first and last 64 KiB of each"
     if commit:
         basis += f"; Hugging Face commit {commit}"
-    changed_unix_s = [parse_decimal(row[1], *range_of("unix_s")) or 0.0 for row in file_rows]
+    changed_unix_s = [parse_decimal(row[1], *range_of_field("unix_s")) or 0.0 for row in file_rows]
     if started_unix_s is not None and max(changed_unix_s) > started_unix_s:
         return ModelFingerprint(
             None, f"a model file was changed after the server started ({basis})"

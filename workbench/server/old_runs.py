@@ -18,7 +18,7 @@ from workbench.hosts.detached_process import ProcessStatus
 from workbench.model.findings import Finding, Level
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.server_run import ServerState, ServerStatus
-from workbench.model.untrusted_numbers import parse_decimal, parse_whole_number, range_of
+from workbench.model.untrusted_numbers import parse_decimal, parse_whole_number, range_of_field
 from workbench.server.run_directory import RUN_ID_PATTERN
 
 _Item = TypeVar("_Item")
@@ -118,7 +118,7 @@ async def read_ended_runs(host: Host, root: str) -> tuple[EndedRun, ...]:
             if len(words) == 4 and parse_whole_number(words[3]) is not None:
                 marks[words[0]] = words[1:]
         elif kind == "now":
-            now_unix_s = parse_decimal(words[0], *range_of("unix_s")) or 0.0
+            now_unix_s = parse_decimal(words[0], *range_of_field("unix_s")) or 0.0
         elif (size := parse_whole_number(kind)) is not None:
             sizes[words[0].removeprefix("./")] = size
     found = (

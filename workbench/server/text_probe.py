@@ -27,7 +27,7 @@ from dataclasses import replace
 from typing import Any
 
 from workbench.model import answer_probe
-from workbench.model.answer_probe import Ask, Place, Probed
+from workbench.model.answer_probe import Ask, Probed, ProbePart
 from workbench.model.answer_text import answer_excerpt
 from workbench.model.findings import Finding, Level
 from workbench.model.lazy_dataclass import dataclass
@@ -138,8 +138,10 @@ class _Asker:
             2 + PROMPTS_TOGETHER + LONGER_ANSWERS + MORE_LONGER_ANSWERS
         )
         self._alone, self._again = alone, again
-        self._together = [replace(ask, place=Place.TOGETHER) for ask in others[:PROMPTS_TOGETHER]]
-        longer = [replace(ask, place=Place.LONGER) for ask in others[PROMPTS_TOGETHER:]]
+        self._together = [
+            replace(ask, part=ProbePart.TOGETHER) for ask in others[:PROMPTS_TOGETHER]
+        ]
+        longer = [replace(ask, part=ProbePart.LONGER) for ask in others[PROMPTS_TOGETHER:]]
         self._longer, self._more = longer[:LONGER_ANSWERS], longer[LONGER_ANSWERS:]
         self._answers: list[ProbeAnswer] = []
         self._failed: list[Reply] = []
@@ -276,7 +278,7 @@ class _Asker:
     def _why_not_fully_assessed(self) -> str:
         if not self._answers:
             return f"the model gave no text within {REASONING_TOKENS} tokens and {OTHER_PROMPTS_TIMEOUT_S:.0f} s"
-        came = sum(one.ask.place is Place.TOGETHER for one in self._answers)
+        came = sum(one.ask.part is ProbePart.TOGETHER for one in self._answers)
         missing = PROMPTS_TOGETHER - came - len(self._failed)
         if missing <= 0:
             return ""

@@ -329,7 +329,7 @@ class Session:
             found += config.findings
         if found:  # one message, because a second one would replace the first
             worst = by_severity(found)
-            text = "; ".join(f"{finding.file_and_line}: {finding.text}" for finding in worst)
+            text = "; ".join(f"{finding.file_and_line_text}: {finding.text}" for finding in worst)
             self.core.notify(worst[0].level, text, worst[0].fix)
         if ui is None:
             return

@@ -84,7 +84,7 @@ class HostsStore:
             field = f"{section}.{name}."
             own = [finding for finding in findings if f"{finding.field}.".startswith(field)]
             raise InputError(
-                f"the {_WHAT[section]} {name} cannot be used: {own[0].file_and_line}: {own[0].text}",
+                f"the {_WHAT[section]} {name} cannot be used: {own[0].file_and_line_text}: {own[0].text}",
                 next_step=f"correct {self.path}",
                 findings=_most_serious_findings(own, str(self.path)),
             )

@@ -164,7 +164,7 @@ class PresetLibrary:
             return preset_documents.add_claims(checked.preset)
         errors = checked.errors
         first = errors[0]
-        text = f"{first.file_and_line or path}: {first.text}"
+        text = f"{first.file_and_line_text or path}: {first.text}"
         if len(errors) > 1:
             text += f" (and {len(errors) - 1} more)"
         step = f"correct the file, then check it with `workbench presets check {path}`"

@@ -18,8 +18,8 @@ from workbench.bench import experiment as design
 from workbench.bench.compare import compare
 from workbench.bench.metric_changes import BETTER, HINT
 from workbench.model.answer_text import (
-    PlaceOutcome,
     ProbeOutcome,
+    ProbePartOutcome,
     SetFeatures,
     TextFinding,
     TextReport,
@@ -186,7 +186,10 @@ def test_advice_about_garbage_says_so_first() -> None:
 
 
 def _probe_said(remembered: int, **load: int) -> Change:
-    places = {"alone": PlaceOutcome(3, 0, remembered), "together": PlaceOutcome(8, 0, remembered)}
+    places = {
+        "alone": ProbePartOutcome(3, 0, remembered),
+        "together": ProbePartOutcome(8, 0, remembered),
+    }
     features = SetFeatures(16, 16, excerpts=('"Rivers."',), **load)
 
     def change(result: BenchResult) -> BenchResult:
@@ -219,7 +222,7 @@ def test_a_side_that_answers_otherwise_is_not_better(b: Change, said: str) -> No
 
 def replace_places(alone: int, together: int, then: Change | None = None) -> Change:
     """Return a change to a result whose probe knew this many code words of 3 and of 8."""
-    places = {"alone": PlaceOutcome(3, 0, alone), "together": PlaceOutcome(8, 0, together)}
+    places = {"alone": ProbePartOutcome(3, 0, alone), "together": ProbePartOutcome(8, 0, together)}
 
     def change(result: BenchResult) -> BenchResult:
         made = (then or _probe_said(0))(result)

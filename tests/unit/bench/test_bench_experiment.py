@@ -168,7 +168,7 @@ def test_gpu_settings_in_words_are_accepted_by_gpu_set() -> None:
         "power-limit=412.5W lock-gpu-clocks=210,2400 lock-memory-clocks=810,9001 persistence=on"
     )
     assert " ".join(parse_gpu_settings(options.split(), "b").words) == words
-    assert parse_gpu_settings(["reset-gpu-clocks"], "b").words == ("gpu-clocks=reset",)
+    assert parse_gpu_settings(["reset-gpu-clocks"], "b").command_line_words == ("gpu-clocks=reset",)
     assert GpuSettings().words == ()
 
 

@@ -103,7 +103,7 @@ def given_by(words: tuple[str, ...]) -> dict[str, Any]:
 @given(OPTION_AND_VALUE)
 def test_the_words_of_an_option_set_its_value(pair: tuple[DeclaredOption, Any]) -> None:
     option, value = pair
-    option.check(value)
+    option.require_valid(value)
     named = option.dest if option.field != "command" else "command"
     assert given_by(option.kind.command_line_words(option.name, value)) == {named: value}
 
@@ -162,7 +162,7 @@ def test_a_preset_is_told_in_one_line_what_an_option_expects() -> None:
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.field)
 def test_an_option_is_declared_at_a_field_and_its_default_is_valid(option: DeclaredOption) -> None:
     assert option.field in {one.name for one in fields(BenchSpec)}
-    option.check(option.default)
+    option.require_valid(option.default)
     with pytest.raises(ValueError, match=option.field):
         Benchmark.model_validate({option.field: object()})
 
@@ -194,7 +194,7 @@ def made_with(option: DeclaredOption) -> BenchResult:
 )
 def test_the_screen_and_the_command_say_an_option_alike(option: DeclaredOption) -> None:
     result = made_with(option)
-    said = option.line_text(getattr(result.spec, option.field))
+    said = option.load_line_text(getattr(result.spec, option.field))
     assert (
         said
         and f", {said}" in result_load_text(result)
@@ -248,7 +248,7 @@ def test_an_impossible_value_is_refused_by_the_name_of_its_option(
     with pytest.raises(
         InputError, match=option.name.removeprefix("--").replace("-", " ")
     ) as refused:
-        option.check(value)
+        option.require_valid(value)
     assert len(f"{refused.value.message} {refused.value.next_step}") < 250
 
 
@@ -270,7 +270,7 @@ def test_a_text_of_other_bytes_than_utf_8_is_refused() -> None:
     for option in OPTIONS:
         if type(option.kind) is Kind:
             with pytest.raises(InputError, match="has a character that is not text"):
-                option.check("\udcff")
+                option.require_valid("\udcff")
 
 
 @given(st.fixed_dictionaries({}, optional={o.field: values_of(o) for o in DESIGN}))

@@ -19,7 +19,7 @@ from workbench.gpu.telemetry import nvidia_smi
 from workbench.gpu.telemetry.agent_messages import AgentMessageDecoder, decode_hung_call
 from workbench.model.gpu import GpuSample, HostSample, Telemetry
 from workbench.model.gpu_readings import READINGS
-from workbench.model.untrusted_numbers import range_of
+from workbench.model.untrusted_numbers import range_of_field
 from workbench.store import recording
 from workbench.tui.widgets.graph import bar_height_eighths
 
@@ -77,7 +77,7 @@ def numbers_in(data: object, name: str = "") -> Iterator[tuple[str, float]]:
 def assert_shown(reading: Telemetry) -> None:
     """Assert that every number of the reading is possible, and can be shown everywhere."""
     for name, value in numbers_in(dataclasses.asdict(reading)):
-        low, high = range_of(name)
+        low, high = range_of_field(name)
         assert math.isfinite(value) and low <= value <= high, (name, value)
     json.dumps(dataclasses.asdict(reading), allow_nan=False)
     for sample in reading.gpus:
@@ -166,7 +166,7 @@ def test_whatever_is_printed_about_processes_and_the_host_is_a_number_or_left_ou
     host = nvidia_smi.parse_host(f"MemTotal: {words[0]} kB\n{words[1]} 0.1 0.1 1/2 3\n")
     rows = [dataclasses.asdict(process) for several in found.values() for process in several]
     for name, value in numbers_in([rows, dataclasses.asdict(host)]):
-        low, high = range_of(name)
+        low, high = range_of_field(name)
         assert low <= value <= high
 
 

@@ -23,7 +23,7 @@ from workbench.gpu.telemetry import plausible_readings
 from workbench.gpu.telemetry.nvidia_smi import COLUMNS, parse_gpu_row
 from workbench.model.gpu import GpuSample, HostSample, Telemetry
 from workbench.model.timeline import History
-from workbench.model.untrusted_numbers import range_of
+from workbench.model.untrusted_numbers import range_of_field
 from workbench.session.session import Session
 from workbench.store.recording import CellWriter
 from workbench.tui.widgets.graph import bar_height_eighths
@@ -115,7 +115,7 @@ def test_whatever_the_driver_answers_the_line_is_json_within_the_limits(
     gpu = one_agent.sample(lambda d: d["gpus"] and d["gpus"][0].get("sm_mhz") == number)["gpus"][0]
     strict(json.dumps(gpu))
     for field in ("power_w", "gpu_util_pct", "temperature_c", "energy_j"):
-        low, high = range_of(field)
+        low, high = range_of_field(field)
         if field in gpu:
             assert low <= gpu[field] <= high
         else:

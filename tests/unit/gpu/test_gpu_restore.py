@@ -185,7 +185,7 @@ def test_the_order_of_giving_back() -> None:
         "memory_clocks",
         "gpu_clocks",
     ]
-    assert sorted(settings, key=setting_commands.revert_order) == [
+    assert sorted(settings, key=setting_commands.revert_position) == [
         "gpu_clocks",
         "memory_clocks",
         "power_limit_w",

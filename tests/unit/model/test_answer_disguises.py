@@ -12,8 +12,8 @@ from workbench.model.answer_probe import (
     ECHO,
     TEMPLATE,
     Ask,
-    Place,
     Probed,
+    ProbePart,
     assess_probe,
     make_long_ask,
     make_short_asks,
@@ -21,8 +21,8 @@ from workbench.model.answer_probe import (
 )
 from workbench.model.answer_text import (
     Answer,
-    PlaceOutcome,
     ProbeOutcome,
+    ProbePartOutcome,
     SetFeatures,
     features_of_answers,
     text_features,
@@ -32,7 +32,7 @@ from workbench.model.findings import Level
 
 ASKS = (
     *make_short_asks(3),
-    *make_short_asks(16, Place.TOGETHER),
+    *make_short_asks(16, ProbePart.TOGETHER),
     *(make_long_ask(300, n) for n in range(4)),
 )
 PROSE = (
@@ -135,10 +135,10 @@ def test_ready_finds_random_words_of_a_large_vocabulary() -> None:
     large = vocabulary(4_000)
     asks = [
         *make_short_asks(9),
-        *(Ask(a.prompt, a.word, Place.LONGER) for a in make_short_asks(13)[9:]),
+        *(Ask(a.prompt, a.word, ProbePart.LONGER) for a in make_short_asks(13)[9:]),
     ]
     answers = [
-        Probed(ask, Answer(words_of(draw, large, 45 if ask.place is Place.LONGER else 12)))
+        Probed(ask, Answer(words_of(draw, large, 45 if ask.part is ProbePart.LONGER else 12)))
         for ask in asks
     ]
     (one, *_) = assess_probe(answers)
@@ -225,7 +225,7 @@ def test_the_usage_of_a_load_without_language_is_not_judged() -> None:
 def test_marks_in_a_part_of_the_load_are_invalid_if_the_probe_has_some_too() -> None:
     load = SetFeatures(answers=32, looked_at=32, repeated="!", repeated_answers=10)
     for broken, level in ((0, Level.WARN), (1, Level.ERROR)):
-        probe = ProbeOutcome({"together": PlaceOutcome(16, broken, 16)})
+        probe = ProbeOutcome({"together": ProbePartOutcome(16, broken, 16)})
         (one,) = findings_about_load(load, AskedLoad("m"), probe)
         assert (one.code, one.level) == (DEGENERATE, level), broken
 
@@ -233,7 +233,7 @@ def test_marks_in_a_part_of_the_load_are_invalid_if_the_probe_has_some_too() -> 
 def test_marks_in_a_twelfth_of_the_load_are_invalid_if_the_probe_has_some_too() -> None:
     load = SetFeatures(answers=64, looked_at=64, repeated="!", repeated_answers=6)
     for broken, levels in ((0, []), (1, [Level.ERROR])):
-        probe = ProbeOutcome({"together": PlaceOutcome(16, broken, 15)})
+        probe = ProbeOutcome({"together": ProbePartOutcome(16, broken, 15)})
         found = findings_about_load(load, AskedLoad("m"), probe)
         assert [one.level for one in found] == levels, broken
 
@@ -243,7 +243,7 @@ def test_a_word_in_a_part_of_the_load_is_invalid_if_two_answers_of_the_probe_are
     for broken, levels in ((1, []), (2, [Level.ERROR])):
         # one before and one after the load: neither group of four blames its place
         probe = ProbeOutcome(
-            {"together": PlaceOutcome(8, broken, 6), "long": PlaceOutcome(4, 0, 4)}
+            {"together": ProbePartOutcome(8, broken, 6), "long": ProbePartOutcome(4, 0, 4)}
         )
         found = findings_about_load(load, AskedLoad("m"), probe)
         assert [one.level for one in found] == levels, broken
@@ -253,6 +253,6 @@ def test_a_word_in_a_part_of_the_load_is_invalid_if_two_answers_of_the_probe_are
 def test_a_quarter_of_mixed_scripts_in_a_load_is_marked(salad: int, level: Level | None) -> None:
     load = SetFeatures(answers=32, looked_at=32, salad=salad)
     found = findings_about_load(
-        load, AskedLoad("m"), ProbeOutcome({"alone": PlaceOutcome(3, 0, 3)})
+        load, AskedLoad("m"), ProbeOutcome({"alone": ProbePartOutcome(3, 0, 3)})
     )
     assert [one.level for one in found] == ([] if level is None else [level])

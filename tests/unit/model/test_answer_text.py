@@ -17,8 +17,8 @@ from workbench.model.answer_probe import (
     PROMPT_CUT,
     USAGE,
     Ask,
-    Place,
     Probed,
+    ProbePart,
     assess_probe,
     make_long_ask,
     make_short_asks,
@@ -148,7 +148,7 @@ def _said(ask: Ask) -> str:
 def _asks() -> list[Ask]:
     return [
         *make_short_asks(2),
-        *make_short_asks(4, Place.TOGETHER),
+        *make_short_asks(4, ProbePart.TOGETHER),
         make_long_ask(500),
         make_long_ask(500, 1),
     ]
@@ -180,12 +180,12 @@ def test_garbage_of_a_model_without_sense_is_a_note() -> None:
 @pytest.mark.parametrize(
     ("place", "where"),
     [
-        (Place.TOGETHER, "degenerate output with 4 requests at once only: 4 of 4"),
-        (Place.LONG, "degenerate output with prompts of 500 tokens only: 2 of 2"),
+        (ProbePart.TOGETHER, "degenerate output with 4 requests at once only: 4 of 4"),
+        (ProbePart.LONG, "degenerate output with prompts of 500 tokens only: 2 of 2"),
     ],
 )
-def test_garbage_in_one_place_is_named(place: Place, where: str) -> None:
-    probed = [_probed(ask, "!" * 60 if ask.place is place else _said(ask)) for ask in _asks()]
+def test_garbage_in_one_place_is_named(place: ProbePart, where: str) -> None:
+    probed = [_probed(ask, "!" * 60 if ask.part is place else _said(ask)) for ask in _asks()]
     (found,) = assess_probe(probed, asks_sent_at_once=4, long_tokens=500)
     assert found.text.startswith(where)
     assert (
@@ -250,7 +250,7 @@ def test_a_prompt_whose_beginning_is_not_known_was_cut(tokens: int, level: Level
         "I do not know the word. Bread rises because yeast makes a gas in the dough, number {}."
     )
     probed = [
-        _probed(ask, forgot.format(i) if ask.place is Place.LONG else _said(ask))
+        _probed(ask, forgot.format(i) if ask.part is ProbePart.LONG else _said(ask))
         for i, ask in enumerate(_asks())
     ]
     (found,) = assess_probe(probed, long_tokens=tokens)

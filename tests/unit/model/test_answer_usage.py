@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from workbench.model.answer_usage import Counted, reported_tokens_per_real_token
+from workbench.model.answer_usage import TokenCounts, reported_tokens_per_real_token
 
 
 def test_usage_that_counts_double_is_found_if_the_lengths_of_answers_are_far_enough_apart() -> None:
     def found(short: int, long: int) -> float | None:
         return reported_tokens_per_real_token(
-            [Counted(2 * n, n) for n in (short, short, long, long)]
+            [TokenCounts(2 * n, n) for n in (short, short, long, long)]
         )
 
     assert found(10, 34) == pytest.approx(2.0)

@@ -20,16 +20,16 @@ from workbench.model.answer_probe import (
     TOOL_CALL,
     USAGE,
     Ask,
-    Place,
     Probed,
+    ProbePart,
     assess_probe,
     make_long_ask,
     make_short_asks,
 )
 from workbench.model.answer_text import (
     Answer,
-    PlaceOutcome,
     ProbeOutcome,
+    ProbePartOutcome,
     SetFeatures,
     features_of_answers,
     text_features,
@@ -40,7 +40,7 @@ from workbench.model.findings import Finding, Level
 
 ASKS = (
     *make_short_asks(3),
-    *make_short_asks(16, Place.TOGETHER),
+    *make_short_asks(16, ProbePart.TOGETHER),
     *(make_long_ask(300, n) for n in range(4)),
 )
 PROSE = (
@@ -291,7 +291,7 @@ def test_tool_calls_without_tools_are_no_text() -> None:
 
 def test_garbage_of_longer_answers_is_named() -> None:
     good = [said(ask, f"The code word is {ask.word}. {PROSE[n:]}") for n, ask in enumerate(ASKS)]
-    longer = [replace(ask, place=Place.LONGER) for ask in make_short_asks(4)]
+    longer = [replace(ask, part=ProbePart.LONGER) for ask in make_short_asks(4)]
     (one,) = found([*good, *(said(ask, "the of " * 30) for ask in longer)]).values()
     assert one.text.startswith("degenerate output in longer answers only: 4 of 4 answers")
 
@@ -356,7 +356,7 @@ def test_a_weak_model_has_no_slight_usage() -> None:
 
 # -- the load: equal answers, loops of any length, characters per token ----------------------------
 
-SOUND = ProbeOutcome({"alone": PlaceOutcome(3, 0, 3), "together": PlaceOutcome(8, 0, 8)})
+SOUND = ProbeOutcome({"alone": ProbePartOutcome(3, 0, 3), "together": ProbePartOutcome(8, 0, 8)})
 
 
 def level_of(load: SetFeatures, probe: ProbeOutcome | None = SOUND, **asked: object) -> list[str]:

@@ -34,7 +34,7 @@ def test_pauses_of_a_second_end_together_before_the_next_reading(
 ) -> None:
     shared = Beat()
     for _ in range(10):
-        shared.record_reading_time()
+        shared.record_gpu_reading()
         clock.now_s += interval_s
     heard_s = clock.now_s - interval_s
     ends = []
@@ -46,7 +46,7 @@ def test_pauses_of_a_second_end_together_before_the_next_reading(
 
 def test_a_pause_is_at_most_half_a_second_longer_or_shorter(clock: Clock) -> None:
     shared = Beat()
-    shared.record_reading_time()
+    shared.record_gpu_reading()
     for tenth in range(10):
         clock.now_s = 101.0 + tenth / 10
         for pause_s in (1.0, 3.0):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from workbench.model.host_cores import HostCores, parse_cores
+from workbench.model.host_cores import HostCores, parse_host_cores
 
 
 @pytest.mark.parametrize(
@@ -21,4 +21,4 @@ from workbench.model.host_cores import HostCores, parse_cores
 def test_the_cores_that_a_program_may_use(
     cpus: str, cores: str, nodes: str, expected: HostCores | None
 ) -> None:
-    assert parse_cores(cpus, cores, nodes) == expected
+    assert parse_host_cores(cpus, cores, nodes) == expected

@@ -17,7 +17,7 @@ from workbench.model.untrusted_numbers import (
     number_or_none,
     parse_decimal,
     parse_whole_number,
-    range_of,
+    range_of_field,
     replace_non_finite,
     why_number_is_impossible,
 )
@@ -37,7 +37,7 @@ from workbench.model.untrusted_numbers import (
     ],
 )
 def test_the_unit_in_a_name_decides_the_range(field: str, unit: str) -> None:
-    assert range_of(field) == RANGES[unit]
+    assert range_of_field(field) == RANGES[unit]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_the_unit_in_a_name_decides_the_range(field: str, unit: str) -> None:
 )
 def test_what_a_driver_sends_in_place_of_a_value_is_no_value(field: str, value: float) -> None:
     assert number_for_field(field, value) is None
-    assert "impossible" in why_number_is_impossible(value, *range_of(field))
+    assert "impossible" in why_number_is_impossible(value, *range_of_field(field))
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_real_values_pass_unchanged(field: str, value: float) -> None:
 
 @given(hostile_numbers(), st.sampled_from(sorted(RANGES)))
 def test_whatever_passes_is_finite_and_in_its_range(value: object, field: str) -> None:
-    low, high = range_of(field)
+    low, high = range_of_field(field)
     found = number_or_none(value, low, high)
     why = why_number_is_impossible(value, low, high)
     assert (found is None) == bool(why)

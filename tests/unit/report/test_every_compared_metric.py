@@ -14,7 +14,7 @@ import pytest
 from support import made_results
 
 from workbench.model.bench import Comparison, MetricChange
-from workbench.model.metrics import LATENCY, METRICS, PARTS, metric_title, short_title
+from workbench.model.metrics import LATENCY, METRICS, PARTS, metric_title, narrow_table_title
 from workbench.report.content import Report
 from workbench.report.format_values import format_metric_value
 from workbench.report.formats.terminal import block_lines
@@ -136,7 +136,7 @@ def test_a_narrow_screen_has_short_titles_and_every_number(width: int) -> None:
     assert max(map(len, rows)) <= width
     for change in every_change():
         numbers = [format_metric_value(change.metric, value) for value in (change.a, change.b)]
-        title = short_title(change.metric, change.unit)[:8].split()[0]
+        title = narrow_table_title(change.metric, change.unit)[:8].split()[0]
         found = [row for row in rows if row.startswith(title) and numbers[0] in row.split()]
         assert any(numbers[1] in row.split() for row in found), (change.metric, found)
 

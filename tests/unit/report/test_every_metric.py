@@ -26,7 +26,7 @@ from workbench.model.metrics import (
     metric_title,
     metric_value,
     names_of_narrow_table_metrics,
-    short_title,
+    narrow_table_title,
 )
 from workbench.report.content import Report
 from workbench.report.format_values import format_metric_value, number_text
@@ -196,7 +196,7 @@ def test_several_results_are_listed_with_the_metrics_of_narrow_tables(render: st
     """Reports had a list of their own."""
     result = with_every_metric()
     table = overview_table([result])
-    assert table.head[3:-1] == tuple(map(short_title, names_of_narrow_table_metrics()))
+    assert table.head[3:-1] == tuple(map(narrow_table_title, names_of_narrow_table_metrics()))
     cells = [
         format_metric_value(name, metric_value(result.summary, name))
         for name in names_of_narrow_table_metrics()

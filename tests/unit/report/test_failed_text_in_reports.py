@@ -16,8 +16,8 @@ from support import made_results as made
 
 from workbench.bench.compare import compare
 from workbench.model.answer_text import (
-    PlaceOutcome,
     ProbeOutcome,
+    ProbePartOutcome,
     SetFeatures,
     TextFinding,
     TextReport,
@@ -40,7 +40,7 @@ def failed(number: int = 8) -> BenchResult:
     """Return a result of a server that answers garbage, faster than any other."""
     finding = TextFinding("error", "text.degenerate", REASON, f'"{EXCERPT}"')
     load = SetFeatures(answers=40, looked_at=40, excerpts=(f'"{EXCERPT}"',))
-    probe = ProbeOutcome({"together": PlaceOutcome(16, 16, 0, 'repeats "!"', f'"{EXCERPT}"')})
+    probe = ProbeOutcome({"together": ProbePartOutcome(16, 16, 0, 'repeats "!"', f'"{EXCERPT}"')})
     good = made.result(number)
     summary = replace(
         good.summary,

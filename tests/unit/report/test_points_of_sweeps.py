@@ -9,7 +9,7 @@ import pytest
 from support import made_results
 
 from workbench.model.json_records import from_json, to_json
-from workbench.model.metrics import short_title
+from workbench.model.metrics import narrow_table_title
 from workbench.model.sweep import Sweep, SweepKind, SweepPoint
 from workbench.report.format_values import NA
 from workbench.report.series_blocks import points_table
@@ -25,8 +25,8 @@ def screen(width: int) -> list[str]:
 
 def test_a_sweep_names_its_columns_as_results_do_and_latencies_come_early() -> None:
     head = points_table(made_results.sweep()).head
-    assert head[1:4] == tuple(map(short_title, METRICS[:3]))
-    assert {short_title(name) for name in METRICS} <= set(head)
+    assert head[1:4] == tuple(map(narrow_table_title, METRICS[:3]))
+    assert {narrow_table_title(name) for name in METRICS} <= set(head)
     assert points_table(replace(made_results.sweep(), kind="power_limit_w")).head[2] == "tok/J"
 
 

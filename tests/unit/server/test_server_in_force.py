@@ -182,7 +182,7 @@ def test_llama_cpp_answers_for_its_slots() -> None:
     assert (
         found["layers on the GPU"] == (None, "17 of 33", False) and found["model file"][2] is False
     )
-    assert made.count_differing_settings == 1
+    assert made.differing_setting_count == 1
 
 
 @pytest.mark.parametrize(("unified", "context"), [("false", "8192"), ("true", "2048")])

@@ -217,7 +217,9 @@ class Raced:
         spec = ExperimentSpec(a, b, {}, seed=seed, **options)
         self.progress.change_sweep(experiment_id=None)  # the one before had other pairs
         experiment = await self.session.experiments.run_sweep_experiment(
-            spec, Bed(self, (*b.sets, *(f"gpu.{word}" for word in b.gpu.words))), self.progress
+            spec,
+            Bed(self, (*b.sets, *(f"gpu.{word}" for word in b.gpu.command_line_words))),
+            self.progress,
         )
         self.compared.append((b.sets, spec.pairs))
         return await self._with_answers(experiment)

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from workbench.model.distribution import PERCENTILES
-from workbench.model.metrics import METRICS, short_title
+from workbench.model.metrics import METRICS, narrow_table_title
 from workbench.store import glossary
 
 PERCENTILES_TERM = ", ".join(each.title for each in PERCENTILES.values())
@@ -70,4 +70,4 @@ def test_every_reference_leads_to_a_term() -> None:
 @pytest.mark.parametrize("name", [n for n, m in METRICS.items() if m.short or m.group == "latency"])
 def test_the_titles_of_metrics_in_tables_are_explained(name: str) -> None:
     if name not in ("request_s", "queue_ms"):  # plain words: "requests/s", "wait for a stream"
-        assert glossary.terms_in_text(short_title(name)), short_title(name)
+        assert glossary.terms_in_text(narrow_table_title(name)), narrow_table_title(name)

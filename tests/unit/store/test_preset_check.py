@@ -77,7 +77,7 @@ def test_a_valid_file_has_no_findings(minimal: str) -> None:
 def test_invalid_toml_is_reported_with_line_and_column(minimal: str) -> None:
     broken = minimal.replace('title = "Mine"', "title = Mine")
     finding = one(broken, "preset.bad-toml", file="x/mine.toml")
-    assert finding.file_and_line == f"x/mine.toml:{line_of(broken, 'title')}"
+    assert finding.file_and_line_text == f"x/mine.toml:{line_of(broken, 'title')}"
     assert "column 9" in finding.text and finding.level is Level.ERROR
     assert check_text(broken).preset is None and check_text(broken).document is None
 

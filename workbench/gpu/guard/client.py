@@ -39,7 +39,7 @@ from workbench.model.untrusted_numbers import (
     number_for_field,
     parse_decimal,
     parse_strict_json,
-    range_of,
+    range_of_field,
 )
 from workbench.model.untrusted_text import clean_text
 
@@ -254,7 +254,7 @@ async def read_guard_status(host: Host, heartbeat_file: str = "") -> GuardStatus
 
 
 def _parse_seconds(text: str) -> float:
-    return parse_decimal(text, *range_of("unix_s")) or 0.0
+    return parse_decimal(text, *range_of_field("unix_s")) or 0.0
 
 
 async def _journal_has_nothing_to_watch(host: Host) -> bool:

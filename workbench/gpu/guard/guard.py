@@ -422,7 +422,7 @@ class Guard:
                 self.due_reverts(),
                 key=lambda d: (
                     d.entry["gpu_index"],
-                    setting_commands.revert_order(d.entry["setting"]),
+                    setting_commands.revert_position(d.entry["setting"]),
                 ),
             )
             if not due:

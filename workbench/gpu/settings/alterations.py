@@ -75,9 +75,9 @@ async def drop_entries_settled_by_others(host: Host) -> None:
 
 def is_left_to_former_claimant(entry: JournalEntry, other_claims: Sequence[SettingClaim]) -> bool:
     """Return whether a revert has left the setting of `entry` to a user who claims it no longer."""
-    if not entry.user_with_setting:
+    if not entry.user_setting_is_left_to:
         return False
-    return (entry.user_with_setting, entry.gpu_and_setting) not in [
+    return (entry.user_setting_is_left_to, entry.gpu_and_setting) not in [
         (claim.by, claim.gpu_and_setting) for claim in other_claims
     ]
 
@@ -140,7 +140,7 @@ def find_drifts(
     others_claims = list(map(_claim_of_alteration, others))
     found = []
     for one in alterations:
-        live = setting_of(one.setting).read(telemetry, one.gpu_uuid)
+        live = setting_of(one.setting).current_value(telemetry, one.gpu_uuid)
         if text := claims.drift_message(_entry_of_alteration(one), live, others_claims, disk_full):
             found.append(Drift(one.gpu_index, one.gpu_uuid, one.setting, live, text))
     return tuple(found)
@@ -173,7 +173,7 @@ def select_alterations_in_force(
     for key in sorted({*ours, *(claim.gpu_and_setting for claim in by_claim)}):
         uuid, setting = key
         own = ours.get(key)
-        live = None if telemetry is None else setting_of(setting).read(telemetry, uuid)
+        live = None if telemetry is None else setting_of(setting).current_value(telemetry, uuid)
         entry = _entry_of_alteration(own) if own is not None else None
         by = claims.claim_behind_present_value(list(by_claim), key, live, entry)
         if by is not None:

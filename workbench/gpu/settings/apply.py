@@ -419,7 +419,7 @@ def _is_default_value(one: SettingCommand, value: SettingValue, info: GpuInfo | 
     """Return whether `value` is the driver's default. A revert may set the default even if only
     another user has reported it."""
     return value == UNKNOWN or value_equals(
-        one.setting, setting_of(one.setting).default(info), value
+        one.setting, setting_of(one.setting).driver_default(info), value
     )
 
 

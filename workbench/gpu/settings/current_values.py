@@ -145,7 +145,7 @@ class CurrentValues:
         host does not report it, which is always so for a clock lock."""
         if setting in OF_CORES:
             return self.cores.format_values_of_cores(setting)
-        return setting_of(setting).read(self.telemetry, uuid)
+        return setting_of(setting).current_value(self.telemetry, uuid)
 
     def info(self, uuid: str) -> GpuInfo | None:
         """Return the properties of the GPU `uuid`, None if the GPU is missing."""

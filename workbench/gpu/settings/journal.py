@@ -109,9 +109,9 @@ class JournalEntry:
         return self.gpu_uuid, self.setting
 
     @property
-    def user_with_setting(self) -> str:
+    def user_setting_is_left_to(self) -> str:
         """The user to whom a revert has left the setting; "" if it is not left to anybody."""
-        return setting_commands.user_with_setting({"state": self.state})
+        return setting_commands.user_setting_is_left_to({"state": self.state})
 
     @property
     def gpu_or_host_name(self) -> str:

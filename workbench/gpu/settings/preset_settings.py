@@ -77,7 +77,7 @@ def _present_value_or_lock(
     setting: Setting, uuid: str, telemetry: Telemetry, alterations: Sequence[Alteration]
 ) -> SettingValue | str | None:
     if not is_clock_lock(setting.key):
-        return setting.read(telemetry, uuid)
+        return setting.current_value(telemetry, uuid)
     return next(
         (a.now for a in alterations if (a.gpu_uuid, a.setting) == (uuid, setting.key)), NO_LOCK_TEXT
     )

@@ -365,7 +365,7 @@ def _proof_from_reported_value(one: Alteration, telemetry: Telemetry) -> Proof |
     setting = setting_of(one.setting)
     if setting.proof != "reading":
         return None
-    found = setting.read(telemetry, one.gpu_uuid)
+    found = setting.current_value(telemetry, one.gpu_uuid)
     wanted, seen = setting.format(one.now), setting.format(found)
     if found is None:
         verdict, short, text = (

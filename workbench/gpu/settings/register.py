@@ -287,7 +287,7 @@ def publish_entries(
     """Replace the published entries of the journal named `journal` by `entries`, and record which
     settings were set or reverted. Raises OSError if the file cannot be written."""
     # What is left to another user is no claim: that user's revert must not set this value again.
-    entries = [entry for entry in entries if not setting_commands.user_with_setting(entry)]
+    entries = [entry for entry in entries if not setting_commands.user_setting_is_left_to(entry)]
     mine = os.geteuid()
     ours = [
         path

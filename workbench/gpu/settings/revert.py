@@ -102,7 +102,7 @@ async def revert_settings(
             state = journal_with_logged_outcomes(state, what, found)
             if done_well:
                 if set_again:
-                    ours = "applied" if entry.user_with_setting else entry.state
+                    ours = "applied" if entry.user_setting_is_left_to else entry.state
                     set_unix_s = now.telemetry.unix_s
                     state = state.with_entry(replace(entry, state=ours, set_unix_s=set_unix_s))
                 elif way.by:
@@ -248,7 +248,11 @@ async def restore_entries(
 def _sort_entries_for_revert(entries: Sequence[JournalEntry]) -> list[JournalEntry]:
     return sorted(
         entries,
-        key=lambda e: (e.gpu_uuid == HOST, e.gpu_index, setting_commands.revert_order(e.setting)),
+        key=lambda e: (
+            e.gpu_uuid == HOST,
+            e.gpu_index,
+            setting_commands.revert_position(e.setting),
+        ),
     )
 
 

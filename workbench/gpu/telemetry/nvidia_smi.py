@@ -34,7 +34,7 @@ from workbench.model.untrusted_numbers import (
     number_for_field,
     parse_decimal,
     parse_whole_number,
-    range_of,
+    range_of_field,
 )
 
 MIB = 1 << 20
@@ -318,6 +318,6 @@ def parse_host(text: str) -> HostSample:
     return HostSample(
         memory_total_bytes=found.get("MemTotal"),
         memory_available_bytes=found.get("MemAvailable"),
-        load_1m=parse_decimal(load[1], *range_of("load_1m")) if load else None,
+        load_1m=parse_decimal(load[1], *range_of_field("load_1m")) if load else None,
         absent=absent,
     )

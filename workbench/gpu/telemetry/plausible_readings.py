@@ -6,7 +6,7 @@ Workbench sends this module to the host, so it uses only the standard library an
 
 from __future__ import annotations
 
-from workbench.model.untrusted_numbers import range_of, why_number_is_impossible
+from workbench.model.untrusted_numbers import range_of_field, why_number_is_impossible
 
 TYPE_CHECKING = False  # typing is not imported on a host: it takes half a MiB
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ PLACEHOLDER = "the driver's answer is a placeholder: unified memory"
 def why_value_is_impossible(field: str, value: Any) -> str:
     """Return why `field` of a GPU is missing although the driver answered `value`; "" if a GPU can
     have this value. `field` is one of GpuSample or GpuInfo in model/gpu.py."""
-    why = why_number_is_impossible(value, *range_of(field))
+    why = why_number_is_impossible(value, *range_of_field(field))
     return f"the driver's answer is {why}" if why else ""
 
 
@@ -33,7 +33,7 @@ def remove_impossible_values(values: dict[str, Any], absent: dict[str, str]) -> 
     for field, value in list(values.items()):
         if type(value) not in _NUMBERS:
             continue
-        lowest, highest = range_of(field)
+        lowest, highest = range_of_field(field)
         if not lowest <= value <= highest:
             del values[field]
             absent[field] = why_value_is_impossible(field, value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from workbench.model.gpu import GpuSample, Telemetry
-from workbench.model.pcie_link import link_mb_s
+from workbench.model.pcie_link import pcie_link_mb_s
 
 # two minutes of a benchmark at 10 Hz; of a longer one every second, every fourth … reading
 MAX_READINGS = 1200
@@ -54,7 +54,7 @@ def benchmark_reading_of_sample(sample: GpuSample) -> BenchmarkReading:
         sample.power_limit_w,
         sample.pcie_rx_mb_s,
         sample.pcie_tx_mb_s,
-        link_mb_s(sample.pcie_gen, sample.pcie_width),
+        pcie_link_mb_s(sample.pcie_gen, sample.pcie_width),
         sample.absent.get("pcie_rx_mb_s", ""),
     )
 

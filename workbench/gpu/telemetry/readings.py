@@ -29,7 +29,7 @@ from workbench.gpu.telemetry.plausible_readings import (
     why_value_is_impossible,
 )
 from workbench.model import gpu_readings
-from workbench.model.pcie_link import link_mb_s
+from workbench.model.pcie_link import pcie_link_mb_s
 
 TYPE_CHECKING = False  # typing is not imported on a host: it takes half a MiB
 if TYPE_CHECKING:
@@ -335,7 +335,7 @@ class GpuReader:
             return
         seconds, moved = now - before[0], count - before[1]
         if kind == pynvml.NVML_VALUE_TYPE_UNSIGNED_INT:
-            fastest = 1e6 * (link_mb_s(*self.link) or 0.0)
+            fastest = 1e6 * (pcie_link_mb_s(*self.link) or 0.0)
             if fastest * seconds >= 2**32:
                 self.absent[field] = (
                     "the driver's 32-bit byte counter can wrap between two readings"

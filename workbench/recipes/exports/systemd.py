@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
-from workbench.model.systemd_text import double_dollars, escape_for_quotes, quote_argument
+from workbench.model.systemd_text import double_dollars, escape_for_unit_quotes, quote_argument
 from workbench.recipes.launch import Launch, Secret, Word
 from workbench.recipes.recipe import Notes, shorten_value
 
@@ -64,7 +64,7 @@ def _quote_word_for_exec_start(word: Word) -> str:
     """Return `word`, one argument of a command line, quoted for ExecStart in a unit file. Dollar
     signs are doubled, and a secret becomes ${VARIABLE}."""
     if isinstance(word, Secret):
-        return f'"{double_dollars(escape_for_quotes(word.prefix))}${{{word.variable}}}"'
+        return f'"{double_dollars(escape_for_unit_quotes(word.prefix))}${{{word.variable}}}"'
     return quote_argument(double_dollars(word))
 
 

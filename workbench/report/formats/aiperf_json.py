@@ -134,9 +134,9 @@ def _aiperf_config(result: BenchResult) -> dict[str, Any]:
     """Return the load in the form of AIPerf's configuration."""
     spec = result.spec
     endpoint: dict[str, Any] = {"urls": [spec.url or _NO_URL]}
-    if result.conditions.knows("endpoint"):
+    if result.conditions.knows_workload_field("endpoint"):
         endpoint["type"] = spec.endpoint
-    if result.conditions.knows("stream"):
+    if result.conditions.knows_workload_field("stream"):
         endpoint["streaming"] = spec.stream
     config: dict[str, Any] = {
         "models": {"items": [{"name": spec.model}]},

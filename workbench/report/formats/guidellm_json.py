@@ -265,7 +265,7 @@ def _dataset_config(result: BenchResult) -> dict[str, Any]:
         is_csv = file.partition(" (")[0].endswith(".csv")
         return {"kind": "csv_file" if is_csv else "json_file", "path": file}
     lengths = {"prompt_tokens": "input_tokens", "output_tokens": "max_tokens"}
-    knows = result.conditions.knows
+    knows = result.conditions.knows_workload_field
     known = {name: getattr(spec, ours) for name, ours in lengths.items() if knows(ours)}
     return {"kind": "synthetic_text", **known}
 

@@ -18,7 +18,7 @@ def require_exportable_load(result: BenchResult, format_name: str) -> None:
     word."""
     if result.spec.command:
         raise missing_field_error(result, format_name, "its own command decided the load")
-    if not any(map(result.conditions.knows, ("concurrency", "rate"))):
+    if not any(map(result.conditions.knows_workload_field, ("concurrency", "rate"))):
         raise missing_field_error(result, format_name, "the imported file does not say the load")
     for option in OPTIONS:
         is_given = getattr(result.spec, option.field) != option.default

@@ -20,7 +20,7 @@ from workbench.model.untrusted_numbers import (
     EXACT,
     number_for_field,
     number_or_none,
-    range_of,
+    range_of_field,
     why_number_is_impossible,
 )
 from workbench.report.format_values import NOT_IN_FILE
@@ -234,7 +234,7 @@ def _is_number_up_to(value: Any, highest: float) -> bool:
 
 
 def _highest_possible_value(unit: str) -> float:
-    return min(range_of(unit)[1], EXACT)
+    return min(range_of_field(unit)[1], EXACT)
 
 
 def _expected_range_text(highest: float) -> str:
@@ -304,7 +304,7 @@ def _reasons_to_withhold(metrics: Mapping[str, Any]) -> dict[str, str]:
     reasons = {}
     for name, value in numbers.items():
         if name not in _SUMS:
-            reasons[name] = why_number_is_impossible(value, *range_of(name))
+            reasons[name] = why_number_is_impossible(value, *range_of_field(name))
     for rate, total in _TOTALS.items():
         counted = numbers.get(total)
         by_rate = numbers.get(rate, 0) * numbers.get("duration_s", 0)
@@ -329,7 +329,7 @@ def _why_impossible_latency(statistics: Mapping[str, float | None]) -> str:
     """Return why no values in milliseconds have these statistics; "" if some have."""
     known = {part: value for part, value in statistics.items() if value is not None}
     for value in known.values():
-        if why := why_number_is_impossible(value, *range_of("ms")):
+        if why := why_number_is_impossible(value, *range_of_field("ms")):
             return why
     rising = [known[part] for part in _RISING if part in known]
     if not all(starmap(_is_ascending_within_rounding, pairwise(rising))):

@@ -105,10 +105,10 @@ def _impossible_load_field_and_expectation(
         is_rounded_mean = value == 0 and conditions.known_workload
         if is_rounded_mean or value == option.default:
             continue
-        if not conditions.knows(option.field):
+        if not conditions.knows_workload_field(option.field):
             continue
         try:
-            option.check(value)
+            option.require_valid(value)
         except InputError as error:
             return f"spec.{option.field}", error.next_step or error.message
     return None

@@ -22,7 +22,7 @@ from workbench.bench.trace_reuse import compare_prefix_reuse_with_trace
 from workbench.hosts import detached_process
 from workbench.hosts.base import HostUnreachable
 from workbench.hosts.cluster import ClusterHost
-from workbench.model.api_key import api_key
+from workbench.model.api_key import api_key_from_variable
 from workbench.model.bench import BenchProgress
 from workbench.model.counts import count_of
 from workbench.model.errors import BenchError
@@ -493,7 +493,7 @@ class Measurement:
         name = self._spec.api_key_env
         if not name:
             return None
-        return api_key(name, {**os.environ, **self._load.env})
+        return api_key_from_variable(name, {**os.environ, **self._load.env})
 
     def _show_phase(self, phase: str, line: str = "", elapsed_s: float = 0.0) -> None:
         """Show that the benchmark is in `phase`, in which no requests are counted. `line` is a text

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.bench.runner import BenchCancelled
 from workbench.hosts.base import LOOPBACK
-from workbench.model.api_key import api_key
+from workbench.model.api_key import api_key_from_variable
 from workbench.model.errors import BenchError, WorkbenchError
 from workbench.model.secrets import SERVER_KEY_VARIABLE
 from workbench.model.server_run import ServerState
@@ -244,7 +244,7 @@ def _require_valid_api_key(spec: BenchSpec) -> BenchSpec:
     """Return `spec` as it is. Raises InputError if the environment variable of its API key has no
     value that fits into an HTTP header."""
     if spec.api_key_env is not None:
-        api_key(spec.api_key_env, os.environ)
+        api_key_from_variable(spec.api_key_env, os.environ)
     return spec
 
 

@@ -291,7 +291,7 @@ def _check_field_values(fields: Mapping[str, Any]) -> None:
     the others."""
     for option in OPTIONS:
         if option.field in fields:
-            option.check(fields[option.field])
+            option.require_valid(fields[option.field])
     if fields.get("client") == "host" and fields.get("ca_file"):
         raise InputError(
             "a load client on the server's host cannot read the --cacert file of this machine",

@@ -22,8 +22,8 @@ from workbench.model.answer_probe import (
     SHORT_TOKENS,
     TOOL_CALL,
     Ask,
-    Place,
     Probed,
+    ProbePart,
     assess_probe,
     make_long_ask,
     make_short_asks,
@@ -170,7 +170,7 @@ class TextProbe:
         together = min(_MAX_ASKS_TOGETHER, self._spec.concurrency)
         if together > 1:
             await self._send_asks_together(
-                make_short_asks(together, Place.TOGETHER), until_s, after
+                make_short_asks(together, ProbePart.TOGETHER), until_s, after
             )
         if self._long_tokens:
             per_token = _synthetic_characters_per_token(self._spec)
@@ -194,7 +194,7 @@ class TextProbe:
         own = {k: v for k, v in self._spec.extra_body.items() if k not in _NO_OWN_FIELDS}
         asked = request_body(ask, self._spec.model, self._spec.endpoint)
         body = own | asked | {"max_tokens": tokens or self._tokens}
-        if self._spec.stream and ask.place is Place.TOGETHER:  # as the load's answers come
+        if self._spec.stream and ask.part is ProbePart.TOGETHER:  # as the load's answers come
             body |= {"stream": True, "stream_options": {"include_usage": True}}
         reply, answer = await self._post_request(body, remaining_s, ask.prompt)
         if reply.status in (400, 422):  # a few servers accept none of these fields

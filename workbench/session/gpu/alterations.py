@@ -165,7 +165,7 @@ class GpuAlterations:
         """Return whether the last reading shows the previous value of `entry`."""
         telemetry, present = self._core.state.telemetry, None
         if telemetry is not None:
-            present = setting_of(entry.setting).read(telemetry, entry.gpu_uuid)
+            present = setting_of(entry.setting).current_value(telemetry, entry.gpu_uuid)
         return value_equals(entry.setting, present, entry.before)
 
     def _is_unclaimed_and_restored(
@@ -284,7 +284,9 @@ def prefix_texts_with_gpus(texts: Iterable[tuple[int, str]]) -> list[str]:
 def _can_offer_revert(record: Record, others: Sequence[SettingClaim]) -> bool:
     """Return whether a revert of the setting can be offered now. What is left to another user is
     not, as long as that user claims it."""
-    return not record.entry.user_with_setting or is_left_to_former_claimant(record.entry, others)
+    return not record.entry.user_setting_is_left_to or is_left_to_former_claimant(
+        record.entry, others
+    )
 
 
 def revert_offer_texts(records: Sequence[Record]) -> tuple[str, ...]:

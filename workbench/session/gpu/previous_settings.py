@@ -79,7 +79,7 @@ def _clock_lock_of_entry(ours: JournalEntry | None) -> SettingValue:
 
 def _current_value(host: Host, telemetry: Telemetry, setting: Setting, gpu: int) -> SettingValue:
     sample = next((s for s in telemetry.gpus if s.index == gpu), None)
-    value = setting.read(telemetry, sample.uuid) if sample is not None else None
+    value = setting.current_value(telemetry, sample.uuid) if sample is not None else None
     if value is not None:
         return value
     why = sample.absent.get(setting.reading or "", "not given") if sample else "no reading"

@@ -112,7 +112,7 @@ class TelemetryWatch:
                 self._core.notify_internal_error(error)
 
     def _show_reading(self, telemetry: Telemetry) -> None:
-        self._core.beat.record_reading_time()
+        self._core.beat.record_gpu_reading()
         before = self._core.state.telemetry
         known = before is not None and before.infos == telemetry.infos
         self._core.update(

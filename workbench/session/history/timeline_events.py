@@ -285,7 +285,7 @@ def benchmark_load_text(spec: BenchSpec) -> str:
     if spec.command:
         return "a command"
     if spec.trace_name:
-        return spec.trace_text
+        return spec.trace_and_speed_text
     if spec.rate is not None:
         return f"{spec.rate:g} requests/s"
     return count_of(spec.concurrency, "stream")

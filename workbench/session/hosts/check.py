@@ -22,7 +22,7 @@ from workbench.model.gpu import DriverStatus
 from workbench.model.host_entry import HostEntry
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.run_options import PROCESS
-from workbench.model.untrusted_numbers import parse_decimal, parse_whole_number, range_of
+from workbench.model.untrusted_numbers import parse_decimal, parse_whole_number, range_of_field
 from workbench.model.untrusted_text import NAME_CHARS, clean_text
 from workbench.server import state_disk
 from workbench.server.launchers import launcher_of
@@ -217,7 +217,7 @@ def _compute_clock_skew_s(now: str, started: float, took_s: float) -> float | No
     resolution_s = 0.0
     if not rest.isdecimal():
         now, resolution_s = whole, 1.0
-    there = parse_decimal(now, *range_of("unix_s"))
+    there = parse_decimal(now, *range_of_field("unix_s"))
     if there is None:
         return None
     early_s, late_s = there - started - took_s, there + resolution_s - started

@@ -434,8 +434,8 @@ def _unsupported_setting_part(gpu: str, key: str, value: Any, error: WorkbenchEr
     )
 
 
-def _setting_part_name(target_text: str, key: str) -> str:
-    return f"{target_text} {label_of(key)}".strip()
+def _setting_part_name(gpu_or_host_name: str, key: str) -> str:
+    return f"{gpu_or_host_name} {label_of(key)}".strip()
 
 
 def _warm_up_part(warm_up: WarmUp) -> PresetPart:

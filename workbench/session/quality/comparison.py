@@ -350,4 +350,4 @@ def _mask_arm(arm: Arm) -> Arm:
 def arm_arguments_text(arm: Arm) -> str:
     """Return one arm of a comparison of answers as the text of its arguments, with secrets
     masked."""
-    return " ".join(_mask_arm(arm).words)
+    return " ".join(_mask_arm(arm).target_and_change_texts)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workbench.bench import own_command
-from workbench.model.api_key import api_key
+from workbench.model.api_key import api_key_from_variable
 from workbench.model.counts import count_of
 from workbench.model.errors import BenchError
 from workbench.model.lazy_dataclass import dataclass
@@ -51,7 +51,7 @@ async def run_score_command(
     spec, began = load.spec, time.monotonic()
     base_url = f"{spec.url}/v1"
     name = spec.api_key_env
-    key = api_key(name, {**os.environ, **load.env}) if name else None
+    key = api_key_from_variable(name, {**os.environ, **load.env}) if name else None
     report_line(f"{title}: {command.shown_command}")
     with tempfile.TemporaryDirectory(prefix="workbench-items-") as directory:
         words = [word.replace(ITEMS_PLACEHOLDER, directory) for word in command.argv]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from workbench import engines
 from workbench.bench import tls
 from workbench.engines.answer_settings import collect_answer_settings
-from workbench.model.api_key import api_key
+from workbench.model.api_key import api_key_from_variable
 from workbench.model.bench import Conditions
 from workbench.model.counts import count_of
 from workbench.model.errors import BenchError, InputError
@@ -141,7 +141,7 @@ async def open_scored_server(load: BenchmarkLoad) -> AsyncIterator[ScoredServer]
     not known."""
     spec, status = load.spec, load.server.status
     name = spec.api_key_env
-    key = api_key(name, {**os.environ, **load.env}) if name else None
+    key = api_key_from_variable(name, {**os.environ, **load.env}) if name else None
     async with open_keep_alive_connection(spec.url, key, lambda: tls.tls_context(spec)) as ask:
         watch = EngineWatch(ask, engines.get_engine(status.engine) if status else None)
         await watch.identify_engine()

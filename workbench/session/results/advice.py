@@ -264,7 +264,7 @@ def experiment_options_of(finding: Finding, result: BenchResult) -> dict[str, An
     spec = result.spec
     if spec.prompts_name or spec.trace_name:
         raise InputError(
-            f"the load of result #{result.id} was {spec.prompts_name or spec.trace_text}, which "
+            f"the load of result #{result.id} was {spec.prompts_name or spec.trace_and_speed_text}, which "
             "results do not contain, so it cannot be repeated",
             next_step="run `workbench experiment` with these changes and --prompts or --trace",
         )

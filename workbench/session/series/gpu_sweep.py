@@ -344,7 +344,7 @@ class GpuSweep(SweepDesign):
         info = telemetry.info(gpu)
         if info is None:
             return True
-        present = setting_of(self.setting).read(telemetry, info.uuid)
+        present = setting_of(self.setting).current_value(telemetry, info.uuid)
         return present is None or value_equals(self.setting, present, wanted)
 
     # ---- back to the previous values

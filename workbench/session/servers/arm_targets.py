@@ -116,7 +116,7 @@ class ArmTargets:
             plan: LaunchPlan | None
             if arm.target is None:
                 target, plan = ArmTarget(self._plans.editor.title), self._plans.editor.plan
-            elif arm.target.is_known:
+            elif arm.target.is_looked_up:
                 found.append(arm)
                 continue
             else:

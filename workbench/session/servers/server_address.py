@@ -8,7 +8,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from workbench.model.api_key import api_key
+from workbench.model.api_key import api_key_from_variable
 from workbench.model.errors import BenchError, InputError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.loopback import is_loopback
@@ -78,7 +78,7 @@ async def read_served_models(base: str, spec: BenchSpec) -> ServedModels:
     """Return which model the server at `base` names, using the API key and the certificates of
     `spec`. Raises BenchError if the server does not answer, is not ready or rejects the key."""
     key_env = spec.api_key_env
-    key = api_key(key_env, os.environ) if key_env else None
+    key = api_key_from_variable(key_env, os.environ) if key_env else None
     if urlsplit(base).scheme == "https":
         answer = await _request_models_over_tls(base, spec, key)
     else:

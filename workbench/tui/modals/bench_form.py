@@ -37,7 +37,7 @@ def bench_fields_from_values(values: Values) -> dict[str, Any]:
     for option in IN_FORM:
         made[option.dest] = parse_option_field(option, values)
         if not option.argument:
-            option.check(made[option.dest])
+            option.require_valid(made[option.dest])
     if made["trace_file"]:
         return _bench_fields_for_trace(made)
     del made["trace_file"]

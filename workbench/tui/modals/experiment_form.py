@@ -12,7 +12,7 @@ from workbench.bench.twins import MIN_PAIRS
 from workbench.engines.flag_values import format_flag_value
 from workbench.model.errors import InputError
 from workbench.model.experiment import OPTIONS, SHOWS_PCT, Arm, ArmTarget
-from workbench.model.metrics import metric_title, names_of_deciding_metrics, short_title
+from workbench.model.metrics import metric_title, names_of_deciding_metrics, narrow_table_title
 from workbench.model.plan import PlanDifference
 from workbench.model.settings import GpuSettings, parse_setting_argument
 from workbench.tui.cells import Row, paragraph_rows
@@ -28,7 +28,7 @@ def metric_choice_label(metric: str) -> str:
     """Return the word by which the form offers a metric: "tok/s", "TTFT p50"."""
     if "." in metric:  # a latency
         return metric_title(metric)
-    return short_title(metric)
+    return narrow_table_title(metric)
 
 
 # metrics by the word by which the form offers them
@@ -138,7 +138,7 @@ def parse_experiment_form(values: Values) -> RequestedExperiment:
     for option in IN_FORM.values():
         value = parse_option_field(option, values)
         if value is not None:
-            option.check(value)
+            option.require_valid(value)
             options[option.field] = value
     if values.get("answers") == NOT_COMPARED:
         options["quality"] = False

@@ -71,7 +71,7 @@ def result_load_text(result: BenchResult) -> str:
         return shlex.join(spec.command)
     prompts = f"{spec.input_tokens} in"
     if spec.trace_name:
-        prompts = f"{spec.trace_text}, {spec.input_tokens} in on average"
+        prompts = f"{spec.trace_and_speed_text}, {spec.input_tokens} in on average"
     elif spec.prompts_name:
         prompts = spec.prompts_name
     elif spec.has_real_text:

@@ -190,7 +190,9 @@ class Launch(Pane, PickList):
     @property
     def group_names(self) -> tuple[str, ...]:
         """Return the names of the groups of all flags, in the order of the list."""
-        return tuple(dict.fromkeys(row.heading for row in self.session.plans.flag_rows("all")))
+        return tuple(
+            dict.fromkeys(row.editor_section for row in self.session.plans.flag_rows("all"))
+        )
 
     def move_to_group(self, group_name: str) -> None:
         """List all flags, and move the cursor to the first flag of the group `group_name`."""
@@ -254,7 +256,7 @@ class Launch(Pane, PickList):
         """Return the rows of all flags, with a heading above each group."""
         items: list[FlagRow | str] = []
         every = self.session.plans.flag_rows("all")
-        for heading, rows in groupby(every, key=lambda row: row.heading):
+        for heading, rows in groupby(every, key=lambda row: row.editor_section):
             items += [heading, *rows]
         return items
 

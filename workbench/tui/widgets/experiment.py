@@ -14,7 +14,7 @@ from workbench.model.bench import format_half_width
 from workbench.model.counts import count_of
 from workbench.model.experiment import ExperimentRun
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.metrics import names_of_narrow_table_metrics, short_title
+from workbench.model.metrics import names_of_narrow_table_metrics, narrow_table_title
 from workbench.report.format_values import format_metric_value
 from workbench.tui.cells import (
     Row,
@@ -79,7 +79,7 @@ PairValues = tuple[int, float, float]  # number of the pair, value of A, value o
 
 def format_gpu_settings_as_words(gpu: GpuSettings) -> list[str]:
     """Return GPU settings as words of the experiment form, such as "gpu.power-limit=400"."""
-    return [f"gpu.{word}" for word in gpu.words]
+    return [f"gpu.{word}" for word in gpu.command_line_words]
 
 
 def format_arm_as_words(arm: Arm) -> list[str]:
@@ -136,7 +136,7 @@ def experiment_design_text(e: Experiment) -> str:
     count = count_of(spec.pairs, "pair")
     if spec.until_pct is not None:
         count = (
-            f"until {short_title(spec.metric)} is known to {G.plus_minus}{spec.until_pct:g} "
+            f"until {narrow_table_title(spec.metric)} is known to {G.plus_minus}{spec.until_pct:g} "
             f"%, at most {count}"
         )
     words = {
@@ -301,7 +301,7 @@ class _PairTable:
         if role == "dim":
             role = "text"
         return self.make_row(
-            short_title(m.metric, m.unit),
+            narrow_table_title(m.metric, m.unit),
             (format_metric_value(m.metric, m.a), format_metric_value(m.metric, m.b)),
             m.change_pct or 0.0,
             m.interval_pct,
@@ -326,7 +326,7 @@ def _pair_and_metric_rows(
     spans += [(change, 0.0) for change in changes.values()]
     axis = make_axis(spans, min(61, width - name - 2 * value - CHANGE - verdict - 4))
     table = _PairTable(name, value, verdict, axis)
-    rows = [table.head_row(short_title(e.spec.metric))]
+    rows = [table.head_row(narrow_table_title(e.spec.metric))]
     shown = partial(format_metric_value, e.spec.metric)
     for pair, a, b in pairs:
         name_of = f"pair {pair + 1}"
@@ -378,7 +378,12 @@ def interval_history_rows(
     name = 10
     axis = make_axis([(now[0], now[1] or 0.0), *spans.values()], min(61, width - name - CHANGE - 2))
     rows: list[Row] = [
-        ((pad_text(short_title(e.spec.metric), name + CHANGE + 2) + axis.label_text(), "head"),)
+        (
+            (
+                pad_text(narrow_table_title(e.spec.metric), name + CHANGE + 2) + axis.label_text(),
+                "head",
+            ),
+        )
     ]
     role = VERDICTS.get(primary.verdict, ("", "strong"))[1]
     if role == "dim":
@@ -463,7 +468,7 @@ def _line_names_and_cell_makers(
     lines: list[tuple[str, Callable[[ExperimentRun], Run]]] = [
         ("run", lambda r: (f"{r.place + 1} {r.arm}", r.arm.lower())),
         ("", lambda r: (RUNS.get(r.state, r.state), RUN_ROLES.get(r.state, "warn"))),
-        (short_title(e.spec.metric), value_cell),
+        (narrow_table_title(e.spec.metric), value_cell),
         ("took", duration_cell),
     ]
     if hosts:

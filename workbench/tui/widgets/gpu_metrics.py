@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from workbench.model.known_values import known_values
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.pcie_link import link_mb_s
+from workbench.model.pcie_link import pcie_link_mb_s
 from workbench.tui.formats import (
     GIB,
     NA,
@@ -114,7 +114,7 @@ def _pcie_scale_top_mb_s(info: GpuInfo | None) -> float:
     if info is not None:
         generation = info.pcie_gen_max or generation
         lanes = info.pcie_width_max or lanes
-    return link_mb_s(generation, lanes) or UNKNOWN_LINK_MB_S
+    return pcie_link_mb_s(generation, lanes) or UNKNOWN_LINK_MB_S
 
 
 def _power_scale_top_w(info: GpuInfo | None) -> float:

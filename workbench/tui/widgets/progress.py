@@ -229,7 +229,7 @@ class ProgressRows(Painted):
             done, count = sum(p.state == "done" for p in sweep.points), len(sweep.points)
             left = sweep_remaining_time_text(sweep, remaining_s)
             what = sweep.description
-            how_far = f"{done} of {count} {sweep.steps}{current_point_text(sweep, now)}"
+            how_far = f"{done} of {count} {sweep.points_noun}{current_point_text(sweep, now)}"
         else:
             return None
         server = starting_server(state)

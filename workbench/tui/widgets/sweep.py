@@ -147,7 +147,7 @@ def _state_row(s: Sweep, width: int, remaining_s: float | None, bench_progress: 
     done = sum(p.state == "done" for p in s.points)
     left: Row = (
         (f"{sign} {word}", role),
-        (f"  {done} of {len(s.points)} {s.steps}", "text"),
+        (f"  {done} of {len(s.points)} {s.points_noun}", "text"),
         (current_point_text(s, bench_progress), "text"),
     )
     right: Row = ()

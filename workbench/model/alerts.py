@@ -18,7 +18,8 @@ KEPT = 50  # alerts in the state
 @dataclass(frozen=True, slots=True)
 class AlertLimits:
     """The thresholds of a rule. An alert begins when the value has been at `begin` or beyond for
-    `for_s` seconds, and ends at `end`. If `begin` is above `end`, "beyond" means higher."""
+    `for_s` seconds, and ends when it has come back to `end`. "Beyond" means higher if `begin` is
+    above `end`, otherwise lower."""
 
     begin: float
     end: float
@@ -26,7 +27,7 @@ class AlertLimits:
 
     @property
     def high_value_starts_alert(self) -> bool:
-        """Whether a high value begins an alert."""
+        """Whether a high value begins an alert; if not, a low one does."""
         return self.begin > self.end
 
 
@@ -34,10 +35,10 @@ class AlertLimits:
 class AlertRule:
     """A rule that can raise an alert. `text` is the message when the alert begins, with {where} and
     {value}; `over` is the message when it ends, "" if there is none. A rule without `limits` is an
-    event, which only happens and has a text of its own. `unit` follows the value; a rule without a
-    unit is a condition that holds (1) or not (0). `needs` names the data that the value is made of.
-    If `average_s` is above 0, the value is the share of time in percent
-    in which the condition held, averaged over about this many seconds."""
+    event, which only happens and has a text of its own. `unit` follows the value; the value of a
+    rule without a unit is 1 if its condition holds, else 0. `needs` names what the host must have
+    for the rule. If `average_s` is above 0, the value is the share of time in percent in which the
+    condition held, averaged over about this many seconds."""
 
     name: str  # in config.toml
     title: str
@@ -57,7 +58,8 @@ class AlertRule:
         return self.limits is not None and bool(self.unit)
 
     def value_text(self, value: float | None) -> str:
-        """Return a value with its unit; "" for a condition, and for no value."""
+        """Return a value with its unit or its prefix. "" for None, and for the value of a rule that
+        has neither."""
         if value and self.prefix:
             return f"{self.prefix} {value:.0f}"
         if value is None or not self.unit:
@@ -206,8 +208,8 @@ RULES: Mapping[str, AlertRule] = {rule.name: rule for rule in _RULES}
 
 
 def alert_limits_by_rule(user_limits: Mapping[str, AlertLimits]) -> Mapping[str, AlertLimits]:
-    """Return the limits of each rule that has some, by name. `user_limits` are those that the user
-    set."""
+    """Return the limits of each rule with limits, by the rule's name: those that the user has set,
+    `user_limits`, else the rule's own."""
     return {
         n: user_limits.get(n, rule.limits) for n, rule in RULES.items() if rule.limits is not None
     }
@@ -244,8 +246,8 @@ class Alert:
 @dataclass(frozen=True, slots=True)
 class RuleView:
     """The state of a rule now. `effects` are those that are on for it; a rule without any is off.
-    `state` is "quiet", "pending", "active", "ended", "happened" for an event, or "". `since_s` is
-    how many seconds ago the state began; None if that is not known."""
+    `state` is "quiet", "pending", "active", "ended", "happened" for an event, or "" if the rule is
+    not watched. `since_s` is how many seconds ago the state began; None if that is not known."""
 
     rule: AlertRule
     limits: AlertLimits | None = None

@@ -743,9 +743,7 @@ def _why_usage_counts_too_much(long: Sequence[Probed], short: Sequence[Probed]) 
     groups: dict[tuple[bool, bool], list[TokenCounts]] = {}
     for one in (*long, *short):
         answer, recounted = one.answer, one.recounted
-        if not answer.output_tokens or one.defect or not one.repeats_code_word:
-            continue
-        if recounted is None:
+        if recounted is None or not answer.output_tokens or one.defect or not one.repeats_code_word:
             continue
         reported = answer.output_tokens - (answer.finish_reason == "stop")  # without the end mark
         shape = bool(answer.reasoning.strip()), bool(answer.text.strip())

@@ -45,7 +45,7 @@ _ODD_SHARE = 0.1
 _BROKEN_CHARACTER = re.compile("(?<!\ufffd)\ufffd{1,3}(?!\ufffd)")  # of up to four bytes
 _COMMON_SHARE = 0.8
 _LEAST_WORDS = 12
-_PLACES = {
+_PROBE_PARTS = {
     "alone": "alone",
     "together": "several at once",
     "longer": "longer answers",
@@ -120,13 +120,14 @@ class Answer:
 
     @property
     def equality_key(self) -> tuple[str, str, int]:
-        """What two equal answers have in common."""
+        """(text with reasoning, end, number of characters), which are the same for equal
+        answers."""
         return self.all_text, self.end, self.total_character_count
 
     @property
     def text_and_end_without_numbers(self) -> tuple[str, str]:
-        """The text without its numbers: an engine that always says the same may count. A text of
-        numbers alone, such as a list of results, keeps them."""
+        """(text with reasoning, end), each number replaced by 0, because an engine that always says
+        the same may count. A text without letters, such as a list of results, keeps its numbers."""
         if not any(map(str.isalpha, self.all_text)):
             return self.all_text, self.end
         return _DIGITS.sub("0", self.all_text), _DIGITS.sub("0", self.end)
@@ -155,6 +156,7 @@ class Answer:
 
 
 def _stored_or_counted_length(text: str, stored_length: int) -> int:
+    """Return the length of a text; `stored_length` is below 0 if the whole text is here."""
     return len(text) if stored_length < 0 else stored_length
 
 
@@ -198,7 +200,7 @@ class Features:
     @property
     def is_only_repetition(self) -> bool:
         """Whether the text is one unit, repeated from its first character to its last one."""
-        return (self.is_one_repeated_token or self.is_one_repeated_phrase) and self.loops_from_start
+        return self.is_one_repeated_phrase and self.loops_from_start
 
     @property
     def is_one_repeated_token(self) -> bool:
@@ -263,8 +265,9 @@ class Features:
 
     @property
     def defect_as_second_half(self) -> str:
-        """What is wrong with the second half of a text, of which the first half is language: it is
-        random tokens. A healthy answer may end in a table or a loop."""
+        """What is wrong with this text if it is the second half of one whose first half is
+        language: it is random tokens. "" if it is not; a healthy answer may end in a table or a
+        loop."""
         if self.characters < _LEAST_END:
             return ""
         if self.mixes_scripts or self.has_odd_characters:
@@ -306,8 +309,9 @@ def _count_incomplete_characters(text: str) -> int:
 
 
 def _loop_unit_and_covered_length(text: str) -> tuple[str, int]:
-    """Return (unit, covered): the shortest unit that is repeated up to the end of the text, and the
-    number of characters that the repetitions cover. ("", 0) if nothing is repeated often enough."""
+    """Return (the shortest unit that is repeated up to the end of the text, the number of
+    characters that its repetitions cover). ("", 0) if nothing is repeated often enough, or over too
+    little of the text."""
     size = len(text)
     # A repeated unit repeats the last characters too. To look only where they stand is fast.
     last = text[-_LAST_OF_LOOP:]
@@ -339,7 +343,8 @@ def _repeated_tail_unit(text: str) -> str:
 
 
 def _count_distinct_words_if_few(words: Sequence[str]) -> int:
-    """Return the number of different words; 0 if they are not few, or if there is only one."""
+    """Return the number of different words in a text that uses only a few of them; 0 for any other
+    text, and if there is only one."""
     different = len(set(words))
     if 1 < different <= min(_FEW_WORDS, _FEW_WORDS_SHARE * len(words)):
         return different
@@ -387,6 +392,7 @@ def _has_letters(word: str) -> bool:
 
 
 def is_jumbled_word(word: str) -> bool:
+    """Return whether a word is none of any language: `Features` says what such words have."""
     if word.isascii():  # one alphabet
         plain = word.isalpha() and word[1:].islower()  # as most words are
         return not plain and bool(_INSIDE.search(word))
@@ -395,8 +401,8 @@ def is_jumbled_word(word: str) -> bool:
 
 @lru_cache(maxsize=4096)  # most answers of a run use the same characters
 def _character_kind_script_and_is_vowel(character: str) -> tuple[str, str, bool]:
-    """Return (kind, script, whether it is a vowel) of a character. The kind is letter, space, mark,
-    joint, odd or symbol; what is no letter has no script."""
+    """Return (kind, script, whether it is a vowel) of a character. The kind is "letter", "space",
+    "mark", "joint", "odd" or "symbol". The script is "" for what is no letter."""
     import unicodedata  # takes a millisecond to import; only a run's end needs it
 
     category = unicodedata.category(character)
@@ -442,8 +448,7 @@ class _Letters:
         """The share of vowels among Latin letters; None if there are too few, as in a list of
         numbers with units, or letters of other scripts."""
         latin = self.scripts["LATIN"]
-        enough = latin >= max(_LEAST_LATIN, 0.9 * self.kinds["letter"], 0.6 * self._size)
-        if not enough:
+        if latin < max(_LEAST_LATIN, 0.9 * self.kinds["letter"], 0.6 * self._size):
             return None
         return round(self._vowels / latin, 4)
 
@@ -490,7 +495,8 @@ class SetFeatures:
     excerpts: tuple[str, ...] = ()
 
     def fraction_of_answers(self, count: int) -> float:
-        """Return `count` of these answers as a share, 0 to 1."""
+        """Return the share that `count` answers are of those `looked_at`, 0 to 1; 0 if there are
+        none."""
         if not self.looked_at:
             return 0.0
         return count / self.looked_at
@@ -503,8 +509,8 @@ class SetFeatures:
 
 @dataclass(frozen=True, slots=True)
 class ProbePartOutcome:
-    """The answers in one place: how many there are, how many of them are broken or contain their
-    code word, and what is wrong with one of the broken ones."""
+    """The answers of one part of the probe: how many there are, how many of them are broken, how
+    many contain their code word (`remembered`), and what is wrong with one of the broken ones."""
 
     answers: int
     broken: int
@@ -514,15 +520,15 @@ class ProbePartOutcome:
 
     @property
     def failed(self) -> bool:
-        """Whether so many answers are broken that this group of answers counts as broken."""
+        """Whether so many answers are broken that this part of the probe counts as broken."""
         return self.broken >= max(min(_LEAST_BROKEN, self.answers), _BROKEN_SHARE * self.answers)
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeOutcome:
-    """What a probe found, as it is stored. `places` is by Place; `skipped` says why a part of the
-    probe is missing. The other fields count what it sent, which is no part of the load: requests,
-    and tokens by usage (None if a reply had no usage)."""
+    """What a probe found, as it is stored. `places` has the outcome of each ProbePart; `skipped`
+    says why a part of the probe is missing. The other fields count what it sent, which is no part
+    of the load: requests, and tokens by usage (None if a reply had no usage)."""
 
     places: Mapping[str, ProbePartOutcome] = field(default_factory=dict)
     characters_per_token: float | None = None
@@ -533,17 +539,17 @@ class ProbeOutcome:
 
     @property
     def failed(self) -> bool:
-        """Whether the answers of a place are broken."""
-        return any(place.failed for place in self.places.values())
+        """Whether the answers of a part of the probe are broken."""
+        return any(part.failed for part in self.places.values())
 
     @property
     def is_sound(self) -> bool:
-        """Whether there are answers, and those of no place are broken."""
+        """Whether there are answers, and those of no part of the probe are broken."""
         return bool(self.places) and not self.failed
 
     @property
     def broken_answer_count(self) -> int:
-        return sum(place.broken for place in self.places.values())
+        return sum(part.broken for part in self.places.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -558,10 +564,10 @@ class TextFinding:
 
 
 def describe_text_fault(code: str, subject_template: str, excerpt: str = "") -> str:
-    """Return a clause that says what is wrong with a load, by the code of its finding; "" for a
-    finding about its text. `subject_template` has {} in place of the thing: "the {} of B" makes
-    "the text of B is not an answer: EXCERPT". The excerpt is left out if the text itself is
-    sound."""
+    """Return a clause that says what is wrong with a load. `code` is the code of its finding; any
+    code besides USAGE and PROMPT_CUT, also "", means that its text is no answer, and only then the
+    clause ends with `excerpt`. `subject_template` has {} in place of the thing that is wrong: "the
+    {} of B" makes "the text of B is not an answer: EXCERPT"."""
     if code == USAGE:
         return f"{subject_template.format('usage')} is not credible"
     if code == PROMPT_CUT:
@@ -583,7 +589,8 @@ class TextReport:
 
 
 def answer_text_rows(report: TextReport | None) -> tuple[tuple[str, str], ...]:
-    """Return the text of a result as (title, value) rows; () if nobody looked at it."""
+    """Return (title, value) for each line that shows what the answers of a result said; () if
+    nobody looked at them (`report` is None)."""
     if report is None:
         return ()
     load, rows = report.load, []
@@ -602,8 +609,8 @@ def answer_text_rows(report: TextReport | None) -> tuple[tuple[str, str], ...]:
 
 def _probe_summary_text(probe: ProbeOutcome) -> str:
     parts = [
-        f"{_PLACES.get(name, name)} {place.answers - place.broken} of {place.answers} sound"
-        for name, place in probe.places.items()
+        f"{_PROBE_PARTS.get(name, name)} {part.answers - part.broken} of {part.answers} sound"
+        for name, part in probe.places.items()
     ]
     return ", ".join(parts) or f"none: {clean_text(probe.skipped)}"
 
@@ -614,7 +621,8 @@ def features_of_answers(
     total_answers: int | None = None,
 ) -> SetFeatures:
     """Return the features of the answers of a run. `answers` may be a sample of `total_answers`
-    answers; `finish_reasons` counts those of all answers, and by default those of the sample."""
+    answers. `finish_reasons` has the count of each reason among all answers; by default it is
+    counted in the sample."""
     if not answers:
         return SetFeatures(answers=total_answers or 0, finish_reasons=dict(finish_reasons or {}))
     each = [text_features(answer.all_text) for answer in answers]
@@ -659,22 +667,19 @@ def features_of_answers(
 
 
 def find_equal_answers(answers: Sequence[Answer]) -> list[Answer]:
-    """Return the answers whose text a different prompt got too, apart from its numbers. Answers
-    without text do not count."""
-    texts = [answer.text_and_end_without_numbers for answer in answers]
+    """Return the answers whose text a different prompt got too, apart from numbers in it, in their
+    order. Answers without text do not count."""
     prompts: dict[tuple[str, str], set[str]] = {}
-    for text, answer in zip(texts, answers, strict=True):
-        prompts.setdefault(text, set()).add(answer.prompt)
-    return [
-        answer
-        for text, answer in zip(texts, answers, strict=True)
-        if not answer.is_empty and len(prompts[text]) > 1
-    ]
+    told = [(answer, answer.text_and_end_without_numbers) for answer in answers]
+    for answer, text in told:
+        if not answer.is_empty:
+            prompts.setdefault(text, set()).add(answer.prompt)
+    return [answer for answer, text in told if len(prompts.get(text, ())) > 1]
 
 
 def characters_per_token(answers: Iterable[Answer]) -> float | None:
-    """Return the characters per output token over all answers that report tokens; None if none
-    does."""
+    """Return the characters per output token over all answers with output tokens by usage; None if
+    there are none."""
     characters = tokens = 0
     for answer in answers:
         if answer.output_tokens:
@@ -686,7 +691,8 @@ def characters_per_token(answers: Iterable[Answer]) -> float | None:
 
 
 def hash_of_answer_texts(answers: Iterable[Answer]) -> str:
-    """Return a hash of the texts, which does not depend on the order in which they came."""
+    """Return a hash of the prompts with the texts of their answers. It does not depend on the order
+    in which the answers came."""
     import hashlib  # only a run's end needs it
 
     whole = hashlib.sha256()
@@ -702,7 +708,7 @@ def quote_for_message(text: str, limit: int = EXCERPT_CHARACTERS) -> str:
     to `limit` characters. A repeated character stays visible."""
     visible = text[: 4 * limit].replace("\n", "\\n").replace("\t", "\\t")
     cleaned = clean_text(visible)
-    if not cleaned.strip() and text:
+    if not cleaned.strip():
         cleaned = "".join(map(_escape_character, text[:8]))
     if len(cleaned) > limit:
         cleaned = f"{cleaned[: limit - 1]}…"
@@ -736,7 +742,7 @@ def _first_rotation_of_loop(loop: str) -> str:
 
 
 def _excerpts_of_three_answers(answers: Sequence[Answer]) -> tuple[str, ...]:
-    """Return excerpts of the first, the middle and the last answer."""
+    """Return excerpts of the first, the middle and the last answer, equal ones once."""
     chosen = dict.fromkeys((0, len(answers) // 2, len(answers) - 1))
     return tuple(dict.fromkeys(answer_excerpt(answers[place]) for place in chosen))
 

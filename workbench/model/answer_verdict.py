@@ -44,11 +44,15 @@ _COMPRESSED = 0.6  # of the compressed size; of healthy answers to one load it h
 OTHER_SHARE, LEAST_COMPARED = 0.5, 8  # of the answers, and how many
 
 
+_NO_PROBE = ProbeOutcome()
+
+
 @dataclass(frozen=True, slots=True)
 class AskedLoad:
-    """What a benchmark asked for. `prompt_characters` is the mean length of the user's own prompts;
-    None for synthetic ones. `ends` says whether a model may end its answer, and `hides_reasoning`
-    whether the engine shows no text before the reasoning has ended."""
+    """What a benchmark asked for. `model` is the name in its requests. `prompt_characters` is the
+    mean length of the user's own prompts; None for synthetic ones. `ends` says whether the model
+    may end its answers, and `hides_reasoning` whether the engine sends no text before the reasoning
+    has ended."""
 
     model: str
     prompt_characters: float | None = None
@@ -74,21 +78,23 @@ class EarlierResult:
 def findings_about_load(
     load: SetFeatures,
     asked: AskedLoad,
-    probe: ProbeOutcome | None = None,
+    probe: ProbeOutcome = _NO_PROBE,
     *,
     why_nonsense_is_expected: str = "",
     earlier: EarlierResult | None = None,
 ) -> tuple[Finding, ...]:
-    """Return the findings about the answers of a load. `probe` is the outcome of the probe; None if
-    there was none. `why_nonsense_is_expected` is as in `answer_probe.assess_probe`."""
-    broken = _find_broken_answers(load, asked, probe or ProbeOutcome(), why_nonsense_is_expected)
+    """Return the findings about the answers of a load. `probe` is the outcome of the probe; without
+    answers if there was none. `why_nonsense_is_expected` is as in `answer_probe.assess_probe`.
+    `earlier` is a result to compare with; None if there is none."""
+    broken = _find_broken_answers(load, asked, probe, why_nonsense_is_expected)
     levels = {one.level for one in broken}
     changed: list[Finding] = []
     usage: list[Finding] = []
-    if not why_nonsense_is_expected and levels <= {Level.INFO}:
-        changed = _find_changed_answers(load, earlier)
-    if not why_nonsense_is_expected and Level.ERROR not in levels:
-        usage = _find_wrong_usage(load, asked, earlier)
+    if not why_nonsense_is_expected:
+        if levels <= {Level.INFO}:
+            changed = _find_changed_answers(load, earlier)
+        if Level.ERROR not in levels:
+            usage = _find_wrong_usage(load, asked, earlier)
     return (
         *broken,
         *changed,
@@ -101,7 +107,8 @@ def findings_about_load(
 
 
 def worst_text_finding_per_code(findings: Sequence[Finding]) -> tuple[TextFinding, ...]:
-    """Return findings as they are stored with a result, the most severe first, each code once."""
+    """Return findings as they are stored with a result, the most severe first. Of several findings
+    with the same code, only the most severe one is kept."""
     first = {one.code: one for one in reversed(by_severity(findings))}
     return tuple(
         TextFinding(str(one.level), one.code, one.text, one.evidence or "")
@@ -156,8 +163,8 @@ def _broken_answers_text_and_level(
 
 
 def _level_of_repeated_answers(load: SetFeatures, probe: ProbeOutcome) -> Level | None:
-    """Return how severe it is that answers are nothing but one repeated unit; None if too few
-    are."""
+    """Return how severe it is that answers are nothing but one repeated unit. None if too few are,
+    or if only words are repeated and the probe is sound."""
     fraction, broken = load.fraction_of_answers(load.repeated_answers), probe.broken_answer_count
     if fraction >= _NEARLY_ALL and load.looked_at >= _LEAST_ANSWERS:
         return Level.ERROR
@@ -206,8 +213,8 @@ def _level_of_equal_answers(load: SetFeatures, asked: AskedLoad, probe: ProbeOut
 def differing_answer_kinds_with_counts(
     a: SetFeatures, b: SetFeatures
 ) -> list[tuple[str, int, int]]:
-    """Return (what answers do, how many of `a`, how many of `b`) for each kind of text that is
-    common in one load and not in the other."""
+    """Return (what the answers do, how many of `a`, how many of `b`) for each kind of text that is
+    common in one load and not in the other. [] if one of them has too few answers."""
     if min(a.looked_at, b.looked_at) < LEAST_COMPARED:
         return []
     kinds = {
@@ -226,34 +233,49 @@ def differing_answer_kinds_with_counts(
 
 
 def is_more_repetitive(a: SetFeatures, b: SetFeatures) -> bool:
-    """Return whether the answers of `a` repeat themselves much more than those of `b`, in a unit of
-    any length: they can be compressed much better."""
-    if min(a.looked_at, b.looked_at) < LEAST_COMPARED or not a.compressed:
+    """Return whether the answers of `a` repeat themselves much more than those of `b`: they can be
+    compressed much better. False if one of them has too few answers, or too short ones."""
+    if min(a.looked_at, b.looked_at) < LEAST_COMPARED:
         return False
-    return a.compressed < _COMPRESSED * (b.compressed or 0.0)
+    if not a.compressed or not b.compressed:
+        return False
+    return a.compressed < _COMPRESSED * b.compressed
 
 
 def _find_changed_answers(load: SetFeatures, earlier: EarlierResult | None) -> list[Finding]:
-    """Return a finding if the answers do what they did not do in the same load before. Without an
-    end mark, a healthy model repeats itself, but it then does so each time."""
+    """Return a finding if many answers do what they did not do under the same load before; [] also
+    if there is no earlier result with prompts and answers as long. A healthy model that may not end
+    its answers repeats itself, but it then does so each time."""
     if earlier is None or not earlier.same_lengths:
         return []
-    for kind, now, before in differing_answer_kinds_with_counts(load, earlier.load):
-        if now > before:
-            text = (
-                f"the text has changed: {now} of {load.looked_at} answers {kind}, and {before} of"
-                f" {earlier.load.looked_at} in result {earlier.result_id} with the same model and"
-                " load"
+    change = _describe_changed_answers(load, earlier)
+    if not change:
+        return []
+    text = f"the text has changed: {change}"
+    return [Finding(Level.WARN, CHANGED, text, evidence=_excerpt_of_load(load))]
+
+
+def _describe_changed_answers(load: SetFeatures, earlier: EarlierResult) -> str:
+    """Return what the answers do more than those of the earlier result; "" if nothing."""
+    before = earlier.load
+    for kind, count, count_before in differing_answer_kinds_with_counts(load, before):
+        if count > count_before:
+            return (
+                f"{count} of {load.looked_at} answers {kind}, and {count_before} of"
+                f" {before.looked_at} in result {earlier.result_id} with the same model and load"
             )
-            return [Finding(Level.WARN, CHANGED, text, evidence=_excerpt_of_load(load))]
-    if is_more_repetitive(load, earlier.load):
-        text = (
-            f"the text has changed: answers compress to {100 * (load.compressed or 0):.0f} % of their"
-            f" size, and to {100 * (earlier.load.compressed or 0):.0f} % in result"
-            f" {earlier.result_id} with the same model and load, so they repeat more"
-        )
-        return [Finding(Level.WARN, CHANGED, text, evidence=_excerpt_of_load(load))]
-    return []
+    if not is_more_repetitive(load, before):
+        return ""
+    return (
+        f"answers compress to {_compressed_size_text(load)} of their size, and to"
+        f" {_compressed_size_text(before)} in result {earlier.result_id} with the same model and"
+        " load, so they repeat more"
+    )
+
+
+def _compressed_size_text(load: SetFeatures) -> str:
+    assert load.compressed is not None
+    return f"{100 * load.compressed:.0f} %"
 
 
 def _find_truncated_prompts(load: SetFeatures, asked: AskedLoad) -> list[Finding]:

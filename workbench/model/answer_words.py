@@ -59,7 +59,7 @@ _TEMPLATE_MARK = re.compile(
 
 def why_words_are_unrelated(answers: Sequence[Answer]) -> str:
     """Return why the words of these answers are no language, as the end of a sentence; "" if they
-    may be. The words of a language repeat."""
+    may be one, or if there are too few. The words of a language repeat."""
     # A prompt that is asked twice may get the same answer twice.
     texts = list(dict.fromkeys(answer.all_text for answer in answers))
     words = [word for text in texts for word in text.split() if _count_letters(word) > 1]
@@ -93,9 +93,10 @@ def why_words_are_unrelated(answers: Sequence[Answer]) -> str:
 def _why_frequencies_are_flat(
     units: Sequence[str], name: str, least_units: int, least_common_share: float
 ) -> str:
-    """Return that hardly one of these words or letters is more common than another, as the end of a
-    sentence; "" if some are, as in every language, or if there are not `least_units`.
-    `least_common_share` is the share that the most common ones have in every language."""
+    """Return that hardly one of the words or letters `units` is more common than another, as the
+    end of a sentence; "" if some are, as in every language, or if there are fewer than
+    `least_units`. `name` is what a unit is called. `least_common_share` is the share that the most
+    common units have at least in every language."""
     size = len(units)
     if size < least_units:
         return ""
@@ -110,7 +111,8 @@ def _why_frequencies_are_flat(
 
 def why_words_are_unordered(answers: Sequence[Answer]) -> str:
     """Return why the words of these answers are in no order, as a clause; "" if they may be in
-    one. Sentences begin with a capital letter, if capital letters are used at all."""
+    one, or if there are too few sentences. Sentences begin with a capital letter, if capital
+    letters are used at all."""
     texts = [answer.text for answer in answers]
     if _share_of_cased_letters("".join(texts)) < _CASED_SHARE:
         return ""
@@ -129,9 +131,9 @@ def why_words_are_unordered(answers: Sequence[Answer]) -> str:
 
 
 def are_nearly_equal(one: str, other: str, ignored_words: Sequence[str] = ()) -> bool:
-    """Return whether two texts are equal, apart from one place of up to two words. Texts below 8
-    words must be equal, with 40 letters or more. Case, digits and `ignored_words`, in lower case,
-    do not count."""
+    """Return whether two texts are equal, apart from one place of up to two words. If the shorter
+    one has fewer than 8 words, they must be equal and have 40 characters or more. Case, digits and
+    `ignored_words` (in lower case) do not count."""
     a, b = _words_without_names(one, ignored_words), _words_without_names(other, ignored_words)
     shorter, longer = sorted((a, b), key=len)
     if len(shorter) < _LEAST_EQUAL_WORDS:
@@ -142,13 +144,11 @@ def are_nearly_equal(one: str, other: str, ignored_words: Sequence[str] = ()) ->
 
 
 def texts_begin_alike(one: str, other: str, ignored_words: Sequence[str] = ()) -> bool:
-    """Return whether one of two texts is the beginning of the other, apart from one place of up to
-    a fifth of its words. Digits, `ignored_words` and the last word, which may be cut, do not
-    count."""
-    shorter, longer = sorted(
-        (_words_without_names(one, ignored_words), _words_without_names(other, ignored_words)),
-        key=len,
-    )
+    """Return whether the shorter of two texts is the beginning of the other, apart from one place
+    of up to a fifth of its words. False if it has fewer than 20 words. Case, digits,
+    `ignored_words` (in lower case) and its last word, which may be cut, do not count."""
+    a, b = _words_without_names(one, ignored_words), _words_without_names(other, ignored_words)
+    shorter, longer = sorted((a, b), key=len)
     if len(shorter) < _LEAST_BEGINNING:
         return False
     begin, counts = _count_common_beginning(shorter, longer), range(len(shorter) // 5 + 1)
@@ -233,7 +233,7 @@ def _count_letters(word: str) -> int:
 
 def _share_of_cased_letters(text: str) -> float:
     """Return the share of the letters that are small or capital ones."""
-    cased = sum(character.islower() or character.isupper() for character in text)
+    cased = sum(map(str.islower, text)) + sum(map(str.isupper, text))
     return cased / max(1, _count_letters(text))
 
 

@@ -183,15 +183,15 @@ class BenchSummary:
         return next((one for one in findings if one.level == "error"), None)
 
     def withheld_reason(self, metric: str) -> str:
-        """Return why the metric `metric` was withheld, because the load client could not time it well
-        enough: "its mean is between …". Return "" if it was not."""
+        """Return why the field `metric` has no value, if it was withheld because the load client
+        could not time it well enough: "its mean is between …". "" if it was not withheld."""
         reason = self.absent.get(metric, "")
         return reason.removeprefix(WITHHELD) if reason.startswith(WITHHELD) else ""
 
     def latency_ms(self, metric: str, statistic: str) -> float | None:
         """Return one statistic of a latency in milliseconds, for example `latency_ms("ttft_ms",
-        "p50")`; None if it is unknown. `metric` is a field with a Distribution, `statistic` a field of
-        Distribution such as "mean" or "p99"."""
+        "p50")`. None if it is unknown, or if there are too few requests for it. `metric` is a field
+        with a Distribution, `statistic` a field of Distribution such as "mean" or "p99"."""
         whole = getattr(self, metric)
         needed = PERCENTILES[statistic].least_values if statistic in PERCENTILES else 0
         few = metric != "itl_ms" and self.requests_ok < needed  # gaps are more than requests
@@ -206,8 +206,8 @@ class BenchSummary:
 
 
 def upgrade_summary(stored: BenchSummary) -> BenchSummary:
-    """Return a summary that was read from a file as this version writes it. Earlier versions stored
-    0 for an import without a duration; no requests take 0 s."""
+    """Return a summary that was read from a file, with None as the duration of an import without
+    one, for which earlier versions stored 0. Any other summary is returned as it is."""
     if stored.duration_s != 0 or not stored.requests_ok:
         return stored
     reason = {"duration_s": "the imported file has no duration"}
@@ -283,8 +283,8 @@ class Conditions:
     nodes: tuple[str, ...] = ()  # of a cluster: each host with its rank, "spark-01 (rank 0)"
 
     def knows_workload_field(self, name: str) -> bool:
-        """Return whether the field `name` of the workload is known: an imported file may lack
-        it."""
+        """Return whether the field `name` of BenchSpec is known: the file of an imported result may
+        lack it."""
         return not self.known_workload or name in self.known_workload
 
 
@@ -353,8 +353,9 @@ def format_half_width(interval_pct: float, digits: int = 1) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ArmText:
-    """What one side of a comparison answered: an excerpt, and why it is no answer ("" if it is
-    one). `code` is that of the finding that says so; "" if there is none, as in older results."""
+    """What one side of a comparison answered: an excerpt, and why it is no answer (`problem`, ""
+    if it is one). `code` is that of the finding with this problem; "" if there is none, and in
+    older results."""
 
     excerpt: str
     problem: str = ""
@@ -392,13 +393,13 @@ class Comparison:
 
     @property
     def sides_and_texts(self) -> tuple[tuple[str, ArmText | None], ...]:
-        """The text of each side, as pairs (name of the side, text)."""
+        """(name of the side, what it answered) for A and B. The second is None if nobody looked."""
         return ("A", self.text_a), ("B", self.text_b)
 
     @property
     def broken_answer_clause(self) -> str:
-        """A clause that says whose text is no answer: "the text of B is not an answer: "!!!!"".
-        "" if both are answers, or if that is unknown."""
+        """A clause that says whose text is no answer: "the text of B is not an answer: "!!!!"". If
+        neither is one, only A's. "" if both are answers, or if that is unknown."""
         for side, text in self.sides_and_texts:
             if text is not None and text.problem:
                 return describe_text_fault(

@@ -41,21 +41,24 @@ def parse_core_values(text: str) -> dict[str, tuple[int, ...]]:
 
 
 def core_values_match(found: str, value: str) -> bool:
-    """Return whether every core in the text `found` has the value that the text `value` gives it.
-    Cores that `found` does not mention are not compared."""
+    """Return whether the cores have the values that the text `value` gives them; `found` is what
+    they have. Cores that `found` does not mention are not compared. Raises ValueError if one of the
+    texts is no such text."""
     now, wanted = parse_core_values(found), parse_core_values(value)
     if len(now) == 1:
         return list(now) == list(wanted)  # all cores have it
     if not all(wanted.values()):
         return False
-    by_core = {cpu: name for name, cores in now.items() for cpu in cores}
+    by_core: dict[int, str] = {}
+    for name, cores in now.items():
+        by_core.update(dict.fromkeys(cores, name))
     return all(by_core.get(cpu, name) == name for name, cores in wanted.items() for cpu in cores)
 
 
 def format_core_c_states(disable_file_texts: Sequence[str]) -> str | None:
-    """Return the C-states of one core; None if they are unknown. `disable_file_texts` has the text
-    of the file `disable_file_texts` of each idle state, in their order: "1" for a state that is
-    off."""
+    """Return the C-states of one core: ON, OFF, or the idle states that are off, "off:2-3". None if
+    they are unknown. `disable_file_texts` has the text of the file `disable` of each idle state, in
+    their order: "1" for a state that is off, "0" for one that is on."""
     texts = [text.strip() for text in disable_file_texts]
     if not texts or not {*texts} <= {"0", "1"}:
         return None
@@ -68,7 +71,8 @@ def format_core_c_states(disable_file_texts: Sequence[str]) -> str | None:
 
 
 def is_idle_state_off(core_c_states: str, state: int) -> bool:
-    """Return whether the idle state number `state` is off in one core's value of the C-states."""
+    """Return whether the idle state number `state` is off. `core_c_states` is the value of one core:
+    "on", "off" or "off:2-3"."""
     _, colon, some = core_c_states.partition(":")
     if not colon:
         return core_c_states == OFF

@@ -79,11 +79,11 @@ def number_text(number: float) -> str:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return type(value) in (int, float)
 
 
 def _value_text(value: Any) -> str:
-    """Return a value for a message about it, in which hundreds of digits would hide the rest."""
+    """Return a value as text for a message about it, cut to _MOST_SHOWN characters."""
     text = f"{value:g}" if isinstance(value, float) else repr(value)
     if len(text) > _MOST_SHOWN:
         return f"{text[:_MOST_SHOWN]}… ({len(text)} characters)"
@@ -100,11 +100,13 @@ class Kind:
     preset_type: ClassVar[Any] = str  # of the values in the file of a preset
 
     def text(self, value: Any) -> str:
-        """Return a value as a text of the command line. `parse` returns the same value for it."""
+        """Return a value as the text that stands for it on the command line. `parse` makes the same
+        value of this text."""
         return str(value)
 
     def command_line_words(self, name: str, value: Any) -> tuple[str, ...]:
-        """Return the words of a command line that set the option called `name` to the value."""
+        """Return the words of a command line that set the option `name`, such as "--rate", to the
+        value."""
         text = self.text(value)
         if text.startswith("-"):
             return (f"{name}={text}",)
@@ -131,7 +133,7 @@ class Whole(Kind):
         self.least, self.most = least, most
 
     def require_valid(self, name: str, value: Any) -> None:
-        is_whole = isinstance(value, int) and not isinstance(value, bool)
+        is_whole = type(value) is int
         if not is_whole or not self.least <= value <= self.most:
             limit = f"{self.least:,} or more"
             if is_whole and value > self.most:
@@ -330,12 +332,13 @@ class DeclaredOption(NamedTuple):
 
     @property
     def field_name_without_unit(self) -> str:
-        """The words of the option's name: "stall timeout" for "--stall-timeout"."""
+        """The option's name without dashes, as messages call it: "stall timeout" for
+        "--stall-timeout"."""
         return self.name.removeprefix("--").replace("-", " ")
 
     @property
     def dest(self) -> str:
-        """The name under which the command line and the form keep the option's value."""
+        """The name under which the command line's parser and the form keep the option's value."""
         return self.argument or self.field
 
     def command_line_words(self, value: Any) -> tuple[str, ...]:
@@ -346,8 +349,8 @@ class DeclaredOption(NamedTuple):
         return self.kind.command_line_words(self.name, value)
 
     def load_line_text(self, value: Any) -> str:
-        """Return the option's part of the line that describes a load. "" if the line leaves it
-        out."""
+        """Return what the line that describes a load says about the option. "" if the line leaves
+        the option out, as it does for a default."""
         if value == self.default:
             return ""
         return self.in_line.format(self.kind.text(value))

@@ -93,7 +93,7 @@ REQUIRED_PARTS = frozenset(
 
 
 def distribution_part_title(part: str) -> str:
-    """Return a part of a distribution as people write it, such as "mean" or "p99"."""
+    """Return the name of a field of Distribution as people write it, such as "mean" or "p99.9"."""
     if part not in PERCENTILES:
         return part
     return PERCENTILES[part].title
@@ -101,8 +101,8 @@ def distribution_part_title(part: str) -> str:
 
 def highest_shared_percentile(distributions: Sequence[Distribution]) -> Percentile:
     """Return the highest percentile of COMPARED_PERCENTILES that all of `distributions` have: the
-    others have too few values for it, or were stored before it was declared. Without distributions,
-    it is the highest that needs no number of values."""
+    others have too few values for it, or were stored before it was declared. If `distributions` is
+    empty, return the highest one that is known for any number of values."""
     for percentile in reversed(COMPARED_PERCENTILES):
         values = [getattr(one, percentile.name) for one in distributions]
         if None not in values and (distributions or not percentile.least_values):

@@ -32,7 +32,8 @@ def round_or_none(value: float | None, digits: int) -> float | None:
 
 
 def ratio_or_none(part: float | None, whole: float | None, digits: int) -> float | None:
-    """Return part / whole, rounded; None if one of them is not known or not above 0."""
+    """Return part / whole, rounded; None if one of them is not known or 0, or if `whole` is below
+    0."""
     if not part or not whole or whole <= 0:
         return None
     return round(part / whole, digits)

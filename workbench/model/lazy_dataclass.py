@@ -58,9 +58,9 @@ def _add_lazy_methods(cls: Any, *, frozen: bool = False, eq: bool = True, **opti
 
 
 def _replace_plain_annotations(annotations: dict[str, Any]) -> dict[str, str]:
-    """Put a type in the place of each annotation that is an ordinary text, and return these texts.
-    The standard library would search each text three times for special types, which takes a third
-    of the time to make a class."""
+    """Replace each annotation that is a text without a word of _SPECIAL by a type, and return these
+    texts by field. The standard library would search each text three times for special types,
+    which takes a third of the time to make a class."""
     plain = {
         name: annotation
         for name, annotation in annotations.items()
@@ -83,6 +83,7 @@ def _lazy_init(cls: Any, frozen: bool) -> Callable[..., None]:
 
 
 def _compile_init(cls: Any, frozen: bool) -> Callable[..., None]:
+    """Return a compiled `__init__` with a parameter for each field of the dataclass."""
     known: dict[str, Any] = {"_set_attribute": _set_attribute, "_absent": MISSING}
     words, words_by_name, lines = ["self"], ["*"], []
     for number, field in enumerate(dataclasses.fields(cls)):
@@ -117,7 +118,8 @@ def _compile_init(cls: Any, frozen: bool) -> Callable[..., None]:
 
 
 def _make_values_getter(cls: Any) -> Callable[[Any], tuple[Any, ...]]:
-    """Return what gets the values by which objects of a class are compared, and keep it."""
+    """Return a function that returns, for an object of the class, the values by which such objects
+    are compared. The function is kept in _GETTERS."""
     names = [field.name for field in dataclasses.fields(cls) if field.compare]
     if len(names) == 1:
         names *= 2  # for one name it would return no tuple

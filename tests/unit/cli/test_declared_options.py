@@ -281,7 +281,7 @@ def test_the_words_of_an_experiment_set_its_design(design: dict[str, Any]) -> No
     by_field = {option.field: option for option in DESIGN}
     words: list[str] = []
     for name, value in design.items():
-        by_field[name].check(value)
+        by_field[name].require_valid(value)
         words += by_field[name].kind.command_line_words(by_field[name].name, value)
     arguments = parse_command_line(["experiment", "RUN", *words])
     given_by_words = {o.field: getattr(arguments, o.dest) for o in DESIGN}

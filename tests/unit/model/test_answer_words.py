@@ -359,7 +359,7 @@ def test_a_weak_model_has_no_slight_usage() -> None:
 SOUND = ProbeOutcome({"alone": ProbePartOutcome(3, 0, 3), "together": ProbePartOutcome(8, 0, 8)})
 
 
-def level_of(load: SetFeatures, probe: ProbeOutcome | None = SOUND, **asked: object) -> list[str]:
+def level_of(load: SetFeatures, probe: ProbeOutcome = SOUND, **asked: object) -> list[str]:
     made = AskedLoad("m", **asked)  # type: ignore[arg-type]
     return [str(one.level) for one in findings_about_load(load, made, probe)]
 
@@ -367,7 +367,7 @@ def level_of(load: SetFeatures, probe: ProbeOutcome | None = SOUND, **asked: obj
 def test_long_equal_answers_to_different_prompts_are_no_answers() -> None:
     load = SetFeatures(32, 32, equal=32, equal_characters=360)
     assert level_of(load) == ["error"]
-    assert level_of(load, None) == level_of(load, prompt_characters=900.0) == ["warn"]
+    assert level_of(load, ProbeOutcome()) == level_of(load, prompt_characters=900.0) == ["warn"]
     assert level_of(replace(load, looping=30)) == ["warn"]  # a healthy model comes to a loop
     assert level_of(replace(load, equal_characters=210)) == ["warn"]
     assert level_of(replace(load, equal=20)) == []

@@ -57,7 +57,7 @@ def test_answers_that_end_at_once_are_marked_beside_a_sound_probe_only() -> None
     (marked,) = findings_about_load(
         features_of_answers(ended), asked, summarize_probe(run.probed())
     )
-    (refused,) = findings_about_load(features_of_answers(ended), asked, None)
+    (refused,) = findings_about_load(features_of_answers(ended), asked)
     assert (marked.level, refused.level) == (Level.WARN, Level.ERROR)
     assert "ended" in marked.text and "at once" in marked.text
 

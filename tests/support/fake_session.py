@@ -285,7 +285,7 @@ PARTS = {
     "experiments": "run_experiment=experiment resume=resume_experiment stop=stop_experiment "
     "list=list_experiments"
     " get=experiment_called estimate_duration_s=experiment_estimate_s"
-    " quality_cost_text=experiment_quality_cost"
+    " answer_comparison_cost_text=experiment_quality_cost"
     " doubtful_value_warnings=experiment_value_warnings"
     " preview_setting_changes=experiment_setting_changes",
     "advisor": "advise_on_result=advice_on",

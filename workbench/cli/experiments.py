@@ -113,7 +113,7 @@ async def run_experiment(arguments: argparse.Namespace) -> int:
             print_message(line)
         for warning in session.experiments.doubtful_value_warnings(a, b, bases):
             print_message(warning)
-        if cost := session.experiments.quality_cost_text(a, b, bases, **options):
+        if cost := session.experiments.answer_comparison_cost_text(a, b, bases, **options):
             print_message(cost)
         await _confirm_experiment_effects(session, spec, arguments)
         async with cancel_on_signals() as received:

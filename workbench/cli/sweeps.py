@@ -170,7 +170,7 @@ def _sweep_plan_lines(
     }
     if not arguments.pairs:
         return
-    if cost := session.experiments.quality_cost_text(Arm(), changed, **options):
+    if cost := session.experiments.answer_comparison_cost_text(Arm(), changed, **options):
         yield cost
 
 

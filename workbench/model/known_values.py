@@ -21,6 +21,12 @@ def values_if_all_known(values: Iterable[T | None]) -> list[T] | None:
     return known if len(known) == len(listed) else None
 
 
+def sum_or_none(values: Iterable[int | None]) -> int | None:
+    """Return the sum of the values; None if one of them is not known."""
+    known = values_if_all_known(values)
+    return None if known is None else sum(known)
+
+
 def mean_or_none(values: Sequence[float]) -> float | None:
     """Return the mean of the values; None if there are none."""
     return math.fsum(values) / len(values) if values else None

@@ -12,10 +12,13 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from workbench.model.flags import FlagRow, FlagSetting
 from workbench.model.plan import Command, LaunchPlan, PlanDifference
+
+if TYPE_CHECKING:
+    from workbench.model.experiment import Arm
 
 MASK = "***"
 # passes the key of Workbench's own server to the load client
@@ -237,6 +240,11 @@ def mask_secrets_of_plan(plan: LaunchPlan) -> LaunchPlan:
     secrets = {str(value) for name, value in values if _mask_setting_value(name, value) == MASK}
     variables = {n: MASK if v in secrets else mask_data(v) for n, v in plan.variables.items()}
     return replace(plan, flags=masked(plan.flags), env=masked(plan.env), variables=variables)
+
+
+def mask_secrets_of_arm(arm: Arm) -> Arm:
+    """Return an arm of an experiment with the secrets in its assignments masked."""
+    return replace(arm, sets=mask_argv(arm.sets), envs=mask_argv(arm.envs))
 
 
 def mask_row(row: FlagRow) -> FlagRow:

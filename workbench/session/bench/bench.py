@@ -220,9 +220,17 @@ class Bench:
         await self._results.refresh_result_rows()
         return result_id
 
+    def _take_queued_overrides(self, run_id: str) -> dict[str, Any] | None:
+        """Return the overrides of the benchmark that is queued for a run, and drop it from the
+        queue. None if none is queued for this run."""
+        if run_id != self._core.state.run_id:
+            return None
+        overrides, self._queued = self._queued, None
+        return overrides
+
     def _run_queued_benchmark(self, status: ServerStatus) -> None:
-        if self._queued is not None and status.run_id == self._core.state.run_id:
-            overrides, self._queued = self._queued, None
+        overrides = self._take_queued_overrides(status.run_id)
+        if overrides is not None:
             self._core.update(bench=replace(self._core.state.bench, queued=False))
             self._core.spawn_session_task(self._benchmark_queued_run(status.run_id, overrides))
 
@@ -234,8 +242,7 @@ class Bench:
             )
 
     def _drop_queued_benchmark(self, status: ServerStatus) -> None:
-        if self._queued is not None and status.run_id == self._core.state.run_id:
-            self._queued = None
+        if self._take_queued_overrides(status.run_id) is not None:
             error = "the server did not become READY"
             self._core.update(bench=replace(self._core.state.bench, queued=False, error=error))
 
@@ -496,20 +503,18 @@ class Bench:
     # ---- the tuning loop
 
     def answer_comparison_cost_text(self) -> str:
-        """Return in a sentence what comparing the answers adds to `restart_and_compare_results`; ""
-        if they are not compared."""
-        return (
-            ""
-            if self.default_spec().endpoint == "embeddings"
-            else self._answers().comparison_cost_text()
-        )
+        """Return in a sentence how many requests comparing the answers adds to
+        `restart_and_compare_results`, and about how much time; "" if they are not compared."""
+        if self.default_spec().endpoint == "embeddings":
+            return ""
+        return self._answers().answer_comparison_cost_text()
 
     async def restart_and_compare_results(self, *, quality: bool = True) -> None:
         """Restart the server with the plan under edit, repeat the last benchmark, and compare the
-        two results. Without an earlier result, only measure the new server. If the plan changes a
-        setting on which the answers depend, compare the answers before and after the restart too,
-        unless `quality` is false. Raises BenchError if such a
-        restart is under way already, or if the new server does not become READY."""
+        two results. Without an earlier valid result, only measure the new server. If the plan
+        changes a setting on which the answers depend, compare the answers before and after the
+        restart too, unless `quality` is false. Raises BenchError if such a restart is under way
+        already, or if the new server does not become READY."""
         host = self._core.host.name
         if _RESTART_AND_COMPARE in self._core.state.busy:
             raise BenchError(
@@ -520,9 +525,6 @@ class Bench:
         with self._core.show_as_busy(_RESTART_AND_COMPARE):
             rows = self._core.state.results
             before = self._core.state.bench.last_id or newest_valid_own_result_id(rows)
-            rejected = (
-                next((row for row in rows if not row.imported), None) if before is None else None
-            )
             shape, answers = {}, None
             if before is not None:
                 earlier = await self._results.get(before)
@@ -539,6 +541,7 @@ class Bench:
             after = await self.benchmark_run(run_id, **shape)
             if before is None:
                 first = f"result {after} is stored"
+                rejected = next((row for row in rows if not row.imported), None)
                 if rejected is not None:
                     first += (
                         f" and compared with none, because result {rejected.id} is invalid "
@@ -559,8 +562,7 @@ class Bench:
     def fields_to_repeat_benchmark(self, spec: BenchSpec) -> dict[str, Any]:
         """Return the fields of BenchSpec that repeat the benchmark `spec` of a stored result.
         Results do not contain the user's prompts, trace and command, so they come from the last
-        benchmark of this session. Raises BenchError if that benchmark used others.
-        """
+        benchmark of this session. Raises BenchError if there is none or it used others."""
         shape = {name: getattr(spec, name) for name in REPEATED}
         if spec.profile not in profiles.PROFILE_NAMES:
             del shape["profile"]  # a preset's own word, which names no values
@@ -599,11 +601,15 @@ def _content_key_outside_results(spec: BenchSpec) -> tuple[object, ...]:
 
 def _command_to_repeat_benchmark(load: BenchmarkLoad) -> str:
     """Return the command that repeats a benchmark, without secrets."""
-    spec, status = load.spec, load.server.status
+    spec, status, preset_id = load.spec, load.server.status, None
     words: list[str] = ["workbench", "bench"]
-    words += [status.run_id] if status else ["--url", load.server.address, "--model", spec.model]
+    if status is None:
+        words += ["--url", load.server.address, "--model", spec.model]
+    else:
+        words.append(status.run_id)
+        preset_id = status.preset_id
     masked = replace(spec, extra_body=mask_data(spec.extra_body))
-    words += bench_cli_options(masked, status.preset_id if status else None)
+    words += bench_cli_options(masked, preset_id)
     if spec.command:
         words += ["--", *mask_argv(spec.command)]
     return shlex.join(words)

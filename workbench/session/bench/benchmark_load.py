@@ -4,20 +4,24 @@ started ahead of time."""
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from workbench import engines
 from workbench.bench import runner
 from workbench.bench.workers import ClientMissingError
+from workbench.model.api_key import api_key_from_variable
 from workbench.model.job_request import VISIBLE_TO_CUDA
 from workbench.model.lazy_dataclass import dataclass
 from workbench.session.bench.gpu_meter import Meter
 
 if TYPE_CHECKING:
     from workbench.bench.workers import Worker
+    from workbench.engines.base import Engine
     from workbench.hosts.base import Host
     from workbench.model.bench import BenchSpec
     from workbench.model.plan import LaunchPlan
@@ -51,6 +55,11 @@ class ServerUnderTest:
         plan = self.record.plan if self.record else None
         given = self.status.gpus if self.status else ()
         return plan.with_env(VISIBLE_TO_CUDA, ",".join(given)) if plan and given else plan
+
+    @property
+    def engine(self) -> Engine | None:
+        """The engine of the server; None if Workbench did not start it."""
+        return engines.get_engine(self.status.engine) if self.status else None
 
     @property
     def why_gpus_are_unknown(self) -> str:
@@ -94,6 +103,13 @@ class BenchmarkLoad:
     def run_id_or_url(self) -> str:
         """The run id of the server under load, or its URL if Workbench did not start it."""
         return self.server.status.run_id if self.server.status else self.spec.url
+
+    @property
+    def server_api_key(self) -> str | None:
+        """The API key of the server; None if the benchmark names no environment variable for it.
+        Raises InputError if the variable has no value that fits into an HTTP header."""
+        name = self.spec.api_key_env
+        return api_key_from_variable(name, {**os.environ, **self.env}) if name else None
 
 
 @asynccontextmanager

@@ -41,14 +41,14 @@ class EngineWatch:
     ) -> None:
         self._ask, self._hear = ask, on_reading
         self.engine = engine
-        self._problem: str | None = None
-        self._before: EngineMetrics | None = None
+        self._problem = ""  # why the engine could not be identified
+        self._before = EngineMetrics()
         self._samples: list[EngineMetrics] = []
 
     async def identify_engine(self) -> None:
         """Identify the engine by its metrics page, if the engine is not known. The page is read at
         most once for this."""
-        if self.engine is None and self._problem is None:
+        if self.engine is None and not self._problem:
             await self._identify_engine_from_metrics_page()
 
     async def read_counters(self) -> EngineMetrics:
@@ -60,7 +60,7 @@ class EngineWatch:
 
         await self.identify_engine()
         if self.engine is None:
-            return metrics.metrics_without_values(self._problem or "the engine is not known")
+            return metrics.metrics_without_values(self._problem)
         return await metrics.fetch_metrics(
             make_getter(self._ask, urlencode(ASKED_BY_QUERY)), self.engine
         )
@@ -116,19 +116,18 @@ class EngineWatch:
         """Return what the engine counted since the call of `read_counters_before_load`, and its
         other metrics between the two Unix times. Waits, at most 3 s, until `is_complete` is true of
         the result or the counters no longer change."""
-        if self._before is None or not engine_counters.has_any_value(self._before):
+        if not engine_counters.has_any_value(self._before):
             now = await self.read_counters()
             if not engine_counters.has_any_value(now):
                 return engine_counters.counters_without_values(
                     next(iter(now.absent.values()), "no counters")
                 )
-        before = self._before or EngineMetrics()
         inside = [m for m in self._samples if t0_unix <= m.unix_s <= t1_unix]
         last, changed_s = EngineMetrics(), time.monotonic()
         until_s = changed_s + COUNTERS_SETTLE_S
         while True:
             now = await self.read_counters()
-            found = engine_counters.summarize_counters(before, inside, now)
+            found = engine_counters.summarize_counters(self._before, inside, now)
             if is_complete is not None and is_complete(found):
                 return found
             moment_s = time.monotonic()

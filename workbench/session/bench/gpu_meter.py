@@ -218,11 +218,11 @@ class Meter:
         )
 
     def summary_with_gpu_metrics(
-        self, outcome: BenchOutcome, gpus: tuple[int, ...], idle: IdlePower | None = None
+        self, outcome: BenchOutcome, gpus: tuple[int, ...], idle: IdlePower
     ) -> BenchSummary:
         """Return the run's summary with the metrics of the GPUs `gpus` while its rates were
         measured. If the GPUs are not known, the metrics are None and `absent` has the reason."""
-        idle, latest = idle or IdlePower(), self._source.latest
+        latest = self._source.latest
         if latest is None or not latest.infos:
             why = (latest.driver.message if latest else self._source.problem) or (
                 "no GPU on this host"

@@ -4,7 +4,6 @@ client, the GPUs and the engine are combined."""
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, closing, nullcontext
@@ -12,7 +11,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from workbench import engines
 from workbench.bench import own_command, prompt_length, runner, tls
 from workbench.bench.energy import summary_without_energy
 from workbench.bench.records import BenchOutcome
@@ -22,10 +20,10 @@ from workbench.bench.trace_reuse import compare_prefix_reuse_with_trace
 from workbench.hosts import detached_process
 from workbench.hosts.base import HostUnreachable
 from workbench.hosts.cluster import ClusterHost
-from workbench.model.api_key import api_key_from_variable
 from workbench.model.bench import BenchProgress
 from workbench.model.counts import count_of
 from workbench.model.errors import BenchError
+from workbench.model.known_values import sum_or_none
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.setting_commands import is_clock_lock
 from workbench.model.settings import HOST_INDEX
@@ -171,12 +169,12 @@ class Measurement:
         async with AsyncExitStack() as stack:
             secure = partial(tls.tls_context, self._spec)
             ask = await stack.enter_async_context(
-                open_keep_alive_connection(self._spec.url, self._api_key(), secure)
+                open_keep_alive_connection(self._spec.url, self._load.server_api_key, secure)
             )
-            status = self._server.status
-            known = engines.get_engine(status.engine) if status else None
-            engine = EngineWatch(ask, known, self._load.on_engine_reading)
-            client = stack.enter_context(closing(AnswerClient(self._spec, self._api_key())))
+            engine = EngineWatch(ask, self._server.engine, self._load.on_engine_reading)
+            client = stack.enter_context(
+                closing(AnswerClient(self._spec, self._load.server_api_key))
+            )
             self._probe = TextProbe(
                 client, self._spec, why_language_is_not_expected(self._spec, self._server.plan)
             )
@@ -296,16 +294,16 @@ class Measurement:
     # ---- before the load
 
     async def _prepare_load(self, ask: AskPath, engine: EngineWatch) -> None:
-        """Fit the length of the prompts to the server's tokenizer, send the part of the text probe
-        before the load, then read the engine's counters."""
+        """Fit the length of the prompts to the server's tokenizer, send the prompts of the text
+        probe that go before the load, then read the engine's counters."""
         if not self._spec.command:
             await self._find_tokenizer_and_fit_prompts(ask, engine)
         await self._send_text_probe_before_load(engine)
         await engine.read_counters_before_load()
 
     async def _send_text_probe_before_load(self, engine: EngineWatch) -> None:
-        """Send the part of the text probe before the load, and wait until the engine has counted
-        it, so that the counters of the load do not contain it."""
+        """Send the prompts of the text probe that go before the load. Wait until the engine has
+        counted them, so that the counters of the load do not contain them."""
         if self._probe.skipped:
             return
         self._show_phase("looking at the text of answers")
@@ -315,7 +313,7 @@ class Measurement:
         await engine.read_counters_after_load(
             0.0, 0.0, lambda counted: has_engine_counted_all(counted, *sent)
         )
-        if self._probe.given_up.requests and not await _wait_until_idle(engine):
+        if self._probe.given_up.requests and not await _wait_until_engine_idle(engine):
             self._left = self._probe.given_up
 
     async def _send_text_probe_after_load(self, outcome: BenchOutcome) -> None:
@@ -325,7 +323,8 @@ class Measurement:
 
     async def _find_tokenizer_and_fit_prompts(self, ask: AskPath, engine: EngineWatch) -> None:
         """Find out whether the server counts tokens, and make the synthetic prompts as long by its
-        tokenizer as the spec says. Without one, or for prompts of the user, nothing is changed."""
+        tokenizer as the spec says. If the server counts none, or for prompts of the user, change
+        nothing."""
         from workbench.server.tokenizer import Tokenizer
 
         await engine.identify_engine()
@@ -392,15 +391,15 @@ class Measurement:
             return outcome, await engine.read_counters_after_load(begin, end)
         sent = _sent_request_and_token_counts(outcome.summary)
 
-        def is_complete(counted: EngineDuring) -> bool:
+        def has_counted_or_cancelled(counted: EngineDuring) -> bool:
             return self._cancel.is_set() or has_engine_counted_all(counted, *sent)
 
-        return outcome, await engine.read_counters_after_load(begin, end, is_complete)
+        return outcome, await engine.read_counters_after_load(begin, end, has_counted_or_cancelled)
 
     async def _run_load_client(self) -> BenchOutcome:
         started, spec, env = self._load.prestarted, self._spec, dict(self._load.env)
         # a client on the host has another environment
-        if spec.api_key_env and (key := self._api_key()):
+        if spec.api_key_env and (key := self._load.server_api_key):
             env[spec.api_key_env] = key
         there = self._load.url_there if started.client == "host" else spec.url
         no_language = bool(why_language_is_not_expected(spec, self._server.plan))
@@ -416,7 +415,7 @@ class Measurement:
 
     async def _run_user_benchmark_command(self) -> BenchOutcome:
         spec, base_url = self._spec, f"{self._spec.url}/v1"
-        env = own_command.command_environment(base_url, spec.model, self._api_key())
+        env = own_command.command_environment(base_url, spec.model, self._load.server_api_key)
 
         def show_line(line: str, elapsed_s: float) -> None:
             self._show_phase("running the command", line, elapsed_s)
@@ -489,12 +488,6 @@ class Measurement:
 
     # ---- shared by the above
 
-    def _api_key(self) -> str | None:
-        name = self._spec.api_key_env
-        if not name:
-            return None
-        return api_key_from_variable(name, {**os.environ, **self._load.env})
-
     def _show_phase(self, phase: str, line: str = "", elapsed_s: float = 0.0) -> None:
         """Show that the benchmark is in `phase`, in which no requests are counted. `line` is a text
         on the progress."""
@@ -520,7 +513,7 @@ class Measurement:
             cancelled.cancel()
 
 
-async def _wait_until_idle(engine: EngineWatch) -> bool:
+async def _wait_until_engine_idle(engine: EngineWatch) -> bool:
     """Wait, at most PROBE_IDLE_TIMEOUT_S, until the engine has no request. Return whether it has
     none; False if it does not report the number of its requests."""
     until_s = time.monotonic() + PROBE_IDLE_TIMEOUT_S
@@ -555,12 +548,6 @@ def _sent_request_and_token_counts(summary: BenchSummary) -> SentCounts:
     """Return what the load has sent, including the warm-up."""
     return SentCounts(
         summary.requests_ok + summary.requests_failed + summary.warmup_requests,
-        _sum_or_none(summary.prompt_tokens, summary.warmup_prompt_tokens),
-        _sum_or_none(summary.output_tokens, summary.warmup_output_tokens),
+        sum_or_none((summary.prompt_tokens, summary.warmup_prompt_tokens)),
+        sum_or_none((summary.output_tokens, summary.warmup_output_tokens)),
     )
-
-
-def _sum_or_none(a: int | None, b: int | None) -> int | None:
-    if a is None or b is None:
-        return None
-    return a + b

@@ -117,7 +117,7 @@ def _changed_load_option_texts(before: BenchSpec, now: BenchSpec) -> list[str]:
     parts = []
     for option in OPTIONS:
         old, value = getattr(before, option.field), getattr(now, option.field)
-        if old == value or not _is_named_in_label(option, now):
+        if old == value or not _is_change_named_in_label(option, now):
             continue
         word = option.short or option.name.removeprefix("--")
         if isinstance(option.kind, Switch):
@@ -133,7 +133,7 @@ def _changed_load_option_texts(before: BenchSpec, now: BenchSpec) -> list[str]:
     return parts
 
 
-def _is_named_in_label(option: DeclaredOption, load: BenchSpec) -> bool:
+def _is_change_named_in_label(option: DeclaredOption, load: BenchSpec) -> bool:
     """Return whether the label of a result with this load names a difference in the option."""
     from workbench.model.declared_options import LABEL, SIZE, STREAMS
 

@@ -47,9 +47,9 @@ def noise_pct_hiding_throughput_change(row: BenchRow, base: BenchRow | None) -> 
 
 
 def noise_pct_hiding_change(change_pct: float, *standard_errors_pct: float | None) -> float | None:
-    """Return by how many percent the ratio of two rates may be wrong at the 95 % level, if
-    `change_pct` is not larger; else None. `standard_errors_pct` are the standard errors of the
-    rates in percent."""
+    """Return by how many percent the ratio of two rates may be wrong at the 95 % level. None if
+    `change_pct` is larger, or if a standard error is not known. `standard_errors_pct` are the
+    standard errors of the rates in percent."""
     known = [error for error in standard_errors_pct if error is not None]
     if len(known) < len(standard_errors_pct):
         return None

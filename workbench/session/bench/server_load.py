@@ -197,12 +197,10 @@ class ServerLoad:
                 next_step="wait until that benchmark has ended, or cancel it",
             )
         lock = self._lock.hold_lock(what) if gpus_known else nullcontext()
-        worker = (
-            choose_load_client_location(self._core.host, spec, gpus_known)
-            if spec is not None
-            else None
-        )
-        meter = spec is not None and gpus_known
+        worker, meter = None, False
+        if spec is not None:
+            worker = choose_load_client_location(self._core.host, spec, gpus_known)
+            meter = gpus_known
         async with self._busy:
             cancel = asyncio.Event()
             # a cancel before the load begins has its effect, too

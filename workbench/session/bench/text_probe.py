@@ -35,6 +35,7 @@ from workbench.model.answer_probe import (
 from workbench.model.answer_text import Answer, TextReport
 from workbench.model.counts import count_of
 from workbench.model.findings import Level
+from workbench.model.known_values import sum_or_none
 
 if TYPE_CHECKING:
     from workbench.model.answer_verdict import EarlierResult
@@ -127,9 +128,10 @@ class TextProbe:
 
     @property
     def sent_counts(self) -> SentCounts:
-        """What the probe has sent."""
+        """How many requests the probe has sent, and their tokens. A number of tokens is None if a
+        reply did not report it."""
         prompt, output = map(itemgetter(0), self._sent), map(itemgetter(1), self._sent)
-        return SentCounts(len(self._sent), _total_or_none([*prompt]), _total_or_none([*output]))
+        return SentCounts(len(self._sent), sum_or_none(prompt), sum_or_none(output))
 
     async def send_prompts_before_load(
         self, spec: BenchSpec, count: CountTokens | None = None
@@ -149,7 +151,8 @@ class TextProbe:
         await self._recount_answer_tokens(count, until_s)
 
     async def send_prompts_after_load(self) -> None:
-        """Send the prompts that follow the load, if an ask before the load was answered."""
+        """Send the prompts that follow the load. Send none if no ask before the load was answered,
+        or if there is no probe."""
         if self.skipped or not self._probed:
             return
         asks = make_short_asks(_ASKS_ALONE_BEFORE + _ASKS_ALONE_AFTER)[_ASKS_ALONE_BEFORE:]
@@ -298,9 +301,9 @@ class TextProbe:
     def add_text_assessment(
         self, summary: BenchSummary, earlier: EarlierResult | None = None
     ) -> BenchSummary:
-        """Return the summary of the load with the report on its text, and with what is wrong with
-        the text as reasons why the result is invalid, as marks, or as notes. A summary without a
-        text is returned as it is."""
+        """Return the summary of the load with the report on its text. What is wrong with the text
+        is added as a reason why the result is invalid, as a mark or as a note. A summary without
+        a text is returned as it is."""
         if summary.text is None:
             return summary
         requests, prompt, output = self.sent_counts
@@ -441,9 +444,3 @@ def _synthetic_characters_per_token(spec: BenchSpec) -> float:
     characters = (3.1 if spec.has_real_text else 5.5) * spec.prompt_words
     tokens = BLOCK_TOKENS if spec.trace else max(1, spec.input_tokens)
     return min(CHARACTERS_PER_TOKEN, characters / tokens)
-
-
-def _total_or_none(values: Sequence[int | None]) -> int | None:
-    if None in values:
-        return None
-    return sum(value for value in values if value is not None)

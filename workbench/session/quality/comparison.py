@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from workbench.model.errors import BenchError, InputError, ServerError, Workbenc
 from workbench.model.experiment import Experiment, ExperimentSpec
 from workbench.model.findings import Level
 from workbench.model.quality import QualityResult
-from workbench.model.secrets import mask_argv
+from workbench.model.secrets import mask_argv, mask_secrets_of_arm
 from workbench.session.quality.lineage import Lineage
 from workbench.session.quality.measuring import (
     AGAIN_STEP,
@@ -27,7 +27,7 @@ from workbench.session.quality.measuring import (
 )
 from workbench.session.quality.scored_server import open_scored_server
 from workbench.session.series.experiment_arms import ExperimentArms
-from workbench.session.servers.arm_targets import ArmTargets
+from workbench.session.servers.arm_targets import ArmTargets, hold_measurement_locks
 from workbench.session.state import QualityView
 from workbench.session.uninterrupted import finish_despite_cancellation
 from workbench.store import paths
@@ -120,7 +120,7 @@ class QualityComparisons:
         self._update_quality_view(found=text)
 
     def show_step(self, step: str, done: int, total: int) -> None:
-        """Show the current step and its progress: `done` of `total`."""
+        """Show the current step and its progress: how many of its `total` texts are `done`."""
         self._update_quality_view(step=step, done=done, total=total)
 
     def _update_quality_view(self, **view_fields: Any) -> None:
@@ -140,7 +140,7 @@ class QualityComparisons:
         plans that `targets` has looked up. `report_line` hears what is being done, and `on_step`
         also how far it is. Raises WorkbenchError if a server cannot be started or reached. A server
         that fails later ends the measurement, and the result then says so."""
-        spec = ExperimentSpec(_mask_arm(a), _mask_arm(b), {})
+        spec = ExperimentSpec(mask_secrets_of_arm(a), mask_secrets_of_arm(b), {})
         sides = await self.targets.sides(spec, {"A": a, "B": b}, bases)
         for line in _warning_lines_of_plans(sides):
             report_line(line)
@@ -155,27 +155,21 @@ class QualityComparisons:
         return await self.store(result)
 
     async def store(self, result: QualityResult) -> QualityResult:
-        """Store a comparison, and return it with its number."""
+        """Store a comparison, and return it with the id under which it is stored."""
         return await asyncio.to_thread(QualityDb(paths.results_db()).add, result)
 
     @asynccontextmanager
     async def _lock_hosts_and_servers(
         self, sides: Mapping[str, ComparedSide]
     ) -> AsyncIterator[None]:
-        """Keep everything else from the servers while the block runs, also other Workbenches."""
-        sessions = {
-            side.session.host.name: side.session
-            for side in sides.values()
-            if side.is_on_session_host
-        }
-        async with AsyncExitStack() as stack:
-            for name in sorted(sessions):
-                await stack.enter_async_context(
-                    sessions[name].measurement_lock.hold_lock(_WORK_TITLE)
-                )
-            stack.enter_context(self._core.show_as_busy(_WORK_TITLE))
-            stack.enter_context(self._servers.reserve_servers(_WORK_TITLE))
-            yield
+        """Keep all other work from the servers while the block runs: that of this session, and
+        measurements of other Workbenches on the same hosts."""
+        async with hold_measurement_locks(sides, _WORK_TITLE):
+            with (
+                self._core.show_as_busy(_WORK_TITLE),
+                self._servers.reserve_servers(_WORK_TITLE),
+            ):
+                yield
 
 
 class _RunningComparison:
@@ -232,8 +226,8 @@ class _RunningComparison:
             await self._measure_step_or_end_early(AGAIN_STEP)
 
     async def _score_answers_of_b(self) -> None:
-        """Let an A that still runs score the answers of B. If it does not answer any more, the
-        comparison is what it was before."""
+        """Let an A that still runs score the answers of A and of B. If it does not answer any
+        more, a note says so, and the comparison goes on without these scores."""
         if self._measuring.parts.problems:
             return
         try:
@@ -288,8 +282,8 @@ class _RunningComparison:
             self._report_line(self._own_problem)
 
     def add_user_scores(self, result: QualityResult) -> QualityResult:
-        """Return the result with the user's own measure of both sides, or with the reason why there
-        is none."""
+        """Return the result with the comparison of the user's own measure of both sides, or with a
+        note on why there is none. Without such a measure, return the result as it is."""
         from workbench.quality.own_measure import add_user_measure_to_result, compare_item_scores
 
         command, problem = self._measuring.options.own, self._own_problem
@@ -343,11 +337,7 @@ def _score_command_line(own: OwnMeasureCommand) -> str:
     return f"your measure, of A and then of B, at most {own.minutes:g} minutes each: {own.shown_command}"
 
 
-def _mask_arm(arm: Arm) -> Arm:
-    return replace(arm, sets=mask_argv(arm.sets), envs=mask_argv(arm.envs))
-
-
 def arm_arguments_text(arm: Arm) -> str:
-    """Return one arm of a comparison of answers as the text of its arguments, with secrets
-    masked."""
-    return " ".join(_mask_arm(arm).target_and_change_texts)
+    """Return the arguments of one arm of a comparison of answers as text, with secrets masked. ""
+    for an arm without target and changes."""
+    return " ".join(mask_secrets_of_arm(arm).target_and_change_texts)

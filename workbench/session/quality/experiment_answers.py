@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from workbench.store.quality_db import QualityDb
 
 _UNCHANGED_ARM = "the base as it is"  # an arm without changes
-MAX_ANSWERS_TOGETHER = 256
+_MAX_ANSWERS_TOGETHER = 256
 # Shares of the time of the first step, which scores and writes twice.
 _WORK_SHARES = {FIRST_STEP: 1.0, AGAIN_STEP: 0.5, CHANGED_STEP: 0.5, JUDGED_STEP: 0.25}
 
@@ -57,15 +57,22 @@ def make_quality_options(
 ) -> QualityOptions:
     """Return how an experiment compares answers. `concurrency` is that of its benchmark, and
     `starts_servers_of_a` says whether each run of A has a server of its own."""
-    together = min(MAX_ANSWERS_TOGETHER, concurrency or ANSWERS_WRITTEN_TOGETHER)
     again = starts_servers_of_a and spec.pairs > 1
-    return QualityOptions(texts=load_text_set(spec), concurrency=together, restart=again)
+    return QualityOptions(
+        texts=load_text_set(spec), concurrency=answers_to_write_together(concurrency), restart=again
+    )
+
+
+def answers_to_write_together(concurrency: int | None) -> int:
+    """Return how many answers are written together beside a benchmark with this concurrency: as
+    many as its streams, at most 256. None, for an unknown concurrency, gives 8."""
+    return min(_MAX_ANSWERS_TOGETHER, concurrency or ANSWERS_WRITTEN_TOGETHER)
 
 
 class ExperimentQualityFactory:
     """Makes the comparisons of answers that experiments need."""
 
-    def comparison_cost_text(
+    def answer_comparison_cost_text(
         self,
         spec: ExperimentSpec,
         concurrency: int,
@@ -74,10 +81,10 @@ class ExperimentQualityFactory:
         *,
         starts_servers_of_a: bool,
     ) -> str:
-        """Return what the comparison of the answers adds to an experiment. `changed_settings` names
-        the settings in which A and B differ, and `engine_names` the engines, as far as they are
-        known."""
-        return answers_cost_text(
+        """Return in a sentence how many requests comparing the answers adds to an experiment, and
+        about how much time. `changed_settings` names the settings in which A and B differ, and
+        `engine_names` the engines, as far as they are known."""
+        return cost_text_for_engines(
             changed_settings,
             engine_names,
             make_quality_options(spec, concurrency, starts_servers_of_a=starts_servers_of_a),
@@ -107,15 +114,16 @@ def _first_side_name(side_names: Iterable[str], arm_name: str) -> str:
     return next(name for name in side_names if name.startswith(arm_name))
 
 
-def answers_cost_text(
+def cost_text_for_engines(
     changed_settings: Sequence[str],
     engine_names: Collection[str],
     options: QualityOptions,
     last_took_s: float | None = None,
 ) -> str:
-    """Return what the comparison of the answers adds to an experiment. `changed_settings` names the
-    settings in which A and B differ, and `engine_names` the engines, as far as they are known.
-    `last_took_s` is how long the last comparison like it took, None if not known."""
+    """Return in a sentence how many requests comparing the answers adds to an experiment, and about
+    how much time. `changed_settings` names the settings in which A and B differ, and `engine_names`
+    the engines, as far as they are known. `last_took_s` is how long the last comparison like it
+    took, None if not known."""
     interfaces = [engines.get_engine(name).score_interface for name in engine_names]
     prefill = all(one is not None and interface_class(one).prefill for one in interfaces)
     return added_cost_text(prefill, options, changed_settings, last_took_s)
@@ -167,8 +175,9 @@ class ExperimentQuality:
         return await self._store_comparison()
 
     async def finish_comparison(self, *, experiment_done: bool) -> QualityResult | None:
-        """Store the comparison of what was measured, and return it. None if it is stored already,
-        or if a resumed experiment can measure what is missing (not `experiment_done`)."""
+        """Store the comparison of what was measured, and return it. Return None and store nothing
+        if it is stored already, or if steps are missing that a resumed experiment can measure.
+        `experiment_done` says whether the experiment has made all of its runs."""
         parts = self._measuring.parts
         missing = [step for step in (FIRST_STEP, CHANGED_STEP) if step not in parts.runs]
         if self._ended or (missing and not experiment_done):
@@ -180,7 +189,7 @@ class ExperimentQuality:
         return await self._store_comparison()
 
     def estimated_remaining_s(self) -> float:
-        """Return the estimated seconds of the steps that are missing; 0 before the first one."""
+        """Return the estimated seconds that the missing steps take; 0 before the first step."""
         if self._first_s is None or self._ended:
             return 0.0
         return self._first_s * sum(_WORK_SHARES[step] for step in self._unmeasured_steps())
@@ -204,7 +213,8 @@ class ExperimentQuality:
         return steps
 
     def _next_step_for_run(self, run: ExperimentRun) -> str | None:
-        """Return the next missing step that can be measured on the server of a run."""
+        """Return the next missing step that can be measured on the server of a run; None if there
+        is none."""
         if self._ended or run.side_label != _first_side_name(self._sides, run.arm):
             return None
         steps = [CHANGED_STEP]

@@ -50,8 +50,9 @@ class Lineage:
         self._presets, self._servers = presets, servers
 
     def find_original_arm(self, b: Arm, variables: Mapping[str, str]) -> ChangedFrom:
-        """Return A for B. The runs of the host must have been read. Raises InputError if nothing is
-        known from which B was changed, or nothing that changes the answers differs."""
+        """Return the configuration from which `b` was changed as A, and `b` as B. The runs of the
+        host must have been read. Raises InputError if nothing is known from which `b` was changed,
+        or if the two differ in no setting that changes the answers."""
         assert b.target is not None
         name = b.target.name
         if b.changes_launch:
@@ -140,8 +141,8 @@ class Lineage:
         self, run_id: str, plan: LaunchPlan, variables: Mapping[str, str]
     ) -> Iterator[_Ancestor]:
         """Yield what a run was changed from, the nearest first: the runs that it and they replaced,
-        then its preset and the baselines of it. A run of another model was not changed, but
-        ended."""
+        then its preset and the baselines of it. The first run of another engine or model ends the
+        list of runs."""
         supervisor = self._servers.supervisor
         before = supervisor.record(run_id).replaces
         while before is not None:
@@ -160,8 +161,8 @@ class Lineage:
     def _nearest_different_ancestor(
         self, subject: str, plan: LaunchPlan, ancestors: Iterator[_Ancestor]
     ) -> _Ancestor:
-        """Return the nearest ancestor whose answers may be others. Raises InputError if there is
-        none."""
+        """Return the nearest ancestor whose answers may differ from those of `plan`. Raises
+        InputError, which names `subject`, if there is none."""
         names = []
         for ancestor, _ in zip(ancestors, range(_MAX_ANCESTORS), strict=False):
             if list_plan_changes_affecting_answers(ancestor.plan, plan):
@@ -180,7 +181,8 @@ class Lineage:
 
 
 def _port_assignment(run: ServerStatus, plan: LaunchPlan) -> tuple[str, ...]:
-    """Return the change of a plan that starts its server anew on the port of a run."""
+    """Return the change of a plan that starts its server anew on the port of a run: one assignment
+    "port=NUMBER". Raises InputError if the port is not known."""
     port = run.port or plan.flag("port")
     if port is None:
         raise InputError(f"the port of run {run.run_id} is not known", next_step=_NAME_A_HINT)

@@ -163,7 +163,8 @@ class Measuring:
         )
 
     async def _score_both_answers(self, instrument: Instrument) -> None:
-        """Let A score the answers of both. If it cannot, the comparison is what it was without."""
+        """Let A score the answers of A and of B. If it cannot, a note says why, and the comparison
+        has no such scores."""
         parts = self.parts
         every = (parts.answers_a, parts.answers_again, parts.answers_b)
         scored = await instrument.score_answers(
@@ -179,7 +180,7 @@ class Measuring:
         )
 
     def record_unscored_answers(self, reason: str) -> None:
-        """Say why A has not scored the answers of B, and do not try it again."""
+        """Add a note on why A has not scored the answers of B, and prevent another try."""
         self.parts.notes += (f"A did not score the answers of B: {reason}",)
         self.parts.runs.setdefault(JUDGED_STEP, "")
 
@@ -226,8 +227,8 @@ class Measuring:
     # ---- the verdict
 
     def quality_result(self, names: tuple[str, str]) -> QualityResult:
-        """Return the verdict about what was measured, not stored yet. `names` are the words of A
-        and of B."""
+        """Return the result of the comparison so far, which is not stored yet. `names` are the
+        names of A and of B in it."""
         parts, options = self.parts, self.options
         if self.can_score_answers_of_b():
             self.record_unscored_answers("no server of A ran any more after B had written them")
@@ -274,17 +275,18 @@ def _token_texts_of_side(parts: QualityParts, side: str) -> TokenTexts:
 def comparison_cost_lines(
     prefill: bool | None, options: QualityOptions, *, restarted: bool, judged: bool
 ) -> Sequence[str]:
-    """Return what a comparison will do, before it starts. `prefill` says whether the engine of A
-    scores a whole prompt in one request; None if the engine is not known yet. `restarted` says
+    """Return lines on what a comparison of answers will measure, and in how many requests.
+    `prefill` says whether the engine of A scores a whole prompt in one request; None if the engine
+    is not known yet. `restarted` says
     whether A is measured again after a restart, and `judged` whether A scores the answers of B."""
     texts = options.texts.texts
     short = sum(not text.is_long for text in texts)
     times = 3 if restarted else 2
 
-    def request_count_text(count: Callable[..., int], each: int = 1) -> str:
+    def request_count_text(count: Callable[..., int], factor: int = 1) -> str:
         if prefill is not None:
-            return count_of(each * count(texts, prefill=prefill), "request")
-        few, many = (each * count(texts, prefill=way) for way in (True, False))
+            return count_of(factor * count(texts, prefill=prefill), "request")
+        few, many = (factor * count(texts, prefill=way) for way in (True, False))
         return f"{few} to {many} requests"
 
     lines = [
@@ -309,8 +311,9 @@ def added_cost_text(
     changed_settings: Sequence[str],
     last_took_s: float | None = None,
 ) -> str:
-    """Return what an experiment adds to its runs if it compares the answers too, before it starts.
-    `changed_settings` names the settings in which A and B differ, and `options.restart` says
+    """Return in a sentence how many requests comparing the answers adds to the runs of an
+    experiment, and about how much time. `prefill` says whether the engines score a whole prompt in
+    one request, `changed_settings` names the settings in which A and B differ, and `options.restart` says
     whether A is measured on a second server. `last_took_s` is how long the last comparison like it
     took, None if not known."""
     texts = options.texts.texts

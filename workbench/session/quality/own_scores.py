@@ -4,7 +4,6 @@ files."""
 from __future__ import annotations
 
 import asyncio
-import os
 import shlex
 import tempfile
 import time
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workbench.bench import own_command
-from workbench.model.api_key import api_key_from_variable
 from workbench.model.counts import count_of
 from workbench.model.errors import BenchError
 from workbench.model.lazy_dataclass import dataclass
@@ -50,12 +48,10 @@ async def run_score_command(
     it fails, and InputError for files without usable scores."""
     spec, began = load.spec, time.monotonic()
     base_url = f"{spec.url}/v1"
-    name = spec.api_key_env
-    key = api_key_from_variable(name, {**os.environ, **load.env}) if name else None
     report_line(f"{title}: {command.shown_command}")
     with tempfile.TemporaryDirectory(prefix="workbench-items-") as directory:
         words = [word.replace(ITEMS_PLACEHOLDER, directory) for word in command.argv]
-        env = own_command.command_environment(base_url, spec.model, key)
+        env = own_command.command_environment(base_url, spec.model, load.server_api_key)
         with own_command.fill_in_server_arguments(words, base_url, spec.model) as argv:
             done = await own_command.run_command(
                 argv,

@@ -17,9 +17,11 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.model.quality import NOT_MEASURED
 from workbench.model.server_run import ServerState
 from workbench.quality import texts
-from workbench.session.quality.experiment_answers import MAX_ANSWERS_TOGETHER, answers_cost_text
+from workbench.session.quality.experiment_answers import (
+    answers_to_write_together,
+    cost_text_for_engines,
+)
 from workbench.session.quality.measuring import (
-    ANSWERS_WRITTEN_TOGETHER,
     CHANGED_STEP,
     FIRST_STEP,
     Measuring,
@@ -68,15 +70,16 @@ class AnswersOfRestart:
         self._core, self._plans, self._servers = core, plans, servers
         self._load, self._comparisons = load, comparisons
 
-    def comparison_cost_text(self) -> str:
-        """Return in a sentence what comparing the answers adds to a restart. "" if no server runs,
-        or if the plan changes nothing on which the answers depend."""
+    def answer_comparison_cost_text(self) -> str:
+        """Return in a sentence how many requests comparing the answers adds to a restart, and about
+        how much time. "" if no server is READY, or if the plan changes nothing on which the answers
+        depend."""
         why = self._settings_that_change_answers()
         if not why or self._core.state.server is None:
             return ""
         names = {self._core.state.server.engine, self._plans.editor.plan.engine}
         options = self._quality_options(None)
-        return answers_cost_text(why, names, options, self._last_comparison_duration_s(options))
+        return cost_text_for_engines(why, names, options, self._last_comparison_duration_s(options))
 
     def _last_comparison_duration_s(self, options: QualityOptions) -> float | None:
         """Return how long the last comparison of two runs of this host took with the texts of
@@ -95,8 +98,9 @@ class AnswersOfRestart:
 
     async def measure_before_restart(self, earlier: BenchResult) -> MeasuredBefore | None:
         """Measure the answers of the selected run, whose benchmark was `earlier`. Return None if
-        they are not compared: then the plan changes none, or a notice says why. Raises HostOccupied
-        if somebody else measures on the host."""
+        the answers are not compared: the plan changes nothing on which they depend, the benchmark
+        had no text, or a notice says why. Raises HostOccupied if somebody else measures on the
+        host."""
         status = self._core.state.server
         if (
             not self._settings_that_change_answers()
@@ -124,8 +128,9 @@ class AnswersOfRestart:
     async def measure_after_restart(
         self, before: MeasuredBefore, run_id: str
     ) -> QualityResult | None:
-        """Measure the answers of the run that was started in its place. Return the stored
-        comparison; None if there is none, and a notice then says why."""
+        """Measure the answers of the run `run_id`, which was started in place of that in `before`.
+        Return the stored comparison. None if the answers could not be measured; a notice then says
+        why."""
         with self._comparisons.show_comparison(before.run_id, run_id, _STOPPED_AFTER_TEXT):
             if not await self._measure_step(before, CHANGED_STEP, run_id):
                 return None
@@ -137,22 +142,21 @@ class AnswersOfRestart:
         )
 
     def _settings_that_change_answers(self) -> Sequence[str]:
-        """Return the settings of the plan in which the answers may differ from those of the
-        selected run. () if that is not READY, or if one of the two plans is unknown."""
+        """Return the names of the settings in which the plan under edit differs from the selected
+        run, and which may change the answers. () if that run is not READY, or if no plan is under
+        edit."""
         status, editor = self._core.state.server, self._plans.current
         if status is None or status.state is not ServerState.READY or editor is None:
             return ()
         running = self._servers.supervisor.record(status.run_id).plan
-        return (
-            list_plan_changes_affecting_answers(running, editor.effective_plan)
-            if running is not None
-            else ()
-        )
+        return list_plan_changes_affecting_answers(running, editor.effective_plan)
 
     def _quality_options(self, concurrency: int | None) -> QualityOptions:
-        together = min(MAX_ANSWERS_TOGETHER, concurrency or ANSWERS_WRITTEN_TOGETHER)
         return QualityOptions(
-            texts=texts.shipped_text_set(), concurrency=together, restart=False, judged=False
+            texts=texts.shipped_text_set(),
+            concurrency=answers_to_write_together(concurrency),
+            restart=False,
+            judged=False,
         )
 
     async def _measure_step(self, found: MeasuredBefore, step: str, run_id: str) -> bool:

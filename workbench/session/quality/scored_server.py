@@ -4,16 +4,13 @@ others."""
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from workbench import engines
 from workbench.bench import tls
 from workbench.engines.answer_settings import collect_answer_settings
-from workbench.model.api_key import api_key_from_variable
 from workbench.model.bench import Conditions
 from workbench.model.counts import count_of
 from workbench.model.errors import BenchError, InputError
@@ -103,7 +100,7 @@ class ScoredServer:
 
     @property
     def conditions(self) -> dict[str, Any]:
-        """What the answers depend on."""
+        """The settings of the server on which its answers depend, by name."""
         record, status = self.load.server.record, self.load.server.status
         known = Conditions(
             host=self.load.server.host,
@@ -139,11 +136,9 @@ class ScoredServer:
 async def open_scored_server(load: BenchmarkLoad) -> AsyncIterator[ScoredServer]:
     """Open the server of a load for scores while the block runs. Raises BenchError if its engine is
     not known."""
-    spec, status = load.spec, load.server.status
-    name = spec.api_key_env
-    key = api_key_from_variable(name, {**os.environ, **load.env}) if name else None
+    spec, key = load.spec, load.server_api_key
     async with open_keep_alive_connection(spec.url, key, lambda: tls.tls_context(spec)) as ask:
-        watch = EngineWatch(ask, engines.get_engine(status.engine) if status else None)
+        watch = EngineWatch(ask, load.server.engine)
         await watch.identify_engine()
         if watch.engine is None:
             problem = next(iter((await watch.read_counters()).absent.values()), "it has no metrics")

@@ -19,9 +19,9 @@ _NEXT_STEP_HINT = "give a preset, a run or a URL"
 
 
 async def resolve_arms_to_servers(session: Session, a: Arm, b: Arm) -> tuple[Arm, Arm]:
-    """Return the sides with the servers that were measured in place of the numbers of results. Runs
-    that must be started anew get their own port. Raises InputError if the server of a result is not
-    known."""
+    """Return A and B with the measured servers in place of the numbers of results. Runs that must
+    be started anew get their earlier port. Raises InputError if the server of a result is not
+    known, or if both results were measured on the same server."""
     found_a, found_b = await resolve_result_arm(session, a), await resolve_result_arm(session, b)
     known = {status.run_id: status for status in await session.servers.supervisor.runs()}
     status_a, status_b = known.get(_arm_name(found_a)), known.get(_arm_name(found_b))
@@ -54,16 +54,17 @@ def _arm_name(arm: Arm) -> str:
 
 
 def _arm_for_new_start(arm: Arm, status: ServerStatus | None) -> Arm:
-    """Return a run so that Workbench starts it anew. A URL, a preset or a changed run stays as it
-    is."""
+    """Return the arm of a run with the run's port as a change, because a changed arm is started
+    anew. A URL, a preset or an arm with changes is returned as it is."""
     if status is None or status.port is None or arm.changes_launch:
         return arm
     return replace(arm, sets=(f"port={status.port}",))
 
 
 async def resolve_result_arm(session: Session, arm: Arm) -> Arm:
-    """Return a side that is the number of a result with the server that was measured in its place.
-    Any other side is returned unchanged. Raises InputError for a result without such a server."""
+    """Return an arm whose target is the number of a result with the measured run or URL as its
+    target. Return any other arm unchanged. Raises InputError if the result does not say which
+    server was measured, or was imported."""
     number = parse_whole_number(_arm_name(arm).removeprefix("#"))
     if arm.target is None or number is None:
         return arm

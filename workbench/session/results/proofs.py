@@ -126,7 +126,7 @@ def make_proof(report: Report) -> dict[str, Any]:
         "workbench_version": __version__,
         "simulated": masked.simulated,
         "results": [*map(_result_json, kept)],
-        "texts": {str(result.id): _sent_text_and_answer_digest(result) for result in kept},
+        "texts": {str(result.id): _sent_name_and_answer_digest(result) for result in kept},
     }
     if experiment is not None:
         document["experiment"] = to_json(experiment)
@@ -194,7 +194,7 @@ def _require_provable_result(result: BenchResult) -> None:
         raise InputError(
             f"{which} is not valid: {'; '.join(summary.refused)}", next_step="measure it again"
         )
-    if not _text_was_checked(result):
+    if not _was_answer_text_checked(result):
         raise InputError(
             f"the text of {which} was not checked, so its speed may be that of garbage",
             next_step="measure again with this Workbench, which looks at the answers of each "
@@ -202,9 +202,9 @@ def _require_provable_result(result: BenchResult) -> None:
         )
 
 
-def _text_was_checked(result: BenchResult) -> bool:
-    """Return whether somebody looked at answers of the load, or a probe got answers. A probe that
-    was skipped is stored too, with the reason."""
+def _was_answer_text_checked(result: BenchResult) -> bool:
+    """Return whether answers of the load were looked at, or a probe got answers. A skipped probe is
+    stored too, with the reason, and does not count."""
     text = result.summary.text
     if text is None:
         return False
@@ -213,9 +213,10 @@ def _text_was_checked(result: BenchResult) -> bool:
     return text.load.looked_at > 0
 
 
-def _sent_text_and_answer_digest(result: BenchResult) -> dict[str, str]:
-    """Return what identifies the texts of a result: what was sent, and a hash of what is stored of
-    the answers."""
+def _sent_name_and_answer_digest(result: BenchResult) -> dict[str, str]:
+    """Return what identifies the texts of a result: as "sent" the name of its prompts or trace, or
+    the content of its synthetic prompts, and as "answers_sha256" a hash of what is stored of the
+    answers."""
     sent = result.spec.prompts_name or result.spec.trace_name or result.spec.content
     return {"sent": sent, "answers_sha256": _digest_of_answers(result)}
 
@@ -350,6 +351,8 @@ def _can_render(document: Mapping[str, Any]) -> bool:
 def _checked_part_texts(
     proven: ProvenContent, recomputed: Mapping[str, Any], *, shows_page: bool
 ) -> tuple[str, ...]:
+    """Return a text for each part of a proof that was checked, such as "6 results". `shows_page`
+    says whether the lines of the page were compared too."""
     metrics = recomputed["comparison"]["metrics"]
     counts = [
         count_of(len(proven.results), "result"),
@@ -472,10 +475,10 @@ def _text_differences(
     texts = document.get("texts")
     said = texts if isinstance(texts, Mapping) else {}
     for number, result in proven.results.items():
-        if not _text_was_checked(result):
+        if not _was_answer_text_checked(result):
             yield ProofDifference(f"text of #{number}", "a proof", "nobody checked this text")
         yield from _compare_values(
-            f"text of #{number}", said.get(str(number)), _sent_text_and_answer_digest(result)
+            f"text of #{number}", said.get(str(number)), _sent_name_and_answer_digest(result)
         )
 
 

@@ -44,9 +44,9 @@ def _max_results_with_requests() -> int:
     return int(ConfigStore().config.results.keep_samples)
 
 
-def _can_be_compared_with_a(state: SessionState, row: BenchRow) -> bool:
+def _becomes_b_under_cursor(state: SessionState, row: BenchRow) -> bool:
     """Return whether the result under the cursor becomes B of the comparison with A."""
-    if state.mark_a is None or state.b_chosen or row.id == state.mark_a:
+    if state.b_chosen or row.id == state.mark_a:
         return False
     if row.refused or row.imported or row.series is not None:
         return False
@@ -222,10 +222,10 @@ class Results:
         has marked B. A rejected result, an imported one and a run of a series are not compared."""
         state = self._core.state
         row = next((row for row in state.results if row.id == result_id), None)
-        if row is None or not _can_be_compared_with_a(state, row):
-            return
         a = state.mark_a
-        comparison = await self._compare_stored(a or 0, result_id)
+        if a is None or row is None or not _becomes_b_under_cursor(state, row):
+            return
+        comparison = await self._compare_stored(a, result_id)
         now = self._core.state
         if (now.mark_a, now.mark_b, now.b_chosen) == (a, state.mark_b, False):
             self._core.update(mark_b=result_id, comparison=comparison)
@@ -289,8 +289,9 @@ class Results:
         return a, b
 
     async def export_result(self, result_id: int, output_format: str) -> str:
-        """Write a result as workbench-result-ID.FORM into the current directory. Return the path.
-        Raises InputError if the file exists or cannot be written."""
+        """Write a result as workbench-result-ID.FORM into the current directory, a simulated one as
+        workbench-result-ID-simulated.FORM. Return the path. Raises InputError if the file exists or
+        cannot be written."""
         from workbench.report.content import Report
         from workbench.report.registry import find_output_format
 
@@ -314,7 +315,8 @@ class Results:
     async def import_results(
         self, path: str | Path, options: ImportOptions | None = None, *, tags: Sequence[str] = ()
     ) -> Sequence[ImportedResult]:
-        """Store the results in a file of another tool, all of them or none, and return them."""
+        """Store the results in a file of another tool, and return them. Nothing is stored if the
+        file or a tag is not valid. A result that was stored before is not stored again."""
         from workbench.report.imports import read_results  # needed for nothing else
 
         checked = [validated_tag(tag) for tag in tags]

@@ -57,7 +57,7 @@ def validated_versions(versions: tuple[str, ...]) -> tuple[str, ...]:
 
 class Bisector:
     """Carries out a bisection and stores it after each step. `report_line` is called with a line on
-    each."""
+    each step."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Bisector:
         self._report_line(f"{found.versions[0]} against {found.versions[version]}")
         experiment = await self._run_experiment(known)
         step = next(one for one in self.found.steps if one.version == version)
-        self._add_or_replace_step(self._step_with_loss(step, experiment))
+        self._add_or_replace_step(self._step_with_loss_and_verdict(step, experiment))
 
     async def _run_experiment(self, step: BisectStep) -> Experiment:
         if step.experiment_id is not None:
@@ -131,9 +131,11 @@ class Bisector:
         plans = (candidate_plan(plan, good), candidate_plan(plan, other))
         return arms_of_plans(names, plans, found.sets)
 
-    def _step_with_loss(self, step: BisectStep, experiment: Experiment) -> BisectStep:
-        """Return the step with its loss. The last version is bad if a loss is shown; a version
-        between is bad if it has at least half of that loss."""
+    def _step_with_loss_and_verdict(self, step: BisectStep, experiment: Experiment) -> BisectStep:
+        """Return the step with its loss in percent, which is negative for a gain, and whether its
+        version is bad. The last version is bad if a loss is shown; a version between is bad if it
+        has at least half of that loss. Raises WorkbenchError if the experiment has no value to
+        compare."""
         change = experiment.deciding_change
         if change is None or change.change_pct is None:
             raise WorkbenchError(
@@ -168,8 +170,8 @@ class Bisector:
         return said
 
     def _is_step_uncertain(self, step: BisectStep) -> bool:
-        """Return whether the interval of a version reaches to the other side of half of the
-        loss."""
+        """Return whether it is uncertain on which side of half of the last version's loss a version
+        is: its interval reaches to the other side, or its loss or interval is not known."""
         whole = self.found.loss_of_last_version_pct or 0.0
         if step.loss_pct is None or step.interval_pct is None:
             return True

@@ -92,7 +92,7 @@ class ExperimentArms:
                 continue
             if self._must_stop_server(selected):
                 self._keep_on = True
-                if not self._restarts and self._serves_arm_a(session, selected):
+                if not self._restarts and self._can_serve_as_arm_a(session, selected):
                     self._run, self._run_side = selected.run_id, self._sides["A"]
         await self._check_servers_can_start()
         if design.changes_gpu_settings(self._spec):
@@ -117,7 +117,7 @@ class ExperimentArms:
         self, session: Session, statuses: Sequence[ServerStatus], leftover: str | None
     ) -> ServerStatus | None:
         for status in statuses:
-            if status.run_id != leftover and self._serves_arm_a(session, status):
+            if status.run_id != leftover and self._can_serve_as_arm_a(session, status):
                 return status
         return None
 
@@ -136,7 +136,8 @@ class ExperimentArms:
                 raise
 
     def _server_stopped_before_start(self, side: ComparedSide) -> ServerStatus | None:
-        """Return the server that is stopped before the first start on the host of `side`."""
+        """Return the server that is stopped before the first start on the host of `side`; None if
+        none is."""
         if self._run is None or self._run_side is None or self._run_side.session != side.session:
             return self._selected_server_to_stop(side.session)
         return side.session.servers.supervisor.status(self._run)
@@ -149,7 +150,7 @@ class ExperimentArms:
             return False
         return None in [side.measured_run_id_or_url for side in sides]
 
-    def _serves_arm_a(self, session: Session, status: ServerStatus) -> bool:
+    def _can_serve_as_arm_a(self, session: Session, status: ServerStatus) -> bool:
         """Return whether a server is READY and has the configuration of arm A, so that it need not
         be started again."""
         side = self._sides["A"]
@@ -216,7 +217,8 @@ class ExperimentArms:
         self._run = self.started_run_id = status.run_id
 
     def _selected_server_to_stop(self, session: Session) -> ServerStatus | None:
-        """Return the selected server of a host if the experiment must stop it before a start."""
+        """Return the selected server of a host if the experiment must stop it before a start, else
+        None."""
         selected = session.state.server
         if selected is None or not self._must_stop_server(selected):
             return None
@@ -437,7 +439,7 @@ class ExperimentArms:
         )
 
     async def _altered_settings(self, side: ComparedSide) -> list[Alteration]:
-        """Return the altered settings of the side's GPUs that the arms change."""
+        """Return those settings of the side's GPUs that are altered now and that the arms change."""
         gpus, every = await side.gpu_indexes_and_uses_all()
         changed = self._changed_setting_keys
         on = [altered for altered in side.session.state.alterations if altered.setting in changed]

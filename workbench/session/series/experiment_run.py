@@ -137,20 +137,21 @@ class AnswerComparison(Protocol):
         ...
 
     async def finish_comparison(self, *, experiment_done: bool) -> QualityResult | None:
-        """Return the stored comparison of what was measured, when the experiment has ended. None if
-        there is nothing new, or if a resumed experiment can measure the rest (not
-        `experiment_done`)."""
+        """Store the comparison of what was measured when the experiment ends, and return it. Return
+        None and store nothing if it is stored already, or if steps are missing that a resumed
+        experiment can measure. `experiment_done` says whether the experiment has made all of its
+        runs."""
         ...
 
     def estimated_remaining_s(self) -> float:
-        """Return the estimated seconds of what is missing; 0 if nothing is known about it."""
+        """Return the estimated seconds that the missing measurements take; 0 if that is not known."""
         ...
 
 
 class AnswerComparisonFactory(Protocol):
     """Makes the comparisons of answers of experiments."""
 
-    def comparison_cost_text(
+    def answer_comparison_cost_text(
         self,
         spec: ExperimentSpec,
         concurrency: int,
@@ -159,9 +160,9 @@ class AnswerComparisonFactory(Protocol):
         *,
         starts_servers_of_a: bool,
     ) -> str:
-        """Return what the comparison of the answers adds to an experiment. `changed_settings` names
-        the settings in which A and B differ, and `engine_names` the engines, as far as they are
-        known."""
+        """Return in a sentence how many requests comparing the answers adds to an experiment, and
+        about how much time. `changed_settings` names the settings in which A and B differ, and
+        `engine_names` the engines, as far as they are known."""
         ...
 
     async def create_or_restore_comparison(
@@ -239,7 +240,7 @@ class ExperimentConduct(Design[ExperimentRun]):
             settings_on=False,
         )
         self.experiment = ended
-        self._add_note_lines(*self._end_notes)
+        self._add_lines_to_note(*self._end_notes)
         self._update_verdict()
         self._estimate_time_left()
         self._show_experiment(self.experiment)
@@ -270,7 +271,7 @@ class ExperimentConduct(Design[ExperimentRun]):
     async def finish_series(self) -> None:
         why = design.why_enough_pairs(self.experiment)
         if why is not None and self.experiment.spec.until_pct is not None:
-            self._add_note_lines(why)
+            self._add_lines_to_note(why)
 
     async def restore_host(self) -> None:
         self._end_notes = await self._bench.restore_host_and_report(self.experiment)
@@ -302,7 +303,7 @@ class ExperimentConduct(Design[ExperimentRun]):
                 ).state == RunState.FAILED:
                     pass
 
-    async def _start_or_find_server(self, arm: str, report_line: ReportLine) -> str:
+    async def _ensure_ready_server(self, arm: str, report_line: ReportLine) -> str:
         """Start the arm's server if needed, wait until it is READY, apply the arm's GPU settings,
         and return the run id."""
         run_id = await self._bench.ensure_server(arm, self._record_server_run_id)
@@ -331,7 +332,7 @@ class ExperimentConduct(Design[ExperimentRun]):
         run = await self._store_run(replace(run, state=RunState.STARTING), f"{title}: starting")
         try:
             run = replace(
-                run, run_id=await self._start_or_find_server(run.side_label, show_run_phase)
+                run, run_id=await self._ensure_ready_server(run.side_label, show_run_phase)
             )
             run = replace(
                 run, start_temperature_c=await self._wait_then_read_temperature_c(run, title)
@@ -437,7 +438,7 @@ class ExperimentConduct(Design[ExperimentRun]):
         )
         if first is not None and temperature is not None and abs(temperature - first) > within:
             began = f"run {run.place + 1} ({run.arm}) began at {temperature:.0f} °C"
-            self._add_note_lines(f"{began}, the first run at {first:.0f} °C")
+            self._add_lines_to_note(f"{began}, the first run at {first:.0f} °C")
         return temperature
 
     async def _store_failed_run(
@@ -495,7 +496,7 @@ class ExperimentConduct(Design[ExperimentRun]):
         self.experiment = replace(self.experiment, phase=text)
         self._show_experiment(self.experiment)
 
-    def _add_note_lines(self, *lines: str) -> None:
+    def _add_lines_to_note(self, *lines: str) -> None:
         known = self.experiment.note.splitlines()
         self.experiment = replace(self.experiment, note="\n".join(dict.fromkeys([*known, *lines])))
 

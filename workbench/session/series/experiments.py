@@ -7,7 +7,7 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, fields, replace
 from functools import cached_property
 from operator import attrgetter
@@ -19,7 +19,7 @@ from workbench.bench import twins
 from workbench.engines.answer_settings import list_plan_changes_affecting_answers
 from workbench.model.errors import BenchError, InputError, StoreError, WorkbenchError
 from workbench.model.experiment import Experiment, ExperimentSpec
-from workbench.model.secrets import mask_argv, mask_secrets_of_plan
+from workbench.model.secrets import mask_secrets_of_arm, mask_secrets_of_plan
 from workbench.model.series_state import SeriesState
 from workbench.session.bench.spec import (
     TEXT_CONTENT,
@@ -31,7 +31,11 @@ from workbench.session.hosts.names import check_resumed_on_same_host
 from workbench.session.plans.plan_editor import PlanEditor
 from workbench.session.series.experiment_arms import ExperimentArms
 from workbench.session.series.experiment_run import ExperimentConduct
-from workbench.session.servers.arm_targets import ArmTargets, arms_and_plans_with_secrets
+from workbench.session.servers.arm_targets import (
+    ArmTargets,
+    arms_and_plans_with_secrets,
+    hold_measurement_locks,
+)
 from workbench.store import paths
 from workbench.store.experiments import ExperimentsDb
 from workbench.store.quality_db import QualityDb
@@ -182,8 +186,9 @@ class Experiments:
             make_paths_absolute(options.get("bench", {})), TEXT_CONTENT
         )
         given = {"preset_id": preset_id, **options}
+        masked_a, masked_b = mask_secrets_of_arm(a), mask_secrets_of_arm(b)
         spec = design.check_experiment_spec(
-            ExperimentSpec(_mask_arm(a), _mask_arm(b), common_plan, **given)
+            ExperimentSpec(masked_a, masked_b, common_plan, **given)
         )
         design.require_measurable_metric(
             spec.metric, self._load.make_spec(spec.preset_id, dict(spec.bench))
@@ -207,13 +212,13 @@ class Experiments:
             return None
         pairs = spec.pairs if spec.until_pct is None else design.MIN_PAIRS_UNTIL_SURE
         runs = 2 * pairs + {True: 2, None: 1, False: 0}[spec.throw_away] * max(1, len(spec.twins))
-        started = len(_plans_to_start(spec))
+        started = len(_plans_started_by_experiment(spec))
         starts = runs * started / 2 if restarts else min(1, started)
         return starts * start_s + runs * (bench_s + _BESIDE_BENCHMARK_S)
 
     def _estimated_start_s(self, spec: ExperimentSpec) -> float | None:
         longest = []
-        for plan in _plans_to_start(spec):
+        for plan in _plans_started_by_experiment(spec):
             known = []
             for status in self._servers.supervisor.statuses():
                 is_same = (status.engine, status.model) == (plan["engine"], plan["model"])
@@ -229,7 +234,8 @@ class Experiments:
         limits_s = [limit_s for limit_s in (shape.seconds, shape.trace_s) if limit_s is not None]
         if limits_s and not shape.command:
             return min(limits_s)
-        here = [(self._core.host.name, plan["model"]) for plan in _plans_to_start(spec)]
+        started = _plans_started_by_experiment(spec)
+        here = [(self._core.host.name, plan["model"]) for plan in started]
         urls = {arm.target.url for arm in (spec.a, spec.b) if arm.target} - {None, ""}
         for result in self._results.db.list(200):
             made, took_s = result.conditions, result.summary.duration_s
@@ -241,7 +247,8 @@ class Experiments:
     async def preview_setting_changes(
         self, a: Arm, b: Arm, twins: Sequence[str] = ()
     ) -> Sequence[SettingOutcome]:
-        """Return what `run` would do to GPU settings, as the outcomes of a dry run."""
+        """Return what `run_experiment` would do to GPU settings, as the outcomes of a dry run.
+        `twins` are the names of two hosts with equal hardware on which it would run."""
         a, b, bases = await self.targets.resolve_targets(a, b)
         if not bases and a.target is None:
             bases = dict.fromkeys("AB", self._plans.editor.plan)
@@ -255,12 +262,13 @@ class Experiments:
         twins = experiment.spec.twins
         return await self.targets.preview_setting_changes({"A": a, "B": b}, bases, twins)
 
-    def quality_cost_text(
+    def answer_comparison_cost_text(
         self, a: Arm, b: Arm, bases: BasePlans = MappingProxyType({}), **options: Any
     ) -> str:
-        """Return in a sentence what comparing the answers will add to an experiment. "" if A and B
-        differ in nothing that changes the answers, or if the answers are not compared. `bases` and
-        `options` are those of `run`."""
+        """Return in a sentence how many requests comparing the answers of A and B will add to an
+        experiment, and about how much time. "" if A and B differ in nothing that changes the
+        answers, or if the answers are not compared. `bases` and `options` are those of
+        `run_experiment`."""
         spec = self.experiment_spec(a, b, **options)
         shape = self._bench_spec_of_experiment(spec)
         if not spec.quality or shape.endpoint == "embeddings":
@@ -271,7 +279,7 @@ class Experiments:
             return ""
         names = {plan.engine for plan in filter(None, (plan_a, plan_b))}
         starts_a = a.target is None or a.target.plan is not None
-        return self._answers().comparison_cost_text(
+        return self._answers().answer_comparison_cost_text(
             spec, shape.concurrency, why, names, starts_servers_of_a=starts_a
         )
 
@@ -279,7 +287,7 @@ class Experiments:
         self, a: Arm, b: Arm, bases: BasePlans = MappingProxyType({})
     ) -> Sequence[str]:
         """Return a sentence for each changed flag of A and B whose value the engine may not have.
-        `bases` are those of `run`."""
+        `bases` are those of `run_experiment`."""
         found = []
         for name, arm in (("A", a), ("B", b)):
             if not arm.sets:
@@ -301,7 +309,8 @@ class Experiments:
         return editor.plan if editor is not None else None
 
     def _editor_with_arm_changes(self, name: str, arm: Arm, bases: BasePlans) -> PlanEditor | None:
-        """Return the changed plan of an arm whose server is started, None for one that runs."""
+        """Return an editor with the changed plan of the arm `name`, whose server is started; None
+        if its server runs already. Raises InputError for a change that cannot be made."""
         if arm.target is None:
             editor = PlanEditor(self._plans.editor.plan)
             editor.host_context = self._plans.editor.host_context
@@ -338,7 +347,7 @@ class Experiments:
                 a, b, bases = await self.targets.resolve_targets(a, b)
             spec = self.experiment_spec(a, b, **options)
             if a.target is None:
-                await self._find_engine()
+                await self._locate_engine_unless_searched()
                 bases = {"A": self._plans.editor.plan, "B": self._plans.editor.plan}
             sides = await self.targets.sides(spec, {"A": a, "B": b}, bases)
             restarts = design.starts_server_for_each_run(a, b, bool(spec.twins))
@@ -354,7 +363,7 @@ class Experiments:
                 left_s=left_s,
                 advice=advice,
             )
-            async with self._hold_measurement_locks(sides, "an experiment"):
+            async with hold_measurement_locks(sides, "an experiment"):
                 # a refused experiment is not stored
                 await ExperimentArms(spec, sides, restarts=restarts).prepare_hosts(new)
                 experiment = await asyncio.to_thread(self.db.add, new)
@@ -431,9 +440,9 @@ class Experiments:
             a, b, bases = arms_and_plans_with_secrets(self._presets, experiment.spec)
             if a.target is None:
                 self._plans.edit_plan(bases["A"], f"experiment {experiment_id}")
-                await self._find_engine()
+                await self._locate_engine_unless_searched()
             sides = await self.targets.sides(experiment.spec, {"A": a, "B": b}, bases)
-            async with self._hold_measurement_locks(sides, f"experiment {experiment_id}"):
+            async with hold_measurement_locks(sides, f"experiment {experiment_id}"):
                 return await self._carry_out_in_task(
                     self._carry_out_experiment(design.resume_experiment(experiment), sides)
                 )
@@ -506,29 +515,10 @@ class Experiments:
             finally:
                 self._ending = False
 
-    async def _find_engine(self) -> None:
+    async def _locate_engine_unless_searched(self) -> None:
         """Search the host for the installed engine, against which both arms are checked. Do nothing
         if that was done before."""
         await self._plans.locate_engine_unless_searched(self._plans.editor)
-
-    @asynccontextmanager
-    async def _hold_measurement_locks(
-        self, sides: Mapping[str, ComparedSide], lock_text: str
-    ) -> AsyncIterator[None]:
-        """Hold the measurement lock of each host of the experiment, so that no other Workbench
-        measures there. `lock_text` tells other Workbenches who holds the lock. A server on a
-        machine that is none of these hosts needs no lock: only the load comes from here."""
-        sessions = {
-            side.session.host.name: side.session
-            for side in sides.values()
-            if side.is_on_session_host
-        }
-        async with AsyncExitStack() as stack:
-            for name in sorted(sessions):
-                await stack.enter_async_context(
-                    sessions[name].measurement_lock.hold_lock(lock_text)
-                )
-            yield
 
     async def _carry_out_in_task(self, work: Awaitable[Experiment]) -> Experiment:
         """Carry out an experiment in a task of its own. A cancelled experiment restores servers and
@@ -629,18 +619,15 @@ class Experiments:
 
 
 def _answer_changing_settings(a: LaunchPlan | None, b: LaunchPlan | None) -> Sequence[str]:
-    """Return the settings in which the answers of A and B may differ. A server of which only the
-    address is known (None) may differ in all of them."""
+    """Return the names of the settings in which A and B differ and which may change the answers.
+    ("address",) if only the address of a server is known (None), which may differ in all of them.
+    """
     return ("address",) if a is None or b is None else list_plan_changes_affecting_answers(a, b)
 
 
-def _plans_to_start(spec: ExperimentSpec) -> list[Mapping[str, Any]]:
+def _plans_started_by_experiment(spec: ExperimentSpec) -> list[Mapping[str, Any]]:
     """Return the plans of those arms whose servers the experiment starts."""
     return list(filter(None, (design.plan_of_arm(spec, name) for name in "AB")))
-
-
-def _mask_arm(arm: Arm) -> Arm:
-    return replace(arm, sets=mask_argv(arm.sets), envs=mask_argv(arm.envs))
 
 
 def _have_same_load(a: BenchSpec, b: BenchSpec) -> bool:

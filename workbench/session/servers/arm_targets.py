@@ -5,8 +5,8 @@ different hosts."""
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
@@ -93,6 +93,22 @@ class ComparedSide:
         host, if the server uses all of them."""
         gpus, uses_all = await self.gpu_indexes_and_uses_all()
         return (None,) if uses_all else gpus
+
+
+@asynccontextmanager
+async def hold_measurement_locks(
+    sides: Mapping[str, ComparedSide], lock_text: str
+) -> AsyncIterator[None]:
+    """Hold the measurement lock of each side's host while the block runs, so that no other
+    Workbench measures there. `lock_text` tells other Workbenches who holds the lock. A server at a
+    URL of another machine needs no lock: only the load comes from here."""
+    sessions = {
+        side.session.host.name: side.session for side in sides.values() if side.is_on_session_host
+    }
+    async with AsyncExitStack() as stack:
+        for name in sorted(sessions):
+            await stack.enter_async_context(sessions[name].measurement_lock.hold_lock(lock_text))
+        yield
 
 
 class ArmTargets:

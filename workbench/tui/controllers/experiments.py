@@ -245,7 +245,7 @@ class ExperimentController(SeriesController[Experiment]):
         experiments = self.session.experiments
         try:
             warnings = experiments.doubtful_value_warnings(a, b)
-            cost = experiments.quality_cost_text(a, b, **options)
+            cost = experiments.answer_comparison_cost_text(a, b, **options)
         except WorkbenchError:
             return ""
         return ". ".join(filter(None, (*warnings, cost)))

@@ -18,9 +18,8 @@ from workbench.model.experiment import Arm, ExperimentSpec
 from workbench.session.series import experiment_arms
 from workbench.session.series.experiment_arms import ExperimentArms
 from workbench.session.series.experiment_run import StartFailedError
-from workbench.session.series.experiments import Experiments
 from workbench.session.servers import server_address
-from workbench.session.servers.arm_targets import ComparedSide
+from workbench.session.servers.arm_targets import ComparedSide, hold_measurement_locks
 
 MODELS = plain("200 OK", {"object": "list", "data": [{"id": "m", "object": "model"}]})
 
@@ -136,9 +135,7 @@ def test_only_a_server_of_the_host_takes_the_lock_of_the_host(url: str, locked: 
     side = ComparedSide(cast(Any, session), url=url)
 
     async def scenario() -> None:
-        async with Experiments._hold_measurement_locks(
-            cast(Any, None), {"A": side, "B": side}, "an experiment"
-        ):
+        async with hold_measurement_locks({"A": side, "B": side}, "an experiment"):
             assert held == locked
 
     asyncio.run(scenario())

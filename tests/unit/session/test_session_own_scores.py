@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from support.procs import alive, eventually
@@ -14,6 +12,7 @@ from support.procs import alive, eventually
 from workbench.model.bench import BenchSpec
 from workbench.model.errors import BenchError, InputError, WorkbenchError
 from workbench.quality.own_measure import ItemScores
+from workbench.session.bench.benchmark_load import BenchmarkLoad, ServerUnderTest
 from workbench.session.quality.own_scores import OwnMeasureCommand, run_score_command
 
 WRITE = (
@@ -33,7 +32,8 @@ HANGS = (
 def run(*argv: str, key: str | None = None, minutes: float = 120.0) -> tuple[ItemScores, list[str]]:
     said: list[str] = []
     spec = BenchSpec("http://127.0.0.1:24100", "org/tiny", api_key_env="MY_KEY" if key else None)
-    load: Any = SimpleNamespace(spec=spec, env={"MY_KEY": key} if key else {})
+    env = {"MY_KEY": key} if key else {}
+    load = BenchmarkLoad(spec, ServerUnderTest("box"), env, asyncio.Event())
     scores = asyncio.run(
         run_score_command(
             OwnMeasureCommand(argv, minutes=minutes), load, said.append, "A, your measure"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -14,6 +15,7 @@ from workbench import engines
 from workbench.model.errors import BenchError
 from workbench.model.load_spec import BenchSpec
 from workbench.model.server_run import EngineMetrics
+from workbench.session.bench.benchmark_load import BenchmarkLoad, ServerUnderTest
 from workbench.session.quality.scored_server import ScoredServer, open_scored_server
 
 ADDRESS = "http://box:8000"
@@ -84,10 +86,9 @@ def other_server() -> Iterator[str]:
 
 @pytest.mark.anyio
 async def test_an_engine_that_is_not_known_is_one_sentence(other_server: str) -> None:
-    described = SimpleNamespace(status=None, address=other_server)
-    load: Any = SimpleNamespace(
-        spec=BenchSpec(url=other_server, model="m"), server=described, env={}
-    )
+    spec = BenchSpec(url=other_server, model="m")
+    measured = ServerUnderTest("127.0.0.1", address=other_server)
+    load = BenchmarkLoad(spec, measured, {}, asyncio.Event())
     with pytest.raises(BenchError) as refused:
         async with open_scored_server(load):
             pass

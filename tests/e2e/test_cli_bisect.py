@@ -29,7 +29,7 @@ from workbench.model.experiment import Experiment, ExperimentSpec
 from workbench.model.plan import LaunchPlan
 from workbench.model.series_state import SeriesState
 from workbench.session.series.bisect import Bisector
-from workbench.session.series.night_watch import candidate_plan, store_trust_in_image
+from workbench.session.series.night_watch import candidate_plan, trust_image_of_candidate
 from workbench.sim import engine_server
 from workbench.store import paths
 from workbench.store.bisections import BisectionStore
@@ -216,6 +216,6 @@ def test_the_images_that_a_person_names_are_trusted_and_nothing_else(
     own = replace(own, run_options={"mount": ["/secret:/secret:ro"]})
     candidate = candidate_plan(own, "image:stub:b")
     before = {part.code for part in list_untrusted_parts(candidate, trusted_digests())}
-    store_trust_in_image(candidate)
+    trust_image_of_candidate(candidate)
     after = {part.code for part in list_untrusted_parts(candidate, trusted_digests())}
     assert before - after == {"preset.unusual-image"} and after

@@ -230,8 +230,8 @@ class FakeMeasuring:
         self._called("flag_sweep", {k: list(v) for k, v in flags.items()}, options)
         return self._swept()
 
-    async def plan_tune(self, goal: str, limits: str, **options: Any) -> PlannedSweep:
-        self._called("plan_tune", goal, limits, options)
+    async def plan_tune(self, goal: str, limits_text: str, **options: Any) -> PlannedSweep:
+        self._called("plan_tune", goal, limits_text, options)
         spec = SweepSpec((), pairs=5, tune=tune_spec())
         made = canned_tune()
         return PlannedSweep(made.sweep_kind, made.name, "", (), spec, lambda progress: None)

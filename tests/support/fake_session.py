@@ -293,7 +293,7 @@ PARTS = {
     "list_resume_commands=plan_sweep_resume "
     "run_concurrency_sweep=concurrency_sweep run_flag_sweep=flag_sweep "
     "resume=resume_sweep"
-    " cancel=cancel_sweep check_flag_values=check_swept_flags plan_tune"
+    " cancel=cancel_sweep check_flags_can_be_swept=check_swept_flags plan_tune"
     " estimate_tune_cost=tune_cost tune_load_text=tune_load run_tune",
     "screen_memory": "load_activity_log=read_activity last_form_values=last_form store_form",
     "hosts": "known_hosts=known_hosts add_host_entry=add_host",

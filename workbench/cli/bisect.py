@@ -61,8 +61,8 @@ async def run_bisection(arguments: argparse.Namespace) -> int:
     from workbench.session.series.bisect import validated_versions
     from workbench.session.series.night_watch import (
         candidate_plan,
-        pinned_plan,
-        store_trust_in_image,
+        plan_of_preset_with_variables,
+        trust_image_of_candidate,
     )
 
     reject_unstorable_assignments(arguments)
@@ -72,7 +72,7 @@ async def run_bisection(arguments: argparse.Namespace) -> int:
         )
     session = create_session(arguments)
     versions = validated_versions(tuple(arguments.versions))
-    plan = pinned_plan(session, arguments.preset, arguments.variables)
+    plan = plan_of_preset_with_variables(session, arguments.preset, arguments.variables)
     candidates = [candidate_plan(plan, version) for version in versions]
     found = Bisection(
         id=0,
@@ -88,7 +88,7 @@ async def run_bisection(arguments: argparse.Namespace) -> int:
     )
     await _confirm_bisection_start(arguments, found)
     for candidate in candidates:
-        store_trust_in_image(candidate)
+        trust_image_of_candidate(candidate)
     return await _run_and_print_bisection(arguments, _bisection_store().add(found))
 
 

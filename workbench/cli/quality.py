@@ -82,7 +82,7 @@ _MOST_EVAL_MINUTES = 10_080  # a week
 )
 async def measure_quality(arguments: argparse.Namespace) -> int:
     from workbench.session.quality.comparison import plan_lines
-    from workbench.session.quality.sides import resolve_arms_to_servers, resolve_result_arm
+    from workbench.session.quality.sides import resolve_arms_to_servers, resolve_result_to_server
 
     options = _quality_options(arguments)
     arms = _parse_arms_to_compare(arguments)
@@ -92,7 +92,7 @@ async def measure_quality(arguments: argparse.Namespace) -> int:
         variables: Mapping[str, str] = parse_variables(arguments)
         if len(arms) == 1:
             found = session.quality.lineage.find_original_arm(
-                await resolve_result_arm(session, arms[0]), variables
+                await resolve_result_to_server(session, arms[0]), variables
             )
             a, b, variables = found.a, found.b, found.variables
             print_message(f"A is {found.words}")

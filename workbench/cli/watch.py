@@ -118,12 +118,12 @@ def _check_preset_and_trust_image(arguments: argparse.Namespace, watch: Watch) -
     from workbench.cli.open_session import create_session
     from workbench.session.series.night_watch import (
         pinned_and_candidate_arms,
-        pinned_plan,
-        store_trust_in_image,
+        plan_of_preset_with_variables,
+        trust_image_of_candidate,
     )
 
-    plan = pinned_plan(create_session(arguments), watch.preset, watch.variables)
-    store_trust_in_image(pinned_and_candidate_arms(plan, watch)[2]["B"])
+    plan = plan_of_preset_with_variables(create_session(arguments), watch.preset, watch.variables)
+    trust_image_of_candidate(pinned_and_candidate_arms(plan, watch)[2]["B"])
 
 
 def _validated_time_of_day(text: str) -> str:

@@ -458,7 +458,7 @@ class Session:
         bench = self._part_if_built("bench")
         if bench is None or not self._has_benchmarks_left:
             return
-        bench.record_screen_closed()
+        bench.note_screen_closed_on_disk()
         self.screen_memory.record_screen_close()  # the result comes after the user has left
         self.core.record_command(
             "# the terminal was closed", "the benchmark goes on without the screen"

@@ -20,7 +20,7 @@ from workbench.model.errors import InputError
 from workbench.model.gpu import DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
 from workbench.model.setting_commands import FAILED, SETTINGS, why_command_failed
 from workbench.model.settings import DEFAULT, GPU_CLOCKS, ClockRange, GpuSettings
-from workbench.session.series.gpu_sweep_plan import parse_values
+from workbench.session.series.gpu_sweep_plan import parse_swept_values
 
 INFO = GpuInfo(
     0,
@@ -57,7 +57,7 @@ def test_any_text_is_a_range_of_clocks_or_is_refused(text: str) -> None:
 )
 def test_any_words_are_values_of_a_sweep_or_are_refused(setting: str, texts: list[str]) -> None:
     try:
-        found = parse_values(setting, texts)
+        found = parse_swept_values(setting, texts)
     except InputError as error:
         assert error.message and error.next_step
         return

@@ -80,9 +80,9 @@ def test_a_resumed_tune_takes_its_load_and_its_parent_from_the_file(tmp_path: Pa
     stored = asdict(mask_secrets_of_plan(plan))
     spec = SweepSpec((), plan=stored, preset_id=plan.preset_id, preset_file=path)
     later = Session.of_host()
-    resumed = later.sweeps._tunes._stored_plan(spec)
+    resumed = later.sweeps._tunes._plan_of_stored_sweep(spec)
     assert later.plans._parent_document(resumed)["title"] == "A preset of a file"
     assert later.server_load.make_spec(resumed.preset_id, {}).requests == 21
     file.unlink()
     with pytest.raises(PresetError, match=r"mine\.toml"):
-        Session.of_host().sweeps._tunes._stored_plan(spec)
+        Session.of_host().sweeps._tunes._plan_of_stored_sweep(spec)

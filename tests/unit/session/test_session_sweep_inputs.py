@@ -16,7 +16,7 @@ from workbench.model.sweep import Sweep, SweepPoint, SweepSpec, planned_again_fo
 from workbench.session.series.sweep_progress import (
     bench_fields_to_store,
     point_fields_from_results,
-    why_invalid,
+    why_server_failed,
 )
 from workbench.store.sweeps import SweepStore
 
@@ -118,4 +118,4 @@ def test_a_point_whose_text_is_no_answer_is_no_point_of_the_curve() -> None:
     point = point_fields_from_results([replace(plain, summary=clean)])
     assert point["state"] == "failed"
     assert point["error"].startswith('its text is not an answer: "!!!!"')
-    assert why_invalid(replace(plain, summary=clean)), "it is not measured again"
+    assert why_server_failed(replace(plain, summary=clean)), "it is not measured again"

@@ -18,7 +18,7 @@ from workbench.model.settings import GpuSettings
 from workbench.model.sweep import PointState, Sweep, SweepPoint
 from workbench.session.gpu.previous_settings import PreviousValues
 from workbench.session.series.gpu_sweep import GpuSweep
-from workbench.session.series.gpu_sweep_plan import parse_values
+from workbench.session.series.gpu_sweep_plan import parse_swept_values
 from workbench.session.series.sweep_parts import SweepTarget
 from workbench.session.series.sweep_progress import SweepProgress
 from workbench.session.session import Session
@@ -77,7 +77,7 @@ class Compared:
             self.session.sweeps._parts,
             self.progress,
             "power_limit_w",
-            parse_values("power_limit_w", [f"{watts:g}" for watts, *_ in MEASURED]),
+            parse_swept_values("power_limit_w", [f"{watts:g}" for watts, *_ in MEASURED]),
             {0: PreviousValues(GpuSettings(power_limit_w=START_W))},
             SweepTarget("run"),
             {},

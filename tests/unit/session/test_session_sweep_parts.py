@@ -23,16 +23,16 @@ from workbench.model.settings import ClockRange
 from workbench.model.sweep import PointState, Sweep, SweepPoint
 from workbench.session.plans.plan_editor import PlanEditor
 from workbench.session.series.concurrency_sweep import validated_levels
-from workbench.session.series.flag_sweep import best_point_index, deciding_metric
+from workbench.session.series.flag_sweep import best_point_index, metric_that_ranks_points
 from workbench.session.series.flag_sweep_plan import list_combinations
 from workbench.session.series.gpu_sweep import GpuSweep
-from workbench.session.series.gpu_sweep_plan import parse_values
+from workbench.session.series.gpu_sweep_plan import parse_swept_values
 from workbench.session.series.sweep_parts import (
     UNKNOWN_VERSION_TEXT,
-    are_known_conditions_different,
-    check_minutes,
     check_same_conditions,
+    check_time_limit_minutes,
     conditions_of_plan,
+    do_known_conditions_differ,
 )
 from workbench.session.session import Session
 from workbench.session.uninterrupted import finish_despite_cancellation
@@ -42,13 +42,13 @@ from workbench.store.sweeps import SweepStore
 
 
 def test_values_of_a_power_limit_and_of_clocks() -> None:
-    watts = parse_values("power_limit_w", ["600", "350.5", " 300 W "])
+    watts = parse_swept_values("power_limit_w", ["600", "350.5", " 300 W "])
     assert [(v.label, v.x, v.wanted["power_limit_w"]) for v in watts] == [
         ("600 W", 600.0, 600.0),
         ("350.5 W", 350.5, 350.5),
         ("300 W", 300.0, 300.0),
     ]
-    clocks = parse_values("gpu_clocks", ["1500", "210-2400"])
+    clocks = parse_swept_values("gpu_clocks", ["1500", "210-2400"])
     assert [(v.label, v.x, v.wanted["gpu_clocks"]) for v in clocks] == [
         ("1500 MHz", 1500.0, ClockRange(1500, 1500)),
         ("210-2400 MHz", 2400.0, ClockRange(210, 2400)),
@@ -58,9 +58,9 @@ def test_values_of_a_power_limit_and_of_clocks() -> None:
 @pytest.mark.parametrize("minutes", [float("nan"), float("inf"), 0.0, -1.0])
 def test_a_time_limit_that_no_sweep_can_have(minutes: float) -> None:
     with pytest.raises(InputError, match="a time limit of"):
-        check_minutes(minutes)
-    check_minutes(None)
-    check_minutes(0.5)
+        check_time_limit_minutes(minutes)
+    check_time_limit_minutes(None)
+    check_time_limit_minutes(0.5)
     session = Session.of_host()
     for work in (
         session.sweeps.run_concurrency_sweep([1, 2], url="http://127.0.0.1:9", max_minutes=minutes),
@@ -86,7 +86,7 @@ def test_a_time_limit_that_no_sweep_can_have(minutes: float) -> None:
 )
 def test_values_that_are_none(setting: str, texts: list[str]) -> None:
     with pytest.raises(InputError):
-        parse_values(setting, texts)
+        parse_swept_values(setting, texts)
 
 
 def test_levels_rise_and_are_there_once() -> None:
@@ -463,16 +463,16 @@ def measured(name: str, tok_s: float, goodput: float | None = None) -> SweepPoin
 
 def test_a_load_with_limits_ranks_the_values_of_a_flag_by_goodput() -> None:
     points = (measured("now", 900.0, 4.0), measured("a", 1200.0, 1.0), measured("b", 950.0, 6.0))
-    assert deciding_metric(points) == "goodput_request_s"
+    assert metric_that_ranks_points(points) == "goodput_request_s"
     assert best_point_index(points, "goodput_request_s") == 2
     assert best_point_index(points, "output_tok_s") == 1
 
 
 def test_without_a_goodput_of_every_value_the_speed_ranks_them() -> None:
     unknown = (measured("now", 900.0, 4.0), measured("a", 1200.0))
-    assert deciding_metric(unknown) == "output_tok_s"
+    assert metric_that_ranks_points(unknown) == "output_tok_s"
     none_kept = (measured("now", 900.0, 0.0), measured("a", 1200.0, 0.0))
-    assert deciding_metric(none_kept) == "output_tok_s"
+    assert metric_that_ranks_points(none_kept) == "output_tok_s"
     equal = (measured("now", 900.0, 4.0), measured("a", 1200.0, 4.0))
     assert best_point_index(equal, "goodput_request_s") is None  # the current value is not worse
     failed = replace(measured("now", 900.0), state=PointState.FAILED)
@@ -494,7 +494,7 @@ def test_an_unknown_version_does_not_differ_from_a_known_one(
     before: str, present: str, differ: bool
 ) -> None:
     """A tune that began on a busy host, which did not tell the version in time, was never resumed."""
-    assert are_known_conditions_different(before, present) is differ
+    assert do_known_conditions_differ(before, present) is differ
 
 
 def test_gpus_that_a_busy_host_does_not_show_are_not_called_others() -> None:
@@ -535,7 +535,7 @@ def test_a_sweep_notes_in_words_that_a_value_was_not_settled() -> None:
         benchmark_server=None,
         settle_s=30.0,
         runs=1,
-        _end_unless_server_ready=accept,
+        _end_sweep_unless_server_ready=accept,
     )
     value: Any = SimpleNamespace(label="400 W")
     asyncio.run(GpuSweep._measure_value(gpu_sweep, 0, value))

@@ -123,7 +123,7 @@ class Bench:
         """Benchmark the selected run with the given fields of BenchSpec. Return the id of the
         result. None if the benchmark was queued until the server is READY, or cancelled while the
         server was being started. Raises BenchError if there is no server to measure."""
-        if self._servers.is_starting and not await self._wait_for_start_unless_cancelled():
+        if self._servers.is_starting and not await self._queue_until_server_starts():
             return None
         status, host = self._core.state.server, self._core.host.name
         if status is None:
@@ -147,7 +147,7 @@ class Bench:
             )
         return await self.run_requested_benchmark(status.run_id, spec, overrides)
 
-    async def _wait_for_start_unless_cancelled(self) -> bool:
+    async def _queue_until_server_starts(self) -> bool:
         """Wait until the server that is being started is listed, and show the benchmark as queued
         meanwhile. Return False if the user cancelled the benchmark while it waited, else True."""
         self._core.update(bench=replace(self._core.state.bench, queued=True, error=None))
@@ -204,7 +204,7 @@ class Bench:
             finally:
                 self._change_note = None
 
-    def record_screen_closed(self) -> None:
+    def note_screen_closed_on_disk(self) -> None:
         """Add to the record of the running benchmark that its screen has closed. Do nothing if none
         is running."""
         if self._change_note is not None:

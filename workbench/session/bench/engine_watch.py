@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from workbench.hosts.task_cancellation import cancel_and_wait
+from workbench.model.known_values import known_values
 from workbench.model.server_run import EngineMetrics
 from workbench.server import engine_counters
 from workbench.session.bench.gpu_meter import RequestCounts
@@ -85,7 +86,7 @@ class EngineWatch:
         """Return the number of requests that the engine is serving or has queued now, None if it
         reports neither, and its counters of all requests so far."""
         now = await self.read_counters()
-        known = [count for count in (now.running, now.waiting) if count is not None]
+        known = known_values((now.running, now.waiting))
         return RequestCounts(sum(known) if known else None, _request_and_token_counters(now))
 
     async def read_counters_before_load(self) -> None:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from workbench.model.known_values import values_if_all_known
+
 if TYPE_CHECKING:
     from workbench.session.bench.row import BenchRow
 
@@ -50,8 +52,8 @@ def noise_pct_hiding_change(change_pct: float, *standard_errors_pct: float | Non
     """Return by how many percent the ratio of two rates may be wrong at the 95 % level. None if
     `change_pct` is larger, or if a standard error is not known. `standard_errors_pct` are the
     standard errors of the rates in percent."""
-    known = [error for error in standard_errors_pct if error is not None]
-    if len(known) < len(standard_errors_pct):
+    known = values_if_all_known(standard_errors_pct)
+    if known is None:
         return None
     noise = _SURE_STANDARD_ERRORS * math.sqrt(sum(error**2 for error in known))
     return noise if abs(change_pct) <= noise else None

@@ -121,10 +121,10 @@ class Lineage:
         )
         anew = replace(target, name=run.run_id)
         if found.run is None:
-            a = Arm(target=ArmTarget(found.name), sets=_port_assignment(run, plan))
+            a = Arm(target=ArmTarget(found.name), sets=_port_assignment_of_run(run, plan))
             return ChangedFrom(
                 a,
-                Arm(_port_assignment(run, plan), target=anew),
+                Arm(_port_assignment_of_run(run, plan), target=anew),
                 f"the preset of {run.run_id}",
                 variables,
             )
@@ -134,8 +134,10 @@ class Lineage:
                 Arm(target=ArmTarget(found.name)), Arm(target=anew), words, variables
             )
         # both need the GPUs and the port, so each is started anew
-        a = Arm(_port_assignment(run, plan), target=ArmTarget(found.name))
-        return ChangedFrom(a, Arm(_port_assignment(run, plan), target=anew), words, variables)
+        a = Arm(_port_assignment_of_run(run, plan), target=ArmTarget(found.name))
+        return ChangedFrom(
+            a, Arm(_port_assignment_of_run(run, plan), target=anew), words, variables
+        )
 
     def _ancestors_of_run(
         self, run_id: str, plan: LaunchPlan, variables: Mapping[str, str]
@@ -180,7 +182,7 @@ class Lineage:
         )
 
 
-def _port_assignment(run: ServerStatus, plan: LaunchPlan) -> tuple[str, ...]:
+def _port_assignment_of_run(run: ServerStatus, plan: LaunchPlan) -> tuple[str, ...]:
     """Return the change of a plan that starts its server anew on the port of a run: one assignment
     "port=NUMBER". Raises InputError if the port is not known."""
     port = run.port or plan.flag("port")

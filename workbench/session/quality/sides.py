@@ -22,7 +22,10 @@ async def resolve_arms_to_servers(session: Session, a: Arm, b: Arm) -> tuple[Arm
     """Return A and B with the measured servers in place of the numbers of results. Runs that must
     be started anew get their earlier port. Raises InputError if the server of a result is not
     known, or if both results were measured on the same server."""
-    found_a, found_b = await resolve_result_arm(session, a), await resolve_result_arm(session, b)
+    found_a, found_b = (
+        await resolve_result_to_server(session, a),
+        await resolve_result_to_server(session, b),
+    )
     known = {status.run_id: status for status in await session.servers.supervisor.runs()}
     status_a, status_b = known.get(_arm_name(found_a)), known.get(_arm_name(found_b))
     a_from_result, b_from_result = found_a != a, found_b != b
@@ -36,12 +39,12 @@ async def resolve_arms_to_servers(session: Session, a: Arm, b: Arm) -> tuple[Arm
     a_has_ended = a_from_result and _is_not_ready(status_a)
     if a_has_ended or (b_from_result and _is_not_ready(status_b)):
         if a_from_result:
-            a = _arm_for_new_start(a, status_a)
+            a = _arm_started_anew(a, status_a)
         if b_from_result:
-            b = _arm_for_new_start(b, status_b)
+            b = _arm_started_anew(b, status_b)
     if a.target == b.target and b.changes_launch and not a.changes_launch:
         # B needs the GPUs and the port of that run, which is stopped, and started again at the end.
-        a = _arm_for_new_start(a, status_a)
+        a = _arm_started_anew(a, status_a)
     return a, b
 
 
@@ -53,7 +56,7 @@ def _arm_name(arm: Arm) -> str:
     return arm.target.name if arm.target is not None else ""
 
 
-def _arm_for_new_start(arm: Arm, status: ServerStatus | None) -> Arm:
+def _arm_started_anew(arm: Arm, status: ServerStatus | None) -> Arm:
     """Return the arm of a run with the run's port as a change, because a changed arm is started
     anew. A URL, a preset or an arm with changes is returned as it is."""
     if status is None or status.port is None or arm.changes_launch:
@@ -61,7 +64,7 @@ def _arm_for_new_start(arm: Arm, status: ServerStatus | None) -> Arm:
     return replace(arm, sets=(f"port={status.port}",))
 
 
-async def resolve_result_arm(session: Session, arm: Arm) -> Arm:
+async def resolve_result_to_server(session: Session, arm: Arm) -> Arm:
     """Return an arm whose target is the number of a result with the measured run or URL as its
     target. Return any other arm unchanged. Raises InputError if the result does not say which
     server was measured, or was imported."""

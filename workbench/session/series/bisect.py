@@ -23,7 +23,7 @@ from workbench.session.series.night_watch import (
     arms_of_plans,
     candidate_plan,
     load_or_resume_experiment,
-    pinned_plan,
+    plan_of_preset_with_variables,
     require_finished,
     validated_candidate,
 )
@@ -125,7 +125,7 @@ class Bisector:
 
     def _arms_for_version(self, version: int) -> tuple[Arm, Arm, BasePlans]:
         found = self.found
-        plan = pinned_plan(self._session, found.preset, found.variables)
+        plan = plan_of_preset_with_variables(self._session, found.preset, found.variables)
         good, other = found.versions[0], found.versions[version]
         names = (f"{found.preset} with {good}", f"{found.preset} with {other}")
         plans = (candidate_plan(plan, good), candidate_plan(plan, other))

@@ -18,16 +18,16 @@ from workbench.session.series.sweep_parts import (
     PlannedSweep,
     SweepParts,
     SweepTarget,
-    check_minutes,
+    check_time_limit_minutes,
     conditions_of_target,
     require_same_target,
-    sweep_target_of,
+    resolve_sweep_target,
 )
 from workbench.session.series.sweep_progress import (
     SweepDesign,
     SweepProgress,
     bench_fields_to_store,
-    why_invalid,
+    why_server_failed,
 )
 
 if TYPE_CHECKING:
@@ -50,9 +50,9 @@ async def plan_concurrency_sweep(
     server is the run `run_id` or the one at `url`, and `bench` has fields of BenchSpec. Raises
     InputError or BenchError for a sweep that cannot be carried out."""
     rising = validated_levels(levels)
-    check_minutes(max_minutes)
+    check_time_limit_minutes(max_minutes)
     parts.load.make_spec(None, dict(bench))
-    target = await sweep_target_of(parts, run_id, url)
+    target = await resolve_sweep_target(parts, run_id, url)
     spec = SweepSpec(
         values=tuple(map(str, rising)),
         bench=bench_fields_to_store(bench),
@@ -69,7 +69,7 @@ async def plan_resumed_concurrency_sweep(
 ) -> PlannedSweep:
     """Return the sweep that measures the levels that are missing in a stored one. Raises InputError
     if the server or its conditions are not those of the first part."""
-    check_minutes(spec.max_minutes)
+    check_time_limit_minutes(spec.max_minutes)
     return _planned_sweep(parts, spec, await require_same_target(parts, sweep, spec), spec.bench)
 
 
@@ -122,7 +122,7 @@ class ConcurrencySweep(SweepDesign):
         results = await self.progress.measure_point(run, bench)
         await self.progress.save()
         point = self.progress.sweep.points[run]
-        if not results or why_invalid(results[0]):  # an invalid result does not end the sweep
+        if not results or why_server_failed(results[0]):  # an invalid result does not end the sweep
             raise SeriesEndedEarly(f"{point.label} failed: {point.error}")
         if failed := results[0].summary.requests_failed:
             self.progress.add_note(f"{point.label}: {count_of(failed, 'request')} failed")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _SPEED_METRIC = "output_tok_s"
 
 
-async def confirm_value_in_pairs(
+async def confirm_value_by_experiment(
     progress: SweepProgress,
     label: str,
     baseline_text: str,

@@ -14,6 +14,7 @@ from workbench.bench import experiment as design
 from workbench.bench.runner import BenchCancelled
 from workbench.model.errors import BenchError, ServerError, SettingsError, WorkbenchError
 from workbench.model.experiment import Experiment, ExperimentRun, ExperimentSpec
+from workbench.model.known_values import known_values
 from workbench.model.plan import plan_differences
 from workbench.model.secrets import mask_secrets_of_plan
 from workbench.model.server_run import ServerState, ServerStatus
@@ -293,9 +294,8 @@ class ExperimentArms:
         side = self._sides[self._arm]
         telemetry = await side.session.telemetry.get_recent_reading()
         gpus = gpu_indices_of_plan(side.plan, telemetry.infos)
-        samples = [sample for sample in telemetry.gpus if sample.index in gpus]
-        known_c = [s.temperature_c for s in samples if s.temperature_c is not None]
-        return max(known_c, default=None)
+        each_c = (sample.temperature_c for sample in telemetry.gpus if sample.index in gpus)
+        return max(known_values(each_c), default=None)
 
     async def run_benchmark(self, arm: str, run: ExperimentRun, seed: int) -> BenchResult:
         side = self._sides[arm]

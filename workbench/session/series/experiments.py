@@ -19,6 +19,7 @@ from workbench.bench import twins
 from workbench.engines.answer_settings import list_plan_changes_affecting_answers
 from workbench.model.errors import BenchError, InputError, StoreError, WorkbenchError
 from workbench.model.experiment import Experiment, ExperimentSpec
+from workbench.model.known_values import known_values
 from workbench.model.secrets import mask_secrets_of_arm, mask_secrets_of_plan
 from workbench.model.series_state import SeriesState
 from workbench.session.bench.spec import (
@@ -231,7 +232,7 @@ class Experiments:
 
     def _estimated_bench_s(self, spec: ExperimentSpec) -> float | None:
         shape = self._bench_spec_of_experiment(spec)
-        limits_s = [limit_s for limit_s in (shape.seconds, shape.trace_s) if limit_s is not None]
+        limits_s = known_values((shape.seconds, shape.trace_s))
         if limits_s and not shape.command:
             return min(limits_s)
         started = _plans_started_by_experiment(spec)

@@ -19,7 +19,7 @@ from workbench.model.secrets import mask_argv
 from workbench.model.series_state import SeriesState
 from workbench.model.server_run import ServerState
 from workbench.model.sweep import PointState
-from workbench.session.series.confirmation import confirm_value_in_pairs
+from workbench.session.series.confirmation import confirm_value_by_experiment
 from workbench.session.series.sweep_progress import SweepDesign, SweepProgress
 from workbench.session.uninterrupted import finish_despite_cancellation
 
@@ -58,15 +58,15 @@ class FlagCombination:
 
 @dataclass
 class FlagSweep(SweepDesign):
-    """Carries out a sweep of flags. `before` is the plan of the server that ran when the sweep
-    began and that is started again at the end, None if no server ran. A resumed sweep does not
-    measure again what was measured already."""
+    """Carries out a sweep of flags. `editor_to_restore` has the plan of the server that ran when
+    the sweep began and that is started again at the end, None if no server ran. A resumed sweep
+    does not measure again what was measured already."""
 
     parts: SweepParts
     progress: SweepProgress
     combinations: Sequence[FlagCombination]
     bench: Mapping[str, Any]
-    before: PlanEditor | None
+    editor_to_restore: PlanEditor | None
     runs: int = 1
     pairs: int = 3
     quality: bool = True
@@ -96,20 +96,20 @@ class FlagSweep(SweepDesign):
 
     def _can_values_change_answers(self) -> bool:
         engine = self.combinations[0].editor.plan.engine
-        return any(can_change_answers(engine, one.sets) for one in self.combinations)
+        return any(can_assignments_change_answers(engine, one.sets) for one in self.combinations)
 
     async def _check_server_can_start(self) -> None:
         """Raise ServerError, while the selected server still runs, if no server of this plan can be
         started on the host."""
-        server = self.parts.core.state.server
-        replaced = server if server is not None and server.state.is_alive else None
-        await self.parts.servers.check_start_on_host(self.combinations[0].editor, replaced)
+        await self.parts.servers.check_start_on_host(
+            self.combinations[0].editor, self.parts.core.state.live_server
+        )
 
     async def _stop_selected_server(self) -> None:
-        """Stop the selected server. Its run id is stored first, so that a killed sweep can start
-        that server again when it is resumed."""
-        server = self.parts.core.state.server
-        if server is not None and server.state.is_alive:
+        """Stop the selected server if it is live. Its run id is stored first, so that a killed
+        sweep can start that server again when it is resumed."""
+        server = self.parts.core.state.live_server
+        if server is not None:
             self.progress.change_sweep(before=server.run_id)
             await self.progress.save()
             await self.parts.servers.stop_run_quietly(server.run_id)
@@ -119,8 +119,9 @@ class FlagSweep(SweepDesign):
         return self.bench
 
     def experiment_options(self) -> dict[str, Any]:
-        """Return the fields of ExperimentSpec for the comparison of the best combination."""
-        metric = deciding_metric(self.progress.sweep.points)
+        """Return the fields of ExperimentSpec for the experiment that compares the best combination
+        with the current values."""
+        metric = metric_that_ranks_points(self.progress.sweep.points)
         return {
             "pairs": self.pairs,
             "bench": dict(self.bench),
@@ -132,7 +133,7 @@ class FlagSweep(SweepDesign):
     # ---- screening
 
     def estimated_run_s(self, run: int) -> float:
-        return self.progress.seconds_per_value
+        return self.progress.mean_seconds_per_value
 
     async def carry_out_run(self, run: int) -> None:
         combination = self.combinations[run]
@@ -186,7 +187,7 @@ class FlagSweep(SweepDesign):
         await self.progress.save()
         status = await self._await_unless_stopped(self.parts.servers.wait_ready(run_id))
         if status.state is not ServerState.READY:
-            raise WorkbenchError(_failure_reason(status))
+            raise WorkbenchError(_start_failure_reason(status))
         return run_id
 
     async def _record_starting_run_id(self, run_id: str) -> None:
@@ -221,22 +222,22 @@ class FlagSweep(SweepDesign):
 
     async def _confirm_best_value(self) -> None:
         points = self.progress.sweep.points
-        metric = deciding_metric(points)
+        metric = metric_that_ranks_points(points)
         best = best_point_index(points, metric)
         if self.pairs < 1:
             return self.progress.add_note("no value was compared in pairs: --pairs 0")
         if best is None:
-            why = (
-                "the current values were not measured"
-                if points[0].state != PointState.DONE
-                else f"no value had {_MORE_TEXTS[metric]} than the current one"
-            )
+            why = f"no value had {_MORE_TEXTS[metric]} than the current one"
+            if points[0].state != PointState.DONE:
+                why = "the current values were not measured"
             return self.progress.add_note(f"no value was compared in pairs: {why}")
         label = points[best].label
         self.progress.raise_if_no_time_for(0.0)
         self.progress.raise_if_cancelled()
         experiment = self.run_experiment(Arm(sets=self.combinations[best].sets))
-        return await confirm_value_in_pairs(self.progress, label, "the current values", experiment)
+        return await confirm_value_by_experiment(
+            self.progress, label, "the current values", experiment
+        )
 
     async def run_experiment(self, b: Arm, **spec_fields: Any) -> Experiment:
         """Compare the plan with the changes `b` against the plan as it is, in an experiment, and
@@ -261,11 +262,11 @@ class FlagSweep(SweepDesign):
 
     async def _restart_earlier_server(self) -> None:
         await self._stop_started_server()
-        if self.before is None:
+        if self.editor_to_restore is None:
             return
         before = f"the server that ran before the {self.progress.sweep.kind_noun}"
         try:
-            status = await self.parts.servers.launch(self.before)
+            status = await self.parts.servers.launch(self.editor_to_restore)
         except WorkbenchError as error:
             self.progress.change_sweep(error=f"{before} was not started again: {error.message}")
             return
@@ -273,22 +274,22 @@ class FlagSweep(SweepDesign):
         self.progress.add_note(f"{before} was started again as {status.run_id}")
 
 
-def can_change_answers(engine: str, sets: Sequence[str]) -> bool:
+def can_assignments_change_answers(engine: str, sets: Sequence[str]) -> bool:
     """Return whether one of the assignments can change what the model answers."""
     return any(kind_of_answer_flag(engine, word.partition("=")[0]) for word in sets)
 
 
-def deciding_metric(points: Sequence[SweepPoint]) -> str:
-    """Return the metric by which the values are ranked and compared in pairs: the goodput if the
-    load has an SLO of which it is known at every measured value, otherwise the tok/s."""
+def metric_that_ranks_points(points: Sequence[SweepPoint]) -> str:
+    """Return the metric by which the values of a sweep are ranked and compared in pairs: the
+    goodput if it is known at every measured value and above 0 at one, otherwise the tok/s."""
     done = [point for point in points if point.state == PointState.DONE]
     known = [point.goodput_request_s for point in done]
     return GOODPUT_METRIC if any(known) and None not in known else SPEED_METRIC
 
 
 def best_point_index(points: Sequence[SweepPoint], metric: str) -> PointIndex | None:
-    """Return the index of the best of a sweep's measured values by this metric, one of
-    _POINT_FIELD_OF_METRIC. None if no value is better than the first, which is the plan's current
+    """Return the index of a sweep's measured value with the highest `metric`, a key of
+    _POINT_FIELD_OF_METRIC. None if no value is higher than the first, which is the plan's current
     one, or if that one was not measured."""
     values = [(getattr(point, _POINT_FIELD_OF_METRIC[metric]), n) for n, point in enumerate(points)]
     known = [
@@ -301,6 +302,6 @@ def best_point_index(points: Sequence[SweepPoint], metric: str) -> PointIndex | 
     return -max(known)[1] or None
 
 
-def _failure_reason(status: ServerStatus) -> str:
+def _start_failure_reason(status: ServerStatus) -> str:
     cause = f": {status.findings[0].text}" if status.findings else ""
     return f"the server {status.state} ({status.reason or 'see its log'}){cause}"

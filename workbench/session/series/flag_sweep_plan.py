@@ -22,10 +22,10 @@ from workbench.session.series.flag_sweep import FlagCombination, FlagSweep
 from workbench.session.series.sweep_parts import (
     PlannedSweep,
     SweepParts,
-    check_minutes,
     check_same_conditions,
+    check_time_limit_minutes,
     conditions_of_plan,
-    validated_runs,
+    validated_runs_per_value,
 )
 from workbench.session.series.sweep_progress import bench_fields_to_store
 from workbench.session.servers.arm_targets import arms_and_plans_with_secrets
@@ -58,7 +58,7 @@ class FlagSweepPlanner:
         runs of each combination of values, and `pairs` the number of pairs of runs that compare the
         best one with the current values. Raises InputError or PlanError for a sweep that cannot be
         carried out."""
-        check_minutes(max_minutes)
+        check_time_limit_minutes(max_minutes)
         combinations = await self._combinations(flags)
         if pairs < 0:
             raise InputError(
@@ -67,11 +67,11 @@ class FlagSweepPlanner:
         editor = self.parts.plans.editor
         plan = editor.effective_plan
         self.parts.load.make_spec(plan.preset_id, dict(bench))
-        before = self._editor_to_restore()
+        editor_to_restore = self._editor_to_restore()
         spec = SweepSpec(
             mask_argv([f"{name}={value}" for name, values in flags.items() for value in values]),
             bench_fields_to_store(bench),
-            validated_runs(runs),
+            validated_runs_per_value(runs),
             pairs,
             await conditions_of_plan(self.parts, editor, bench),
             plan=asdict(mask_secrets_of_plan(plan)),
@@ -81,19 +81,19 @@ class FlagSweepPlanner:
             quality=quality,
             quality_texts=quality_texts,
         )
-        return self._planned_sweep(spec, combinations, bench, before)
+        return self._planned_sweep(spec, combinations, bench, editor_to_restore)
 
     async def plan_resumed_sweep(self, sweep: Sweep, spec: SweepSpec) -> PlannedSweep:
         """Check that a stored sweep can be resumed, and return the sweep of the values that are not
         measured yet. The sweep's plan becomes the plan under edit. Raises WorkbenchError if the
         sweep cannot be resumed."""
-        check_minutes(spec.max_minutes)
+        check_time_limit_minutes(spec.max_minutes)
         flags: dict[str, list[str]] = {}
         for word in spec.values:
             name, _, value = word.partition("=")
             flags.setdefault(name, []).append(value)
-        await self._check_runs_known(sweep)
-        self.parts.plans.edit_plan(self._stored_plan(spec), f"sweep {sweep.id}")
+        await self._check_runs_have_records(sweep)
+        self.parts.plans.edit_plan(self._plan_of_stored_sweep(spec), f"sweep {sweep.id}")
         combinations = await self._combinations(flags)
         if [c.label for c in combinations] != [p.label for p in sweep.points]:
             raise InputError(
@@ -108,7 +108,7 @@ class FlagSweepPlanner:
             spec, combinations, spec.bench, self._editor_to_restore(sweep.before)
         )
 
-    def _stored_plan(self, spec: SweepSpec) -> LaunchPlan:
+    def _plan_of_stored_sweep(self, spec: SweepSpec) -> LaunchPlan:
         """Return the plan of a stored sweep with its secrets filled in. Its preset is known from
         then on, also if it is in a file outside the library. Raises WorkbenchError if the file or a
         secret is missing."""
@@ -124,7 +124,7 @@ class FlagSweepPlanner:
         spec: SweepSpec,
         combinations: Sequence[FlagCombination],
         bench: Mapping[str, Any],
-        before: PlanEditor | None,
+        editor_to_restore: PlanEditor | None,
     ) -> PlannedSweep:
         def make_design(progress: SweepProgress) -> FlagSweep:
             return FlagSweep(
@@ -132,7 +132,7 @@ class FlagSweepPlanner:
                 progress,
                 combinations,
                 bench,
-                before,
+                editor_to_restore,
                 runs=spec.runs,
                 pairs=spec.pairs,
                 quality=spec.quality,
@@ -152,21 +152,21 @@ class FlagSweepPlanner:
         self.parts.servers.require_startable_plan(plans.editor.effective_plan, plans.editor)
         return combinations
 
-    def _editor_to_restore(self, stopped: str | None = None) -> PlanEditor | None:
+    def _editor_to_restore(self, stopped_run_id: str | None = None) -> PlanEditor | None:
         """Return the plan with which the selected live run can be started again after the sweep. If
-        there is no such run, the run `stopped` takes its place, and None is returned if that is
+        there is no such run, `stopped_run_id` takes its place, and None is returned if that is
         None, too. Raises PlanError if the run was started with a secret, which is not stored."""
-        status = self.parts.core.state.server
-        run_id = status.run_id if status is not None and status.state.is_alive else stopped
+        live = self.parts.core.state.live_server
+        run_id = stopped_run_id if live is None else live.run_id
         if run_id is None:
             return None
         current = self.parts.plans.editor
         plan = self.parts.servers.supervisor.record(run_id).plan
-        if plan is not None and MASK not in repr(plan):
+        if MASK not in repr(plan):
             editor = PlanEditor(plan, f"run {run_id}")
             editor.host_context = current.host_context
             return editor
-        if plan is not None and not plan_differences(mask_secrets_of_plan(current.plan), plan):
+        if not plan_differences(mask_secrets_of_plan(current.plan), plan):
             return editor_with_assignments(current, ())
         raise PlanError(
             f"run {run_id} was started with a secret. Workbench stores no secrets and cannot start "
@@ -175,7 +175,7 @@ class FlagSweepPlanner:
             next_step=f"run `workbench stop {run_id}`, then start the sweep again",
         )
 
-    async def _check_runs_known(self, sweep: Sweep) -> None:
+    async def _check_runs_have_records(self, sweep: Sweep) -> None:
         """Raise ServerError if Workbench has no record of a run that the sweep started or stopped.
         That run might still be alive, and could not be stopped."""
         known = {s.run_id for s in await self.parts.servers.supervisor.runs()}
@@ -206,7 +206,7 @@ def list_combinations(
 ) -> tuple[FlagCombination, ...]:
     """Return the plan's current values as the first combination, then every other combination of
     `flags`. Raises InputError if a value is invalid or no combination can be started."""
-    names = _checked_names(editor, flags)
+    names = _validated_flag_names(editor, flags)
     values = [list(dict.fromkeys(given)) for given in flags.values()]
     empty = next((name for name, given in zip(names, values, strict=True) if not given), None)
     if empty:
@@ -237,9 +237,9 @@ def list_combinations(
     return tuple(found)
 
 
-def _checked_names(editor: PlanEditor, flags: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the flags' names as the engine's catalog spells them. Raises InputError if these flags
-    cannot be swept."""
+def _validated_flag_names(editor: PlanEditor, flags: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the names of `flags` as the engine's catalog spells them. Raises InputError if these
+    flags cannot be swept: none, too many, one given twice, or a secret."""
     if not flags or len(flags) > MAX_FLAGS:
         raise InputError(
             f"a sweep needs one or two flags, not {len(flags)}",

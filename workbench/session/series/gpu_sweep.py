@@ -18,6 +18,7 @@ from workbench.gpu.telemetry.steady_state import WINDOW_S, why_not_steady
 from workbench.model.errors import BenchError, HostError, SettingsError, WorkbenchError
 from workbench.model.experiment import Arm, ArmTarget, Experiment, ExperimentRun, ExperimentSpec
 from workbench.model.findings import Level
+from workbench.model.known_values import known_values
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.server_run import ServerState
 from workbench.model.setting_commands import is_clock_lock, value_equals
@@ -28,7 +29,7 @@ from workbench.session.bench.gpu_meter import Meter
 from workbench.session.bench.sustained_load import drive_load
 from workbench.session.gpu.previous_settings import PreviousValues, restore_and_return_problem
 from workbench.session.series.conduct import SeriesEndedEarly, SeriesStopped
-from workbench.session.series.confirmation import confirm_value_in_pairs
+from workbench.session.series.confirmation import confirm_value_by_experiment
 from workbench.session.series.sweep_progress import (
     SweepDesign,
     SweepProgress,
@@ -163,9 +164,10 @@ class GpuSweep(SweepDesign):
             return None
         return f"GPU{failed.command.gpu_index}: {failed.message}"
 
-    async def apply_settings(self, wanted: Mapping[int, GpuSettings]) -> SettingsReport:
-        """Set on each GPU, by its index, what `wanted` has for it."""
-        by_gpu = {str(gpu): settings for gpu, settings in wanted.items()}
+    async def apply_settings(self, settings_by_gpu: Mapping[int, GpuSettings]) -> SettingsReport:
+        """Apply the settings of each GPU, by its index, and return what became of each. Raises
+        SettingsError if the settings cannot be applied at all."""
+        by_gpu = {str(gpu): settings for gpu, settings in settings_by_gpu.items()}
         return await self.parts.gpu.apply_settings_by_gpu(by_gpu, password=self.password)
 
     async def _measure_value(self, point_index: int, value: GpuValue) -> None:
@@ -176,14 +178,14 @@ class GpuSweep(SweepDesign):
             raise
         except BenchError as error:
             await self.progress.mark_point_failed(point_index, error.message)
-            return await self._end_unless_server_ready(error.message)
+            return await self._end_sweep_unless_server_ready(error.message)
         if moving:
             self.progress.add_note(
                 f"{value.label}: not settled after {self.settle_s:.0f} s ({moving})"
             )
         results = await self.progress.measure_point(point_index, self.benchmark_server, self.runs)
         if not results:
-            return await self._end_unless_server_ready(
+            return await self._end_sweep_unless_server_ready(
                 self.progress.sweep.points[point_index].error or ""
             )
         bound = [self._was_power_limit_binding(result, value) for result in results]
@@ -247,7 +249,7 @@ class GpuSweep(SweepDesign):
                 named_share += share
         if named_share >= _POWER_BOUND_SHARE:
             return True
-        drawn_w = [power_w for power_w in gpu.power_w_each if power_w is not None]
+        drawn_w = known_values(gpu.power_w_each)
         if not drawn_w:
             return None
         return bool(max(drawn_w) >= _LIMIT_DRAWN_SHARE * limit_w)
@@ -275,9 +277,9 @@ class GpuSweep(SweepDesign):
             quality=False,
         )
         experiment = self.parts.experiments.run_sweep_experiment(
-            spec, ValuePairs(self, self.values[best]), self.progress
+            spec, ValuePairTestBed(self, self.values[best]), self.progress
         )
-        return await confirm_value_in_pairs(
+        return await confirm_value_by_experiment(
             self.progress, point.label, "the previous value", experiment
         )
 
@@ -313,7 +315,7 @@ class GpuSweep(SweepDesign):
                 return verdict
         return None
 
-    async def _end_unless_server_ready(self, measuring_error: str) -> None:
+    async def _end_sweep_unless_server_ready(self, measuring_error: str) -> None:
         run_id = self.target.run_id
         if run_id is None:
             return
@@ -335,7 +337,8 @@ class GpuSweep(SweepDesign):
                 raise SeriesEndedEarly(why)
 
     async def _is_value_set(self, gpu: int, wanted: SettingValue) -> bool:
-        """Return whether a GPU has this value, or does not report its value."""
+        """Return whether a GPU has the value `wanted` of the swept setting. True also if the GPU
+        does not report its value."""
         if is_clock_lock(self.setting):
             altered = self.parts.core.state.alterations
             locks = {lock.gpu_index: lock.now for lock in altered if lock.setting == self.setting}
@@ -393,9 +396,9 @@ class GpuSweep(SweepDesign):
 
 
 @dataclass
-class ValuePairs:
-    """What an experiment runs on (TestBed) that compares `value`, B, with the previous value, A, on
-    the server of a sweep. The sweep restores the previous value when it ends."""
+class ValuePairTestBed:
+    """The TestBed of an experiment on the server of a sweep: arm A has the previous value of the
+    setting, and arm B has `value`. The sweep restores the previous value when it ends."""
 
     sweep: GpuSweep
     value: GpuValue

@@ -31,8 +31,8 @@ from workbench.session.series.sweep_parts import (
     SweepTarget,
     check_same_conditions,
     conditions_of_target,
-    sweep_target_of,
-    validated_runs,
+    resolve_sweep_target,
+    validated_runs_per_value,
 )
 from workbench.session.series.sweep_progress import bench_fields_to_store
 
@@ -61,25 +61,26 @@ class GpuSweepPlanner:
         password: str | None,
         bench: Mapping[str, Any],
     ) -> PlannedSweep:
-        """Check a sweep of `setting` over `values` on a GPU, and return it; `gpu` None stands for
-        every GPU that the server is known to use. The server is a run or a URL. Raises InputError
+        """Check a sweep of `setting` over `values` on a GPU, and return it. `gpu` None stands for
+        every GPU that the server is known to use. The server is the run `run_id` or the one at
+        `url`. None for `settle_s` or `pairs` stands for the default. Raises InputError
         or SettingsError for a sweep that cannot be carried out."""
         parts = self.parts
-        wanted, shape = parse_values(setting, values), bench_fields_per_value(bench)
+        wanted, shape = parse_swept_values(setting, values), bench_fields_per_value(bench)
         if pairs is not None and pairs != 0 and not 2 <= pairs <= MAX_PAIRS:
             raise InputError(
                 f"a sweep with {pairs} pairs is not possible",
                 next_step=f"give --pairs 2 to {MAX_PAIRS}, or 0 for none",
             )
         parts.load.make_spec(None, shape)
-        target = await sweep_target_of(parts, run_id, url)
+        target = await resolve_sweep_target(parts, run_id, url)
         gpus = await self._gpu_indices_of_sweep(gpu, target.run_id)
         previous = await self._previous_values(setting, gpus)
         await self._commands_for_values(wanted, previous, password, require_rights=True)
         spec = SweepSpec(
             tuple(values),
             bench_fields_to_store(shape),
-            validated_runs(runs),
+            validated_runs_per_value(runs),
             DEFAULT_PAIRS if pairs is None else pairs,
             await conditions_of_target(parts, gpus, target, shape),
             run_id=target.run_id,
@@ -107,7 +108,7 @@ class GpuSweepPlanner:
     ) -> Mapping[str, Sequence[SettingCommand]]:
         """Return the commands that a sweep would run, by value: the key "350 W" has those that set
         that value, and the key BACK those that restore the previous values."""
-        wanted = parse_values(setting, values)
+        wanted = parse_swept_values(setting, values)
         gpus = await self._gpu_indices_of_sweep(gpu, run_id)
         return await self._commands_for_values(
             wanted, await self._previous_values(setting, gpus), None
@@ -133,7 +134,7 @@ class GpuSweepPlanner:
         spec: SweepSpec,
         wanted: Sequence[GpuValue],
         previous: Mapping[int, PreviousValues],
-        shape: Mapping[str, Any],
+        bench: Mapping[str, Any],
         password: str | None,
     ) -> PlannedSweep:
         infos = (await self.parts.telemetry.get_recent_reading()).infos
@@ -147,7 +148,7 @@ class GpuSweepPlanner:
                 wanted,
                 previous,
                 target=SweepTarget(spec.run_id, spec.url),
-                bench=shape,
+                bench=bench,
                 settle_s=spec.settle_s,
                 pairs=spec.pairs,
                 runs=spec.runs,
@@ -238,7 +239,7 @@ class GpuSweepPlanner:
         )
         check_same_conditions(self.parts, sweep, spec, now)
         previous = await self._previous_values(sweep.kind, gpus)
-        return parse_values(sweep.kind, spec.values), {
+        return parse_swept_values(sweep.kind, spec.values), {
             **previous,
             **_values_before_killed_sweep(sweep, previous),
         }
@@ -275,12 +276,13 @@ def _values_before_killed_sweep(
 
 
 def warnings_about_setting(setting: str, names: Sequence[str]) -> Sequence[str]:
-    """Return what is known to speak against a sweep of `setting` on GPUs with these names."""
+    """Return warnings about a sweep of `setting` on GPUs with the product names `names`; () if
+    nothing is known."""
     found = memory_locks.warn_of_memory_locks(names) if setting == MEMORY_CLOCKS.key else None
     return () if found is None else (f"{found.text} ({found.source})",)
 
 
-def parse_values(key: str, texts: Sequence[str]) -> tuple[GpuValue, ...]:
+def parse_swept_values(key: str, texts: Sequence[str]) -> tuple[GpuValue, ...]:
     """Parse the values of a sweep of the setting `key`: watts ("350"), or MHz as one clock or a
     range ("1500", "210-1500"). Raises InputError if a value is invalid or given twice, or if there
     are fewer than two values."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.bench.runner import BenchCancelled
 from workbench.model.counts import format_four_digits
 from workbench.model.errors import BenchError, InputError, WorkbenchError
+from workbench.model.known_values import known_values
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.slo import LATENCIES, Limit, parse_slo
 from workbench.model.sweep import PointState, SweepPoint
@@ -51,11 +52,12 @@ class LoadSearch(Design[float]):
 
     @abstractmethod
     def highest_level_within_slo(self) -> float | None:
-        """Return the highest level that holds, None if none does."""
+        """Return the highest level at which the server keeps the SLO; None if there is none."""
 
     @abstractmethod
     def search_result_text(self, *, ended: bool) -> str:
-        """Return the answer so far. `ended` says whether the search came to its end."""
+        """Return in a sentence what the search has found so far. `ended` says whether the search
+        came to its end."""
 
     @abstractmethod
     def level_label(self, level: float) -> str:
@@ -67,7 +69,7 @@ class LoadSearch(Design[float]):
 
     @abstractmethod
     def estimated_remaining_s(self) -> float:
-        """Return how many seconds the rest of the search takes, about."""
+        """Return the estimated seconds that the search still takes."""
 
     def why_result_unusable(self, result: BenchResult) -> str | None:
         """Return why an invalid result says nothing about its level; None if it can be judged."""
@@ -132,7 +134,8 @@ class LoadSearch(Design[float]):
     async def _reset_level_after_failure(
         self, point_index: int, level: float, error: WorkbenchError
     ) -> None:
-        """Show a level whose run could not be made as it was before that run."""
+        """Show a level whose run has failed with `error` as it was before that run. If no other run
+        of it was measured, mark it as failed, unless the user cancelled."""
         if self.results.get(level):
             self.progress.change_point(point_index, state=PointState.DONE)
             await self.progress.save()
@@ -142,8 +145,8 @@ class LoadSearch(Design[float]):
     async def _repeat_until_usable_result(
         self, point_index: int, run_benchmark: Callable[[], Awaitable[ResultId]]
     ) -> BenchResult:
-        """Return a result that says something about its level, or the last one of
-        _MAX_TRIES_PER_RUN."""
+        """Measure until a result can be judged, at most _MAX_TRIES_PER_RUN times, and return the
+        last result."""
         result = await self.progress.run_with_one_repeat(
             point_index, run_benchmark, self.why_result_unusable
         )
@@ -173,8 +176,7 @@ class LoadSearch(Design[float]):
         judged = self.verdict_on_level(level)
         assert judged is not None
         shown = self.results_shown_for_level(level)
-        kept = [result.summary.slo_pct for result in shown]
-        known = [each for each in kept if each is not None]
+        known = known_values(result.summary.slo_pct for result in shown)
         self.progress.change_point(
             index,
             **{
@@ -206,14 +208,14 @@ class LoadSearch(Design[float]):
         return self.results[level]
 
     def performance_texts_at_level(self, level: float) -> list[str]:
-        """Return what the server gives at a level, in words."""
+        """Return texts on the mean speed per GPU and the tokens per joule of a level, as far as
+        they are known."""
         results = self.results_shown_for_level(level)
         tok_s = fmean(result.summary.output_tok_s or 0.0 for result in results)
         gpus = results[-1].summary.gpu
         count = len(gpus.gpus) if gpus is not None else 0
         parts = [f"{format_four_digits(tok_s / count)} tok/s per GPU"] if count else []
-        thrift = [r.summary.tok_per_joule for r in results]
-        known = [value for value in thrift if value is not None]
+        known = known_values(result.summary.tok_per_joule for result in results)
         return [*parts, f"{fmean(known):.3g} tok/J"] if known else parts
 
     def why_no_verdict(self, result: BenchResult) -> str | None:
@@ -234,7 +236,8 @@ class LoadSearch(Design[float]):
 
 
 def check_slo_limits(slo: str, search_name: str, max_percent: float) -> None:
-    """Raise InputError unless an SLO has limits that `search_name`, a search, can show."""
+    """Raise InputError if `slo` has no limits, or one on more than `max_percent` of the requests.
+    `search_name` names the search that needs them."""
     if not slo:
         raise InputError(
             f"{search_name} needs limits, and there are none",
@@ -254,11 +257,9 @@ def check_searched_fields_unset(
     searched_text: str,
     limiting_options: str,
 ) -> None:
-    """Raise InputError if `bench` has a field that a search sets itself.
-
-    `option_by_field` has the option of each such field, `searched_text` says what the search sets,
-    and `limiting_options` which options limit it.
-    """
+    """Raise InputError if `bench` has a field that a search sets itself. `option_by_field` has the
+    option of each such field, `searched_text` says what the search sets, and `limiting_options`
+    says which options limit that."""
     given = [option for name, option in option_by_field.items() if bench.get(name) is not None]
     if given:
         raise InputError(
@@ -267,8 +268,11 @@ def check_searched_fields_unset(
         )
 
 
-def load_for_target(parts: SweepParts, target: SweepTarget, bench: dict[str, Any]) -> BenchSpec:
-    """Return the load of a benchmark of `target`: `bench`, and what the preset of its run adds."""
+def bench_spec_for_target(
+    parts: SweepParts, target: SweepTarget, bench: dict[str, Any]
+) -> BenchSpec:
+    """Return the spec of a benchmark of `target`: the fields `bench`, and what the preset of its
+    run adds. Raises InputError for a benchmark that cannot be carried out."""
     preset_id = None
     if target.run_id is not None:
         preset_id = parts.servers.supervisor.status(target.run_id).preset_id

@@ -97,12 +97,15 @@ def candidate_plan(plan: LaunchPlan, candidate: str) -> LaunchPlan:
     return replace(plan, image=candidate.removeprefix(_IMAGE_FIELD), run_options=options)
 
 
-def pinned_plan(session: Session, preset: str, variables: Sequence[str]) -> LaunchPlan:
-    """Return the plan of a preset. `variables` has words of the form name=value."""
+def plan_of_preset_with_variables(
+    session: Session, preset: str, variables: Sequence[str]
+) -> LaunchPlan:
+    """Return the plan of a preset with its variables filled in. `variables` has words of the form
+    name=value. Raises WorkbenchError if the preset or a value is missing."""
     return session.presets.make_plan(preset, dict(word.split("=", 1) for word in variables))
 
 
-def store_trust_in_image(candidate: LaunchPlan) -> None:
+def trust_image_of_candidate(candidate: LaunchPlan) -> None:
     """Trust the image of a candidate, which a person has named on the command line. The trust is
     stored, so it holds at night too. What the preset itself runs besides its engine stays
     untrusted."""
@@ -158,7 +161,7 @@ class NightRun:
                     why += f" ({error.next_step})"
                 self._report_line(f"{entry.watch.watch_name}: {why}")
                 self._store_changed_entry(place, state=FAILED, error=why)
-        self._assess_losses()
+        self._judge_losses_of_night()
         self.night = replace(self.night, done=True)
         return self._save_night()
 
@@ -188,7 +191,7 @@ class NightRun:
             first = await self._extend_experiment(session, first)
             losses = compute_log_losses_by_measure(first)
         second, again = None, dict[str, Sequence[float]]()
-        if watch_rule.needs_second_experiment(losses) or _are_answers_worse(first):
+        if watch_rule.needs_second_experiment(losses) or _are_candidate_answers_worse(first):
             self._report_line(
                 f"{watch.watch_name}: a loss is likely, {watch_rule.SECOND_PAIRS} fresh pairs"
             )
@@ -200,22 +203,25 @@ class NightRun:
         self._store_changed_entry(entry_index, **_entry_fields_from_experiments(first, second))
 
     async def _run_experiment(
-        self, entry_index: int, session: Session, field: str, pairs: int
+        self, entry_index: int, session: Session, id_field: str, pairs: int
     ) -> Experiment:
-        """Return the finished experiment of a watch. If this night has begun it, go on with it."""
+        """Carry out an experiment of a watch in `pairs` pairs, and return it as done. If this night
+        has begun it, go on with it: the field `id_field` of the watch's entry has its id."""
         entry = self.night.entries[entry_index]
-        begun: int | None = getattr(entry, field)
+        begun: int | None = getattr(entry, id_field)
         if begun is not None:
             return await load_or_resume_experiment(session, begun)
         watch = entry.watch
-        plan = await asyncio.to_thread(pinned_plan, session, watch.preset, watch.variables)
+        plan = await asyncio.to_thread(
+            plan_of_preset_with_variables, session, watch.preset, watch.variables
+        )
         a, b, bases = pinned_and_candidate_arms(plan, watch)
         bench = {}
         if watch.requests is not None:
             bench["requests"] = watch.requests
 
         async def record_experiment_id(number: int) -> None:
-            self._store_changed_entry(entry_index, **{field: number})
+            self._store_changed_entry(entry_index, **{id_field: number})
 
         ended = await session.experiments.run_experiment(
             a,
@@ -232,7 +238,7 @@ class NightRun:
         more = watch_rule.MOST_FIRST_PAIRS
         return require_finished(await session.experiments.resume(first.id, pairs=more))
 
-    def _assess_losses(self) -> None:
+    def _judge_losses_of_night(self) -> None:
         places = sorted(self._pairs)
         judged = watch_rule.detect_losses_of_night([self._pairs[place] for place in places])
         for place, losses in zip(places, judged, strict=True):
@@ -248,8 +254,8 @@ _LossesByMeasure = Mapping[str, Sequence[float]]
 
 
 def compute_log_losses_by_measure(experiment: Experiment) -> dict[str, Sequence[float]]:
-    """Return for each measure by how much B is worse than A in each pair, as logarithms. A measure
-    that a run lacks is left out."""
+    """Return, by measure, the natural logarithm of the ratio by which B is worse than A in each
+    pair; below 0 if B is better. A measure that a run lacks is left out."""
     pairs = design.list_complete_pairs(experiment)
     found: dict[str, Sequence[float]] = {}
     for measure, read, sign in _MEASURES:
@@ -264,7 +270,8 @@ def compute_log_losses_by_measure(experiment: Experiment) -> dict[str, Sequence[
 
 
 def _kv_cache_capacity_tokens(run: ExperimentRun) -> float | None:
-    """Return the size of the KV cache in tokens, if the engine reports it as a whole number."""
+    """Return the size of the KV cache in tokens; None unless the engine reports it as a whole
+    number."""
     for name in _KV_TOKENS_SETTINGS:
         if name in run.chosen:
             text = run.chosen[name].replace(",", "")
@@ -280,13 +287,13 @@ _MEASURES: tuple[tuple[str, Callable[[ExperimentRun], float | None], int], ...] 
 )
 
 
-async def load_or_resume_experiment(session: Session, number: int) -> Experiment:
-    """Return a stored experiment as done. Resume it if it is not. Raises as `require_finished`
-    does."""
-    stored = await session.experiments.get(number)
+async def load_or_resume_experiment(session: Session, experiment_id: int) -> Experiment:
+    """Return a stored experiment as done, resumed if necessary. Raises what `require_finished`
+    raises."""
+    stored = await session.experiments.get(experiment_id)
     if stored.state == SeriesState.DONE:
         return stored
-    return require_finished(await session.experiments.resume(number))
+    return require_finished(await session.experiments.resume(experiment_id))
 
 
 def require_finished(experiment: Experiment) -> Experiment:
@@ -302,13 +309,14 @@ def require_finished(experiment: Experiment) -> Experiment:
     return experiment
 
 
-def _are_answers_worse(experiment: Experiment) -> bool:
+def _are_candidate_answers_worse(experiment: Experiment) -> bool:
     compared = experiment.comparison
     return compared is not None and compared.quality_verdict in _WORSE_ANSWER_VERDICTS
 
 
 def _entry_fields_from_experiments(first: Experiment, second: Experiment | None) -> dict[str, Any]:
-    """Return the fields of an entry that do not depend on the other watches of the night."""
+    """Return those fields of a night's entry that follow from the experiments of its watch alone.
+    `second` is None if no second experiment was made."""
     facts: dict[str, Any] = {
         "state": UNFINISHED,
         "verdict": first.verdict,
@@ -326,7 +334,11 @@ def _entry_fields_from_experiments(first: Experiment, second: Experiment | None)
     if first.deciding_change is not None:
         facts["pinned_speed"] = first.deciding_change.a
         facts["speed"] = first.deciding_change.b
-    if second is not None and _are_answers_worse(first) and _are_answers_worse(second):
+    if (
+        second is not None
+        and _are_candidate_answers_worse(first)
+        and _are_candidate_answers_worse(second)
+    ):
         loss = Loss(ANSWERS, 0.0, first.completed_pairs, repeated=True, alarm=True)
         facts["losses"] = (loss,)
     return facts
@@ -341,8 +353,8 @@ def _reported_version(experiment: Experiment, arm: str) -> str:
 
 
 def changed_setting_names_and_values(experiment: Experiment) -> tuple[tuple[str, str, str], ...]:
-    """Return what the engine of the candidate uses otherwise than the pinned one, in every run, as
-    (name, pinned, candidate)."""
+    """Return the settings that differ between the engines of A and B in every run, as triples
+    (name, value of A, value of B). A value that an engine does not report is NA."""
     pairs = design.list_complete_pairs(experiment)
     runs = list(chain.from_iterable(pairs))
     found = []

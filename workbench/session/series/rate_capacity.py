@@ -32,18 +32,18 @@ from workbench.model.sweep import RATES, SweepSpec
 from workbench.session.bench.spec import OPEN_LOOP_MAX_STREAMS
 from workbench.session.series.load_search import (
     LoadSearch,
+    bench_spec_for_target,
     check_searched_fields_unset,
     check_slo_limits,
-    load_for_target,
 )
 from workbench.session.series.sweep_parts import (
     PlannedSweep,
     SweepParts,
     SweepTarget,
-    check_minutes,
+    check_time_limit_minutes,
     conditions_of_target,
     require_same_target,
-    sweep_target_of,
+    resolve_sweep_target,
 )
 from workbench.session.series.sweep_progress import SweepProgress, bench_fields_to_store
 
@@ -101,19 +101,19 @@ class RateRange:
 
     @property
     def first_rate(self) -> float:
-        """The rate to begin with."""
+        """The rate in requests/s with which the search begins."""
         if self.first is not None:
             return self.first
         return min(max(FIRST_RATE, lowest_measurable_rate(self.horizon_s)), self.most)
 
     @property
     def typical_search_s(self) -> float:
-        """How long a search takes, about."""
+        """The typical seconds that a search takes."""
         looks_s = TYPICAL_SHORT_RUNS * short_run_duration_s(self.first_rate, self.horizon_s)
         return looks_s + TYPICAL_FULL_RUNS * self.horizon_s
 
 
-async def plan_rate_capacity(
+async def plan_rate_capacity_search(
     parts: SweepParts,
     rates: RateRange,
     run_id: str | None,
@@ -130,8 +130,8 @@ async def plan_rate_capacity(
         "the rates and their requests",
         "--from, --most and --horizon limit the rates",
     )
-    target = await sweep_target_of(parts, run_id, url)
-    load = load_for_target(parts, target, {**bench, "rate": rates.first_rate})
+    target = await resolve_sweep_target(parts, run_id, url)
+    load = bench_spec_for_target(parts, target, {**bench, "rate": rates.first_rate})
     check_slo_limits(load.slo, "the search for a rate", MAX_LIMIT_PERCENT)
     shape = {**bench, "slo": load.slo}
     spec = SweepSpec(
@@ -145,7 +145,7 @@ async def plan_rate_capacity(
     return _planned_search(parts, spec, target, shape)
 
 
-async def plan_resumed_rate_capacity(
+async def plan_resumed_rate_capacity_search(
     parts: SweepParts, sweep: Sweep, spec: SweepSpec
 ) -> PlannedSweep:
     """Return the search that continues a stored one. Raises InputError if the server or its
@@ -156,7 +156,7 @@ async def plan_resumed_rate_capacity(
 def _planned_search(
     parts: SweepParts, spec: SweepSpec, target: SweepTarget, shape: Mapping[str, Any]
 ) -> PlannedSweep:
-    check_minutes(spec.max_minutes)
+    check_time_limit_minutes(spec.max_minutes)
     rates = RateRange(*map(float, spec.values))
 
     def make_design(progress: SweepProgress) -> CapacityOfRates:

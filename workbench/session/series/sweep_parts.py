@@ -72,13 +72,15 @@ class PlannedSweep:
     knee: Callable[[Sequence[SweepPoint]], Knee] | None = None
 
 
-async def sweep_target_of(parts: SweepParts, run_id: str | None, url: str | None) -> SweepTarget:
+async def resolve_sweep_target(
+    parts: SweepParts, run_id: str | None, url: str | None
+) -> SweepTarget:
     """Return the server that a sweep measures: the one at `url`, or else the run `run_id`, by
     default the selected or newest READY run. Raises BenchError if the run is not READY."""
     return SweepTarget(url=url) if url else SweepTarget(await parts.servers.ready_run_id(run_id))
 
 
-def validated_runs(runs: int) -> int:
+def validated_runs_per_value(runs: int) -> int:
     """Return `runs`, the number of runs of each value. Raises InputError unless it is from 1 to
     MAX_RUNS_PER_VALUE."""
     if not 1 <= runs <= MAX_RUNS_PER_VALUE:
@@ -89,7 +91,7 @@ def validated_runs(runs: int) -> int:
     return runs
 
 
-def check_minutes(max_minutes: float | None) -> None:
+def check_time_limit_minutes(max_minutes: float | None) -> None:
     """Raise InputError for a time limit that no sweep can have. None is no limit."""
     if max_minutes is not None and not 0 < max_minutes < math.inf:
         raise InputError(
@@ -99,44 +101,44 @@ def check_minutes(max_minutes: float | None) -> None:
 
 
 async def conditions_of_target(
-    parts: SweepParts, gpus: Sequence[int], target: SweepTarget, shape: Mapping[str, Any]
+    parts: SweepParts, gpus: Sequence[int], target: SweepTarget, bench: Mapping[str, Any]
 ) -> dict[str, str]:
     """Return the conditions that must stay the same during a sweep of a running server, as text by
     name: GPUs, driver, the files that the load sends, and the run's engine or the URL's model.
-    `shape` has fields of BenchSpec."""
+    `bench` has fields of BenchSpec."""
     found: dict[str, str] = {}
     with suppress(SettingsError, HostError):  # no GPU can be read
         found = await _hardware_conditions(parts, gpus)
-    found |= _file_names_of_load(parts, shape)
+    found |= _file_names_of_load(parts, bench)
     if target.run_id is not None:
         supervisor = parts.servers.supervisor
         status = supervisor.status(target.run_id)
         version = status.engine_version or supervisor.record(target.run_id).engine_version
         return {**found, "engine": f"{status.engine} {version or UNKNOWN_VERSION_TEXT}"}
     assert target.url is not None
-    async with parts.load.open_load_on_url(target.url, dict(shape)) as load:
+    async with parts.load.open_load_on_url(target.url, dict(bench)) as load:
         return {**found, "model": load.spec.model}
 
 
 async def conditions_of_plan(
-    parts: SweepParts, editor: PlanEditor, shape: Mapping[str, Any]
+    parts: SweepParts, editor: PlanEditor, bench: Mapping[str, Any]
 ) -> dict[str, str]:
     """Return the conditions that must not change during a sweep of the plan, as text by name:
     engine, the files that the load sends, GPUs and driver. GPUs and driver are missing if no GPU
-    can be read. `shape` has fields of BenchSpec."""
+    can be read. `bench` has fields of BenchSpec."""
     engine = f"{editor.engine.name} {editor.host_context.installed_version or UNKNOWN_VERSION_TEXT}"
-    found = {"engine": engine, **_file_names_of_load(parts, shape)}
+    found = {"engine": engine, **_file_names_of_load(parts, bench)}
     with suppress(SettingsError, HostError):  # no GPU can be read
         infos = (await parts.telemetry.get_recent_reading()).infos
         found |= await _hardware_conditions(parts, gpu_indices_of_plan(editor.plan, infos))
     return found
 
 
-def _file_names_of_load(parts: SweepParts, shape: Mapping[str, Any]) -> dict[str, str]:
-    """Return the names of the trace and of the prompts that a load sends from a file. Such a name
-    has the digest of the file."""
+def _file_names_of_load(parts: SweepParts, bench: Mapping[str, Any]) -> dict[str, str]:
+    """Return the names of the trace and of the prompts that a load sends from files, by what they
+    are ("trace", "prompts file"); {} if it sends none. A name has the digest of the file."""
     of_files = ("trace_file", "first", "speed", "prompts_file")
-    spec = parts.load.make_spec(None, {name: shape[name] for name in of_files if shape.get(name)})
+    spec = parts.load.make_spec(None, {name: bench[name] for name in of_files if bench.get(name)})
     names = {"trace": spec.trace_name, "prompts file": spec.prompts_name}
     return {what: name for what, name in names.items() if name}
 
@@ -148,17 +150,17 @@ async def _hardware_conditions(parts: SweepParts, gpus: Sequence[int]) -> dict[s
 
 
 async def require_same_target(parts: SweepParts, sweep: Sweep, spec: SweepSpec) -> SweepTarget:
-    """Return the server of a stored sweep that is to be resumed. Raises BenchError if it is not
-    READY, and InputError if its conditions have changed."""
-    target = await sweep_target_of(parts, spec.run_id, spec.url)
+    """Return the server of a stored sweep that is to be resumed. Raises BenchError if the server is
+    not READY, and InputError if the conditions of the sweep have changed."""
+    target = await resolve_sweep_target(parts, spec.run_id, spec.url)
     now = await conditions_of_target(parts, (), target, spec.bench)
     check_same_conditions(parts, sweep, spec, now)
     return target
 
 
-def are_known_conditions_different(stored_condition: str, current_condition: str) -> bool:
-    """Return whether two conditions, such as "vllm 0.33.0", are known to differ. A busy host may
-    not tell the version in time, and one that is unknown does not differ from any."""
+def do_known_conditions_differ(stored_condition: str, current_condition: str) -> bool:
+    """Return whether two conditions, such as "vllm 0.33.0", are known to differ. False if a version
+    is unknown, as on a busy host, and the rest is equal."""
     unknown = [
         one for one in (stored_condition, current_condition) if one.endswith(UNKNOWN_VERSION_TEXT)
     ]
@@ -183,7 +185,7 @@ def check_same_conditions(
         )
     for name, before in spec.measured.items():
         present = now.get(name)
-        if present is None or are_known_conditions_different(before, present):
+        if present is None or do_known_conditions_differ(before, present):
             change = f"{name} is {present} now" if present else f"{name} is not known now"
             raise InputError(
                 f"sweep {sweep.id} cannot be resumed: it was measured with {name} {before}, and "

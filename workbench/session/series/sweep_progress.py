@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from workbench.bench.compared_texts import describe_broken_text
@@ -17,6 +16,7 @@ from workbench.hosts.base import HostUnreachable
 from workbench.model.bench import FAILED_SHARE
 from workbench.model.errors import StoreError, WorkbenchError
 from workbench.model.findings import Level
+from workbench.model.known_values import mean_or_none, values_if_all_known
 from workbench.model.secrets import mask_data
 from workbench.model.sweep import UNFINISHED, PointState
 from workbench.session.bench.spec import (
@@ -66,14 +66,14 @@ class SweepProgress:
         return sum(point.state == PointState.PLANNED for point in self.sweep.points)
 
     @property
-    def seconds_per_value(self) -> float:
-        """The mean time that a value of the sweep has taken so far; 0 before the first has
-        ended."""
+    def mean_seconds_per_value(self) -> float:
+        """The mean seconds that a value of the sweep has taken so far; 0 before the first value
+        has ended."""
         ended = self._first_missing - self._missing_point_count
         return self.elapsed_s / ended if ended else 0.0
 
     @property
-    def next_planned_index(self) -> PointIndex | None:
+    def next_planned_point_index(self) -> PointIndex | None:
         """The index of the first value of the sweep that was not tried yet. None if all were."""
         planned = (n for n, p in enumerate(self.sweep.points) if p.state == PointState.PLANNED)
         return next(planned, None)
@@ -111,7 +111,7 @@ class SweepProgress:
         self.change_sweep(points=tuple(points))
 
     def add_points(self, points: Sequence[SweepPoint]) -> None:
-        """Add points to measure after those that the sweep began with."""
+        """Add points to the sweep, which are measured after those that it has."""
         self._first_missing += len(points)
         self.change_sweep(points=(*self.sweep.points, *points))
 
@@ -134,8 +134,8 @@ class SweepProgress:
         await self.save()
 
     def _estimate_time_left(self, runs: int) -> None:
-        """Add `runs` to the number of finished runs, and estimate the time left from the mean time
-        of a run."""
+        """Add `runs` to the number of finished runs, and estimate how long the sweep still takes
+        from the mean time of a run."""
         self._runs += runs
         left = self._runs_each * self._missing_point_count + self.pair_runs
         self.change_sweep(left_s=left * self.elapsed_s / self._runs)
@@ -203,7 +203,7 @@ class SweepProgress:
         self.raise_if_cancelled()
         result = await self._results.get(await run_benchmark())
         why = why_unusable(result)
-        if why and not why_invalid(result):
+        if why and not why_server_failed(result):
             self.add_note(f"{self.sweep.points[point_index].label}: measured again ({why})")
             self.raise_if_cancelled()
             result = await self._results.get(await run_benchmark())
@@ -218,7 +218,7 @@ class SweepDesign(Design[int]):
     progress: SweepProgress
 
     def next_run(self) -> PointIndex | None:
-        return self.progress.next_planned_index
+        return self.progress.next_planned_point_index
 
     def estimated_run_s(self, run: int) -> float:
         """Return the estimated time of a run in seconds; 0 if it is not known."""
@@ -230,7 +230,7 @@ class SweepDesign(Design[int]):
         self.progress.raise_if_no_time_for(self.estimated_run_s(run), label)
 
 
-def why_invalid(result: BenchResult) -> str | None:
+def why_server_failed(result: BenchResult) -> str | None:
     """Return why a result shows that the server does not work, such as too many failed requests;
     None if the server works."""
     summary = result.summary
@@ -248,7 +248,9 @@ def why_invalid(result: BenchResult) -> str | None:
 def _why_unusable(result: BenchResult) -> str | None:
     """Return why a result cannot be used for a point of a sweep; None if the result can be used."""
     invalid = result.summary.refused
-    return why_invalid(result) or (f"the result is invalid: {invalid[0]}" if invalid else None)
+    return why_server_failed(result) or (
+        f"the result is invalid: {invalid[0]}" if invalid else None
+    )
 
 
 def point_fields_from_results(results: Sequence[BenchResult]) -> dict[str, Any]:
@@ -263,13 +265,14 @@ def point_fields_from_results(results: Sequence[BenchResult]) -> dict[str, Any]:
         "state": PointState.FAILED if error else PointState.DONE,
         "error": error,
         "result_ids": tuple(result.id for result in results),
-        "gpus": _gpu_count(results),
-        **{name: _mean_of_known([one[name] for one in each]) for name in each[0]},
+        "gpus": _gpu_count_if_constant(results),
+        **{name: _mean_if_all_known([one[name] for one in each]) for name in each[0]},
     }
 
 
-def _gpu_count(results: Sequence[BenchResult]) -> int | None:
-    """Return how many GPUs the server used. None if they were not read, or not always as many."""
+def _gpu_count_if_constant(results: Sequence[BenchResult]) -> int | None:
+    """Return how many GPUs the server used in each of the results. None if they were not read, or
+    if the results differ in it."""
     counts = {len(r.summary.gpu.gpus) if r.summary.gpu else 0 for r in results}
     return next(iter(counts)) or None if len(counts) == 1 else None
 
@@ -291,9 +294,9 @@ def _point_fields_from_summary(summary: BenchSummary) -> dict[str, float | None]
     }
 
 
-def _mean_of_known(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known and len(known) == len(values) else None
+def _mean_if_all_known(values: Sequence[float | None]) -> float | None:
+    known = values_if_all_known(values)
+    return None if known is None else mean_or_none(known)
 
 
 def bench_fields_to_store(bench: Mapping[str, Any]) -> dict[str, Any]:

@@ -37,16 +37,16 @@ from workbench.session.series.flag_sweep_plan import FlagSweepPlanner
 from workbench.session.series.gpu_sweep_plan import GpuSweepPlanner
 from workbench.session.series.rate_capacity import (
     RateRange,
-    plan_rate_capacity,
-    plan_resumed_rate_capacity,
+    plan_rate_capacity_search,
+    plan_resumed_rate_capacity_search,
 )
 from workbench.session.series.sweep_progress import SweepProgress
 from workbench.session.series.tune_plan import TunePlanner, load_text_of_run
 from workbench.session.series.user_capacity import (
     UserLevels,
     estimate_user_run_s,
-    plan_resumed_user_capacity,
-    plan_user_capacity,
+    plan_resumed_user_capacity_search,
+    plan_user_capacity_search,
 )
 from workbench.store import paths
 from workbench.store.sweeps import SweepStore, new_sweep
@@ -72,8 +72,8 @@ class Sweeps:
         self._resumed_by: Mapping[str, Callable[[Sweep, SweepSpec], Awaitable[PlannedSweep]]] = {
             FLAGS.name: self._flags.plan_resumed_sweep,
             CONCURRENCY.name: partial(plan_resumed_concurrency_sweep, parts),
-            USERS.name: partial(plan_resumed_user_capacity, parts),
-            RATES.name: partial(plan_resumed_rate_capacity, parts),
+            USERS.name: partial(plan_resumed_user_capacity_search, parts),
+            RATES.name: partial(plan_resumed_rate_capacity_search, parts),
             TUNES.name: self._tunes.plan_resumed_tune,
         }
         self._one = asyncio.Lock()
@@ -156,7 +156,7 @@ class Sweeps:
         `run_id` or the one at `url`, and `bench` has fields of BenchSpec. Return the ended search,
         which is a sweep of the kind "users"."""
         return await self._start_sweep(
-            await plan_user_capacity(self._parts, levels, run_id, url, max_minutes, bench)
+            await plan_user_capacity_search(self._parts, levels, run_id, url, max_minutes, bench)
         )
 
     async def run_rate_capacity_search(
@@ -172,17 +172,17 @@ class Sweeps:
         is the run `run_id` or the one at `url`, and `bench` has fields of BenchSpec. Return the
         ended search, which is a sweep of the kind "rates"."""
         return await self._start_sweep(
-            await plan_rate_capacity(self._parts, rates, run_id, url, max_minutes, bench)
+            await plan_rate_capacity_search(self._parts, rates, run_id, url, max_minutes, bench)
         )
 
     def typical_user_capacity_run_s(
         self, levels: UserLevels, run_id: str | None, url: str | None
     ) -> float | None:
-        """Return how long one run of a search for users takes, from the newest valid result of the
-        same server. None if there is none."""
+        """Return how many seconds one run of a search for users takes, estimated from the newest
+        valid result of the same server. None if there is none."""
         return estimate_user_run_s(self._parts, levels, run_id, url)
 
-    def check_flag_values(self, flags: Mapping[str, Sequence[str]]) -> None:
+    def check_flags_can_be_swept(self, flags: Mapping[str, Sequence[str]]) -> None:
         """Raise InputError if the flags of the plan under edit cannot be swept over these
         values."""
         from workbench.session.series.flag_sweep_plan import list_combinations
@@ -218,7 +218,7 @@ class Sweeps:
     async def plan_tune(
         self,
         goal: str,
-        limits: str,
+        limits_text: str,
         *,
         starts: int,
         max_minutes: float | None = None,
@@ -227,11 +227,12 @@ class Sweeps:
         **bench: Any,
     ) -> PlannedSweep:
         """Return a tune of the plan under edit that `run_tune` carries out. `goal` is a key of
-        GOALS (model/tune.py), and `limits` a text such as "ttft<=500@p95, power<=400". Raises
-        WorkbenchError if it cannot be carried out."""
+        GOALS (model/tune.py), `limits_text` a text such as "ttft<=500@p95, power<=400", and
+        `starts` the most servers that it starts. Raises WorkbenchError if it cannot be carried
+        out."""
         return await self._tunes.plan_new_tune(
             goal,
-            limits,
+            limits_text,
             starts=starts,
             max_minutes=max_minutes,
             quality=quality,
@@ -239,11 +240,11 @@ class Sweeps:
             bench=bench,
         )
 
-    def tune_load_text(self, shape: Mapping[str, Any]) -> str:
-        """Return in words the load of each run of a tune of the plan. `shape` has fields of
+    def tune_load_text(self, bench: Mapping[str, Any]) -> str:
+        """Return in words the load of each run of a tune of the plan. `bench` has fields of
         BenchSpec."""
         plan = self._parts.plans.editor.effective_plan
-        return load_text_of_run(self._parts.load.make_spec(plan.preset_id, dict(shape)))
+        return load_text_of_run(self._parts.load.make_spec(plan.preset_id, dict(bench)))
 
     def estimate_tune_cost(self, planned: PlannedSweep) -> TuneCost:
         """Return what a planned tune takes: starts, time and energy."""
@@ -416,9 +417,9 @@ class Sweeps:
 
 
 def remaining_minutes(sweep: Sweep) -> float | None:
-    """Return what is left of the time limit of a tune, which is that of all its work. None if there
-    is no limit: the one of another sweep is that of one command, and a final goes on to its end.
-    Raises InputError if nothing is left."""
+    """Return the minutes that are left of the time limit of a tune, which counts all of its work.
+    None for a tune without a limit or in its final, and for any other sweep, whose limit counts
+    for one command. Raises InputError if nothing is left."""
     limit = sweep.spec.max_minutes if sweep.spec is not None else None
     if sweep.kind != TUNES.name or limit is None or sweep.experiment_id is not None:
         return None
@@ -432,7 +433,7 @@ def remaining_minutes(sweep: Sweep) -> float | None:
 
 
 def _reason_of_cause(cause: BaseException | None) -> str | None:
-    """Return in words why a sweep ended before all of it was done; None if nothing ended it."""
+    """Return in words why a sweep ended early; None if all of its points were measured."""
     if cause is None:
         return None
     if isinstance(cause, (BenchCancelled, asyncio.CancelledError)):

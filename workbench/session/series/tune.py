@@ -44,8 +44,15 @@ from workbench.session.bench.find_users import measure_user_capacity
 from workbench.session.conditions import gpu_indices_of_plan
 from workbench.session.gpu.setting_texts import alterations_text, setting_failure_text
 from workbench.session.series.conduct import SeriesStopped
-from workbench.session.series.confirmation import check_experiment_ended, confirm_value_in_pairs
-from workbench.session.series.flag_sweep import FlagCombination, FlagSweep, can_change_answers
+from workbench.session.series.confirmation import (
+    check_experiment_ended,
+    confirm_value_by_experiment,
+)
+from workbench.session.series.flag_sweep import (
+    FlagCombination,
+    FlagSweep,
+    can_assignments_change_answers,
+)
 from workbench.session.series.sweep_progress import point_fields_from_results
 from workbench.session.uninterrupted import finish_despite_cancellation
 
@@ -157,7 +164,7 @@ class Tune(FlagSweep):
     # ---- the race
 
     def next_run(self) -> PointIndex | None:
-        while (run := self.progress.next_planned_index) is not None:
+        while (run := self.progress.next_planned_point_index) is not None:
             if self._is_too_late_for_start(run):
                 self._skip_points_without_time()
                 break
@@ -167,7 +174,7 @@ class Tune(FlagSweep):
         if self._current_block_number > 1 or self._is_too_late_for_second_block:
             return None
         self._add_second_race_block()
-        return self.progress.next_planned_index
+        return self.progress.next_planned_point_index
 
     def raise_if_stopped(self, run: int) -> None:
         self.progress.raise_if_cancelled()
@@ -313,7 +320,8 @@ class Tune(FlagSweep):
         return max(parse_point_label(point.label)[0] for point in self.progress.sweep.points)
 
     def _predicted_start_failure_text(self, run: int) -> str | None:
-        """Return why a server needs no start to know that it would fail; None if it may work."""
+        """Return why the server of a point would fail to start, known without a start; None if it
+        may start."""
         _, entry = parse_point_label(self.progress.sweep.points[run].label)
         engine = self.combinations[0].editor.plan.engine
         for point in self.progress.sweep.points:
@@ -396,8 +404,8 @@ class Tune(FlagSweep):
 
     @property
     def _start_duration_s(self) -> float:
-        """The mean time of a start with its runs, of the commands before if this one has ended none;
-        0 before the first has ended."""
+        """The mean seconds of a start with its runs: of this command, or of earlier commands if
+        this one has ended none. 0 before the first start has ended."""
         if self._took_s:
             return fmean(self._took_s)
         ended = sum(point.state == PointState.DONE for point in self.progress.sweep.points)
@@ -411,7 +419,8 @@ class Tune(FlagSweep):
         if not self.quality:
             return
         if not any(
-            can_change_answers(engine, candidate.sets) for candidate in self._spec.candidates
+            can_assignments_change_answers(engine, candidate.sets)
+            for candidate in self._spec.candidates
         ):
             return
         for result in await self.parts.results.list_quality_results():
@@ -481,7 +490,7 @@ class Tune(FlagSweep):
         await self.progress.save()
         self.progress.raise_if_no_time_for(0.0)
         self.progress.raise_if_cancelled()
-        await confirm_value_in_pairs(
+        await confirm_value_by_experiment(
             self.progress, name, "the start preset", self.run_experiment(_arm_of_entry(best))
         )
         number = self.progress.sweep.experiment_id
@@ -492,8 +501,8 @@ class Tune(FlagSweep):
         )
 
     async def _choose_entry_for_final(self) -> Entry | None:
-        """Return what meets the start preset in the final. A leader whose answers break the limit on
-        KLD is out, and the next one leads."""
+        """Return the entry that meets the start preset in the final; None if none was better. A
+        leader whose answers break the limit on KLD is out, and the next one leads."""
         while True:
             sweep = self.progress.sweep
             best = tune_race.select_final_entry(
@@ -516,18 +525,13 @@ class Tune(FlagSweep):
         limit, were not compared yet, and leave starts and time for the final."""
         limit = self.progress.limit
         engine = self.combinations[0].editor.plan.engine
-        if self._spec.limits.kld is None or not can_change_answers(engine, entry):
+        if self._spec.limits.kld is None or not can_assignments_change_answers(engine, entry):
             return False
-        if (
-            f"{format_entry_for_people(entry)}: {_ANSWERS_KEEP_LIMIT_TEXT}"
-            in self.progress.sweep.notes
-        ):
+        compared_note = f"{format_entry_for_people(entry)}: {_ANSWERS_KEEP_LIMIT_TEXT}"
+        if compared_note in self.progress.sweep.notes:
             return False
-        starts = (
-            self._server_starts_before_final
-            + tune_race.ANSWER_CHECK_STARTS
-            + 2 * self._race_size.pairs
-        )
+        starts = self._server_starts_before_final + tune_race.ANSWER_CHECK_STARTS
+        starts += 2 * self._race_size.pairs
         check_s = tune_race.ANSWER_CHECK_STARTS * self._start_duration_s
         return starts <= self._spec.starts and limit.has_time_for(check_s + self._final_duration_s)
 
@@ -552,8 +556,8 @@ class Tune(FlagSweep):
         return await self._broken_kld_limit_text(await self.parts.experiments.get(experiment.id))
 
     async def _broken_kld_limit_text(self, experiment: Experiment) -> str | None:
-        """Return how the answers of B break the limit on KLD; None if they keep it. An interval that
-        reaches above the limit breaks it."""
+        """Return how the answers of B break the limit on KLD; None if they keep it, or if there is
+        no limit. An interval that reaches above the limit breaks it."""
         limit, comparison = self._spec.limits.kld, experiment.comparison
         if limit is None or comparison is None or not comparison.answer_changes:
             return None
@@ -571,7 +575,8 @@ class Tune(FlagSweep):
         return f"KLD >= {worst.value:.2g} (interval up to {worst.high:.2g}), limit {limit:g}"
 
     def _exclude_entry(self, entry: Entry, why: str) -> None:
-        """Take an entry out of the race, and those that join it with others."""
+        """Take an entry out of the race, and every entry that contains it, for the reason `why`."""
+
         for index, point in enumerate(self.progress.sweep.points):
             has_entry = set(entry) <= set(parse_point_label(point.label)[1])
             if has_entry and point.state == PointState.DONE:
@@ -608,7 +613,11 @@ class Tune(FlagSweep):
             if limit_broken_by_start(self.progress.sweep):
                 why += ", in which the start preset kept the limits"
             return self._record_no_improvement(why, change)
-        text = self._gain_text(change, name) if is_better else self._limits_kept_text(change, name)
+        text = (
+            self._final_gain_text(change, name)
+            if is_better
+            else self._limits_kept_text(change, name)
+        )
         if breaks is not None:
             text += f"; the start preset breaks a limit ({breaks}), and this keeps all"
             self.progress.change_sweep(confirmed=True)
@@ -623,7 +632,7 @@ class Tune(FlagSweep):
         results = await self.parts.results.get_all(experiment.finished_result_ids(arm))
         return self._first_broken_limit_text(results)
 
-    def _gain_text(self, change: MetricChange, entry_text: str) -> str:
+    def _final_gain_text(self, change: MetricChange, entry_text: str) -> str:
         assert change.change_pct is not None and change.interval_pct is not None
         sign = self._tune_goal.sign
         size = abs(change.change_pct)
@@ -641,8 +650,9 @@ class Tune(FlagSweep):
         return f"{entry_text} keeps the limits with {gain} % ± {width} {self._tune_goal.title}"
 
     def _record_no_improvement(self, why: str, final: MetricChange | None = None) -> None:
-        """Say that nothing better was found, and what would have been. `final` has the pairs of the
-        final, which show how servers differ here."""
+        """Store as the result of the tune that nothing better was found, for the reason `why`, and
+        which improvement the race would have found. `final` has the pairs of the final, which show
+        how servers differ here; None if there was no final."""
         text = f"nothing better found: {why}"
         size = self._measured_race_size()
         if size is not None:
@@ -655,9 +665,11 @@ class Tune(FlagSweep):
         ratios = [math.log(b / a) for a, b in pairs if a and b]
         measured = tune_race.estimate_noise_from_final(self._run_noise_pct, ratios)
         noise = measured or self._noise_from_measured_runs
-        differ = f"servers differ by {_noise_text(noise.server_pct, measured is not None)}"
+        differ = (
+            f"servers differ by {_noise_text(noise.server_pct, is_measured=measured is not None)}"
+        )
         if noise.run_pct:
-            runs = _noise_text(noise.run_pct, self._run_noise_pct is not None)
+            runs = _noise_text(noise.run_pct, is_measured=self._run_noise_pct is not None)
             differ += f" and runs by {runs}"
         else:
             differ += ", with the noise of their runs"
@@ -711,11 +723,9 @@ class Tune(FlagSweep):
         if not self.began_anew:
             return text
         elapsed_s = self.progress.elapsed_s
-        return (
-            f"{text}, {elapsed_s / 60:.0f} min"
-            if elapsed_s >= 120
-            else f"{text}, {elapsed_s:.0f} s"
-        )
+        if elapsed_s < 120:
+            return f"{text}, {elapsed_s:.0f} s"
+        return f"{text}, {elapsed_s / 60:.0f} min"
 
     async def _write_preset(self, best: Entry, text: str, experiment: Experiment) -> None:
         listed = experiment.finished_result_ids()[:_MAX_LISTED_RESULTS]
@@ -792,14 +802,14 @@ def _detectable_gain_text(detectable_gain_pct: float | None) -> str:
     return f"an improvement of {gain} of one candidate {result}"
 
 
-def _noise_text(percent: float, measured: bool) -> str:
-    return f"{percent:.2g} % ({'measured in this tune' if measured else 'assumed'})"
+def _noise_text(percent: float, *, is_measured: bool) -> str:
+    return f"{percent:.2g} % ({'measured in this tune' if is_measured else 'assumed'})"
 
 
 def _second_block_text(
     entry: Entry, log_gains: Mapping[Entry, float], advancing: Sequence[Entry], max_advancing: int
 ) -> str:
-    """Return in words whether an entry of the first block reaches the second, and why not."""
+    """Return in words whether an entry of the first block goes on to the second; if not, why."""
     if entry in advancing:
         if log_gains[entry] > 0:
             return "goes on"

@@ -40,13 +40,13 @@ from workbench.model.tune import (
 from workbench.model.tune_standings import format_point_label, parse_point_label
 from workbench.server.preflight import uses_host_files
 from workbench.session.conditions import gpu_indices_of_plan
-from workbench.session.series.flag_sweep import FlagCombination, can_change_answers
+from workbench.session.series.flag_sweep import FlagCombination, can_assignments_change_answers
 from workbench.session.series.flag_sweep_plan import FlagSweepPlanner, editor_with_assignments
 from workbench.session.series.load_search import check_slo_limits
 from workbench.session.series.sweep_parts import (
     PlannedSweep,
-    check_minutes,
     check_same_conditions,
+    check_time_limit_minutes,
     conditions_of_plan,
 )
 from workbench.session.series.sweep_progress import bench_fields_to_store
@@ -71,7 +71,7 @@ class TunePlanner(FlagSweepPlanner):
     async def plan_new_tune(
         self,
         goal: str,
-        limits: str,
+        limits_text: str,
         *,
         starts: int,
         max_minutes: float | None,
@@ -81,8 +81,8 @@ class TunePlanner(FlagSweepPlanner):
     ) -> PlannedSweep:
         """Check a tune, and return it. Raises InputError or PlanError for a tune that cannot be
         carried out."""
-        check_minutes(max_minutes)
-        chosen, kept = tune.find_goal(goal), tune.parse_tune_limits(limits)
+        check_time_limit_minutes(max_minutes)
+        chosen, kept = tune.find_goal(goal), tune.parse_tune_limits(limits_text)
         shape = dict(bench)
         if kept.slo:
             shape["slo"] = kept.slo
@@ -138,9 +138,9 @@ class TunePlanner(FlagSweepPlanner):
     async def plan_resumed_tune(self, sweep: Sweep, spec: SweepSpec) -> PlannedSweep:
         """Check that a stored tune can be resumed, and return it. The tune's plan becomes the plan
         under edit. Raises WorkbenchError if it cannot be resumed."""
-        check_minutes(spec.max_minutes)
-        await self._check_runs_known(sweep)
-        self.parts.plans.edit_plan(self._stored_plan(spec), f"tune {sweep.id}")
+        check_time_limit_minutes(spec.max_minutes)
+        await self._check_runs_have_records(sweep)
+        self.parts.plans.edit_plan(self._plan_of_stored_sweep(spec), f"tune {sweep.id}")
         await self._locate_engine()
         editor = self.parts.plans.editor
         now = await conditions_of_plan(self.parts, editor, spec.bench)
@@ -209,27 +209,24 @@ class TunePlanner(FlagSweepPlanner):
         return found
 
     def cost_of_tune(self, planned: PlannedSweep) -> TuneCost:
-        """Return what a planned tune takes."""
+        """Return what a planned tune takes: starts, time and energy."""
         spec = planned.spec
         assert spec.tune is not None
         candidates = spec.tune.candidates
         count = len(candidates)
         engine = self.parts.plans.editor.plan.engine
         checks = _count_answer_check_starts(engine, candidates, spec.tune.limits)
-        starts = (
-            RaceSize(
-                count, tune_race.count_second_block_candidates(count), spec.pairs
-            ).server_starts
-            + checks
-        )
+        size = RaceSize(count, tune_race.count_second_block_candidates(count), spec.pairs)
+        starts = size.server_starts + checks
         took_s = self._estimate_duration_s(spec, starts)
         load = self.parts.load.make_spec(spec.preset_id, dict(spec.bench))
+        load_text = load_text_of_run(load)
+        if spec.tune.goal == tune.USERS:
+            load_text = _user_search_load_text(load)
         return TuneCost(
             starts=starts,
             pairs=spec.pairs,
-            load=_user_search_load_text(load)
-            if spec.tune.goal == tune.USERS
-            else load_text_of_run(load),
+            load=load_text,
             took_s=took_s,
             energy_kwh=self._energy_at_power_limits_kwh(took_s),
             checks=checks,
@@ -237,7 +234,7 @@ class TunePlanner(FlagSweepPlanner):
         )
 
     def _estimate_duration_s(self, spec: SweepSpec, starts: int) -> float | None:
-        """Return how long this number of starts takes; None if nothing is known about it."""
+        """Return how many seconds this number of starts takes; None if that is not known."""
         assert spec.tune is not None
         if spec.tune.goal == tune.USERS:  # the number of runs is not known before
             return None
@@ -261,23 +258,25 @@ class TunePlanner(FlagSweepPlanner):
         return sum(limits_w) * took_s / 3.6e6 if limits_w else None
 
     async def _save_preset_id_and_path(
-        self, found: FlagCombination, number: str, evidence: Sequence[str]
+        self, combination: FlagCombination, tune_number: str, evidence: Sequence[str]
     ) -> tuple[str, str]:
-        plan = found.editor.plan
+        """Save the plan of a combination as the preset of a tune, with lines of evidence. Return
+        (preset id, path of the file)."""
+        plan = combination.editor.plan
         base_name = plan.preset_id or plan.engine
-        name = f"{base_name[:40]}-tune-{number}"
-        title = f"{base_name}, tune {number}"
-        settings = gpu_settings_of_candidate(found.sets)
+        name = f"{base_name[:40]}-tune-{tune_number}"
+        title = f"{base_name}, tune {tune_number}"
+        settings = gpu_settings_of_candidate(combination.sets)
         return name, await self.parts.plans.write_tuned_preset_file(
-            found.editor, name, title, evidence, settings
+            combination.editor, name, title, evidence, settings
         )
 
 
 def select_candidates_and_left_out(
     editor: PlanEditor, load: BenchSpec, goal: str, limits: TuneLimits
 ) -> tuple[list[TuneCandidate], list[LeftOut]]:
-    """Return the candidates that can be started as far as is known, and what is left out. A
-    candidate with a finding that the plan itself has not is left out with it."""
+    """Return (the candidates that can be started as far as is known, what is left out with the
+    reason). A candidate with a problem that the plan itself does not have is left out."""
     plan, host_context = editor.effective_plan, editor.host_context
     context = PlanContext(
         plan,
@@ -321,8 +320,8 @@ def _host_cores_if_unrestricted(editor: PlanEditor) -> HostCores | None:
 
 
 def _tune_load_from_spec(load: BenchSpec, goal: str) -> TuneLoad:
-    """Return what the load asks of the server. A search for users goes on above the load's number of
-    requests at a time."""
+    """Return what the load asks of the server: streams and prompt tokens at a time, None if not
+    known. A search for users goes on above the load's number of streams, so it is not known."""
     streams = None if goal == tune.USERS else load.concurrency
     prompt_tokens: int | None = load.concurrency * load.input_tokens
     if load.prompts or load.trace or load.command:
@@ -361,13 +360,14 @@ def _check_answers_are_compared(load: BenchSpec, quality: bool) -> None:
 
 
 def _can_candidates_change_answers(engine: str, candidates: Sequence[TuneCandidate]) -> bool:
-    return any(can_change_answers(engine, candidate.sets) for candidate in candidates)
+    return any(can_assignments_change_answers(engine, candidate.sets) for candidate in candidates)
 
 
 def _count_answer_check_starts(
     engine: str, candidates: Sequence[TuneCandidate], limits: TuneLimits
 ) -> int:
-    """Return how many starts are kept to compare the answers of a leader before the final."""
+    """Return how many starts of a tune are kept free to compare the answers of a leader before the
+    final. 0 if no candidate can break a limit on KLD."""
     if limits.kld is None or not _can_candidates_change_answers(engine, candidates):
         return 0
     return tune_race.ANSWER_CHECK_STARTS
@@ -411,7 +411,8 @@ def combination_or_problem_text(base: PlanEditor, sets: Sequence[str]) -> FlagCo
 def _first_new_problem_text(
     base: PlanEditor, changed: PlanEditor, sets: Sequence[str]
 ) -> str | None:
-    """Return the first problem of the changed plan that the plan before has not."""
+    """Return the first problem of the changed plan that the plan of `base` does not have; None if
+    there is none. `sets` are the changes."""
     known = set(map(_CODE_AND_FLAG, base.findings()))
     for finding in changed.findings():
         if finding.level not in _EXCLUDING_LEVELS or finding.code in _ALLOWED_WARNINGS:
@@ -424,8 +425,8 @@ def _first_new_problem_text(
 
 
 def _is_proposal_for_other_change(finding: Finding, sets: Sequence[str]) -> bool:
-    """Return whether a finding does not speak against these assignments, but proposes another change
-    that would gain more with them."""
+    """Return whether a finding only proposes a further change, of a flag that `sets` do not set."""
+
     if finding.expected_gain is None or finding.flag is None:
         return False
     return finding.flag not in [assignment.partition("=")[0] for assignment in sets]

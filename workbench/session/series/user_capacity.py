@@ -27,18 +27,18 @@ from workbench.model.slo import parse_slo
 from workbench.model.sweep import USERS, SweepSpec
 from workbench.session.series.load_search import (
     LoadSearch,
+    bench_spec_for_target,
     check_searched_fields_unset,
     check_slo_limits,
-    load_for_target,
 )
 from workbench.session.series.sweep_parts import (
     PlannedSweep,
     SweepParts,
     SweepTarget,
-    check_minutes,
+    check_time_limit_minutes,
     conditions_of_target,
     require_same_target,
-    sweep_target_of,
+    resolve_sweep_target,
 )
 from workbench.session.series.sweep_progress import SweepProgress, bench_fields_to_store
 
@@ -72,7 +72,7 @@ class UserLevels:
             )
 
 
-async def plan_user_capacity(
+async def plan_user_capacity_search(
     parts: SweepParts,
     levels: UserLevels,
     run_id: str | None,
@@ -89,8 +89,8 @@ async def plan_user_capacity(
         "the number of users itself",
         "--from and --most limit the number of users",
     )
-    target = await sweep_target_of(parts, run_id, url)
-    load = load_for_target(parts, target, dict(bench))
+    target = await resolve_sweep_target(parts, run_id, url)
+    load = bench_spec_for_target(parts, target, dict(bench))
     check_slo_limits(load.slo, "the search for users", MAX_LIMIT_PERCENT)
     levels = _limit_levels_to_trace(levels, load)
     shape = {**bench, "slo": load.slo}
@@ -105,7 +105,7 @@ async def plan_user_capacity(
     return _planned_user_search(parts, spec, target, shape)
 
 
-async def plan_resumed_user_capacity(
+async def plan_resumed_user_capacity_search(
     parts: SweepParts, sweep: Sweep, spec: SweepSpec
 ) -> PlannedSweep:
     """Return the search that continues a stored one. Raises InputError if the server or its
@@ -118,7 +118,7 @@ async def plan_resumed_user_capacity(
 def _planned_user_search(
     parts: SweepParts, spec: SweepSpec, target: SweepTarget, bench_fields: Mapping[str, Any]
 ) -> PlannedSweep:
-    check_minutes(spec.max_minutes)
+    check_time_limit_minutes(spec.max_minutes)
     first, most = map(int, spec.values)
 
     def make_design(progress: SweepProgress) -> UserSearch:
@@ -128,8 +128,8 @@ def _planned_user_search(
 
 
 def _limit_levels_to_trace(levels: UserLevels, load: BenchSpec) -> UserLevels:
-    """Return those of the levels for which a trace has enough requests. A run replays all of it.
-    Raises InputError for a trace that cannot be replayed by users."""
+    """Return the levels without those for which the trace of `load` has too few requests; all of
+    them without a trace. Raises InputError for a trace that users cannot replay."""
     if not load.trace_name:
         return levels
     name, requests = load.trace_name.partition(" (")[0], len(load.trace)
@@ -209,8 +209,8 @@ class UserSearch(LoadSearch):
 def estimate_user_run_s(
     parts: SweepParts, levels: UserLevels, run_id: str | None, url: str | None
 ) -> float | None:
-    """Return how long a run of the search takes, from the newest valid result of the same server.
-    None if there is none."""
+    """Return how many seconds a run of the search takes, estimated from the newest valid result of
+    the same server. None if there is none."""
     for result in parts.results.db.list(200):
         made = result.conditions
         same = made.run_id == run_id if run_id else url is not None and made.address == url

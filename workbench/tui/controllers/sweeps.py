@@ -114,7 +114,7 @@ class SweepController(SeriesController[Sweep]):
 
     def _check_swept_flags(self, flags: Mapping[str, Sequence[str]]) -> None:
         if flags:
-            self.session.sweeps.check_flag_values(flags)
+            self.session.sweeps.check_flags_can_be_swept(flags)
 
     async def _run_sweep(self, wanted: RequestedSweep, **extra_options: Any) -> Sweep:
         load = {**self.session.bench.default_fields(), **extra_options}

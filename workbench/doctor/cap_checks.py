@@ -23,7 +23,7 @@ _MINEFIELD = "https://github.com/Blackwellboy/model-serving-minefield/pull/55"
 
 
 def check_slowed_clocks(seen: Examination) -> Iterator[Finding]:
-    """Report GPUs whose clocks the driver lowers, with its reasons and their power and temperature."""
+    """Report GPUs whose clocks the driver lowers at this moment, with the driver's reasons."""
     for _, now in seen.gpus_with_readings:
         named = [reason for reason in now.event_reasons if reason not in QUIET_REASONS]
         if not named:
@@ -85,7 +85,8 @@ def check_prochot(seen: Examination) -> Iterator[Finding]:
 
 
 def check_memory_and_disk_pressure(seen: Examination) -> Iterator[Finding]:
-    """Report that all processes wait for memory or for the disk in a part of the time."""
+    """Report that all processes of the host waited for memory, or for the disk, in too large a
+    share of the last 10 s."""
     kinds = (
         (
             "memory",
@@ -114,7 +115,7 @@ def check_memory_and_disk_pressure(seen: Examination) -> Iterator[Finding]:
 
 
 def check_pcie_replays(seen: Examination) -> Iterator[Finding]:
-    """Report a PCIe link that has sent many packets again."""
+    """Report a GPU whose PCIe link has sent many packets again since the driver was loaded."""
     most, source = threshold_and_source("pcie_replays")
     for _, now in seen.gpus_with_readings:
         count = now.pcie_replay_count
@@ -136,7 +137,8 @@ def check_pcie_replays(seen: Examination) -> Iterator[Finding]:
 
 
 def check_xid_errors(seen: Examination) -> Iterator[Finding]:
-    """Report the errors of GPUs that the kernel's log names by number since its start."""
+    """Report the numbered errors of GPUs (Xid) in the kernel's log since the host's start, once for
+    each GPU and number."""
     table = load_doctor_table()["xids"]
     named = list(filter(None, map(_XID.search, seen.values.xids)))
     found = Counter(match.groups() for match in named)

@@ -50,7 +50,7 @@ def check_nodes(report: ClusterReport) -> Iterator[Finding]:
 
 def check_addresses(report: ClusterReport) -> Iterator[Finding]:
     """Report nodes whose address is unknown, does not belong to the node, or is also the address of
-    another node. A loopback address is accepted: the nodes are then on one machine."""
+    another node. A loopback address is not reported, because the nodes are then on one machine."""
     for node in report.reached_nodes:
         place, fix = node.place, f'write address = "…" of {node.name} into hosts.toml'
         if place.address is None:
@@ -78,7 +78,8 @@ def check_addresses(report: ClusterReport) -> Iterator[Finding]:
 
 
 def _interface_addresses(node: NodeReport) -> list[str]:
-    """Return the addresses of all interfaces of a node, without the lengths of their networks."""
+    """Return the addresses of all network interfaces of a node, without prefix lengths such as
+    "/24"."""
     return [a.partition("/")[0] for i in node.network.interfaces for a in i.addresses]
 
 
@@ -344,8 +345,8 @@ def check_ports(report: ClusterReport) -> Iterator[Finding]:
 
 
 def check_clock_differences(report: ClusterReport) -> Iterator[Finding]:
-    """Report nodes whose clocks differ by more than the limit in table.json plus the error of the
-    measurement."""
+    """Report each pair of nodes whose clocks differ by more than the limit in table.json and the
+    errors of both measurements together."""
     most_s, source = threshold_and_source("cluster_clock_s")
     known = [(n, n.clock_ahead_s) for n in report.reached_nodes if n.clock_ahead_s is not None]
     for (a, at), (b, bt) in combinations(known, 2):
@@ -360,8 +361,8 @@ def check_clock_differences(report: ClusterReport) -> Iterator[Finding]:
 
 
 def check_free_memory(report: ClusterReport) -> Iterator[Finding]:
-    """Report nodes with less free memory than the plan needs. On a node whose GPU shares the host's
-    memory, a reserve must stay free besides, and swap is reported too."""
+    """Report nodes with less free memory than the plan needs. On a node whose GPUs share the host's
+    memory, the plan's memory and a reserve must be free, and swap is reported too."""
     for node in report.reached_nodes:
         free = _free_memory_bytes(node)
         if free is None:
@@ -441,7 +442,7 @@ def _leftover_process_text(process: Mapping[str, Any]) -> str:
 
 
 def _free_memory_bytes(node: NodeReport) -> int | None:
-    """Return the free memory of a node in bytes: on unified memory the host's available memory,
+    """Return the free memory of a node in bytes: the host's available memory if its GPUs share it,
     otherwise the free memory of the GPU that has the least. None if unknown."""
     if node.has_unified_memory:
         return node.available_memory_bytes

@@ -134,8 +134,8 @@ class NodeProgram:
         raise HostError(said[0], host=self._host.name)
 
     async def measure_clock_offset(self) -> ClockOffset:
-        """Compare the node's clock with this machine's clock. Of several answers, the fastest is
-        used, because its error is the smallest."""
+        """Compare the node's clock with this machine's clock several times, and return the
+        difference with the smallest error."""
         found = []
         for _ in range(CLOCK_ASKS):
             began_s, began_unix_s = time.monotonic(), time.time()
@@ -152,13 +152,14 @@ class NodeProgram:
         return number
 
     async def listen_on_node(self, address: str) -> int:
-        """Let the node listen at `address`, and return the port."""
+        """Let the node listen on a free port of its address `address`, and return the port."""
         return int(
             self._number_from_answer("port", await self.request_answer("listen", address=address))
         )
 
     async def measure_connect_time_ms(self, address: str, port: int) -> float:
-        """Let the node connect to a port, and return the duration in milliseconds."""
+        """Let the node connect to `address` and `port`, and return how long that took in
+        milliseconds."""
         return self._number_from_answer(
             "ms", await self.request_answer("connect", address=address, port=port)
         )
@@ -182,8 +183,8 @@ class NodeToCheck:
 
 
 async def gather_reports(nodes: Sequence[NodeToCheck]) -> tuple[list[NodeReport], list[Connection]]:
-    """Return (a report for each node, the attempts of each node to connect to each other node). The
-    report of a node that cannot be reached has only a `problem`."""
+    """Examine the nodes at the same time. Return (a report for each node, the attempts of each node
+    to connect to each other node). The report of a node that cannot be reached has a `problem`."""
     names = [node.place.host for node in nodes]
     programs = dict(
         zip(names, await asyncio.gather(*map(_start_program_or_reason, nodes)), strict=True)
@@ -247,8 +248,9 @@ async def _return_none() -> None:
 async def _connect_all_pairs(
     nodes: Sequence[NodeToCheck], programs: Mapping[str, NodeProgram | str]
 ) -> list[Connection]:
-    """Let each node listen at its address, and let each other node connect to that address. Return
-    the attempts."""
+    """Let each node listen at its address, and let each other node connect there. Return the
+    attempts, with their time or their problem. A pair is left out if the program does not run on
+    one of its nodes, or if the address of the second is unknown."""
 
     async def listening_port_or_problem(node: NodeToCheck) -> int | str | None:
         program = programs[node.place.host]
@@ -268,7 +270,7 @@ async def _connect_all_pairs(
         made = Connection(source.place.host, target.place.host, address)
         if isinstance(door, str):
             found.append(
-                _failed_connection(made, f"{target.place.host} cannot listen there: {door}")
+                _connection_with_problem(made, f"{target.place.host} cannot listen there: {door}")
             )
             continue
         try:
@@ -281,11 +283,11 @@ async def _connect_all_pairs(
                 )
             )
         except HostError as error:
-            found.append(_failed_connection(made, error.message))
+            found.append(_connection_with_problem(made, error.message))
     return found
 
 
-def _failed_connection(attempt: Connection, problem: str) -> Connection:
+def _connection_with_problem(attempt: Connection, problem: str) -> Connection:
     return Connection(attempt.source, attempt.target, attempt.address, problem=problem)
 
 

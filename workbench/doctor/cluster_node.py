@@ -75,10 +75,10 @@ def measure_connect_time(address: str, port: int) -> dict[str, Any]:
 
 
 def examine_node(names: list[str], ports: list[int], engines: str) -> dict[str, Any]:
-    """Return, as a dict, what is on this node: the addresses to which `names` and its own host name
-    resolve, which of the `ports` are in use, the memory, the processes of engines and of Ray, and
-    the unused shared memory segments. The regular expression `engines` matches the command lines of
-    engines."""
+    """Return, as a dict, what is on this node: the addresses to which each of `names` and its own
+    host name resolves, which of `ports` are in use, the sizes of its memory in bytes, the limit on
+    locked memory in bytes (None: no limit), the processes of engines and of Ray, and the unused
+    shared memory segments. `engines` is a regular expression for the command lines of engines."""
     processes = _engine_processes(re.compile(engines))
     return {
         "hostname": socket.gethostname(),
@@ -168,8 +168,8 @@ def _engine_processes(engines: re.Pattern[str]) -> list[dict[str, Any]]:
 
 
 def _unmapped_shared_memory_segments() -> list[dict[str, Any]]:
-    """Return the shared memory segments of engines that no process has mapped, as {"name": file
-    name, "bytes": size}."""
+    """Return the shared memory segments of engines that no process has mapped, each as {"name":
+    file name, "bytes": size}. Segments of other users are left out unless this user is root."""
     try:
         entries = [entry for entry in os.scandir("/dev/shm") if SEGMENT.match(entry.name)][:MOST]
     except OSError:

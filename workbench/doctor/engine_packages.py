@@ -83,9 +83,9 @@ class EnginePackages:
 async def ask_engine_python(
     host: Host, engine: str, python: str, packages: Sequence[str], timeout_s: float
 ) -> EnginePackages:
-    """Ask `python`, the Python program of an engine, for versions of packages, and return them: of
-    `packages`, which belong to the engine itself, and of those in TITLES, which any engine may use.
-    If there is no valid answer within `timeout_s` seconds, the result has a `problem`."""
+    """Ask `python`, the Python program of an engine, for the versions of `packages`, which belong
+    to that engine, and of those in TITLES. If there is no valid answer within `timeout_s` seconds,
+    the result has a `problem`."""
     words = [python, "-c", _PROGRAM, *packages, *TITLES]
     script = f'"$@" </dev/null 2>/dev/null | head -c {OUTPUT_MAX_BYTES}'
     try:

@@ -50,7 +50,8 @@ class Examination:
 
     @property
     def was_driver_read(self) -> bool:
-        """Whether the driver was read. If so, `driver` also says that none answers."""
+        """Whether the driver was asked. True also if no driver answered, which `driver` then
+        says."""
         return self.driver.source != NOTHING
 
     @property
@@ -99,9 +100,9 @@ class TimedParts:
 
 
 async def examine(host: Host, executables: Mapping[str, str], parts: TimedParts) -> Examination:
-    """Return what was read from `host`. `executables` has the program that the user has chosen for
-    an engine, by engine name. Parts that fail become `parts.problems`. Raises HostUnreachable if
-    there is no connection."""
+    """Examine `host`, and return what was read. `executables` has the path of the program that the
+    user has chosen for an engine, by engine name. A part that cannot be read is empty, and
+    `parts.problems` gets a finding. Raises HostUnreachable if there is no connection."""
     engines = [registry.get_engine(name) for name in registry.engine_names()]
     ports = [engine.default_port for engine in engines]
     facts, values, telemetry, found = await asyncio.gather(
@@ -135,9 +136,9 @@ async def examine(host: Host, executables: Mapping[str, str], parts: TimedParts)
 async def examine_for_engine_start(
     host: Host, engine: InstalledEngine | None, driver: DriverInfo, gpus: tuple[GpuInfo, ...]
 ) -> Examination:
-    """Return what a start depends on: the driver, the GPUs and, if an `engine` is given, the
-    packages of its Python. Packages that cannot be read in time are left out. Raises HostUnreachable
-    if there is no connection."""
+    """Return what the start of an engine depends on: `driver` and `gpus`, which are known, and the
+    packages of the engine's Python. Packages are left out if `engine` is None or if they cannot be
+    read in time. Raises HostUnreachable if there is no connection."""
     seen = Examination(HostFacts(host.name, host.kind), driver=driver, gpus=gpus)
     if engine is None:
         return seen

@@ -100,7 +100,8 @@ def _gpu_text(gpu: GpuInfo, sample: GpuSample | None) -> str:
 
 
 def _labels_and_unreported_texts(seen: Examination) -> Iterator[tuple[str, str]]:
-    """Yield what the driver does not report, once for GPUs that lack the same."""
+    """Yield ("not read", text) about the values that the driver does not report, one for all GPUs
+    that lack the same values for the same reason."""
     alike: dict[str, list[int]] = {}
     for gpu, sample in seen.gpus_with_readings:
         absent = {**gpu.absent, **sample.absent}

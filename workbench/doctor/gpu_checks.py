@@ -22,8 +22,8 @@ _BUSY_PSTATE = 2  # at P2 and below the GPU works, and its link runs at full spe
 
 
 def check_driver(seen: Examination) -> Iterator[Finding]:
-    """Report a driver that does not answer, and the kernel module nouveau, which prevents NVIDIA's
-    driver from using the GPU."""
+    """Report a driver that does not answer, and then also the kernel module nouveau, which prevents
+    NVIDIA's driver from using the GPU."""
     found = seen.driver
     if found.status is DriverStatus.OK or not seen.was_driver_read:
         return
@@ -45,8 +45,8 @@ def check_driver(seen: Examination) -> Iterator[Finding]:
 
 
 def check_driver_version(seen: Examination) -> Iterator[Finding]:
-    """Report a driver that is too old for a GPU, and known problems of this driver version with a
-    GPU."""
+    """Report a driver that is too old for a GPU of this host, and known problems of this driver
+    version with these GPUs."""
     have = seen.driver.driver_version
     if not have:
         return

@@ -3,14 +3,14 @@ Python runs it, with the engine's own torch and NCCL.
 
 Each case runs in a child, because a broken path between two GPUs makes a copy hang in the driver.
 The children are forked after torch was imported and before it has touched a GPU. A child that does
-not end in time is killed. The end of stdin ends the program with all its children: whoever started it
-is gone.
+not end in time is killed. The end of stdin ends the program with all its children: whoever started
+it is gone.
 
 argv[1]: {"case_s": limit of one case, "total_s": no case begins later, "words": size of a copy in words of
 4 bytes, "backend": "nccl", or "gloo" for a collective on the CPU alone}
 stdout, one JSON document per line:
 {"torch", "cuda", "nccl", "devices": [{"name", "uuid"}], "peer": [[can copy directly]]}   first
-{"case": "pair", "a", "b", ...}              of each pair of devices, see `check_pair_copies`
+{"case": "pair", "a", "b", ...}              of each pair of devices, see `copy_and_compare_bytes`
 {"case": "all-reduce", "p2p": bool, ...}     see `run_all_reduce_rank`
 {"error": reason}                            if nothing can be tried
 
@@ -99,7 +99,7 @@ class GpuTrial:
         for a in range(count):
             for b in range(a + 1, count):
                 found = self.run_or_skip_case(
-                    [partial(check_pair_copies, self.torch, a, b, self.words)]
+                    [partial(copy_and_compare_bytes, self.torch, a, b, self.words)]
                 )
                 write_json_line(self.out, {"case": "pair", "a": a, "b": b, **found})
         if count > 1:
@@ -127,9 +127,10 @@ class GpuTrial:
         return found
 
     def run_case_in_children(self, work: Sequence[Callable[[], dict[str, Any]]]) -> dict[str, Any]:
-        """Do each function of `work` in a child of its own, at the same time, and return the answer
-        with the most wrong bytes. If one fails, return its failure."""
-        children = [fork_child_pid_and_pipe(one) for one in work]
+        """Call each function of `work` in a child process of its own, at the same time, and return
+        the answer with the most wrong bytes. If one fails, return {"error": reason}; if one does
+        not end in time, return {"hang": true, …}. "unkillable" is a child that cannot be killed."""
+        children = [run_in_forked_child(one) for one in work]
         answers = {reader: b"" for _, reader in children}
         waiting = set(answers)
         failed: dict[str, Any] | None = None
@@ -157,8 +158,9 @@ class GpuTrial:
         return found
 
 
-def fork_child_pid_and_pipe(work: Callable[[], dict[str, Any]]) -> tuple[int, int]:
-    """Do `work` in a child. Return (its process id, the end of a pipe with its answer)."""
+def run_in_forked_child(work: Callable[[], dict[str, Any]]) -> tuple[int, int]:
+    """Call `work` in a forked child. Return (process id of the child, file descriptor from which
+    its answer can be read as a line of JSON)."""
     reader, writer = os.pipe()
     parent = os.getpid()
     pid = os.fork()
@@ -182,8 +184,8 @@ def fork_child_pid_and_pipe(work: Callable[[], dict[str, Any]]) -> tuple[int, in
 
 
 def kill_and_list_unkillable_pids(pids_and_pipes: list[tuple[int, int]]) -> list[int]:
-    """Kill the children, each of which has a process id and a pipe with its answer. Return the ids of
-    those that do not end, because they hang in the driver."""
+    """Kill the children, each of which has a process id and a pipe with its answer. Return the ids
+    of those that do not end, because they hang in the driver."""
     for pid, reader in pids_and_pipes:
         os.kill(pid, signal.SIGKILL)
         os.close(reader)
@@ -209,7 +211,8 @@ def find_free_port() -> int:
 
 
 def describe_devices(torch: Any) -> dict[str, Any]:
-    """Return the versions of torch, and the GPUs that it sees."""
+    """Return the versions of torch, CUDA and NCCL, the GPUs that torch sees, and between which it
+    can copy directly. If it sees none, return "error" with the reason."""
     found: dict[str, Any] = {"torch": torch.__version__, "cuda": torch.version.cuda, "devices": []}
     if not torch.cuda.is_available():
         if torch.version.cuda is None:
@@ -233,10 +236,11 @@ def describe_devices(torch: Any) -> dict[str, Any]:
     return found
 
 
-def check_pair_copies(torch: Any, a: int, b: int, word_count: int) -> dict[str, Any]:
-    """Copy from GPU `a` to GPU `b` and back, and compare all bytes on the CPU. Return
-    {"copies": [of each direction {"source", "target", "wrong_bytes", "first_wrong": position of the
-    first wrong byte, "sender_wrong_bytes": those that were wrong before the copy, "gb_s"}]}."""
+def copy_and_compare_bytes(torch: Any, a: int, b: int, word_count: int) -> dict[str, Any]:
+    """Copy `word_count` words of 4 bytes from GPU `a` to GPU `b` and back, and compare all bytes on
+    the CPU. Return {"copies": [of each direction {"source", "target", "wrong_bytes", "gb_s"}]}. If
+    bytes are wrong, a direction also has "first_wrong", the position of the first, and
+    "sender_wrong_bytes", how many were wrong before the copy."""
     source = torch.arange(word_count, dtype=torch.int32)
     size = 4 * word_count
     found = []
@@ -267,7 +271,8 @@ def check_pair_copies(torch: Any, a: int, b: int, word_count: int) -> dict[str, 
 
 
 def find_wrong_bytes(torch: Any, found: Any, wanted: Any) -> dict[str, Any]:
-    """Return how many bytes of the tensor `found` differ from `wanted`, and where the first is."""
+    """Return {"wrong_bytes": how many bytes of the tensor `found` differ from `wanted`}, and if
+    some do, "first_wrong", the position of the first."""
     differs = found.view(torch.uint8).ne(wanted.view(torch.uint8))
     count = int(differs.sum())
     if not count:

@@ -60,7 +60,7 @@ def check_shell_programs(seen: Examination) -> Iterator[Finding]:
 
 
 def check_container_main_process(seen: Examination) -> Iterator[Finding]:
-    """Report the main process of a container if all servers in the container end with it."""
+    """Report a container whose servers all end together with its main process."""
     init = seen.facts.extra.get("init")
     if not init or seen.facts.kind != "container":
         return

@@ -43,8 +43,8 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class HostValues:
-    """Values that the script read. None means that a value is unknown, UNLIMITED that there is no
-    limit."""
+    """Values that the script read. None means that a value is unknown, and UNLIMITED_FILES that
+    there is no limit."""
 
     files_soft: int | None = None
     files_hard: int | None = None
@@ -71,9 +71,9 @@ class HostValues:
 
 
 async def read_host_values(host: Host, ports: Iterable[int], timeout_s: float) -> HostValues:
-    """Return the values of `host`. For each of the numbers `ports`, the process that listens on
-    that port is looked up. Raises HostError if the host does not answer within `timeout_s` seconds.
-    """
+    """Return the values of `host`. `ports` of the result has the processes that listen on those of
+    the ports `ports` that are in use. Raises HostError if the host does not answer within
+    `timeout_s` seconds."""
     words = (registry.join_engine_worker_patterns(), *(f"{port:04X}" for port in ports))
     done = await run_and_end_leftovers(host, shell_argv(_SCRIPT, *words), timeout_s=timeout_s)
     return parse_host_values(done.stdout[:OUTPUT_MAX_BYTES].decode("utf-8", "replace"))
@@ -87,15 +87,15 @@ def parse_host_values(output: str) -> HostValues:
     for key, value in parse_key_value_pairs(output, OUTPUT_MAX_BYTES):
         one.setdefault(key, value.strip())
         many.setdefault(key, []).append(value.strip())
-    shared = _numbers_in(one.get("shared_memory"))
+    shared = _whole_numbers_in(one.get("shared_memory"))
     return HostValues(
         files_soft=_parse_resource_limit(one.get("files_soft")),
         files_hard=_parse_resource_limit(one.get("files_hard")),
         memlock_kib=_parse_resource_limit(one.get("memlock_kib")),
         memory_available_kib=_parse_resource_limit(one.get("memory_available_kib")),
-        shared_memory_free_kib=_first_number(one.get("shared_memory")),
+        shared_memory_free_kib=_first_whole_number(one.get("shared_memory")),
         shared_memory_kib=shared[1] if len(shared) > 1 else None,
-        disk_free_kib=_first_number(one.get("disk")),
+        disk_free_kib=_first_whole_number(one.get("disk")),
         hub=one.get("hub"),
         idle_states=tuple(filter(None, map(_parse_idle_state, many.get("idle", [])))),
         cuda_home=one.get("cuda_home"),
@@ -109,27 +109,27 @@ def parse_host_values(output: str) -> HostValues:
         ports=dict(filter(None, map(_parse_listening_port_and_pid, many.get("port", [])))),
         workers=tuple(filter(None, map(_parse_engine_worker, many.get("worker", [])))),
         xids=tuple(many.get("xid", [])),
-        own=frozenset(pid for text in many.get("own", []) for pid in _numbers_in(text)),
+        own=frozenset(pid for text in many.get("own", []) for pid in _whole_numbers_in(text)),
         stacks=tuple(many.get("stack", [])),
     )
 
 
-def _numbers_in(text: str | None) -> list[int]:
+def _whole_numbers_in(text: str | None) -> list[int]:
     return [int(word) for word in (text or "").split() if word.isdecimal() and len(word) < 19]
 
 
-def _first_number(text: str | None) -> int | None:
-    return next(iter(_numbers_in(text)), None)
+def _first_whole_number(text: str | None) -> int | None:
+    return next(iter(_whole_numbers_in(text)), None)
 
 
 def _parse_resource_limit(text: str | None) -> int | None:
-    return UNLIMITED_FILES if text == "unlimited" else _first_number(text)
+    return UNLIMITED_FILES if text == "unlimited" else _first_whole_number(text)
 
 
 def _parse_idle_state(text: str) -> IdleState | None:
     latency, _, rest = text.partition(" ")
     off, _, name = rest.partition(" ")
-    latency_us = _first_number(latency)
+    latency_us = _first_whole_number(latency)
     if latency_us is None or not name:
         return None
     return IdleState(name, latency_us, off == "0")
@@ -138,12 +138,12 @@ def _parse_idle_state(text: str) -> IdleState | None:
 def _parse_listening_port_and_pid(text: str) -> tuple[int, int | None] | None:
     port, _, pid = text.partition(" ")
     number = parse_hexadecimal(port)
-    return None if number is None else (number, _first_number(pid))
+    return None if number is None else (number, _first_whole_number(pid))
 
 
 def _parse_engine_worker(text: str) -> Worker | None:
     words = text.split(None, 3)
-    ids = _numbers_in(" ".join(words[:2]))
+    ids = _whole_numbers_in(" ".join(words[:2]))
     if len(words) != 4 or len(ids) != 2:
         return None
     return Worker(ids[0], ids[1], words[2], words[3])

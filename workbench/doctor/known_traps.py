@@ -43,16 +43,16 @@ class KnownTrap:
 
     @property
     def detection_text(self) -> str:
-        """The codes of the findings about this trap, and what they cannot see, as text. If nothing
-        sees it, the reason."""
+        """The codes of the findings about this trap, "none" if there are none, and then what they
+        cannot see, or why nothing sees the trap."""
         codes = ", ".join(dict.fromkeys(seen.partition(":")[2] for seen in self.seen_by))
         return "; ".join(filter(None, (codes or "none", self.why_not)))
 
 
 @cache
 def known_traps() -> tuple[KnownTrap, ...]:
-    """Return the traps of known_traps.json, in the order of the source. Raises ValueError for one
-    that is not decided."""
+    """Return the traps of known_traps.json, in the order of the source. Raises ValueError for a
+    trap that neither a rule sees nor a reason explains."""
     import json
     from importlib.resources import files
 

@@ -44,8 +44,8 @@ _STAND_IN = Path(__file__).parents[1] / "sim" / "stand_in"
 
 @dataclass(frozen=True, slots=True)
 class PathEnd:
-    """A GPU as the end of a path. `acs` has, for each PCIe bridge above it, what the bridge sends up
-    to the root complex as text; "" is nothing, and a bridge whose state only root can read is
+    """A GPU as the end of a path. `acs` has, for each PCIe bridge above it, what the bridge sends
+    up to the root complex as text; "" is nothing, and a bridge whose state only root can read is
     missing. `busy_count` is the number of processes on it."""
 
     index: int
@@ -66,8 +66,8 @@ class PathEnd:
 
     @property
     def pcie_link_gb_s(self) -> float | None:
-        """The nominal bandwidth of its PCIe link in one direction, None if unknown. It is None for GPUs
-        with unified memory, because the link that they report does not exist."""
+        """The nominal bandwidth of the GPU's PCIe link in GB/s in one direction. None if unknown,
+        and for a GPU with unified memory, because the link that it reports does not exist."""
         known = gpu_table.find_gpu_type(self.name)
         if known is not None and known.unified_memory:
             return None
@@ -161,11 +161,13 @@ class GpuPaths:
     limit_s: float = CASE_S
 
     def gpu(self, index: int) -> PathEnd:
-        """Return the GPU with this index, without properties if the driver named none."""
+        """Return the GPU with this index. If the driver named none, return one without
+        properties."""
         return next((one for one in self.gpus if one.index == index), PathEnd(index))
 
     def nominal_gb_s(self, pair: Pair) -> float | None:
-        """Return the nominal bandwidth between two GPUs in one direction, None if unknown."""
+        """Return the nominal bandwidth between the two GPUs in GB/s in one direction: of their
+        NVLinks if these work, otherwise of the slower PCIe link. None if unknown."""
         ends = self.gpu(pair.a), self.gpu(pair.b)
         if pair.nvlink == "ok" and all(end.nvlinks and end.nvlink_version for end in ends):
             each = NVLINK_GB_S.get(ends[0].nvlink_version or 0)
@@ -195,9 +197,9 @@ async def read_topology(host: Host) -> dict[str, Any]:
 async def run_gpu_copy_trial(
     host: Host, engine: InstalledEngine, case_limit_s: float = CASE_S
 ) -> Sequence[Mapping[str, Any]]:
-    """Let the engine's own Python copy data between the GPUs, and return what the program
-    gpu_trial.py prints. Every process that it starts ends with it, and it ends if this Workbench is
-    killed. Raises HostUnreachable if there is no connection."""
+    """Let the engine's own Python copy data between the GPUs with the program gpu_trial.py, and
+    return the JSON objects that it prints. If it cannot be run or prints none, return one object
+    {"error": reason}. Raises HostUnreachable if there is no connection."""
     program = Path(__file__).with_name("gpu_trial.py").read_text("utf-8")
     orders = {"case_s": case_limit_s, "total_s": ALL_CASES_S, "words": WORDS, "backend": "nccl"}
     # both count the GPUs in the order of the driver
@@ -239,7 +241,7 @@ def parse_gpu_paths(
     """Return the paths between GPUs from what the topology program and the trial printed.
     `trial_output` has one object per line of the trial, none if no trial was made. An entry that
     cannot be understood is left out."""
-    gpus = _parse_valid_records(PathEnd, topology.get("gpus"), _parse_path_end)
+    gpus = _parse_valid_records(PathEnd, topology.get("gpus"), _parse_gpu_as_path_end)
     pairs = {(pair.a, pair.b): pair for pair in _parse_valid_records(Pair, topology.get("pairs"))}
     words = topology.get("cmdline")
     paths = GpuPaths(
@@ -284,9 +286,10 @@ def _pair_with_copy_outcome(
     peer_access: Any,
     pairs: Mapping[tuple[int, int], Pair],
 ) -> Pair | None:
-    """Return a pair with the outcome of its copies. `driver_indices` has the driver's index of each of
-    torch's devices, and `peer_access` a row of truth values for each device. None if the outcome
-    belongs to no pair."""
+    """Return the pair of GPUs that `outcome` names, with the outcome of its copies.
+    `driver_indices` has the driver's index of each of torch's devices. `peer_access` has a row for
+    each device, with whether it can copy directly to each other one. None if the outcome names no
+    two known devices."""
     index = driver_indices
     copies = _parse_valid_records(Copy, outcome.get("copies"))
     try:
@@ -311,8 +314,8 @@ def _pair_with_copy_outcome(
 
 
 def _driver_index_by_device(devices: Any, gpus: Sequence[PathEnd]) -> Mapping[int, int]:
-    """Return the driver's index of each device of torch, by torch's index. A device whose UUID the
-    driver does not have gets torch's index."""
+    """Return {torch's index: the driver's index} of each device of torch. A device whose UUID the
+    driver does not know keeps torch's index."""
     by_uuid = {gpu.uuid.removeprefix("GPU-"): gpu.index for gpu in gpus if gpu.uuid}
     found = {}
     for number, device in enumerate(_list_or_empty(devices)):
@@ -334,7 +337,7 @@ def _parse_valid_records(
     return found
 
 
-def _parse_path_end(entry: Any) -> PathEnd:
+def _parse_gpu_as_path_end(entry: Any) -> PathEnd:
     end = read_record(PathEnd, entry)
     acs = entry.get("acs")
     busy = number_for_field("busy_count", entry.get("busy"))
@@ -369,7 +372,8 @@ async def store_trial_outcome(
 def trial_matches_driver_and_gpus(
     paths: GpuPaths, driver: DriverInfo, gpus: Sequence[GpuInfo]
 ) -> bool:
-    """Return whether a trial was made with this driver and these GPUs."""
+    """Return whether the trial in `paths` was made with this driver version and exactly these
+    GPUs."""
     uuids = {gpu.uuid for gpu in gpus}
     return paths.driver == driver.driver_version and {end.uuid for end in paths.gpus} == uuids
 

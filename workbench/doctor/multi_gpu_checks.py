@@ -157,7 +157,7 @@ def check_all_reduce(paths: GpuPaths) -> Iterator[Finding]:
     if with_p2p is None or with_p2p.is_correct or with_p2p.skipped is not None:
         return
     said = f"an all-reduce of NCCL {paths.nccl or ''} over {with_p2p.ranks} GPUs".replace("  ", " ")
-    code, text = _all_reduce_code_and_problem(paths, with_p2p, said)
+    code, text = _finding_code_and_text(paths, with_p2p, said)
     changes, fix = WITHOUT_P2P, _fix_for_broken_path(paths, paths.pairs)
     if without is not None and without.is_correct:
         text += "; without peer-to-peer copies (NCCL_P2P_DISABLE=1) it is right"
@@ -168,9 +168,7 @@ def check_all_reduce(paths: GpuPaths) -> Iterator[Finding]:
     yield Finding(Level.ERROR, code, text, fix=fix, source=NCCL_DOCS, changes=changes)
 
 
-def _all_reduce_code_and_problem(
-    paths: GpuPaths, reduction: Reduction, title: str
-) -> tuple[str, str]:
+def _finding_code_and_text(paths: GpuPaths, reduction: Reduction, title: str) -> tuple[str, str]:
     if reduction.hang:
         return "paths.nccl-hang", f"{title} did not end within {paths.limit_s:g} s: it hangs"
     if reduction.error is not None:
@@ -277,8 +275,8 @@ def _has_broken_path(paths: GpuPaths) -> bool:
 
 
 def _fix_for_broken_path(paths: GpuPaths, pairs: Sequence[Pair]) -> str:
-    """Return what to do about a broken path: about the IOMMU or ACS if either is in the way, else the
-    usual steps."""
+    """Return what to do about broken paths between `pairs`: about the IOMMU or ACS if one of them
+    is in the way, otherwise the usual steps."""
     if _gpus_behind_iommu(paths):
         return _IOMMU
     if _acs_bridges_and_flags(paths):

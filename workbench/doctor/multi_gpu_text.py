@@ -44,7 +44,7 @@ def _copy_outcome_text(paths: GpuPaths, pair: Pair, copy: Copy) -> str:
 
 
 def labels_and_trial_texts(paths: GpuPaths) -> Iterator[tuple[str, str]]:
-    """Yield pairs (label, text) about the trial, each GPU and each pair."""
+    """Yield (label, text) about the trial, each GPU, each pair of GPUs and each all-reduce."""
     if paths.torch:
         yield "tried with", _software_stack_text(paths)
     elif paths.driver:

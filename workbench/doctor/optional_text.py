@@ -4,8 +4,8 @@ from __future__ import annotations
 
 
 def format_unless_empty(template: str, value: object) -> str:
-    """Return `template` with `value` in place of {}. If the value is None, 0, False or empty, return
-    ""."""
+    """Return `template` with `value` in place of {}, or "" if the value is None, 0, False or
+    empty."""
     return template.format(value) if value else ""
 
 

@@ -1,5 +1,5 @@
-"""What happened on a host before its power went: the last minute that a screen has recorded under the
-boot before, if nothing says that the host was shut down."""
+"""What happened on a host before its power went: the last minute that a screen has recorded under
+the boot before, if nothing says that the host was shut down."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ class WtmpEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ShutdownFacts:
-    """What a host says about the end of an earlier boot. `journal_last_s` is the time of the journal's
-    last line under it, None if the journal cannot be read. `wtmp` has the starts and shutdowns of the
-    host, in the order of their times. Times are Unix seconds of the host's clock, which is `ahead_s`
-    before this machine's."""
+    """What a host says about the end of an earlier boot. `journal_last_s` is the time of the
+    journal's last line under it, None if the journal cannot be read. `wtmp` has the starts and
+    shutdowns of the host, in the order of their times. Times are Unix seconds of the host's clock,
+    which is `ahead_s` before this machine's."""
 
     ahead_s: float = 0.0
     started_s: float | None = None
@@ -71,12 +71,13 @@ class ShutdownFacts:
     wtmp: tuple[WtmpEntry, ...] = ()
 
 
-async def examine_last_power_off(
+async def read_last_power_off_finding(
     host: Host, history: LoadedHistory, boot_id: str | None
 ) -> Finding | None:
-    """Return the finding about the last minute under the boot before `boot_id`. None if nothing was
-    recorded then, if the recording or the host ended in order, or if the recording ended long
-    before the host did. Raises HostError if the host does not answer."""
+    """Return the finding that the host went off without a shutdown before the boot `boot_id`, with
+    its last recorded minute. None if nothing was recorded then, if the recording or the host ended
+    in order, or if the recording ended long before the host did. Raises HostError if the host does
+    not answer."""
     end = history.find_unclean_previous_boot_end(boot_id) if boot_id else None
     if end is None:
         return None
@@ -88,8 +89,8 @@ async def examine_last_power_off(
 
 
 def parse_shutdown_facts(output: str, now: float) -> ShutdownFacts:
-    """Return what the script printed. `now` is the Unix time of this machine. Lines that cannot be
-    understood are skipped."""
+    """Parse `output`, which the script printed. `now` is the Unix time of this machine. Lines that
+    cannot be understood are skipped."""
     ahead_s, started_s = 0.0, None
     journal: list[tuple[float, str]] = []
     wtmp: list[WtmpEntry] = []
@@ -135,8 +136,8 @@ def _parse_wtmp_entry(line: str) -> Iterator[WtmpEntry]:
 def assess_end_of_boot(
     end: EndOfBoot, infos: Sequence[GpuInfo], facts: ShutdownFacts
 ) -> Finding | None:
-    """Return the finding about the end of a recording. None if the host was shut down, or if too
-    little is known about that end."""
+    """Return the finding that the host went off at the end of a recording. None if the host was
+    shut down, if it ran on long after the recording, or if too little is known about that."""
     last_s = end.last_s + facts.ahead_s  # by the host's clock
     after = [entry for entry in facts.wtmp if entry.unix_s > last_s - _SAME_CLOCK_S]
     next_s, was_started = after[0] if after else (facts.started_s, None)

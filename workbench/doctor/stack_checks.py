@@ -100,7 +100,8 @@ def check_driver_cuda(seen: Examination) -> Iterator[Finding]:
 
 
 def check_torch_cuda(seen: Examination) -> Iterator[Finding]:
-    """Report a torch that was built for a CUDA version without full support for a GPU of this host."""
+    """Report a torch that was built for a CUDA version without full support for a GPU of this
+    host."""
     oldest = load_doctor_table()["oldest_architecture"]
     for stack, capability in product(seen.packages, seen.compute_capabilities):
         built, row = version_key(stack.cuda), architecture_of_capability(capability)
@@ -142,7 +143,8 @@ def check_torch_cuda(seen: Examination) -> Iterator[Finding]:
 
 
 def check_package_gpu_support(seen: Examination) -> Iterator[Finding]:
-    """Report versions of torch, FlashInfer and the engines that do not support a GPU of this host."""
+    """Report versions of torch, FlashInfer and the engines that do not support a GPU of this
+    host."""
     for stack, capability in product(seen.packages, seen.compute_capabilities):
         row = architecture_of_capability(capability)
         if row is None:
@@ -186,8 +188,8 @@ def _report_old_packages(stack: EnginePackages, row: Architecture) -> Iterator[F
 
 
 def check_pinned_versions(seen: Examination) -> Iterator[Finding]:
-    """Report packages whose installed version differs from the one that the engine, or torch, was
-    built with."""
+    """Report packages whose installed version differs from the one with which the engine or torch
+    was built."""
     for stack in seen.packages:
         for package, version in stack.versions.items():
             needs = stack.needs.get(package) or versions_pinned_by_package(package, version)

@@ -76,15 +76,15 @@ def load_package_rules() -> tuple[PackageRule, ...]:
 
 
 def versions_pinned_by_package(package: str, version: str) -> Mapping[str, tuple[str, ...]]:
-    """Return the versions of other packages with which this release of an engine's package was
-    built, by package name; {} if unknown."""
+    """Return the versions of other packages with which `version` of `package` was built, {name:
+    versions}; {} if unknown."""
     rows: list[dict[str, str]] = load_doctor_table()["pins"]["rows"]
     row = next((r for r in rows if (r["package"], r["version"]) == (package, version)), {})
     return {name: (pin,) for name, pin in row.items() if name not in ("package", "version")}
 
 
 def is_known_and_below(value: float | None, limit: float) -> TypeGuard[float]:
-    """Return whether a value is known and below a limit."""
+    """Return whether `value` is known and below `limit`. False if `value` is None."""
     return value is not None and value < limit
 
 

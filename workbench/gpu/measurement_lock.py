@@ -39,8 +39,8 @@ class IfHeld(Enum):
 
 @dataclass(slots=True)
 class OtherMeasurement:
-    """A measurement of somebody else on the same host. `ended_s` is when its end was noticed, on the
-    clock of `time.monotonic`; None while it lasts."""
+    """A measurement of somebody else on the same host. `ended_s` is when its end was noticed, on
+    the clock of `time.monotonic`; None while it lasts."""
 
     who: str
     identity: tuple[str, int] | None  # user and process; None if unknown
@@ -70,16 +70,16 @@ class OtherMeasurements:
             self._losses.append((lost_s, time.monotonic()))
 
     def duration_without_lock_s(self, start_s: float) -> float | None:
-        """Return for how many seconds since `start_s` of `time.monotonic` the measurement has had no
-        lock, None if it has never lost it since then."""
+        """Return for how many seconds since `start_s` (`time.monotonic`) the measurement has had no
+        lock. None if it has not lost the lock since then."""
         now_s = time.monotonic()
         ends = [(lost_s, now_s if again_s is None else again_s) for lost_s, again_s in self._losses]
         found = [end_s - max(lost_s, start_s) for lost_s, end_s in ends if end_s >= start_s]
         return sum(found) if found else None
 
     def record_start_and_describe_owner(self, owner: MeasurementOwner | None) -> str:
-        """Record that a measurement of `owner` has started, None if the owner is unknown. Return who that
-        is, as text."""
+        """Record that somebody else has started to measure. `owner` is who, None if unknown. Return
+        a text that names the owner."""
         who = str(owner) if owner is not None else "by an unknown user"
         self._recorded.append(OtherMeasurement(who, _user_and_pid_of(owner)))
         return who
@@ -90,7 +90,8 @@ class OtherMeasurements:
                 one.ended_s = time.monotonic()
 
     def owner_texts_since(self, start_s: float) -> tuple[str, ...]:
-        """Return who measured at any time after `start_s` of `time.monotonic`."""
+        """Return the texts that name who else measured at any time after `start_s`
+        (`time.monotonic`)."""
         lasted = (one for one in self._recorded if one.ended_s is None or one.ended_s >= start_s)
         return tuple(dict.fromkeys(one.who for one in lasted))
 
@@ -112,8 +113,8 @@ async def locked_for_measurement(
     If somebody else has the lock, `if_held` decides: raise HostOccupied, report it through `report`
     and wait, or run the block beside the other measurement. If the host can have no lock, because
     it lacks python3 or a common directory, report that through `report` and run the block without a
-    lock. If the lock is lost meanwhile, report that through `report`, note it in what is yielded, and
-    take the lock again."""
+    lock. If the lock is lost meanwhile, report that through `report`, note it in what is yielded,
+    and take the lock again."""
     lock_request = {
         "what": measurement,
         "machine": os.uname().nodename,
@@ -171,8 +172,9 @@ async def _report_others_and_retake_lock(
     others: OtherMeasurements,
     report: Callable[[str], None],
 ) -> None:
-    """Record and report who else measures, from the `lines` of the program that holds the lock. If that program
-    ends, which releases the lock, report it and take the lock again, until this is cancelled."""
+    """Record and report who else measures, from the `lines` of the program that holds the lock. If
+    that program ends, which releases the lock, report it and take the lock again, until this is
+    cancelled."""
     with suppress(HostError):  # the link is lost, and the program ends with it
         await _record_and_report_others(lines, others, host.name, report)
     while True:
@@ -237,9 +239,10 @@ async def _record_and_report_others(
 
 
 async def read_lock_holder(host: Host, directory: str) -> MeasurementOwner | None:
-    """Return the Workbench that holds the host's measurement lock, None if none does. `directory`
-    is the directory of the host's register. Start python3 on another host only if that directory
-    has a file that may name a holder, and on this machine never."""
+    """Return the Workbench that holds the host's measurement lock, None if none does or if that
+    cannot be read. `directory` is the directory of the host's register. If it has no file that may
+    name a holder, no program is started on the host. Raises HostError if the host does not answer.
+    """
     names = await list_directory_names(host, directory)
     if not any(
         name.startswith(measurement_lock_holder.PREFIX) and name.endswith(".json") for name in names

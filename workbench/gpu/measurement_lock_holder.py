@@ -81,8 +81,9 @@ def main() -> None:
 def _report_others_without_lock(
     directory: str, lock_request: dict[str, Any], holder: dict[str, Any] | None
 ) -> None:
-    """Name this process in a file beside that of the lock's `holder`, and print who else measures,
-    until stdin is closed."""
+    """Write a file that names this process as one that measures without the lock. Then print who
+    else begins and ends to measure, until stdin is closed. `holder` is who has the lock, and was
+    printed before."""
     own_file = _write_holder_file(directory, lock_request, BESIDE_PREFIX)
     reported = {} if holder is None else {_user_and_pid_of(holder): holder}
     _print_others_until_stdin_closes(directory, own_file, with_holder=True, reported=reported)
@@ -93,8 +94,8 @@ def _print_others_until_stdin_closes(
     directory: str, own_file: str, *, with_holder: bool, reported: dict[Any, dict[str, Any]]
 ) -> None:
     """Print who begins and who ends to measure on this host, until stdin is closed. `own_file` is
-    the file of this process, and `reported` has those that were printed before, by user and process
-    id."""
+    the file of this process. With `with_holder`, the holder of the lock counts too. `reported` has
+    those that were printed before, by user and process id."""
     own_inode = _device_and_inode(own_file)
     while True:
         now: dict[Any, dict[str, Any]] = {}
@@ -207,8 +208,8 @@ class FlockLock(NamedTuple):
 
 
 def read_flock_locks() -> list[FlockLock]:
-    """Return each lock that a process of this machine has taken with
-    flock, from /proc/locks."""
+    """Return each lock in /proc/locks that a process has taken with flock. [] if the file cannot be
+    read."""
     found = []
     with contextlib.suppress(OSError), open("/proc/locks") as file:
         for line in file:
@@ -228,8 +229,8 @@ def _device_and_inode(path: str) -> tuple[int, int] | None:
 
 
 def _describe_process_with_lock(pid: int) -> dict[str, Any]:
-    """Return who holds the lock if only the kernel tells: the process, its user, its start and its
-    command."""
+    """Return who holds the lock, from the kernel alone, for a process that is named in no file: the
+    process, its user, its start and its command, in the fields of a holder's file."""
     uids = uids_of_process(pid)
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
@@ -260,7 +261,8 @@ def _started_unix_s(pid: int) -> float | None:
 
 
 class _HolderFile(NamedTuple):
-    """A file in which a process that measures names itself. `said` is the content, `uid` the owner."""
+    """A file in which a process that measures names itself. `said` is the content, `uid` the
+    owner."""
 
     said: dict[str, Any]
     uid: int
@@ -277,9 +279,9 @@ def _holder_files(directory: str, prefix: str) -> Iterator[_HolderFile]:
 
 
 def _read_holder_file(path: str) -> _HolderFile | None:
-    """Return the contents of the file in which a process that measures names itself. None if the file
-    is invalid, or if no process has it locked. In the second case, remove the file if it belongs to
-    this user."""
+    """Return the contents of the file in which a process that measures names itself. None if the
+    file is invalid, or if no process has it locked. In the second case, remove the file if it
+    belongs to this user."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         found = os.fstat(handle)

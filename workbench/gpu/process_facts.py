@@ -24,9 +24,9 @@ def boot_id() -> str:
 
 
 def driver_module_load_id(sysfs: str) -> str | None:
-    """Return the number that sysfs gave to the GPU driver's kernel module when it was loaded. sysfs
-    numbers its directories in rising order, so a module that is loaded again has another number.
-    None if there is no such module."""
+    """Return a number, as text, that identifies this load of the GPU driver's kernel module: after
+    a reload it is another one. It is the inode of the module's directory in `sysfs`. None if the
+    module is not loaded."""
     try:
         return str(os.stat(sysfs + "/module/nvidia").st_ino)
     except OSError:
@@ -34,8 +34,8 @@ def driver_module_load_id(sysfs: str) -> str | None:
 
 
 def start_ticks_of_process(pid: int) -> str:
-    """Return the start time of a process, field 22 of /proc/PID/stat, as text; "" if the process
-    has ended."""
+    """Return the start time of a process in clock ticks since the boot (field 22 of
+    /proc/PID/stat), as text. "" if the process has ended."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             words = file.read().rpartition(")")[2].split()

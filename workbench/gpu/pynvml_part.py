@@ -32,8 +32,9 @@ def installed_pynvml_file() -> Path:
 
 
 def reduce_pynvml_source(users: Sequence[Path]) -> str:
-    """Return the source of pynvml without the definitions that no module in the files `users`
-    needs, neither directly nor through other definitions."""
+    """Return the source of pynvml with only those definitions that the modules in the files `users`
+    need, directly or through other definitions. Return the whole source if the part is not valid
+    Python."""
     all_of_it = installed_pynvml_file().read_text("utf-8")
     part = strip_unused_definitions(all_of_it, "".join(path.read_text("utf-8") for path in users))
     try:
@@ -45,8 +46,7 @@ def reduce_pynvml_source(users: Sequence[Path]) -> str:
 
 def cached_pynvml_directory(users: Sequence[Path]) -> Path | None:
     """Return the directory in the user's cache that contains pynvml's part for the modules in the
-    files `users`. None if there is no such directory or if another user could have written it. That
-    can be the case under sudo, which may use the cache of another user."""
+    files `users`. None if there is none, or if another user could have written it."""
     try:
         folder = _cache_directory_for(users)
         own = all(
@@ -96,9 +96,9 @@ def _only_this_user_can_write(path: Path) -> bool:
 
 
 def strip_unused_definitions(source: str, user_source: str) -> str:
-    """Return `source`, the source of a Python module, without the functions, classes and variables
-    that `user_source`, the source of another module, needs neither directly nor through other definitions.
-    All other statements, such as imports and calls, stay."""
+    """Return `source`, the source of a Python module, with only those functions, classes and
+    variables that `user_source`, the source of another module, needs directly or through other
+    definitions. Other statements, such as imports and calls, stay."""
     statements: list[str] = []
     for text in _STATEMENT_BEGIN.split(source):
         if statements and _DECORATORS.fullmatch(statements[-1]):

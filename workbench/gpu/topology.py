@@ -63,7 +63,8 @@ def main() -> None:
 
 
 def read_gpu_topology() -> dict[str, Any]:
-    """Return what this program prints, as a dict."""
+    """Return what this program prints, as a dict: the GPUs, their links and pairs, the driver and
+    the kernel's words, or {"error": reason} if the driver does not answer."""
     nvml = Nvml()
     try:
         nvml.open()
@@ -121,7 +122,8 @@ def read_stripped_text(path: str) -> str:
 
 
 def read_pci_topology(bus_id: str) -> dict[str, Any]:
-    """Return what the kernel says of the device: NUMA node, IOMMU, slot and ACS of its bridges."""
+    """Return what the kernel says of the PCI device `bus_id`: NUMA node, IOMMU, slot and ACS of the
+    bridges above it. What cannot be read is left out."""
     domain, _, rest = bus_id.lower().partition(":")
     address = domain[-4:] + ":" + rest
     folder = SYSFS + "/bus/pci/devices/" + address
@@ -155,8 +157,9 @@ def slot_names_by_pci_address() -> dict[str, str]:
 
 
 def read_enabled_acs_redirects(bridge: str) -> list[str] | None:
-    """Return which redirects the bridge's Access Control Services have switched on. None if they
-    cannot be read: only root may read more than the first bytes of the configuration space."""
+    """Return the names of the redirects that the Access Control Services (ACS) of the PCIe bridge
+    have switched on, [] if none is or if the bridge has no ACS. None if that cannot be read, for
+    example because the user is not root."""
     try:
         with open(SYSFS + "/bus/pci/devices/" + bridge + "/config", "rb") as file:
             space = file.read(4096)
@@ -175,8 +178,9 @@ def read_enabled_acs_redirects(bridge: str) -> list[str] | None:
 
 
 def read_gpu_pairs(nvml: Nvml, handles: list[Any]) -> list[dict[str, Any]]:
-    """Return each pair of GPUs with the common ancestor of their PCIe paths and what peer access
-    NVML reports. What it does not report is missing."""
+    """Return a dict for each pair of GPUs: the indices "a" and "b", the common "ancestor" of their
+    PCIe paths, and the answers for peer-to-peer "read", "write" and "nvlink". What NVML does not
+    report is left out."""
     found = []
     for a, one in enumerate(handles):
         for b in range(a + 1, len(handles)):

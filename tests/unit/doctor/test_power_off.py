@@ -170,12 +170,12 @@ def test_a_host_is_asked_only_if_a_recording_was_cut_off(tmp_path: Path) -> None
         recorded(tmp_path / "new", last_s=now - 100)
         recorded(tmp_path / "h")
         kept = kept_in(tmp_path / "new", now)
-        found = await power_off.examine_last_power_off(host, kept, NEW)
+        found = await power_off.read_last_power_off_finding(host, kept, NEW)
         assert found is not None and "NVRM: Xid" in found.text
-        assert await power_off.examine_last_power_off(host, kept, OLD) is None
+        assert await power_off.read_last_power_off_finding(host, kept, OLD) is None
         # this machine has no journal of such a boot, and its own start was long ago
         assert (
-            await power_off.examine_last_power_off(LocalHost(), kept_in(tmp_path / "h"), NEW)
+            await power_off.read_last_power_off_finding(LocalHost(), kept_in(tmp_path / "h"), NEW)
             is None
         )
 

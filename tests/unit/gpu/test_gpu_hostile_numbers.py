@@ -152,7 +152,7 @@ def test_whatever_nvidia_smi_prints_is_shown_or_refused(odd: dict[str, str]) -> 
     read = nvidia_smi.parse_row(nvidia_smi.COLUMNS, line)
     if read is None:
         return
-    info, sample = nvidia_smi.parse_gpu_row(read, HostSample())
+    info, sample = nvidia_smi.parse_info_and_sample(read, HostSample())
     assert_shown(
         Telemetry(1.0, 1.0, AgentMessageDecoder().driver, HostSample(), (info,), (sample,)),
     )
@@ -163,7 +163,9 @@ def test_whatever_is_printed_about_processes_and_the_host_is_a_number_or_left_ou
     words: list[str],
 ) -> None:
     found = nvidia_smi.parse_processes(", ".join(words))
-    host = nvidia_smi.parse_host(f"MemTotal: {words[0]} kB\n{words[1]} 0.1 0.1 1/2 3\n")
+    host = nvidia_smi.parse_host_memory_and_load(
+        f"MemTotal: {words[0]} kB\n{words[1]} 0.1 0.1 1/2 3\n"
+    )
     rows = [dataclasses.asdict(process) for several in found.values() for process in several]
     for name, value in numbers_in([rows, dataclasses.asdict(host)]):
         low, high = range_of_field(name)

@@ -20,7 +20,7 @@ from support.guarded import FAST, GuardedHost, guarded, run
 from support.procs import eventually
 
 from workbench.gpu.telemetry import plausible_readings
-from workbench.gpu.telemetry.nvidia_smi import COLUMNS, parse_gpu_row
+from workbench.gpu.telemetry.nvidia_smi import COLUMNS, parse_info_and_sample
 from workbench.model.gpu import GpuSample, HostSample, Telemetry
 from workbench.model.timeline import History
 from workbench.model.untrusted_numbers import range_of_field
@@ -145,7 +145,7 @@ def test_nvidia_smi_too() -> None:
         "power.draw.instant": "4294967.29",
         "power.max_limit": "4294967.29",
     }
-    info, sample = parse_gpu_row(row, HostSample())
+    info, sample = parse_info_and_sample(row, HostSample())
     assert sample.gpu_util_pct is None and sample.power_w is None and info.power_max_w is None
     assert sample.absent["gpu_util_pct"] == f"{IMPOSSIBLE}an impossible number (4.29497e+09)"
     assert info.absent["power_max_w"].startswith(IMPOSSIBLE)

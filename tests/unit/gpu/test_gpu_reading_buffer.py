@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.gpu.telemetry.benchmark_readings import summarize_gpu_readings
-from workbench.gpu.telemetry.reading_buffer import BenchmarkReading, Moment, Moments
+from workbench.gpu.telemetry.reading_buffer import BenchmarkReading, Moment, MomentBuffer
 from workbench.model.bench import PcieDuring
 from workbench.model.gpu import DriverInfo, GpuSample, HostSample, Telemetry
 
@@ -20,7 +20,7 @@ def reading_of(*gpus: GpuSample) -> Telemetry:
 
 
 def test_memory_does_not_grow() -> None:
-    moments = Moments(most=20)
+    moments = MomentBuffer(most=20)
     for n in range(200):
         moments.add_reading(reading_of(GpuSample(0, "a", power_w=1.0)), float(n))
     kept = [m.at_s for m in moments.readings_between(-1.0, 1000.0)]
@@ -29,7 +29,7 @@ def test_memory_does_not_grow() -> None:
 
 
 def test_a_long_run_keeps_its_beginning_and_its_end() -> None:
-    moments = Moments(most=50)
+    moments = MomentBuffer(most=50)
     for n in range(36_000):  # an hour at 10 Hz
         moments.add_reading(reading_of(GpuSample(0, "a", power_w=200.0, energy_j=20.0 * n)), n / 10)
     got = summarize_gpu_readings(
@@ -40,7 +40,7 @@ def test_a_long_run_keeps_its_beginning_and_its_end() -> None:
 
 
 def test_during_has_the_reading_before_and_after() -> None:
-    moments = Moments()
+    moments = MomentBuffer()
     for n in range(10):
         moments.add_reading(reading_of(GpuSample(0, "a")), float(n))
     assert [m.at_s for m in moments.readings_between(2.5, 4.5)] == [2.0, 3.0, 4.0, 5.0]
@@ -174,7 +174,7 @@ def test_mean_power_lies_between_the_lowest_and_the_highest(
 
 
 def test_the_traffic_of_each_link_is_kept_with_its_mean_and_its_peak() -> None:
-    moments = Moments()
+    moments = MomentBuffer()
     for n, rx_mb_s in enumerate((None, 1000.0, 3000.0, 40_000.0)):
         link = {"pcie_gen": 1 if n == 0 else 4, "pcie_width": 16}  # it is slow while it is idle
         why = {"pcie_rx_mb_s": "needs a second reading"} if rx_mb_s is None else {}

@@ -70,7 +70,7 @@ def csv(**changes: str) -> str:
 def parsed(line: str, used: int | None = None) -> tuple[Any, Any]:
     row = nvidia_smi.parse_row(nvidia_smi.COLUMNS, line)
     assert row is not None
-    return nvidia_smi.parse_gpu_row(row, HOST, used)
+    return nvidia_smi.parse_info_and_sample(row, HOST, used)
 
 
 def test_a_row() -> None:
@@ -169,7 +169,7 @@ def test_whatever_it_prints_gives_values_or_reasons(cells: list[str]) -> None:
     row = nvidia_smi.parse_row(nvidia_smi.COLUMNS, ",".join(["3", *cells])[:2000])
     if row is None:
         return
-    info, gpu = nvidia_smi.parse_gpu_row(row, HOST)
+    info, gpu = nvidia_smi.parse_info_and_sample(row, HOST)
     assert gpu.index == info.index == 3
     for field in (
         "sm_mhz",
@@ -226,20 +226,20 @@ def test_driver_problems(text: str, code: int, status: str) -> None:
 
 def test_columns_that_an_older_one_does_not_know() -> None:
     text = 'Field "clocks_event_reasons.active" is not a valid field to query.\n\n'
-    fewer = nvidia_smi.remove_invalid_column(nvidia_smi.COLUMNS, text)
+    fewer = nvidia_smi.drop_or_rename_invalid_column(nvidia_smi.COLUMNS, text)
     assert (
         fewer is not None
         and "clocks_throttle_reasons.active" in fewer
         and len(fewer) == len(nvidia_smi.COLUMNS)
     )
-    fewer = nvidia_smi.remove_invalid_column(
+    fewer = nvidia_smi.drop_or_rename_invalid_column(
         fewer, 'Field "power.draw.instant" is not a valid field to query.'
     )
     assert fewer is not None and "power.draw.instant" not in fewer
-    assert nvidia_smi.remove_invalid_column(fewer, "3, 1, GPU-1") is None
+    assert nvidia_smi.drop_or_rename_invalid_column(fewer, "3, 1, GPU-1") is None
     row = dict.fromkeys(fewer, "[N/A]") | {"index": "0", "uuid": "GPU-1", "power.draw": "9.5"}
     row["clocks_throttle_reasons.active"] = "0x0000000000000001"
-    _, gpu = nvidia_smi.parse_gpu_row(row, HOST)
+    _, gpu = nvidia_smi.parse_info_and_sample(row, HOST)
     assert gpu.power_w == 9.5 and gpu.event_reasons == ("GPU idle",)
 
 
@@ -254,7 +254,7 @@ def test_processes_and_host() -> None:
         (77, None, None),
     ]
     assert found["GPU-2"][0].name == "a, b"
-    host = nvidia_smi.parse_host(
+    host = nvidia_smi.parse_host_memory_and_load(
         "MemTotal:  1024 kB\nMemFree: 1 kB\nMemAvailable:  512 kB\n0.50 0.40 0.30 1/200 4242\n"
     )
     assert (host.memory_total_bytes, host.memory_available_bytes, host.load_1m) == (
@@ -262,7 +262,7 @@ def test_processes_and_host() -> None:
         512 << 10,
         0.5,
     )
-    assert nvidia_smi.parse_host("").absent["memory_total_bytes"]
+    assert nvidia_smi.parse_host_memory_and_load("").absent["memory_total_bytes"]
 
 
 class NoPython(LocalHost):

@@ -77,10 +77,11 @@ class GuardTerms:
     def guard_instructions_for(
         self, entry: JournalEntry, earlier: JournalEntry | None
     ) -> dict[str, Any]:
-        """Return the guard's instructions for `entry`, a new entry of the journal, as a dict that
-        becomes its field `watch`. `earlier` is the journal's present entry of the same setting,
-        or None. The key "back" has the fields of `earlier` that the guard restores if the change is a
-        trial, or if the user chose to keep the old setting."""
+        """Return the guard's instructions for `entry`, a new entry of the journal, as a dict for
+        its field `watch`. `earlier` is the journal's present entry of the same setting, None if it
+        has none. The key "back" has the fields that the guard restores instead of reverting: those
+        of `earlier` if this change is a trial, or those of a setting that the user chose to
+        keep."""
         made: dict[str, Any] = {"heartbeat_s": self.heartbeat_s}
         if self.trial_s is not None:
             made |= {"trial": self.trial, "trial_s": self.trial_s}
@@ -99,9 +100,9 @@ class GuardTerms:
 
 @dataclass(frozen=True, slots=True)
 class GuardStatus:
-    """The state of the guard. `seen_action` is the Unix time, as text, of the last revert by the guard
-    that the user was shown; "-" if there was none. `owners` are the names of the heartbeat files of
-    those Workbenches whose heartbeats the guard expects."""
+    """The state of the guard. `seen_action` is the Unix time, as text, of the last revert by the
+    guard that the user was shown; "-" if there was none. `owners` are the names of the heartbeat
+    files of those Workbenches whose heartbeats the guard expects."""
 
     view: GuardView
     seen_action: str = "-"
@@ -117,8 +118,8 @@ async def start_guard(
 ) -> GuardView:
     """Start the guard on the host and return its state. If a guard runs already, wait until it has
     read the changed `journal`, which the caller has locked. `options` are arguments of the class
-    `Guard`, and `problem` of the result says why no guard could be started. Raises HostUnreachable
-    if the link is lost."""
+    `Guard`. If no guard could be started, `running` of the result is False and `problem` says why.
+    Raises HostUnreachable if the link is lost."""
     root, rights = f"{await host.state_dir()}/gpu", terms.rights
     log = f"{root}/guard/log"
     try:
@@ -180,10 +181,9 @@ async def start_guard(
 def _root_prefix_and_problem(
     rights: Rights, journal: Journal, argv: Sequence[str]
 ) -> tuple[tuple[str, ...], str | None]:
-    """Return (prefix, problem). `prefix` is the sudo command to put before the command `argv` that
-    starts the guard, or () if the guard can revert the settings without root or can call sudo
-    itself without a password. `problem` is the reason why a guard could not revert the settings, or
-    None."""
+    """Return (prefix, problem). `prefix` is the sudo command to put before `argv`, the command that
+    starts the guard. It is () if the guard needs no root, or can call sudo itself without a
+    password. `problem` says why a guard could not revert the settings, None if it could."""
     if not rights.prefix:
         return (), None
     back = [
@@ -212,7 +212,8 @@ def _root_prefix_and_problem(
 
 async def read_guard_status(host: Host, heartbeat_file: str = "") -> GuardStatus:
     """Return the state of the guard. `heartbeat_file` is the name of a heartbeat file, which is
-    then touched as a new heartbeat, or "" for none. Raises HostError if the host is out of reach."""
+    then touched as a new heartbeat, or "" for none. Raises HostError if the host is out of
+    reach."""
     home = await guard_directory(host)
     done = await host.run(shell_argv(READ_STATUS_SCRIPT, home, heartbeat_file))
     head, _, state = done.out.partition("\n\n")
@@ -318,7 +319,8 @@ def _parse_guard_status(
 def _running_guarding_and_problem(
     stored_state: Mapping[str, Any], boot_id: str, process_state: str, round_age_s: float | None
 ) -> tuple[bool, bool, Any]:
-    """Return (whether the guard runs, whether it guards the settings, what is wrong with it)."""
+    """Return (whether the guard runs, whether it guards the settings, what is wrong with it, None
+    if nothing is)."""
     problem, pid = stored_state.get("problem"), stored_state.get("pid")
     if not stored_state.get("running") or stored_state.get("boot_id") != boot_id:
         return False, False, problem  # after a restart, the settings are gone as well
@@ -341,8 +343,9 @@ def _running_guarding_and_problem(
 
 
 def _round_age_s(rounds: str) -> float | None:
-    """Return the seconds since the guard's last round. `rounds` is the time since the boot, now and
-    at that round, in seconds. None if the guard has written none, or if they are no times."""
+    """Return the seconds since the guard completed its last round. `rounds` has two times since the
+    boot, in seconds: now, and of that round. None if the guard has written no time, or if one of
+    them is not a number."""
     now, _, then = rounds.partition(" ")
     now_s, then_s = (parse_decimal(text, 0, MOST_UPTIME_S) for text in (now, then))
     if now_s is None or then_s is None:
@@ -358,9 +361,9 @@ async def mark_guard_action_seen(host: Host, did_unix_s: float) -> None:
 
 async def confirm_setting_trials(host: Host, heartbeat_s: float | None = None) -> GuardView:
     """Confirm the running trials on this host, so that their settings stay, and return the guard's
-    state. With `heartbeat_s`, the guard from now on reverts all settings, except those that the
-    user chose to keep, after `heartbeat_s` seconds without a heartbeat from this Workbench. Raises
-    SettingsError if no trial runs and `heartbeat_s` applies to no setting."""
+    state. With `heartbeat_s`, the guard from now on reverts all watched settings after
+    `heartbeat_s` seconds without a heartbeat of this Workbench. Raises SettingsError if no trial
+    runs and `heartbeat_s` applies to no setting."""
     async with journals.locked_journal(host) as held:
         living = _entries_that_still_apply(held.journal)
         tried = [e for e in living if e.watch.get("trial")]
@@ -421,7 +424,7 @@ async def mark_all_settings_kept(host: Host) -> GuardView:
 
 
 def _add_recovery_note(view: GuardView, held: LockedJournal) -> GuardView:
-    """Return the guard's state, with a note if the journal was made anew."""
+    """Return the guard's state, with a note if the journal was recovered from the register."""
     if held.recovery is None:
         return view
     return replace(view, note="; ".join(filter(None, (held.recovery.text, view.note))))

@@ -56,10 +56,9 @@ def gpu_and_setting_of(entry: Entry) -> tuple[str, str]:
 
 
 def values_guard_may_set(entry: Entry) -> tuple[Any, ...]:
-    """Return those values in a journal entry that decide what a guard sets: previous value, set
-    value, values that other Workbenches had set, and the value to restore after a trial. A guard
-    that runs as root uses these values as they were at its start. If they change, a new guard must
-    take its place."""
+    """Return those values in a journal entry that decide what a guard sets: (previous value, set
+    value, values that other Workbenches had set, value to restore after a trial). If they have
+    changed since a guard that runs as root started, a new guard must take its place."""
     return (
         entry["before"],
         entry["now"],
@@ -69,9 +68,9 @@ def values_guard_may_set(entry: Entry) -> tuple[Any, ...]:
 
 
 def restrict_entry_to_seen_values(entry: Entry, seen_entry: Entry) -> Entry:
-    """Return a copy of `seen_entry`, the journal entry as it was when the guard started, with the owner,
-    the state and the times of `entry`, the same entry as it is now. A guard that runs as root may
-    set only values from the copy."""
+    """Return `seen_entry`, a journal entry as it was when the guard started, with the owner, the
+    state and the instructions of `entry`, the same entry as it is now. The values that a guard may
+    set stay those of `seen_entry`."""
     watch = {name: value for name, value in entry["watch"].items() if name != "back"}
     if "back" in entry["watch"] and "back" in seen_entry["watch"]:
         watch["back"] = seen_entry["watch"]["back"]
@@ -104,9 +103,9 @@ def results_text(results: Sequence[RevertResult]) -> str:
 
 
 def trial_end_monotonic_s(stored_end_s: object, latest_end_s: float) -> float:
-    """Return the time at which a trial ends, in seconds of time.monotonic(). This is `stored_end_s`, the
-    end that an earlier guard stored, unless that is not a number or is later than `latest_end_s`. Then it
-    is `latest_end_s`."""
+    """Return when a trial ends, in seconds of time.monotonic(): at `stored_end_s`, which an earlier
+    guard has stored, but at the latest at `latest_end_s`. If `stored_end_s` is not a number, return
+    `latest_end_s`."""
     if isinstance(stored_end_s, (int, float)) and stored_end_s <= latest_end_s:
         return stored_end_s
     return latest_end_s
@@ -121,9 +120,9 @@ def value_restored_by_revert(due: DueRevert) -> Any:
 
 
 def earlier_entry_fields_to_restore(due: DueRevert) -> Mapping[str, Any] | None:
-    """Return a dict with fields of the earlier entry that replaces the reverted one in the journal:
-    the entry from before a trial or a change that was cut off, or an entry that the user chose to
-    keep. None if the revert restores the value from before Workbench's first change."""
+    """Return the fields, {name: value}, of the earlier entry that takes effect again in the
+    journal: the entry from before a trial or before a change that was cut off, or one that the user
+    chose to keep. None if the revert restores the value from before Workbench's first change."""
     if due.trial and due.entry.get("state") == setting_commands.PENDING:
         earlier: Mapping[str, Any] | None = due.entry.get("earlier")
         return earlier
@@ -142,8 +141,8 @@ def journal_after_reverts(
 ) -> dict[str, Any]:
     """Return the journal as it is after the reverts in `results`. Each reverted entry is removed,
     or replaced by the earlier entry that takes effect again (see
-    `earlier_entry_fields_to_restore`). The journal's log gets a line for each result, with `boot_id`,
-    the id of the host's present boot."""
+    `earlier_entry_fields_to_restore`). The journal's log gets a line for each result, with
+    `boot_id`, the id of the host's present boot."""
     entries, log = list(journal["entries"]), list(journal["log"])
     for due, ok, message, way, by in results:
         key, back, now = due.gpu_and_setting, None, due.entry["now"]

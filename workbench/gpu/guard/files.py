@@ -150,8 +150,9 @@ class GuardFiles(JournalFile):
             self.held = None
 
     def try_to_hand_lock_over(self, requesting_pid: int) -> bool:
-        """Release the guard's lock for the process `requesting_pid`, and return whether that process took
-        the lock. If it did not, this process takes the lock again and stays the guard."""
+        """Release the guard's lock for the process `requesting_pid`, and return whether that
+        process took the lock within TAKE_OVER_S seconds. If it did not, this process has the lock
+        again, unless yet another process took it."""
         until = time.monotonic() + TAKE_OVER_S
         while time.monotonic() < until:
             self.release_guard_lock()
@@ -172,8 +173,8 @@ class GuardFiles(JournalFile):
         return None
 
     def heartbeat_mtime_ns(self, owner: str) -> int:
-        """Return when the heartbeat file of `owner` was last touched, in ns by the file's time. It
-        changes with each heartbeat. 0 if there is no such file."""
+        """Return the modification time in ns of the heartbeat file `owner`, which changes with each
+        heartbeat. 0 if there is no such file."""
         try:
             return os.stat(owner, dir_fd=self.beats, follow_symlinks=False).st_mtime_ns
         except OSError:

@@ -8,9 +8,9 @@ The guard runs in a session of its own. Its instructions are in the journal, und
     trial         the name of a trial; revert `trial_s` seconds after the guard first saw this name
     back          fields of the earlier entry; they are restored after a trial, or if the user had kept the setting
 
-While a change is carried out, its entry is pending, and its Workbench sends heartbeats in any case. If they
-stop then, the change was cut off: the guard reverts what the change has set, so that it is made as a whole or not
-at all.
+While a change is carried out, its entry is pending, and its Workbench sends heartbeats in any case.
+If they stop then, the change was cut off: the guard reverts what the change has set, so that it is
+made as a whole or not at all.
 
 The guard does not revert a setting that the user chose to keep, that has no `watch`, or that was
 changed before the host's last boot. It does not replace a value that another program has set since,
@@ -156,8 +156,9 @@ class Guard:
             self.rest.sleep(pause_s)
 
     def pause_before_next_round_s(self) -> float:
-        """Return how long the guard may rest before its next round. That is one tick while something is wrong or due,
-        and without word of the kernel about changes of the journal."""
+        """Return how many seconds the guard may rest before its next round: one tick if something
+        is wrong or if the kernel does not report changes of the journal, otherwise up to
+        IDLE_ROUND_TICKS ticks, but not beyond the next deadline."""
         calm = self.entries and not (self.hot or self.failed or self.broken or self.to_end)
         if not calm or not self.rest.hears_changes:
             return self.tick_s
@@ -313,8 +314,9 @@ class Guard:
         }
 
     def record_gpus_at_thermal_limit(self) -> None:
-        """Record the GPUs that are at their thermal limit. Such a GPU stays recorded until the
-        settings that heat it are reverted, even if it cools down before."""
+        """Record in `hot` the GPUs that are at their thermal limit. A GPU stays there until the
+        settings that heat it are reverted, even if it cools down before. Record in `note` the
+        watched settings that are kept because they cool such a GPU."""
         gpus = {e["gpu_uuid"]: e["gpu_index"] for e in self.entries if e["gpu_uuid"] != HOST}
         self.temperatures.set_watched_gpus(tuple(sorted(gpus)))
         heated = {e["gpu_uuid"] for e in self.entries if self.entry_heats_gpu(e)}
@@ -373,9 +375,9 @@ class Guard:
         return [DueRevert(entry, *why) for entry, why in found if why]
 
     def revert_reason_and_is_trial(self, entry: Entry) -> tuple[str, bool] | None:
-        """Return (reason, trial) if the setting of this journal entry must be reverted now,
-        otherwise None. `trial` is true if the revert only ends a trial, or a change that was cut
-        off, and so restores the value from before it."""
+        """Return (reason, is_trial) if the setting of this journal entry must be reverted now,
+        otherwise None. `is_trial` is true if the revert ends a trial or undoes a change that was
+        cut off: then it restores the value from before that."""
         watch, hot = entry["watch"], self.hot.get(entry["gpu_uuid"])
         limit_s = self.heartbeat_limit_s(entry)
         unfinished = entry.get("state") == setting_commands.PENDING
@@ -391,9 +393,9 @@ class Guard:
         return None
 
     def silent_owners(self, due: Sequence[DueRevert]) -> tuple[str, ...]:
-        """Return those owners of the entries in `due` that send no heartbeat, as
-        "BOOT_ID:PID:START_TIME". If such an owner has locked the journal, the guard may remove the
-        lock."""
+        """Return those owners of the entries in `due` whose journal lock the guard may remove, as
+        "BOOT_ID:PID:START_TIME": their heartbeat is overdue, or they count as frozen after the end
+        of their trial."""
         found = set()
         for entry, _, trial in due:
             if self.heartbeat_is_overdue(entry) or (trial and self.owner_is_frozen(entry)):
@@ -401,8 +403,9 @@ class Guard:
         return tuple(found)
 
     def owner_is_frozen(self, entry: Entry) -> bool:
-        """Return whether the trial of this entry ended so long ago that its owner, from which no
-        heartbeat is expected, counts as frozen."""
+        """Return whether the trial of this entry ended more than FROZEN_OWNER_AFTER_S seconds ago,
+        so that its owner counts as frozen. False if the entry has no trial, or if its owner sends
+        heartbeats."""
         name = entry["watch"].get("trial")
         if name is None or entry["watch"].get("heartbeat_s"):
             return False
@@ -440,8 +443,9 @@ class Guard:
             self.files.release_lock()
 
     def lock_journal(self, silent_owners: tuple[str, ...]) -> bool:
-        """Take the journal's lock, and return whether the revert may go on. The locks of the owners
-        `silent_owners` do not count, and a broken journal does not prevent a revert."""
+        """Try to lock the journal, and return whether the revert may go on. The locks of the owners
+        `silent_owners` do not count. True also if a broken journal cannot be locked. If an intact
+        journal cannot be locked because of an error, record the failure and return False."""
         try:
             return self.files.try_to_lock(silent_owners) or self.files.try_to_lock(silent_owners)
         except OSError as error:
@@ -474,9 +478,8 @@ class Guard:
         return [found[one.gpu_and_setting] for one in due]
 
     def revert_setting(self, due: DueRevert) -> RevertResult:
-        """Set the host's previous value of a setting whose revert is due, and return the result.
-        The value of another user or a later change is left. Never raises: a defect becomes a failed
-        result."""
+        """Revert a setting that is due, and return the result. If it was reverted already but could
+        not be recorded, return that result. Never raises: a defect becomes a failed result."""
         untold = self.unrecorded.get(due.gpu_and_setting)
         # unless another program has set it since
         if untold is not None and untold.due.entry == due.entry:
@@ -487,8 +490,8 @@ class Guard:
             return RevertResult(due, False, f"a defect in the guard: {error!r}")
 
     def revert_unless_superseded(self, due: DueRevert) -> RevertResult:
-        """Set the previous value, unless a restart has reset the setting or it belongs to somebody
-        else now."""
+        """Set the previous value, and return the result. Set nothing if a restart has reset the
+        setting, if it has its previous value already, or if somebody else has set it since."""
         programs, uuid, setting = self.programs, due.entry["gpu_uuid"], due.entry["setting"]
         gone = setting_commands.why_setting_has_no_effect(
             due.entry, self.files.boot_id, driver_start=driver_module_load_id(programs.sysfs)
@@ -506,8 +509,8 @@ class Guard:
         return RevertResult(due, *outcome)
 
     def set_value_and_explain_failure(self, uuid: str, setting: str, value: Any) -> str | None:
-        """Set a value by its commands. Return why the last command that failed did so, or None if
-        none failed."""
+        """Run the commands that set `value`. Return the error of the last command that failed, None
+        if none failed."""
         programs, of_cores = self.programs, setting in setting_commands.OF_CORES
         program = "tee" if of_cores else "nvidia-smi"
         steps = setting_commands.commands_to_set_value(

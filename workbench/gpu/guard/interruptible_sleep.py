@@ -35,7 +35,8 @@ class InterruptibleSleep:
             self.poll.register(self.changes, select.POLLIN)
 
     def wake(self) -> None:
-        """End the present rest, or the next one at once. A signal handler may call this."""
+        """End the present rest. If there is none, the next one ends at once. A signal handler may
+        call this."""
         with contextlib.suppress(OSError):  # the pipe is full, so the rest ends anyway
             os.write(self.woken, b"\0")
 

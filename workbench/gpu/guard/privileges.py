@@ -46,8 +46,8 @@ class UnsafeProgramError(Exception):
 
 
 class CoreValue(NamedTuple):
-    """The value of a setting of one CPU core. `idle_states` is how many idle states the core has, 0 for
-    the governor."""
+    """The value of a setting of one CPU core. `idle_states` is how many idle states the core has, 0
+    for the governor."""
 
     cpu: int
     value: str
@@ -61,8 +61,8 @@ class Programs:
     def __init__(self, orders: Mapping[str, Any]) -> None:
         """Choose the programs that the guard runs. `orders` has the paths of "nvidia_smi" and
         "tee", and under "sudo" the command to put before them, which a guard that is root ignores.
-        Raises UnsafeProgramError if the guard runs as root for another user, and a user other than root can
-        change one of the programs."""
+        Raises UnsafeProgramError if the guard runs as root for another user, and a user other than
+        root can change one of the programs."""
         self.root = os.geteuid() == 0
         self.user = user_behind_sudo(os.environ.get("SUDO_UID", "0")) if self.root else None
         self.sudo = () if self.root else tuple(orders.get("sudo", ()))
@@ -137,9 +137,9 @@ class Programs:
 
     def can_claimant_set_value(self, claim: claims.SettingClaim) -> bool:
         """Return whether the user who claims to have changed a setting is able to set the value in
-        `claim`: root, this guard's own user, or a user whom sudo lets run the command. Of simulated
-        GPUs, a user who can write their state. True also if this guard may not ask sudo about that
-        user."""
+        `claim`. Root and this guard's own user are. Another user is if sudo lets that user run the
+        command or, with simulated GPUs, if that user can write their state. True also if this guard
+        may not ask sudo about the user."""
         known = (0, os.getuid(), self.user.pw_uid if self.user else 0)
         if claim.uid in known:
             return True
@@ -212,8 +212,8 @@ class Programs:
 
 
 def can_write(uid: int, path: str) -> bool:
-    """Return whether a user can write a directory, by its owner, group and mode. True if they
-    cannot be read."""
+    """Return whether the user `uid` can write the directory `path`, by its owner, group and mode.
+    True if the directory cannot be read."""
     try:
         found = os.stat(path)
     except OSError:
@@ -249,7 +249,8 @@ def lift_resource_limits() -> None:
 
 def user_behind_sudo(sudo_uid: str) -> pwd.struct_passwd | None:
     """Return the user for whom a guard that runs as root works: the one with the id `sudo_uid`, the
-    value of SUDO_UID, or None if that is root. Raises UnsafeProgramError if there is no such user."""
+    value of SUDO_UID, or None if that is root. Raises UnsafeProgramError if there is no such
+    user."""
     user = None
     if sudo_uid.isascii() and sudo_uid.isdecimal():
         with contextlib.suppress(KeyError, OverflowError):

@@ -29,8 +29,8 @@ TAKEOVER_REFUSED_AFTER_S = 5.0
 
 
 def release_free_memory() -> None:
-    """Give the memory back to the system that was needed to compile this program. glibc keeps it
-    otherwise; another C library lacks the function."""
+    """Give the memory that was needed to compile this program back to the system. Do nothing if the
+    C library, such as musl, cannot do that."""
     gc.collect()
     try:
         ctypes.CDLL(None).malloc_trim(0)
@@ -89,9 +89,10 @@ def start_guard_daemon(guard: Guard) -> dict[str, Any]:
 def start_or_find_guard(
     files: GuardFiles, programs: Programs, options: Mapping[str, float]
 ) -> dict[str, Any]:
-    """Start a guard, or wait until the guard that already runs has read the newest version of the
-    journal. A guard of an earlier version is asked to make way; if it does not, it stays. `options`
-    are arguments of `Guard`. Return {"pid": process id of the guard}, or {"error": text}."""
+    """Start a guard, or wait until the guard that already runs has read the newest journal. Return
+    {"pid": process id of the guard}, or {"error": text}. A guard of an earlier version, or one that
+    lacks the needed rights, is asked to make way. One of an earlier version that does not is
+    returned all the same. `options` are arguments of `Guard`."""
     files.create_guard_files()
     until = time.monotonic() + READY_S
     while time.monotonic() < until:

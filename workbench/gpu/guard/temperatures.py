@@ -70,8 +70,8 @@ class ImpossibleTemperatureError(Exception):
 
 
 class NvmlCallError(Exception):
-    """Raised if an NVML call fails. The argument of the exception is NVML's return code, 13 if this
-    driver lacks the function."""
+    """Raised if an NVML call fails. The argument of the exception is NVML's return code. It is 13
+    if the library lacks the function."""
 
 
 def load_nvml() -> Any:
@@ -126,8 +126,8 @@ class NvmlSensors:
         return self.handles[uuid]
 
     def temperature_c(self, uuid: str) -> int:
-        """Return the temperature of the GPU `uuid` in °C. Raises ImpossibleTemperatureError if the driver
-        reports a temperature that no GPU can have."""
+        """Return the temperature of the GPU `uuid` in °C. Raises ImpossibleTemperatureError if the
+        driver reports a temperature that no GPU can have."""
         found = self.unchecked_temperature_c(uuid)
         if why := why_value_is_impossible("temperature_c", found):
             raise ImpossibleTemperatureError(why)
@@ -152,9 +152,8 @@ class NvmlSensors:
         return int(value.value)
 
     def slowdown_temperature_c(self, uuid: str) -> float:
-        """Return the temperature in °C at which the driver slows the GPU `uuid` down. The driver
-        reports it as a margin (Ada and later) or as a threshold. If it reports neither, or an
-        implausible value, return LIMIT_C."""
+        """Return the temperature in °C at which the driver slows the GPU `uuid` down. If the driver
+        reports none, or only one outside PLAUSIBLE_C, return LIMIT_C."""
         for read_limit_c in (self.slowdown_by_margin_c, self.slowdown_by_threshold_c):
             try:
                 found = read_limit_c(uuid)
@@ -204,8 +203,8 @@ class TemperatureReader:
     """A thread that reads temperatures. Every `pace_s` seconds it reads the GPUs whose UUIDs are in
     `watched`. By UUID, `celsius` has their temperatures and `limits` their thermal limits in °C.
     `highest_mhz` has the highest clock in MHz by (UUID, key of the setting that locks this clock).
-    `problem` says why some GPUs cannot be read, None if all can. `report_change` is called, in
-    the thread, when a GPU reaches its limit or cools down, and when limits or the problem change."""
+    `problem` says why some GPUs cannot be read, None if all can. `report_change` is called, in the
+    thread, when a GPU reaches its limit or cools down, and when limits or the problem change."""
 
     def __init__(self, pace_s: float, report_change: Callable[[], None]) -> None:
         self.pace_s, self.report_change = pace_s, report_change

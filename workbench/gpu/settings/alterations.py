@@ -43,7 +43,8 @@ async def read_alterations(host: Host) -> tuple[Alteration, ...]:
 
 async def drop_entries_of_lost_settings(host: Host, gone: Sequence[Record]) -> None:
     """Remove from the journal the entries in `gone`, whose settings a restart of the host or the
-    driver has reset. So each is reported once, and the next reader comes to no other verdict."""
+    driver has reset. An entry that has changed since stays. Raises SettingsError if the journal
+    cannot be read or locked, and HostError if it cannot be written."""
     async with journals.locked_journal(host) as held:
         kept = held.journal
         for record in gone:
@@ -74,7 +75,8 @@ async def drop_entries_settled_by_others(host: Host) -> None:
 
 
 def is_left_to_former_claimant(entry: JournalEntry, other_claims: Sequence[SettingClaim]) -> bool:
-    """Return whether a revert has left the setting of `entry` to a user who claims it no longer."""
+    """Return whether a revert has left the setting of `entry` to a user who claims it no longer.
+    False if the setting is not left to anybody."""
     if not entry.user_setting_is_left_to:
         return False
     return (entry.user_setting_is_left_to, entry.gpu_and_setting) not in [
@@ -116,9 +118,9 @@ def alteration_of_claim(claim: SettingClaim) -> Alteration:
 def alterations_of_known_gpus(
     others: Iterable[Alteration], telemetry: Telemetry | None
 ) -> tuple[Alteration, ...]:
-    """Return those of `others`, settings that other Workbenches claim to have changed, that are about
-    the host or about a GPU that it has: everybody may write anything into the register. Without a
-    reading, the GPUs are not known, and all are returned."""
+    """Return those of `others`, the changes that other Workbenches claim, that are about the host
+    or about one of its GPUs. A user can claim a GPU that the host does not have. If `telemetry` is
+    None, return all."""
     if telemetry is None:
         return tuple(others)
     known = {HOST, *(info.uuid for info in telemetry.infos)}
@@ -135,8 +137,10 @@ def find_drifts(
     disk_full: bool = False,
 ) -> tuple[Drift, ...]:
     """Return a Drift for each setting in `alterations` that no longer has the value that this
-    user's Workbench set. `others` are the changes by other Workbenches, which can explain the new
-    value; so can a full disk of the journal, `disk_full`, on which a revert leaves no trace."""
+    user's Workbench set. A setting that cannot be read gives none, but a clock lock gives one if
+    another Workbench has replaced it. The text of a Drift names the cause: one of `others`, the
+    changes by other Workbenches, or with `disk_full` a revert that the journal's full disk could
+    not record."""
     others_claims = list(map(_claim_of_alteration, others))
     found = []
     for one in alterations:
@@ -163,10 +167,13 @@ def select_alterations_in_force(
     others: Sequence[Alteration],
     telemetry: Telemetry | None = None,
 ) -> tuple[Alteration, ...]:
-    """Return the changes that apply now, whichever user made them: one of each setting whose value
-    in `telemetry` is known, or that is a clock lock. A change that a program other than Workbench
-    has replaced has the value of that program. Without a reading of a setting, all its changes are
-    returned."""
+    """Return the changes that apply now, whichever user made them.
+
+    Of a clock lock, which cannot be read, and of a setting whose value `telemetry` has, return one
+    change at most. It has the present value if a program other than Workbench has set that. It is
+    left out if the setting has its previous value again. Of a setting without a reading, return the
+    changes of all users.
+    """
     by_claim = {_claim_of_alteration(one): one for one in others}
     ours = {(one.gpu_uuid, one.setting): one for one in alterations}
     found: list[Alteration] = []

@@ -83,7 +83,8 @@ async def apply_commands(
     seen: Collection[tuple[str, str]] | None = None,
 ) -> SettingsReport:
     """Run the commands of a plan and return the report. If a command fails, the commands after it
-    are not run, and those before it are rolled back. With `dry_run` no command is run.
+    are not run, and those before it are rolled back. With `dry_run`, or if the user may not run one
+    of the commands, none is run, and the report says what each would do.
 
     `rights` has the password if sudo asks for one. `guard` starts the guard; it is awaited under
     the journal's lock and gets the journal, once the previous values are on disk and before the
@@ -275,8 +276,8 @@ async def _write_and_publish_entries(
 
 
 def _simultaneous_change_error(rival: SettingClaim | None, host: str) -> SettingsError:
-    """Return the error for a setting that others do not stop to change. `rival` is the claim of the
-    Workbench that changes it at this moment, None if none does."""
+    """Return the error for a setting that other users keep changing. `rival` is the claim of the
+    Workbench that changes it at this moment, None if no Workbench does."""
     if rival is None:
         return SettingsError(
             "what other users have changed here is not the same at two looks, again and again; "
@@ -297,8 +298,8 @@ def _simultaneous_change_error(rival: SettingClaim | None, host: str) -> Setting
 def _require_foreign_values_seen(
     commands: Sequence[SettingCommand], seen: Collection[tuple[str, str]], host: str
 ) -> None:
-    """Raise SettingsError if one of `commands` would replace a value of somebody else that is not
-    among those `seen`: it was set after the commands were shown."""
+    """Raise SettingsError if one of `commands` would replace a value of somebody else that the user
+    has not seen. `seen` has (GPU UUID, key) of the settings whose value the user has seen."""
     unseen = [c for c in commands if c.foreign and (c.gpu_uuid, c.setting) not in seen]
     if not unseen:
         return
@@ -404,8 +405,9 @@ def _new_journal_entry(
 
 
 def _entry_fields_to_restore(one: SettingCommand, was: Journal) -> Mapping[str, Any] | None:
-    """Return the fields that the present journal entry of the command's setting has and the new one
-    will not, so that a change that is cut off can be taken back. None if there is no entry."""
+    """Return the fields of the present journal entry of the command's setting that the new entry
+    will replace, {name: value}. They restore the present entry if the change is cut off. None if
+    the setting has no entry."""
     entry = was.find_entry(one.gpu_uuid, one.setting)
     if entry is None:
         return None
@@ -416,8 +418,8 @@ def _entry_fields_to_restore(one: SettingCommand, was: Journal) -> Mapping[str, 
 
 
 def _is_default_value(one: SettingCommand, value: SettingValue, info: GpuInfo | None) -> bool:
-    """Return whether `value` is the driver's default. A revert may set the default even if only
-    another user has reported it."""
+    """Return whether `value` of the command's setting is the driver's default, or UNKNOWN, for
+    which a revert sets the default."""
     return value == UNKNOWN or value_equals(
         one.setting, setting_of(one.setting).driver_default(info), value
     )
@@ -462,8 +464,8 @@ async def _start_guard(
 def note_foreign_values_in_commands(
     commands: Sequence[SettingCommand], state: Journal, now: CurrentValues
 ) -> list[SettingCommand]:
-    """Return the commands of a plan. If another program set a setting last, its command gets a note
-    that says so."""
+    """Return the commands of a plan. If another user or program has set the present value, the
+    command gets a note that says so, and `foreign` if it would replace that value."""
     state, noted_commands = state.without_entries_of_lost_settings(now.energy_j), []
     for one in commands:
         key, live = (one.gpu_uuid, one.setting), now.value(one.gpu_uuid, one.setting)
@@ -540,10 +542,10 @@ def _entry_sets_previous_value(entry: JournalEntry) -> bool:
 async def _withdraw_changes_reverted_meanwhile(
     host: Host, was: Journal, outcomes: Sequence[SettingOutcome]
 ) -> list[SettingOutcome]:
-    """Restore the journal entries from before the plan (`was`) of settings that have their previous
-    value again, although they were read back, and return the outcomes, which say so. This Workbench
-    had lost the journal's lock: it was stopped or starved for so long that the guard has taken its
-    change for one that was cut off."""
+    """Read again the settings that were set, after this Workbench has lost the journal's lock, and
+    return the outcomes. If a setting has its previous value again, its outcome fails and says so,
+    and its journal entry from before the plan (`was`) is restored. If the host is out of reach,
+    return the outcomes as they are."""
     commands = [outcome.command for outcome in outcomes]
     values = await read_values_after_change(host, _setting_keys_of(commands))
     if values is None:
@@ -588,7 +590,8 @@ def _has_returned_to_value(
 
 
 class RollbackOutcomes(NamedTuple):
-    """The outcomes after a rollback: `final` of all commands of the plan, `undone` of the reverts."""
+    """The outcomes after a rollback: `final` of all commands of the plan, `undone` of the
+    reverts."""
 
     final: list[SettingOutcome]
     undone: list[SettingOutcome]

@@ -148,10 +148,10 @@ def drop_forged_claims(
     keys: Collection[tuple[str, str]],
     can_set_value: Callable[[SettingClaim], bool],
 ) -> tuple[SettingClaim, ...]:
-    """Return `claims` without forged ones, which could prevent the revert of a setting for ever. A
-    claim is checked only if its setting is in `keys` and is one that the host's value cannot
-    confirm, such as a clock lock. It counts as forged if its user is not able to set the value,
-    which `can_set_value(claim)` tells."""
+    """Return `claims` without those whose users cannot set the claimed value, as
+    `can_set_value(claim)` tells. Only claims on the settings `keys` are checked, and of these only
+    settings whose present value cannot confirm a claim, such as clock locks. If the newest claim of
+    a user on a setting is forged, all claims of that user on it are left out."""
     by_time = sorted(claims, key=lambda c: c.set_unix_s)
     doubted = {(c.uid, c.gpu_and_setting): c for c in by_time if SETTINGS[c.setting].easily_forged}
     forged = {
@@ -221,8 +221,8 @@ def decide_revert(
     entry: Entry, live: Any, claims: Sequence[SettingClaim], target: Any = None
 ) -> RevertDecision:
     """Return the decision how to revert the setting of `entry`. `live` is the host's value now,
-    None if unknown. `target` is the value to restore, by default the one that `value_after_revert`
-    returns."""
+    None if unknown. `target` is the value to restore. If it is None, the value is the one that
+    `value_after_revert` returns."""
     setting = entry["setting"]
     value = value_after_revert(entry, claims) if target is None else target
     by = claim_behind_present_value(claims, (entry["gpu_uuid"], setting), live, entry)
@@ -288,8 +288,9 @@ def _revert_decision_for_claim(entry: Entry, by: SettingClaim) -> RevertDecision
 
 def was_changed_outside_workbench(entry: Entry, live: Any, claims: Sequence[SettingClaim]) -> bool:
     """Return whether a program other than Workbench has set the host's present value `live` since
-    this Workbench set the value of this journal entry. A value that was reset to the one before
-    counts as nobody's."""
+    this Workbench set the value of this journal entry. False if `live` is unknown, is the value
+    from before the change, or is claimed by another Workbench. False also for a clock lock, and for
+    a change that is pending or was interrupted."""
     setting = entry["setting"]
     if live is None or is_clock_lock(setting) or entry.get("state") == PENDING:
         return False
@@ -323,8 +324,9 @@ def drift_message(
     entry: Entry, live: Any, claims: Sequence[SettingClaim] = (), disk_full: bool = False
 ) -> str | None:
     """Return a message if the host's present value `live` differs from the value of this journal
-    entry. None if it does not differ or is unknown. With `disk_full`, the disk of the journal has no
-    room, so that a revert could not be written down."""
+    entry. None if it does not differ or is unknown. Of a clock lock, which cannot be read, return a
+    message only if another Workbench claims to have replaced it. With `disk_full`, the journal's
+    disk has no room: if the setting has its previous value, a revert could not be recorded."""
     setting, now = entry["setting"], entry["now"]
     by = claim_behind_present_value(claims, (entry["gpu_uuid"], setting), live, entry)
     ours = f"set to {value_text(setting, now)} by Workbench"

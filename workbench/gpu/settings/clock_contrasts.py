@@ -71,8 +71,8 @@ class MeasuredClock:
 @dataclass(frozen=True, slots=True)
 class ContrastEvidence:
     """The clocks measured so far, and what they have proved. `clocks` has the newest clock of each
-    GPU, load and lock. `shown` has the locks that were proved to work, and `refuted` those that were
-    proved to have no effect, as (GPU UUID, setting, value, Unix time of the change)."""
+    GPU, load and lock. `shown` has the locks that were proved to work, and `refuted` those that
+    were proved to have no effect, as (GPU UUID, setting, value, Unix time of the change)."""
 
     clocks: tuple[MeasuredClock, ...] = ()
     shown: tuple[tuple[Any, ...], ...] = ()
@@ -256,9 +256,9 @@ def _clock_proves_lock(clock: MeasuredClock, other: MeasuredClock) -> bool:
 
 
 def limiter_of_difference(clock: MeasuredClock, other: MeasuredClock) -> str | None:
-    """Return what lowered the slower of two clocks, such as "power", and so explains their
-    difference without any lock. None if nothing did. For two memory clocks that the power limit
-    lowered, return None too, because memory clocks have few steps."""
+    """Return what lowered the slower of two clocks, such as "power". It explains their difference
+    without a lock. None if nothing lowered it. None also for two memory clocks that the power limit
+    lowered, because memory clocks have few steps."""
     if clock.setting == MEMORY_CLOCKS.key and clock.limiter == other.limiter == POWER:
         return None
     return min(clock, other, key=lambda c: c.mhz).limiter

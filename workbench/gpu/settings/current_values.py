@@ -78,7 +78,8 @@ class CoreSettings:
 
 
 async def read_core_settings(host: Host) -> CoreSettings:
-    """Read the settings of the CPU cores of a host. Raises HostError if the host is out of reach."""
+    """Read the settings of the CPU cores of a host. Raises HostError if the host is out of
+    reach."""
     done = await host.run(shell_argv(READ_CORES_SCRIPT), timeout_s=20)
     sysfs, *lines = done.out.splitlines() or [setting_commands.SYSFS]
     governors: dict[int, str] = {}
@@ -166,16 +167,18 @@ async def read_values(host: Host, settings: Collection[str]) -> CurrentValues:
 async def current_values_with_core_settings(
     host: Host, telemetry: Telemetry, settings: Collection[str]
 ) -> CurrentValues:
-    """Return the current values from a reading of the host's GPUs, with those of its CPU cores if
-    some of the `settings` are settings of cores."""
+    """Return the current values, given `telemetry`, a reading of the host's GPUs. Also read those
+    of the CPU cores if some of the `settings` are settings of cores. Raises HostError if that
+    fails."""
     if {*OF_CORES} & {*settings}:
         return CurrentValues(telemetry, await read_core_settings(host))
     return CurrentValues(telemetry)
 
 
 async def read_values_after_change(host: Host, settings: Collection[str]) -> CurrentValues | None:
-    """Read the current values of the settings with these keys, after a change of them. A driver that
-    did not answer in time is asked once more. Return None if the host is out of reach."""
+    """Read the values of the settings with these keys after a change. If the first reading has no
+    GPU, for example because the driver was slow, read once more. Return None if the host is out of
+    reach."""
     try:
         found = await read_values(host, settings)
         if not found.telemetry.gpus:

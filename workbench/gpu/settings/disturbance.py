@@ -24,9 +24,9 @@ SETTINGS_CHANGED_TEXT = "settings changed during the run"
 
 
 class DisturbanceWatch:
-    """Finds disturbances of a benchmark in the readings of its GPUs. Pass to `record_telemetry` every reading
-    from before the load to after it. Then `describe_changes_during_run` returns what changed. Only programs that
-    compute on a GPU count, not those that draw windows."""
+    """Finds disturbances of a benchmark in the readings of its GPUs. Pass to `record_telemetry`
+    every reading from before the load to after it. Then `describe_changes_during_run` returns what
+    changed. Only programs that compute on a GPU count, not those that draw windows."""
 
     def __init__(self, gpus: Sequence[int]) -> None:
         self._gpus = frozenset(gpus)
@@ -112,8 +112,9 @@ def _programs_without_pids(programs: Mapping[int, str], pids: Collection[int]) -
 def add_setters_to_reasons(
     reasons: Sequence[str], claimed: Sequence[Alteration], gpus: Collection[int]
 ) -> tuple[str, ...]:
-    """Return the `reasons` why a result is invalid. The one that settings changed names the users
-    who did it: `claimed` are the settings that other users have set during the run."""
+    """Return `reasons`, the texts why a result is invalid. The text that settings changed gets the
+    names of the users who changed them. `claimed` are the settings that other users have set during
+    the run; only those of the host and of `gpus` are named."""
     setters = [
         f"{gpu_or_host_name(one.gpu_uuid, one.gpu_index)} {label_of(one.setting)} set by {one.by}"
         for one in claimed

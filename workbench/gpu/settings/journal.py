@@ -119,7 +119,8 @@ class JournalEntry:
 
     @property
     def change_text(self) -> str:
-        """The changed setting in words, with its GPU and its new value: "GPU0 power limit 400 W"."""
+        """The changed setting in words, with its GPU and its new value: "GPU0 power limit 400
+        W"."""
         return f"{self.gpu_or_host_name} {label_of(self.setting)} {format_setting_value(self.setting, self.now)}"
 
     @property
@@ -228,9 +229,9 @@ class Journal:
 
     def without_entries_of_lost_settings(self, energy_j: Mapping[str, float]) -> Journal:
         """Return the journal without the entries whose settings a restart of the host or the driver
-        has reset. The log names these entries. `energy_j` has the present energy counters of the
-        GPUs in joules by UUID: if nothing better is known, a counter below the one in the entry
-        shows that the driver was restarted."""
+        has reset, and without the claims of others on such settings. The log names the entries.
+        `energy_j` has the present energy counters of the GPUs in joules by UUID. If nothing better
+        is known, a counter below the one in the entry shows a restart of the driver."""
         kept = self
         for record in self.records(energy_j):
             if record.why_lost is not None:
@@ -263,9 +264,10 @@ class Journal:
         )
 
     def records(self, energy_j: Mapping[str, float] | None = None) -> tuple[Record, ...]:
-        """Return each entry of the journal with the state of the process that made it. `energy_j`
-        has the GPUs' energy counters in joules by UUID, None if unknown. A counter that went back
-        shows that the driver was reloaded."""
+        """Return a record of each entry: the entry, the state of the process that made it, and why
+        its setting no longer applies. `energy_j` has the present energy counters of the GPUs in
+        joules by UUID, None if unknown. A counter below the one in the entry shows that the driver
+        was reloaded."""
         now = energy_j or {}
         return tuple(
             Record(
@@ -281,8 +283,8 @@ class Journal:
         return left if entry is None else replace(left, entries=(*left.entries, entry))
 
     def with_changes_between(self, old: Journal, new: Journal) -> Journal:
-        """Return this journal with the difference between the journals `old` and `new`. An entry
-        that `new` has no longer is removed only if it has not changed since."""
+        """Return this journal with the changes that lead from the journal `old` to `new`. An entry
+        that only `old` has is removed, unless it differs in this journal."""
         merged = self
         for key in dict.fromkeys(e.gpu_and_setting for e in (*old.entries, *new.entries)):
             was, now = old.find_entry(*key), new.find_entry(*key)
@@ -294,10 +296,10 @@ class Journal:
         return replace(merged, log=(*merged.log, *lines)[-LOG_LINES:])
 
     def last_known_lock_and_source(self, uuid: str, setting: str) -> tuple[SettingValue, str]:
-        """Return (the clock lock that the GPU `uuid` has now, where this is known from: "claim",
-        "journal", "default" or "unknown"). The driver cannot report a lock. So it is the one that
-        another Workbench claims to have set, or the one that this Workbench set last since the
-        boot, or UNKNOWN."""
+        """Return (the clock lock that the GPU `uuid` probably has now, how this is known). The
+        driver cannot report a lock. It is the one that another Workbench claims to have set
+        ("claim"), or that this Workbench set since the boot ("journal"), or DEFAULT if this
+        Workbench reset it ("default"), otherwise UNKNOWN ("unknown")."""
         entry = self.find_entry(uuid, setting)
         own = self.entry_field_values(uuid, setting)
         claim = claims.claim_behind_present_value(self.others, (uuid, setting), None, own)
@@ -331,9 +333,9 @@ class LockedJournal:
 
     async def save(self, journal: Journal, *, unlock: bool = False) -> None:
         """Write the journal's file atomically, with fsync, and publish its entries in the host's
-        register. If the file cannot be written, the old one stays and FileError is raised. If
-        another Workbench has locked the journal meanwhile, nothing is written and LostLock is
-        raised. With `unlock`, unlock the journal after that."""
+        register. With `unlock`, then unlock the journal. Raises FileError if the file cannot be
+        written, and the old file stays. Raises LostLock if the journal's lock is gone or belongs to
+        another Workbench, and nothing is written."""
         data = {
             **journal.more,
             "version": JOURNAL_VERSION,
@@ -362,9 +364,9 @@ class LockedJournal:
         self.journal = replace(journal, register=register, others=register.others, recovered=None)
 
     async def save_and_unlock(self, journal: Journal) -> None:
-        """Save the journal after a change, and unlock it. If another Workbench has locked it
-        meanwhile, because this one was stopped for long, lock it again, and add this change to
-        what the other has written."""
+        """Save the journal after a change, and unlock it. If this Workbench has lost the lock, lock
+        the journal again, and add this change to what another Workbench has written meanwhile.
+        Raises SettingsError if it cannot be locked again, and FileError if it cannot be written."""
         try:
             await self.save(journal, unlock=True)
         except LostLock:
@@ -407,7 +409,9 @@ async def read_journal(host: Host, *, with_log: bool = True) -> Journal:
 
 
 def _journal_from_answer(answer: JournalAnswer, path: str, host: str) -> Journal:
-    """Return the journal from the answer of the program on the host to "read"."""
+    """Return the journal from the answer of the program on the host to "read" or "lock". A missing
+    or damaged journal is recovered from the register. Raises SettingsError if it is damaged and the
+    register has no copy, or if it cannot be used."""
     if "error" in answer:
         raise _unusable_journal_error("read", path, host, answer)
     register = parse_register(answer.get("register"))
@@ -463,9 +467,9 @@ def _write_error(host: Host, path: str, answer: JournalAnswer) -> FileError:
 
 def _recover_journal_from_register(known: Journal, why: str, damaged: str = "") -> Journal | None:
     """Return the empty journal `known` with the entries that this Workbench published in the host's
-    register. Its log gets a line with `why`, the fault of the journal's file. `damaged` is the path
-    that a damaged file gets. None if the register has no such entries. Raises SettingsError if a
-    newer version of Workbench published them."""
+    register, None if there are none. The log gets a line with `why`, the fault of the journal's
+    file. `damaged` is the path to which a damaged file will be moved, "" if the file is missing.
+    Raises SettingsError if a newer version of Workbench published the entries."""
     register = known.register
     if register.own_version > JOURNAL_VERSION:
         raise _newer_version_error(
@@ -502,8 +506,8 @@ class DamagedJournal(SettingsError):
 
 
 def _newer_version_error(what: str, version: int, host: str | None = None) -> SettingsError:
-    """Return the error for a journal of a later version. Its file must stay where it is: only the
-    newer Workbench can revert its settings."""
+    """Return the error for `what`, a journal or its copy, in the format `version` of a newer
+    Workbench."""
     return SettingsError(
         f"{what} was written by a newer Workbench (format {version}; this one reads formats up to "
         f"{JOURNAL_VERSION}); nothing was changed",
@@ -612,7 +616,9 @@ async def is_journal_locked(host: Host) -> bool:
 async def _request_journal_lock(
     host: Host, path: str, owner: str, dead: Sequence[str]
 ) -> JournalAnswer:
-    """Ask once for the lock, and return the answer."""
+    """Ask the host once for the journal's lock, and return the answer: whether `owner` has it now,
+    and the journal or who holds it. The locks of the owners `dead` do not count. Raises
+    SettingsError if the host gives no answer, and HostUnreachable if the link is lost."""
     root = directory_of_journal(path)
     try:
         return await request_journal_operation(host, root, "lock", owner=owner, dead=dead)

@@ -34,9 +34,9 @@ JournalAnswer = Mapping[str, Any]
 async def request_journal_operation(
     host: Host, root: str, operation: str, **arguments: Any
 ) -> JournalAnswer:
-    """Carry out `operation` (journal_program.py lists them) on the journal in the directory `root`,
-    by a program that ends then, and return its answer. This process itself reads a journal of this
-    machine, which takes no program. Raises HostError if there is no answer."""
+    """Carry out `operation` on the journal in the directory `root` of the host, and return the
+    answer. journal_program.py lists the operations and their answers; an answer with "error" is
+    returned too. Raises HostError if there is no answer."""
     if operation == "read" and isinstance(host, LocalHost) and host.is_local:
         return await _read_on_this_machine(host, root, arguments)
     request = json.dumps({"do": operation, **arguments}).encode() + b"\n"
@@ -95,7 +95,7 @@ class ShellJournal:
         self.no_register = json.dumps({"problem": why})
 
     async def run_operation(self, operation: str, arguments: JournalAnswer) -> JournalAnswer:
-        """Return the answer to a request."""
+        """Carry out `operation` and return its answer, as journal_program.py lists them."""
         if operation == "read":
             return await self._read_journal(with_log=arguments["log"])
         if operation == "lock":

@@ -157,8 +157,8 @@ class JournalFile:
         os.fsync(self.at)
 
     def remove_files_of_killed_writers(self) -> None:
-        """Remove the files of writers that were killed before they put them in the journal's place.
-        The caller has locked the journal, so nobody else writes one."""
+        """Remove unfinished files of processes that were killed while they wrote the journal. Call
+        this only while the journal is locked."""
         for name in os.listdir(self.at):
             pid = name[len(_NEW) :]
             if name.startswith(_NEW) and pid.isdecimal() and not start_ticks_of_process(int(pid)):
@@ -172,8 +172,9 @@ class JournalFile:
         self.publish_in_register(journal["entries"])
 
     def replace(self, name: str, text: str, at: int) -> None:
-        """Write the file `name` in the open directory `at` under another name first, then put it in
-        the place of the old one. The journal's own directory gets the file with fsync."""
+        """Replace the file `name` in the open directory `at` atomically by one with `text`. In the
+        journal's own directory, the file is written with fsync. Raises OSError if it cannot be
+        written, and the old file stays."""
         new = f"{_NEW}{os.getpid()}"
         try:
             with contextlib.suppress(FileNotFoundError):
@@ -211,8 +212,8 @@ class JournalFile:
         return self.read_foreign_claims_and_own_entries()[0]
 
     def is_unpublished(self) -> bool:
-        """Return whether the journal's entries must be published again, because the host has a
-        register but no entry of this journal is in it."""
+        """Return whether the host has a register, but no entry of this journal is in it. True also
+        if the register cannot be read."""
         return self.shared is not None and not self.read_foreign_claims_and_own_entries()[1]
 
     def read_foreign_claims_and_own_entries(
@@ -233,10 +234,10 @@ class JournalFile:
     # ---- the lock
 
     def try_to_lock(self, silent_owners: tuple[str, ...]) -> bool:
-        """Try once to lock the journal by creating a link, and return whether that worked. `silent_owners`
-        names those whose lock does not count, such as those without a heartbeat, as
-        "BOOT_ID:PID:START_TIME". If the lock belongs to one of them or to a process that has ended,
-        or is no link, remove it, so that the next try can succeed."""
+        """Try once to lock the journal by creating a link, and return whether that worked. If not,
+        remove a lock that no longer counts, so that the next try can succeed: one of an owner in
+        `silent_owners` ("BOOT_ID:PID:START_TIME") or of a process that has ended, one that this
+        process has waited for longer than LEASE_S seconds, or a file that is no link."""
         try:
             os.symlink(self.lock_text, self.link, dir_fd=self.at)
             return True

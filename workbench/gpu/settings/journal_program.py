@@ -74,8 +74,9 @@ class JournalProgram:
             self.opened = None
 
     def answer_request(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Carry out one request: read, lock, unlock or save the journal, or name the holder of its
-        lock. Return its answer. That of an OSError has the fields "error" and "errno"."""
+        """Read, lock, save or unlock the journal, or name the holder of its lock, as `request`
+        ("do") says, and return the answer. If that raises OSError, the answer has "error" and
+        "errno" instead."""
         do = request["do"]
         try:
             if do == "read":
@@ -92,10 +93,9 @@ class JournalProgram:
         return {}
 
     def read(self, with_log: bool) -> dict[str, Any]:
-        """Return the journal's text and the content of the register. "text" is None if there is no
-        journal, and "damage" says why the file cannot be a journal. The register is a text of its
-        own, so that no other user's entry can make the journal unreadable. "full" is there if the
-        disk is full."""
+        """Return the journal's "text" and, as a JSON text, the content of the "register". "text" is
+        None if there is no journal or if it is damaged; "damage" then says why. "full" is true if
+        the disk is full, otherwise missing. Without `with_log`, the log in the text is empty."""
         text, damage = self.read_text_or_damage()
         if text is not None and not with_log:
             text = _without_log(text)
@@ -120,8 +120,9 @@ class JournalProgram:
         return blocks * disk.f_frsize < _LEAST_FREE_BYTES
 
     def read_text_or_damage(self) -> tuple[str | None, str | None]:
-        """Return (text of the journal, why the file cannot be a journal); one or both are None. Both
-        are None if there is no journal. Raises OSError if the file cannot be read otherwise."""
+        """Return (text of the journal, None), or (None, why the file cannot be a journal), or
+        (None, None) if there is no journal. Raises OSError if the file cannot be read for another
+        reason."""
         try:
             at = self.file.at
         except FileNotFoundError:
@@ -137,8 +138,9 @@ class JournalProgram:
             return None, damage
 
     def lock_journal(self, owner: str, dead_owners: Sequence[str]) -> dict[str, Any]:
-        """Try to lock the journal for `owner`. The locks of the owners in `dead_owners` do not count, nor
-        do old locks and those of processes of this host that have ended."""
+        """Try to lock the journal for `owner`. Return {"held": true} and what `read` returns, or
+        {"held": false} and what `holder` returns. The locks of the owners in `dead_owners` do not
+        count, nor do old locks and those of processes of this host that have ended."""
         os.makedirs(self.root, 0o700, exist_ok=True)
         file = self.file
         file.owner = owner
@@ -156,7 +158,8 @@ class JournalProgram:
             raise
 
     def holder(self) -> dict[str, Any]:
-        """Return the owner of the lock, and whether the lock no longer counts."""
+        """Return {"by": owner of the lock, or None if there is no lock, "void": whether the lock no
+        longer counts, because it is old or its owner has ended}."""
         try:
             file = self.file
             owner = os.readlink(file.link, dir_fd=file.at)
@@ -167,9 +170,10 @@ class JournalProgram:
         return {"by": owner, "void": void}
 
     def save(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Write the request's "journal" and publish its entries, if "owner" has the lock. With
-        "aside", keep the old file, which is damaged, under another name. With "unlocks", the lock
-        ends then."""
+        """Write the request's "journal" and publish its entries, if the request's "owner" has the
+        lock, and return the register. Otherwise write nothing, and return {"lost": owner of the
+        lock or None}. With "aside", keep the old file, which is damaged, under another name. With
+        "unlocks", release the lock at the end."""
         file, journal, owner = self.file, request["journal"], request["owner"]
         holder = file.lock_owner()
         if holder != owner:

@@ -45,10 +45,10 @@ def outcome_of_change(
     after: CurrentValues | None,
     now: CurrentValues,
 ) -> SettingOutcome:
-    """Return the outcome of one command of a plan. `before_and_source` is the previous value
-    and its source.
-    `ran` is the command's result, None if it was not run. `now` has the values before the plan;
-    `after` has those after it, None if the host is out of reach."""
+    """Return the outcome of one command of a plan, decided from the values after it.
+    `before_and_source` is the previous value and its source. `ran` is the command's result, None if
+    it was not run. `now` has the values from before the plan, and `after` those after it, None if
+    the host is out of reach."""
     known, how = before_and_source
     found = _value_after(one, after)
 
@@ -105,14 +105,14 @@ def _value_after(one: SettingCommand, after: CurrentValues | None) -> SettingVal
 
 
 def unknown_previous_lock_note(before: object) -> str:
-    """Return a note if the previous value is UNKNOWN, as that of a lock by another program is,
-    otherwise ""."""
+    """Return the note that a revert sets the default, because the previous lock is unknown; "" if
+    `before` is not UNKNOWN."""
     return FOREIGN_LOCK_TEXT if before == UNKNOWN else ""
 
 
 def _text_of_lower_enforced_limit(one: SettingCommand, after: CurrentValues | None) -> str | None:
-    """Return the limit that the driver enforces, as text, if it is clearly below the one set.
-    Return None if it is not, if it is unknown, and for a setting without such a limit."""
+    """Return the limit that the driver enforces, such as "350 W", if it is lower than the one that
+    was set. None if it is not lower or unknown, and for a setting that has no enforced limit."""
     setting = setting_of(one.setting)
     if after is None or not isinstance(setting, NumberSetting):
         return None
@@ -223,7 +223,8 @@ def manual_command_text(one: SettingCommand, now: CurrentValues) -> str:
 
 
 def vgpu_hypervisor_note(one: SettingCommand, now: CurrentValues) -> str:
-    """Return a text that says who can set the value of `one` if its GPU is a vGPU, otherwise ""."""
+    """Return the text that only the hypervisor can set the value of `one`, if its GPU is a vGPU. ""
+    for another GPU, and for persistence mode."""
     info = now.info(one.gpu_uuid)
     if info is None or one.setting == PERSISTENCE.key:
         return ""
@@ -236,8 +237,8 @@ def join_sentences(*parts: str | None) -> str:
 
 
 def persistence_off_warning(one: SettingCommand, now: CurrentValues) -> str:
-    """Return a warning if the driver forgets the setting when no program uses the GPU, otherwise
-    ""."""
+    """Return a warning if the driver forgets the setting when no program uses the GPU, because
+    persistence mode is off. "" if it does not, or if the mode is unknown."""
     if not setting_of(one.setting).needs_persistence:
         return ""
     sample = now.sample(one.gpu_uuid)

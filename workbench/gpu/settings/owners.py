@@ -58,8 +58,8 @@ def owner_process_state(owner: Mapping[str, Any]) -> str:
 
 
 def has_lock_owner_ended(token: str) -> bool:
-    """Return whether the owner of a lock is a process of this machine that has ended. `token` names
-    the owner (see `owner_token`)."""
+    """Return whether the owner of a lock is a process of this machine that has ended. False for a
+    process of another machine or boot. `token` names the owner (see `owner_token`)."""
     boot, pid, start, name, *_ = [*token.split(":", 3), "", "", "", ""]
     ours = boot == boot_id() and pid.isdecimal() and name.endswith(f"@{os.uname().nodename}")
     if not ours:

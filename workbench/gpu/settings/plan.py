@@ -142,8 +142,8 @@ def _commands_of_gpu(
 def _check_gpu_value_and_get_note(
     name: str, info: GpuInfo, setting: Setting, value: SettingValue
 ) -> str:
-    """Check that the GPU can have this value, and raise InputError if it cannot. Return a note for
-    the user about the value, "" if there is none."""
+    """Check that the GPU can have this value. Return a note for the user about the value, "" if
+    there is none. Raises InputError if the GPU lacks the setting or cannot have the value."""
     if isinstance(setting, NumberSetting):
         _check_number(name, info, setting, value)
     if not isinstance(setting, ClockSetting):

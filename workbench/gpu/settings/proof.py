@@ -166,9 +166,10 @@ def _highest_utilization_text(moments: Sequence[Moment], gpu_index: int) -> str:
 def _judge_lock_by_contrast(
     proof: Proof, one: Alteration, clock: MeasuredClock | None, known: ContrastEvidence
 ) -> Proof:
-    """Return `proof` with the verdict "in force" if a clock measured with another lock proves that
-    this lock works, or "no effect" if it proves the opposite. Otherwise return `proof` with the
-    reason why this load proves nothing."""
+    """Return `proof`, whose clock agrees with its lock, with the verdict of a contrast: "in force"
+    if a clock with another lock or none proves that this lock works, "no effect" if it proves the
+    opposite. If there is no such clock, only add the reason to the text. `clock` is the present
+    clock, None if it was not measured."""
     other = find_clock_that_proves_lock(clock, known.clocks) if clock else None
     if other is not None or known.is_effect_shown(one):
         how = (
@@ -390,8 +391,8 @@ def _main_limiter_and_limited_count(
     readings: Sequence[BenchmarkReading], ignored: AbstractSet[str]
 ) -> tuple[str | None, int]:
     """Return (what most often lowered the clock according to the driver, such as "power", or None;
-    number of readings that name any cause). Causes in `ignored` are ignored, because they do not lower
-    this clock: a power limit lowers the SM clock, not the memory clock."""
+    number of readings that name any cause). Causes in `ignored` are ignored, because they do not
+    lower this clock: a power limit lowers the SM clock, not the memory clock."""
     named = [causes_of_lower_clock(r) - ignored for r in readings]
     counts = Counter(word for words in named for word in sorted(words))
     return (counts.most_common(1)[0][0] if counts else None), sum(map(bool, named))

@@ -6,8 +6,8 @@ owner of a file is the user who makes its claims. Files of other users are read 
 regular files of limited size, no links, no FIFOs), checked, and used as information only.
 
 A file is never changed. A new file with a name that nobody can guess is written first, then the old
-one is removed. Of two files of one journal, the newer one counts. If the disk is full, the old one is
-removed first: a claim that is no longer true misleads other users more than none.
+one is removed. Of two files of one journal, the newer one counts. If the disk is full, the old one
+is removed first: a claim that is no longer true misleads other users more than none.
 
 Workbench sends this module to the host, so it uses only the standard library and Python 3.8.
 """
@@ -91,14 +91,14 @@ def _only_file_owner_can_change(found: os.stat_result) -> bool:
 
 
 def register_file_name(root: str) -> str:
-    """Return the name of the journal in the directory `root`: a hash, which does not reveal the
-    directory."""
+    """Return the name under which the register knows the journal in the directory `root`: 16
+    hexadecimal digits of a hash, which do not reveal the directory."""
     return _sha256(root.rstrip("/").encode())[:16]
 
 
 def _sha256(data: bytes) -> str:
-    """Return the SHA-256 of `data` in hexadecimal digits. hashlib would load OpenSSL, which takes
-    1 MiB of a guard that runs for days, so it is used only if this Python has no SHA-256 of its own.
+    """Return the SHA-256 of `data` in hexadecimal digits. hashlib would load OpenSSL, which takes 1
+    MiB of a guard that runs for days, so it is used only if this Python has no SHA-256 of its own.
     """
     for module in ("_sha2", "_sha256"):  # since Python 3.12, and before
         with contextlib.suppress(ImportError):
@@ -133,8 +133,8 @@ def read_register(directory: str, boot_id: str) -> list[dict[str, Any]]:
 
 def _limit_files_per_user(found: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield the newest files of each user, as long as they have at most MOST_CLAIMS entries
-    together, so that one user's flood of files does not delay others. A file is a dict that `_load_register_file`
-    returned."""
+    together, so that one user's flood of files does not delay others. A file is a dict that
+    `_load_register_file` returned."""
     count: dict[int, int] = {}
     for one in sorted(found, key=lambda one: one["made_ns"], reverse=True):
         count[one["uid"]] = count.get(one["uid"], 0) + len(one["entries"])
@@ -164,8 +164,9 @@ def _register_paths_and_uids(directory: str, names: Sequence[str]) -> Iterator[t
 
 
 def _load_register_file(path: str, uid: int) -> dict[str, Any] | None:
-    """Return the contents of a register file; None if the file cannot have been written by
-    Workbench for the user `uid`. A FIFO, a link, a device or a huge file is not read."""
+    """Return the contents of a register file, with "changing" in each entry. None if the file
+    cannot be read, or cannot have been written by Workbench for the user `uid`. A FIFO, a link, a
+    device or a file of more than MOST_BYTES is not read."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
@@ -252,8 +253,9 @@ def _limit_times_to_write_time(entry: dict[str, Any], written_unix_s: float) -> 
 
 
 def _is_setting_being_changed(entry: Mapping[str, Any], file: os.stat_result) -> bool:
-    """Return whether this change is being made at this moment. Then its entry is marked as pending,
-    and the Workbench that made the entry is a running process of the file's owner."""
+    """Return whether a Workbench is changing the setting of `entry` at this moment: the entry is
+    pending, and the process that made it runs for the owner of `file`. A process of another machine
+    counts as running for RECENT_S seconds after the file was written."""
     if entry.get("state") != setting_commands.PENDING:
         return False
     owner, age_s = entry["owner"], abs(time.time() - file.st_ctime)
@@ -348,11 +350,10 @@ def _remove_files(paths: Sequence[str]) -> None:
 def _recent_setting_changes(
     published_files: Sequence[Mapping[str, Any]], entries: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the journal's recent changes, each as {"gpu_index", "setting", "unix_s"}, so that
-    other users see even settings that were reverted since. `published_files` are those of the
-    journal.
-    The result has the changes in the newest of them, and each difference between its entries and
-    the new `entries`."""
+    """Return the journal's recent changes, each as {"gpu_index", "setting", "unix_s"}, the newest
+    last: those in the newest of the journal's `published_files`, and one for each difference
+    between its entries and the new `entries`. Older ones than CHANGES_KEPT_S seconds are left out.
+    """
     nothing: dict[str, Any] = {"entries": [], "changes": []}
     last = max(published_files, key=lambda one: one["made_ns"], default=nothing)
     was, now = _values_by_gpu_and_setting(last["entries"]), _values_by_gpu_and_setting(entries)

@@ -51,10 +51,11 @@ async def revert_settings(
     foreign: ForeignChoice | None = None,
     settings: Collection[str] | None = None,
 ) -> SettingsReport:
-    """Revert the journal's settings of one GPU, of the "host", or of all if `gpu` is None. With
-    `settings`, the keys of settings, revert only these. Return
-    the report, which is empty if the journal has no entries. A setting that could not be reverted
-    stays in the journal, and its outcome has the command to run by hand.
+    """Revert the journal's settings of one GPU, of the "host", or of all if `gpu` is None, and
+    return the report. With `settings`, a collection of keys, revert only these. The report is empty
+    if the journal has no entries. A setting that could not be reverted stays in the journal, and
+    its outcome has the command to run by hand. With `dry_run`, revert nothing, and report what a
+    revert would do.
 
     A value that another Workbench has set since is left alone. A value that another program has set
     is left alone too, unless `foreign` chooses: "keep" that value, set "ours" again, or restore the
@@ -226,9 +227,10 @@ async def restore_entries(
     now: CurrentValues,
     live: CurrentValues | None = None,
 ) -> list[tuple[JournalEntry, list[SettingOutcome]]]:
-    """Set the previous value of each entry, read the values back, and return the outcomes of each
-    entry. A failure does not stop the other reverts. `live` has the host's values from before the
-    revert, None to show the values in the journal as the old ones."""
+    """Set the previous value of each entry, read the values back, and return (entry, outcomes of
+    its commands) for each. A failure does not stop the other reverts. `now` has the host's values
+    from before the revert. `live` has the same values if the outcomes shall show them as the old
+    ones; if it is None, they show the values in the journal."""
     ordered = _sort_entries_for_revert(entries)
     pairs = [(entry, _revert_commands(entry, rights, now)) for entry in ordered]
     ran = await command_runner.run_commands_despite_failures(

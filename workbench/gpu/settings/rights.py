@@ -89,8 +89,8 @@ class Rights:
         return (*self.prefix, path, *command[1:])
 
     def missing_right_for(self, argv: Sequence[str]) -> str | None:
-        """Return a text that says which right the user lacks to run a command from `argv_with_prefix()`, and
-        how to get it. None if the user may run the command."""
+        """Return a text that says which right the user lacks to run a command from
+        `argv_with_prefix()`, and how to get it. None if the user may run the command."""
         if not self.by_sudoers:
             return self.refusal
         how = sudo_permission_for(self.rules, argv[len(self.prefix) :])
@@ -158,9 +158,9 @@ async def add_password(host: Host, rights: Rights, password: str) -> Rights:
 
 async def can_claimant_set_value(host: Host, rights: Rights, claim: SettingClaim) -> bool:
     """Return whether the user who claims to have changed a setting is able to set the claimed
-    value: root, the present user, or a user whom sudo lets run the command. Of simulated GPUs, a
-    user who can write their state. True also if sudo does not tell the present user what others may
-    do."""
+    value. Root and the present user are. Another user is if sudo lets that user run the command or,
+    with simulated GPUs, if that user can write their state. True also if sudo cannot be asked about
+    the user."""
     facts = await host.facts()
     if claim.uid in (0, facts.uid):
         return True
@@ -187,8 +187,8 @@ async def can_claimant_set_value(host: Host, rights: Rights, claim: SettingClaim
 
 
 async def _can_write_simulated_gpus(host: Host, uid: int) -> bool:
-    """Return whether a user can write the state of the simulated GPUs, by the owner, group and mode
-    of its directory. True if they cannot be read."""
+    """Return whether the user `uid` can write the state of the simulated GPUs, by the owner, group
+    and mode of its directory. True if the directory cannot be read."""
     done = await host.run(shell_argv(_SIMULATION_RIGHTS_SCRIPT, str(uid)))
     directory = _OWNERSHIP_LINE.match(done.out)
     if directory is None:
@@ -220,8 +220,8 @@ async def run_with_rights(
     stdin: str | None = None,
     timeout_s: float = 60.0,
 ) -> Completed:
-    """Run a command from `Rights.argv_with_prefix`. If sudo asks for the password, sudo reads it from stdin,
-    before the command's own input. Raises HostError if the command cannot be run."""
+    """Run a command from `Rights.argv_with_prefix`. If sudo asks for the password, sudo reads it
+    from stdin, before the command's own input. Raises HostError if the command cannot be run."""
     data = b"" if stdin is None else stdin.encode()
     if tuple(argv[: len(SUDO)]) != SUDO:
         return await host.run(argv, input=data, timeout_s=timeout_s)
@@ -349,9 +349,9 @@ async def _read_rights_by_sudo(host: Host, smi: str, user: str) -> Rights:
 
 
 def _parse_safe_and_unsafe_programs(looked: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Parse the output of the shell script FIND_PROGRAMS_SCRIPT, which checks files on the host. Return (paths of
-    the programs that root may run safely, by name; for each other program, the file or directory on
-    its path that a user other than root can change)."""
+    """Parse the output of the shell script FIND_PROGRAMS_SCRIPT, which checks files on the host.
+    Return (paths of the programs that root may run safely, by name; for each other program, the
+    file or directory on its path that a user other than root can change)."""
     safe: dict[str, str] = {}
     unsafe: dict[str, str] = {}
     name = path = wrong = ""

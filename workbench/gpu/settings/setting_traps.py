@@ -45,9 +45,8 @@ def known_traps_by_id() -> dict[str, Trap]:
 
 
 def fill_in_trap(trap_id: str, **facts: object) -> Trap:
-    """Return the known case of an unexpected effect that has the id `trap_id`, with the {names} in
-    its text replaced by `facts`. Raises KeyError for an unknown id or name, which is a defect of
-    Workbench."""
+    """Return the known trap with the id `trap_id`, with each {name} in its text replaced by the
+    value of that name in `facts`. Raises KeyError if the id is unknown or a name has no value."""
     found = known_traps_by_id()[trap_id]
     return Trap(found.id, found.text.format(**facts), found.sources)
 
@@ -58,8 +57,8 @@ def memory_lock_trap() -> Trap:
 
 
 def clock_lock_warnings(setting: str, clocks: ClockRange, info: GpuInfo) -> str:
-    """Return warnings about unexpected effects that a lock of these clocks is known to have on this
-    card, joined to one text. "" if there are none."""
+    """Return warnings, as one text, about the traps of a lock of these clocks on this GPU.
+    `setting` says which clocks the lock limits. "" if there are none."""
     known = find_gpu_type(info.name)
     found = []
     if setting == GPU_CLOCKS.key and _is_near_highest_clock(clocks, info):
@@ -82,8 +81,8 @@ def _is_near_highest_clock(clocks: ClockRange, info: GpuInfo) -> bool:
 
 
 def alternative_to_clock_lock(info: GpuInfo) -> str | None:
-    """Return a text that says what the user can do instead on a card whose clock cannot be set.
-    None if no alternative is known."""
+    """Return what the user can do instead on a GPU whose clocks or power limit cannot be set. None
+    if no alternative is known."""
     known = find_gpu_type(info.name)
     if known is None or not known.chip.endswith("GB10"):
         return None

@@ -1,7 +1,6 @@
-"""Notices that this process stood still during a change of GPU settings, because a signal stopped it
-or because the machine starved it. The guard gets no heartbeat meanwhile. It reverts the change, and
-other users may set the same settings then.
-"""
+"""Notices that this process stood still during a change of GPU settings, because a signal stopped
+it or because the machine starved it. The guard gets no heartbeat meanwhile. It reverts the change,
+and other users may set the same settings then."""
 
 from __future__ import annotations
 
@@ -18,8 +17,8 @@ _LOOK_INTERVAL_S = 1.0
 
 
 class StandstillWatch:
-    """An async context manager that looks at the clock every second. `longest_s` is the longest time
-    between two looks so far."""
+    """An async context manager that looks at the clock every second. `longest_s` is the longest
+    time between two looks so far."""
 
     def __init__(self) -> None:
         self.longest_s = 0.0
@@ -40,8 +39,8 @@ class StandstillWatch:
             await self._looking
 
     def was_paused_too_long(self) -> bool:
-        """Return whether this process ever stood still for so long that the guard may have reverted
-        the change."""
+        """Return whether this process stood still for at least LIMIT_S seconds since the start, so
+        that the guard may have reverted the change."""
         self._record_time_since_check()
         return self.longest_s >= LIMIT_S
 

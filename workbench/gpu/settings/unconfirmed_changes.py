@@ -32,7 +32,7 @@ class SettledChange(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The outcome as a sentence for the user."""
+        """The sentence for the user: which change it was, and whether it was applied."""
         if self.applied:
             return f"{self.entry.change_text} was applied, although the answer was lost"
         lost = cut_off_state_text(self.entry)
@@ -45,7 +45,9 @@ def cut_off_state_text(entry: JournalEntry) -> str:
 
 
 def select_cut_off_changes(records: Sequence[Record]) -> list[Record]:
-    """Return those records whose change was cut off: it is announced, and nobody carries it out."""
+    """Return those records whose change was cut off: the entry is pending, and the process that
+    made it is this one or has ended. Clock locks, which cannot be read, and settings that a restart
+    has reset are left out."""
     return [
         record
         for record in records
@@ -61,8 +63,8 @@ async def settle_cut_off_changes(
 ) -> tuple[SettledChange, ...]:
     """Read what became of the changes that were cut off, and write it to the journal. Return the
     changes that are settled. A change of the last SETTLED_AFTER_S seconds is left for a later call,
-    unless its commands were `never_sent`. The caller knows that this process makes no change now.
-    """
+    unless this process made it and has `never_sent` its commands. Call this only while this process
+    makes no change. Raises HostError if the host is out of reach."""
     async with journals.locked_journal(host) as held:
         records = select_cut_off_changes(held.journal.records())
         if not records:
@@ -83,8 +85,9 @@ async def settle_cut_off_changes(
 def _settle_cut_off_change(
     state: Journal, entry: JournalEntry, now: CurrentValues, settled: list[SettledChange]
 ) -> Journal:
-    """Return the journal with the outcome of the change of `entry`, and add it to `settled`. The
-    journal is returned as it is if the host's value shows no outcome."""
+    """Return the journal with the outcome of the change of `entry`, and add the outcome to
+    `settled`. If the host has neither the earlier nor the new value, return the journal unchanged.
+    """
     live = now.value(*entry.gpu_and_setting)
     earlier = entry.earlier or {}
     if value_equals(entry.setting, live, earlier.get("now", entry.before)):

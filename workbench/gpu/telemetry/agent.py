@@ -133,9 +133,9 @@ class HostReader:
         return out
 
     def read_cores(self) -> None:
-        """Count the cores. Read the governor and the C-states of all of them, and store each as one
-        text: a value that all cores have, or "mixed: powersave 30, performance 2" with the number of
-        cores that have each value."""
+        """Count the CPU cores, and store their governor and their C-states, each as one text: the
+        value that all cores have, or "mixed: powersave 30, performance 2" with the number of cores
+        that have each value. None if no core has one."""
         self.cpu_count = os.cpu_count()
         try:
             names = os.listdir(CORES_DIRECTORY)
@@ -153,8 +153,8 @@ class HostReader:
         self.c_states = _format_common_or_mixed_values(map(self.read_c_states, cores))
 
     def read_pressure(self) -> None:
-        """Read the share of the last 10 s in which all processes waited for memory, and the same for
-        the disk. The kernel computes it anew every 2 s."""
+        """Store in which percentage of the last 10 s all processes waited for memory, and in which
+        for the disk. Store also what the board reports of its power."""
         self.pressure_pct = {}
         for field, path in PRESSURE_FILES.items():
             for line in (self.nvml.host_file(path) or "").splitlines():
@@ -196,8 +196,8 @@ class HostReader:
 
 
 def _format_common_or_mixed_values(values: Iterable[str]) -> str | None:
-    """Return the value if all that are not empty are equal, otherwise "mixed: " and how often each
-    occurs. None if all are empty."""
+    """Return the value that all of `values` have, without the empty ones. If they differ, return
+    "mixed: " and how often each occurs. None if all are empty."""
     counts: dict[str, int] = {}
     for value in filter(None, values):
         counts[value] = counts.get(value, 0) + 1
@@ -264,8 +264,8 @@ class Agent:
             os._exit(70)  # EX_SOFTWARE, sysexits.h
 
     def write_readings(self) -> None:
-        """Sample the GPUs at each interval. Intervals count from the start, so that the pace does
-        not drift. Missed intervals are skipped."""
+        """Read the GPUs and write the reading, once per interval and for ever. Intervals count from
+        the start, so that the pace does not drift. Missed intervals are skipped."""
         due = time.monotonic()
         while True:
             self.write_reading()
@@ -404,7 +404,7 @@ class Agent:
 
     def needs_restart(self) -> bool:
         """Return whether NVML must be started again, because a GPU was added or removed or because
-        no GPU answers. Raises DriverDownError if the driver does not answer."""
+        no GPU can be read. Raises DriverDownError if the driver does not answer."""
         try:
             count = self.nvml.call("nvmlDeviceGetCount")
         except NVMLError as error:

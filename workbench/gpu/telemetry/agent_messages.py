@@ -45,7 +45,7 @@ class HungCall:
 class AgentMessageDecoder:
     """Combines the messages of the telemetry agent into whole readings. The agent sends some values
     rarely (the driver, the properties of the GPUs, slow values), and each reading gets the newest
-    of them. A message that is not the agent's raises ValueError."""
+    of them."""
 
     def __init__(self) -> None:
         self.driver = DriverInfo()
@@ -55,8 +55,9 @@ class AgentMessageDecoder:
         self._slow: dict[int, Slow] = {}
 
     def decode_message(self, document: Mapping[str, Any]) -> Telemetry | None:
-        """Process one JSON document of the telemetry agent. Return the reading that it completes,
-        or None if it completes none."""
+        """Process one JSON document of the telemetry agent. Return the reading in it, None if it
+        has only the driver or the properties of the GPUs. Raises ValueError if a value is
+        impossible or of a wrong type."""
         if "t" in document:
             self.last = Telemetry(
                 t_s=_decode_time_s("t_s", document.get("t")),
@@ -78,7 +79,7 @@ class AgentMessageDecoder:
             if self.driver.status is not DriverStatus.OK:
                 self.infos = ()
         elif "infos" in document:
-            listed = _check_list("infos", document["infos"], MOST_GPUS)
+            listed = _require_list_of_at_most("infos", document["infos"], MOST_GPUS)
             self.infos = tuple(
                 read_record(GpuInfo, one, {"instances": decode_mig_instances}) for one in listed
             )
@@ -103,7 +104,7 @@ class AgentMessageDecoder:
         )
 
     def _decode_gpus(self, said: Any) -> tuple[GpuSample, ...]:
-        found = tuple(map(self._decode_gpu, _check_list("gpus", said, MOST_GPUS)))
+        found = tuple(map(self._decode_gpu, _require_list_of_at_most("gpus", said, MOST_GPUS)))
         if len({gpu.index for gpu in found}) < len(found):
             raise ValueError("two GPUs have the same index")
         return found
@@ -155,7 +156,9 @@ def decode_mig_instances(field: str, said: Any) -> tuple[MigInstance, ...]:
 
 
 def _decode_records(kind: type[T], field: str, said: Any) -> tuple[T, ...]:
-    return tuple(read_record(kind, one) for one in _check_list(field, said, MOST_ITEMS))
+    return tuple(
+        read_record(kind, one) for one in _require_list_of_at_most(field, said, MOST_ITEMS)
+    )
 
 
 def _decode_bytes_by_uuid(field: str, said: Any) -> dict[str, int]:
@@ -168,7 +171,9 @@ def _decode_watts_by_name(field: str, said: Any) -> dict[str, float]:
 
 
 def _decode_numbers_by_name(unit: str, said: Any, what: str) -> dict[str, float]:
-    """Return the possible numbers of a JSON object. `unit` names their range."""
+    """Return the numbers of the JSON object `said`, by name, without those outside the range of
+    the field `unit`. Raises ValueError that names
+    `what`, the kind of numbers, if it is no object of at most MOST_ITEMS."""
     if not isinstance(said, dict) or len(said) > MOST_ITEMS:
         raise ValueError(f"not an object of {what}")
     known: dict[str, float] = {}
@@ -196,7 +201,7 @@ def _decode_time_s(field: str, said: Any) -> float:
     return found
 
 
-def _check_list(field: str, said: Any, most: int) -> list[Any]:
+def _require_list_of_at_most(field: str, said: Any, most: int) -> list[Any]:
     if not isinstance(said, list) or len(said) > most:
         raise ValueError(f"{field} is not a list of at most {most}")
     return said

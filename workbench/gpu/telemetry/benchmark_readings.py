@@ -41,8 +41,8 @@ def summarize_gpu_readings(
     means, and the temperature is the highest.
 
     The energy of a GPU is the difference of its driver's counter or, without a counter, its power
-    integrated with trapezoids. The power is that energy divided by the time. `interval_s` is the time
-    between two readings: the counter is extrapolated by at most two of them.
+    integrated with trapezoids. The power is that energy divided by the time. `interval_s` is the
+    time between two readings: the counter is extrapolated by at most two of them.
 
     Energy and power are None if one of the GPUs did not report them. The other values are of those
     GPUs that reported them, and None if none did. `absent` has the reason for each None.
@@ -57,27 +57,27 @@ def summarize_gpu_readings(
     each = tuple(one.counter_or_integrated_j for one in found)
     energy = _sum_if_all_known(each)
     if energy is None:
-        absent["energy_j"] = absent["power_w"] = _why_no_energy(gpu_indices, each)
+        absent["energy_j"] = absent["power_w"] = _why_energy_is_missing(gpu_indices, each)
     seconds = t1_s - t0_s
     by_gpu = [[r for r in readings if r.gpu_index == index] for index in gpu_indices]
-    clocks = [_known_values(one, "sm_mhz") for one in by_gpu]
+    clocks = [_known_values_of_field(one, "sm_mhz") for one in by_gpu]
     sm_mhz = list(itertools.chain.from_iterable(clocks))
     spreads_mhz = [pstdev(one) for one in clocks if one]
     pcie = tuple(_summarize_pcie_traffic(one) for one in by_gpu if _has_pcie_traffic_readings(one))
     if not pcie:
         absent["pcie"] = _why_no_pcie_traffic(readings)
     return GpuDuring(
-        power_w=_power_w(energy, seconds),
+        power_w=_mean_power_w(energy, seconds),
         energy_j=energy,
-        sm_mhz=_summarize(fmean, readings, "sm_mhz", absent),
-        memory_mhz=_summarize(fmean, readings, "memory_mhz", absent),
-        temperature_c=_summarize(max, readings, "temperature_c", absent),
-        gpu_util_pct=_summarize(fmean, readings, "gpu_util_pct", absent),
+        sm_mhz=_summarize_known_values(fmean, readings, "sm_mhz", absent),
+        memory_mhz=_summarize_known_values(fmean, readings, "memory_mhz", absent),
+        temperature_c=_summarize_known_values(max, readings, "temperature_c", absent),
+        gpu_util_pct=_summarize_known_values(fmean, readings, "gpu_util_pct", absent),
         event_reasons=_clock_event_reason_fractions(readings, absent),
         samples=len(inside),
         absent=absent,
         gpus=tuple(gpu_indices),
-        power_w_each=tuple(_power_w(joules, seconds) for joules in each),
+        power_w_each=tuple(_mean_power_w(joules, seconds) for joules in each),
         energy_j_each=each,
         energy_counter_j=_sum_if_all_known([one.counter_j for one in found]),
         energy_integrated_j=_sum_if_all_known([one.integrated_j for one in found]),
@@ -89,7 +89,10 @@ def summarize_gpu_readings(
 
 
 def _has_pcie_traffic_readings(readings: Sequence[BenchmarkReading]) -> bool:
-    return bool(_known_values(readings, "pcie_rx_mb_s") or _known_values(readings, "pcie_tx_mb_s"))
+    return bool(
+        _known_values_of_field(readings, "pcie_rx_mb_s")
+        or _known_values_of_field(readings, "pcie_tx_mb_s")
+    )
 
 
 def _why_no_pcie_traffic(readings: Sequence[BenchmarkReading]) -> str:
@@ -97,9 +100,9 @@ def _why_no_pcie_traffic(readings: Sequence[BenchmarkReading]) -> str:
 
 
 def _summarize_pcie_traffic(readings: Sequence[BenchmarkReading]) -> PcieDuring:
-    """Return what crossed the PCIe link of one GPU, given all its readings. An idle link may be
-    slower than a busy one, so the fastest link of them is that of the run."""
-    link = max(_known_values(readings, "pcie_link_mb_s"), default=None)
+    """Return the mean and peak traffic of one GPU's PCIe link, given all its readings. The link's
+    bandwidth is the highest of the readings, because an idle link may be slower than a busy one."""
+    link = max(_known_values_of_field(readings, "pcie_link_mb_s"), default=None)
     rx_mean, rx_peak = _mean_and_peak_rates(readings, "pcie_rx_mb_s", link)
     tx_mean, tx_peak = _mean_and_peak_rates(readings, "pcie_tx_mb_s", link)
     return PcieDuring(readings[0].gpu_index, rx_mean, tx_mean, rx_peak, tx_peak, link)
@@ -108,9 +111,10 @@ def _summarize_pcie_traffic(readings: Sequence[BenchmarkReading]) -> PcieDuring:
 def _mean_and_peak_rates(
     readings: Sequence[BenchmarkReading], name: str, link_mb_s: float | None
 ) -> tuple[float | None, float | None]:
-    """Return (mean, peak) of a rate. The peak is None if it exceeds the link's bandwidth: then the
-    driver renews its byte counter less often than it is read."""
-    rates = _known_values(readings, name)
+    """Return (mean, peak) of the field `name`, a rate in MB/s, both None if there are no values.
+    The peak is None if it exceeds `link_mb_s`, the link's bandwidth: then the driver renews its
+    byte counter less often than it is read."""
+    rates = _known_values_of_field(readings, name)
     if not rates:
         return None, None
     peak = max(rates)
@@ -119,14 +123,15 @@ def _mean_and_peak_rates(
     return round(fmean(rates), 1), round(peak, 1)
 
 
-def _power_w(joules: float | None, seconds: float) -> float | None:
+def _mean_power_w(joules: float | None, seconds: float) -> float | None:
     if joules is None or seconds <= 0:
         return None
     return joules / seconds
 
 
 def _times_and_values_of_field(moments: Sequence[Moment], index: int, name: str) -> list[Point]:
-    """Return (time, value) of a field in each reading of a GPU that has it."""
+    """Return (time in seconds, value of the field `name`) of each reading of the GPU `index` that
+    has the field."""
     points = []
     for moment in moments:
         for reading in moment.gpus:
@@ -136,7 +141,7 @@ def _times_and_values_of_field(moments: Sequence[Moment], index: int, name: str)
     return points
 
 
-def _why_no_energy(gpu_indices: Sequence[int], each: Sequence[float | None]) -> str:
+def _why_energy_is_missing(gpu_indices: Sequence[int], each: Sequence[float | None]) -> str:
     for index, joules in zip(gpu_indices, each, strict=True):
         if joules is None:
             return f"GPU {index} gave neither energy nor power readings over that time"
@@ -146,28 +151,29 @@ def _why_no_energy(gpu_indices: Sequence[int], each: Sequence[float | None]) -> 
 def _clock_event_reason_fractions(
     readings: Sequence[BenchmarkReading], absent: dict[str, str]
 ) -> dict[str, float]:
-    """Return {clock event reason: fraction of the readings that have it}."""
-    active = _known_values(readings, "event_reasons")
+    """Return {clock event reason: fraction (0 to 1) of the readings that have it}. If no reading
+    reports reasons, return {} and put the reason for that into `absent`."""
+    active = _known_values_of_field(readings, "event_reasons")
     if not active:
         absent["event_reasons"] = _NO_READING_REASON
     counts = Counter(name for names in active for name in set(names))
     return {name: counts[name] / len(active) for name in sorted(counts)}
 
 
-def _known_values(readings: Sequence[BenchmarkReading], name: str) -> list[Any]:
+def _known_values_of_field(readings: Sequence[BenchmarkReading], name: str) -> list[Any]:
     """Return the values of a field in those readings that have one."""
     return known_values(map(attrgetter(name), readings))
 
 
-def _summarize(
+def _summarize_known_values(
     summary: Callable[[list[float]], float],
     readings: Sequence[BenchmarkReading],
     name: str,
     absent: dict[str, str],
 ) -> float | None:
-    """Return the summary, such as the mean, of the known values of a field. None if there are none,
-    with the reason in `absent`."""
-    values = _known_values(readings, name)
+    """Return `summary`, such as the mean, of the known values of a field. If there are none, return
+    None and put the reason into `absent`."""
+    values = _known_values_of_field(readings, name)
     if not values:
         absent[name] = _NO_READING_REASON
         return None
@@ -210,8 +216,8 @@ def _energy_j_from_counter(
     max_extrapolation_s: float,
 ) -> float | None:
     """Return the energy in joules between t0 and t1 by the driver's counter. If its readings begin
-    after t0 or end before t1 by at most `max_extrapolation_s` seconds, the rest is computed from the power.
-    None if the counter is missing, constant, or went back (driver reload)."""
+    after t0 or end before t1, up to `max_extrapolation_s` seconds are computed from the power. None
+    if more is missing, or if the counter stood still or went back (driver reload)."""
     joules = [value for _, value in counter]
     if joules != sorted(joules):
         return None
@@ -249,8 +255,9 @@ def _energy_j_from_power(
     power: Sequence[Point], t0_s: float, t1_s: float, max_extrapolation_s: float
 ) -> float | None:
     """Return the energy in joules between t0 and t1 by integrating the power with trapezoids.
-    Before the first and after the last reading, the power counts as constant for up to `max_extrapolation_s`
-    seconds. None if there are no readings, or if they have a gap of more than twice that time."""
+    Before the first and after the last reading, the power counts as constant for up to
+    `max_extrapolation_s` seconds. None if there are no readings, or if they have a gap of more than
+    twice that time."""
     if not power or t1_s <= t0_s:
         return None
     if max(power[0][0] - t0_s, t1_s - power[-1][0]) > max_extrapolation_s:

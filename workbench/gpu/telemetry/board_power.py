@@ -1,5 +1,5 @@
-"""The power rails and the PROCHOT signal of a DGX Spark, as the kernel module spark_hwmon gives them in
-/sys/class/hwmon (https://github.com/antheas/spark_hwmon). NVML has none of them.
+"""The power rails and the PROCHOT signal of a DGX Spark, as the kernel module spark_hwmon gives
+them in /sys/class/hwmon (https://github.com/antheas/spark_hwmon). NVML has none of them.
 
 Workbench sends this module to the host, so it uses only the standard library and Python 3.8.
 """
@@ -23,8 +23,8 @@ W_PER_UW = 1e-6
 
 
 class BoardPower:
-    """Reads the rails. `sysfs` is the directory /sys, and `read_file` returns the text of a file, None
-    if it cannot be read."""
+    """Reads the rails. `sysfs` is the directory /sys, and `read_file` returns the text of a file,
+    None if it cannot be read."""
 
     def __init__(self, sysfs: str, read_file: Callable[[str], str | None]) -> None:
         self.folder = sysfs + "/class/hwmon"
@@ -33,7 +33,8 @@ class BoardPower:
         self.rails: dict[str, str] = {}  # label -> file
 
     def find_sensors(self) -> None:
-        """Look for the module, and for the rails that this firmware has. It can be loaded later."""
+        """Look for the sensors of the kernel module, and for the rails that this firmware has. Call
+        this again now and then, because the module can be loaded later."""
         self.chip, self.rails = None, {}
         try:
             names = os.listdir(self.folder)
@@ -51,8 +52,8 @@ class BoardPower:
                 self.rails[label.strip()] = f"{self.chip}/power{number}_input"
 
     def read_power_sensors(self) -> dict[str, Any]:
-        """Return {"rails_w": {label: watts}, "prochot": bool, "power_level": number of the power limit
-        that is active}, without what cannot be read."""
+        """Return {"rails_w": {label: watts}, "prochot": bool, "power_level": number of the power
+        limit that is active}, without what cannot be read."""
         found: dict[str, Any] = {}
         if self.chip is None:
             return found

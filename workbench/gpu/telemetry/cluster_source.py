@@ -106,7 +106,8 @@ class ClusterTelemetry(TelemetrySource):
         return replace(reading, infos=tuple(infos), gpus=tuple(gpus))
 
     def _lateness_text(self, source: TelemetrySource) -> str:
-        """Return since when a node has sent no reading; "" if it is not late."""
+        """Return the text that says for how many seconds a node has sent no reading. "" if its next
+        reading is not late."""
         age_s = source.age_s or 0.0
         if age_s <= 3 * self.interval_s + 2:
             return ""

@@ -141,9 +141,10 @@ def query_argv(columns: Sequence[str], interval_s: float | None = None) -> list[
     return argv
 
 
-def remove_invalid_column(columns: Sequence[str], text: str) -> tuple[str, ...] | None:
-    """Return `columns` without the one that nvidia-smi's error `text` calls invalid, because an
-    older nvidia-smi does not know it. None if the text is another error."""
+def drop_or_rename_invalid_column(columns: Sequence[str], text: str) -> tuple[str, ...] | None:
+    """Return `columns` without the one that nvidia-smi's error `text` calls invalid. If an older
+    nvidia-smi knows that column by another name, it gets this name. None if `text` is another
+    error or none."""
     found = INVALID_FIELD.search(text)
     if not found or found[1] not in columns:
         return None
@@ -153,8 +154,8 @@ def remove_invalid_column(columns: Sequence[str], text: str) -> tuple[str, ...] 
 
 
 def parse_driver_problem(text: str, returncode: int) -> DriverInfo | None:
-    """Return the driver's problem from the text and the exit code of nvidia-smi; None if they
-    report none."""
+    """Return a DriverInfo with the problem that the output and the exit code of nvidia-smi report,
+    None if they report none."""
     said = " ".join(text.split())
     for words, status in DRIVER_PROBLEMS:
         if words in said.lower():
@@ -167,8 +168,8 @@ def parse_driver_problem(text: str, returncode: int) -> DriverInfo | None:
 
 
 def parse_row(columns: Sequence[str], line: str) -> dict[str, str] | None:
-    """Return a row's cells by column; None if the line is not a row of this query. A GPU's name can
-    contain commas."""
+    """Return the cells of a line of nvidia-smi's output by column. None if the line is not a row of
+    a query for `columns`."""
     cells = _split_cells(line)
     if integer_or_none(parse_whole_number(cells[0]), 0, MOST_GPUS - 1) is None:
         return None
@@ -188,7 +189,8 @@ def _split_cells(line: str, most_splits: int = -1) -> list[str]:
 def parse_values_and_absent_reasons(
     row: Mapping[str, str], columns: Mapping[str, tuple[str, float | None]]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the values in a row by field, and why the other fields have none."""
+    """Return (values in a row by field, why each other field has no value). `columns` has (field,
+    factor) by column; the factor is None for a text."""
     values: dict[str, Any] = {}
     absent: dict[str, str] = {}
     for column, (name, factor) in columns.items():
@@ -196,7 +198,7 @@ def parse_values_and_absent_reasons(
             absent.setdefault(name, "not known to this nvidia-smi")
         elif why := reason_of_empty_cell(row[column]):
             absent[name] = why
-        elif (value := _parse_value(name, row[column], factor)) is None:
+        elif (value := _parse_cell_value(name, row[column], factor)) is None:
             absent[name] = f"not understood: {row[column]}"
         else:
             values[name] = value
@@ -205,7 +207,7 @@ def parse_values_and_absent_reasons(
     return values, absent
 
 
-def _parse_value(name: str, text: str, factor: float | None) -> Any:
+def _parse_cell_value(name: str, text: str, factor: float | None) -> Any:
     if name in SWITCH_FIELDS:
         return SWITCH_WORDS.get(text.lower())
     if name in FIELD_PARSERS:
@@ -219,7 +221,7 @@ def _parse_value(name: str, text: str, factor: float | None) -> Any:
     return int(number) if name in WHOLE_NUMBER_FIELDS else number
 
 
-def parse_gpu_row(
+def parse_info_and_sample(
     row: Mapping[str, str], host: HostSample, used: int | None = None
 ) -> tuple[GpuInfo, GpuSample]:
     """Return (properties, present values) of the GPU in one row of nvidia-smi's output. nvidia-smi
@@ -279,8 +281,8 @@ PROCESS_ARGV = [
 
 
 def parse_processes(text: str) -> dict[str, tuple[GpuProcess, ...]]:
-    """Return the processes by GPU UUID, from the output of PROCESS_ARGV. The name is the last
-    column because it can contain commas."""
+    """Return the processes by GPU UUID, from the output of PROCESS_ARGV. Lines that cannot be
+    understood are skipped. A GPU without processes is missing."""
     found: dict[str, tuple[GpuProcess, ...]] = {}
     for line in text.splitlines():
         cells = _split_cells(line, 3)
@@ -298,8 +300,9 @@ def _parse_process(pid_text: str, mib_text: str, path: str) -> GpuProcess | None
     return GpuProcess(pid=pid, memory_bytes=memory, name=name)
 
 
-def parse_host(text: str) -> HostSample:
-    """Parse the output of `cat /proc/meminfo /proc/loadavg`."""
+def parse_host_memory_and_load(text: str) -> HostSample:
+    """Parse the output of `cat /proc/meminfo /proc/loadavg`. What it lacks is None, with the reason
+    in `absent`."""
     found = {
         name: integer_or_none(int(kib) * 1024, 0, MAX_PLAUSIBLE_BYTES)
         for name, kib in re.findall(r"^(Mem\w+):\s+(\d{1,15}) kB", text, re.MULTILINE)

@@ -42,19 +42,19 @@ class NvidiaSmiFollower:
         for _ in range(len(nvidia_smi.COLUMNS)):
             done = await self.host.run(nvidia_smi.query_argv(self._columns), timeout_s=60)
             text = done.out + done.err
-            fewer = nvidia_smi.remove_invalid_column(self._columns, text)
+            fewer = nvidia_smi.drop_or_rename_invalid_column(self._columns, text)
             if fewer is None:
                 break
             self._columns = fewer
         if any(nvidia_smi.parse_row(self._columns, line) for line in done.out.splitlines()):
             return None
         problem = nvidia_smi.parse_driver_problem(text, done.returncode)
-        return problem or _unreadable_output_driver(done)
+        return problem or _driver_info_of_unreadable_output(done)
 
     async def readings(self, record_stream: Callable[[object], None]) -> AsyncIterator[Telemetry]:
-        """Yield one reading of the GPUs per interval until nvidia-smi ends. The function
-        `record_stream` gets the Stream of nvidia-smi's output, so that the caller can close one that is
-        silent."""
+        """Yield one reading of the GPUs per interval until nvidia-smi ends. If the GPUs cannot be
+        read, yield one reading with the driver's problem. `record_stream` gets the Stream of
+        nvidia-smi's output, so that the caller can close one that is silent."""
         problem = await self.probe()
         if problem is not None:
             await self._read_host_and_processes()
@@ -96,7 +96,7 @@ class NvidiaSmiFollower:
             if self._processes is not None:
                 own = self._processes.get(row["uuid"], ())
                 used = sum(p.memory_bytes or 0 for p in own)
-            info, sample = nvidia_smi.parse_gpu_row(row, self._host_sample, used)
+            info, sample = nvidia_smi.parse_info_and_sample(row, self._host_sample, used)
             infos.append(info)
             samples.append(replace(sample, processes=own))
             self._uuids[index] = row["uuid"]
@@ -104,7 +104,9 @@ class NvidiaSmiFollower:
             if nvidia_smi.reason_of_empty_cell(version):
                 version = None
         missing = [index for index in self._uuids if index not in rows]
-        for index, message in zip(missing, lost + [lost_gpu_text()] * len(missing), strict=False):
+        for index, message in zip(
+            missing, lost + [unlisted_gpu_text()] * len(missing), strict=False
+        ):
             samples.append(
                 GpuSample(
                     index=index, uuid=self._uuids[index], state=GpuState.LOST, message=message
@@ -132,18 +134,18 @@ class NvidiaSmiFollower:
         self._slow_at = time.monotonic() + SLOW_INTERVAL_S
         try:
             text = (await self.host.run(["cat", "/proc/meminfo", "/proc/loadavg"], timeout_s=5)).out
-            self._host_sample = nvidia_smi.parse_host(text)
+            self._host_sample = nvidia_smi.parse_host_memory_and_load(text)
             done = await self.host.run(nvidia_smi.PROCESS_ARGV, timeout_s=5)
             self._processes = nvidia_smi.parse_processes(done.out) if done.returncode == 0 else None
         except HostError:
             self._processes = None  # the readings themselves go on, without what could not be asked
 
 
-def lost_gpu_text() -> str:
+def unlisted_gpu_text() -> str:
     return "nvidia-smi no longer lists this GPU"
 
 
-def _unreadable_output_driver(done: Completed) -> DriverInfo:
+def _driver_info_of_unreadable_output(done: Completed) -> DriverInfo:
     said = " ".join((done.out + done.err).split())[:300]
     return DriverInfo(
         status=DriverStatus.ERROR,

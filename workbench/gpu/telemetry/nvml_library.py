@@ -223,9 +223,8 @@ class Nvml:
 
 
 def read_text(path: str) -> str | None:
-    """Return the text of a file of the kernel, None if it cannot be read. `open` would make objects and
-    six system calls for each."""
-    try:
+    """Return the text of a file of the kernel, None if it cannot be read."""
+    try:  # not with `open`, which makes objects and six system calls for each file
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None

@@ -23,9 +23,9 @@ class OuterProcesses:
         self._asking: asyncio.Task[None] | None = None
 
     def add_names_and_containers(self, reading: Telemetry) -> Telemetry:
-        """Return the reading with the names and containers of its processes, as far as they are
-        known already. The host around this container is asked about the others in the background.
-        """
+        """Return the reading with the names and containers of its processes, as far as the host
+        around this container has named them. That host is asked in the background about the others,
+        which a later reading then names."""
         unseen = {p.pid for gpu in reading.gpus for p in gpu.processes or () if p.name is None}
         if not unseen:
             return reading

@@ -21,15 +21,15 @@ PLACEHOLDER = "the driver's answer is a placeholder: unified memory"
 
 
 def why_value_is_impossible(field: str, value: Any) -> str:
-    """Return why `field` of a GPU is missing although the driver answered `value`; "" if a GPU can
-    have this value. `field` is one of GpuSample or GpuInfo in model/gpu.py."""
+    """Return why no GPU can have `value` in `field`, as the reason of a missing value; "" if a GPU
+    can have it. `field` is one of GpuSample or GpuInfo in model/gpu.py."""
     why = why_number_is_impossible(value, *range_of_field(field))
     return f"the driver's answer is {why}" if why else ""
 
 
 def remove_impossible_values(values: dict[str, Any], absent: dict[str, str]) -> None:
-    """Remove each number from `values`, by field, that no GPU can have. The reason becomes part of
-    `absent`, under the same field."""
+    """Remove from `values` each number that no GPU can have in its field, and put the reason into
+    `absent` under that field."""
     for field, value in list(values.items()):
         if type(value) not in _NUMBERS:
             continue
@@ -40,8 +40,8 @@ def remove_impossible_values(values: dict[str, Any], absent: dict[str, str]) -> 
 
 
 def remove_placeholder_values(values: dict[str, Any], absent: dict[str, str]) -> None:
-    """Remove what a GPU that shares the host's memory answers in place of a value. The reason becomes
-    part of `absent`, under the same field."""
+    """Remove from `values` what a GPU that shares the host's memory answers in place of a value,
+    and put the reason into `absent` under the same field."""
     for field in (*_ALWAYS, *_IF_ZERO):
         if field in values and (field in _ALWAYS or values[field] == 0):
             del values[field]

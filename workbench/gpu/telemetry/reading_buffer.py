@@ -59,7 +59,7 @@ def benchmark_reading_of_sample(sample: GpuSample) -> BenchmarkReading:
     )
 
 
-class Moments:
+class MomentBuffer:
     """The readings of a benchmark: at most `most` of them, evenly spread over its whole time, and
     the newest one. When there are more, every second stored one is dropped, and from then on only
     half as many of the new ones are stored."""
@@ -70,7 +70,7 @@ class Moments:
         self._newest: Moment | None = None
 
     def add_reading(self, telemetry: Telemetry, at_s: float) -> None:
-        """Add a reading that arrived at `at_s` (time.monotonic())."""
+        """Add a reading that was made at `at_s` (time.monotonic() of this process)."""
         self._newest = Moment(at_s, tuple(map(benchmark_reading_of_sample, telemetry.gpus)))
         if self._count % self._every == 0:
             self._kept.append(self._newest)
@@ -80,8 +80,8 @@ class Moments:
         self._count += 1
 
     def readings_between(self, t0_s: float, t1_s: float) -> tuple[Moment, ...]:
-        """Return the readings between two times of this process's time.monotonic(), with the last
-        one before and the first one after."""
+        """Return the stored readings between `t0_s` and `t1_s` (time.monotonic() of this process),
+        and also the last one before and the first one after."""
         found: list[Moment] = []
         newest = [self._newest] if self._newest and self._newest is not self._kept[-1] else []
         for moment in (*self._kept, *newest):

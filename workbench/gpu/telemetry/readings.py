@@ -83,9 +83,9 @@ GET_FIELD_KIND = pynvml.c_nvmlFieldValue_t.valueType.__get__
 GET_FIELD_VALUE = pynvml.c_nvmlFieldValue_t.value.__get__
 
 
-def nvml_calls(readings: Iterable[Reading]) -> list[Call]:
-    """Return (field, NVML function, its arguments, scale, whether it is a switch) of the readings
-    that one call of NVML returns."""
+def declared_nvml_calls(readings: Iterable[Reading]) -> list[Call]:
+    """Return (field, NVML function, its arguments, scale, whether it is a switch) of each of
+    `readings` that one call of NVML returns. The others are left out."""
     declared = [one for one in readings if one.nvml]
     arguments = [tuple(getattr(pynvml, name) for name in one.nvml[1:]) for one in declared]
     return [
@@ -94,12 +94,12 @@ def nvml_calls(readings: Iterable[Reading]) -> list[Call]:
     ]
 
 
-FAST_CALLS = nvml_calls(one for one in gpu_readings.ALL if not one.seldom)
-SLOW_CALLS = nvml_calls(one for one in gpu_readings.ALL if one.seldom)
-PROPERTIES = nvml_calls(gpu_readings.PROPERTIES)
+FAST_CALLS = declared_nvml_calls(one for one in gpu_readings.ALL if not one.seldom)
+SLOW_CALLS = declared_nvml_calls(one for one in gpu_readings.ALL if one.seldom)
+PROPERTIES = declared_nvml_calls(gpu_readings.PROPERTIES)
 
 
-def field_value_and_type(slot: Any) -> tuple[Any, int]:
+def nvml_field_value_and_type(slot: Any) -> tuple[Any, int]:
     """Return (value, nvmlValueType_t) of an NVML field value structure."""
     kind = GET_FIELD_KIND(slot)
     name = VALUE_KINDS[kind] if kind < len(VALUE_KINDS) else "ullVal"
@@ -154,9 +154,8 @@ class GpuReader:
         self.unified = self.shares_host_memory()
 
     def shares_host_memory(self) -> bool:
-        """Return whether the GPU shares the host's memory. A GB10 does, although its memory calls
-        fail or return nonsense. Another GPU does if the driver rejects memory calls and the
-        addressing mode is ATS."""
+        """Return whether the GPU shares the host's memory. A GB10 does. Another GPU does if the
+        driver does not support memory calls for it and its addressing mode is ATS."""
         if "GB10" in self.name:
             return True
         try:
@@ -168,8 +167,8 @@ class GpuReader:
         return False
 
     def note_failed_call(self, field: str, code: int) -> None:
-        """Record why the value `field` is missing, given NVML's return code. Raises GpuDownError or
-        DriverDownError if `code` means that the GPU or the driver is lost."""
+        """Record why the value `field` is missing, from `code`, NVML's return code. Raises
+        GpuDownError or DriverDownError if `code` means that the GPU or the driver is lost."""
         if code in GPU_GONE:
             raise GpuDownError(code)
         if code in DRIVER_GONE:
@@ -197,9 +196,9 @@ class GpuReader:
     def call_newer_or_older_function(
         self, field: str, newer_call: tuple[Any, ...], older_call: tuple[Any, ...]
     ) -> Any:
-        """Return the value that a newer NVML function gives, or an older one if this driver or
-        board does not have the newer one. `newer_call` and `older_call` are (name of the function,
-        arguments…). `field` is the name under which the reason of a missing value is stored."""
+        """Return the value of a newer NVML function, or of an older one if this driver or board
+        does not have the newer one. If both fail, return None, and put the reason into `absent`
+        under `field`. `newer_call` and `older_call` are (name of the function, arguments…)."""
         mark = "newer " + field
         if mark not in self.refused:
             value = self.call_nvml_or_record_absence(mark, *newer_call)
@@ -218,15 +217,16 @@ class GpuReader:
             self.out[field] = round(value * scale, 3) if scale else value
 
     def read_declared_values(self, calls: list[Call]) -> None:
-        """Store readings that one call of NVML returns."""
+        """Make these calls of NVML, and store the value of each in `out`, or the reason why it is
+        missing in `absent`."""
         for field, name, arguments, scale, switch in calls:
             self.read_number(field, name, *arguments, scale=scale)
             if switch and field in self.out:
                 self.out[field] = bool(self.out[field])
 
     def collect_values(self, read: Callable[[], None]) -> dict[str, Any]:
-        """Call `read`, which writes values to `self.out`, and return these values. The reasons of
-        missing values are under "absent". A value that no GPU can have is missing."""
+        """Call `read`, which writes values to `self.out`, and return these values by field. The
+        reasons of missing values are under "absent". Values that no GPU can have are removed."""
         self.out, self.absent = {}, {}
         read()
         remove_impossible_values(self.out, self.absent)
@@ -238,8 +238,8 @@ class GpuReader:
 
     def read_sample(self, now: float, with_slow_values: bool) -> dict[str, Any]:
         """Read the GPU once, at the time `now` in seconds, and return its values by name. With
-        `with_slow_values`, also read the values that are read rarely. They and the reasons for missing ones are
-        under "slow". Raises GpuDownError if the GPU cannot be read now."""
+        `with_slow_values`, also read the values that are read rarely. They and the reasons for
+        missing ones are under "slow". Raises GpuDownError if the GPU cannot be read now."""
         self.bad = 0
         seldom = self.collect_values(self.read_slow_values) if with_slow_values else None
         if seldom is not None:
@@ -280,7 +280,7 @@ class GpuReader:
             if code != NVML_SUCCESS:
                 why[field] = nvml_error_text(code)
                 continue
-            found = field_value_and_type(slot)
+            found = nvml_field_value_and_type(slot)
             if found[0] in NOT_AVAILABLE:
                 why[field] = "not available"
             else:
@@ -296,8 +296,8 @@ class GpuReader:
     def store_power_and_energy(
         self, values: dict[int, tuple[Any, int]], why_absent: dict[int, str]
     ) -> None:
-        """Store power and energy from `values`, the (value, type) of each NVML field that was read. For a
-        field that was not, call the older function, or store the reason in `why_absent`."""
+        """Store power and energy from `values`, the (value, type) of each NVML field that was read.
+        For a field that was not, call the older function, or store the reason in `why_absent`."""
         if POWER in values:
             self.out["power_w"] = round(values[POWER][0] * 0.001, 3)
         else:  # before Ampere, and on GA100, this is the instant itself; elsewhere a 1 s average
@@ -358,10 +358,9 @@ class GpuReader:
             self.out[field], self.out["memory_util_pct"] = rates.gpu, rates.memory
 
     def read_memory(self) -> Any:
-        """Store the total and the used memory of the GPU, or of the host if the GPU shares its
-        memory. Return NVML's structure with the GPU's memory, None if there is none. Version 2 of
-        the NVML call, which leaves out the part that the driver reserves, is tried before version
-        1."""
+        """Store the total and the used memory of the GPU. If the GPU shares the host's memory,
+        store the host's total, and the memory of the GPU's processes as used. Return NVML's
+        structure with the GPU's memory, None if there is none."""
         if self.unified:
             self.out["memory_total_bytes"] = self.host.memory_total_bytes
             if self.process_bytes is None:
@@ -372,6 +371,7 @@ class GpuReader:
                 self.out["memory_used_bytes"] = self.process_bytes
             return None
         name = "nvmlDeviceGetMemoryInfo"
+        # version 2 does not count the part that the driver reserves as used
         info = self.call_newer_or_older_function(
             "memory_used_bytes", (name, pynvml.nvmlMemory_v2), (name,)
         )
@@ -413,7 +413,8 @@ class GpuReader:
             }
 
     def read_pcie_replays(self) -> None:
-        """Store how many damaged packets the PCIe link has sent again: all, and per minute."""
+        """Store how many damaged packets the PCIe link has sent again: since the driver was loaded,
+        and per minute since the last reading."""
         field = "pcie_replays_per_min"
         count = self.call_nvml_or_record_absence(field, "nvmlDeviceGetPcieReplayCounter")
         if count is None:
@@ -428,8 +429,8 @@ class GpuReader:
             self.out[field] = round(60 * (count - before[1]) / (now - before[0]), 1)
 
     def read_xid(self) -> None:
-        """Store the number (Xid) of the newest error since the last call, 0 if there was none. The
-        driver is asked without waiting."""
+        """Store the number (Xid) of the newest error since the last call, 0 if there was none. If
+        the driver reports no errors as events, store the reason."""
         if self.events_of is None:
             self.absent["xid"] = "the driver does not report errors as events"
             return
@@ -455,8 +456,8 @@ class GpuReader:
         )
 
     def read_instances(self) -> None:
-        """Store whether the GPU is divided with MIG, and its instances. A GPU without MIG has
-        neither value, and no reason for that."""
+        """Store whether the GPU is divided with MIG, and its instances. Of a GPU that has no MIG,
+        store neither a value nor a reason."""
         self.instances = []
         modes = self.nvml.call_or_none("nvmlDeviceGetMigMode", self.handle)
         if modes is None:
@@ -541,7 +542,8 @@ class GpuReader:
             self.out["temperature_slowdown_c"] = self.slowdown_c
 
     def register_events(self) -> None:
-        """Let the driver keep this GPU's errors for `errors`, once per handle."""
+        """Let the driver keep this GPU's errors for `read_xid`, once per handle. Do nothing if it
+        refuses."""
         if self.listens:
             return
         self.listens = True
@@ -616,7 +618,7 @@ class GpuReader:
                 and now is not None
                 and not why_value_is_impossible("temperature_c", now)
             ):
-                found = float(now + margin - field_value_and_type(limit[0])[0])
+                found = float(now + margin - nvml_field_value_and_type(limit[0])[0])
                 if not why_value_is_impossible("temperature_slowdown_c", found):
                     return found
         threshold = self.nvml.call_or_none(

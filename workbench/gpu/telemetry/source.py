@@ -15,7 +15,7 @@ from typing import Any
 from workbench.gpu import remote_programs
 from workbench.gpu.telemetry.agent_messages import AgentMessageDecoder, HungCall, decode_hung_call
 from workbench.gpu.telemetry.outer_processes import OuterProcesses
-from workbench.gpu.telemetry.reading_buffer import Moment, Moments
+from workbench.gpu.telemetry.reading_buffer import Moment, MomentBuffer
 from workbench.hosts.base import CommandNotFound, Host, Stream
 from workbench.hosts.python_programs import TOO_OLD, can_start_python
 from workbench.hosts.task_cancellation import cancel_and_wait
@@ -120,7 +120,7 @@ class TelemetrySource:
     ) -> None:
         self.host = host
         self.interval_s = interval_s
-        self._moments = Moments() if keep else None
+        self._moments = MomentBuffer() if keep else None
         self._places = OuterProcesses(host)
         self.latest: Telemetry | None = None
         self._on_telemetry = on_telemetry
@@ -146,7 +146,8 @@ class TelemetrySource:
             self._task = asyncio.create_task(self._run(), name=f"telemetry {self.host.name}")
 
     async def close(self) -> None:
-        """End the agent by closing its stdin. An agent that does not end within 2 s is left alone."""
+        """End the agent by closing its stdin. An agent that does not end within 2 s is left
+        alone."""
         task, self._task = self._task, None
         if task is not None:
             await cancel_and_wait(task)
@@ -183,13 +184,13 @@ class TelemetrySource:
         await self._send_agent_request({"refresh": True})
 
     def readings_between(self, t0_s: float, t1_s: float) -> tuple[Moment, ...]:
-        """Return the readings between two times (time.monotonic() of this process), with the last
-        one before and the first one after."""
+        """Return the readings between `t0_s` and `t1_s` (time.monotonic() of this process), and
+        also the last one before and the first one after. () without `keep`."""
         return self._moments.readings_between(t0_s, t1_s) if self._moments is not None else ()
 
     async def wait_for_first_reading(self, timeout_s: float = 20.0) -> Telemetry:
-        """Return the first complete reading, or one that reports the driver's problem. Raises
-        HostError if nothing arrives within `timeout_s`."""
+        """Return the first complete reading, or one that reports the driver's problem. If none is
+        complete within `timeout_s`, return the latest. Raises HostError if none has arrived."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while (
@@ -327,8 +328,8 @@ class TelemetrySource:
             raise DriverHungError(message + "; Workbench gave up on its telemetry agent")
 
     async def _handle_agent_end(self, stream: Stream) -> None:
-        """Handle the end of the agent's output: use nvidia-smi if python3 cannot run the agent,
-        else start the agent again."""
+        """Handle the end of the agent's output. If python3 cannot run the agent, switch to
+        nvidia-smi; otherwise note why the agent ended, and it is started again."""
         try:
             code = await asyncio.wait_for(stream.wait(), 2)
             said = (await stream.stderr_tail()).strip().splitlines()
@@ -354,9 +355,9 @@ class TelemetrySource:
         self._problem = f"{why}: reading with nvidia-smi"
 
     async def _can_use_nvidia_smi(self, decoder: AgentMessageDecoder) -> bool:
-        """Return whether nvidia-smi works although NVML's library is missing, as in some
-        containers. It is tried only once, and later calls return False. If it does not answer, the
-        driver of `decoder` hangs."""
+        """Return whether nvidia-smi can read the GPUs although NVML's library is missing, as in
+        some containers. It is tried only once; later calls return False. If it does not answer in
+        time, `decoder` gets a driver that hangs."""
         if self._fallback_tried:
             return False
         from workbench.gpu.telemetry.nvidia_smi_stream import NvidiaSmiFollower
@@ -400,10 +401,10 @@ class TelemetrySource:
         return (await self.host.facts()).simulated is not None
 
     def _reading_time_s(self, agent_s: float) -> float:
-        """Return the time.monotonic() of this process at which the agent made a reading. `agent_s`
-        is that time on the agent's clock. The difference between the clocks comes from the fastest
-        delivery so far, so a late delivery gives no wrong time, and may grow slowly, as the clocks
-        drift apart."""
+        """Return when the agent made a reading, in time.monotonic() of this process. `agent_s` is
+        that time on the agent's clock. The difference between the clocks is taken from the fastest
+        delivery so far, so that a late delivery gives no wrong time. It may grow slowly, because
+        the clocks drift apart."""
         now = time.monotonic()
         offset = now - agent_s
         if self._offset is not None:
@@ -436,8 +437,8 @@ class TelemetrySource:
 
 
 def _select_given_gpus(given: tuple[str, ...] | None, reading: Telemetry) -> Telemetry:
-    """Return the reading without the GPUs that are not in `given`, a tuple of indices or UUIDs. If
-    `given` is None, return all GPUs."""
+    """Return the reading with only those GPUs that `given` names by index or by the beginning of
+    the UUID. If `given` is None, return the reading as it is."""
     if given is None:
         return reading
     infos = tuple(

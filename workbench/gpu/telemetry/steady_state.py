@@ -23,9 +23,9 @@ ReadValue = Callable[[BenchmarkReading], float | None]
 def why_not_steady(
     moments: Sequence[Moment], gpus: Sequence[int], now_s: float, window_s: float = WINDOW_S
 ) -> str | None:
-    """Return what is not steady yet, for the user: "GPU0: power 480 to 503 W"; None if all GPUs are
-    steady. `now_s` is the present time.monotonic(). A value that the driver does not report is
-    ignored."""
+    """Return the first value that is not steady yet, as text: "GPU0: power 480 to 503 W". None if
+    all GPUs are steady. Return a text also for a GPU that is not loaded or has too few readings.
+    `now_s` is the present time.monotonic(). A value that the driver does not report is ignored."""
     for gpu in gpus:
         before = _readings_between(moments, gpu, now_s - 2 * window_s, now_s - window_s)
         now = _readings_between(moments, gpu, now_s - window_s, now_s)

@@ -145,11 +145,11 @@ class KeptHistory:
             return
         if any(one.boot_id == boot for one in older.boots):
             return
-        from workbench.doctor.power_off import examine_last_power_off
+        from workbench.doctor.power_off import read_last_power_off_finding
         from workbench.model.errors import HostError
 
         try:
-            found = await examine_last_power_off(self._core.host, older, boot)
+            found = await read_last_power_off_finding(self._core.host, older, boot)
         except HostError:
             return  # H asks again
         if found is not None:

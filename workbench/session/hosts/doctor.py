@@ -137,13 +137,13 @@ async def _workbench_file_findings(session: Session, config: ConfigStore) -> Seq
 async def _power_off_finding(host: Host) -> Finding | None:
     """Return the finding about the last recorded minute before the host went off without a
     shutdown. None if it was shut down, or if that minute is not recorded."""
-    from workbench.doctor.power_off import examine_last_power_off
+    from workbench.doctor.power_off import read_last_power_off_finding
     from workbench.hosts.boot import read_boot_id
     from workbench.store import history_files
 
     folder = history_files.history_directory(host.name, simulated=host.simulated is not None)
     kept = await asyncio.to_thread(history_files.load_history, folder, host.name, time.time())
-    return await examine_last_power_off(host, kept, await read_boot_id(host))
+    return await read_last_power_off_finding(host, kept, await read_boot_id(host))
 
 
 def _rights_findings(rights: Rights | None) -> Iterator[Finding]:

@@ -375,8 +375,8 @@ class Guard:
         return [DueRevert(entry, *why) for entry, why in found if why]
 
     def revert_reason_and_is_trial(self, entry: Entry) -> tuple[str, bool] | None:
-        """Return (reason, is_trial) if the setting of this journal entry must be reverted now,
-        otherwise None. `is_trial` is true if the revert ends a trial or undoes a change that was
+        """Return (reason, trial) if the setting of this journal entry must be reverted now,
+        otherwise None. `trial` is true if the revert ends a trial or undoes a change that was
         cut off: then it restores the value from before that."""
         watch, hot = entry["watch"], self.hot.get(entry["gpu_uuid"])
         limit_s = self.heartbeat_limit_s(entry)

@@ -54,33 +54,36 @@ class OtherMeasurements:
     def __init__(self) -> None:
         self._recorded: list[OtherMeasurement] = []
         # when the lock was lost and when it was taken again, on the clock of `time.monotonic`
-        self._losses: list[tuple[float, float | None]] = []
+        self._losses: list[tuple[float, float]] = []
+        self._lost_s: float | None = None  # since when the lock is lost now
 
     @property
     def lock_is_lost(self) -> bool:
-        return bool(self._losses) and self._losses[-1][1] is None
+        return self._lost_s is not None
 
     def record_lock_loss(self) -> None:
-        self._losses.append((time.monotonic(), None))
+        self._lost_s = time.monotonic()
 
     def record_end_of_lock_loss(self) -> None:
-        """Record that a lost lock was taken again, or is no longer needed."""
-        if self.lock_is_lost:
-            lost_s, _ = self._losses.pop()
-            self._losses.append((lost_s, time.monotonic()))
+        """Record that a lost lock was taken again, or is no longer needed. Do nothing if the lock is
+        not lost."""
+        if self._lost_s is not None:
+            self._losses.append((self._lost_s, time.monotonic()))
+            self._lost_s = None
 
     def duration_without_lock_s(self, start_s: float) -> float | None:
         """Return for how many seconds since `start_s` (`time.monotonic`) the measurement has had no
         lock. None if it has not lost the lock since then."""
-        now_s = time.monotonic()
-        ends = [(lost_s, now_s if again_s is None else again_s) for lost_s, again_s in self._losses]
-        found = [end_s - max(lost_s, start_s) for lost_s, end_s in ends if end_s >= start_s]
+        losses = list(self._losses)
+        if self._lost_s is not None:
+            losses.append((self._lost_s, time.monotonic()))
+        found = [end_s - max(lost_s, start_s) for lost_s, end_s in losses if end_s >= start_s]
         return sum(found) if found else None
 
     def record_start_and_describe_owner(self, owner: MeasurementOwner | None) -> str:
         """Record that somebody else has started to measure. `owner` is who, None if unknown. Return
         a text that names the owner."""
-        who = str(owner) if owner is not None else "by an unknown user"
+        who = _owner_text(owner)
         self._recorded.append(OtherMeasurement(who, _user_and_pid_of(owner)))
         return who
 
@@ -94,6 +97,10 @@ class OtherMeasurements:
         (`time.monotonic`)."""
         lasted = (one for one in self._recorded if one.ended_s is None or one.ended_s >= start_s)
         return tuple(dict.fromkeys(one.who for one in lasted))
+
+
+def _owner_text(owner: MeasurementOwner | None) -> str:
+    return "by an unknown user" if owner is None else str(owner)
 
 
 def _user_and_pid_of(owner: MeasurementOwner | None) -> tuple[str, int] | None:
@@ -143,7 +150,7 @@ async def locked_for_measurement(
             if if_held is IfHeld.BESIDE:
                 _report_holder(owner, others, host.name, report)
                 break
-            by = str(owner or "by an unknown user")
+            by = _owner_text(owner)
             if if_held is IfHeld.REFUSE:
                 raise HostOccupied(
                     f"this host is being measured: {by}",

@@ -79,7 +79,7 @@ def read_gpu_topology() -> dict[str, Any]:
     if driver is not None:
         found["driver"] = driver
     if not nvml.simulated:
-        words = (read_text("/proc/cmdline") or "").split()
+        words = read_text("/proc/cmdline").split()
         found["cmdline"] = [word for word in words if "iommu" in word]
     return found
 
@@ -118,7 +118,7 @@ def read_gpu_links(nvml: Nvml, index: int, handle: Any) -> dict[str, Any]:
 
 def read_stripped_text(path: str) -> str:
     """Return the text of a file without white space around it, "" if it cannot be read."""
-    return (read_text(path) or "").strip()
+    return read_text(path).strip()
 
 
 def read_pci_topology(bus_id: str) -> dict[str, Any]:

@@ -285,8 +285,7 @@ def _parse_guard_status(
     waits = {owner: s for owner, s in running_state.get("heartbeats", {}).items() if s}
     until = running_state.get("trials_until_unix_s", {}).values()
     trial_left_s = max(0.0, min(until) - now) if until else None
-    over = trial_left_s is not None and trial_left_s < 1  # `now` has whole seconds
-    if over and problem:
+    if problem and trial_left_s is not None and trial_left_s < 1:  # `now` has whole seconds
         trial_left_s = None  # `problem` says why the revert failed
     return GuardStatus(
         GuardView(
@@ -368,14 +367,15 @@ async def confirm_setting_trials(host: Host, heartbeat_s: float | None = None) -
         living = _entries_that_still_apply(held.journal)
         tried = [e for e in living if e.watch.get("trial")]
         watched = [e for e in living if e.watch and e.state != KEPT_STATE]
-        if not tried and not (heartbeat_s and watched):
+        changed = watched if heartbeat_s else tried
+        if not (tried or changed):
             raise SettingsError(
                 "no trial of GPU settings runs on this host",
                 host=host.name,
                 next_step=await _describe_last_guard_action(host),
             )
         state = held.journal
-        for entry in watched if heartbeat_s else tried:
+        for entry in changed:
             ends = {"trial", "trial_s"}
             if entry.watch.get("back", {}).get("state") != KEPT_STATE:
                 ends.add("back")

@@ -166,7 +166,7 @@ def journal_after_reverts(
             continue
         kept = []
         for entry in entries:
-            if (entry["gpu_uuid"], entry["setting"]) != key:
+            if gpu_and_setting_of(entry) != key:
                 kept.append(entry)
             elif back:
                 kept.append({**entry, "earlier": None, **back})

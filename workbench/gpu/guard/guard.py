@@ -159,8 +159,8 @@ class Guard:
         """Return how many seconds the guard may rest before its next round: one tick if something
         is wrong or if the kernel does not report changes of the journal, otherwise up to
         IDLE_ROUND_TICKS ticks, but not beyond the next deadline."""
-        calm = self.entries and not (self.hot or self.failed or self.broken or self.to_end)
-        if not calm or not self.rest.hears_changes:
+        is_wrong = self.hot or self.failed or self.broken or self.to_end
+        if is_wrong or not self.entries or not self.rest.hears_changes:
             return self.tick_s
         left_s = min(self.next_deadlines(), default=math.inf) - time.monotonic()
         return min(max(left_s, self.tick_s), IDLE_ROUND_TICKS * self.tick_s)
@@ -371,8 +371,12 @@ class Guard:
         )
 
     def due_reverts(self) -> list[DueRevert]:
-        found = [(entry, self.revert_reason_and_is_trial(entry)) for entry in self.entries]
-        return [DueRevert(entry, *why) for entry, why in found if why]
+        found = []
+        for entry in self.entries:
+            why = self.revert_reason_and_is_trial(entry)
+            if why is not None:
+                found.append(DueRevert(entry, *why))
+        return found
 
     def revert_reason_and_is_trial(self, entry: Entry) -> tuple[str, bool] | None:
         """Return (reason, trial) if the setting of this journal entry must be reverted now,
@@ -447,7 +451,7 @@ class Guard:
         `silent_owners` do not count. True also if a broken journal cannot be locked. If an intact
         journal cannot be locked because of an error, record the failure and return False."""
         try:
-            return self.files.try_to_lock(silent_owners) or self.files.try_to_lock(silent_owners)
+            return self.files.try_to_lock_twice(silent_owners)
         except OSError as error:
             if self.broken is None:
                 self.record_failure_and_schedule_retry(
@@ -544,7 +548,7 @@ class Guard:
         left = "; ".join(self.failure_text(r.due, r.message) for r in results if not r.ok)
         if self.broken is not None:  # the guard does not replace a file that it cannot read
             keys = {due.gpu_and_setting for due in done}
-            self.entries = [e for e in self.entries if (e["gpu_uuid"], e["setting"]) not in keys]
+            self.entries = [e for e in self.entries if gpu_and_setting_of(e) not in keys]
             self.files.publish_in_register(self.entries)
         else:
             try:

@@ -85,7 +85,7 @@ class Programs:
                 resolve_root_owned_program(os.__file__)  # and with it the standard library
                 with contextlib.suppress(UnsafeProgramError):
                     self.files["sudo"] = resolve_root_owned_program("sudo")
-        self.sysfs = os.environ.get("WORKBENCH_SIM_SYSFS") or setting_commands.SYSFS
+        self.sysfs = os.environ.get("WORKBENCH_SIM_SYSFS", setting_commands.SYSFS)
         # directory with the state of simulated GPUs
         self.simulation = os.environ.get("WORKBENCH_SIM_STATE")
 

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from workbench.gpu.telemetry.plausible_readings import why_value_is_impossible
+from workbench.gpu.telemetry.plausible_readings import possible_value, why_value_is_impossible
 
 TYPE_CHECKING = False  # typing is not imported on a host: it takes half a MiB
 if TYPE_CHECKING:
@@ -196,7 +196,8 @@ class NvmlSensors:
             )
         except NvmlCallError:
             return None
-        return None if why_value_is_impossible("sm_max_mhz", value.value) else float(value.value)
+        known = possible_value("sm_max_mhz", value.value)
+        return None if known is None else float(known)
 
 
 class TemperatureReader:

@@ -10,7 +10,11 @@ from dataclasses import field, replace
 from statistics import median
 from typing import Any
 
-from workbench.gpu.telemetry.reading_buffer import BenchmarkReading, Moment
+from workbench.gpu.telemetry.reading_buffer import (
+    BenchmarkReading,
+    Moment,
+    known_values_of_field,
+)
 from workbench.model.gpu import Telemetry
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.setting_records import Alteration
@@ -60,8 +64,9 @@ class MeasuredClock:
     def differs_only_in_lock(self, other: MeasuredClock) -> bool:
         """Return whether the two clocks were measured on the same GPU, under the same load and
         circumstances, but with different locks."""
-        mine, theirs = ((c.gpu_uuid, c.setting, c.load, c.circumstances) for c in (self, other))
-        return mine == theirs and self.lock != other.lock
+        *mine, lock = self.measurement_conditions
+        *theirs, other_lock = other.measurement_conditions
+        return mine == theirs and lock != other_lock
 
     @property
     def measurement_conditions(self) -> tuple[Any, ...]:
@@ -88,26 +93,23 @@ class ContrastEvidence:
         )
 
     def with_shown_effects(self, found: Iterable[Alteration]) -> ContrastEvidence:
-        return replace(
-            self,
-            shown=tuple(dict.fromkeys([*self.shown, *map(_identity_of_change, found)]))[
-                -MAX_KEPT_CLOCKS:
-            ],
-        )
+        return replace(self, shown=_add_identities_of_changes(self.shown, found))
 
     def with_refuted_effects(self, found: Iterable[Alteration]) -> ContrastEvidence:
-        return replace(
-            self,
-            refuted=tuple(dict.fromkeys([*self.refuted, *map(_identity_of_change, found)]))[
-                -MAX_KEPT_CLOCKS:
-            ],
-        )
+        return replace(self, refuted=_add_identities_of_changes(self.refuted, found))
 
     def is_effect_shown(self, one: Alteration) -> bool:
         return _identity_of_change(one) in self.shown
 
     def is_effect_refuted(self, one: Alteration) -> bool:
         return _identity_of_change(one) in self.refuted
+
+
+def _add_identities_of_changes(
+    known: Sequence[tuple[Any, ...]], found: Iterable[Alteration]
+) -> tuple[tuple[Any, ...], ...]:
+    every = dict.fromkeys([*known, *map(_identity_of_change, found)])
+    return tuple(every)[-MAX_KEPT_CLOCKS:]
 
 
 def _identity_of_change(one: Alteration) -> tuple[Any, ...]:
@@ -157,8 +159,7 @@ def collect_measured_clocks(
         if len(limits) != 1 or limiter not in (None, POWER, UNNAMED):
             continue
         for setting, other in (LOCKS, LOCKS[::-1]):
-            clocks = [clock_mhz_limited_by_lock(reading, setting) for reading in readings]
-            mhz = [clock for clock in clocks if clock is not None]
+            mhz = known_values_of_field(readings, setting.clock)
             if len(mhz) < MIN_READINGS:
                 continue
             around = (
@@ -198,8 +199,8 @@ def find_clock_that_proves_lock(
     """Return a clock of `known` which proves that a lock has an effect, because it differs from
     `clock`. It must have been measured with another lock or with none, under the same
     circumstances. None if there is no such clock."""
-    for other in known:
-        if clock.differs_only_in_lock(other) and _clock_proves_lock(clock, other):
+    for other in filter(clock.differs_only_in_lock, known):
+        if _clock_proves_lock(clock, other):
             return other
     return None
 
@@ -212,8 +213,8 @@ def find_lower_clock_without_lock(
     if clock.lock is None or clock.mhz >= clock.lock.min_mhz:
         return None
     for other in filter(clock.differs_only_in_lock, known):
-        is_free = other.lock is None and other.limiter is None
-        if is_free and clock.mhz - other.mhz >= MIN_CONTRAST_MHZ:
+        is_lower = clock.mhz - other.mhz >= MIN_CONTRAST_MHZ
+        if is_lower and other.lock is None and other.limiter is None:
             return other
     return None
 

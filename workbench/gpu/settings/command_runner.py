@@ -65,12 +65,12 @@ async def run_setting_command(host: Host, one: SettingCommand, rights: Rights) -
     # cores. A lost GPU may have been lost after the change.
     said = done.err if one.stdin is not None else f"{done.out} {done.err}"
     why = setting_commands.why_command_failed(done.returncode, said, name)
-    if why and name == "nvidia-smi" and NO_PERMISSION_ANSWER.search(why):
+    if why is None:
+        return CommandRun()
+    if name == "nvidia-smi" and NO_PERMISSION_ANSWER.search(why):
         why = f"{why.rstrip('.')}; {REFUSED_ROOT_TEXT}"
-    return CommandRun(
-        why,
-        unsure=why is not None and (one.stdin is not None or done.returncode == GPU_IS_LOST_STATUS),
-    )
+    unsure = one.stdin is not None or done.returncode == GPU_IS_LOST_STATUS
+    return CommandRun(why, unsure=unsure)
 
 
 async def run_commands_until_failure(

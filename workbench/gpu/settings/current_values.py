@@ -136,7 +136,7 @@ class CurrentValues:
     @property
     def energy_j(self) -> dict[str, float]:
         """The GPUs' energy counters in joules by UUID, without GPUs that report none."""
-        return {s.uuid: s.energy_j for s in self.telemetry.gpus if s.energy_j is not None}
+        return self.telemetry.energy_j_by_uuid
 
     def sample(self, uuid: str) -> GpuSample | None:
         return find_readable_gpu_sample(self.telemetry, uuid)

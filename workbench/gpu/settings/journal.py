@@ -309,11 +309,8 @@ class Journal:
             return (UNKNOWN, UNKNOWN) if entry.state == PENDING else (entry.now, "journal")
         for line in reversed(self.log):
             if (line.get("gpu_uuid"), line.get("setting")) == (uuid, setting):
-                if (
-                    line.get("boot_id") == self.boot_id
-                    and line.get("ok")
-                    and line.get("now") == DEFAULT
-                ):
+                outcome = (line.get("boot_id"), line.get("ok"), line.get("now"))
+                if outcome == (self.boot_id, True, DEFAULT):
                     return DEFAULT, DEFAULT
                 break
         return UNKNOWN, UNKNOWN

@@ -259,6 +259,11 @@ class JournalFile:
             self.release_lock(owner)
         return False
 
+    def try_to_lock_twice(self, silent_owners: tuple[str, ...]) -> bool:
+        """Try to lock the journal, and return whether that worked. If the first try has only removed
+        a lock that no longer counts, the second one can succeed."""
+        return self.try_to_lock(silent_owners) or self.try_to_lock(silent_owners)
+
     def owner_has_ended(self, owner: str, uid: int) -> bool:
         """Return whether the owner of a lock is a process of this host that has ended, or that does
         not run as the user who made the lock. `owner` is the lock's text,

@@ -99,7 +99,7 @@ class JournalProgram:
         text, damage = self.read_text_or_damage()
         if text is not None and not with_log:
             text = _without_log(text)
-        sysfs = os.environ.get("WORKBENCH_SIM_SYSFS") or setting_commands.SYSFS
+        sysfs = os.environ.get("WORKBENCH_SIM_SYSFS", setting_commands.SYSFS)
         return {
             "boot_id": boot_id(),
             "driver_start": driver_module_load_id(sysfs),
@@ -144,7 +144,7 @@ class JournalProgram:
         os.makedirs(self.root, 0o700, exist_ok=True)
         file = self.file
         file.owner = owner
-        held = file.try_to_lock(tuple(dead_owners)) or file.try_to_lock(tuple(dead_owners))
+        held = file.try_to_lock_twice(tuple(dead_owners))
         found = self.holder()
         if not held and found["void"]:
             file.release_lock(found["by"])

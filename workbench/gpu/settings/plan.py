@@ -126,13 +126,13 @@ def _commands_of_gpu(
         why = "" if sample.state is GpuState.LIVE else sample.message or sample.state.value
     if why:
         raise SettingsError(f"{name}: {why}; no setting of this GPU can be changed")
-    notes = {
-        setting.key: _check_gpu_value_and_get_note(name, info, setting, value)
-        for setting, value in settings
-    }
+    concerned = ""
     if info.instances:
         concerned = f"MIG is on: this concerns all {len(info.instances)} instances of the GPU"
-        notes = {key: "; ".join(filter(None, (note, concerned))) for key, note in notes.items()}
+    notes = {}
+    for setting, value in settings:
+        note = _check_gpu_value_and_get_note(name, info, setting, value)
+        notes[setting.key] = "; ".join(filter(None, (note, concerned)))
     for setting, value in sorted(settings, key=lambda pair: (pair[1] is False) - (pair[1] is True)):
         yield from make_setting_commands(
             info.index, info.uuid, setting.key, value, rights, note=notes[setting.key]

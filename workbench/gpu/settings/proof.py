@@ -33,7 +33,11 @@ from workbench.gpu.settings.clock_contrasts import (
     select_readings_under_load,
 )
 from workbench.gpu.settings.setting_traps import Trap, fill_in_trap, memory_lock_trap
-from workbench.gpu.telemetry.reading_buffer import BenchmarkReading, Moment
+from workbench.gpu.telemetry.reading_buffer import (
+    BenchmarkReading,
+    Moment,
+    known_values_of_field,
+)
 from workbench.model.gpu import GpuInfo, Telemetry
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.setting_commands import WATTS_EQUAL
@@ -172,31 +176,22 @@ def _judge_lock_by_contrast(
     clock, None if it was not measured."""
     other = find_clock_that_proves_lock(clock, known.clocks) if clock else None
     if other is not None or known.is_effect_shown(one):
-        how = (
-            (f"; under the same load the clock was {_compared_clock_text(other)}")
-            if other
-            else ", as a contrast showed before"
-        )
+        how = ", as a contrast showed before"
+        if other is not None:
+            how = f"; under the same load the clock was {_compared_clock_text(other)}"
         text = proof.text.replace(PROVES_NOTHING_TEXT, "is in force", 1) + how
         return replace(
             proof, in_force=InForce.YES, short=proof.short.replace(CONSISTENT, "ok"), text=text
         )
     deaf = find_clock_that_ignores_lock(clock, known.clocks) if clock else None
-    if deaf is not None:
-        text = (
-            f"{proof.text.partition(PROVES_NOTHING_TEXT)[0]}has no effect: the clock was "
-            f"{_compared_clock_text(deaf)} too"
-        )
-        return _with_no_effect_verdict(proof, text)
-    if known.is_effect_refuted(one):
-        text = f"{proof.text.partition(PROVES_NOTHING_TEXT)[0]}has no effect, as a contrast showed before"
-        return _with_no_effect_verdict(proof, text)
+    if deaf is not None or known.is_effect_refuted(one):
+        how = ", as a contrast showed before"
+        if deaf is not None:
+            how = f": the clock was {_compared_clock_text(deaf)} too"
+        text = f"{proof.text.partition(PROVES_NOTHING_TEXT)[0]}has no effect{how}"
+        short = f"▲ {proof.short.replace(CONSISTENT, 'has no effect')}"
+        return replace(proof, in_force=InForce.NO_EFFECT, short=short, text=text)
     return replace(proof, text=f"{proof.text}; {_why_effect_is_unproven(clock, known)}")
-
-
-def _with_no_effect_verdict(proof: Proof, text: str) -> Proof:
-    short = f"▲ {proof.short.replace(CONSISTENT, 'has no effect')}"
-    return replace(proof, in_force=InForce.NO_EFFECT, short=short, text=text)
 
 
 def _why_effect_is_unproven(clock: MeasuredClock | None, known: ContrastEvidence) -> str:
@@ -246,14 +241,23 @@ def _assess_clock_lock(
 ) -> Proof:
     what = _name_of_clock_lock(one.setting)
     wanted = setting.input_text(lock)
-    clocks = [(clock_mhz_limited_by_lock(reading, setting), reading) for reading in readings]
-    pairs = [(mhz, reading) for mhz, reading in clocks if mhz is not None]
-    if len(pairs) < MIN_READINGS:
-        return _proof_with_few_readings(one, what, len(pairs), f"{wanted} MHz")
-    outside = [(mhz, r) for mhz, r in pairs if not is_within_lock(mhz, lock)]
-    below = [reading for mhz, reading in outside if mhz < lock.min_mhz]
-    share = len(outside) / len(pairs)
-    seen = round(median(mhz for mhz, _ in (outside or pairs)))
+    clocks_mhz: list[int] = []
+    outside_mhz: list[int] = []
+    below: list[BenchmarkReading] = []
+    for reading in readings:
+        mhz = clock_mhz_limited_by_lock(reading, setting)
+        if mhz is None:
+            continue
+        clocks_mhz.append(mhz)
+        if not is_within_lock(mhz, lock):
+            outside_mhz.append(mhz)
+            if mhz < lock.min_mhz:
+                below.append(reading)
+    count = len(clocks_mhz)
+    if count < MIN_READINGS:
+        return _proof_with_few_readings(one, what, count, f"{wanted} MHz")
+    share = len(outside_mhz) / count
+    seen = round(median(outside_mhz or clocks_mhz))
 
     def make_proof(
         verdict: InForce, short: str, text: str, share: float, limiter: str | None = None
@@ -264,7 +268,7 @@ def _assess_clock_lock(
             verdict,
             short,
             text,
-            len(pairs),
+            count,
             f"{wanted} MHz",
             seen,
             share,
@@ -272,16 +276,16 @@ def _assess_clock_lock(
         )
 
     if 1 - share >= MIN_HOLDING_SHARE:
-        seen_in = f"{seen} MHz in {_percent_text(1 - share)} of {len(pairs)} readings under load"
+        seen_in = f"{seen} MHz in {_percent_text(1 - share)} of {count} readings under load"
         text = f"{what} {wanted} MHz {PROVES_NOTHING_TEXT}: {seen_in}"
         return make_proof(InForce.CONSISTENT, f"{what} {wanted} {CONSISTENT}", text, 1 - share)
     limiter, bound = _main_limiter_and_limited_count(
         below, {POWER} if setting is MEMORY_CLOCKS else set()
     )
-    if not (limiter and bound >= BINDING_LIMITER_SHARE * len(outside)):
+    if not (limiter and bound >= BINDING_LIMITER_SHARE * len(outside_mhz)):
         # Reached now and then, and the driver names no limiter for the rest: neither "in force" nor
         # "no effect".
-        is_never_above = len(below) == len(outside)
+        is_never_above = len(below) == len(outside_mhz)
         limiter = UNNAMED_LIMITER if is_never_above and share < MIN_HOLDING_SHARE else None
     if limiter:
         text = (
@@ -298,7 +302,7 @@ def _assess_clock_lock(
         )
     text = (
         f"{what} has no effect: requested {wanted} MHz, observed {seen} MHz for {_percent_text(share)} of "
-        f"{len(pairs)} readings"
+        f"{count} readings"
     )
     return make_proof(InForce.NO_EFFECT, f"▲ {what} {wanted} has no effect", text, share)
 
@@ -306,9 +310,9 @@ def _assess_clock_lock(
 def _assess_power_limit(
     one: Alteration, limit_w: float, readings: Sequence[BenchmarkReading]
 ) -> Proof:
-    watts = [r.power_w for r in readings if r.power_w is not None]
+    watts = known_values_of_field(readings, "power_w")
     wanted = f"{limit_w:g} W"
-    limits = [reading.limit_w for reading in readings if reading.limit_w is not None]
+    limits = known_values_of_field(readings, "limit_w")
     others = [limit for limit in limits if abs(limit - limit_w) > WATTS_EQUAL]
     if others:
         text = f"power limit changed by someone else: now {others[-1]:g} W, Workbench set {wanted}"

@@ -127,8 +127,8 @@ def read_register(directory: str, boot_id: str) -> list[dict[str, Any]]:
                     newest[key] = found
         if set(names) <= set(_register_file_names(directory)) or time.monotonic() > until:
             break
-    kept = {(one["uid"], one["journal"]) for one in _limit_files_per_user(list(newest.values()))}
-    return [newest[key] for key in sorted(kept)]
+    kept = _limit_files_per_user(list(newest.values()))
+    return sorted(kept, key=lambda one: (one["uid"], one["journal"]))
 
 
 def _limit_files_per_user(found: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -171,9 +171,9 @@ def _load_register_file(path: str, uid: int) -> dict[str, Any] | None:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             found = os.fstat(handle)
-            if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES or found.st_uid != uid:
+            if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:
                 return None
-            if found.st_nlink != 1:
+            if (found.st_uid, found.st_nlink) != (uid, 1):
                 return None
             text = os.read(handle, MOST_BYTES + 1)
         finally:
@@ -291,14 +291,9 @@ def publish_entries(
     # What is left to another user is no claim: that user's revert must not set this value again.
     entries = [entry for entry in entries if not setting_commands.user_setting_is_left_to(entry)]
     mine = os.geteuid()
-    ours = [
-        path
-        for path, uid in _register_paths_and_uids(directory, _register_file_names(directory))
-        if uid == mine
-    ]
     old, of_this_boot = [], []
-    for path in ours:
-        found = _load_register_file(path, mine)
+    for path, uid in _register_paths_and_uids(directory, _register_file_names(directory)):
+        found = _load_register_file(path, mine) if uid == mine else None
         if found and found["journal"] == journal:
             old.append(path)
             if found["boot_id"] == boot_id:

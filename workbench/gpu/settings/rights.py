@@ -193,9 +193,13 @@ async def _can_write_simulated_gpus(host: Host, uid: int) -> bool:
     directory = _OWNERSHIP_LINE.match(done.out)
     if directory is None:
         return True
-    owner, group, mode = int(directory[1]), int(directory[2]), int(directory[3], 16)
+    owner, group, mode = _owner_group_and_mode(directory)
     groups = [int(word) for word in done.out.partition("\n")[2].split() if word.isdecimal()]
     return user_can_write(uid, groups, uid=owner, gid=group, mode=mode)
+
+
+def _owner_group_and_mode(line: re.Match[str]) -> tuple[int, int, int]:
+    return int(line[1]), int(line[2]), int(line[3], 16)
 
 
 def parse_sudo_refusal(said: str) -> str | None:
@@ -270,7 +274,9 @@ def _pattern_allows(pattern: str, command: Sequence[str]) -> bool:
     wanted, given = re.sub(r"\\(.)", r"\1", arguments.strip()), " ".join(command[1:])
     if wanted.startswith("^"):
         return re.search(wanted, given) is not None
-    return not wanted or (not given if wanted == '""' else fnmatchcase(given, wanted))
+    if wanted == '""':
+        return not given
+    return not wanted or fnmatchcase(given, wanted)
 
 
 def _path_under_usr(path: str) -> str:
@@ -365,9 +371,6 @@ def _parse_safe_and_unsafe_programs(looked: str) -> tuple[dict[str, str], dict[s
             (name, _, path), wrong = rest.partition(" "), ""
         elif not wrong:
             known = _OWNERSHIP_LINE.match(line)
-            wrong = (
-                ""
-                if known and only_root_can_change(int(known[1]), int(known[2]), int(known[3], 16))
-                else rest.split(" ", 3)[-1]
-            )
+            if known is None or not only_root_can_change(*_owner_group_and_mode(known)):
+                wrong = rest.split(" ", 3)[-1]
     return safe, unsafe

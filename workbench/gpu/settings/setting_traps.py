@@ -67,7 +67,7 @@ def clock_lock_warnings(setting: str, clocks: ClockRange, info: GpuInfo) -> str:
         normal = known.memory_under_compute_mhz
         if normal and clocks.min_mhz > normal:
             found.append(fill_in_trap("memory.normal-clock", mhz=normal))
-        elif normal and clocks.min_mhz == clocks.max_mhz == normal:
+        elif clocks.min_mhz == clocks.max_mhz == normal:
             found.append(fill_in_trap("memory.lock-is-where-it-runs", mhz=normal))
         if memory_locks.does_memory_lock_cost_throughput(info.name):
             found.append(memory_lock_trap())

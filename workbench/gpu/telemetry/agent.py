@@ -104,7 +104,7 @@ class HostReader:
         out: dict[str, Any] = {"load_1m": round(os.getloadavg()[0], 2), "cpu_count": self.cpu_count}
         absent: dict[str, str] = {}
         wanted = {"MemTotal": "memory_total_bytes", "MemAvailable": "memory_available_bytes"}
-        for line in (self.nvml.host_file("/proc/meminfo") or "").splitlines():
+        for line in self.nvml.host_file("/proc/meminfo").splitlines():
             name, _, rest = line.partition(":")
             if name in wanted:
                 out[wanted.pop(name)] = int(rest.split()[0]) * 1024
@@ -146,10 +146,7 @@ class HostReader:
             for name in names
             if name.startswith("cpu") and name[3:].isdecimal()
         ]
-        governors = (
-            self.nvml.host_file(f"{core}/cpufreq/scaling_governor") or "" for core in cores
-        )
-        self.governor = _format_common_or_mixed_values(map(str.strip, governors))
+        self.governor = _format_common_or_mixed_values(map(self.read_governor, cores))
         self.c_states = _format_common_or_mixed_values(map(self.read_c_states, cores))
 
     def read_pressure(self) -> None:
@@ -157,20 +154,22 @@ class HostReader:
         for the disk. Store also what the board reports of its power."""
         self.pressure_pct = {}
         for field, path in PRESSURE_FILES.items():
-            for line in (self.nvml.host_file(path) or "").splitlines():
+            for line in self.nvml.host_file(path).splitlines():
                 if line.startswith("full avg10="):
                     self.pressure_pct[field] = float(line.split()[1].partition("=")[2])
         self.of_board = self.board.read_power_sensors()
 
-    def read_c_states(self, core: str) -> str:
+    def read_governor(self, core: str) -> str:
+        """Return the governor of the core whose directory is `core`, "" if it cannot be read."""
+        return self.nvml.host_file(f"{core}/cpufreq/scaling_governor").strip()
+
+    def read_c_states(self, core: str) -> str | None:
         """Return the C-states of the core whose directory is `core`: "on", "off", or "off:2-3" if
-        only some are off. "" if they cannot be read."""
+        only some are off. None if they cannot be read."""
         texts: list[str] = []
-        while (
-            text := self.nvml.host_file(f"{core}/cpuidle/state{len(texts)}/disable")
-        ) is not None:
+        while text := self.nvml.host_file(f"{core}/cpuidle/state{len(texts)}/disable"):
             texts.append(text)
-        return core_values.format_core_c_states(texts) or ""
+        return core_values.format_core_c_states(texts)
 
     def process_name(self, pid: int) -> str | None:
         """Return the name of the process `pid`. None if it has ended, or if this machine is a
@@ -195,9 +194,9 @@ class HostReader:
             return ""
 
 
-def _format_common_or_mixed_values(values: Iterable[str]) -> str | None:
-    """Return the value that all of `values` have, without the empty ones. If they differ, return
-    "mixed: " and how often each occurs. None if all are empty."""
+def _format_common_or_mixed_values(values: Iterable[str | None]) -> str | None:
+    """Return the value that all of `values` have, apart from "" and None. If they differ, return
+    "mixed: " and how often each occurs. None if there is no other value."""
     counts: dict[str, int] = {}
     for value in filter(None, values):
         counts[value] = counts.get(value, 0) + 1

@@ -6,14 +6,16 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
-from operator import attrgetter
 from statistics import fmean, pstdev
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from workbench.gpu.telemetry.reading_buffer import BenchmarkReading, Moment
+from workbench.gpu.telemetry.reading_buffer import (
+    BenchmarkReading,
+    Moment,
+    known_values_of_field,
+)
 from workbench.model.bench import GpuDuring, PcieDuring
 from workbench.model.known_values import (
-    known_values,
     mean_or_none,
     round_or_none,
     values_if_all_known,
@@ -60,7 +62,7 @@ def summarize_gpu_readings(
         absent["energy_j"] = absent["power_w"] = _why_energy_is_missing(gpu_indices, each)
     seconds = t1_s - t0_s
     by_gpu = [[r for r in readings if r.gpu_index == index] for index in gpu_indices]
-    clocks = [_known_values_of_field(one, "sm_mhz") for one in by_gpu]
+    clocks = [known_values_of_field(one, "sm_mhz") for one in by_gpu]
     sm_mhz = list(itertools.chain.from_iterable(clocks))
     spreads_mhz = [pstdev(one) for one in clocks if one]
     pcie = tuple(_summarize_pcie_traffic(one) for one in by_gpu if _has_pcie_traffic_readings(one))
@@ -90,8 +92,8 @@ def summarize_gpu_readings(
 
 def _has_pcie_traffic_readings(readings: Sequence[BenchmarkReading]) -> bool:
     return bool(
-        _known_values_of_field(readings, "pcie_rx_mb_s")
-        or _known_values_of_field(readings, "pcie_tx_mb_s")
+        known_values_of_field(readings, "pcie_rx_mb_s")
+        or known_values_of_field(readings, "pcie_tx_mb_s")
     )
 
 
@@ -102,7 +104,7 @@ def _why_no_pcie_traffic(readings: Sequence[BenchmarkReading]) -> str:
 def _summarize_pcie_traffic(readings: Sequence[BenchmarkReading]) -> PcieDuring:
     """Return the mean and peak traffic of one GPU's PCIe link, given all its readings. The link's
     bandwidth is the highest of the readings, because an idle link may be slower than a busy one."""
-    link = max(_known_values_of_field(readings, "pcie_link_mb_s"), default=None)
+    link = max(known_values_of_field(readings, "pcie_link_mb_s"), default=None)
     rx_mean, rx_peak = _mean_and_peak_rates(readings, "pcie_rx_mb_s", link)
     tx_mean, tx_peak = _mean_and_peak_rates(readings, "pcie_tx_mb_s", link)
     return PcieDuring(readings[0].gpu_index, rx_mean, tx_mean, rx_peak, tx_peak, link)
@@ -114,7 +116,7 @@ def _mean_and_peak_rates(
     """Return (mean, peak) of the field `name`, a rate in MB/s, both None if there are no values.
     The peak is None if it exceeds `link_mb_s`, the link's bandwidth: then the driver renews its
     byte counter less often than it is read."""
-    rates = _known_values_of_field(readings, name)
+    rates = known_values_of_field(readings, name)
     if not rates:
         return None, None
     peak = max(rates)
@@ -153,16 +155,11 @@ def _clock_event_reason_fractions(
 ) -> dict[str, float]:
     """Return {clock event reason: fraction (0 to 1) of the readings that have it}. If no reading
     reports reasons, return {} and put the reason for that into `absent`."""
-    active = _known_values_of_field(readings, "event_reasons")
+    active = known_values_of_field(readings, "event_reasons")
     if not active:
         absent["event_reasons"] = _NO_READING_REASON
     counts = Counter(name for names in active for name in set(names))
     return {name: counts[name] / len(active) for name in sorted(counts)}
-
-
-def _known_values_of_field(readings: Sequence[BenchmarkReading], name: str) -> list[Any]:
-    """Return the values of a field in those readings that have one."""
-    return known_values(map(attrgetter(name), readings))
 
 
 def _summarize_known_values(
@@ -173,7 +170,7 @@ def _summarize_known_values(
 ) -> float | None:
     """Return `summary`, such as the mean, of the known values of a field. If there are none, return
     None and put the reason into `absent`."""
-    values = _known_values_of_field(readings, name)
+    values = known_values_of_field(readings, name)
     if not values:
         absent[name] = _NO_READING_REASON
         return None

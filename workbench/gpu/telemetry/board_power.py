@@ -26,7 +26,7 @@ class BoardPower:
     """Reads the rails. `sysfs` is the directory /sys, and `read_file` returns the text of a file,
     None if it cannot be read."""
 
-    def __init__(self, sysfs: str, read_file: Callable[[str], str | None]) -> None:
+    def __init__(self, sysfs: str, read_file: Callable[[str], str]) -> None:
         self.folder = sysfs + "/class/hwmon"
         self.read_file = read_file
         self.chip: str | None = None
@@ -42,7 +42,7 @@ class BoardPower:
             return
         for name in names:
             chip = self.folder + "/" + name
-            if (self.read_file(chip + "/name") or "").strip() == DRIVER:
+            if self.read_file(chip + "/name").strip() == DRIVER:
                 self.chip = chip
         if self.chip is None:
             return
@@ -73,8 +73,8 @@ class BoardPower:
         return found
 
 
-def _parse_whole_number(text: str | None) -> int | None:
-    word = (text or "").strip()
+def _parse_whole_number(text: str) -> int | None:
+    word = text.strip()
     if not word.isdecimal() or len(word) >= 16:
         return None
     return int(word)

@@ -94,7 +94,7 @@ class ClusterTelemetry(TelemetrySource):
             if latest is None:
                 continue
             first = max((info.index for info in infos), default=-1) + 1
-            late = self._lateness_text(source)
+            late = source.lateness_text
             for info in latest.infos:
                 infos.append(replace(info, index=first + info.index, node=name))
             for sample in latest.gpus:
@@ -104,11 +104,3 @@ class ClusterTelemetry(TelemetrySource):
                 else:
                     gpus.append(replace(sample, index=index))
         return replace(reading, infos=tuple(infos), gpus=tuple(gpus))
-
-    def _lateness_text(self, source: TelemetrySource) -> str:
-        """Return the text that says for how many seconds a node has sent no reading. "" if its next
-        reading is not late."""
-        age_s = source.age_s or 0.0
-        if age_s <= 3 * self.interval_s + 2:
-            return ""
-        return f"no reading for {age_s:.0f} s"

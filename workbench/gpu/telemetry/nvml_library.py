@@ -151,7 +151,7 @@ class Nvml:
         self.since = 0.0
         self.slowest = (0.0, "")  # the slowest call of the present reading, with its seconds
         self.simulated = bool(os.environ.get("WORKBENCH_SIM_DRIVER"))
-        self.host_file: Callable[[str], str | None] = read_text
+        self.host_file: Callable[[str], str] = read_text
 
     def open(self) -> None:
         """Load NVML and initialize it. Raises NVMLError if the library is missing or cannot be
@@ -222,19 +222,19 @@ class Nvml:
             return None
 
 
-def read_text(path: str) -> str | None:
-    """Return the text of a file of the kernel, None if it cannot be read."""
+def read_text(path: str) -> str:
+    """Return the text of a file of the kernel, "" if it cannot be read."""
     try:  # not with `open`, which makes objects and six system calls for each file
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return None
+        return ""
     try:
         pieces = []
         while piece := os.read(file, _READ_BYTES):
             pieces.append(piece)
         return b"".join(pieces).decode("utf-8", "replace")
     except OSError:
-        return None
+        return ""
     finally:
         os.close(file)
 

@@ -27,6 +27,11 @@ def why_value_is_impossible(field: str, value: Any) -> str:
     return f"the driver's answer is {why}" if why else ""
 
 
+def possible_value(field: str, value: Any) -> Any:
+    """Return `value`, or None if no GPU can have it in `field`."""
+    return None if why_value_is_impossible(field, value) else value
+
+
 def remove_impossible_values(values: dict[str, Any], absent: dict[str, str]) -> None:
     """Remove from `values` each number that no GPU can have in its field, and put the reason into
     `absent` under that field."""
@@ -42,7 +47,8 @@ def remove_impossible_values(values: dict[str, Any], absent: dict[str, str]) -> 
 def remove_placeholder_values(values: dict[str, Any], absent: dict[str, str]) -> None:
     """Remove from `values` what a GPU that shares the host's memory answers in place of a value,
     and put the reason into `absent` under the same field."""
-    for field in (*_ALWAYS, *_IF_ZERO):
-        if field in values and (field in _ALWAYS or values[field] == 0):
+    zeros = [field for field in _IF_ZERO if values.get(field) == 0]
+    for field in (*_ALWAYS, *zeros):
+        if field in values:
             del values[field]
             absent[field] = PLACEHOLDER

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from workbench.model.gpu import GpuSample, Telemetry
+from workbench.model.known_values import known_values
 from workbench.model.pcie_link import pcie_link_mb_s
 
 # two minutes of a benchmark at 10 Hz; of a longer one every second, every fourth … reading
@@ -27,6 +30,11 @@ class BenchmarkReading(NamedTuple):
     pcie_tx_mb_s: float | None = None
     pcie_link_mb_s: float | None = None  # nominal, of the link as it is at this moment
     pcie_absent: str = ""  # why the two rates are missing
+
+
+def known_values_of_field(readings: Sequence[BenchmarkReading], name: str) -> list[Any]:
+    """Return the values of the field `name` in those readings that have one."""
+    return known_values(map(attrgetter(name), readings))
 
 
 class Moment(NamedTuple):

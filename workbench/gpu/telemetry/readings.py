@@ -24,9 +24,9 @@ from workbench.gpu.telemetry.nvml_library import (
     nvml_error_text,
 )
 from workbench.gpu.telemetry.plausible_readings import (
+    possible_value,
     remove_impossible_values,
     remove_placeholder_values,
-    why_value_is_impossible,
 )
 from workbench.model import gpu_readings
 from workbench.model.pcie_link import pcie_link_mb_s
@@ -86,12 +86,12 @@ GET_FIELD_VALUE = pynvml.c_nvmlFieldValue_t.value.__get__
 def declared_nvml_calls(readings: Iterable[Reading]) -> list[Call]:
     """Return (field, NVML function, its arguments, scale, whether it is a switch) of each of
     `readings` that one call of NVML returns. The others are left out."""
-    declared = [one for one in readings if one.nvml]
-    arguments = [tuple(getattr(pynvml, name) for name in one.nvml[1:]) for one in declared]
-    return [
-        (one.field, one.nvml[0], given, one.scale, one.switch)
-        for one, given in zip(declared, arguments)  # noqa: B905 (Python 3.8)
-    ]
+    calls = []
+    for one in readings:
+        if one.nvml:
+            arguments = tuple(getattr(pynvml, name) for name in one.nvml[1:])
+            calls.append((one.field, one.nvml[0], arguments, one.scale, one.switch))
+    return calls
 
 
 FAST_CALLS = declared_nvml_calls(one for one in gpu_readings.ALL if not one.seldom)
@@ -406,11 +406,14 @@ class GpuReader:
         self.read_pcie_replays()
         self.read_xid()
         self.read_processes()
-        used = {uuid: self.read_instance_memory(handle) for uuid, handle in self.instances}
-        if used:
-            self.out["instance_used_bytes"] = {
-                uuid: memory.used for uuid, memory in used.items() if memory is not None
-            }
+        if not self.instances:
+            return
+        used: dict[str, int] = {}
+        for uuid, handle in self.instances:
+            memory = self.read_instance_memory(handle)
+            if memory is not None:
+                used[uuid] = memory.used
+        self.out["instance_used_bytes"] = used
 
     def read_pcie_replays(self) -> None:
         """Store how many damaged packets the PCIe link has sent again: since the driver was loaded,
@@ -448,12 +451,12 @@ class GpuReader:
         found = self.nvml.call_or_none(
             name, handle, pynvml.nvmlMemory_v2
         ) or self.nvml.call_or_none(name, handle)
-        numbers = () if found is None else (found.used, found.total)
-        return (
-            None
-            if any(why_value_is_impossible("memory_used_bytes", one) for one in numbers)
-            else found
-        )
+        if found is None:
+            return None
+        for number in (found.used, found.total):
+            if possible_value("memory_used_bytes", number) is None:
+                return None
+        return found
 
     def read_instances(self) -> None:
         """Store whether the GPU is divided with MIG, and its instances. Of a GPU that has no MIG,
@@ -494,18 +497,17 @@ class GpuReader:
                 self.process_bytes = None
                 break
             for row in rows or ():
-                used = row.usedGpuMemory
-                known = used is not None and not why_value_is_impossible("memory_used_bytes", used)
                 found[row.pid] = {
                     "pid": row.pid,
-                    "memory_bytes": used if known else None,
+                    "memory_bytes": possible_value("memory_used_bytes", row.usedGpuMemory),
                     "name": self.host.process_name(row.pid),
                     "kind": kind,
                     "place": self.host.container_of_process(row.pid),
                 }
         else:
             self.out["processes"] = [found[pid] for pid in sorted(found)]
-            self.process_bytes = sum(p["memory_bytes"] or 0 for p in found.values())
+            known = (p["memory_bytes"] for p in found.values())
+            self.process_bytes = sum(filter(None, known))
         # some GPUs have no graphics; compute decides what is known
         self.absent.pop("graphics processes", None)
 
@@ -568,7 +570,7 @@ class GpuReader:
         listed = {"memory_mhz": memory, "sm_mhz": sm or ()}
         return {
             "supported_" + name: sorted(
-                {mhz for mhz in clocks if not why_value_is_impossible(name, mhz)}
+                {mhz for mhz in clocks if possible_value(name, mhz) is not None}
             )
             for name, clocks in listed.items()
         }
@@ -612,24 +614,18 @@ class GpuReader:
         )
         if limit is not None and limit[0].nvmlReturn == NVML_SUCCESS:
             margin = self.nvml.call_or_none("nvmlDeviceGetMarginTemperature", self.handle)
-            now = self.read_temperature_c()
-            if (
-                margin is not None
-                and now is not None
-                and not why_value_is_impossible("temperature_c", now)
-            ):
+            now = possible_value("temperature_c", self.read_temperature_c())
+            if margin is not None and now is not None:
                 found = float(now + margin - nvml_field_value_and_type(limit[0])[0])
-                if not why_value_is_impossible("temperature_slowdown_c", found):
+                if possible_value("temperature_slowdown_c", found) is not None:
                     return found
         threshold = self.nvml.call_or_none(
             "nvmlDeviceGetTemperatureThreshold",
             self.handle,
             pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN,
         )
-        known = threshold is not None and not why_value_is_impossible(
-            "temperature_slowdown_c", threshold
-        )
-        return float(threshold) if known else None
+        known = possible_value("temperature_slowdown_c", threshold)
+        return None if known is None else float(known)
 
     def read_temperature_c(self) -> int | None:
         self.read_temperature()

@@ -166,10 +166,15 @@ class TelemetrySource:
         """Why readings are late or missing, as text for the user; None if they arrive on time."""
         if self._problem is not None:
             return self._problem
-        age = self.age_s
-        if age is not None and age > 3 * self.interval_s + 2:
-            return f"no reading for {age:.0f} s"
-        return None
+        return self.lateness_text or None
+
+    @property
+    def lateness_text(self) -> str:
+        """For how many seconds no reading has arrived, as text. "" if the next one is not late."""
+        age_s = self.age_s or 0.0
+        if age_s <= 3 * self.interval_s + 2:
+            return ""
+        return f"no reading for {age_s:.0f} s"
 
     async def set_interval(self, interval_s: float) -> None:
         self.interval_s = interval_s
@@ -193,11 +198,7 @@ class TelemetrySource:
         complete within `timeout_s`, return the latest. Raises HostError if none has arrived."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                while (
-                    not _is_reading_complete(self.latest)
-                    and not (self.latest and self._given == ())
-                    and not self._hopeless
-                ):
+                while not (self._hopeless or self._is_latest_complete()):
                     self._changed.clear()
                     await self._changed.wait()
         if self.latest is not None:
@@ -213,10 +214,23 @@ class TelemetrySource:
             next_step="workbench doctor shows what is missing on that host",
         )
 
+    def _is_latest_complete(self) -> bool:
+        if self.latest is None:
+            return False
+        if self._given == ():
+            return True  # this host has none of the GPUs that the driver shows
+        status = self.latest.driver.status
+        if status is DriverStatus.OK:
+            return bool(self.latest.infos)
+        return status is not DriverStatus.HUNG
+
     @property
     def _missing_reading_reason(self) -> str:
-        parts = (self._problem, "" if self._problem and not self._fallback else self._why_silent)
-        return ", ".join(part for part in parts if part)
+        if not self._problem:
+            return self._why_silent
+        if not self._fallback:
+            return self._problem
+        return f"{self._problem}, {self._why_silent}"
 
     @property
     def _why_silent(self) -> str:
@@ -447,12 +461,6 @@ def _select_given_gpus(given: tuple[str, ...] | None, reading: Telemetry) -> Tel
     indices = {info.index for info in infos}
     gpus = tuple(sample for sample in reading.gpus if sample.index in indices)
     return replace(reading, infos=infos, gpus=gpus)
-
-
-def _is_reading_complete(reading: Telemetry | None) -> bool:
-    if reading is None or reading.driver.status is DriverStatus.HUNG:
-        return False
-    return reading.driver.status is not DriverStatus.OK or bool(reading.infos)
 
 
 def _parse_agent_line(line: bytes) -> dict[str, Any] | None:

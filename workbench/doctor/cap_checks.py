@@ -25,7 +25,7 @@ _MINEFIELD = "https://github.com/Blackwellboy/model-serving-minefield/pull/55"
 def check_slowed_clocks(seen: Examination) -> Iterator[Finding]:
     """Report GPUs whose clocks the driver lowers at this moment, with the driver's reasons."""
     for _, now in seen.gpus_with_readings:
-        named = [reason for reason in now.event_reasons if reason not in QUIET_REASONS]
+        named = _slowing_reasons(now)
         if not named:
             continue
         level = Level.WARN
@@ -37,6 +37,11 @@ def check_slowed_clocks(seen: Examination) -> Iterator[Finding]:
         reasons = ", ".join(named)
         text = f"GPU {now.index} runs slower now: {reasons} ({_power_and_temperature_text(now)})"
         yield Finding(level, "gpu.slowed", text, fix=fix, evidence=reasons)
+
+
+def _slowing_reasons(now: GpuSample) -> list[str]:
+    """Return the driver's reasons for a lower clock, without those of a GPU that is idle or set so."""
+    return [reason for reason in now.event_reasons if reason not in QUIET_REASONS]
 
 
 def _power_and_temperature_text(now: GpuSample) -> str:
@@ -55,8 +60,7 @@ def check_unexplained_low_clock(seen: Examination) -> Iterator[Finding]:
     for gpu, now in seen.gpus_with_readings:
         if now.sm_mhz is None or now.gpu_util_pct is None or "event_reasons" in now.absent:
             continue
-        named = any(reason not in QUIET_REASONS for reason in now.event_reasons)
-        if named or not has_stuck_clock(gpu.name, now.sm_mhz, now.gpu_util_pct):
+        if _slowing_reasons(now) or not has_stuck_clock(gpu.name, now.sm_mhz, now.gpu_util_pct):
             continue
         text = (
             f"GPU {now.index} works at {now.sm_mhz} MHz, and the driver names no reason: GB10 can stay "

@@ -30,8 +30,12 @@ _OF_A_START = (
 def find_engine_start_warnings(seen: Examination) -> Sequence[Finding]:
     """Return, as warnings, the errors because of which an engine could not use the GPUs: of the
     driver and of its packages."""
-    found = (finding for check in _OF_A_START for finding in check(seen))
-    return [replace(one, level=Level.WARN) for one in found if one.level is Level.ERROR]
+    return [
+        replace(finding, level=Level.WARN)
+        for check in _OF_A_START
+        for finding in check(seen)
+        if finding.level is Level.ERROR
+    ]
 
 
 def all_findings(seen: Examination) -> Sequence[Finding]:

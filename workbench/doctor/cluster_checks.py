@@ -170,8 +170,11 @@ def check_interfaces(report: ClusterReport) -> Iterator[Finding]:
             )
             yield Finding(Level.WARN, "cluster.interface-slow", text, fix=fix, source=source)
     for what, title, unit in (("speed_mbit_s", "speeds", "Mbit/s"), ("mtu", "MTUs", "bytes")):
-        read = {node.name: getattr(one, what) for node, one in found}
-        values = {name: value for name, value in read.items() if value is not None}
+        values: dict[str, int] = {}
+        for node, one in found:
+            value = getattr(one, what)
+            if value is not None:
+                values[node.name] = value
         if len(set(values.values())) > 1:
             text = f"the interfaces of the nodes have different {title}: {_value_on_each_node(values, unit)}"
             fix = "use equal ports"
@@ -371,7 +374,17 @@ def check_free_memory(report: ClusterReport) -> Iterator[Finding]:
         if node.has_unified_memory:
             reserve, kind = report.reserve_bytes, "memory, which GPU and system share,"
             need = need and need * len(node.seen.gpus)
-        if need is not None and free - reserve < need:
+        if need is None:
+            if node.has_unified_memory and free < reserve:
+                text = (
+                    f"{node.name} has only {free / _GIB:.1f} GiB of {kind} free, less than the "
+                    "reserve"
+                )
+                fix = (
+                    f"stop programs that use memory: `ps aux --sort -rss` on {node.name} lists them"
+                )
+                yield Finding(Level.ERROR, "cluster.memory", text, fix=fix)
+        elif free - reserve < need:
             kept = f" and {reserve / _GIB:.1f} GiB stay in reserve" if reserve else ""
             text = (
                 f"{node.name} has {free / _GIB:.1f} GiB of {kind} free; "
@@ -382,17 +395,6 @@ def check_free_memory(report: ClusterReport) -> Iterator[Finding]:
                 "share or its context length"
             )
             yield Finding(Level.ERROR, "cluster.memory", text, fix=fix)
-        elif need is None and node.has_unified_memory and free < reserve:
-            text = (
-                f"{node.name} has only {free / _GIB:.1f} GiB of {kind} free, less than the reserve"
-            )
-            yield Finding(
-                Level.ERROR,
-                "cluster.memory",
-                text,
-                fix=f"stop programs that use memory: `ps aux --sort -rss` on {node.name} lists "
-                "them",
-            )
         swap = node.look.get("memory", {})
         if node.has_unified_memory and swap.get("SwapTotal"):
             text = (

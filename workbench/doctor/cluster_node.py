@@ -79,15 +79,15 @@ def examine_node(names: list[str], ports: list[int], engines: str) -> dict[str, 
     host name resolves, which of `ports` are in use, the sizes of its memory in bytes, the limit on
     locked memory in bytes (None: no limit), the processes of engines and of Ray, and the unused
     shared memory segments. `engines` is a regular expression for the command lines of engines."""
-    processes = _engine_processes(re.compile(engines))
+    processes = _processes_by_kind(re.compile(engines))
     return {
         "hostname": socket.gethostname(),
         "names": {name: _resolve_addresses(name) for name in [*names, socket.gethostname()]},
         "taken": [port for port in ports if _port_is_taken(port)],
         "memory": _memory_sizes_bytes(),
         "memlock_bytes": _soft_resource_limit(resource.RLIMIT_MEMLOCK),
-        "engines": [p for p in processes if p["kind"] == "engine"][:MOST],
-        "ray": [p for p in processes if p["kind"] == "ray"][:MOST],
+        "engines": processes["engine"][:MOST],
+        "ray": processes["ray"][:MOST],
         "segments": []
         if os.environ.get("WORKBENCH_SIM_STATE")
         else _unmapped_shared_memory_segments(),
@@ -129,11 +129,11 @@ def _soft_resource_limit(kind: int) -> int | None:
     return None if soft == resource.RLIM_INFINITY else soft
 
 
-def _engine_processes(engines: re.Pattern[str]) -> list[dict[str, Any]]:
-    """Return the processes of engines and of Ray as dicts: pid, kind ("engine" or "ray"), name,
-    uid, age_s, and run, which says whether Workbench started the process. Command lines are left
-    out, because they may contain secrets."""
-    found = []
+def _processes_by_kind(engines: re.Pattern[str]) -> dict[str, list[dict[str, Any]]]:
+    """Return the processes of engines (under "engine") and of Ray (under "ray") as dicts: pid,
+    kind, name, uid, age_s, and run, which says whether Workbench started the process. Command lines
+    are left out, because they may contain secrets."""
+    found: dict[str, list[dict[str, Any]]] = {"engine": [], "ray": []}
     up = float((_read_text_or_empty("/proc/uptime") or "0").split()[0])
     tick = os.sysconf("SC_CLK_TCK")
     simulated = os.environ.get("WORKBENCH_SIM_STATE")
@@ -154,7 +154,7 @@ def _engine_processes(engines: re.Pattern[str]) -> list[dict[str, Any]]:
             continue  # of the machine below
         run = re.search(r"(?:^|\0)WORKBENCH_RUN=(\w+)", environ)
         name = _read_text_or_empty("/proc/%s/comm" % pid).strip()
-        found.append(
+        found[kind].append(
             {
                 "pid": int(pid),
                 "kind": kind,

@@ -108,14 +108,17 @@ def parse_packages(engine: str, python: str | None, answer: str) -> EnginePackag
         document = None
     if not isinstance(document, dict):
         return EnginePackages(engine, python, problem=f"{python} does not answer as a Python does")
-    versions = _dict_or_empty(document.get("packages"))
+    versions: dict[str, str] = {}
+    for name, value in _dict_or_empty(document.get("packages")).items():
+        version = _text_or_none(value)
+        if version:
+            versions[name] = version
     needs = _dict_or_empty(document.get("needs"))
-    texts = {name: _text_or_none(value) for name, value in versions.items()}
     return EnginePackages(
         engine,
         python,
         _text_or_none(document.get("python")),
-        {name: text for name, text in texts.items() if text},
+        versions,
         {
             name: {of: _nonempty_texts(pins) for of, pins in _dict_or_empty(value).items()}
             for name, value in needs.items()

@@ -103,8 +103,7 @@ async def examine(host: Host, executables: Mapping[str, str], parts: TimedParts)
     """Examine `host`, and return what was read. `executables` has the path of the program that the
     user has chosen for an engine, by engine name. A part that cannot be read is empty, and
     `parts.problems` gets a finding. Raises HostUnreachable if there is no connection."""
-    engines = [registry.get_engine(name) for name in registry.engine_names()]
-    ports = [engine.default_port for engine in engines]
+    ports = [registry.get_engine(name).default_port for name in registry.engine_names()]
     facts, values, telemetry, found = await asyncio.gather(
         parts.read_part_within_limit(
             "the system", host.facts(), FACTS_S, HostFacts(host.name, host.kind)
@@ -186,10 +185,11 @@ async def _read_engine_packages(
     host: Host, engines: Iterable[InstalledEngine], values: HostValues
 ) -> tuple[EnginePackages, ...]:
     if host.simulated:
-        answers = (answer.partition(" ") for answer in values.stacks)
-        return tuple(
-            engine_packages.parse_packages(engine, None, answer) for engine, _, answer in answers
-        )
+        simulated = []
+        for stack in values.stacks:
+            engine, _, answer = stack.partition(" ")
+            simulated.append(engine_packages.parse_packages(engine, None, answer))
+        return tuple(simulated)
     asked = [
         engine_packages.ask_engine_python(
             host, e.engine, e.python, registry.get_engine(e.engine).packages, PACKAGES_S

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from workbench.doctor.examination import Examination
 from workbench.doctor.host_checks import hypervisor_name
 from workbench.doctor.table import (
-    architecture_of_capability,
+    known_architectures,
     load_doctor_table,
     threshold_and_source,
 )
@@ -50,9 +50,8 @@ def check_driver_version(seen: Examination) -> Iterator[Finding]:
     have = seen.driver.driver_version
     if not have:
         return
-    for capability in seen.compute_capabilities:
-        row = architecture_of_capability(capability)
-        if row and version_key(have) < version_key(row.driver):
+    for row in known_architectures(seen.compute_capabilities):
+        if version_key(have) < version_key(row.driver):
             text = (
                 f"driver {have} is older than {row.name}, which needs branch {row.driver} or newer"
             )
@@ -133,26 +132,23 @@ def check_virtualization(seen: Examination) -> Iterator[Finding]:
             evidence=evidence,
             source="NVML virtualization mode",
         )
-    elif seen.facts.container == "lxc" and seen.gpus:
-        text = (
-            "this is an LXC container: it uses the driver of its host, whose version must be that "
-            "of the libraries here"
-        )
-        fix = "change GPU settings, governor and idle states on the host of the container"
-        yield Finding(Level.INFO, "host.lxc", text, fix=fix, evidence="container lxc")
     elif seen.facts.container and seen.gpus:
-        text = (
-            f"this is a container ({seen.facts.container}): GPUs, CPU governor and idle "
-            "states belong to its host"
+        yield _container_finding(seen.facts.container)
+
+
+def _container_finding(container: str) -> Finding:
+    code, text = (
+        "host.container",
+        f"this is a container ({container}): GPUs, CPU governor and idle states belong to its host",
+    )
+    if container == "lxc":
+        code, text = (
+            "host.lxc",
+            "this is an LXC container: it uses the driver of its host, whose version must be that "
+            "of the libraries here",
         )
-        fix = "change GPU settings, governor and idle states on the host of the container"
-        yield Finding(
-            Level.INFO,
-            "host.container",
-            text,
-            fix=fix,
-            evidence=f"container {seen.facts.container}",
-        )
+    fix = "change GPU settings, governor and idle states on the host of the container"
+    return Finding(Level.INFO, code, text, fix=fix, evidence=f"container {container}")
 
 
 def check_mig(seen: Examination) -> Iterator[Finding]:

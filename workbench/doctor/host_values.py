@@ -87,15 +87,15 @@ def parse_host_values(output: str) -> HostValues:
     for key, value in parse_key_value_pairs(output, OUTPUT_MAX_BYTES):
         one.setdefault(key, value.strip())
         many.setdefault(key, []).append(value.strip())
-    shared = _whole_numbers_in(one.get("shared_memory"))
+    shared = _whole_numbers_in(one.get("shared_memory", ""))
     return HostValues(
-        files_soft=_parse_resource_limit(one.get("files_soft")),
-        files_hard=_parse_resource_limit(one.get("files_hard")),
-        memlock_kib=_parse_resource_limit(one.get("memlock_kib")),
-        memory_available_kib=_parse_resource_limit(one.get("memory_available_kib")),
-        shared_memory_free_kib=_first_whole_number(one.get("shared_memory")),
+        files_soft=_parse_resource_limit(one.get("files_soft", "")),
+        files_hard=_parse_resource_limit(one.get("files_hard", "")),
+        memlock_kib=_parse_resource_limit(one.get("memlock_kib", "")),
+        memory_available_kib=_parse_resource_limit(one.get("memory_available_kib", "")),
+        shared_memory_free_kib=_first_whole_number(one.get("shared_memory", "")),
         shared_memory_kib=shared[1] if len(shared) > 1 else None,
-        disk_free_kib=_first_whole_number(one.get("disk")),
+        disk_free_kib=_first_whole_number(one.get("disk", "")),
         hub=one.get("hub"),
         idle_states=tuple(filter(None, map(_parse_idle_state, many.get("idle", [])))),
         cuda_home=one.get("cuda_home"),
@@ -114,15 +114,15 @@ def parse_host_values(output: str) -> HostValues:
     )
 
 
-def _whole_numbers_in(text: str | None) -> list[int]:
-    return [int(word) for word in (text or "").split() if word.isdecimal() and len(word) < 19]
+def _whole_numbers_in(text: str) -> list[int]:
+    return [int(word) for word in text.split() if word.isdecimal() and len(word) < 19]
 
 
-def _first_whole_number(text: str | None) -> int | None:
+def _first_whole_number(text: str) -> int | None:
     return next(iter(_whole_numbers_in(text)), None)
 
 
-def _parse_resource_limit(text: str | None) -> int | None:
+def _parse_resource_limit(text: str) -> int | None:
     return UNLIMITED_FILES if text == "unlimited" else _first_whole_number(text)
 
 

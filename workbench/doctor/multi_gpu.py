@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from workbench.engines import gpu_table
 from workbench.gpu.remote_programs import TOPOLOGY_PROGRAM
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from workbench.model.gpu import DriverInfo, GpuInfo
     from workbench.server.engine_probe import InstalledEngine
 
+T = TypeVar("T")
 FILE = "gpu-paths.json"
 FILE_MAX_BYTES = 1 << 20
 OUTPUT_MAX_BYTES = 1 << 19
@@ -61,7 +63,7 @@ class PathEnd:
     nvlinks: int = 0
     nvlink_version: int | None = None
     numa_node: int | None = None
-    iommu: str | None = None
+    iommu: str = ""  # type of its IOMMU group, "" if unknown
     acs: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -241,8 +243,9 @@ def parse_gpu_paths(
     """Return the paths between GPUs from what the topology program and the trial printed.
     `trial_output` has one object per line of the trial, none if no trial was made. An entry that
     cannot be understood is left out."""
-    gpus = _parse_valid_records(PathEnd, topology.get("gpus"), _parse_gpu_as_path_end)
-    pairs = {(pair.a, pair.b): pair for pair in _parse_valid_records(Pair, topology.get("pairs"))}
+    gpus = _parse_valid_records(topology.get("gpus"), _parse_gpu_as_path_end)
+    parsed = _parse_valid_records(topology.get("pairs"), partial(read_record, Pair))
+    pairs = {(pair.a, pair.b): pair for pair in parsed}
     words = topology.get("cmdline")
     paths = GpuPaths(
         gpus=tuple(gpus),
@@ -256,23 +259,29 @@ def parse_gpu_paths(
         return paths
     first = trial_output[0]
     at = _driver_index_by_device(first.get("devices"), paths.gpus)
+    reductions = []
+    errors = []
+    has_case = False
     for said in trial_output:
-        if said.get("case") == "pair":
+        if "case" not in said:
+            errors.append(_text_or_none(said.get("error")))
+            continue
+        has_case = True
+        if said["case"] == "all-reduce":
+            reductions.append(said)
+        elif said["case"] == "pair":
             found = _pair_with_copy_outcome(said, at, first.get("peer"), pairs)
             if found is not None:
                 pairs[found.a, found.b] = found
-    reductions = [one for one in trial_output if one.get("case") == "all-reduce"]
-    cases = [one for one in trial_output if "case" in one]
-    errors = [_text_or_none(one.get("error")) for one in trial_output if "case" not in one]
+    if not has_case and len(gpus) > 1:
+        errors.append("the program ended before its first case")
     untried = next(filter(None, errors), None)
-    if not cases and len(gpus) > 1:
-        untried = untried or "the program ended before its first case"
     if first.get("hang"):
         untried = f"torch did not find its GPUs within {CASE_S:g} s"
     return replace(
         paths,
         pairs=tuple(pairs.values()),
-        reductions=tuple(_parse_valid_records(Reduction, reductions)),
+        reductions=tuple(_parse_valid_records(reductions, partial(read_record, Reduction))),
         torch=_text_or_none(first.get("torch")),
         cuda=_text_or_none(first.get("cuda")),
         nccl=_text_or_none(first.get("nccl")),
@@ -291,7 +300,7 @@ def _pair_with_copy_outcome(
     each device, with whether it can copy directly to each other one. None if the outcome names no
     two known devices."""
     index = driver_indices
-    copies = _parse_valid_records(Copy, outcome.get("copies"))
+    copies = _parse_valid_records(outcome.get("copies"), partial(read_record, Copy))
     try:
         trial = read_record(Pair, outcome)
         a, b = sorted((index[trial.a], index[trial.b]))
@@ -325,13 +334,12 @@ def _driver_index_by_device(devices: Any, gpus: Sequence[PathEnd]) -> Mapping[in
     return found
 
 
-def _parse_valid_records(
-    record_type: type[Any], entries: Any, parse_entry: Any = None
-) -> list[Any]:
+def _parse_valid_records(entries: Any, parse_entry: Callable[[Any], T]) -> list[T]:
+    """Return the valid ones of `entries`, parsed. `parse_entry` raises ValueError for others."""
     found = []
     for one in _list_or_empty(entries):
         try:
-            found.append(parse_entry(one) if parse_entry else read_record(record_type, one))
+            found.append(parse_entry(one))
         except ValueError:
             continue
     return found

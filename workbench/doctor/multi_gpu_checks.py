@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from workbench.doctor.multi_gpu import Copy, GpuPaths, Pair, PathEnd, Reduction
 from workbench.doctor.optional_text import format_unless_empty, join_nonempty
 from workbench.model.findings import Finding, Level, PlanChange, by_severity
+from workbench.model.known_values import known_values
 
 NCCL_DOCS = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"
 NCCL_ENV = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
@@ -139,8 +140,8 @@ def check_copy_errors(paths: GpuPaths) -> Iterator[Finding]:
 
 
 def check_unkillable_processes(paths: GpuPaths) -> Iterator[Finding]:
-    tried = *(pair.unkillable for pair in paths.pairs), *(r.unkillable for r in paths.reductions)
-    left = [pid for pid in tried if pid is not None]
+    cases: Sequence[Pair | Reduction] = (*paths.pairs, *paths.reductions)
+    left = known_values(case.unkillable for case in cases)
     if left:
         text = (
             f"process {left[0]} hangs in the driver and cannot be killed: it keeps its GPU memory"
@@ -256,7 +257,7 @@ _ACS = (
 
 
 def _gpus_behind_iommu(paths: GpuPaths) -> Sequence[PathEnd]:
-    return [gpu for gpu in paths.gpus if gpu.iommu and gpu.iommu.startswith("DMA")]
+    return [gpu for gpu in paths.gpus if gpu.iommu.startswith("DMA")]
 
 
 def _acs_bridges_and_flags(paths: GpuPaths) -> Sequence[tuple[str, str]]:
@@ -270,8 +271,7 @@ def _has_broken_path(paths: GpuPaths) -> bool:
         for copy in pair.copies:
             if copy.wrong_bytes or is_copy_slow(paths, pair, copy):
                 return True
-    with_p2p = [one for one in paths.reductions if one.p2p]
-    return not all(one.is_correct or one.skipped for one in with_p2p)
+    return not all(one.is_correct or one.skipped for one in paths.reductions if one.p2p)
 
 
 def _fix_for_broken_path(paths: GpuPaths, pairs: Sequence[Pair]) -> str:

@@ -91,8 +91,9 @@ async def read_last_power_off_finding(
 def parse_shutdown_facts(output: str, now: float) -> ShutdownFacts:
     """Parse `output`, which the script printed. `now` is the Unix time of this machine. Lines that
     cannot be understood are skipped."""
-    ahead_s, started_s = 0.0, None
-    journal: list[tuple[float, str]] = []
+    ahead_s = 0.0
+    started_s = journal_last_s = None
+    journal: list[str] = []
     wtmp: list[WtmpEntry] = []
     for key, value in parse_key_value_pairs(output):
         if key == "now":
@@ -102,16 +103,16 @@ def parse_shutdown_facts(output: str, now: float) -> ShutdownFacts:
         elif key == "journal":
             at_s = _parse_unix_s(value.partition(" ")[0])
             if at_s is not None:
-                journal.append((at_s, value))
+                journal_last_s = at_s
+                journal.append(value)
         elif key == "wtmp":
             wtmp += _parse_wtmp_entry(value)
-    texts = [text for _, text in journal]
     return ShutdownFacts(
         ahead_s=ahead_s if abs(ahead_s) > _SAME_CLOCK_S else 0.0,
         started_s=started_s,
-        journal_last_s=journal[-1][0] if journal else None,
-        in_order=any(_SHUT_DOWN.search(text) for text in texts),
-        trouble=next((text for text in reversed(texts) if _TROUBLE.search(text)), None),
+        journal_last_s=journal_last_s,
+        in_order=any(map(_SHUT_DOWN.search, journal)),
+        trouble=next(filter(_TROUBLE.search, reversed(journal)), None),
         wtmp=tuple(sorted(wtmp)),
     )
 
@@ -144,9 +145,10 @@ def assess_end_of_boot(
     journal_s = facts.journal_last_s
     if facts.in_order or was_started is False:
         return None
-    if journal_s is None and (next_s is None or next_s - last_s > _RESTART_S):
-        return None
-    if journal_s is not None and journal_s - last_s > _APART_S:
+    if journal_s is None:
+        if next_s is None or next_s - last_s > _RESTART_S:
+            return None
+    elif journal_s - last_s > _APART_S:
         return None
     known = journal_s is not None or was_started is True
     at = datetime.fromtimestamp(end.last_s).astimezone()

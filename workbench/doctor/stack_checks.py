@@ -11,6 +11,7 @@ from workbench.doctor.examination import Examination
 from workbench.doctor.table import (
     Architecture,
     architecture_of_capability,
+    known_architectures,
     load_doctor_table,
     load_package_rules,
     versions_pinned_by_package,
@@ -108,7 +109,15 @@ def check_torch_cuda(seen: Examination) -> Iterator[Finding]:
         about = f"the torch of {stack.engine} is built for CUDA {stack.cuda}"
         if not built:
             continue
-        if row and built < version_key(row.cuda):
+        if row is None:
+            is_dropped = version_key(capability) < version_key(oldest["capability"])
+            if is_dropped and built >= version_key(oldest["cuda"]):
+                text = f"{about}, which has no code for compute capability {capability} any more"
+                fix = f"install {stack.engine} built for CUDA 12"
+                yield _package_finding(
+                    stack, Level.ERROR, "stack.cuda-dropped", text, fix, "torch", oldest["source"]
+                )
+        elif built < version_key(row.cuda):
             text = (
                 f"{about}, which has no code for {row.name}: the first kernel fails with `no "
                 "kernel image is available`"
@@ -120,7 +129,7 @@ def check_torch_cuda(seen: Examination) -> Iterator[Finding]:
             yield _package_finding(
                 stack, Level.ERROR, "stack.cuda-arch", text, fix, "torch", row.source
             )
-        elif row and built < version_key(row.cuda_full):
+        elif built < version_key(row.cuda_full):
             text = (
                 f"{about}: code for its relatives runs on {row.name}, but kernels compiled at "
                 "run time may fail"
@@ -132,28 +141,17 @@ def check_torch_cuda(seen: Examination) -> Iterator[Finding]:
             yield _package_finding(
                 stack, Level.WARN, "stack.cuda-partly", text, fix, "torch", row.source
             )
-        elif built >= version_key(oldest["cuda"]) and version_key(capability) < version_key(
-            oldest["capability"]
-        ):
-            text = f"{about}, which has no code for compute capability {capability} any more"
-            fix = f"install {stack.engine} built for CUDA 12"
-            yield _package_finding(
-                stack, Level.ERROR, "stack.cuda-dropped", text, fix, "torch", oldest["source"]
-            )
 
 
 def check_package_gpu_support(seen: Examination) -> Iterator[Finding]:
     """Report versions of torch, FlashInfer and the engines that do not support a GPU of this
     host."""
-    for stack, capability in product(seen.packages, seen.compute_capabilities):
-        row = architecture_of_capability(capability)
-        if row is None:
-            continue
+    for stack, row in product(seen.packages, known_architectures(seen.compute_capabilities)):
         yield from _report_old_packages(stack, row)
         rules = [
             r
             for r in load_package_rules()
-            if capability in r.capabilities and _is_package_older(stack, r.package, r.below)
+            if row.capability in r.capabilities and _is_package_older(stack, r.package, r.below)
         ]
         for rule in rules[:1]:  # the oldest bound that is missed is the worst
             text = rule.text.format(version=stack.versions[rule.package], arch=row.name)
@@ -265,8 +263,8 @@ def check_cuda_toolkit(seen: Examination) -> Iterator[Finding]:
         return
     have = version_key(values.nvcc_version)
     evidence = f"{values.nvcc}: release {values.nvcc_version}"
-    for row in filter(None, map(architecture_of_capability, seen.compute_capabilities)):
-        if have and have < version_key(row.nvcc):
+    for row in known_architectures(seen.compute_capabilities):
+        if _is_older(values.nvcc_version, row.nvcc):
             text = (
                 f"nvcc {values.nvcc_version} cannot compile for {row.name}: kernels built at "
                 "run time fail"
@@ -287,7 +285,12 @@ def check_cuda_toolkit(seen: Examination) -> Iterator[Finding]:
 
 
 def _is_package_older(stack: EnginePackages, package: str, bound: str) -> bool:
-    have = version_key(stack.versions.get(package))
+    return _is_older(stack.versions.get(package), bound)
+
+
+def _is_older(version: str | None, bound: str) -> bool:
+    """Return whether `version` is known and older than `bound`."""
+    have = version_key(version)
     return bool(have) and have < version_key(bound)
 
 

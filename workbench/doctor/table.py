@@ -3,7 +3,7 @@ the source of each."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any, TypeGuard
 
@@ -63,6 +63,11 @@ def architecture_of_capability(capability: str | None) -> Architecture | None:
         if row["capability"] == capability:
             return Architecture(**row)
     return None
+
+
+def known_architectures(capabilities: Iterable[str]) -> Iterator[Architecture]:
+    """Yield the architecture of each of the compute capabilities that the table contains."""
+    return filter(None, map(architecture_of_capability, capabilities))
 
 
 @cache

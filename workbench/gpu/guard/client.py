@@ -132,18 +132,18 @@ async def start_guard(
             "options": options,
         }
         how, why = _root_prefix_and_problem(
-            rights, journal, GUARD_PROGRAM.argv(rights.python3 or "", False, orders)
+            rights, journal, GUARD_PROGRAM.argv(rights.python3, False, orders)
         )
         if why is not None:
             return GuardView(False, problem=why)
         # root imports no file of the user's
         local = host.is_local and bool(sys.executable) and not how
-        python: str | None = "python3"
+        python = "python3"
         if local:
             python = sys.executable
         elif how:
             python = rights.python3
-        argv = GUARD_PROGRAM.argv(python or "", local, orders)
+        argv = GUARD_PROGRAM.argv(python, local, orders)
         password = f"{rights.password}\n".encode() if how == SUDO_WITH_PASSWORD else b""
         # the guard of a Workbench that is root serves root
         env = ENGLISH_LOCALE if how else {"SUDO_UID": "0"}

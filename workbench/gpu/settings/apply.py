@@ -39,7 +39,7 @@ from workbench.gpu.settings.revert import (
     restore_entries,
     save_journal_noting_failure,
 )
-from workbench.gpu.settings.rights import Rights
+from workbench.gpu.settings.rights import RIGHTS_OF_ROOT, Rights
 from workbench.gpu.settings.standstill import StandstillWatch
 from workbench.hosts.base import Host, HostUnreachable
 from workbench.model import setting_commands
@@ -77,7 +77,7 @@ async def apply_commands(
     commands: Sequence[SettingCommand],
     *,
     dry_run: bool = False,
-    rights: Rights | None = None,
+    rights: Rights = RIGHTS_OF_ROOT,
     guard: StartGuard | None = None,
     watch: Watch | None = None,
     seen: Collection[tuple[str, str]] | None = None,
@@ -98,7 +98,7 @@ async def apply_commands(
     the caller is cancelled, the command that runs goes on to its end, the commands before it are
     rolled back, and Interrupted is raised. A second cancellation leaves that to the guard.
     """
-    path, rights = await journals.journal_path_on(host), rights or Rights()
+    path = await journals.journal_path_on(host)
     if not commands:
         return SettingsReport((), path, dry_run)
     if dry_run or any(c.right for c in commands):

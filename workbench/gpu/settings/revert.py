@@ -12,7 +12,7 @@ import asyncio
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from workbench.gpu.settings import claims, command_runner, outcomes
 from workbench.gpu.settings import journal as journals
@@ -70,12 +70,9 @@ async def revert_settings(
         if not held.journal.entries:
             return SettingsReport((), path, recovery=held.recovery)
         await _wait_for_rival_changes(held)
-        now = await read_values(host, held.journal.settings)
         rights = rights or await read_rights(host)
-        state = held.journal.without_entries_of_lost_settings(now.energy_j)
-        state, doubts = await drop_forged_claims_and_explain(host, state, rights)
-        ways = _revert_decisions(
-            _entries_to_revert(state.entries, gpu, now, settings), state, now, foreign
+        state, now, doubts, ways = await _decide_reverts(
+            host, held.journal, gpu, settings, rights, foreign
         )
         of_others = {r.entry.gpu_and_setting for r in state.records() if r.owner == ALIVE}
         to_set = [
@@ -118,6 +115,33 @@ async def revert_settings(
             report += _add_notes_to_messages(found, *notes)
         done_last = tuple(await save_journal_noting_failure(held, state, report))
         return SettingsReport(done_last, path, recovery=held.recovery)
+
+
+class _DecidedReverts(NamedTuple):
+    """What a revert does. `state` is the journal without lost settings and forged claims, and `now`
+    has the present values. `doubts` has a text about each forged claim by (GPU UUID, key), and
+    `ways` each entry to revert with the decision, in the order of the revert."""
+
+    state: Journal
+    now: CurrentValues
+    doubts: dict[tuple[str, str], str]
+    ways: list[tuple[JournalEntry, claims.RevertDecision]]
+
+
+async def _decide_reverts(
+    host: Host,
+    journal: Journal,
+    gpu: int | str | None,
+    settings: Collection[str] | None,
+    rights: Rights,
+    foreign: ForeignChoice | None,
+) -> _DecidedReverts:
+    now = await read_values(host, journal.settings)
+    state, doubts = await drop_forged_claims_and_explain(
+        host, journal.without_entries_of_lost_settings(now.energy_j), rights
+    )
+    entries = _entries_to_revert(state.entries, gpu, now, settings)
+    return _DecidedReverts(state, now, doubts, _revert_decisions(entries, state, now, foreign))
 
 
 async def drop_forged_claims_and_explain(
@@ -195,14 +219,10 @@ async def _planned_outcomes(
     state = await journals.read_journal(host)
     if not state.entries:
         return []
-    now, rights = await read_values(host, state.settings), rights or await read_rights(host)
-    state, doubts = await drop_forged_claims_and_explain(
-        host, state.without_entries_of_lost_settings(now.energy_j), rights
-    )
+    rights = rights or await read_rights(host)
+    _, now, doubts, ways = await _decide_reverts(host, state, gpu, settings, rights, foreign)
     found = []
-    for entry, way in _revert_decisions(
-        _entries_to_revert(state.entries, gpu, now, settings), state, now, foreign
-    ):
+    for entry, way in ways:
         if way.do != claims.RESTORE:
             found.append(
                 outcomes.outcome_of_setting_left_alone(

@@ -74,7 +74,7 @@ class Rights:
     by_sudoers: bool = False  # sudo decides, by `rules`
     advice: str = SUDOERS_ADVICE  # the step that would allow a command
     tee: str = "tee"
-    python3: str | None = "python3"  # None: there is none that root may run
+    python3: str = "python3"  # "": there is none that root may run
     rules: str = ""  # what `sudo -l` lists
     unasked: bool = False  # sudo asks for no password now, whatever its rules say
     sudo_password: bool = False  # a password for sudo would be enough
@@ -105,6 +105,9 @@ class Rights:
         )
         why = self.refusal or f"needs root ({self.user} is not, {asks})"
         return f"{why}; {self.advice}"
+
+
+RIGHTS_OF_ROOT = Rights()  # commands run as they are
 
 
 async def read_rights(host: Host) -> Rights:
@@ -336,7 +339,7 @@ async def _read_rights_by_sudo(host: Host, smi: str, user: str) -> Rights:
         user,
         True,
         tee=safe.get("tee", "/usr/bin/tee"),
-        python3=safe.get("python3"),
+        python3=safe.get("python3", ""),
         rules=rules,
         unasked=how == "unasked",
         sudo_password=helps,

@@ -462,7 +462,7 @@ def test_a_strip_with_kept_cells_equals_one_that_is_drawn_whole(
         has_labels=True,
     )
     strip.view.per_cell, strip.view.value_s = 2, value_s
-    strip.wanted_height(120, 40)
+    strip.arrange_and_count_rows(120, 40)
     limit_w, now_s, late = 600.0, float(NOW), list[int]()
     for number in range(45 * value_s):
         now_s += interval_s + luck.choice([0.0, 0.0, 0.01, -0.01])

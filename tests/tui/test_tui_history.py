@@ -20,7 +20,9 @@ from workbench.store.sweeps import SweepStore
 from workbench.tui.formats import alteration_text, altered_setting_texts
 from workbench.tui.panes.result_groups import SeriesRow, group_results
 from workbench.tui.panes.results import _shorten_label
-from workbench.tui.widgets.comparison import comparison_rows, verdict_and_role
+from workbench.tui.widgets.comparison import 
+comparison_rows, speed_verdict_and_role
+
 
 NOT_MEASURED = "no verdict: the speed was not measured on both sides"
 VERDICT = "B is slower by 49.2 % ± 0.1 (output tok/s, 3 pairs)"
@@ -148,8 +150,8 @@ def test_the_verdict_is_a_sentence_that_claims_no_more_than_was_measured(
         whole.metrics[0], change_pct=change_pct, interval_pct=interval_pct, verdict=verdict
     )
     alike = replace(whole, metrics=(first, *whole.metrics[1:]), like_for_like=True)
-    assert verdict_and_role(alike)[0] == said
-    unlike = verdict_and_role(replace(alike, like_for_like=False))[0]
+    assert speed_verdict_and_role(alike)[0] == said
+    unlike = speed_verdict_and_role(replace(alike, like_for_like=False))[0]
     proves_nothing = "but the runs are not like for like: this proves nothing"
     assert unlike.endswith(proves_nothing) or unlike == said == NOT_MEASURED
 
@@ -195,15 +197,15 @@ def test_the_verdict_names_chance_and_several_changes() -> None:
         for n in range(4)
     ]
     one = replace(whole, metrics=(metric,), like_for_like=True, differences=(eager,))
-    assert verdict_and_role(one, 2.4)[0] == (
+    assert speed_verdict_and_role(one, 2.4)[0] == (
         "B is faster by 1.9 %, but two such runs may differ by 3 % by chance (X tests it)"
     )
     both = replace(one, differences=(eager, *limits))
-    assert verdict_and_role(both)[0].startswith(
+    assert speed_verdict_and_role(both)[0].startswith(
         "both changes together: B is faster by 1.9 % (one pair"
     )
     other_load = {"kind": "workload", "name": "concurrency", "a": 8, "b": 16}
-    assert verdict_and_role(replace(one, differences=(eager, other_load)))[0].startswith(
+    assert speed_verdict_and_role(replace(one, differences=(eager, other_load)))[0].startswith(
         "B is faster"
     )
 

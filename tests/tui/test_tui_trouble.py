@@ -29,7 +29,7 @@ from workbench.tui.modals.gpu_confirm import (
 )
 from workbench.tui.pages.live import ExperimentPage, SweepPage
 from workbench.tui.screen import MainScreen
-from workbench.tui.widgets.experiment import count_done_and_total_runs, done_and_planned_runs
+from workbench.tui.widgets.experiment import count_done_and_total_runs, begun_and_planned_runs
 from workbench.tui.widgets.plot import Point, curve_rows
 from workbench.tui.widgets.progress import describe_bench
 
@@ -258,10 +258,10 @@ def test_runs_to_come_are_counted() -> None:
     e = replace(canned_experiment(2), runs=canned_experiment(2).runs[:3])
     assert count_done_and_total_runs(e) == (2, 6)
     assert (
-        "".join(r.arm for r in done_and_planned_runs(e)) == "ABBAAB"
-        and done_and_planned_runs(e)[-1].state == "planned"
+        "".join(r.arm for r in begun_and_planned_runs(e)) == "ABBAAB"
+        and begun_and_planned_runs(e)[-1].state == "planned"
     )
-    assert done_and_planned_runs(canned_experiment()) == canned_experiment().runs
+    assert begun_and_planned_runs(canned_experiment()) == canned_experiment().runs
     # it may end then
     assert (
         count_done_and_total_runs(replace(e, spec=replace(e.spec, until_pct=1.0, pairs=20)))[1] == 4

@@ -14,7 +14,7 @@ from workbench.model.experiment import Arm, Experiment, ExperimentSpec
 from workbench.tui.cells import row_width
 from workbench.tui.modals.experiment_form import parse_experiment_form
 from workbench.tui.widgets.experiment import (
-    done_and_planned_runs,
+    begun_and_planned_runs,
     experiment_design_text,
     experiment_rows,
 )
@@ -77,8 +77,8 @@ def test_the_page_has_the_machine_and_the_hosts_of_the_runs(width: int) -> None:
 
 def test_runs_to_come_have_their_hosts_and_the_design_says_it() -> None:
     one = made(1, state="running")
-    assert {run.host for run in done_and_planned_runs(one)} == set(TWINS) and len(
-        done_and_planned_runs(one)
+    assert {run.host for run in begun_and_planned_runs(one)} == set(TWINS) and len(
+        begun_and_planned_runs(one)
     ) == 8
     assert "host 1 one and host 2 two, swapped in half of them" in experiment_design_text(one)
     assert "so far" in one.verdict or "no claim" in one.verdict

@@ -86,7 +86,7 @@ class PaneLayout:
         self.single = width < NARROW_COLUMNS or height < LOW_ROWS
         alone = self.single or self.zoomed or not self.current_pane.AREA
         reading = self.pages.visible_page is not None
-        strip_rows = self.strip.wanted_height(width, height)
+        strip_rows = self.strip.arrange_and_count_rows(width, height)
         bottom_rows = self._bottom_pane_height(height - strip_rows - FIXED_ROWS)
         shown: list[Pane] = []
         if alone:

@@ -24,7 +24,7 @@ from workbench.tui.widgets.comparison import (
     QUALITY_UNDER_WAY,
     comparison_rows,
     replace_unmeasured_quality_text,
-    verdict_rows,
+    speed_verdict_rows,
 )
 from workbench.tui.widgets.scrolled import Scrolled
 
@@ -117,7 +117,7 @@ class Compare(Pane, Scrolled):
             comparison = replace_unmeasured_quality_text(comparison, QUALITY_UNDER_WAY)
         which = self._reason_for_b(state, comparison)
         noise = _throughput_noise_pct(state, comparison)
-        return [*verdict_rows(comparison, width, noise), *comparison_rows(comparison, width, which)]
+        return [*speed_verdict_rows(comparison, width, noise), *comparison_rows(comparison, width, which)]
 
     @staticmethod
     def _reason_for_b(state: SessionState, comparison: Comparison) -> str:

@@ -34,7 +34,7 @@ def axis_labels(window: Window, events: Sequence[Event], state: SessionState) ->
     change of a GPU setting."""
     rows = {row.id: row for row in state.results}
     inside = events_in_window(events, window)
-    labels = [*_setting_labels(window, inside), *_comparison_labels(window, inside, state)]
+    labels = [*_gpu_setting_labels(window, inside), *_answer_comparison_labels(window, inside, state)]
     begin: Event | None = None
     for event in inside:
         if event.kind is EventKind.BENCH_BEGIN:
@@ -54,10 +54,9 @@ def axis_labels(window: Window, events: Sequence[Event], state: SessionState) ->
 def _result_label_variants(
     row: BenchRow, rows: Mapping[int, BenchRow], state: SessionState
 ) -> tuple[Row, ...]:
-    """Return the forms of the label of a result, the longest one first. The percentage is against
-    the result before it, like the changes that its label names. Beside the mark B, it would be read
-    as the one against A, so the result before it is named. Each form has the number: without it, a
-    figure would be read as one of the label before."""
+    """Return the forms of the label of a result, the longest one first: its number, its speed, and
+    the change in percent against the result before it. Beside the mark A or B, the label names that
+    earlier result. For a rejected result, the forms have an "x", the shortest one only that."""
     marks = {state.mark_a: ("A ", "a"), state.mark_b: ("B ", "b")}
     mark, role = marks.get(row.id, ("", "strong"))
     number: Row = ((f"{mark}#{row.id}", role),)
@@ -89,7 +88,7 @@ def _result_label_variants(
     return tuple(join_rows(filter(None, form), _GAP) for form in forms)
 
 
-def _comparison_labels(
+def _answer_comparison_labels(
     window: Window, events: Sequence[Event], state: SessionState
 ) -> Iterator[Label]:
     """Yield a label for each comparison of answers: what it found, or that it is under way."""
@@ -112,8 +111,8 @@ def _comparison_labels(
         yield Label(window.column(begin.unix_s), (text,), gives_way=True)
 
 
-def _setting_labels(window: Window, events: Sequence[Event]) -> Iterator[Label]:
-    """Yield a label for each change of a GPU setting. Several at one time share one."""
+def _gpu_setting_labels(window: Window, events: Sequence[Event]) -> Iterator[Label]:
+    """Yield the labels of the changes of GPU settings. Changes in the same column share a label."""
     texts: dict[int, list[str]] = {}
     for event in events:
         if event.kind in SETTINGS:

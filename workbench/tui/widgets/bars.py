@@ -148,14 +148,16 @@ class CommandBar(Painted):
         if sign is None or width < SIGNED_COLUMNS:
             return [self._command_row(command, width), self._plan_checks_row(plan, width)]
         flags = self.session.servers.changed_flags_of_running_server()
+        if _start_problem_texts(plan):
+            flags = ()  # the problem takes their place
         if self.session.servers.changes_against_running():
             unlike: Run = (f" {G.off} not running", "warn")
             first: Row = (*self._command_row(command, width - width_of(unlike[0])), unlike)
-            if not flags or _problem_texts(plan):
+            if not flags:
                 return [first, self._plan_checks_row(plan, width)]
             runs: Run = (f"{sign[0].strip()} with", sign[1])
             return [first, running_flags_row(runs, flags, _flag_row_end_variants(plan), width)]
-        if not flags or _problem_texts(plan):
+        if not flags:
             first = (*self._command_row(command, width - width_of(sign[0])), sign)
             return [first, self._plan_checks_row(plan, width)]
         line = replace(command, env={}).shell()  # the variables stand among the flags
@@ -194,7 +196,7 @@ class CommandBar(Painted):
         """Return a row with the number of errors and warnings, the memory estimate, the first error
         and, at the right, key hints. If the row is longer than `width`, first the key hints and
         then the estimate are shortened."""
-        problems, errors = _problem_texts(plan), _count_errors(plan)
+        problems, errors = _start_problem_texts(plan), _count_errors(plan)
         estimates: Sequence[str] = ("",)
         if plan.memory and not errors:
             estimates = _memory_estimate_variants(plan.memory)
@@ -222,7 +224,7 @@ def _count_errors(plan: PlanView) -> int:
     return len(_findings_of(plan, Level.ERROR))
 
 
-def _problem_texts(plan: PlanView) -> list[Run]:
+def _start_problem_texts(plan: PlanView) -> list[Run]:
     """Return the texts about what prevents a start: an unusable program, and the first error."""
     problems: list[Run] = []
     if plan.installed_problem:
@@ -241,7 +243,8 @@ def _warning_count_text(plan: PlanView) -> Run:
 
 
 def _memory_estimate_texts(plan: PlanView, text: str) -> list[Run]:
-    """Return the memory estimate in the form `text`, with its role; [] without one."""
+    """Return `text`, a form of the plan's memory estimate, with its role: a warning if the plan
+    warns about the memory. Return [] if `text` is ""."""
     if not text:
         return []
     for finding in _findings_of(plan, Level.WARN):

@@ -42,20 +42,22 @@ def replace_unmeasured_quality_text(comparison: Comparison, text: str) -> Compar
     quality was measured is returned unchanged."""
     from workbench.model.quality import NOT_MEASURED  # not for the first frame
 
-    return replace(comparison, quality=text) if comparison.quality == NOT_MEASURED else comparison
+    if comparison.quality != NOT_MEASURED:
+        return comparison
+    return replace(comparison, quality=text)
 
 
-def verdict_and_role(comparison: Comparison, noise_pct: float | None = None) -> Run:
-    """Return what the comparison says about the speed, in words, and its role: "B is 3.3 times as
-    fast as A (one pair: not proven, X tests it)". What it does not prove, it says in the same
-    sentence, and if several changes caused it together, how many. `noise_pct` is the percent that
-    two such runs may differ by chance, if the change is not larger."""
+def speed_verdict_and_role(comparison: Comparison, noise_pct: float | None = None) -> Run:
+    """Return what the comparison says about the speed, in words, and the role of the text: "B is 3.3
+    times as fast as A (one pair: not proven, X tests it)". The text also says what is not proven
+    and how many changes caused the difference together. `noise_pct` is how many percent two such
+    runs may differ by chance; None if that is not known, or less than the change."""
     from workbench.model.bench import format_half_width  # not for the first frame
 
     first = next(iter(comparison.metrics), None)
     if first is None or first.change_pct is None:
         return "no verdict: the speed was not measured on both sides", "warn"
-    said = f"{_causes_text(comparison)}{_speed_verdict_text(first.change_pct)}"
+    said = f"{_joint_changes_text(comparison)}{_speed_verdict_text(first.change_pct)}"
     if not comparison.like_for_like:
         return f"{said}, but the runs are not like for like: this proves nothing", "warn"
     if first.interval_pct is None and noise_pct is not None:
@@ -77,9 +79,9 @@ def verdict_and_role(comparison: Comparison, noise_pct: float | None = None) -> 
     return said, "warnb"
 
 
-def _causes_text(comparison: Comparison) -> str:
-    """Return the beginning of a sentence about what several changes did together, such as "both
-    changes together: "; "" for one change, and if something else differs too."""
+def _joint_changes_text(comparison: Comparison) -> str:
+    """Return how many changes of the user act together, as the beginning of a sentence such as
+    "both changes together: ". Return "" for one change, or if anything else differs too."""
     if not _CHANGES.issuperset(one.get("kind") for one in comparison.differences):
         return ""
     count = len(_difference_texts(comparison.differences))
@@ -103,15 +105,15 @@ def _speed_verdict_text(change_pct: float) -> str:
     return f"B is slower by {-change_pct:.1f} %"
 
 
-def verdict_rows(comparison: Comparison, width: int, noise_pct: float | None = None) -> list[Row]:
-    said, role = verdict_and_role(comparison, noise_pct)
+def speed_verdict_rows(comparison: Comparison, width: int, noise_pct: float | None = None) -> list[Row]:
+    said, role = speed_verdict_and_role(comparison, noise_pct)
     return paragraph_rows(said, width, role)
 
 
 def comparison_rows(comparison: Comparison, width: int, reason_for_b: str = "") -> list[Row]:
-    """Return rows of the whole comparison, without its verdict. Its differences share one row at
-    the top. If there are several, a table at the end lists them. `reason_for_b` says why the result
-    B is this one."""
+    """Return rows of the comparison without its verdict. The differences share one row at the top.
+    If there are several, a table at the end lists them. `reason_for_b` says why the result B is
+    this one; "" leaves the reason out."""
     from workbench.report.blocks import Items
     from workbench.report.series_blocks import (  # not for the first frame
         answer_text_blocks,

@@ -95,7 +95,8 @@ class EngineRows:
 
     def count_rows_when_stacked(self, state: SessionState, terminal_rows: int) -> int:
         """Return how many rows the engine needs if a graph takes the whole width: those of its
-        tokens per second, and one with its other figures."""
+        tokens per second, and one with its other figures. Return 0 if no server is selected, and 1
+        if the engine's metrics cannot be read."""
         if state.engine is None:
             return 0
         self._lines, self._each = 1, 1
@@ -109,7 +110,8 @@ class EngineRows:
         self, state: SessionState, window: Window, columns: Columns, width: int
     ) -> tuple[list[Row], list[Row]]:
         """Return the rows of the graph of tokens per second, and those with the other figures of
-        the engine."""
+        the engine. If its metrics cannot be read, the second list has the reason instead; if no
+        server is selected, both are empty."""
         view = state.engine
         if view is None:
             return [], []

@@ -67,9 +67,10 @@ class Entry(Input):
         """Insert the character of a printable key, and return True. Return False for any other key."""
         if not event.is_printable or event.character is None:
             return False
-        self.replace(event.character, *self.selection) if not self.selection.is_empty else (
+        if self.selection.is_empty:
             self.insert_text_at_cursor(event.character)
-        )
+        else:
+            self.replace(event.character, *self.selection)
         return True
 
     def validate_value(self, value: str) -> str:

@@ -160,8 +160,9 @@ def experiment_design_text(e: Experiment) -> str:
 
 
 def current_run_text(e: Experiment, bench_progress: str) -> str:
-    """Return which run of the experiment is under way, such as "pair 3 of 6, A: measuring 31/64";
-    "" if no run is. `bench_progress` is the progress of the running benchmark as text."""
+    """Return which run of the experiment is under way, such as "pair 3 of 6, A: measuring 31/64".
+    Between two runs, return the phase of the experiment, and after its end "". `bench_progress` is
+    the progress of the running benchmark as text."""
     if e.state != "running":
         return ""
     now = next((r for r in e.runs if r.state in ("starting", "measuring")), None)
@@ -217,11 +218,15 @@ def _verdict_rows(e: Experiment, width: int) -> list[Row]:
 def complete_pair_values(e: Experiment) -> list[PairValues]:
     """Return (pair number, value of A, value of B) for each complete pair. The values are those of
     the metric that decides the experiment."""
-    by: dict[int, dict[str, float]] = {}
+    values_by_pair: dict[int, dict[str, float]] = {}
     for run in e.runs:
         if run.state == "done" and run.value is not None:
-            by.setdefault(run.pair, {})[run.arm] = run.value
-    return [(pair, v["A"], v["B"]) for pair, v in sorted(by.items()) if v.keys() == {"A", "B"}]
+            values_by_pair.setdefault(run.pair, {})[run.arm] = run.value
+    pairs = []
+    for pair, values in sorted(values_by_pair.items()):
+        if values.keys() == {"A", "B"}:
+            pairs.append((pair, values["A"], values["B"]))
+    return pairs
 
 
 def _shown_metrics(e: Experiment) -> list[MetricChange]:
@@ -321,9 +326,9 @@ def _pair_and_metric_rows(
     if not pairs:
         return []
     name, value, verdict = next(cells for least, cells in PAIR_TABLE_CELLS if width >= least)
-    spans = [(m.change_pct or 0.0, m.interval_pct or 0.0) for m in metrics]
     changes = {pair: (b / a - 1) * 100 for pair, a, b in pairs if a}
-    spans += [(change, 0.0) for change in changes.values()]
+    spans = [(m.change_pct or 0.0, m.interval_pct) for m in metrics]
+    spans += [(change, None) for change in changes.values()]
     axis = make_axis(spans, min(61, width - name - 2 * value - CHANGE - verdict - 4))
     table = _PairTable(name, value, verdict, axis)
     rows = [table.head_row(narrow_table_title(e.spec.metric))]
@@ -367,7 +372,7 @@ def interval_history_rows(
 ) -> list[Row]:
     """Return a row for each number of completed pairs, with the change of the metric that decides
     the experiment and its confidence interval. All rows share one axis, so that the user sees the
-    interval become narrower. Return [] if no pair is complete."""
+    interval become narrower. Return [] if the change is not known yet."""
     primary = e.deciding_change
     if primary is None or primary.change_pct is None:
         return []
@@ -376,7 +381,7 @@ def interval_history_rows(
     }
     now = (primary.change_pct, primary.interval_pct)
     name = 10
-    axis = make_axis([(now[0], now[1] or 0.0), *spans.values()], min(61, width - name - CHANGE - 2))
+    axis = make_axis([now, *spans.values()], min(61, width - name - CHANGE - 2))
     rows: list[Row] = [
         (
             (
@@ -400,7 +405,7 @@ def interval_history_rows(
     return rows
 
 
-def done_and_planned_runs(e: Experiment) -> tuple[ExperimentRun, ...]:
+def begun_and_planned_runs(e: Experiment) -> tuple[ExperimentRun, ...]:
     """Return the runs so far and, while the experiment is running, the planned runs. If the
     experiment ends when its confidence interval is narrow enough, only the runs of the next pair
     count as planned."""
@@ -422,7 +427,7 @@ def done_and_planned_runs(e: Experiment) -> tuple[ExperimentRun, ...]:
 def count_done_and_total_runs(e: Experiment) -> tuple[int, int]:
     """Return (number of completed runs, number of completed and planned runs). Runs that the
     experiment has dropped or discarded are not counted."""
-    count = Counter[str](run.state for run in done_and_planned_runs(e))
+    count = Counter[str](run.state for run in begun_and_planned_runs(e))
     return count["done"], count.total() - count["dropped"] - count["discarded"]
 
 
@@ -436,7 +441,7 @@ def _run_rows(e: Experiment, width: int) -> list[Row]:
     each, label = 9, 12
     columns = max(2, (width - label) // each)
     rows: list[Row] = []
-    runs = done_and_planned_runs(e)
+    runs = begun_and_planned_runs(e)
     for start in range(0, len(runs), columns):
         part = runs[start : start + columns]
         for name, cell in _line_names_and_cell_makers(e, part):

@@ -184,7 +184,8 @@ SECOND = (VRAM, TEMPERATURE, MEM_CLOCK, PCIE, FAN)
 
 
 def is_scale_top_reported(metric: Metric, info: GpuInfo | None) -> bool:
-    """Return whether the top of the metric's scale is a limit that the driver reports."""
+    """Return whether the driver reports the limit that is the top of the metric's scale. Return True
+    for a metric other than power and SM clock."""
     if metric not in (POWER, SM):
         return True
     if info is None:
@@ -286,7 +287,7 @@ def group_label_value_and_note(
 ) -> tuple[str, str, str]:
     """Return (label, value, note) as texts beside the graph of several GPUs: the highest, the mean
     and the lowest of their `values`. If the graph is one row high, the texts have only
-    lowest-highest, and if it is two rows high, no mean."""
+    lowest-highest, and if it is two rows high, no mean. The value is "n/a" if none is known."""
     known = known_values(values)
     if not known:
         return metric.label, NA, ""
@@ -301,11 +302,12 @@ def group_label_value_and_note(
     return top, middle, bottom
 
 
-def stacked_value_and_note(
+def value_range_and_note(
     metric: Metric, samples: Sequence[GpuSample], info: GpuInfo | None
 ) -> tuple[str, str]:
-    """Return (value, note) as texts behind the graph of several GPUs over the whole width: one
-    value if all have the same, else the lowest and the highest."""
+    """Return (value, note) as texts behind the graph of several GPUs over the whole width. The value
+    is one number if all GPUs have the same, else the lowest and the highest; "n/a" if none is
+    known. The note is the limit, such as "of 600W"; "" without one."""
     values = [metric.value(s) for s in samples]
     known = known_values(values)
     if not known:

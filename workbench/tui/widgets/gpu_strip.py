@@ -53,7 +53,7 @@ from workbench.tui.widgets.gpu_metrics import (
     power_limit_or_max_w,
     replace_means_at_limit_changes,
     sample_at_cursor,
-    stacked_value_and_note,
+    value_range_and_note,
 )
 from workbench.tui.widgets.graph import Columns, Graph, mean_value
 from workbench.tui.widgets.graph_cache import GraphCache
@@ -78,7 +78,7 @@ from workbench.tui.widgets.time_axis import (
     Window,
     events_in_window,
     label_row,
-    legend_row,
+    mark_meanings_row,
 )
 from workbench.tui.widgets.unlike_gpus import UnlikeGpus
 
@@ -185,9 +185,9 @@ class GpuStrip(Painted):
         second."""
         return not self.view.is_live
 
-    def wanted_height(self, width: int, height: int) -> int:
-        """Return the number of rows that the strip needs on a terminal of `width` by `height`
-        cells."""
+    def arrange_and_count_rows(self, width: int, height: int) -> int:
+        """Arrange the strip for a terminal of `width` by `height` cells, and return the number of
+        rows that it needs."""
         telemetry = self._telemetry_of_gpus
         if telemetry is None:
             self.arranged = None
@@ -327,7 +327,7 @@ class GpuStrip(Painted):
                 columns.repeat_below_graphs(label_row(found, width - columns.graph_starts[0]))
             ]
         times = columns.repeat_below_graphs(self.axis.row(window, self._is_measuring))
-        words = legend_row(self.axis.unexplained, STACKED_VALUE)
+        words = mark_meanings_row(self.axis.unexplained, STACKED_VALUE)
         return [*graph, *labels, (*times, *words), *figures]
 
     @property
@@ -449,7 +449,7 @@ class GpuStrip(Painted):
         if not samples:
             return
         for metric in (VRAM, TEMPERATURE, *(m for m in self._given if m not in HEADED)):
-            text, _ = stacked_value_and_note(metric, samples, info)
+            text, _ = value_range_and_note(metric, samples, info)
             role = self._value_role(metric, samples)
             figures: list[Run] = [(f"{metric.label} ", "dim"), (text, role)]
             used = max((s.memory_used_bytes or 0 for s in samples), default=0)
@@ -537,10 +537,10 @@ class GpuStrip(Painted):
         of rows."""
         samples = [s for s in telemetry.gpus if s.index in group]
         info = telemetry.info(group[0])
-        if len(samples) == 1 and not samples[0].has_readings and not self.shows_past:
-            return self._lost_gpu_rows(samples[0], info, layout, width)
         if self.shows_past:
             samples = [sample_at_cursor(self.history, window, s) for s in samples]
+        elif len(samples) == 1 and not samples[0].has_readings:
+            return self._lost_gpu_rows(samples[0], info, layout, width)
         lines: Sequence[Sequence[Metric]] = (FIRST, self._given)[: len(layout.heights)]
         if layout.stacked:
             lines = [(metric,) for metric in FIRST]
@@ -651,7 +651,7 @@ class GpuStrip(Painted):
             values = [mean_value(cell) for cell in known]
         lines: tuple[list[float | None], ...] = ()
         if self._is_stacked:
-            label, (value, note) = metric.label, stacked_value_and_note(metric, samples, info)
+            label, (value, note) = metric.label, value_range_and_note(metric, samples, info)
             lines = self._lowest_limits_over_time(metric, samples, window)
         else:
             label, value, note = group_label_value_and_note(
@@ -692,8 +692,8 @@ class GpuStrip(Painted):
         return window.values(self.history, (gpu_index, field))
 
     def _limit_cells(self, sample: GpuSample, field: str, window: Window) -> list[float | None]:
-        """Return the values of a limit in the window. What the first one is depends on the value
-        before it."""
+        """Return the values of the limit `field` in the window, each one that was in force. To know
+        the first one, read the value before the window too."""
         values = window.values(self.history, (sample.index, field), earlier_values=1)
         return replace_means_at_limit_changes(values, getattr(sample, field, None))[1:]
 

@@ -132,17 +132,15 @@ def _text_before_graph(
     """Return the text in front of row `row` of a graph, in `width` cells. If `has_value_after` is
     true, only row 0 has a text, the label. Otherwise the texts are the label, the value and the
     note, one below the other, but label and value side by side if the graph is one row high."""
-    if has_value_after or height > 1:
-        texts: list[Run] = [(graph.label, "dim")]
-        if not has_value_after:
-            texts += _value_and_note_texts(graph)
-        text, role = _run_at_or_blank(texts, row)
-        return ((pad_text(text, width), role),)
-    room = width - 1 - width_of(graph.label)
-    return (
-        (graph.label, "dim"),
-        (pad_text(graph.value, max(room, 0), align_right=True) + " ", graph.value_role),
-    )
+    texts: list[Run] = [(graph.label, "dim")]
+    if not has_value_after:
+        if height == 1:
+            room = max(0, width - 1 - width_of(graph.label))
+            value = pad_text(graph.value, room, align_right=True)
+            return *texts, (f"{value} ", graph.value_role)
+        texts += _value_and_note_texts(graph)
+    text, role = _run_at_or_blank(texts, row)
+    return ((pad_text(text, width), role),)
 
 
 def draw_graph(graph: Graph, height: int, cursor: int | None = None) -> list[Row]:
@@ -220,10 +218,12 @@ def _draw_braille_graph(graph: Graph, height: int, cursor: int | None) -> list[R
 
 def _role_at_height(graph_role: str, scale_fraction: float) -> str:
     """Return the role of a graph for the part of its scale at `scale_fraction`: the higher, the
-    brighter."""
-    if graph_role in LEVELLED and scale_fraction < 1 / 3:
+    brighter. Return `graph_role` itself if it has only one brightness."""
+    if graph_role not in LEVELLED:
+        return graph_role
+    if scale_fraction < 1 / 3:
         return graph_role + LOW
-    if graph_role in LEVELLED and scale_fraction > 2 / 3:
+    if scale_fraction > 2 / 3:
         return graph_role + HIGH
     return graph_role
 
@@ -283,9 +283,9 @@ def _limit_line_row_by_cell(
     limits: Cells, heights: Sequence[int], heights_per_row: int, scale_top: float
 ) -> list[int]:
     """Return the row of the graph in which each cell of a limit line is drawn, counted from 0 at
-    the bottom. `heights` are the heights of the limit's values, in dots; a row has
-    `heights_per_row` of them. The row is -1
-    where no line is drawn, because the limit is None or at the top of the scale."""
+    the bottom. `heights` are the heights of the limit's values in a unit of which a row has
+    `heights_per_row`. The row is -1 where no line is drawn, because the limit is None or at the top
+    of the scale."""
     return [
         -1 if value is None or value >= 0.995 * scale_top else (height - 1) // heights_per_row
         for value, height in zip(limits, heights, strict=True)
@@ -316,20 +316,18 @@ def bar_height_eighths(value: float | None, floor: float, top: float, max_height
     if value is None or not math.isfinite(value):
         return 0
     fraction = (value - floor) / max(top - floor, 1e-9)
-    if max_height == EIGHTHS and fraction >= 0.995:
+    if max_height > EIGHTHS:
+        return max(1, min(max_height - 1, round(fraction * (max_height - 1))))
+    if fraction >= 0.995:
         return EIGHTHS
-    if max_height == EIGHTHS:
-        return max(1, min(EIGHTHS - 1, int(fraction * (EIGHTHS - 1)) + 1))
-    return max(1, min(max_height - 1, round(fraction * (max_height - 1))))
+    return max(1, min(EIGHTHS - 1, int(fraction * (EIGHTHS - 1)) + 1))
 
 
 def _heights_in_eighths(cells: Cells, graph: Graph, height: int) -> list[int]:
     """Return the heights of the bars in the cells of a graph, in eighths of a row."""
     floor, top, most = graph.floor, graph.top, EIGHTHS * height
-    known: dict[float | None, int] = {}  # a value of an idle GPU comes in many cells
-    for value in cells:
-        if value not in known:
-            known[value] = bar_height_eighths(value, floor, top, most)
+    # a value of an idle GPU comes in many cells
+    known = {value: bar_height_eighths(value, floor, top, most) for value in set(cells)}
     return [known[value] for value in cells]
 
 

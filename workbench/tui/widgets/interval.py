@@ -13,7 +13,8 @@ ENDS = ("├", "─", "┤") if G is not ASCII else ("[", "-", "]")
 FAR = 4.0  # a change beyond this multiple of the first one does not widen the axis
 LEAST_PCT = 2.0  # the least limit of an axis: noise must not fill it
 LEAST_CELLS = 9  # a narrower axis is left out
-ChangeSpan = tuple[float, float]  # a change, half the width of its interval, both in percent
+# a change and half the width of its interval, both in percent; None without an interval
+ChangeSpan = tuple[float, float | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ def make_axis(spans: Sequence[ChangeSpan], max_cells: int) -> Axis:
     """
     first = LEAST_PCT
     for change, half in spans[:1]:
-        first = max(abs(change) + half, LEAST_PCT)
+        first = max(abs(change) + (half or 0.0), LEAST_PCT)
     near = [size for size in (abs(change) for change, _ in spans) if size <= FAR * first]
     widest = max((first, *near))
     size = 10.0 ** math.floor(math.log10(widest))

@@ -69,27 +69,26 @@ class PickList(Painted, can_focus=True):
     def set_items(self, items: Sequence[Any], *, keep_cursor: bool = True) -> None:
         """Show these items in the list. With `keep_cursor` the cursor stays on its item, otherwise
         it goes to the first item."""
-        old = (
-            self.item_key(self.current_item)
-            if keep_cursor and self.current_item is not None
-            else None
-        )
+        before = self.current_item
         self.items = items
-        if old is not None:
-            self.cursor = next(
-                (i for i, item in enumerate(items) if self.item_key(item) == old), self.cursor
-            )
-        elif not keep_cursor:
+        if not keep_cursor:
             self.cursor = self.top = 0
+        elif before is not None:
+            self.cursor = self._index_of_key(self.item_key(before))
         self.cursor = self._nearest_item_index(self.cursor, 1)
         self.repaint()
+
+    def _index_of_key(self, key: Hashable) -> int:
+        """Return the index of the item with the key `key`; the cursor if there is no such item."""
+        for index, item in enumerate(self.items):
+            if self.item_key(item) == key:
+                return index
+        return self.cursor
 
     def select_item(self, key: Hashable) -> None:
         """Move the cursor to the item with the key `key`, which the method `item_key` computes. Do
         nothing if the list has no such item."""
-        self.cursor = next(
-            (i for i, item in enumerate(self.items) if self.item_key(item) == key), self.cursor
-        )
+        self.cursor = self._index_of_key(key)
         self.repaint()
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
@@ -120,11 +119,14 @@ class PickList(Painted, can_focus=True):
         """Move the cursor to the clicked row. A double click acts as the enter key. A click on the
         last row above the items, which has the column titles, calls `handle_head_click`."""
         offset = event.get_content_offset(self)
-        if offset is not None and offset.y == self._head - 1:
+        if offset is None:
+            return
+        if offset.y == self._head - 1:
             event.stop()
             self.handle_head_click(offset.x)
             return
-        if offset is None or not 0 <= (index := self.top + offset.y - self._head) < len(self.items):
+        index = self.top + offset.y - self._head
+        if not 0 <= index < len(self.items):
             return
         event.stop()
         if index != self.cursor:

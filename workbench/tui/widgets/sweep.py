@@ -4,6 +4,7 @@ is the point beyond which more gains little."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
@@ -192,15 +193,11 @@ def operating_map_rows(
         marks[NOW] = "now"
     legend = "".join(f"  {mark} {word}" for mark, word in marks.items())
     last: list[Row] = [((cut_text(legend, width), "dim"),)]
+    plot_rates = partial(_operating_map_plot, found, "gpu_tok_s", "tok/s per GPU")
     if all(point.tok_per_joule is None for point in found.points):
-        return [
-            *_operating_map_plot(
-                found, "gpu_tok_s", "tok/s per GPU", width, height - 1, server_rates
-            ),
-            *last,
-        ]
+        return [*plot_rates(width, height - 1, server_rates), *last]
     half = (width - 3) // 2
-    left = _operating_map_plot(found, "gpu_tok_s", "tok/s per GPU", half, height - 1, server_rates)
+    left = plot_rates(half, height - 1, server_rates)
     right = _operating_map_plot(found, "tok_per_joule", "tok/J", half, height - 1)
     return [*_join_side_by_side(left, right, half), *last]
 

@@ -253,10 +253,11 @@ def _axis_row_and_unexplained_kinds(
     if at is None:
         room -= len(" now")
     unexplained = _explain_marks_and_list_unexplained(cells, drawn, room)
-    if at is not None and cells[at] == _BLANK:
-        cells[at] = (G.pointer, "select")
-    elif at is not None:
-        cells[at] = (cells[at][0], "select")
+    if at is not None:
+        sign, _ = cells[at]
+        if cells[at] == _BLANK:
+            sign = G.pointer
+        cells[at] = (sign, "select")
     for column, text in _time_labels(window):
         end = column + len(text)
         if 0 <= column < end <= window.count and _are_all_blank(
@@ -270,9 +271,9 @@ def _are_all_blank(cells: Sequence[Run]) -> bool:
     return all(cell == _BLANK for cell in cells)
 
 
-def legend_row(kinds: Sequence[EventKind], width: int) -> Row:
-    """Return what as many kinds of marks mean as fit into `width` cells, the worst ones first: "(!
-    slowed)". In brackets, it is not read as what happens now."""
+def mark_meanings_row(kinds: Sequence[EventKind], width: int) -> Row:
+    """Return the meanings of as many of these kinds of marks as fit into `width` cells, the worst
+    kind first, such as "(! slowed)". In brackets, a meaning is not read as what happens now."""
     row: list[Run] = []
     for kind in sorted(kinds, key=_WEIGHT.__getitem__, reverse=True):
         if kind in MEANINGS:

@@ -20,8 +20,7 @@ from workbench.store.sweeps import SweepStore
 from workbench.tui.formats import alteration_text, altered_setting_texts
 from workbench.tui.panes.result_groups import SeriesRow, group_results
 from workbench.tui.panes.results import _shorten_label
-from workbench.tui.widgets.comparison import 
-comparison_rows, speed_verdict_and_role
+from workbench.tui.widgets.comparison import comparison_rows, speed_verdict_and_role
 
 
 NOT_MEASURED = "no verdict: the speed was not measured on both sides"

@@ -29,7 +29,7 @@ from workbench.tui.modals.gpu_confirm import (
 )
 from workbench.tui.pages.live import ExperimentPage, SweepPage
 from workbench.tui.screen import MainScreen
-from workbench.tui.widgets.experiment import count_done_and_total_runs, begun_and_planned_runs
+from workbench.tui.widgets.experiment import begun_and_planned_runs, count_done_and_total_runs
 from workbench.tui.widgets.plot import Point, curve_rows
 from workbench.tui.widgets.progress import describe_bench
 

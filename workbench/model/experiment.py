@@ -322,6 +322,11 @@ class Experiment:
         return f"workbench experiment resume {self.id}"
 
     @property
+    def kind_noun(self) -> str:
+        """What the user calls it, as for a sweep."""
+        return "experiment"
+
+    @property
     def side_order_text(self) -> str:
         """The order in which an experiment runs its sides A and B, as text: "the order A B B A" or
         "a random order"."""

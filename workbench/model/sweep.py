@@ -198,6 +198,11 @@ class Sweep:
         return self.kind_facts or _BEFORE.get(self.kind) or make_gpu_setting_sweep_kind(self.kind)
 
     @property
+    def outcome_text(self) -> str:
+        """The error that ended the sweep, else what it found, else its state."""
+        return self.error or self.knee_text or self.state
+
+    @property
     def kind_noun(self) -> str:
         """What the user calls it: "tune" or "sweep"."""
         return "tune" if self.kind == TUNE else "sweep"

@@ -199,7 +199,7 @@ SCREEN_KEYS: tuple[Key, ...] = (
         "A",
         "Apply",
         "apply all that the preset carries: launch, settings, warm-up",
-        lambda c: c.apply.apply_whole_preset(),
+        lambda c: c.apply.ask_to_apply_preset(),
     ),
     Key(
         "x",
@@ -449,7 +449,7 @@ ALERT_KEYS = limit_keys_to_view(
         "a",
         "All on/back",
         "turn the bell, the mark and the title on for all rules, or set them back",
-        lambda c: c.alerts.switch_all_rules(),
+        lambda c: c.alerts.toggle_all_alert_rules(),
     ),
 )
 

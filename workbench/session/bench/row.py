@@ -33,6 +33,11 @@ class SeriesView:
     number: int
     said: str
 
+    @property
+    def name(self) -> str:
+        """The kind and the number, such as "sweep 3"."""
+        return f"{self.kind} {self.number}"
+
 
 @dataclass(frozen=True, slots=True)
 class BenchRow:

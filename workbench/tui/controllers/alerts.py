@@ -66,7 +66,7 @@ class AlertController(Controller):
         """Raise a test alert, which has every effect that any rule has."""
         self.session.alerts.raise_test_alert()
 
-    def switch_all_rules(self) -> None:
+    def toggle_all_alert_rules(self) -> None:
         """Turn the bell, the mark and the title on for all rules, or set them as before."""
         alerts = self.session.alerts
         on = not alerts.are_all_on

@@ -36,7 +36,7 @@ AFTERWARDS = (
 
 
 class ApplyController(Controller):
-    def apply_whole_preset(self) -> None:
+    def ask_to_apply_preset(self) -> None:
         """List everything that the plan's preset changes on the host, and apply it if the user
         agrees."""
         if self.state.plan is None:
@@ -64,11 +64,11 @@ class ApplyController(Controller):
 
         self.run_in_background(
             look_up_preset_changes,
-            lambda found: self._confirm_parts(*found),
+            lambda found: self._confirm_preset_parts(*found),
             exclusive_group="look up a preset",
         )
 
-    def _confirm_parts(self, preset: PresetApply, whole: PresetPreview) -> None:
+    def _confirm_preset_parts(self, preset: PresetApply, whole: PresetPreview) -> None:
         self.services.clear_message()
         state = self.state
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-async def import_in_thread(module: str) -> None:
+async def import_module_in_thread(module: str) -> None:
     """Import a module in a thread, unless it is imported already. Importing a large module in the
     thread that handles the keys would delay them by 0.1 s."""
     if module not in sys.modules:
@@ -63,14 +63,15 @@ class Controller:
         if server is not None and server.state is ServerState.READY:
             return server
         if self.is_searching_servers:
-            self.report_server_search(f"{purpose} needs a server that is READY")
+            self.show_server_search_message(f"{purpose} needs a server that is READY")
         else:
             text = f"{purpose} needs a server that is READY, and there is none"
             self.show_message(text, Level.WARN, "press s to start a server")
         return None
 
-    def report_server_search(self, unmet_need: str) -> None:
-        """Say `unmet_need`, and that Workbench still looks for the host's servers."""
+    def show_server_search_message(self, unmet_need: str) -> None:
+        """Show a message that says `unmet_need`, such as "a benchmark needs a server", and that
+        Workbench still looks for the host's servers."""
         text = f"{unmet_need}, and Workbench still looks for servers on {self.state.host.name}"
         self.show_message(text, next_step="press the key again when the top row names a server")
 
@@ -83,7 +84,8 @@ class Controller:
         outlives_screen: bool = False,
     ) -> None:
         """Run `work`, a measurement, in the background, as `run_in_background` does. If somebody
-        else measures on this host, ask whether to measure beside them."""
+        else measures on this host, ask whether to measure beside them, and call `on_error` if the
+        user declines."""
         from workbench.gpu.measurement_lock import HostOccupied
 
         async def measure_despite_others() -> T:

@@ -60,7 +60,8 @@ class BenchController(Controller):
         )
 
     def warn_if_result_rejected(self, result_id: int | None) -> None:
-        """Show a message if a benchmark has ended with a result that is not valid."""
+        """Show a warning with the reason if the result `result_id` was rejected. Do nothing if it
+        is valid, or not in the list of results."""
         row = next((row for row in self.state.results if row.id == result_id), None)
         if row is not None and row.refused:
             text = f"result {row.id} is rejected: {row.refused[0]}"
@@ -72,7 +73,7 @@ class BenchController(Controller):
         start."""
         rejected = self.controllers.servers.rejected
         if self.is_searching_servers:
-            self.report_server_search("a benchmark needs a server")
+            self.show_server_search_message("a benchmark needs a server")
         elif rejected is None:
             self.show_message(
                 "there is no server to benchmark",

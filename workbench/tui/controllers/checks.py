@@ -14,7 +14,7 @@ from workbench.model.server_run import living_servers_sentence
 from workbench.session.hosts.names import CLUSTER_PREFIX
 from workbench.tui.bindings import CHECK_KEYS
 from workbench.tui.cells import Row, paragraph_rows
-from workbench.tui.controllers.base import Controller, import_in_thread
+from workbench.tui.controllers.base import Controller, import_module_in_thread
 from workbench.tui.formats import duration_text
 from workbench.tui.modals.ask import Confirm
 from workbench.tui.modals.base import PickModal
@@ -100,10 +100,10 @@ class CheckController(Controller):
         )
 
     async def _check_host_or_cluster(self, name: str) -> HostCheck | ClusterSnapshot:
-        """Check the host or cluster `name`, and return the findings. A host is checked over a new
+        """Check the host or cluster `name`, and return what was found. A host is checked over a new
         connection. Raise HostError if the check of a cluster takes longer than CLUSTER_LIMIT_S
         seconds."""
-        await import_in_thread("workbench.session.servers.cluster_servers")
+        await import_module_in_thread("workbench.session.servers.cluster_servers")
         if name.startswith(CLUSTER_PREFIX):
             from workbench.session.servers import cluster_servers
 
@@ -117,7 +117,7 @@ class CheckController(Controller):
                 text = f"the check did not end within {CLUSTER_LIMIT_S:g} s"
                 step = f"workbench cluster check {name.removeprefix(CLUSTER_PREFIX)}"
                 raise HostError(text, host=name, next_step=step) from None
-        await import_in_thread("workbench.session.hosts.check")
+        await import_module_in_thread("workbench.session.hosts.check")
         from workbench.session.hosts.check import check_all_hosts
         from workbench.session.session import Session
 

@@ -398,12 +398,12 @@ class ExperimentController(SeriesController[Experiment]):
     def _open_picked_experiment(self, experiment: Experiment) -> None:
         """Open the page of an experiment that the user chose from a list. The page follows the
         running experiment only if the user chose that one."""
-        if self._is_latest(experiment):
+        if self._is_latest_experiment(experiment):
             self.services.pages.open(self.make_measurement_page())
         else:
             self.services.pages.open(self.make_measurement_page(experiment))
 
-    def _is_latest(self, experiment: Experiment) -> bool:
+    def _is_latest_experiment(self, experiment: Experiment) -> bool:
         """Return whether it is the experiment that runs or was shown last."""
         return self.latest_measurement is not None and self.latest_measurement.id == experiment.id
 

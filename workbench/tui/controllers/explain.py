@@ -72,9 +72,10 @@ class ExplainController(Controller):
         ]
 
         def explain_chosen_term(name: str | None) -> None:
-            found = tuple(
-                term for term in glossary.read_all_terms() if term.term == name
-            ) or glossary.find_terms(name or "")
+            if name is None:
+                return
+            same = tuple(term for term in glossary.read_all_terms() if term.term == name)
+            found = same or glossary.find_terms(name)
             if found:
                 self.services.pages.open(
                     Page("Explanation", lambda width: glossary_term_rows(found, width))

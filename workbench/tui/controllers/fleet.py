@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from workbench.tui.controllers.base import Controller, import_in_thread
+from workbench.tui.controllers.base import Controller, import_module_in_thread
 
 if TYPE_CHECKING:
     from workbench.tui.fleet.screen import FleetView
@@ -18,7 +18,7 @@ class FleetController(Controller):
         hosts.toml or, without that file, of the ssh configuration. If the user opens a host there,
         switch Workbench to that host."""
         for module in ("workbench.session.fleet.fleet", "workbench.tui.fleet.over_main"):
-            await import_in_thread(module)
+            await import_module_in_thread(module)
         from workbench.session.fleet.fleet import MAX_HOSTS, Fleet, fleet_host_names_and_labels
         from workbench.tui.fleet.over_main import FleetOverMain
         from workbench.tui.fleet.screen import FleetView

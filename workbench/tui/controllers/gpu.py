@@ -62,9 +62,14 @@ _OF_A_SERIES = (
     "The values are set one after the other, each for its measurements. The values before are "
     "written to disk first; they are restored at the end and after any failure."
 )
-# the user's choice about a value of another program -> words for the message before and after the
-# revert
-CHOSEN = {"ours": ("setting again", "Set again"), "keep": ("leaving as it is", "Left as it is")}
+# the user's choice about a value of another program, None without one -> words for the message
+# before and after the revert
+CHOSEN: Mapping[str | None, tuple[str, str]] = {
+    None: ("reverting", "Reverted"),
+    "original": ("reverting", "Reverted"),
+    "ours": ("setting again", "Set again"),
+    "keep": ("leaving as it is", "Left as it is"),
+}
 
 
 class GpuController(Controller):
@@ -326,7 +331,7 @@ class GpuController(Controller):
         password: str | None = None,
         foreign_choice: str | None = None,
     ) -> None:
-        doing, done = CHOSEN.get(foreign_choice or "", ("reverting", "Reverted"))
+        doing, done = CHOSEN[foreign_choice]
         self.show_message(f"{doing} {'; '.join(setting_texts)}")
 
         def show_revert_outcome(report: SettingsReport) -> None:

@@ -13,7 +13,7 @@ from workbench.model.server_run import living_servers_sentence
 from workbench.session.hosts.names import CLUSTER_PREFIX
 from workbench.tui.bindings import HOST_KEYS, Key, textual_bindings
 from workbench.tui.cells import Row, cut_text, pad_text, paragraph_rows
-from workbench.tui.controllers.base import Controller, import_in_thread
+from workbench.tui.controllers.base import Controller, import_module_in_thread
 from workbench.tui.glyphs import G
 from workbench.tui.modals.ask import Confirm, leaving_warning_rows
 from workbench.tui.modals.base import Choice, PickModal
@@ -123,7 +123,7 @@ class HostController(Controller):
                 await self.switch_host(name)
 
         async def read_cluster_state(name: str) -> None:
-            await import_in_thread("workbench.session.servers.cluster_servers")
+            await import_module_in_thread("workbench.session.servers.cluster_servers")
             from workbench.session.servers.cluster_servers import living_cluster_servers_text
             from workbench.session.session import Session
 

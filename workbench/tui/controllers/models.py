@@ -180,7 +180,7 @@ class ModelController(Controller):
                     replace_different=replaces,
                     on_progress=report,
                 ),
-                self._report_copy,
+                self._report_model_copy,
                 *command,
             )
 
@@ -194,7 +194,7 @@ class ModelController(Controller):
         )
         await self.app.push_screen(form, start_copy)
 
-    def _report_copy(self, report: CopyReport) -> None:
+    def _report_model_copy(self, report: CopyReport) -> None:
         if report.notes:
             self.show_message(report.report_text, Level.WARN, "; ".join(report.notes))
         else:

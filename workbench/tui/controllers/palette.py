@@ -51,7 +51,8 @@ class Entry:
     after_actions: bool = False
 
     def match_score(self, query: str) -> float | None:
-        """Return how well the entry matches the words of `query`; None for no match."""
+        """Return how well the entry matches the words of `query`, the higher the better; None for
+        no match."""
         named = fuzzy.word_score(query, f"{self.name} {self.tasks}")
         found = fuzzy.word_score(query, f"{self.name} {self.tasks} {self.help}")
         if found is None:

@@ -318,7 +318,9 @@ class PlanController(Controller):
             return
         row = self.pane(Launch).current_item
         fixable = [f for f in plan.findings if f.changes]
-        here = [f for f in fixable if row is not None and f.flag == row.name]
+        here = []
+        if row is not None:
+            here = [f for f in fixable if f.flag == row.name]
         for found in (here, fixable):
             if len(found) == 1:
                 self._apply_fix(found[0])

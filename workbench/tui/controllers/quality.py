@@ -10,7 +10,7 @@ from workbench.model.errors import InputError
 from workbench.model.experiment import Arm, ArmTarget
 from workbench.model.quality import NOT_MEASURED
 from workbench.tui.cells import Row, paragraph_rows, stack_paragraphs
-from workbench.tui.controllers.base import Controller, import_in_thread
+from workbench.tui.controllers.base import Controller, import_module_in_thread
 from workbench.tui.formats import time_of_day_text
 from workbench.tui.glyphs import G
 from workbench.tui.modals.ask import Confirm
@@ -91,8 +91,9 @@ class QualityController(Controller):
 
     # a new one
     async def _plan_comparison(self, a_id: int, b_id: int) -> PlannedComparison:
-        """Return what a comparison of the servers behind two results measures."""
-        await import_in_thread("workbench.session.quality.comparison")
+        """Return the comparison of the servers behind the results `a_id` and `b_id` as (A, B, base
+        plans, options)."""
+        await import_module_in_thread("workbench.session.quality.comparison")
         from workbench.quality import texts
         from workbench.session.quality.measuring import QualityOptions
         from workbench.session.quality.sides import resolve_arms_to_servers

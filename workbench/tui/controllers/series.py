@@ -24,9 +24,10 @@ ChangeLookup = Callable[[], Coroutine[Any, Any, "PlannedChange"]]
 
 @dataclass(frozen=True)
 class PreparedResume(Generic[M]):
-    """How to resume a measurement: `progress_text`, which its page shows meanwhile, and `resume`,
-    the function that does so, which gets the password for sudo if it `takes_password`. If the
-    measurement changes GPU settings, `look_up_changes` finds out which."""
+    """How to resume a measurement. `resume` is the function that resumes it; it gets the password
+    for sudo, or None if no password is needed. `takes_password` says whether the user is asked for
+    one. The page of the measurement shows `progress_text` meanwhile. `look_up_changes` finds out
+    which GPU settings the measurement changes; None if it changes none."""
 
     progress_text: str
     resume: Callable[[str | None], Coroutine[Any, Any, M]]
@@ -42,7 +43,7 @@ def prepare_sweep_resume(
     takes_password: bool = False,
 ) -> PreparedResume[Sweep]:
     """Return how to resume a sweep. `look_up_changes` finds out which GPU settings it changes; None
-    if it changes none."""
+    if it changes none. `takes_password` says whether the user is asked for a password for sudo."""
     return PreparedResume(
         "resuming: everything is checked before anything is changed",
         lambda password: session.sweeps.resume(sweep.id, password=password),

@@ -452,10 +452,12 @@ class ServerController(Controller):
             items.append((job.id, _job_list_text(job), role))
 
         def select_run_of_job(job_id: str | None) -> None:
-            run_id = runs.get(job_id or "")
+            if job_id is None:
+                return
+            run_id = runs[job_id]
             if run_id:
                 self.run_in_background(self.session.servers.select(run_id))
-            elif job_id:
+            else:
                 self.show_message(f"Workbench did not start job {job_id}")
 
         self.app.push_screen(PickModal("Your jobs", items), select_run_of_job)

@@ -62,10 +62,7 @@ class SweepController(SeriesController[Sweep]):
         return await self.controllers.gpu.planned_change_of_gpu_sweep(by_value)
 
     def end_message_and_next_step(self, measured: Sweep) -> tuple[str, str]:
-        return (
-            f"{measured.description}: {measured.error or measured.knee_text or measured.state}",
-            "press S to see the sweep",
-        )
+        return f"{measured.description}: {measured.outcome_text}", "press S to see the sweep"
 
     async def open_measurement_form(self) -> None:
         if not self.can_measure_or_show_message():

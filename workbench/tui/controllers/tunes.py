@@ -48,7 +48,8 @@ class TuneController(SeriesController[Sweep]):
         return prepare_sweep_resume(self.session, tune, self._make_change_lookup(tune.spec))
 
     def _make_change_lookup(self, spec: SweepSpec) -> ChangeLookup | None:
-        """Return what finds out how a tune changes GPU settings; None if it changes none."""
+        """Return the function that finds out which GPU settings a tune changes; None if it changes
+        none."""
         if spec.tune is None or not any(
             gpu_settings_of_candidate(c.sets) for c in spec.tune.candidates
         ):
@@ -61,8 +62,7 @@ class TuneController(SeriesController[Sweep]):
         return look_up_setting_changes
 
     def end_message_and_next_step(self, measured: Sweep) -> tuple[str, str]:
-        outcome = measured.error or measured.knee_text or measured.state
-        return f"{measured.name}: {outcome}", "press N to see the tune"
+        return f"{measured.name}: {measured.outcome_text}", "press N to see the tune"
 
     async def open_measurement_form(self) -> None:
         """Open the form of a tune of the plan. Then show its candidates, and start it if the user

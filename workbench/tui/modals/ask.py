@@ -136,7 +136,7 @@ def running_series_warning_rows(state: SessionState, width: int) -> list[Row]:
     server restarts or Workbench leaves the host. Return [] if none is running."""
     rows: list[Row] = []
     for series in state.running_series:
-        name = getattr(series, "kind_noun", "experiment")  # of a sweep or a tune
+        name = series.kind_noun
         text = (
             f"! {name} {series.id} is running: this ends the {name}, and its complete runs are kept"
         )

@@ -234,8 +234,9 @@ class Choices(PickList):
             self.on_choose(self.current_item[0])
 
 
-def choice_match_score(query: str, choice: Choice) -> float | None:
-    """Return how well the text of a choice matches the words of `query`; None for no match."""
+def score_choice_match(query: str, choice: Choice) -> float | None:
+    """Return how well the text of a choice matches the words of `query`, the higher the better; None
+    for no match."""
     return fuzzy.word_score(query, choice[1])
 
 
@@ -258,7 +259,7 @@ class PickModal(Modal[str]):
         intro: str = "",
         filter: bool = False,
         free: bool = True,
-        score: Callable[[str, Choice], float | None] = choice_match_score,
+        score: Callable[[str, Choice], float | None] = score_choice_match,
     ) -> None:
         keys = "enter choose   esc cancel"
         if filter:

@@ -107,7 +107,7 @@ class BenchForm(Form):
 
 def _option_field(option: DeclaredOption, spec: BenchSpec) -> Field:
     value = ""
-    if not option.argument and option not in ONLY_OF_A_TRACE:  # those are named each time
+    if option.field in _BY_PROFILE:  # the others are named each time
         value = getattr(spec, option.field)
     return field_from_option(option, value, is_detail=option.dest not in _ALWAYS_SHOWN)
 
@@ -137,7 +137,7 @@ def _check_values(values: Values) -> None:
 
 
 def load_description_rows(values: Values, width: int) -> list[Row]:
-    """Return rows that say what the load of the form consists of; none for an invalid value."""
+    """Return rows that say what the load of the form consists of; [] while a value is invalid."""
     try:
         made = bench_fields_from_values(values)
     except InputError:  # enter shows the error
@@ -165,8 +165,8 @@ def load_description_rows(values: Values, width: int) -> list[Row]:
 
 
 def _trace_replay_text(fields: Mapping[str, Any]) -> str:
-    """Return a description of the load that replays a trace. `fields` is that of
-    `bench_fields_from_values`."""
+    """Return a description of the load that replays a trace. `fields` are fields of BenchSpec, as
+    `bench_fields_from_values` returns them."""
     text = f"replays {fields['trace_file']}: "
     if fields["first"] is not None:
         text += f"its first {fields['first']} requests, "

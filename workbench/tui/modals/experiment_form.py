@@ -25,7 +25,7 @@ COMPARED, NOT_COMPARED = "compared", "not compared"
 
 
 def metric_choice_label(metric: str) -> str:
-    """Return the word by which the form offers a metric: "tok/s", "TTFT p50"."""
+    """Return the name by which the form offers a metric, such as "tok/s" or "TTFT p50"."""
     if "." in metric:  # a latency
         return metric_title(metric)
     return narrow_table_title(metric)
@@ -165,7 +165,7 @@ def experiment_form(
     load_text: str,
     estimate_s: Callable[[RequestedExperiment], float | None],
     warnings_and_cost_text: Callable[[RequestedExperiment], str],
-    last_values: Mapping[str, str] | None = None,
+    last_values: Mapping[str, str],
 ) -> Form:
     """Return the form of a new experiment. `intro_text` says where A and B come from, and
     `load_text` describes the benchmark of each run. `estimate_s` returns the duration in seconds,
@@ -197,7 +197,7 @@ def experiment_form(
         _form_field_of_option("max_minutes", is_detail=True),
     )
 
-    fields = fill_fields_with_last_values(fields, last_values or {})
+    fields = fill_fields_with_last_values(fields, last_values)
 
     def make_hints(values: Values) -> Mapping[str, str]:
         listed = ", ".join(f"{n} pairs {pct:g} %" for n, pct in SHOWS_PCT.items())

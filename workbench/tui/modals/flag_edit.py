@@ -15,9 +15,8 @@ from workbench.model.flags import FlagKind, FlagRow, FlagSpec
 from workbench.model.secrets import is_secret_name
 from workbench.tui.cells import Row, paragraph_rows, stack_paragraphs
 from workbench.tui.formats import flag_default_text, flag_value_text
-from workbench.tui.glyphs import LEVELS
 from workbench.tui.modals.base import Choice, Choices, Modal, Text
-from workbench.tui.panes.launch import NOT_FLAGS, range_text
+from workbench.tui.panes.launch import NOT_FLAGS, flag_finding_text_and_role, range_text
 from workbench.tui.widgets.entry import Entry
 
 UNSET = "\0unset"
@@ -150,7 +149,7 @@ class FlagEdit(Modal[bool]):
         row, spec = self.row, self.row.spec
         rows: list[Row] = []
         if spec is not None:
-            rows += paragraph_rows("   ".join(_flag_fact_texts(spec)), width, "dim")
+            rows += paragraph_rows("   ".join(_catalog_facts_of_flag(spec)), width, "dim")
             rows += paragraph_rows(spec.help, width)
             if spec.json_fields:
                 rows += paragraph_rows(f"JSON fields: {', '.join(spec.json_fields)}", width, "dim")
@@ -161,8 +160,8 @@ class FlagEdit(Modal[bool]):
                 "not in the flag list of this engine version: passed unchanged", width, "warn"
             )
         if row.finding:
-            sign, role = LEVELS.get(row.level or "info", ("i", "dim"))
-            rows += paragraph_rows(f"{sign} {row.finding}", width, role)
+            text, role = flag_finding_text_and_role(row)
+            rows += paragraph_rows(text, width, role)
         return [*rows, *stack_paragraphs(self.notes, width, "text", "  "), ()]
 
     def _submit_value(self, text: str) -> None:
@@ -192,8 +191,9 @@ class FlagEdit(Modal[bool]):
             self.dismiss(True)
 
 
-def _flag_fact_texts(spec: FlagSpec) -> Iterator[str]:
-    """Yield what a catalog says of a flag besides its help, such as its kind and its default."""
+def _catalog_facts_of_flag(spec: FlagSpec) -> Iterator[str]:
+    """Yield texts with what the catalog says about a flag besides its help, such as its kind and
+    its default."""
     if spec.area:
         yield spec.area
     yield f"{spec.kind} {range_text(spec.minimum, spec.maximum)}".rstrip()

@@ -89,14 +89,15 @@ class PlannedChange(NamedTuple):
 
 def running_measurement_kind(state: SessionState) -> str:
     """Return the kind of measurement that this Workbench runs now, such as "benchmark"; "" if it
-    measures nothing."""
-    if state.experiment in state.running_series:
-        return "experiment"
-    if state.sweep is not None and state.running_series:
-        return state.sweep.kind_noun
+    measures nothing. Of an experiment and the sweep that it belongs to, return "experiment"."""
+    series = state.running_series
+    if series:
+        return series[0].kind_noun
     if state.bench.running:
         return "benchmark"
-    return "comparison of answers" if state.running_quality is not None else ""
+    if state.running_quality is not None:
+        return "comparison of answers"
+    return ""
 
 
 def running_measurement_warning_rows(state: SessionState, width: int) -> list[Row]:
@@ -268,8 +269,8 @@ def split_at_semicolons(text: str) -> list[str]:
 
 
 def load_check_finding_rows(findings: Sequence[str], width: int) -> list[Row]:
-    """Return rows for what a check under load found about each GPU setting. GPUs with the same
-    finding share a paragraph."""
+    """Return rows with the findings of a check under load about each GPU setting, the settings that
+    are not in force first. GPUs with the same finding share a paragraph."""
     alike: dict[str, list[int]] = {}
     for finding in findings:
         place, _, text = finding.partition(": ")

@@ -209,7 +209,7 @@ def _current_value_text(setting: Setting, state: SessionState, chosen: Sequence[
     if setting.of_host:
         if state.telemetry is None:
             return NA
-        return getattr(state.telemetry.host, setting.reading or "", None) or NA
+        return str(setting.read(state.telemetry, "") or NA)
     fields = _reading_fields_of_setting(setting)
     known = known_values(_first_reported_value(sample, fields) for sample in chosen)
     if isinstance(setting, SwitchSetting):
@@ -221,7 +221,8 @@ def _reading_fields_of_setting(setting: Setting) -> Sequence[str]:
     """Return the fields of GpuSample that have the value of a setting, the best one first."""
     if isinstance(setting, ClockSetting):
         return (setting.clock,)
-    reading = setting.reading or ""
+    reading = setting.reading
+    assert reading is not None  # only a clock lock has none
     if isinstance(setting, NumberSetting) and setting.enforced:
         return (reading, setting.enforced)
     return (reading,)

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from workbench.model.experiment import SHOWS_PCT, Arm
-from workbench.tui.cells import Row, pad_text, paragraph_rows, rows_beside_label
+from workbench.tui.cells import Row, pad_text, stack_paragraphs
 from workbench.tui.formats import duration_text
 from workbench.tui.glyphs import G
 from workbench.tui.modals.ask import Question
 from workbench.tui.modals.base import Choice
-from workbench.tui.widgets.experiment import format_arm_as_words
+from workbench.tui.widgets.experiment import arm_rows
 
 UNTIL_PCT = 2.0
 # answer -> its words, options, what it can show
@@ -37,18 +37,11 @@ def experiment_precision_question(
     `estimate_s` returns the duration in seconds for options of an experiment, None if unknown."""
 
     def make_text_rows(width: int) -> list[Row]:
-        rows: list[Row] = []
-        for arm, words, role in (
-            ("A", format_arm_as_words(a), "a"),
-            ("B", format_arm_as_words(b), "b"),
-        ):
-            rows += rows_beside_label(
-                f"{arm} ", role, paragraph_rows("  ".join(words) or "as it is now", width - 2)
-            )
         lines = list(run_sentences)
         if known["one"] is None:
             lines.append("The time is known after a first benchmark of this load.")
-        return [*rows, (), *(row for line in lines for row in paragraph_rows(line, width, "dim"))]
+        rows = arm_rows(a, b, width, "as it is now")
+        return [*rows, (), *stack_paragraphs(lines, width, "dim")]
 
     known = {name: estimate_s(options) for name, (_, options, _) in ANSWERS.items()}
 

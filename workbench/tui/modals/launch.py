@@ -150,13 +150,13 @@ class ConfirmStart(Modal[bool]):
         next_step_text: str = "",
         answers_cost_text: str = "",
     ) -> None:
-        """`server` is the one that the start replaces, None if there is none. `changes` are those
-        of the plan against it. `make_warning_rows` gets the width in cells, and returns warnings
+        """`server` is the one that the start replaces, None if the start stops nothing. `changes`
+        are those of the plan against it. `make_warning_rows` gets the width in cells, and returns
+        warnings
         about measurements that the start would disturb. `next_step_text` says what follows the
         start; "" if nothing does. `answers_cost_text` says what comparing the answers adds; "" if
         they are not compared."""
         self.rejected = plan.command is None or any(f.level is Level.ERROR for f in plan.findings)
-        self.restart = server is not None and server.has_own_processes
         self.next_step_text, self.answers_cost_text = next_step_text, answers_cost_text
         self.with_answers = bool(answers_cost_text)
         self.problem: Finding | None = None  # why a start on the host would be refused
@@ -164,7 +164,7 @@ class ConfirmStart(Modal[bool]):
         self.verb, title = "start", f"Start {plan.plan.engine}"
         if next_step_text:
             self.verb, title = "run", "Again"
-        elif self.restart:
+        elif server is not None:
             self.verb, title = "restart", f"Restart {plan.plan.engine}"
         super().__init__(title)
         self.keys = self._key_hints()
@@ -242,7 +242,7 @@ class ConfirmStart(Modal[bool]):
             if not any(map(_is_error_or_warning, estimates)):
                 rows += rows_beside_label("memory  ", "dim", paragraph_rows(plan.memory, width - 8))
                 findings = [f for f in findings if f not in estimates]
-        if self.restart and self.server is not None and not self.server.outlived:
+        if self.server is not None and not self.server.outlived:
             count = count_of(len(self.changes), "change")
             rows += [(), ((f"{count} against the running server", "strong"),)]
             rows += plan_change_rows(self.changes, width)
@@ -267,7 +267,7 @@ class ConfirmStart(Modal[bool]):
         stops nothing."""
         if self.problem is not None:
             rows = finding_rows([self.problem], width)
-            if self.restart:
+            if self.server is not None:
                 rows += paragraph_rows("The server that runs goes on.", width)
             return rows
         if self.rejected:
@@ -280,7 +280,7 @@ class ConfirmStart(Modal[bool]):
             elif self.answers_cost_text:
                 texts.append("The answers are not compared: the verdict says quality not measured.")
             return stack_paragraphs(texts, width)
-        if not self.restart or self.server is None:
+        if self.server is None:
             return []
         return paragraph_rows(
             f"{_stopped_by_restart_text(self.server)} stopped first.", width, "warn"

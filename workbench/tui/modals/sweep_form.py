@@ -121,7 +121,7 @@ def suggest_values_text(quantity: str, state: SessionState) -> str:
     if isinstance(setting, ClockSetting):
         each = map(attrgetter(setting.highest), state.gpu_infos)
         top = float(min(filter(None, each), default=0))
-        clocks = _find_common_clocks(setting, state, _LOWEST_CLOCK_FRACTION * top)
+        clocks = _list_common_clocks(setting, state, _LOWEST_CLOCK_FRACTION * top)
         if 0 < len(clocks) <= POINTS:
             return ",".join(map(str, clocks))
         if top:
@@ -131,7 +131,7 @@ def suggest_values_text(quantity: str, state: SessionState) -> str:
     return ""
 
 
-def _find_common_clocks(setting: ClockSetting, state: SessionState, lowest_mhz: float) -> list[int]:
+def _list_common_clocks(setting: ClockSetting, state: SessionState, lowest_mhz: float) -> list[int]:
     """Return the clocks from `lowest_mhz` up, in rising order, that every GPU supports. A GPU that
     does not report its clocks does not count. Memory has only a few clocks."""
     reported = [set(getattr(info, setting.supported)) for info in state.gpu_infos]
@@ -161,10 +161,11 @@ def suggest_flag_values_text(row: FlagRow | None) -> str:
     variable, and for a flag that has neither a value nor a default."""
     if row is None or row.is_env:
         return ""
-    if row.spec is not None and row.spec.kind is FlagKind.BOOL:
-        return "on,off"
-    if row.spec is not None and row.spec.choices:
-        return ",".join(row.spec.choices[:4])
+    if row.spec is not None:
+        if row.spec.kind is FlagKind.BOOL:
+            return "on,off"
+        if row.spec.choices:
+            return ",".join(row.spec.choices[:4])
     value = row.value
     if value is None:
         value = row.default
@@ -182,8 +183,8 @@ def suggest_flag_values_text(row: FlagRow | None) -> str:
 
 
 def parse_sweep_form(values: Values, gpu_count: int) -> RequestedSweep:
-    """Return from the texts in the form what to sweep, its values, the GPU and the flags.
-    `gpu_count` is the number of GPUs on the host. Raise InputError for an invalid field."""
+    """Return the sweep that the texts in the form ask for. `gpu_count` is the number of GPUs on the
+    host. Raise InputError for an invalid field."""
     what, gpu = values["what"], parse_gpu_index(values, gpu_count)
     kind, fields = OFFERS[what]
     wanted = RequestedSweep(kind, [], gpu, {})
@@ -259,8 +260,8 @@ def sweep_form(
     state: SessionState,
     flag: FlagRow | None,
     bench_spec: BenchSpec,
-    last_values: Mapping[str, str] | None = None,
-    check_flags: Callable[[Mapping[str, Sequence[str]]], None] = lambda flags: None,
+    last_values: Mapping[str, str],
+    check_flags: Callable[[Mapping[str, Sequence[str]]], None],
 ) -> Form:
     """Return the form of a new sweep. `flag` is the flag whose values are suggested, and
     `bench_spec` is the benchmark to run at each value. `last_values` has the texts of the fields
@@ -299,7 +300,7 @@ def sweep_form(
         except InputError as error:
             raise InputError(f"flags: {error.message}", next_step=error.next_step) from None
 
-    given = dict(last_values or {})
+    given = dict(last_values)
     if flag_text:
         given["flags"] = flag_text
 

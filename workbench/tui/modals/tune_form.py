@@ -34,13 +34,11 @@ def parse_tune_form(values: Values) -> RequestedTune:
         parse_tune_limits(values["limits"])
     except InputError as error:
         raise InputError(f"limits: {error.message}") from None
-    hours = parse_positive_number(values, "hours", "hours", "h") if values["hours"] else None
-    return RequestedTune(
-        values["goal"],
-        values["limits"],
-        parse_whole_number(values, "starts", "starts", 1),
-        None if hours is None else 60 * hours,
-    )
+    hours, max_minutes = parse_positive_number(values, "hours", "hours", "h"), None
+    if hours is not None:
+        max_minutes = 60 * hours
+    starts = parse_whole_number(values, "starts", "starts", 1)
+    return RequestedTune(values["goal"], values["limits"], starts, max_minutes)
 
 
 def tune_form(

@@ -98,30 +98,41 @@ class Compare(Pane, Scrolled):
         return format_key_hints(self.KEYS, "c", "t", "d", "o")
 
     @property
+    def _shown_experiment(self) -> Experiment | None:
+        """The experiment that the pane shows; None while it shows two results or nothing."""
+        if not self.of_experiment:
+            return None
+        return self.state.experiment
+
+    @property
     def title_detail(self) -> str:
         state = self.state
-        if state.experiment is not None and self.of_experiment:
-            return f"experiment {state.experiment.id}"
+        if self._shown_experiment is not None:
+            return f"experiment {self._shown_experiment.id}"
         if state.comparison is None:
             return ""
-        return enclose_nonempty_text("B is ", self._reason_for_b(state, state.comparison))
+        return enclose_nonempty_text("B is ", self._reason_b_is_compared(state, state.comparison))
 
     def all_rows(self, width: int, height: int) -> list[Row]:
-        state = self.state
-        if self.of_experiment and state.experiment is not None:
-            return self._experiment_rows(state.experiment, width)
+        state, experiment = self.state, self._shown_experiment
+        if experiment is not None:
+            return self._experiment_rows(experiment, width)
         if state.comparison is None:
             return paragraph_rows(_empty_pane_text(state), width, "dim")
         comparison = state.comparison
         if state.running_quality is not None:
             comparison = replace_unmeasured_quality_text(comparison, QUALITY_UNDER_WAY)
-        which = self._reason_for_b(state, comparison)
+        which = self._reason_b_is_compared(state, comparison)
         noise = _throughput_noise_pct(state, comparison)
-        return [*speed_verdict_rows(comparison, width, noise), *comparison_rows(comparison, width, which)]
+        return [
+            *speed_verdict_rows(comparison, width, noise),
+            *comparison_rows(comparison, width, which),
+        ]
 
     @staticmethod
-    def _reason_for_b(state: SessionState, comparison: Comparison) -> str:
-        """Return why B is the result that it is; "" if it is not the marked one."""
+    def _reason_b_is_compared(state: SessionState, comparison: Comparison) -> str:
+        """Return why the compared result B is this one: the user has marked or selected it. Return
+        "" if the comparison is not that of the results marked A and B."""
         if (comparison.a, comparison.b) != (state.mark_a, state.mark_b):
             return ""
         if state.b_chosen:
@@ -157,8 +168,8 @@ def _throughput_noise_pct(state: SessionState, comparison: Comparison) -> float 
 
 
 def _drawn_state_key(state: SessionState) -> tuple[object, ...]:
-    """Return a key of what the pane draws of the state: with the same key, the pane looks the same.
-    The progress of a benchmark is not drawn here."""
+    """Return a key of the parts of the state that the pane draws. With an equal key, the pane looks
+    the same."""
     under_way = state.bench.is_running_or_queued
     parts = (state.comparison, state.experiment, state.results, state.mark_a, state.mark_b)
     measures_quality = state.running_quality is not None

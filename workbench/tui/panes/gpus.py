@@ -205,10 +205,8 @@ class GpuPane(Pane, Scrolled):
         """
         if field == "power_w" and sample.power_average_w:
             return f" (1 s: {sample.power_average_w:.0f})"
-        if field == "limit_w" and info is None:
-            return f" ({NA})"
         if info is None:
-            return ""
+            return {"limit_w": f" ({NA})"}.get(field, "")
         if field == "limit_w":
             lowest = whole_number_text(info.power_min_w)
             return f" ({lowest}-{whole_number_text(info.power_max_w, ' W')})"
@@ -229,7 +227,7 @@ class GpuPane(Pane, Scrolled):
 
 
 def _text_or_na(format_string: str, value: object, *more_values: object) -> str:
-    """Return `format_string` with the values in the places of its {}; "n/a" if `value` is None."""
+    """Return `format_string` filled with `value` and `more_values`; "n/a" if `value` is None."""
     if value is None:
         return NA
     return format_string.format(value, *more_values)

@@ -16,6 +16,7 @@ from workbench.session.state import PlanView, SessionState
 from workbench.tui.bindings import Key, limit_keys_to_view, textual_bindings
 from workbench.tui.cells import (
     Row,
+    Run,
     cut_text,
     cut_text_middle,
     join_rows,
@@ -368,8 +369,8 @@ class Launch(Pane, PickList):
     def _finding_rows(self, item: FlagRow, width: int) -> list[Row]:
         if not item.finding:
             return []
-        sign, role = LEVELS.get(item.level or "info", ("i", "dim"))
-        return short_paragraph(f"{sign} {item.finding}", width, 3, role)
+        text, role = flag_finding_text_and_role(item)
+        return short_paragraph(text, width, 3, role)
 
     def rows_without_items(self, width: int) -> list[Row]:
         if self.query_text:
@@ -396,6 +397,12 @@ def _flag_default_text(row: FlagRow) -> str:
     return flag_default_text(row.default)
 
 
+def flag_finding_text_and_role(row: FlagRow) -> Run:
+    """Return the finding about a flag, behind the sign of its level, and the role of the text."""
+    sign, role = LEVELS.get(row.level or "info", ("i", "dim"))
+    return f"{sign} {row.finding}", role
+
+
 def _is_engine_flag_with_value(row: FlagRow) -> bool:
     """Return whether the row is a flag of the engine with a value."""
     if row.is_env or row.value is None:
@@ -406,7 +413,7 @@ def _is_engine_flag_with_value(row: FlagRow) -> bool:
 def _changes_by_row(
     plan: PlanView, changes: Sequence[PlanDifference]
 ) -> Mapping[RowKey, PlanDifference]:
-    """Return the changes by the row of the list that shows them."""
+    """Return the changes by the key of the row that shows each of them."""
     if not changes:
         return {}
     own_names = {"model": plan.rows[0].name, "run as": RUN_AS}
@@ -457,9 +464,9 @@ def changed_value_texts(
 def flag_description(item: FlagRow) -> str:
     """Return the description of a flag or variable: its range or choices, and its help."""
     spec = item.spec
-    if spec is None and item.is_env:
-        return "environment variable of the server process"
     if spec is None:
+        if item.is_env:
+            return "environment variable of the server process"
         return "not in the flag list of this engine version: passed unchanged"
     kind = f"{spec.kind} {range_text(spec.minimum, spec.maximum)}".rstrip()
     if spec.choices:

@@ -132,7 +132,7 @@ class LogPane(Pane):
         if server is None:
             return ""
         found = paused = ""
-        if self._has_findings:
+        if self._has_log_findings:
             found = f"{count_of(len(server.findings), 'finding')} (i)"
         if not self.follow:
             paused = "PAUSED"
@@ -148,7 +148,7 @@ class LogPane(Pane):
         return next((text for text in texts if len(text) <= room or room < 0), texts[-1])
 
     @property
-    def _has_findings(self) -> bool:
+    def _has_log_findings(self) -> bool:
         """Whether something is known of the log of a server that is alive."""
         server = self.session.state.server
         return server is not None and server.alive and bool(server.findings)
@@ -166,7 +166,7 @@ class LogPane(Pane):
     @property
     def footer_keys(self) -> list[Key]:
         keys = super().footer_keys
-        if self._has_findings:
+        if self._has_log_findings:
             keys = [*(key for key in self.KEYS if key.key == "i"), *keys]
         return keys
 
@@ -228,7 +228,7 @@ class LogPane(Pane):
             finding = self.view.explain(raw, server.engine)
             if finding is not None and finding.code not in explained:
                 explained.add(finding.code)
-                rows += [(row, False) for row in explanation_rows(finding, width, most)]
+                rows += [(row, False) for row in log_explanation_rows(finding, width, most)]
         return rows
 
     def _read_newest_lines_and_counts(
@@ -284,8 +284,8 @@ class LogPane(Pane):
         return ((cut_text(text, width), role),)
 
     def _visible_match_text(self, raw_line: str, width: int) -> str:
-        """Return what is shown of the line that a search found. The searched text must be visible,
-        also at the end of a long line."""
+        """Return the part of the line that a search found, beginning so that the searched text is
+        within `width` cells. In a log scrolled to the right, return the line from there on."""
         if self.left:
             return raw_line[self.left :]
         at = raw_line.lower().find(self.search.lower())
@@ -428,7 +428,7 @@ def _no_selected_run_text(state: SessionState) -> str:
     return "No server has run yet. Press p to load a preset, then s to start it."
 
 
-def explanation_rows(finding: Finding, width: int, max_rows: int) -> list[Row]:
+def log_explanation_rows(finding: Finding, width: int, max_rows: int) -> list[Row]:
     """Return the explanation of a log line: its cause and its fix, each in at most `max_rows` rows.
     If the line needs no action, return one dim row with the cause."""
     if finding.level is Level.INFO:

@@ -127,8 +127,9 @@ class Presets(Pane, PickList):
         return str(item.id)
 
     def item_row(self, item: PresetEntry, width: int) -> Row:
-        """Return a row such as "> qwen3-vl-2b-dp4   vllm *". Marks are ">" for the loaded preset, "!" for one that does
-        not fit, "*" for edits and "o" for the user's own presets."""
+        """Return a row such as "> qwen3-vl-2b-dp4   vllm *". The marks are ">" for the loaded preset,
+        "!" for one that does not fit, "x" for a broken file, "*" for edits and "o" for the user's
+        own presets."""
         plan, lead, role, tail = self.state.plan, "  ", "text", " "
         if item.own:
             tail = "o"

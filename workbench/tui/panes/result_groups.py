@@ -23,7 +23,7 @@ class SeriesRow:
 
     @property
     def name(self) -> str:
-        return f"{self.view.kind} {self.view.number}"
+        return self.view.name
 
 
 def group_results(
@@ -34,13 +34,13 @@ def group_results(
     runs: dict[str, list[BenchRow]] = {}
     for row in rows:
         if row.series is not None:
-            runs.setdefault(f"{row.series.kind} {row.series.number}", []).append(row)
+            runs.setdefault(row.series.name, []).append(row)
     items: list[BenchRow | SeriesRow] = []
     for row in rows:
         if row.series is None:
             items.append(row)
             continue
-        name = f"{row.series.kind} {row.series.number}"
+        name = row.series.name
         own = runs.pop(name, None)
         if own is None:
             continue

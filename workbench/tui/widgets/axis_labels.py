@@ -34,7 +34,10 @@ def axis_labels(window: Window, events: Sequence[Event], state: SessionState) ->
     change of a GPU setting."""
     rows = {row.id: row for row in state.results}
     inside = events_in_window(events, window)
-    labels = [*_gpu_setting_labels(window, inside), *_answer_comparison_labels(window, inside, state)]
+    labels = [
+        *_gpu_setting_labels(window, inside),
+        *_answer_comparison_labels(window, inside, state),
+    ]
     begin: Event | None = None
     for event in inside:
         if event.kind is EventKind.BENCH_BEGIN:

@@ -105,7 +105,9 @@ def _speed_verdict_text(change_pct: float) -> str:
     return f"B is slower by {-change_pct:.1f} %"
 
 
-def speed_verdict_rows(comparison: Comparison, width: int, noise_pct: float | None = None) -> list[Row]:
+def speed_verdict_rows(
+    comparison: Comparison, width: int, noise_pct: float | None = None
+) -> list[Row]:
     said, role = speed_verdict_and_role(comparison, noise_pct)
     return paragraph_rows(said, width, role)
 

@@ -95,6 +95,15 @@ def format_arm_as_words(arm: Arm) -> list[str]:
     return [*words, *format_gpu_settings_as_words(arm.gpu)]
 
 
+def arm_rows(a: Arm, b: Arm, width: int, unchanged_text: str) -> list[Row]:
+    """Return rows with the words of the arms A and B. An arm without words has `unchanged_text`."""
+    rows: list[Row] = []
+    for name, arm in (("A", a), ("B", b)):
+        text = "  ".join(format_arm_as_words(arm)) or unchanged_text
+        rows += rows_beside_label(f"{name} ", name.lower(), paragraph_rows(text, width - 2))
+    return rows
+
+
 def experiment_rows(
     e: Experiment,
     width: int,
@@ -110,12 +119,7 @@ def experiment_rows(
         _state_row(e, width, remaining_s, bench_progress),
         *paragraph_rows(experiment_origin_text(e), width, "dim", "  "),
     ]
-    for arm, words, role in (
-        ("A", format_arm_as_words(e.spec.a), "a"),
-        ("B", format_arm_as_words(e.spec.b), "b"),
-    ):
-        text = "  ".join(words) or "the plan as it is loaded"
-        rows += rows_beside_label(f"{arm} ", role, paragraph_rows(text, width - 2))
+    rows += arm_rows(e.spec.a, e.spec.b, width, "the plan as it is loaded")
     rows += [(), *_verdict_rows(e, width), ()]
     rows += _pair_and_metric_rows(e, width, interval_history or {})
     rows += [(), *_run_rows(e, width), (), *paragraph_rows(experiment_design_text(e), width, "dim")]

@@ -174,7 +174,7 @@ def test_the_reference_lists_every_key() -> None:
         for row in rows
         for key in keys_in(row[len(row) - 2])
     }
-    assert listed == {(key.where, key.printed_name) for key in ALL_KEYS}
+    assert listed == {(key.where, key.name_on_keyboard) for key in ALL_KEYS}
 
 
 def keys_in(cell: str) -> list[str]:

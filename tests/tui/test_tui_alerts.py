@@ -140,7 +140,7 @@ def test_why_no_notification_can_arrive(
     async def ask(arguments: object) -> str | None:
         return said
 
-    monkeypatch.setattr(alert_signals, "run_tmux_command", ask)
+    monkeypatch.setattr(alert_signals, "run_tmux_and_read_output", ask)
     assert asyncio.run(desktop_notification_problem(env)) == problem
 
 

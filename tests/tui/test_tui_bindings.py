@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from workbench.tui.bindings import Key, footer_keys, textual_bindings
+from workbench.tui.bindings import Key, footer_keys, make_textual_bindings
 from workbench.tui.panes import ALL_KEYS
 
 DESIGN_KEYS = (
@@ -34,7 +34,7 @@ def test_a_key_has_one_meaning_in_one_place() -> None:
 
 
 def test_every_key_has_an_id_of_its_own() -> None:
-    actions = [binding.action for binding in textual_bindings(ALL_KEYS)]
+    actions = [binding.action for binding in make_textual_bindings(ALL_KEYS)]
     assert len(actions) == len(set(actions)) == len({key.id for key in ALL_KEYS})
 
 

@@ -33,7 +33,7 @@ def test_the_entry_is_copied_and_written(
         copied.append(text)
         return "copied"
 
-    monkeypatch.setattr("workbench.tui.controllers.base.copy_and_describe_outcome", copy)
+    monkeypatch.setattr("workbench.tui.controllers.base.copy_to_clipboard_and_describe", copy)
     file = tmp_path / "a directory" / "endpoints.py"
 
     async def scenario(s: RealScreen) -> None:

@@ -127,7 +127,7 @@ async def _copied(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> tuple
         def copy_to_clipboard(self, text: str) -> None:
             sent.append(text)
 
-    return await clipboard.copy_and_describe_outcome(App(), "vllm serve", env), sent  # type: ignore[arg-type]
+    return await clipboard.copy_to_clipboard_and_describe(App(), "vllm serve", env), sent  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

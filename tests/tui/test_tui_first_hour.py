@@ -59,7 +59,7 @@ def test_a_host_without_gpus_leads_to_the_demo(clean_environment: None) -> None:
             assert [p.fits for p in s.state.presets if p.id == "vllm-any"] == [None]
             await s.press("2")
             await s.until("No GPU can be read on local", "try everything on simulated GPUs")
-            assert [key.printed_name for key in suggest_next_keys(s.state)] == ["D", "h", "p"]
+            assert [key.name_on_keyboard for key in suggest_next_keys(s.state)] == ["D", "h", "p"]
             await s.press("D")
             await s.until("sim:four-pcie", "SIMULATED", "pick a preset")
 

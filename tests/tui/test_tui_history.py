@@ -22,7 +22,6 @@ from workbench.tui.panes.result_groups import SeriesRow, group_results
 from workbench.tui.panes.results import _shorten_label
 from workbench.tui.widgets.comparison import comparison_rows, speed_verdict_and_role
 
-
 NOT_MEASURED = "no verdict: the speed was not measured on both sides"
 VERDICT = "B is slower by 49.2 % ± 0.1 (output tok/s, 3 pairs)"
 

@@ -11,7 +11,7 @@ from support.fake_session import FakeSession, fresh
 
 from workbench.model.findings import Finding, Level
 from workbench.tui.panes.log_lines import condense_log_line
-from workbench.tui.widgets.gpu_metrics import node_name
+from workbench.tui.widgets.gpu_metrics import shorten_node_name
 
 ESTIMATE = "est. 97.4/121.7 GiB per GPU, KV fits 24 full-length sequences (196,608 tokens)"
 BELOW = "est. 97.4/121.7 GiB per GPU, KV fits 24 sequences"
@@ -85,8 +85,13 @@ def test_the_nodes_of_a_cluster_are_named_in_front_of_their_graphs(
 
 def test_the_name_of_a_node_is_what_follows_its_machine_or_user() -> None:
     names = ["spark-01", "nvidia@spark-01", "sim:gb10@spark-01", "proxmox/pct:101"]
-    assert [node_name(name, 9) for name in names] == ["spark-01", "spark-01", "spark-01", "pct:101"]
-    assert node_name("proxmox/pct:101", 15) == "proxmox/pct:101"
+    assert [shorten_node_name(name, 9) for name in names] == [
+        "spark-01",
+        "spark-01",
+        "spark-01",
+        "pct:101",
+    ]
+    assert shorten_node_name("proxmox/pct:101", 15) == "proxmox/pct:101"
 
 
 def test_a_line_of_a_rank_is_shortened_behind_the_rank() -> None:

@@ -65,7 +65,7 @@ async def press_every_key(d: Any, acted: list[str], monkeypatch: pytest.MonkeyPa
         recorded = replace(key, run=lambda _, id=key.id: acted.append(id))
         monkeypatch.setitem(KEYS, key.id, recorded)
     for name in (*dict.fromkeys(key.key for key in SCREEN), "ctrl+q", "ctrl+c"):
-        await d.app.consume_key(events.Key(name, None))
+        await d.app.try_handling_key(events.Key(name, None))
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.session.state import HostView, SessionState
 from workbench.tui.cells import (
-    changed_spans,
+    changed_column_spans,
     cut_text,
     fit_row,
     justify_row,
@@ -58,7 +58,7 @@ def test_the_spans_sent_make_the_new_row(old: tuple, new: tuple, width: int) -> 
     old, new = fit_row(old, width), fit_row(new, width)
     before, after = cells(old), cells(new)
     screen = list(before)
-    for start, end in changed_spans(old, new):
+    for start, end in changed_column_spans(old, new):
         assert 0 <= start < end <= width
         screen[start:end] = after[start:end]
     assert screen == after
@@ -67,7 +67,7 @@ def test_the_spans_sent_make_the_new_row(old: tuple, new: tuple, width: int) -> 
 def test_only_the_changed_digits_are_sent() -> None:
     old = (("util  ", "dim"), ("▇▇▇▇▆", "spark"), ("       97%", "text"))
     new = (("util  ", "dim"), ("▇▇▇▇▇", "spark"), ("       98%", "text"))
-    assert changed_spans(old, new) == [(10, 11), (19, 20)]
+    assert changed_column_spans(old, new) == [(10, 11), (19, 20)]
 
 
 def test_missing_text_is_marked_and_blanks_are_not() -> None:

@@ -334,7 +334,7 @@ def test_a_reading_that_comes_while_the_screen_is_removed_is_not_drawn(
     def reading_comes(footer: Footer) -> None:
         bridge = footer.app.main.bridge
         monkeypatch.setattr(bridge.viewer, "draw_changes", lambda *what: drawn.append(what))
-        bridge._draw_changes()
+        bridge._draw_collected_changes()
         ended.append(True)
 
     monkeypatch.setattr(Footer, "on_unmount", reading_comes, raising=False)

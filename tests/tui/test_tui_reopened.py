@@ -236,7 +236,7 @@ def test_a_change_of_state_while_the_screen_closes_is_not_drawn(
             await main.query_one("#middle").remove()
             main.panes._shape = None  # as in the first frame
             main.bridge._schedule_drawing(s.state, frozenset({"telemetry"}))
-            main.bridge._context.run(main.bridge._draw_changes)
+            main.bridge._context.run(main.bridge._draw_collected_changes)
             await close()
 
         monkeypatch.setattr(s.app, "_close_all", with_change)

@@ -311,6 +311,18 @@ class SessionState:
         return self.telemetry.infos if self.telemetry is not None else ()
 
     @property
+    def trial_left_s(self) -> float | None:
+        """The seconds that were left of the trial when the guard was last read; None if no settings
+        are on trial."""
+        if self.guard is None:
+            return None
+        return self.guard.trial_left_s
+
+    def find_result(self, result_id: int | None) -> BenchRow | None:
+        """Return the listed result with this number; None if it is not listed."""
+        return next((row for row in self.results if row.id == result_id), None)
+
+    @property
     def running_series(self) -> list[Experiment | Sweep]:
         """The experiment and the sweep, while they are running."""
         series = (self.experiment, self.sweep)

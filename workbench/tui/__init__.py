@@ -60,7 +60,7 @@ def run_screen(session: Session, *, mouse: bool | None = None) -> int:
     with asyncio.Runner() as runner:
         app = runner.run(_load_application(session))(session)
         code = runner.run(app.run_async(mouse=mouse))
-    return _report_crash_and_exit_code(app, code, session.state.host.name)
+    return _report_crash_and_return_code(app, code, session.state.host.name)
 
 
 def _should_read_mouse(mouse: bool | None) -> bool:
@@ -73,29 +73,29 @@ def _should_read_mouse(mouse: bool | None) -> bool:
     return mouse
 
 
-def _prepare_terminal(next_step: str) -> None:
-    """Prepare this process for drawing a screen. Raise InputError, with the advice `next_step`, if
-    standard input is not a usable terminal."""
+def _prepare_terminal(next_step_on_error: str) -> None:
+    """Prepare this process for drawing a screen. If standard input is not a usable terminal, raise
+    InputError with `next_step_on_error`, which says what the user can do instead."""
     import gc
     import os
 
-    if os.environ.get("TERM") == "dumb" or not sys.stdin.isatty():
+    what = ""
+    if os.environ.get("TERM") == "dumb":
+        what = "TERM=dumb"
+    elif not sys.stdin.isatty():
+        what = "standard input is not a terminal"
+    if what:
         from workbench.model.errors import InputError
 
-        what = (
-            "TERM=dumb"
-            if os.environ.get("TERM") == "dumb"
-            else ("standard input is not a terminal")
-        )
-        raise InputError(f"the screen needs a terminal ({what})", next_step=next_step)
+        raise InputError(f"the screen needs a terminal ({what})", next_step=next_step_on_error)
     gc.disable()  # until the first frame is drawn: see __main__.py
     share_one_malloc_arena()
 
 
-def _report_crash_and_exit_code(app: ThemedApp, code: int | None, host: str) -> int:
-    """Return the exit code of the process after the application `app` has ended. It is `code`, or 1
-    if an unexpected exception ended `app`. In that case, first write a message about the exception
-    and the host named `host` to standard error."""
+def _report_crash_and_return_code(app: ThemedApp, code: int | None, host: str) -> int:
+    """Return the exit code of the process after the application `app` has ended: `code`, or 0 for
+    None. If an unexpected exception ended `app`, write a message about it, with the host named
+    `host`, to standard error, and return 1."""
 
     if app.hung_up:
         _redirect_output_to_devnull()
@@ -106,8 +106,8 @@ def _report_crash_and_exit_code(app: ThemedApp, code: int | None, host: str) -> 
 
 
 def _redirect_output_to_devnull() -> None:
-    """Direct the standard output and error to no file, because the terminal is gone. Python would
-    end with the exit code 120 if it could not write what is left."""
+    """Direct the standard output and error to /dev/null, because the terminal is gone. Python would
+    end with the exit code 120 if it could not write its remaining output."""
     import os
 
     nothing = os.open(os.devnull, os.O_WRONLY)
@@ -144,13 +144,13 @@ async def _show_fleet(fleet: Fleet, mouse: bool) -> int:
     try:
         while True:
             app = FleetApp(fleet, view)
-            code = _report_crash_and_exit_code(app, await app.run_async(mouse=mouse), "fleet")
+            code = _report_crash_and_return_code(app, await app.run_async(mouse=mouse), "fleet")
             if app.opened is None or code:
                 return code
             gc.collect()  # the next screen's first frame freezes what is there
             session = await asyncio.to_thread(Session.of_host, app.opened)
             shown = (await _load_application(session))(session)
-            code = _report_crash_and_exit_code(
+            code = _report_crash_and_return_code(
                 shown, await shown.run_async(mouse=mouse), app.opened
             )
             if code:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from workbench.model.alerts import END, ONCE
 from workbench.model.untrusted_text import clean_text
-from workbench.tui.clipboard import run_tmux_command
+from workbench.tui.clipboard import run_tmux_and_read_output
 from workbench.tui.textual_private import write_control_sequence
 
 if TYPE_CHECKING:
@@ -31,8 +31,9 @@ TMUX_IS_CLOSED = "desktop: tmux passes it on only after `tmux set -g allow-passt
 
 
 def notification_sequence(text: str, env: Mapping[str, str] = os.environ) -> str:
-    """Return the sequence that shows `text` as a notification of the desktop; "" if the terminal
-    multiplexer passes none on. `env` says which one is in use."""
+    """Return the escape sequence that shows `text` as a notification of the desktop; "" if the
+    terminal multiplexer passes none on. `env` is the environment, which says whether tmux or GNU
+    screen is in use."""
     plain = f"{_ESCAPE}]9;{clean_text(text, _DESKTOP_CHARS)}{_BELL}"
     if env.get("TMUX"):
         inner = plain.replace(_ESCAPE, 2 * _ESCAPE)
@@ -43,10 +44,10 @@ def notification_sequence(text: str, env: Mapping[str, str] = os.environ) -> str
 
 
 async def desktop_notification_problem(env: Mapping[str, str] = os.environ) -> str:
-    """Return why no notification of the desktop can arrive; "" if none is known."""
+    """Return why no notification of the desktop can arrive; "" if no reason is known."""
     if env.get("TMUX"):
         # an older tmux has no such option and passes everything on
-        said = await run_tmux_command(("show-options", "-Apv", "allow-passthrough"))
+        said = await run_tmux_and_read_output(("show-options", "-Apv", "allow-passthrough"))
         if said == "off":
             return TMUX_IS_CLOSED
     elif env.get("STY"):
@@ -55,8 +56,8 @@ async def desktop_notification_problem(env: Mapping[str, str] = os.environ) -> s
 
 
 class AlertSignals:
-    """Rings for each new alert of a session. `restore_window_title` gives the window its former
-    title."""
+    """Rings the bell, sends a notification and sets the window title for each new alert of a
+    session, as the effects of the alert say. `restore_window_title` restores the former title."""
 
     def __init__(self, screen: Screen[None]) -> None:
         self._screen = screen
@@ -66,7 +67,7 @@ class AlertSignals:
         self._titled = False
 
     def signal_new_alerts(self, alerts: Iterable[Alert]) -> None:
-        """Ring for those of the alerts that are new."""
+        """Signal those of `alerts` that were not signalled before, each by its effects."""
         new = [alert for alert in alerts if alert.number > self._seen]
         if not alerts:  # another host
             self._titles.clear()
@@ -89,7 +90,9 @@ class AlertSignals:
         if "title" not in alert.effects:
             return
         self._titles = {
-            key: kept for key, kept in self._titles.items() if not _covers_rule_and_gpus(alert, key)
+            key: kept
+            for key, kept in self._titles.items()
+            if not _replaces_earlier_alert(alert, key)
         }
         if alert.phase == END:
             return
@@ -98,7 +101,7 @@ class AlertSignals:
             self._screen.set_timer(EVENT_TITLE_S, lambda: self._remove_alert_from_title(alert))
 
     def _remove_alert_from_title(self, alert: Alert) -> None:
-        """Remove an event from the title, unless a later one of its rule is there."""
+        """Remove an alert from the title, unless a later one of its rule and GPUs has replaced it."""
         if self._titles.get((alert.rule, alert.gpus)) is alert:
             del self._titles[alert.rule, alert.gpus]
             self._update_window_title()
@@ -117,7 +120,8 @@ class AlertSignals:
             write_control_sequence(self._screen.app, _FORMER_TITLE)
 
 
-def _covers_rule_and_gpus(alert: Alert, rule_and_gpus: tuple[str, tuple[int, ...]]) -> bool:
-    """Return whether an alert is about the same rule and all GPUs of an earlier one."""
+def _replaces_earlier_alert(alert: Alert, rule_and_gpus: tuple[str, tuple[int, ...]]) -> bool:
+    """Return whether `alert` replaces an earlier one: it has the same rule, and all GPUs of the
+    earlier one."""
     rule, gpus = rule_and_gpus
     return alert.rule == rule and set(gpus) <= set(alert.gpus)

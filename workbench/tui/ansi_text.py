@@ -31,7 +31,8 @@ _changes: dict[tuple[Style, Style, ColorSystem | None], str] = {}
 
 
 def render_row_pieces(pieces: Iterable[RowPiece], console: Console) -> str:
-    """Return what shows `pieces` on the terminal. It ends without any style."""
+    """Return the escape sequences and texts that show `pieces` on the terminal. They end with the
+    style of the terminal itself."""
     system = _colour_system_of(console)
     out: list[str] = []
     style = _NO_STYLE

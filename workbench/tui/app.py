@@ -12,7 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
 from workbench.session.session import Session
-from workbench.tui.interfaces import KeyConsumer, OrderedKeys
+from workbench.tui.interfaces import KeyHandler, OrderedKeys
 from workbench.tui.screen import MainScreen
 from workbench.tui.textual_private import is_app_exiting, run_bound_action
 from workbench.tui.themed_app import ThemedApp
@@ -45,19 +45,19 @@ class WorkbenchApp(ThemedApp):
         with contextlib.suppress(TimeoutError):  # a host that hangs must not block the terminal
             await asyncio.wait_for(self.session.close(), CLOSE_S)
 
-    async def consume_key(self, event: events.Key) -> bool:
+    async def try_handling_key(self, event: events.Key) -> bool:
         if is_app_exiting(self):
             return True
         if not isinstance(self.screen, OrderedKeys):
             return False
         self.session.plans.start_importing_modules()
         try:
-            return await self._route_key(event, self.screen.is_busy)
+            return await self._try_key_handlers(event, self.screen.is_busy)
         except Exception as error:  # of an action: a message shows it, and the screen continues
             self.main.services.show_error(error)
             return True
 
-    async def _route_key(self, event: events.Key, is_busy: bool) -> bool:
+    async def _try_key_handlers(self, event: events.Key, is_busy: bool) -> bool:
         # the key is for the page that the key before has opened
         await self.main.wait_until_page_opened()
         focused = self.focused
@@ -68,7 +68,7 @@ class WorkbenchApp(ThemedApp):
             return True
         # the fleet has no widget with the focus
         taker = focused if focused is not None else self.screen
-        if isinstance(taker, KeyConsumer) and taker.consume_key(event):
+        if isinstance(taker, KeyHandler) and taker.try_handling_key(event):
             return True
         return await run_bound_action(self, event.key)
 

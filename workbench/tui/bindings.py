@@ -63,7 +63,7 @@ class ScreenKey(Generic[T]):
     where: str = ""
 
     @property
-    def printed_name(self) -> str:
+    def name_on_keyboard(self) -> str:
         """Return the key as it is printed on a keyboard: "/" for the Textual name "slash"."""
         return SHOWN.get(self.key, self.key)
 
@@ -89,7 +89,7 @@ def open_palette(controllers: Controllers) -> Awaitable[None]:
     return controllers.palette.open_palette()
 
 
-def plot_results(controllers: Controllers) -> None:
+def open_result_plot(controllers: Controllers) -> None:
     controllers.results.open_plot()
 
 
@@ -421,12 +421,12 @@ SCREEN_KEYS: tuple[Key, ...] = (
 )
 
 
-def limit_keys_to_view(view: str, *keys: Key) -> tuple[Key, ...]:
+def copy_keys_for_view(view: str, *keys: Key) -> tuple[Key, ...]:
     """Return copies of `keys` that work only in the pane, page or list named `view`."""
     return tuple(replace(key, where=view) for key in keys)
 
 
-HOST_KEYS = limit_keys_to_view(
+HOST_KEYS = copy_keys_for_view(
     "hosts",
     Key("ctrl+n", "add", "write a host to hosts.toml", lambda c: c.hosts.add_host()),
     Key(
@@ -437,7 +437,7 @@ HOST_KEYS = limit_keys_to_view(
     ),
 )
 
-ALERT_KEYS = limit_keys_to_view(
+ALERT_KEYS = copy_keys_for_view(
     "alerts",
     Key(
         "t",
@@ -453,7 +453,7 @@ ALERT_KEYS = limit_keys_to_view(
     ),
 )
 
-CHECK_KEYS = limit_keys_to_view(
+CHECK_KEYS = copy_keys_for_view(
     "check",
     Key("R", "Again", "check the host or the cluster again", lambda c: c.checks.run_check()),
     Key("o", "Open", "work on this host or cluster", lambda c: c.checks.switch_to_checked_host()),
@@ -471,7 +471,7 @@ CHECK_KEYS = limit_keys_to_view(
     ),
 )
 
-MODEL_KEYS = limit_keys_to_view(
+MODEL_KEYS = copy_keys_for_view(
     "models",
     Key(
         "enter",
@@ -579,7 +579,7 @@ _KEYS_ON_PAGES = (
 ON_PAGES = frozenset(f"screen {key}" for key in _KEYS_ON_PAGES)
 
 
-def textual_bindings(keys: Sequence[ScreenKey[Any]]) -> list[BindingType]:
+def make_textual_bindings(keys: Sequence[ScreenKey[Any]]) -> list[BindingType]:
     """Return Textual bindings for the keys. Each binding calls the method `action_do` of the screen
     with the id of its key."""
     return [
@@ -596,7 +596,7 @@ def format_key_hints(keys: Sequence[Key], *key_names: str) -> str:
     the whole main screen."""
     found = [next(k for k in (*keys, *SCREEN_KEYS) if k.key == key) for key in key_names]
     return "  ".join(
-        f"{k.printed_name} {k.label if k.where else k.label[:1].lower() + k.label[1:]}"
+        f"{k.name_on_keyboard} {k.label if k.where else k.label[:1].lower() + k.label[1:]}"
         for k in found
     )
 
@@ -626,7 +626,7 @@ def suggest_next_keys(state: SessionState) -> list[Key]:
         wanted += ("R", "h")
     if host.telemetry_problem and state.plan is None:
         wanted += ("D", "h")
-    if state.alterations and state.guard is not None and state.guard.trial_left_s is not None:
+    if state.alterations and state.trial_left_s is not None:
         wanted += ("T", "r")
     if state.bench.is_running_or_queued or state.running_series or host.model_work is not None:
         wanted.append("K")

@@ -47,16 +47,16 @@ _LABELS = {"rejected": " REJECTED ", "simulated": " SIMULATED "}
 _ALERT_MARKS = {"rejected": ("x", "bad"), "failed": ("x", "bad")}  # and the role
 
 
-def block_rows(blocks: Iterable[ShownBlock], width: int, *, complete: bool = False) -> list[Row]:
-    """Return the blocks as rows of at most `width` cells. Plots are left out. With `complete`, as on
+def block_rows(blocks: Iterable[ShownBlock], width: int, *, show_all: bool = False) -> list[Row]:
+    """Return the blocks as rows of at most `width` cells. Plots are left out. With `show_all`, as on
     a page of their own, folded details are shown, and a table that is wider than `width` becomes
     labels with texts, of which nothing is cut."""
-    return [row for block in blocks for row in _rows_of_block(block, width, complete)]
+    return [row for block in blocks for row in _rows_of_block(block, width, show_all)]
 
 
 def _stacked_table_rows(table: Table, width: int) -> list[Row]:
-    """Return a table as one label with a text per row. The text has the other cells with their
-    heads. Cells without a value are left out."""
+    """Return each row of a table as a label, its first cell, with a text: the other cells behind
+    their column heads. Cells without a value are left out."""
 
     facts = []
     for label, *cells in table.rows:
@@ -65,7 +65,7 @@ def _stacked_table_rows(table: Table, width: int) -> list[Row]:
     return fact_rows(facts, width)
 
 
-def _rows_of_block(block: ShownBlock, width: int, complete: bool) -> list[Row]:
+def _rows_of_block(block: ShownBlock, width: int, show_all: bool) -> list[Row]:
     match block:
         case Heading():
             return [(), ((cut_text(block.text, width), "title"),)]
@@ -77,7 +77,7 @@ def _rows_of_block(block: ShownBlock, width: int, complete: bool) -> list[Row]:
             texts = [(title, f"{value}  ({detail})") for title, value, detail in block.items]
             return fact_rows(texts, width)
         case Table():
-            return _table_rows(block, width, complete)
+            return _table_rows(block, width, show_all)
         case Facts():
             return fact_rows(block.rows, width)
         case CodeBlock():
@@ -86,9 +86,9 @@ def _rows_of_block(block: ShownBlock, width: int, complete: bool) -> list[Row]:
             return stack_paragraphs((f"- {line}" for line in block.lines), width, "text", "  ")
         case FindingBlock():
             return _finding_rows(block, width)
-        case Fold() if complete:
+        case Fold() if show_all:
             inner = (Heading(block.title, 3), *block.blocks)
-            return block_rows(inner, width, complete=True)
+            return block_rows(inner, width, show_all=True)
         case Fold() | PlotBlock():
             return []
 
@@ -102,8 +102,8 @@ def _style_role_of_text(block: TextBlock) -> str:
 
 
 def _finding_rows(finding: FindingBlock, width: int) -> list[Row]:
-    """Return a finding, with its facts below. A numbered one has its level's colour and a blank row
-    below it, any other one its level's sign."""
+    """Return rows with a finding and, below it, its facts. A finding with a number has the colour of
+    its level, and a blank row at the end; any other finding has the sign of its level."""
     sign, role = LEVELS[finding.level]
     begin, text_role = f"{sign} ", "strong"
     below: list[Row] = []
@@ -146,13 +146,13 @@ def _alert_rows(alert: Alert, width: int) -> list[Row]:
     return [title, *stack_paragraphs(reasons, width, role, "  "), ()]
 
 
-def _table_rows(table: Table, width: int, complete: bool) -> list[Row]:
-    """Return a table whose columns are as wide as their cells. In too little room it has the short
-    wordings, then no columns of little importance, and then cut texts. A long text in the last
-    column is wrapped. A row with text in its first cell only has the whole width. With `complete`,
-    a table in too little room is one text per row."""
+def _table_rows(table: Table, width: int, show_all: bool) -> list[Row]:
+    """Return a table whose columns are as wide as their cells. If it is wider than `width`, shorten
+    the wordings, then leave out columns of little importance, and then cut texts. With `show_all`,
+    return one text per row instead. A long text in the last column is wrapped. A row with text in
+    its first cell only has the whole width."""
     lines, columns = [table.head, *table.rows], range(len(table.head))
-    if complete and _min_table_width(table, lines, columns, whole=True, gap=_GAP) > width:
+    if show_all and _min_table_width(table, lines, columns, unwrapped=True, gap=_GAP) > width:
         return _stacked_table_rows(table, width)
     layout = _lay_out_table(table, width)
     marks = table.marks or ("",) * len(table.rows)
@@ -170,8 +170,9 @@ def _table_rows(table: Table, width: int, complete: bool) -> list[Row]:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """The cells of a table that a width has room for. `widths` has the width of each column but the
-    last, with the blanks between the columns. `last` is the least width of the last one."""
+    """A table for a given width, without the columns that have no room. `numeric` says which columns
+    are aligned right. `widths` has the width of each column but the last, with the blank cells
+    behind it. `last` is the least width of the last column."""
 
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -180,8 +181,9 @@ class _Layout:
     last: int
 
     @property
-    def cell_prefixes(self) -> list[str]:
-        """The text in front of each cell: a blank for a text behind a number."""
+    def blanks_before_cells(self) -> list[str]:
+        """The text in front of the cell of each column: a blank if the column has texts and follows
+        a column of numbers, otherwise ""."""
         before = (False, *self.numeric)
         return [" " * (a > b) for a, b in zip(before, self.numeric, strict=False)]
 
@@ -189,8 +191,8 @@ class _Layout:
 def _lay_out_table(table: Table, width: int) -> _Layout:
     lines = [table.head, *table.rows]
     columns = list(range(len(table.head)))
-    if _min_table_width(table, lines, columns, whole=True) > width:
-        lines = [tuple(map(_short_wording, line)) for line in lines]
+    if _min_table_width(table, lines, columns, unwrapped=True) > width:
+        lines = [tuple(map(_short_cell_text, line)) for line in lines]
         columns = [column for column in columns if any(line[column] for line in lines)]
     can_go: list[int] = []
     if table.importance:
@@ -216,14 +218,15 @@ def _lay_out_table(table: Table, width: int) -> _Layout:
     )
 
 
-def _short_wording(cell: str) -> str:
+def _short_cell_text(cell: str) -> str:
     if isinstance(cell, Wording):
         return cell.short
     return cell
 
 
 def _column_width(lines: Sequence[Sequence[str]], column: int) -> int:
-    """Return the width of a column. A row with text in its first cell only does not widen it."""
+    """Return the width in cells of the longest text in a column. Rows with text in their first cell
+    only do not count."""
     full = (line[column] for line in lines if any(line[1:]))
     return max(map(width_of, full))
 
@@ -233,22 +236,24 @@ def _min_table_width(
     lines: Sequence[Sequence[str]],
     columns: Sequence[int],
     *,
-    whole: bool = False,
+    unwrapped: bool = False,
     gap: int = 1,
 ) -> int:
-    """Return the cells that the columns need. If `whole` is false, a text in the last one may be
-    wrapped."""
+    """Return how many cells the columns with the indexes `columns` need, with `gap` cells behind each
+    of them. If `unwrapped` is false, a text in the last column may be wrapped."""
     widths = [_column_width(lines, column) + gap for column in columns]
-    if not whole and columns[-1] not in table.numeric:
+    if not unwrapped and columns[-1] not in table.numeric:
         widths[-1] = min(widths[-1], _LEAST_TEXT)
     return sum(widths)
 
 
-def _shrink_text_columns(widths: list[int], available_cells: int, numeric: Sequence[bool]) -> None:
+def _shrink_text_columns(
+    widths: list[int], available_cells: int, are_numeric: Sequence[bool]
+) -> None:
     """Take cells from the widest columns of text until all columns fit into `available_cells`
     cells, or until none is wider than a label."""
     while sum(widths) > available_cells:
-        texts = [place for place, _ in enumerate(widths) if not numeric[place]]
+        texts = [place for place, _ in enumerate(widths) if not are_numeric[place]]
         widest = max(texts, key=widths.__getitem__, default=0)
         if widths[widest] <= LABEL:
             return
@@ -258,11 +263,11 @@ def _shrink_text_columns(widths: list[int], available_cells: int, numeric: Seque
 def _table_row(
     layout: _Layout, cells: Sequence[str], width: int, label_role: str, role: str
 ) -> list[Row]:
-    """Return a row of the table, and further rows if the text of its last cell is wrapped."""
+    """Return a row of the table, with further rows if the text of its last cell is wrapped."""
     padded = []
-    cell_prefixes = layout.cell_prefixes
+    blanks_before_cells = layout.blanks_before_cells
     for text, lead, size, is_number in zip(
-        cells, cell_prefixes, layout.widths, layout.numeric, strict=False
+        cells, blanks_before_cells, layout.widths, layout.numeric, strict=False
     ):
         padded.append(pad_text(cut_text(lead + text, size - 1), size, is_number))
     label, middle = "".join(padded[:1]), "".join(padded[1:])
@@ -270,7 +275,7 @@ def _table_row(
     if layout.numeric[-1]:
         wrapped = [pad_text(cells[-1], layout.last, True)]
     else:
-        lead = cell_prefixes[-1]
+        lead = blanks_before_cells[-1]
         wrapped = [lead + line for line in wrap_text(cells[-1], room - len(lead))]
     first: Row = (
         (label, label_role),

@@ -33,8 +33,7 @@ ENGINE = frozenset({"engine"})  # drawn with the next reading of the GPUs, or wi
 
 
 class Viewer(Protocol):
-    """The part of the main screen that `Bridge` uses. `Bridge` is the class that has the screen
-    drawn again after changes of the session's state."""
+    """The part of the main screen that `Bridge` uses."""
 
     @property
     def app(self) -> Any: ...
@@ -43,7 +42,9 @@ class Viewer(Protocol):
     @property
     def is_log_visible(self) -> bool: ...
     def draw_changes(self, state: SessionState, changed_fields: frozenset[str]) -> None: ...
-    def draw_elapsed_times(self, state: SessionState, are_readings_drawn: bool = False) -> None: ...
+    def draw_elapsed_times(
+        self, state: SessionState, readings_already_drawn: bool = False
+    ) -> None: ...
     @property
     def services(self) -> Services: ...
 
@@ -79,7 +80,9 @@ class Bridge:
         if changed_fields:
             self._changed |= changed_fields
             if self._draw_timer is None and not changed_fields <= ENGINE:
-                self._draw_timer = self._loop.call_soon(self._draw_changes, context=self._context)
+                self._draw_timer = self._loop.call_soon(
+                    self._draw_collected_changes, context=self._context
+                )
 
     def _schedule_log_drawing(self) -> None:
         if self._log_timer is None:
@@ -89,15 +92,15 @@ class Bridge:
     def _is_terminal_behind(self) -> bool:
         return count_waiting_frames(self.viewer.app) > MOST_FRAMES_WAITING
 
-    def _draw_changes(self) -> None:
+    def _draw_collected_changes(self) -> None:
         self._draw_timer = None
         if self._is_terminal_behind():
             self._draw_timer = self._loop.call_later(
-                RETRY_S, self._draw_changes, context=self._context
+                RETRY_S, self._draw_collected_changes, context=self._context
             )
             return
         changed, self._changed = frozenset(self._changed), set()
-        ticks = changed >= READING and self._is_clock_due()
+        ticks = changed >= READING and self._reschedule_clock_and_return_due()
         if ticks:
             self._record_clock_drawing()
         with self.viewer.app.batch_terminal_writes():
@@ -106,8 +109,8 @@ class Bridge:
                 self._draw_or_show_error(self.viewer.draw_elapsed_times, self.session.state, True)
 
     def _draw_or_show_error(self, draw: Callable[..., None], *arguments: Any) -> None:
-        """Call `draw(*what)`, unless the screen is being removed or the application is ending. If
-        drawing raises an exception, show it as a message."""
+        """Call `draw(*arguments)`, unless the screen is being removed or the application is ending.
+        If drawing raises an exception, show it as a message."""
         # Textual removes the panes before the screen
         if not (self.viewer.display and self.viewer.app.is_running):
             return
@@ -128,7 +131,7 @@ class Bridge:
             self._draw_or_show_error(self.viewer.draw_changes, self.session.state, LOG)
 
     def _draw_clock(self) -> None:
-        """Draw ages and elapsed times, because no reading has come with which they are drawn."""
+        """Draw ages and elapsed times without a reading, because none has come in time."""
         self._schedule_clock_drawing(CLOCK_PERIOD_S)
         if self._is_terminal_behind():
             return
@@ -136,9 +139,10 @@ class Bridge:
         with self.viewer.app.batch_terminal_writes():
             self._draw_or_show_error(self.viewer.draw_elapsed_times, self.session.state)
 
-    def _is_clock_due(self) -> bool:
-        """Return whether ages and elapsed times are to be drawn with the reading that is drawn now.
-        If readings come at least as often as the clock, it waits for the next one."""
+    def _reschedule_clock_and_return_due(self) -> bool:
+        """Return whether ages and elapsed times must be drawn with the reading that is drawn now,
+        and schedule their next drawing. While readings come about once a second or more often, that
+        drawing leaves time for the next reading to come first."""
         now = self._loop.time()
         often = now - self._last_reading_s <= CLOCK_PERIOD_S + CLOCK_LATE_S
         self._last_reading_s = now
@@ -150,12 +154,13 @@ class Bridge:
         return due
 
     def _record_clock_drawing(self) -> None:
-        """Record that ages and elapsed times are drawn now."""
+        """Record the present time as that of the last drawing of ages and elapsed times."""
         self._last_tick_s = self._loop.time()
         self.session.gpu.guard.record_screen_drawn()  # a dead terminal must not keep GPU settings in force
 
     def _schedule_clock_drawing(self, next_s: float) -> None:
-        """Draw ages and elapsed times in `next_s` seconds, unless a reading is drawn before."""
+        """Schedule the drawing of ages and elapsed times in `next_s` seconds, in place of the drawing
+        that was scheduled before."""
         if self._clock is not None:
             self._clock.cancel()
         self._clock = self._loop.call_later(next_s, self._draw_clock, context=self._context)

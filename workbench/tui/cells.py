@@ -78,10 +78,9 @@ def remove_control_sequences(row: Row) -> Row:
     return tuple((clean_text(text), role) for text, role in row)
 
 
-def border_text(text: str) -> Content:
-    """Return `text`, for the border of a widget, as Textual content without markup. Textual would
-    parse a str as markup, and raise an exception if a bracket in the text looks like an incomplete
-    tag."""
+def border_content(text: str) -> Content:
+    """Return `text` as Textual content for the border of a widget. Textual would parse a str as
+    markup, and raise an exception if a bracket in the text looks like an incomplete tag."""
     return Content(ascii_if_needed(clean_text(text)))
 
 
@@ -181,7 +180,7 @@ def stack_paragraphs(
     return [row for text in texts for row in paragraph_rows(text, width, role, indent)]
 
 
-def short_paragraph(
+def cut_paragraph_rows(
     text: str, width: int, max_rows: int, role: str = "text", indent: str = ""
 ) -> list[Row]:
     """Return `text` wrapped into at most `max_rows` rows. If there is more, the last row ends with
@@ -220,6 +219,11 @@ def join_rows(parts: Iterable[Row], gap: Run) -> Row:
     return tuple(runs)
 
 
+def join_runs(runs: Iterable[Run], gap: Run) -> Row:
+    """Return one row that has the runs, pairs (text, role), with `gap` between them."""
+    return join_rows(((run,) for run in runs), gap)
+
+
 def merge_runs(runs: Iterable[Run]) -> Row:
     """Return the runs, which are pairs (text, role), as a row in which adjacent texts of the same
     role are joined."""
@@ -237,13 +241,13 @@ def merge_runs(runs: Iterable[Run]) -> Row:
     return tuple(joined_runs)
 
 
-def changed_spans(old: Row, new: Row) -> list[tuple[int, int]]:
+def changed_column_spans(old: Row, new: Row) -> list[tuple[int, int]]:
     """Return the ranges of columns in which two rows of the same width differ, as pairs (first
-    column, column after the last)."""
+    column, column after the last); [] for equal rows. Ranges that are close together are joined."""
     if old == new:
         return []
     if not _have_equal_widths(old, new):
-        return [_outer_span(old, new)]
+        return [_span_around_changes(old, new)]
     spans: list[tuple[int, int]] = []
     column = 0
     for (before, role_before), (after, role_after) in zip(old, new, strict=True):
@@ -272,7 +276,7 @@ def _have_equal_widths(old: Row, new: Row) -> bool:
     return True
 
 
-def _outer_span(old: Row, new: Row) -> tuple[int, int]:
+def _span_around_changes(old: Row, new: Row) -> tuple[int, int]:
     width, start = row_width(new), 0
     for a, b in zip(old, new, strict=False):
         if a != b:
@@ -297,7 +301,7 @@ def _clean_and_fit_row(row: Row, width: int) -> Row:
     return row
 
 
-def strip_from_row(row: Row, background: str) -> Strip:
+def make_textual_strip(row: Row, background: str) -> Strip:
     """Return the row as a Textual strip on the theme's background `background`. Adjacent texts of
     the same role become one segment, because the terminal gets a colour change for each segment."""
     return Strip([Segment(text, style(role, background)) for text, role in merge_runs(row) if text])
@@ -320,11 +324,11 @@ class Painted(Widget):
     def rows(self, width: int, height: int) -> Sequence[Row]:
         return ()
 
-    def make_rows_or_error(
+    def make_rows_or_error_rows(
         self, make: Callable[..., Sequence[Row]], width: int, *other_sizes: int
     ) -> list[Row]:
-        """Return the rows of `make(width, *more)`. If `make` raises an exception, return rows with
-        its text and the file that has its traceback."""
+        """Return the rows of `make(width, *other_sizes)`. If `make` raises an exception, return rows
+        with its text and the file that has its traceback."""
         try:
             return list(make(width, *other_sizes))
         except Exception as error:
@@ -346,7 +350,7 @@ class Painted(Widget):
         width, height = self.content_size
         if width <= 0 or height <= 0:
             return
-        made = self.make_rows_or_error(self.rows, width, height)[:height]
+        made = self.make_rows_or_error_rows(self.rows, width, height)[:height]
         made += [()] * (height - len(made))
         old, drawn_before = self._painted, self._made
         self._made, size = made, (width, height)
@@ -362,7 +366,7 @@ class Painted(Widget):
         ]
         regions = []
         for y, (before, after) in enumerate(zip(old, rows, strict=True)):
-            spans = changed_spans(before, after)
+            spans = changed_column_spans(before, after)
             if spans:
                 self._strips.pop(y, None)
                 regions += [Region(start, y, end - start, 1) for start, end in spans]
@@ -404,7 +408,7 @@ class Painted(Widget):
         strip = self._strips.get(y)
         if strip is None:
             if y < len(self._painted):
-                strip = strip_from_row(self._painted[y], self.GROUND)
+                strip = make_textual_strip(self._painted[y], self.GROUND)
             else:
                 strip = Strip.blank(width, style("text", self.GROUND))
             self._strips[y] = strip

@@ -29,13 +29,13 @@ OFF = (
 )
 
 
-async def copy_and_describe_outcome(
+async def copy_to_clipboard_and_describe(
     app: App[Any], text: str, env: Mapping[str, str] = os.environ
 ) -> str:
     """Copy `text` to the clipboard, and return a message about the outcome. `env` is the
     environment of this process, which says whether tmux or screen is in use."""
     if env.get("TMUX"):
-        said = await _copy_with_tmux(text)
+        said = await _copy_with_tmux_and_describe(text)
         if said:
             return said
     app.copy_to_clipboard(text)
@@ -43,20 +43,22 @@ async def copy_and_describe_outcome(
     return IN_MULTIPLEXER if inside else BY_TERMINAL
 
 
-async def _copy_with_tmux(text: str) -> str | None:
+async def _copy_with_tmux_and_describe(text: str) -> str | None:
     """Copy `text` into tmux's paste buffer with `tmux load-buffer`. Return a message about the
     outcome; None if tmux failed.
 
     By default tmux ignores OSC 52 of the programs inside it. Since tmux 3.2, `load-buffer -w` also
     fills the clipboard of the terminal.
     """
-    setting = await run_tmux_command(("show-options", "-sv", "set-clipboard"))
-    if await run_tmux_command(("load-buffer", "-w", "-"), text) is not None:
+    setting = await run_tmux_and_read_output(("show-options", "-sv", "set-clipboard"))
+    if await run_tmux_and_read_output(("load-buffer", "-w", "-"), text) is not None:
         return OFF if setting == "off" else TO_TERMINAL
-    return IN_TMUX if await run_tmux_command(("load-buffer", "-"), text) is not None else None
+    return (
+        IN_TMUX if await run_tmux_and_read_output(("load-buffer", "-"), text) is not None else None
+    )
 
 
-async def run_tmux_command(arguments: Sequence[str], input_text: str = "") -> str | None:
+async def run_tmux_and_read_output(arguments: Sequence[str], input_text: str = "") -> str | None:
     """Run a command of tmux with `input_text` as its input. Return what it printed; None if it
     failed."""
     try:

@@ -19,10 +19,10 @@ class OrderedKeys(Protocol):
 
 
 @runtime_checkable
-class KeyConsumer(Protocol):
+class KeyHandler(Protocol):
     """A widget or a screen that handles keys itself, before its key bindings are tried."""
 
-    def consume_key(self, event: events.Key) -> bool:
+    def try_handling_key(self, event: events.Key) -> bool:
         """Handle the key, and return True. Return False for a key that the widget or screen does
         not handle itself."""
         ...

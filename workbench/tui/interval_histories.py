@@ -22,17 +22,13 @@ class IntervalHistories:
     def record_interval(self, experiment: Experiment | None) -> None:
         """Store the present confidence interval of the metric that decides `experiment`. Do nothing
         if it is None or has no interval yet."""
-        if experiment is None or experiment.comparison is None:
+        if experiment is None:
             return
-        decisive = experiment.spec.metric
-        for metric in experiment.comparison.metrics:
-            if (
-                metric.metric == decisive
-                and metric.change_pct is not None
-                and metric.interval_pct is not None
-            ):
-                history = self._histories.setdefault(experiment.id, {})
-                history[experiment.completed_pairs] = (metric.change_pct, metric.interval_pct)
+        change = experiment.deciding_change
+        if change is None or change.change_pct is None or change.interval_pct is None:
+            return
+        history = self._histories.setdefault(experiment.id, {})
+        history[experiment.completed_pairs] = (change.change_pct, change.interval_pct)
 
     def interval_history(self, experiment_id: int) -> IntervalHistory:
         """Return the recorded intervals of an experiment by number of pairs; {} if there are none."""

@@ -24,8 +24,8 @@ from workbench.tui.bindings import (
     ON_PAGES,
     REPLAY_KEYS,
     TIME_KEYS,
+    make_textual_bindings,
     suggest_next_keys,
-    textual_bindings,
 )
 from workbench.tui.bridge import LOG, TELEMETRY, Bridge
 from workbench.tui.controllers import Controllers
@@ -48,7 +48,7 @@ REST_S = 0.2  # without a move, after which the cursor of the Bench pane rests
 
 
 class MainScreen(Screen[None]):
-    BINDINGS: ClassVar[list[BindingType]] = textual_bindings(SCREEN)
+    BINDINGS: ClassVar[list[BindingType]] = make_textual_bindings(SCREEN)
     HORIZONTAL_BREAKPOINTS = WIDTHS
     VERTICAL_BREAKPOINTS = HEIGHTS
 
@@ -136,7 +136,7 @@ class MainScreen(Screen[None]):
         """Run the controller method of a key. `key` is the id of the key, such as "screen s"."""
         if key in ACTING and self._is_replay:
             text = (
-                f"{KEYS[key].printed_name} needs a host: this is a recording, on which nothing runs "
+                f"{KEYS[key].name_on_keyboard} needs a host: this is a recording, on which nothing runs "
                 "and nothing changes"
             )
             self.services.show_message(
@@ -144,9 +144,9 @@ class MainScreen(Screen[None]):
             )
             return
         if key not in ON_PAGES and self.panes.pages.visible_page is not None:
-            text = f"{KEYS[key].printed_name} does not work on a page: {KEYS[key].help}"
+            text = f"{KEYS[key].name_on_keyboard} does not work on a page: {KEYS[key].help}"
             self.services.show_message(
-                text, next_step=f"press esc to close the page, then {KEYS[key].printed_name}"
+                text, next_step=f"press esc to close the page, then {KEYS[key].name_on_keyboard}"
             )
             return
         running = KEYS[key].run(self.controllers)
@@ -237,10 +237,10 @@ class MainScreen(Screen[None]):
         if changed_fields != LOG and not changed_fields <= TELEMETRY:
             self.panes.refresh_titles()
 
-    def draw_elapsed_times(self, state: SessionState, are_readings_drawn: bool = False) -> None:
-        """Draw elapsed times and ages, once a second. If `are_readings_drawn` is true, the status bar
+    def draw_elapsed_times(self, state: SessionState, readings_already_drawn: bool = False) -> None:
+        """Draw elapsed times and ages, once a second. If `readings_already_drawn` is true, the status bar
         and the GPU readings have just been drawn, and are not drawn again."""
-        if not are_readings_drawn:
+        if not readings_already_drawn:
             self.draw_changes(state, TELEMETRY)
         self.progress.show(state)
         self._draw_open_page(state)

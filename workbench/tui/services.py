@@ -69,7 +69,7 @@ class Services:
 
     def show_new_notice(self, notice: Notice | None) -> None:
         """Show a message of the session, unless it is None or was shown before. A message of level
-        INFO does not replace a warning or an error."""
+        INFO replaces no message of another level."""
         if notice is None or notice.number == self._notice_number:
             return
         self._notice_number = notice.number

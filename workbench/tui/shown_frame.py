@@ -140,8 +140,8 @@ def _replace_cells(row: Strip, column: int, strip: Strip | Cells) -> Strip:
 
 
 def _changed_cell_spans(old: Strip, new: Strip | Cells) -> list[tuple[int, int]]:
-    """Return the spans of cells, as (start, end), in which two rows of the same length differ.
-    Spans with a small gap between them are joined."""
+    """Return the spans of cells in which two rows of the same length differ, as pairs (first cell,
+    cell after the last); [] for equal rows. Spans with a small gap between them are joined."""
     if old is new:
         return []
     was, now = _cells_of_strip(old), _cells_of_strip(new)
@@ -152,9 +152,10 @@ def _changed_cell_spans(old: Strip, new: Strip | Cells) -> list[tuple[int, int]]
         if one == other:
             continue
         start, end = at, at + 1
-        while start > 0 and (now[start][0] == "" or was[start][0] == ""):
+        # the second cell of a wide character goes with its first one
+        while start > 0 and "" in (now[start][0], was[start][0]):
             start -= 1
-        while end < len(now) and (now[end][0] == "" or was[end][0] == ""):
+        while end < len(now) and "" in (now[end][0], was[end][0]):
             end += 1
         if spans and start - spans[-1][1] <= _GAP_CELLS:
             spans[-1] = (spans[-1][0], max(end, spans[-1][1]))

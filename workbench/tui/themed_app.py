@@ -148,12 +148,12 @@ class ThemedApp(TerminalApp):
         if (
             isinstance(event, events.Key)
             and not event.is_forwarded
-            and await self.consume_key(event)
+            and await self.try_handling_key(event)
         ):
             return
         await super().on_event(event)
 
-    async def consume_key(self, event: events.Key) -> bool:
+    async def try_handling_key(self, event: events.Key) -> bool:
         """Run the action of a key now, and return True. Return False if Textual has to handle the
         key. This base class leaves every key to Textual."""
         return False

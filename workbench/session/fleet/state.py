@@ -89,6 +89,11 @@ class FleetHost:
     tok_trail: Trail = ()
 
     @property
+    def current_alerts(self) -> tuple[str, ...]:
+        """What the active alerts say; () while the readings are old."""
+        return self.alerts if self.is_live else ()
+
+    @property
     def is_live(self) -> bool:
         """Whether the host is connected and its newest reading is not stale."""
         if self.link != "connected" or self.age_s is None:

@@ -89,7 +89,7 @@ class Controllers:
     def __init__(self, services: Services) -> None:
         self.services = services
 
-    def pane(self, pane_type: type[P]) -> P:
+    def pane_of_type(self, pane_type: type[P]) -> P:
         """Return the pane of the main screen whose class is `pane_type`."""
         return self.services.panes.pane_of_type(pane_type)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from workbench.model.findings import Level
 from workbench.model.server_run import ServerState
-from workbench.tui.clipboard import copy_and_describe_outcome
+from workbench.tui.clipboard import copy_to_clipboard_and_describe
 from workbench.tui.modals.ask import concurrent_measurement_question
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Controller:
             services.run_in_background,
             services.run_or_show_error,
         )
-        self.go_to_pane, self.pane = services.panes.activate_pane, controllers.pane
+        self.go_to_pane, self.pane_of_type = services.panes.activate_pane, controllers.pane_of_type
 
     @property
     def state(self) -> SessionState:
@@ -131,6 +131,6 @@ class Controller:
         """Copy `text` to the clipboard, and show a message about the outcome. The message begins
         with `text_name`, a name for the text."""
         self.run_in_background(
-            copy_and_describe_outcome(self.app, text),
+            copy_to_clipboard_and_describe(self.app, text),
             lambda outcome: self.show_message(f"{text_name} {outcome}"),
         )

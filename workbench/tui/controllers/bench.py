@@ -62,7 +62,7 @@ class BenchController(Controller):
     def warn_if_result_rejected(self, result_id: int | None) -> None:
         """Show a warning with the reason if the result `result_id` was rejected. Do nothing if it
         is valid, or not in the list of results."""
-        row = next((row for row in self.state.results if row.id == result_id), None)
+        row = self.state.find_result(result_id)
         if row is not None and row.refused:
             text = f"result {row.id} is rejected: {row.refused[0]}"
             self.show_message(text, Level.WARN, "press enter on its row to read more")

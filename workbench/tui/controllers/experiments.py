@@ -50,7 +50,7 @@ class ExperimentController(SeriesController[Experiment]):
             self.state,
             self.services.progress.remaining_s,
             self.run_page_action,
-            self.pane(Compare).interval_histories.interval_history,
+            self.pane_of_type(Compare).interval_histories.interval_history,
             chosen,
         )
 

@@ -34,7 +34,9 @@ class ExplainController(Controller):
             self.open_key_list()
             return
         flag = (
-            self.pane(Launch).current_item if page is None and panes.active == Launch.NAME else None
+            self.pane_of_type(Launch).current_item
+            if page is None and panes.active == Launch.NAME
+            else None
         )
         shown: Painted = page if page is not None else panes.current_pane
         shown_title = page.title if page is not None else panes.current_pane.TITLE

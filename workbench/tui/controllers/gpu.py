@@ -426,17 +426,9 @@ class GpuController(Controller):
         key reverts the settings. If they are on trial, which means that they are reverted after
         some time, another key keeps them."""
         revert: Keys = {"r": ("Revert", self.revert_settings)}
-        if self._trial_remaining_s is None:
+        if self.state.trial_left_s is None:
             return revert
         return {"T": ("Keep", self.confirm_trial_settings), **revert}
-
-    @property
-    def _trial_remaining_s(self) -> float | None:
-        """The seconds that were left of the trial when the guard was last read; None if no settings
-        are on trial."""
-        if self.state.guard is None:
-            return None
-        return self.state.guard.trial_left_s
 
     def _trial_row_maker(self, is_on_trial: bool) -> RowMaker:
         """Return a function that maps a width in cells to the first rows of a page about GPU
@@ -445,7 +437,7 @@ class GpuController(Controller):
 
         def make_trial_rows(width: int) -> list[Row]:
             countdown = self.services.status_bar.trial
-            left = countdown.remaining_s_now(self.state.guard, self._trial_remaining_s)
+            left = countdown.remaining_s_now(self.state.guard, self.state.trial_left_s)
             if left is not None:
                 text = f"{G.alert} on trial: reverted in {countdown_text(left)} unless you press T"
             elif is_on_trial and not self.state.alterations:
@@ -461,7 +453,7 @@ class GpuController(Controller):
     # trial, guard
     def confirm_trial_settings(self) -> None:
         """End the trial of the GPU settings so that they stay; show a message if none is on trial."""
-        if self._trial_remaining_s is None:
+        if self.state.trial_left_s is None:
             if self._warn_if_settings_are_changing("T", "nothing is kept yet"):
                 return
             next_step = (

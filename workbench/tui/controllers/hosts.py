@@ -11,7 +11,7 @@ from textual.binding import BindingType
 from workbench.model.counts import count_of
 from workbench.model.server_run import living_servers_sentence
 from workbench.session.hosts.names import CLUSTER_PREFIX
-from workbench.tui.bindings import HOST_KEYS, Key, textual_bindings
+from workbench.tui.bindings import HOST_KEYS, Key, make_textual_bindings
 from workbench.tui.cells import Row, cut_text, pad_text, paragraph_rows
 from workbench.tui.controllers.base import Controller, import_module_in_thread
 from workbench.tui.glyphs import G
@@ -64,11 +64,11 @@ class HostList(PickModal):
     keys `HOST_KEYS` instead of enter, `pressed` is that key, which acts on the host under the
     cursor."""
 
-    BINDINGS: ClassVar[list[BindingType]] = textual_bindings(HOST_KEYS)
+    BINDINGS: ClassVar[list[BindingType]] = make_textual_bindings(HOST_KEYS)
 
     def __init__(self, items: Sequence[Choice], chosen: str) -> None:
         super().__init__("Work on another host", items, chosen=chosen, filter=True)
-        self.keys += "".join(f"   {key.printed_name} {key.label}" for key in HOST_KEYS)
+        self.keys += "".join(f"   {key.name_on_keyboard} {key.label}" for key in HOST_KEYS)
         self.pressed: Key | None = None
 
     def update_host_texts(self, items: Sequence[Choice]) -> None:

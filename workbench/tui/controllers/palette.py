@@ -89,7 +89,7 @@ class PaletteController(Controller):
             if key.key not in LEFT_OUT and (replay or key not in REPLAY_KEYS):
                 actions.setdefault(key.run, key)
         for key in actions.values():
-            name = f"{key.label} ({key.printed_name})"
+            name = f"{key.label} ({key.name_on_keyboard})"
             if key.where:
                 name = f"{TITLES[key.where]}: {key.label}"
             yield Entry(name, key.help, partial(self._run_key, key), TASKS.get(key.id, ""))

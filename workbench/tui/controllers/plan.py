@@ -115,7 +115,7 @@ class PlanController(Controller):
             self.show_message("; ".join(told), level, next_step)
 
     def show_preset(self) -> None:
-        entry = self.pane(Presets).current_item
+        entry = self.pane_of_type(Presets).current_item
         if entry is None:
             return
         preset = self.run_or_show_error(lambda: self.session.presets.get(entry.id))
@@ -154,7 +154,7 @@ class PlanController(Controller):
         return self.state.plan
 
     async def edit_flag(self) -> None:
-        row = self.pane(Launch).current_item
+        row = self.pane_of_type(Launch).current_item
         if row is not None:
             await self.edit_flag_row(row)
 
@@ -162,7 +162,7 @@ class PlanController(Controller):
         """Ask for a group of flags, and go to its first flag."""
         if self._plan_or_show_message() is None:
             return
-        pane = self.pane(Launch)
+        pane = self.pane_of_type(Launch)
         items = [(name, name, "text") for name in pane.group_names]
         picker = PickModal("Groups of flags", items, filter=True, free=False)
 
@@ -176,7 +176,7 @@ class PlanController(Controller):
         """Move the cursor to the next group of flags (`step` 1) or to the group before (`step`
         -1)."""
         if self._plan_or_show_message() is not None:
-            self.pane(Launch).move_to_adjacent_group(step)
+            self.pane_of_type(Launch).move_to_adjacent_group(step)
 
     async def edit_flag_row(self, row: FlagRow) -> None:
         if self._plan_or_show_message() is None:
@@ -267,7 +267,7 @@ class PlanController(Controller):
 
     def _show_edited_row(self, is_env: bool, row_name: str) -> None:
         self.go_to_pane("launch")
-        self.pane(Launch).select_item((is_env, row_name))
+        self.pane_of_type(Launch).select_item((is_env, row_name))
 
     async def add_variable(self) -> None:
         if self._plan_or_show_message() is None:
@@ -302,7 +302,7 @@ class PlanController(Controller):
         )
 
     def unset_flag(self) -> None:
-        row, unset = self.pane(Launch).current_item, self.session.plans.unset_flag
+        row, unset = self.pane_of_type(Launch).current_item, self.session.plans.unset_flag
         if row is None:
             return
         if row.is_env:
@@ -316,7 +316,7 @@ class PlanController(Controller):
         plan = self._plan_or_show_message()
         if plan is None:
             return
-        row = self.pane(Launch).current_item
+        row = self.pane_of_type(Launch).current_item
         fixable = [f for f in plan.findings if f.changes]
         here = []
         if row is not None:

@@ -110,10 +110,10 @@ class QualityController(Controller):
 
         a, b, bases, options = planned
         stopped = run_ids_to_stop(self.session, a, b)
-        rows_by_id = {row.id: row for row in self.state.results}
+
         lines, engines = [], {"A": ""}
         for side, number in zip("AB", page.shown.pair or (), strict=False):
-            row = rows_by_id.get(number)
+            row = self.state.find_result(number)
             if row is not None:
                 lines.append(f"{side} is the server of result #{number}: {row.label}")
                 engines[side] = row.engine

@@ -10,7 +10,7 @@ from workbench.model.counts import count_of
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
 from workbench.tui.cells import Row, paragraph_rows
-from workbench.tui.clipboard import copy_and_describe_outcome
+from workbench.tui.clipboard import copy_to_clipboard_and_describe
 from workbench.tui.controllers.base import Controller
 from workbench.tui.formats import enclose_nonempty_text
 from workbench.tui.modals.ask import Confirm
@@ -49,7 +49,7 @@ class RecipeController(Controller):
             if left_out:
                 level = Level.WARN
             self.run_in_background(
-                copy_and_describe_outcome(self.app, made.text),
+                copy_to_clipboard_and_describe(self.app, made.text),
                 lambda outcome: self.show_message(
                     f"the plan as {form} {outcome}{enclose_nonempty_text('; ', left_out)}", level
                 ),

@@ -36,7 +36,7 @@ class ResultController(Controller):
     def selected_row(self) -> BenchRow | None:
         """Return the result under the cursor of the Bench pane; None if the list is empty, or if the
         cursor is on an experiment or a sweep."""
-        return self.pane(Results).result_under_cursor
+        return self.pane_of_type(Results).result_under_cursor
 
     def compare_marked_results(self) -> None:
         self.run_in_background(self.session.results.compare(), lambda _: self.go_to_pane("compare"))
@@ -57,7 +57,7 @@ class ResultController(Controller):
     def open_result(self) -> None:
         """Open the page of the result under the cursor, with its timeline. On an experiment or a
         sweep, list its runs."""
-        pane = self.pane(Results)
+        pane = self.pane_of_type(Results)
         if isinstance(pane.current_item, SeriesRow):
             pane.toggle_series_runs(pane.current_item)
             return

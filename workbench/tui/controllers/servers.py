@@ -72,10 +72,10 @@ def _launcher_and_handle_text(server: ServerStatus) -> str:
     return f"  {server.run_as} {server.handle or ''}".rstrip()
 
 
-def _other_server_text(pid: str, server: FoundServer) -> str:
-    how, by = "by hand", pid
+def _other_server_text(pid_text: str, server: FoundServer) -> str:
+    how, by = "by hand", pid_text
     if server.unit:
-        how, by = f"by {server.launcher_name}", f"{server.unit}, {pid}"
+        how, by = f"by {server.launcher_name}", f"{server.unit}, {pid_text}"
     models = ", ".join(server.models[:5]) or server.note
     return f"{how:<13} {server.engine or '-':<9} {models}  {by}, port {server.port}"
 
@@ -580,13 +580,13 @@ class ServerController(Controller):
 
     # the log
     def go_to_next_log_error(self) -> None:
-        if not self.pane(LogPane).move_to_next_error():
+        if not self.pane_of_type(LogPane).move_to_next_error():
             self.show_message("the log contains no error")
 
     def search_log(self, text: str) -> None:
         """Move the Log pane to the next line that contains `text`, and count the lines with `text`
         in the whole log file."""
-        pane = self.pane(LogPane)
+        pane = self.pane_of_type(LogPane)
         if not text:
             pane.move_to_line_with("")
             return

@@ -86,7 +86,9 @@ class SweepController(SeriesController[Sweep]):
         last = self.session.screen_memory.last_form_values("sweep")
         spec = self.session.bench.default_spec()
         await self.app.push_screen(
-            sweep_form(state, self.pane(Launch).current_item, spec, last, self._check_swept_flags),
+            sweep_form(
+                state, self.pane_of_type(Launch).current_item, spec, last, self._check_swept_flags
+            ),
             start_sweep_from_form,
         )
 

@@ -40,7 +40,7 @@ class FleetApp(ThemedApp):
         self.opened = opened_host
         self.exit(0)
 
-    async def consume_key(self, event: events.Key) -> bool:
+    async def try_handling_key(self, event: events.Key) -> bool:
         if is_app_exiting(self) or not isinstance(self.screen, FleetScreen):
             return is_app_exiting(self)
-        return self.screen.consume_key(event) or await run_bound_action(self, event.key)
+        return self.screen.try_handling_key(event) or await run_bound_action(self, event.key)

@@ -131,7 +131,7 @@ class FleetFooter(Painted):
             return [justify_row(entry, keys, width)]
         keys_row: list[Run] = []
         for key in sorted((k for k in FLEET_KEYS if k.footer), key=lambda k: k.footer):
-            keys_row += [(f" {key.printed_name}", "key"), (f" {key.label} ", "text")]
+            keys_row += [(f" {key.name_on_keyboard}", "key"), (f" {key.label} ", "text")]
         tail: Row = ()
         if self.filter_text:
             tail = (

@@ -12,7 +12,7 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.tui.cells import (
     Run,
     cut_text,
-    join_rows,
+    join_runs,
     pad_text,
     pad_text_with_gap,
     row_text,
@@ -117,7 +117,7 @@ def _texts_searched_by_filter(host: FleetHost) -> list[str]:
         words.append("altered")
     if host.throttle_reasons:
         words.append("throttled")
-    if host.is_live and host.alerts:
+    if host.current_alerts:
         words.append("alert")
     if host.busy_gpu_count:
         words.append("busy")
@@ -147,7 +147,7 @@ def altered_and_alert_signs(host: FleetHost) -> list[Run]:
     altered, sign = " ", (" ", "text")
     if host.altered:
         altered = G.alert
-    if host.is_live and host.alerts:
+    if host.current_alerts:
         sign = ("A", "bad")
     elif host.is_live and host.throttle_reasons:
         sign = ("!", "warnb")
@@ -208,12 +208,11 @@ def _column_number_text(column: Column, host: FleetHost) -> str:
 
 def server_texts(host: FleetHost, max_cells: int) -> list[Run]:
     """Return texts about the host's servers as pairs (text, role) that fill at most `max_cells`
-    columns. If the texts of several servers are longer, return how many are ready; that of a single
-    server is shortened."""
+    columns. If they are longer, shorten the text of a single server; of several servers, return
+    only how many are ready."""
     if not host.servers:
         return _no_server_texts(host, max_cells)
-    texts = [(_server_text(server),) for server in host.servers]
-    row = join_rows(texts, ("  ", "text"))
+    row = join_runs(map(_server_text, host.servers), ("  ", "text"))
     if len(row_text(row)) <= max_cells:
         return list(row)
     if len(host.servers) == 1:

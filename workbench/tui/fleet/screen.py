@@ -14,7 +14,7 @@ from textual.screen import Screen
 from workbench.model.lazy_dataclass import dataclass
 from workbench.session.fleet.fleet import Fleet
 from workbench.session.fleet.state import FleetHost, FleetState
-from workbench.tui.bindings import FLEET_KEYS, textual_bindings
+from workbench.tui.bindings import FLEET_KEYS, make_textual_bindings
 from workbench.tui.cells import Row, pad_text, paragraph_rows, rows_beside_label, stack_paragraphs
 from workbench.tui.fleet.bars import SIGNS, FleetFooter, HostDetails, TotalsBar
 from workbench.tui.fleet.columns import ORDERS, host_matches_filter, sort_hosts
@@ -54,7 +54,7 @@ def _key_rows(width: int) -> list[Row]:
     rows: list[Row] = []
     for key in FLEET_KEYS:
         rows += rows_beside_label(
-            pad_text(key.printed_name, 9), "key", paragraph_rows(key.help, width - 9)
+            pad_text(key.name_on_keyboard, 9), "key", paragraph_rows(key.help, width - 9)
         )
     rows += rows_beside_label(
         pad_text("up down", 9),
@@ -70,7 +70,7 @@ def _key_rows(width: int) -> list[Row]:
 
 class FleetScreen(Screen[str]):
     BINDINGS: ClassVar[list[BindingType]] = [
-        *textual_bindings(FLEET_KEYS),
+        *make_textual_bindings(FLEET_KEYS),
         *CURSOR_BINDINGS,
         Binding("f1", "do('fleet question_mark')", show=False),
         Binding("ctrl+c", "do('fleet q')", show=False),
@@ -141,7 +141,7 @@ class FleetScreen(Screen[str]):
 
     # ---- keys
 
-    def consume_key(self, event: events.Key) -> bool:
+    def try_handling_key(self, event: events.Key) -> bool:
         """Handle a key while the user types the filter, and return True. Return False for a key
         that has its usual meaning, such as an arrow key."""
         if not self.typing:

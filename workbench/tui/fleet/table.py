@@ -14,7 +14,7 @@ from workbench.tui.cells import (
     Run,
     cut_text,
     cut_text_middle,
-    join_rows,
+    join_runs,
     pad_text,
     pad_text_with_gap,
     row_width,
@@ -245,13 +245,13 @@ def _gpu_value_texts(gpu: GpuSample) -> list[str]:
 
 
 def notes_row(host: FleetHost) -> Row:
-    """Return the notes about the host: its problem, active alerts, throttled GPUs, altered settings,
-    and problems of servers."""
+    """Return a row with the notes about the host: its problem, active alerts, throttled GPUs, altered
+    settings, and problems of servers. The row is empty without a note."""
     notes: list[Run] = []
     if host.problem and host.telemetry is not None:
         notes.append((f"! {host.problem}", "warnb"))
+    notes += [(f"A {text}", "bad") for text in host.current_alerts]
     if host.is_live:
-        notes += [(f"A {text}", "bad") for text in host.alerts]
         for reason, gpus in host.throttle_reasons.items():
             notes.append((f"! {gpus_text(gpus)} {reason}", "warnb"))
     for text in altered_setting_texts(host.altered, len(host.gpus) or 1):
@@ -261,4 +261,4 @@ def notes_row(host: FleetHost) -> Row:
             notes.append((f"{server.engine} :{server.port}: {problem}", "text"))
     if not notes:
         return ()
-    return ((INDENT * 2, "text"), *join_rows(((note,) for note in notes), (INDENT, "text")))
+    return ((INDENT * 2, "text"), *join_runs(notes, (INDENT, "text")))

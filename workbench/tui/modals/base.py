@@ -14,8 +14,8 @@ from textual.screen import ModalScreen
 from textual.widget import Widget
 
 from workbench.model import fuzzy
-from workbench.tui.cells import Painted, Row, RowMaker, border_text, paragraph_rows
-from workbench.tui.clipboard import copy_and_describe_outcome
+from workbench.tui.cells import Painted, Row, RowMaker, border_content, paragraph_rows
+from workbench.tui.clipboard import copy_to_clipboard_and_describe
 from workbench.tui.widgets.entry import Entry
 from workbench.tui.widgets.pick_list import PickList
 from workbench.tui.widgets.scrolled import Scrolled
@@ -48,8 +48,8 @@ class Modal(ModalScreen[T], Generic[T]):
 
     def compose(self) -> ComposeResult:
         box = Vertical(*self.make_widgets(), classes="box")
-        box.border_title = border_text(self.box_title)
-        box.border_subtitle = border_text(self.keys)
+        box.border_title = border_content(self.box_title)
+        box.border_subtitle = border_content(self.keys)
         yield box
 
     def make_widgets(self) -> Sequence[Widget]:
@@ -57,13 +57,13 @@ class Modal(ModalScreen[T], Generic[T]):
 
     def show_key_hints(self, text: str) -> None:
         """Show `text` in the bottom border of the box, in place of the key hints."""
-        self.query_one(".box").border_subtitle = border_text(text)
+        self.query_one(".box").border_subtitle = border_content(text)
 
     def copy_text(self, text: str) -> None:
         """Copy `text` to the clipboard, and show the outcome in place of the key hints."""
 
         async def copy_and_show_outcome() -> None:
-            self.show_key_hints(await copy_and_describe_outcome(self.app, text))
+            self.show_key_hints(await copy_to_clipboard_and_describe(self.app, text))
 
         self.run_worker(copy_and_show_outcome(), group="copy", exclusive=True, exit_on_error=False)
 
@@ -92,7 +92,7 @@ class Text(Scrolled, can_focus=False):
         return max(
             0,
             min(
-                len(self.make_rows_or_error(self.make_text_rows, width)),
+                len(self.make_rows_or_error_rows(self.make_text_rows, width)),
                 viewport.height - ROOM_AROUND - self.reserved_rows,
             ),
         )

@@ -100,7 +100,7 @@ class ChoiceField(Painted, can_focus=True):
             self.repaint()
             self.on_change(value)
 
-    def consume_key(self, event: events.Key) -> bool:
+    def try_handling_key(self, event: events.Key) -> bool:
         if event.key == "enter":
             self.on_submit(self.value)
             return True

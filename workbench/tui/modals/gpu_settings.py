@@ -209,7 +209,7 @@ def _current_value_text(setting: Setting, state: SessionState, chosen: Sequence[
     if setting.of_host:
         if state.telemetry is None:
             return NA
-        return str(setting.read(state.telemetry, "") or NA)
+        return str(setting.current_value(state.telemetry, "") or NA)
     fields = _reading_fields_of_setting(setting)
     known = known_values(_first_reported_value(sample, fields) for sample in chosen)
     if isinstance(setting, SwitchSetting):

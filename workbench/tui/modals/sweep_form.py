@@ -373,7 +373,7 @@ class _SweepForm(Form):
         entry = self.inputs[OFFERS[self.values["what"]].fields[0]]
         if isinstance(entry, Entry):
             self.set_focus(entry)
-            entry.consume_key(event)
+            entry.try_handling_key(event)
 
     def _show_fields_of_quantity(self) -> None:
         shown = OFFERS[self.values["what"]].fields

@@ -29,8 +29,8 @@ _HINT = "a turns the bell, the mark and the title on; [alerts] of config.toml se
 def alert_rows(
     rules: Sequence[RuleView], alerts: Sequence[Alert], notes: Iterable[str], width: int
 ) -> list[Row]:
-    """Return the rows of the page. `notes` say what does not work as it is configured, and where
-    alerts are sent."""
+    """Return the rows of the page about alerts. `notes` say why alerts do not arrive as they are
+    configured."""
     rows: list[Row] = []
     for note in notes:
         rows += paragraph_rows(note, width, "warn", "  ")
@@ -71,7 +71,8 @@ def _rule_row(view: RuleView, width: int) -> Row:
 def _rule_table_row(
     state_sign: str, state_role: str, name: str, state: str, effects_text: str, width: int
 ) -> Row:
-    """Return a row of the table. A narrow one has no effects: they stand with the meanings."""
+    """Return a row of the table of rules. A narrow row has no effects; the rows with the meanings of
+    the rules name them too."""
     room = width - 2 - _NAME_CELLS - _EFFECT_CELLS
     first: Row = (
         (f"{state_sign} ", state_role),
@@ -111,7 +112,7 @@ def rule_state_text(view: RuleView) -> str:
 
 
 def _rule_meaning_rows(rules: Sequence[RuleView], width: int) -> Iterator[Row]:
-    """Yield what each rule is about, and its thresholds."""
+    """Yield rows that say what each rule is about, with its thresholds."""
     yield (("Rules", "title"),)
     for view in rules:
         text = _rule_meaning_text(view)

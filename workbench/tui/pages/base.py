@@ -46,7 +46,7 @@ class Page(Scrolled):
         self.frame: PageFrame | None = None
 
     def all_rows(self, width: int, height: int) -> list[Row]:
-        return self.make_rows_or_error(self.make, width)
+        return self.make_rows_or_error_rows(self.make, width)
 
     def show(self, state: SessionState) -> None:
         """Draw the page again. The main screen calls this method after each change of the session's

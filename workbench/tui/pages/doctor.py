@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 class ExaminationReport(Protocol):
-    """The result of an examination: the findings, and pairs (label, text) with what was read from
-    the host."""
+    """The result of an examination: the findings, and what was read from the host as pairs (label,
+    text), such as ("driver", "580.95")."""
 
     @property
     def findings(self) -> Sequence[Finding]: ...

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from textual.containers import Vertical
 
-from workbench.tui.cells import border_text
+from workbench.tui.cells import border_content
 
 if TYPE_CHECKING:
     from textual.widget import AwaitMount
@@ -72,5 +72,5 @@ class PageFrame(Vertical):
         """Show the title of the visible page in the border, and its keys in the footer."""
         if self.visible_page is not None and self.visible_page.title != self._title:
             self._title = self.visible_page.title
-            self.border_title = border_text(self._title)
+            self.border_title = border_content(self._title)
         self.footer.show_page_keys(self.visible_page)

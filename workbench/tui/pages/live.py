@@ -106,7 +106,7 @@ class MeasurementPage(Page):
         if self.request:
             rows += [((f"~ {self.request}", "warn"),), ()]
         if not self.hides_rows:
-            rows += self.make_rows_or_error(self.measurement_rows, width, height - len(rows))
+            rows += self.make_rows_or_error_rows(self.measurement_rows, width, height - len(rows))
         return rows
 
     # of a subclass
@@ -254,7 +254,7 @@ class SweepPage(MeasurementPage):
 
     def _cached_plot_rows(self, s: Sweep, width: int, height: int) -> list[Row]:
         """Return the plots of the sweep. Draw the plots again only if a point, the size, the knee
-        (the point beyond which more gains little) or the place of the server has changed."""
+        (the point beyond which more gains little) or the server's present rates have changed."""
         live = self._live_server_rates(s)
         key = (s.points, s.knee, width, height, live)
         if key != self._plotted[0]:

@@ -70,12 +70,13 @@ class QualityPage(Page):
     def _keys_possible_now(self) -> Keys:
         found: dict[str, tuple[str, Callable[[], Any]]] = {}
         running = self.running_comparison
-        if running is not None and not running.stopping:
-            found["K"] = ("Stop", partial(self.run_page_action, self, "stop"))
-        replayed = self.state.host.replay is not None
-        if running is None and self.shown.pair is not None and not replayed:
+        if running is not None:
+            if not running.stopping:
+                found["K"] = ("Stop", partial(self.run_page_action, self, "stop"))
+            return found
+        if self.shown.pair is not None and self.state.host.replay is None:
             found["m"] = ("Measure", partial(self.run_page_action, self, "measure"))
-        if running is None and self.shown.stored_count:
+        if self.shown.stored_count:
             found["o"] = ("Others", partial(self.run_page_action, self, "list"))
         return found
 
@@ -153,4 +154,4 @@ def quality_comparison_rows(result: QualityResult, width: int) -> list[Row]:
     facts = [fact for fact in compared_sides_rows(result) if fact[0] not in ("A", "B")]
     rows += fact_rows(facts, width)
     blocks: Sequence[Block] = detail_blocks(result)
-    return [*rows, *block_rows(blocks, width, complete=True)]
+    return [*rows, *block_rows(blocks, width, show_all=True)]

@@ -44,7 +44,7 @@ def help_rows(
         rows += [(), ((title, "title"),)]
         for k in keys:
             if k.where == where:
-                name = pad_text(f"  {k.printed_name}", 12)
+                name = pad_text(f"  {k.name_on_keyboard}", 12)
                 rows += labelled_paragraph(name, k.help, width, label_role="key")
     signs = (
         f"{G.on} ready  ~ under way  {G.alert} altered or throttled  ! warning or does not "

@@ -10,10 +10,10 @@ from workbench.session.bench.row_changes import noise_pct_hiding_throughput_chan
 from workbench.session.state import SessionState
 from workbench.tui.bindings import (
     Key,
+    copy_keys_for_view,
     format_key_hints,
-    limit_keys_to_view,
-    plot_results,
-    textual_bindings,
+    make_textual_bindings,
+    open_result_plot,
 )
 from workbench.tui.cells import Row, paragraph_rows
 from workbench.tui.formats import enclose_nonempty_text
@@ -39,7 +39,7 @@ class Compare(Pane, Scrolled):
     FIELDS = frozenset(
         {"comparison", "experiment", "results", "mark_a", "mark_b", "b_chosen", "bench", "quality"}
     )
-    KEYS = limit_keys_to_view(
+    KEYS = copy_keys_for_view(
         "compare",
         Key(
             "enter",
@@ -66,9 +66,9 @@ class Compare(Pane, Scrolled):
             "show what differs between A and B: command, environment, versions, GPU settings, host",
             lambda c: c.results.show_differences(),
         ),
-        Key("t", "plot", "plot the results", plot_results),
+        Key("t", "plot", "plot the results", open_result_plot),
     )
-    BINDINGS = textual_bindings(KEYS)
+    BINDINGS = make_textual_bindings(KEYS)
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
@@ -161,10 +161,10 @@ class Compare(Pane, Scrolled):
 def _throughput_noise_pct(state: SessionState, comparison: Comparison) -> float | None:
     """Return how many percent the throughput of the two results may differ by chance. Return None if
     their change is larger, or if B is not listed."""
-    rows = {row.id: row for row in state.results}
-    if comparison.b not in rows:
+    a, b = state.find_result(comparison.a), state.find_result(comparison.b)
+    if b is None:
         return None
-    return noise_pct_hiding_throughput_change(rows[comparison.b], rows.get(comparison.a))
+    return noise_pct_hiding_throughput_change(b, a)
 
 
 def _drawn_state_key(state: SessionState) -> tuple[object, ...]:

@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.geometry import Region
 
-from workbench.tui.cells import border_text
+from workbench.tui.cells import border_content
 from workbench.tui.textual_private import drawing_state_key
 
 if TYPE_CHECKING:
@@ -54,4 +54,4 @@ class PaneFrame(Vertical):
         texts = (f"{self.number} {self.body.TITLE}" + (f"  {detail}" if detail else ""), key_hints)
         if texts != self._texts:
             self._texts = texts
-            self.border_title, self.border_subtitle = map(border_text, texts)
+            self.border_title, self.border_subtitle = map(border_content, texts)

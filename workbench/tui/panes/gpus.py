@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 
 from workbench.model.unconfirmed_changes import split_altered_and_begun_changes
 from workbench.session.state import SessionState
-from workbench.tui.bindings import Key, change_gpu_settings, limit_keys_to_view, textual_bindings
+from workbench.tui.bindings import (
+    Key,
+    change_gpu_settings,
+    copy_keys_for_view,
+    make_textual_bindings,
+)
 from workbench.tui.cells import Row, pad_text, paragraph_rows
 from workbench.tui.countdown import Countdown
 from workbench.tui.formats import (
@@ -39,7 +44,7 @@ class GpuPane(Pane, Scrolled):
     HELP = "every metric of every GPU, with reasons for those that are absent"
     FIELDS = GpuStrip.FIELDS
     DRAWN_WHEN_HIDDEN = False
-    KEYS = limit_keys_to_view(
+    KEYS = copy_keys_for_view(
         "gpu",
         Key("enter", "settings", "change GPU settings", change_gpu_settings),
         Key(
@@ -50,7 +55,7 @@ class GpuPane(Pane, Scrolled):
         ),
     )
     HINTS = ("enter", "r", "V", "L")
-    BINDINGS = textual_bindings(KEYS)
+    BINDINGS = make_textual_bindings(KEYS)
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)

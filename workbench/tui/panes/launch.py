@@ -13,10 +13,11 @@ from workbench.model.counts import count_of
 from workbench.model.flags import FlagRow, Origin
 from workbench.model.server_run import ServerState
 from workbench.session.state import PlanView, SessionState
-from workbench.tui.bindings import Key, limit_keys_to_view, textual_bindings
+from workbench.tui.bindings import Key, copy_keys_for_view, make_textual_bindings
 from workbench.tui.cells import (
     Row,
     Run,
+    cut_paragraph_rows,
     cut_text,
     cut_text_middle,
     join_rows,
@@ -24,7 +25,6 @@ from workbench.tui.cells import (
     paragraph_rows,
     row_width,
     rows_beside_label,
-    short_paragraph,
     width_of,
 )
 from workbench.tui.formats import flag_default_text, flag_value_text
@@ -51,14 +51,14 @@ NOT_FLAGS = ("executable", RUN_AS)  # rows about the start that are no flags of 
 class Launch(Pane, PickList):
     NAME, TITLE = "launch", "Launch"
     FIELDS = frozenset({"plan", "host", "servers", "run_id"})
-    KEYS = limit_keys_to_view(
+    KEYS = copy_keys_for_view(
         "launch",
         Key("enter", "edit", "edit the flag under the cursor", lambda c: c.plan.edit_flag()),
         Key(
             "a",
             "all",
             "all flags of the engine, or only those that are set",
-            lambda c: c.pane(Launch).toggle_all_flags(),
+            lambda c: c.pane_of_type(Launch).toggle_all_flags(),
         ),
         Key(
             "o",
@@ -107,7 +107,7 @@ class Launch(Pane, PickList):
     HINTS = ("enter", "a", "o", "question_mark")
     SEARCH = "letters of a flag, or a group such as memory"
     SEARCH_HINT = "enter edit  esc back"
-    BINDINGS = textual_bindings(KEYS)
+    BINDINGS = make_textual_bindings(KEYS)
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
@@ -370,7 +370,7 @@ class Launch(Pane, PickList):
         if not item.finding:
             return []
         text, role = flag_finding_text_and_role(item)
-        return short_paragraph(text, width, 3, role)
+        return cut_paragraph_rows(text, width, 3, role)
 
     def rows_without_items(self, width: int) -> list[Row]:
         if self.query_text:

@@ -14,8 +14,8 @@ from workbench.model.findings import Finding, Level
 from workbench.model.job import ANY_SCHEDULER
 from workbench.model.server_run import ServerState, launcher_and_state_text
 from workbench.session.state import SessionState
-from workbench.tui.bindings import Key, limit_keys_to_view, textual_bindings
-from workbench.tui.cells import Row, cut_text, paragraph_rows, short_paragraph
+from workbench.tui.bindings import Key, copy_keys_for_view, make_textual_bindings
+from workbench.tui.cells import Row, cut_paragraph_rows, cut_text, paragraph_rows
 from workbench.tui.glyphs import G
 from workbench.tui.panes.base import Pane
 from workbench.tui.panes.log_lines import (
@@ -42,13 +42,13 @@ LogRow = tuple[Row, bool]  # a row, and whether it is a log line
 class LogPane(Pane):
     NAME, TITLE = "log", "Log"
     FIELDS = frozenset({"log_revision", "servers", "servers_read", "run_id", "plan"})
-    KEYS = limit_keys_to_view(
+    KEYS = copy_keys_for_view(
         "log",
         Key(
             "f",
             "follow",
             "follow the log, or stop at this position",
-            lambda c: c.pane(LogPane).toggle_follow(),
+            lambda c: c.pane_of_type(LogPane).toggle_follow(),
         ),
         Key(
             "e",
@@ -103,7 +103,7 @@ class LogPane(Pane):
     HINTS = ("f", "e", "slash")
     SEARCH = "text in the log"
     BINDINGS = [  # noqa: RUF012
-        *textual_bindings(KEYS),
+        *make_textual_bindings(KEYS),
         Binding("up,k", "move(-1)", show=False),
         Binding("down,j", "move(1)", show=False),
         Binding("pageup,ctrl+u", "scroll_page(-1)", show=False),
@@ -437,6 +437,6 @@ def log_explanation_rows(finding: Finding, width: int, max_rows: int) -> list[Ro
     if finding.level is Level.ERROR:
         role = "bad"
     return [
-        *short_paragraph(f"  ! {finding.text}", width, max_rows, role, "    "),
-        *short_paragraph(f"    fix: {finding.fix}", width, max_rows, "text", "    "),
+        *cut_paragraph_rows(f"  ! {finding.text}", width, max_rows, role, "    "),
+        *cut_paragraph_rows(f"    fix: {finding.fix}", width, max_rows, "text", "    "),
     ]

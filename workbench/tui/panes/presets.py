@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 from workbench.model import fuzzy
 from workbench.model.counts import count_of
 from workbench.session.state import PresetEntry, SessionState
-from workbench.tui.bindings import Key, limit_keys_to_view, textual_bindings
+from workbench.tui.bindings import Key, copy_keys_for_view, make_textual_bindings
 from workbench.tui.cells import (
     Row,
+    cut_paragraph_rows,
     cut_text,
     cut_text_middle,
     pad_text,
     paragraph_rows,
     row_width,
-    short_paragraph,
 )
 from workbench.tui.formats import short_gpu_name, short_preset_name
 from workbench.tui.glyphs import G
@@ -38,13 +38,13 @@ READ_S = 5.0  # for which enter waits for the presets
 class Presets(Pane, PickList):
     NAME, TITLE = "presets", "Presets"
     FIELDS = frozenset({"presets", "presets_read", "plan"})
-    KEYS = limit_keys_to_view(
+    KEYS = copy_keys_for_view(
         "presets",
         Key(
             "enter",
             "load",
             "load the preset under the cursor",
-            lambda c: c.plan.load_preset(c.pane(Presets).current_item),
+            lambda c: c.plan.load_preset(c.pane_of_type(Presets).current_item),
         ),
         Key(
             "i",
@@ -62,7 +62,7 @@ class Presets(Pane, PickList):
     HINTS = ("enter", "slash", "i")
     SEARCH = "letters of a preset"
     SEARCH_HINT = "enter load  esc back"
-    BINDINGS = textual_bindings(KEYS)
+    BINDINGS = make_textual_bindings(KEYS)
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
@@ -170,14 +170,14 @@ class Presets(Pane, PickList):
             return []
         if item.problem:
             return [(), *paragraph_rows(f"x {item.problem}", width, "bad")[:4]]
-        lines: list[Row] = [(), *short_paragraph(item.title, width, 2, "strong")]
+        lines: list[Row] = [(), *cut_paragraph_rows(item.title, width, 2, "strong")]
         known = [item.engine, short_gpu_name(item.hardware), item.status]
         if item.own:
             known.append("own")
         about = f" {G.dot} ".join(filter(None, known))
-        lines += short_paragraph(about, width, 2, "dim")
+        lines += cut_paragraph_rows(about, width, 2, "dim")
         if item.fits is False:
-            lines += short_paragraph(
+            lines += cut_paragraph_rows(
                 f"! does not fit the GPUs here: {item.lacks}", width, 2, "warn"
             )
         if item.caveats:

@@ -15,17 +15,17 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.model.server_run import ServerState
 from workbench.session.bench.row_changes import row_compared_in_label
 from workbench.session.state import SessionState
-from workbench.tui.bindings import Key, limit_keys_to_view, plot_results, textual_bindings
+from workbench.tui.bindings import Key, copy_keys_for_view, make_textual_bindings, open_result_plot
 from workbench.tui.cells import (
     Row,
     Run,
+    cut_paragraph_rows,
     cut_text,
     cut_text_middle,
     fit_row,
     pad_text,
     paragraph_rows,
     row_text,
-    short_paragraph,
     width_of,
     wrap_text,
 )
@@ -195,7 +195,7 @@ class Results(Pane, PickList):
             "run_id",
         }
     )
-    KEYS = limit_keys_to_view(
+    KEYS = copy_keys_for_view(
         "results",
         Key(
             "enter",
@@ -218,7 +218,7 @@ class Results(Pane, PickList):
             "write the result as JSON, CSV or Markdown",
             lambda c: c.results.export_result(),
         ),
-        Key("t", "plot", "plot the results", plot_results),
+        Key("t", "plot", "plot the results", open_result_plot),
         Key(
             "f",
             "filter",
@@ -229,7 +229,7 @@ class Results(Pane, PickList):
             "o",
             "order",
             "sort the results by the next column",
-            lambda c: c.pane(Results).sort_by_next_column(),
+            lambda c: c.pane_of_type(Results).sort_by_next_column(),
         ),
         Key(
             "n", "note", "edit the note and the tags of the result", lambda c: c.results.edit_note()
@@ -238,7 +238,7 @@ class Results(Pane, PickList):
     HINTS = ("enter", "a", "B", "n", "f")
     SEARCH = "words of results, notes, tags"
     SEARCH_HINT = "enter done  esc all results"
-    BINDINGS = textual_bindings(KEYS)
+    BINDINGS = make_textual_bindings(KEYS)
 
     class OlderWanted(Message):
         """The message that the pane sends to the screen when the cursor is on the last result of
@@ -454,8 +454,7 @@ class Results(Pane, PickList):
 
     def _baseline(self) -> BenchRow | None:
         """Return the result that is marked as A; None if none is, or if it is not listed."""
-        mark = self.state.mark_a
-        return next((row for row in self.state.results if row.id == mark), None)
+        return self.state.find_result(self.state.mark_a)
 
     def item_row(self, item: BenchRow | SeriesRow, width: int) -> Row:
         if isinstance(item, SeriesRow):
@@ -517,7 +516,7 @@ class Results(Pane, PickList):
         error = self.state.bench.error
         if not error:
             return []
-        return short_paragraph(f"x {error}", width, 2, "bad")
+        return cut_paragraph_rows(f"x {error}", width, 2, "bad")
 
     def rows_below_items(self, width: int, height: int) -> list[Row]:
         rows = [

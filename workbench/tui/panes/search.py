@@ -37,10 +37,10 @@ class SearchEntry(Entry):
         )
         self.search = search
 
-    def consume_key(self, event: events.Key) -> bool:
+    def try_handling_key(self, event: events.Key) -> bool:
         if event.character == "/" and not self.value:
             return True  # the key that opens the search, which `p` has opened already
-        return super().consume_key(event)
+        return super().try_handling_key(event)
 
     def action_list(self, by: int) -> None:
         self.search.pane.action_move(by)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from workbench.model.timeline import Event, EventKind
@@ -32,7 +32,7 @@ _GAP: Run = (" ", "dim")
 def axis_labels(window: Window, events: Sequence[Event], state: SessionState) -> list[Label]:
     """Return the labels of the window: one for each benchmark, each comparison of answers and each
     change of a GPU setting."""
-    rows = {row.id: row for row in state.results}
+
     inside = events_in_window(events, window)
     labels = [
         *_gpu_setting_labels(window, inside),
@@ -45,18 +45,16 @@ def axis_labels(window: Window, events: Sequence[Event], state: SessionState) ->
         elif event.kind is EventKind.BENCH_END:
             # without its begin in the window, the label stands where the benchmark ended
             column = max(0, window.column((begin or event).unix_s))
-            row = rows.get(event.result_id or 0)
+            row = state.find_result(event.result_id)
             if row is not None:
-                labels.append(Label(column, _result_label_variants(row, rows, state)))
+                labels.append(Label(column, _result_label_variants(row, state)))
             begin = None
     if begin is not None and state.bench.running:
         labels.append(Label(window.column(begin.unix_s), ((("measuring", "dim"),),)))
     return labels
 
 
-def _result_label_variants(
-    row: BenchRow, rows: Mapping[int, BenchRow], state: SessionState
-) -> tuple[Row, ...]:
+def _result_label_variants(row: BenchRow, state: SessionState) -> tuple[Row, ...]:
     """Return the forms of the label of a result, the longest one first: its number, its speed, and
     the change in percent against the result before it. Beside the mark A or B, the label names that
     earlier result. For a rejected result, the forms have an "x", the shortest one only that."""
@@ -69,7 +67,7 @@ def _result_label_variants(
             (*number, (" x", "bad")),
             (("x", "bad"),),
         )
-    before = row_compared_in_label(row, tuple(rows.values()))
+    before = row_compared_in_label(row, state.results)
     change = throughput_change_and_role(row, before)
     changed: Row = ()
     against: Row = ()
@@ -79,13 +77,14 @@ def _result_label_variants(
             against = ((f"vs #{before.id}", "dim"),)
     speed = number_text(row.output_tok_s)
     name: Row = ((short_preset_name(row.label, row.engine), "text"),)
+    figure = changed or ((speed, "strong"),)
     forms = (
         (number, name, ((f"{speed} tok/s", "strong"),), changed, against),
         (number, ((f"{speed} tok/s", "strong"),), changed, against),
         (number, ((speed, "strong"),), changed, against),
         (number, ((speed, "strong"),), changed),
-        (number, changed or ((speed, "strong"),), against),
-        (number, changed or ((speed, "strong"),)),
+        (number, figure, against),
+        (number, figure),
         (number,),
     )
     return tuple(join_rows(filter(None, form), _GAP) for form in forms)

@@ -21,7 +21,7 @@ from workbench.tui.cells import (
     Run,
     cut_text,
     fit_row,
-    join_rows,
+    join_runs,
     justify_row,
     paragraph_rows,
     row_width,
@@ -210,7 +210,7 @@ class CommandBar(Painted):
                 *_memory_estimate_texts(plan, memory),
                 *problems,
             ]
-            left = join_rows([(check,) for check in checks], ("   ", "text"))
+            left = join_runs(checks, ("   ", "text"))
             if row_width((*left, *keys)) <= width:
                 break
         return justify_row(left, keys, width)
@@ -393,14 +393,14 @@ class Footer(Painted):
         if page is None:
             pane = self._pane[: max(0, LEADING_KEYS - len(first))]
             keys = {k.key: k for k in (*first, *pane, *footer_keys())}.values()
-            return [(k.printed_name, k.label, k.id) for k in keys]
+            return [(k.name_on_keyboard, k.label, k.id) for k in keys]
         shown = [("esc", "Close", "escape")]
         for key, (word, _) in page.keys().items():
             shown.append((SHOWN.get(key, key), word, key))
         taken = {"q", "escape", *page.OWN, *page.keys()}
         for k in {k.key: k for k in (*first, *footer_keys())}.values():
             if k.key not in taken and k.id in ON_PAGES:
-                shown.append((k.printed_name, k.label, k.id))
+                shown.append((k.name_on_keyboard, k.label, k.id))
         return shown
 
     def rows(self, width: int, height: int) -> Sequence[Row]:

@@ -218,10 +218,8 @@ class EngineRows:
         """Return the present value of a metric as text, or the value at the time cursor, and the
         role of the text."""
         if window.cursor is not None:
-            at_s = (window.cursor + 0.5) * window.cell_s
-            values = [
-                self._history.cell_means(key, at_s, window.cell_s, 1)[0] for key in metric.keys
-            ]
+            cell = (window.cursor_middle_s, window.cell_s, 1)
+            values = [self._history.cell_means(key, *cell)[0] for key in metric.keys]
             return _value_text(metric, values), "strong"
         values = list(map(view.values.get, metric.fields))
         text = _value_text(metric, values)

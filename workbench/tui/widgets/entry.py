@@ -63,7 +63,7 @@ class Entry(Input):
             event.stop()
             self.replace(LINE_END.join(event.text.splitlines()), *self.selection)
 
-    def consume_key(self, event: events.Key) -> bool:
+    def try_handling_key(self, event: events.Key) -> bool:
         """Insert the character of a printable key, and return True. Return False for any other key."""
         if not event.is_printable or event.character is None:
             return False

@@ -210,10 +210,10 @@ def gpu_name(sample: GpuSample, info: GpuInfo | None, max_cells: int = 80) -> st
         return own
     if len(info.node) + len(own) + 1 <= max_cells:
         return f"{info.node} {own}"
-    return path_end_text(node_name(info.node, max_cells), max_cells)
+    return path_end_text(shorten_node_name(info.node, max_cells), max_cells)
 
 
-def node_name(node: str, max_cells: int) -> str:
+def shorten_node_name(node: str, max_cells: int) -> str:
     """Return the name of a cluster's node. If it has more than `max_cells` cells, return only the
     part that follows its machine or user: "spark-01" of "nvidia@spark-01", "pct:101" of
     "proxmox/pct:101"."""
@@ -261,7 +261,7 @@ def sample_at_cursor(history: History, window: Window, sample: GpuSample) -> Gpu
     the seconds of the graph's cell at the time cursor, but the limit is one that was in force."""
     from workbench.model.gpu import GpuSample
 
-    at_s = ((window.cursor or 0) + 0.5) * window.cell_s
+    at_s = window.cursor_middle_s
 
     def mean(field: str) -> float | None:
         return history.cell_means((sample.index, field), at_s, window.cell_s, 1)[0]

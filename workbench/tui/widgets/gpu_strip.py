@@ -21,15 +21,15 @@ from workbench.tui.cells import (
     Painted,
     Row,
     Run,
+    cut_paragraph_rows,
     cut_text,
     fit_row,
-    join_rows,
+    join_runs,
     justify_row,
     pad_text,
     paragraph_rows,
     row_width,
     rows_beside_label,
-    short_paragraph,
 )
 from workbench.tui.formats import duration_text, gauge_text, setting_label, time_of_day_text
 from workbench.tui.glyphs import G
@@ -48,11 +48,11 @@ from workbench.tui.widgets.gpu_metrics import (
     group_label_value_and_note,
     is_scale_top_reported,
     memory_size_bytes,
-    node_name,
     other_node_warning,
     power_limit_or_max_w,
     replace_means_at_limit_changes,
     sample_at_cursor,
+    shorten_node_name,
     value_range_and_note,
 )
 from workbench.tui.widgets.graph import Columns, Graph, mean_value
@@ -265,7 +265,7 @@ class GpuStrip(Painted):
         nodes = [info.node for info in telemetry.infos if info.node]
         longest = 0
         for number, node in enumerate(nodes):
-            name = node_name(node, MOST_NAME)
+            name = shorten_node_name(node, MOST_NAME)
             if nodes.count(node) > 1:
                 name += f" GPU{number}"
             longest = max(longest, len(name))
@@ -357,7 +357,7 @@ class GpuStrip(Painted):
         if telemetry is not None and not telemetry.driver.is_ok:
             driver = telemetry.driver
             head = (f"x GPUs: {driver.status}", "bad")
-            return [(head,), *short_paragraph(driver.message or "", width, 3)]
+            return [(head,), *cut_paragraph_rows(driver.message or "", width, 3)]
         if host.telemetry_problem:
             first, *more = paragraph_rows(f"x GPUs: {host.telemetry_problem}", width, "text", "  ")
             return [(("x GPUs:", "bad"), (first[0][0][7:], "text")), *more[:2]]
@@ -479,12 +479,12 @@ class GpuStrip(Painted):
             reasons = [r for r in sample.event_reasons if r not in QUIET_REASONS]
             if reasons and sample.has_readings:
                 found.setdefault((f"{G.alert} {reasons[0]}", "warn"), []).append(sample.index)
-        signs: list[Row] = []
+        signs: list[Run] = []
         for (text, role), indexes in found.items():
             if indexes and len(telemetry.gpus) > 1:
                 text = f"{gpus_text(indexes)} {text}"
-            signs.append(((text, role),))
-        row = join_rows(signs, ("   ", "text"))
+            signs.append((text, role))
+        row = join_runs(signs, ("   ", "text"))
         if row_width(row) > max_cells:
             return fit_row(row, max_cells)
         return row
@@ -728,7 +728,8 @@ class GpuStrip(Painted):
     def _cursor_row(self, window: Window, width: int) -> Row:
         """Return the row that shows, while there is a time cursor, the time under the cursor and
         the events at that time."""
-        cell = window.cursor or 0
+        cell = window.cursor
+        assert cell is not None  # the row is there only with a cursor
         at_s = cell * window.cell_s
         when = time_of_day_text(at_s)
         if window.cell_s > 1:
@@ -737,7 +738,7 @@ class GpuStrip(Painted):
         what = ("no readings", "dim")
         if events:
             what = ("; ".join(dict.fromkeys(event.text for event in events)), "text")
-        elif self._has_reading_at_cursor(window):
+        elif self._has_reading_in_cell(window, cell):
             what = ("nothing happened", "dim")
         left: Row = (
             (f" {when} ", "lit"),
@@ -746,9 +747,9 @@ class GpuStrip(Painted):
         )
         return justify_row(left, (("  esc", "key"), (" now", "dim")), width)
 
-    def _has_reading_at_cursor(self, window: Window) -> bool:
-        """Return whether the history has a reading of any GPU for the cell at the time cursor."""
-        first = (window.cursor_column or 0) * window.per_cell
+    def _has_reading_in_cell(self, window: Window, cell: int) -> bool:
+        """Return whether the history has a reading of any GPU for the cell with the number `cell`."""
+        first = (cell - window.first_cell) * window.per_cell
         for group in self._groups():
             cells = self._history_values(group[0], UTIL.field, window)
             if known_values(cells[first : first + window.per_cell]):

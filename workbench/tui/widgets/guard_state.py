@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 def guard_rows(guard: GuardView, trial_left_s: float | None, width: int) -> list[Row]:
     """Return rows about the guard: when it will revert GPU settings, and what it did last.
-    `trial_left_s` are the seconds until the end of a trial. If it is None, the rows show the number
-    that the guard reported last."""
+    `trial_left_s` are the seconds until the end of a trial. For None, show the number that the
+    guard reported last, if it reported one."""
     if guard.problem and not guard.running:
         return paragraph_rows(f"! no guard: {guard.problem}", width, "warn", "  ")
     if guard.running and not guard.guarding:
@@ -47,7 +47,7 @@ def guard_rows(guard: GuardView, trial_left_s: float | None, width: int) -> list
             text = f"{name} reverts the settings if {' or '.join(conditions)}"
         rows += paragraph_rows(text, width, "text", "  ")
     if guard.did:
-        rows += paragraph_rows(last_guard_action_text(guard), width, "warn", "  ")
+        rows += paragraph_rows(_guard_action_text(guard.did, guard.did_unix_s), width, "warn", "  ")
     more = []
     if guard.heartbeat_s is not None and guard.heartbeat_age_s is not None:
         more.append(f"heard from Workbench {duration_text(guard.heartbeat_age_s)} ago")
@@ -69,8 +69,8 @@ def guard_deadline_passed_text(state: SessionState) -> str:
     return f"the guard has reverted by now (deadline {time_of_day_text(deadline)})"
 
 
-def last_guard_action_text(guard: GuardView) -> str:
+def _guard_action_text(action: str, unix_s: float | None) -> str:
     who = "the guard"
-    if guard.did_unix_s:
-        who += f" at {time_of_day_text(guard.did_unix_s)}"
-    return f"{G.alert} {who}: {guard.did or ''}"
+    if unix_s:
+        who += f" at {time_of_day_text(unix_s)}"
+    return f"{G.alert} {who}: {action}"

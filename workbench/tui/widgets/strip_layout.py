@@ -140,7 +140,7 @@ def _cells_before_graphs(blocks: Sequence[Group], name_cells: int) -> int:
     """Return the cells in front of the graphs of several blocks; 0 for a single block."""
     if len(blocks) <= 1:
         return 0
-    return max(BLOCK_LEAD, name_cells and name_cells + 1)
+    return max(BLOCK_LEAD, name_cells + 1)
 
 
 def _strip_columns(width: int, blocks: Sequence[Group], height: int, name_cells: int) -> Columns:
@@ -163,7 +163,7 @@ def single_row_columns(width: int, name_cells: int = 0) -> Columns:
     `name_cells` is the length of the longest name in front of the graphs, 0 if the GPUs are shown
     by number."""
     across = _count_graphs_across(width)
-    lead = max(ROW_LEAD, name_cells and name_cells + 1)
+    lead = max(ROW_LEAD, name_cells + 1)
     if width >= WIDE_FROM_CELLS:
         lead = max(WIDE_ROW_LEAD, name_cells + FIGURE_CELLS)
     return _columns_filling_width(width, lead, ROW_LABELS[:across], ROW_VALUES[:across])

@@ -140,6 +140,12 @@ class Window:
         return (self.end + 0.5) * self.cell_s
 
     @property
+    def cursor_middle_s(self) -> float:
+        """The Unix time of the middle of the cell at the time cursor, which there must be."""
+        assert self.cursor is not None
+        return (self.cursor + 0.5) * self.cell_s
+
+    @property
     def cursor_column(self) -> int | None:
         if self.cursor is None:
             return None

@@ -497,7 +497,7 @@ def test_a_found_service_of_sglang_is_benchmarked_as_an_adopted_run(tmp_path: Pa
             assert (found[0].engine, found[0].unit) == ("sglang", "sglang.service")
             _, _, named, *_ = (found[0].adopt_command or "").split()
             run_id = await adoption.adopt_and_return_run_id(
-                session, *named.split(":"), found[0].run_options
+                session, *named.split(":"), found[0].launcher_options_to_adopt
             )
             status = await session.servers.wait_ready(run_id, READY_S)
             assert (status.state, status.engine, status.others) == (

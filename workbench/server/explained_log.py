@@ -3,6 +3,7 @@ errors without a known cause."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,6 +15,7 @@ from workbench.model.findings import Finding, Level, by_severity
 from workbench.model.lazy_dataclass import dataclass
 from workbench.server import log_patterns
 from workbench.server.log_lines import LogRing, level_of_line
+from workbench.server.log_patterns import line_number_of
 
 _MAX_UNKNOWN_LINES = 20  # lines that are kept
 _BINARY_LINE_DIVISOR = 8  # a line of which one in so many characters was no text is binary
@@ -49,9 +51,9 @@ _PROBLEM_LEVELS = (Level.ERROR, Level.WARN)
 
 @dataclass(frozen=True, slots=True)
 class _LineKind:
-    """What a line of a log tells: the finding about it, the engines that it names, whether the server
-    became ready, whether it answered requests, whether one of its processes failed for good,
-    whether it shuts down, and whether the line is a warning or an error without an explanation."""
+    """What a line of a log tells: the finding about it, None if no log pattern matches, the engines
+    that it names, and whether the server became ready, answers requests, has a process that failed
+    for good, or shuts down. `unknown` says that it is a warning or an error without a finding."""
 
     finding: Finding | None
     engines: tuple[str, ...]
@@ -63,10 +65,10 @@ class _LineKind:
 
 
 class ExplainedLog:
-    """Collects the explanation of a log while its lines are added: findings about lines with a
-    known cause, the other warnings and errors, and the first error. Memory is bounded. `engine` is
-    the engine that wrote the log; if it is None, it is the one that the log names most often. If the
-    log names none, the patterns of all engines are used."""
+    """Collects the explanation of a log while its lines are added: findings about lines with a known
+    cause, the other warnings and errors, and the first error. Memory is bounded. `engine` is the
+    one that wrote the log; None stands for the engine that the log names most often, or for all
+    engines if it names none."""
 
     def __init__(self, engine: str | None = None) -> None:
         self._engine = engine
@@ -84,7 +86,7 @@ class ExplainedLog:
         self._named: Counter[str] = Counter()  # lines that name an engine
         self._unknown_lines = 0
         self._unread = ""
-        self._last_numbered: int | None = None  # the lines after it have no known number
+        self._last_numbered = math.inf  # the lines after it have no known number
         self._unknown: list[tuple[int, str]] = []  # number and text of warnings and errors
 
     def add_lines(self, lines: Sequence[str]) -> None:
@@ -102,9 +104,9 @@ class ExplainedLog:
         needles = log_patterns.find_needles(tuple(fresh.values()), self._engine)
         for number, (line, form) in enumerate(with_forms, self._lines.total + 1):
             kind = self._kinds.get(form)
-            if kind is None and form not in fresh:
-                continue
             if kind is None:
+                if form not in fresh:
+                    continue
                 if len(self._kinds) >= log_patterns.MAX_REMEMBERED_FORMS:
                     self._kinds.clear()
                 kind = self._kinds[form] = self._classify_line(line, needles)
@@ -112,8 +114,8 @@ class ExplainedLog:
         self._lines.extend(lines)
 
     def _select_lines_to_search(self, lines_by_form: Mapping[str, str]) -> Mapping[str, str]:
-        """Return those of `lines_by_form` that are searched, which bounds the time for a log
-        of very many lines that differ."""
+        """Return those of `lines_by_form` that are searched: all, or only those with a sign of a
+        problem after _MAX_SEARCHED_CHARACTERS of the log, which bounds the time."""
         chosen = lines_by_form
         if self._searched_chars > _MAX_SEARCHED_CHARACTERS:
             text = "\n".join(lines_by_form.values()).lower()
@@ -129,7 +131,7 @@ class ExplainedLog:
         return chosen
 
     def _match_patterns_in_last_lines(self) -> None:
-        """Search the last lines of a log of which not all lines were searched."""
+        """Search the last lines of the log, if it was too long to search all of its lines."""
         if self._searched_chars <= _MAX_SEARCHED_CHARACTERS:
             return
         last = self._lines.lines()[-_SEARCHED_LAST_LINES:]
@@ -141,21 +143,21 @@ class ExplainedLog:
                 self._count_line(kind, line, number)
 
     def record_unread_section(self, notice: str) -> None:
-        """Record that a section of the log is not read, as `notice` says. The lines after it get no
-        number."""
+        """Record that the next section of the log is not read, as the text `notice` says. The lines
+        after it get no number."""
         self._unread = notice
         self._last_numbered = self._lines.total
 
     def _number_unless_after_gap(self, number: int | None) -> int | None:
-        """Return `number`, a line's number in the log; None for a line after a section that was not
-        read."""
-        if number is None or self._last_numbered is None:
-            return number
-        return number if number <= self._last_numbered else None
+        """Return `number`, the number of a line in memory, as its number in the log. None after a
+        section that was not read, and for None."""
+        if number is None or number > self._last_numbered:
+            return None
+        return number
 
     def _classify_line(self, line: str, needles: Sequence[str]) -> _LineKind:
-        """Return what a line tells. Lines that differ only in numbers tell the same. `needles` are
-        the texts of log patterns that it may contain."""
+        """Return what a line tells. `needles` are the texts of log patterns that it may contain, from
+        `log_patterns.find_needles`."""
         named = _log_keywords_by_engine() if self._engine is None else {}
         binary = _is_binary(line)
         finding = (
@@ -197,19 +199,19 @@ class ExplainedLog:
                 self._unknown.append((number, log_patterns.strip_log_prefix(line)))
 
     def _is_new_cause(self, finding: Finding) -> bool:
-        """Return whether the finding is the first of its kind, or an error where all before it were
-        followed by a success."""
+        """Return whether the finding replaces the stored one with its code: there is none, or the
+        finding is an error, and the server was ready or answered requests after the stored one."""
         first = self._found.get(finding.code)
         if first is None:
             return True
-        return finding.is_error and (first.line or 0) < self._last_success_line_number
+        return finding.is_error and line_number_of(first) < self._last_success_line_number
 
     @property
     def findings(self) -> tuple[Finding, ...]:
         """The findings about the log lines added so far, one for each known cause, the most severe
         first. Errors that probably follow from a known one are left out."""
         self._match_patterns_in_last_lines()
-        engine = self._engine or self._most_named_engine
+        engine = self._engine_of_log
         found = self._found.values()
         own = found if engine is None else _findings_of_engine(found, engine)
         passed = self._find_recovery_lines(own)
@@ -233,8 +235,9 @@ class ExplainedLog:
     def _explain_end_without_pattern(
         self, known_findings: Sequence[Finding], engine: str | None
     ) -> Sequence[Finding]:
-        """Return what the log says about its end where no log pattern explains it: a traceback that
-        is cut off, an error, or a report about another process. `known_findings` are those so far."""
+        """Return the findings, at most one, about the end of a log that no log pattern explains: a
+        traceback that is cut off, an error, a report about another process, or a start that does not
+        go on. `known_findings` are those so far."""
         cut = self._tracebacks.unfinished_traceback
         if cut is not None:
             return (log_patterns.explain_cut_traceback(cut),)
@@ -266,7 +269,8 @@ class ExplainedLog:
     def _explain_end_without_error(
         self, lines: Sequence[str], known_findings: Sequence[Finding]
     ) -> Sequence[Finding]:
-        """Return the finding about a start that ends within one of its phases."""
+        """Return the finding, if any, about a log without an error that ends within a phase of the
+        start."""
         if self._has_served or any(map(log_patterns.reports_process_end, known_findings)):
             return ()
         phase = self._last_start_phase()
@@ -280,7 +284,8 @@ class ExplainedLog:
         lines: Sequence[str],
         known_findings: Sequence[Finding],
     ) -> Sequence[Finding]:
-        """Return the finding about an `error` that only reports that something else has failed."""
+        """Return the finding about `error`, which only reports that something else has failed. ()
+        if one of `known_findings` names the end of a process."""
         quoted = log_patterns.explain_quoted_error(error)
         if quoted is not None:
             return (quoted,)
@@ -290,9 +295,9 @@ class ExplainedLog:
         return (log_patterns.explain_report_without_error(error, before),)
 
     def _later_phase_line_number(self, number: int) -> int | None:
-        """Return the number of the line in which the process that wrote the line `number` went on
-        with its start; None if it did not, if `number` is 0, or if that line belongs to a
-        traceback."""
+        """Return the number of the later line in which the process that wrote the line `number` went
+        on with its start; None if there is none, if `number` is 0, or if the line `number` belongs
+        to a traceback or has no level."""
         if not number:
             return None
         (line,) = self._lines.lines(number - 1, 1)
@@ -308,8 +313,8 @@ class ExplainedLog:
     def _find_logged_error(
         self, lines: Sequence[str], engine: str | None
     ) -> log_patterns.LoggedError | None:
-        """Return the error that explains the end: the first one after the last success, or else the
-        first one."""
+        """Return the error in `lines` that explains the end: the first one after the server was ready
+        or answered a request for the last time, or else the first one. None without an error."""
         success = 0 if self._lines.dropped else self._last_success_line_number
         later = log_patterns.find_logged_error(lines[success:], engine) if success else None
         if later is not None:
@@ -318,8 +323,8 @@ class ExplainedLog:
 
     @property
     def _last_success_line_number(self) -> int:
-        """The number of the last line that shows that the server became ready, or that it answered a
-        request if it has not failed since it was ready; 0 if there is none."""
+        """The number of the last line in which the server became ready or answered a request; 0 if
+        there is none. Answers count only if no process of it has failed since it became ready."""
         if self._failed > self._ready:
             return self._ready
         return max(self._ready, self._answered)
@@ -329,15 +334,15 @@ class ExplainedLog:
         return bool(self._ready or self._answered)
 
     def _with_engine_fix_and_level(self, finding: Finding, engine: str | None) -> Finding:
-        """Return the finding with the fix for `engine`, if that is known. An error after which the
-        server became ready or answered requests is a warning."""
+        """Return the finding with the fix for `engine`, if that is not None, and as a warning if the
+        server became ready or answered requests after it."""
         if engine is not None:
             finding = log_patterns.add_fix_for_engine(finding, engine)
         return self._downgrade_error_before_success(finding)
 
     def _downgrade_error_before_success(self, finding: Finding) -> Finding:
-        """Return the finding; as a warning if the server became ready or answered requests after its
-        last line."""
+        """Return the finding, as a warning if it is an error after whose last line the server became
+        ready or answered requests."""
         last = self._last_line_number(finding)
         if not finding.is_error or not 0 < last < self._last_success_line_number:
             return finding
@@ -350,8 +355,8 @@ class ExplainedLog:
     def _describe_nonfatal_error(
         self, finding: Finding, later_event: str, line: int, level: Level
     ) -> Finding:
-        """Return the finding, with `level`, as one about an error that did not end the server, which did
-        what `later_event` says in the later `line`."""
+        """Return the finding, with `level`, as one about an error that did not end the server. In the
+        later `line`, the server did what `later_event` says, such as "became ready"."""
         number = self._number_unless_after_gap(line)
         place = "later" if number is None else f"in line {number}"
         text = f"{finding.text.rstrip('.')}. It did not end the server, which {later_event} {place}"
@@ -360,7 +365,8 @@ class ExplainedLog:
     def _downgrade_by_later_lines(
         self, finding: Finding, recovery_lines: Mapping[int, int], stop_line: int
     ) -> Finding:
-        """Return the finding; below the level ERROR if the lines after it say that it is no cause."""
+        """Return the finding, as a warning or a hint if lines after it show that it is no cause:
+        those in `recovery_lines`, the line `stop_line`, or a success of the server."""
         finding = self._downgrade_recovered_error(finding, recovery_lines)
         finding = self._downgrade_error_after_stop(finding, stop_line)
         return self._downgrade_error_before_success(finding)
@@ -368,18 +374,19 @@ class ExplainedLog:
     def _downgrade_recovered_error(
         self, finding: Finding, recovery_lines: Mapping[int, int]
     ) -> Finding:
-        """Return the finding; as a hint if its last line has a line in `recovery_lines`."""
+        """Return the finding, as a hint if it is an error whose last line has a later one in
+        `recovery_lines`."""
         later = recovery_lines.get(self._last_line_number(finding))
         if later is None or not finding.is_error:
             return finding
         return self._describe_nonfatal_error(finding, "went on with its start", later, Level.HINT)
 
     def _find_stop_line_number(self, findings: Iterable[Finding]) -> int:
-        """Return the number of the line that says that the server was stopped from outside, or shuts
-        down without a failure. It is the number after the last line if there is none, or if a start
-        follows it, which makes it the end of an earlier server."""
+        """Return the number of the first line which says that the server was stopped from outside, or
+        shuts down without a failure. It is the number after the last line of the log if there is no
+        such line, or if a start follows it, so that it is the end of an earlier server."""
         after_log = self._lines.total + 1
-        lines = {one.line or 0 for one in findings if one.code in _STOP_CODES}
+        lines = {line_number_of(one) for one in findings if one.code in _STOP_CODES}
         stop = min((lines | {self._shut_down}) - {0}, default=after_log)
         if (
             stop == after_log
@@ -390,9 +397,9 @@ class ExplainedLog:
         return stop
 
     def _downgrade_error_after_stop(self, finding: Finding, stop_line: int) -> Finding:
-        """Return the finding; as a warning if it is about an error after the line number
+        """Return the finding, as a warning if it is an error in a line after the line number
         `stop_line`."""
-        if not finding.is_error or (finding.line or 0) <= stop_line:
+        if not finding.is_error or line_number_of(finding) <= stop_line:
             return finding
         text = (
             f"{finding.text.rstrip('.')}. The server had begun to stop before, in line {stop_line}"
@@ -401,13 +408,12 @@ class ExplainedLog:
 
     def _last_line_number(self, finding: Finding) -> int:
         """Return the number of the last line that the finding is about; 0 if unknown."""
-        return self._last.get(finding.code, finding.line or 0)
+        return self._last.get(finding.code, line_number_of(finding))
 
     def _find_recovery_lines(self, findings: Iterable[Finding]) -> Mapping[int, int]:
-        """Return the numbers of the lines with errors after which their process went on with its start,
-        with the line that shows it. The last error is none of them, because it ended the server, unless
-        it stands before the start and only its kind is known: then the script that starts the server
-        wrote it."""
+        """Return {number of a line with an error: number of the later line in which its process went
+        on with its start}. The last error ended the server, so it is left out, unless it is before
+        the start and only its kind is known: then the script that starts the server wrote it."""
         raised = {one.number for one in self._tracebacks.errors if not one.ended_one_request}
         reported = {self._last_line_number(one) for one in findings if one.is_error}
         numbers = sorted((reported | raised) - {0})
@@ -440,8 +446,9 @@ class ExplainedLog:
     def _phase_lines_and_processes_between(
         self, first: int, last: int
     ) -> Sequence[tuple[int, str]]:
-        """Return the numbers of the lines between two that report a phase of the start, with the
-        process that wrote each. Progress bars do not count: they are often written late."""
+        """Return (number, process that wrote it) of each line between the lines `first` and `last`
+        that reports a phase of the start. Progress bars do not count: they are often written
+        late."""
         lines = self._lines.lines(first, last - first - 1)
         forms = log_patterns.remove_numbers_from_lines(lines) if lines else []
         phase_of_form: dict[str, str | None] = {}  # a busy log repeats a few forms of lines
@@ -455,14 +462,16 @@ class ExplainedLog:
         return found
 
     @property
-    def _most_named_engine(self) -> str | None:
-        """The engine that the log names most often; None if it names none."""
-        if not self._named:
-            return None
+    def _engine_of_log(self) -> str | None:
+        """The engine that wrote the log: the given one, or the one that the log names most often;
+        None if it names none."""
+        if self._engine is not None or not self._named:
+            return self._engine
         ((engine, _),) = self._named.most_common(1)
         return engine
 
     def count_lines_of(self, finding: Finding) -> int:
+        """Return in how many lines the log has what `finding` is about."""
         return self._counts[finding.code]
 
     def _last_start_phase(self) -> str | None:
@@ -475,20 +484,21 @@ class ExplainedLog:
         """Return the start-up phase that a line reports; None if it reports none."""
         from workbench import engines
 
-        named = self._engine or self._most_named_engine
-        known = [named] if named in engines.engine_names() else engines.engine_names()
-        phases = (engines.get_engine(name or "").start_phase_in_log_line(line) for name in known)
+        names, named = engines.engine_names(), self._engine_of_log
+        if named is not None and named in names:
+            names = (named,)
+        phases = (engines.get_engine(name).start_phase_in_log_line(line) for name in names)
         return next(filter(None, phases), None)
 
     def first_cause_or_error_line(self, findings: Sequence[Finding]) -> str | None:
-        """Return the line of the first cause among `findings`, those about this log; if there is
-        none, and the server neither served nor was stopped, the first line that looks like an
-        error. None if there is none either."""
+        """Return the log line of the first error in `findings`, those about this log. Without one,
+        return the first line that looks like an error, if the server neither served nor was stopped.
+        None if there is no such line."""
         cause = _first_error_evidence(findings)
         stopped = any(map(log_patterns.reports_process_end, findings))
         if cause is not None or self._has_served or stopped:
             return cause
-        return log_patterns.first_error(self._lines.lines(), self._engine)
+        return log_patterns.find_error_text(self._lines.lines(), self._engine)
 
     def as_json(self) -> dict[str, Any]:
         findings = self.findings
@@ -517,15 +527,16 @@ def _first_error_evidence(findings: Iterable[Finding]) -> str | None:
 
 
 def _is_warning_near(finding: Finding, line_number: int) -> bool:
-    """Return whether the finding is a warning about a line so near to the line `line_number` that
-    both are about one failure."""
+    """Return whether the finding is a warning about a line within _LINES_OF_ONE_FAILURE of the line
+    `line_number`."""
     if finding.level is not Level.WARN or not finding.line:
         return False
     return abs(finding.line - line_number) <= _LINES_OF_ONE_FAILURE
 
 
 def explain_lines_in_memory(ring: LogRing, engine: str | None) -> ExplainedLog:
-    """Return the explanation of the lines of a log that `ring` has kept."""
+    """Return the explanation of the lines of a log in memory, `ring`, which the engine `engine`
+    wrote; None for an unknown one."""
     explained = ExplainedLog(engine)
     lines, gap = ring.lines(), ring.gap_index
     if gap is None:
@@ -538,16 +549,16 @@ def explain_lines_in_memory(ring: LogRing, engine: str | None) -> ExplainedLog:
 
 
 def find_line_of_cause(lines: Sequence[str], engine: str | None) -> str | None:
-    """Return the line of the cause that the lines of a log name; None if they name none, or only
-    report that something else failed."""
+    """Return the line with the most severe error in `lines` of a log; None if they have none, or
+    only report that something else failed."""
     explained = ExplainedLog(engine)
     explained.add_lines(lines)
     return _first_error_evidence(explained.findings)
 
 
 def _findings_of_engine(findings: Iterable[Finding], engine: str) -> Sequence[Finding]:
-    """Return the findings whose log pattern applies to `engine`. In the place of the others come those
-    that the patterns of `engine` have about their lines."""
+    """Return the findings whose log pattern applies to `engine`, and in the place of each other one
+    the finding that the patterns of `engine` give about its line, if they give one."""
     found = tuple(findings)
     own = log_patterns.findings_of_engine(found, engine)
     instead: dict[str, Finding] = {}
@@ -563,7 +574,7 @@ def _findings_of_engine(findings: Iterable[Finding], engine: str) -> Sequence[Fi
 
 
 def _is_binary(line: str) -> bool:
-    """Return whether so much of a line was no text that nothing is looked for in it."""
+    """Return whether so many characters of a line were no text that it is not searched."""
     return line.count("\ufffd") * _BINARY_LINE_DIVISOR > len(line)
 
 

@@ -42,8 +42,8 @@ _ASK_AGAIN_MAX_S = 240.0
 
 @dataclass(frozen=True, slots=True)
 class FoundServer:
-    """A server that Workbench did not start and that answered /v1/models. Secrets in `argv` are
-    masked."""
+    """A server that Workbench did not start, and that answered a request for /v1/models. Secrets in
+    `argv` are masked."""
 
     pid: int
     port: int
@@ -69,21 +69,25 @@ class FoundServer:
     def adopt_command(self) -> str | None:
         """The `workbench adopt` command line with which Workbench follows this server; None if it
         runs neither as a systemd unit nor in a container."""
-        options = "".join(f" --run-option {option}" for option in self.run_options)
         if not self.unit:
             return None
+        options = "".join(f" --run-option {option}" for option in self.launcher_options_to_adopt)
         return f"workbench adopt {shlex.quote(f'{self.launcher_name}:{self.unit}')}{options}"
 
     @property
     def launcher_name(self) -> str:
+        """The launcher that runs the unit, as the option --as names it."""
         return self.scope if self.scope in ("docker", "podman") else "systemd"
 
     @property
-    def run_options(self) -> tuple[str, ...]:
+    def launcher_options_to_adopt(self) -> tuple[str, ...]:
+        """The values of --run-option with which `workbench adopt` finds the unit; () for a
+        container."""
         return (f"scope={self.scope}",) if self.launcher_name == "systemd" else ()
 
     @property
     def unit_text(self) -> str:
+        """The unit or container, and what runs it, for the user."""
         if self.launcher_name == "systemd":
             return f"{self.unit}, of the {self.scope}'s systemd"
         return f"{self.unit} of {self.scope}"
@@ -126,8 +130,8 @@ class ExternalServers:
         self._pause_s: dict[FoundServer, float] = {}
 
     async def find(self, own_run_ports: Iterable[int] = ()) -> tuple[FoundServer, ...]:
-        """Return the servers that answer, sorted by port. `own_run_ports` are the ports of
-        Workbench's own runs, which are skipped. Raises HostError if the host cannot be searched."""
+        """Return the servers that answer, sorted by port. Those on `own_run_ports`, the ports of
+        Workbench's own runs, are skipped. Raises HostError if the host cannot be searched."""
         processes, listening = _parse_processes_and_ports(await self._read_raw_process_scan())
         candidates = _find_candidates(processes, listening, set(own_run_ports))
         for table in (self._answers, self._ask_at_s, self._pause_s):
@@ -168,14 +172,15 @@ class ExternalServers:
 
 
 def ports_of_live_servers(servers: Iterable[ServerStatus]) -> Sequence[int]:
-    """Return the ports of those servers that are alive."""
+    """Return the ports of those of `servers` that are alive and have one."""
     return [server.port for server in servers if server.alive and server.port is not None]
 
 
 async def find_external_servers(
     host: Host, own_run_ports: Iterable[int] = ()
 ) -> tuple[FoundServer, ...]:
-    """Return the servers of `host` that were not started by Workbench, from one search."""
+    """Search `host` once, and return the servers that Workbench did not start. Those on
+    `own_run_ports` are skipped. Raises HostError if the host cannot be searched."""
     return await ExternalServers(host).find(own_run_ports)
 
 
@@ -186,7 +191,8 @@ def _server_command_pattern() -> str:
 def _find_candidates(
     processes: list[_SeenProcess], listening: Mapping[str, int], own_run_ports: set[int]
 ) -> list[FoundServer]:
-    """Return a server for each port on which one of `processes` listens."""
+    """Return a server, not asked yet, for each port on which one of `processes` listens, without
+    `own_run_ports`. `listening` has the port of each listening socket by its inode."""
     candidates: dict[int, FoundServer] = {}
     open_ports = set(listening.values())
     for seen in sorted(
@@ -209,8 +215,8 @@ def _is_shell(seen: _SeenProcess) -> bool:
 
 
 def _parse_processes_and_ports(found: object) -> tuple[list[_SeenProcess], Mapping[str, int]]:
-    """Return the processes and the listening sockets of a look. What is not of the expected form,
-    as on a host that lies, is left out."""
+    """Return (processes, {inode of a listening socket: port}) in `found`, the result of a scan. What
+    has another form, as on a host that lies, is left out."""
     document = as_table(found)
     rows = as_list(document.get("processes"))
     processes = [_parse_process_row(row) for row in rows if isinstance(row, dict)]
@@ -243,9 +249,9 @@ def _parse_process_row(row: Mapping[str, object]) -> _SeenProcess | None:
 
 
 def _open_ports_in_arguments(seen: _SeenProcess, open_ports: set[int]) -> set[int]:
-    """Return the port that the process's command line gives, as a set of one. Return an empty set
-    if it is not one of `open_ports`, the ports on which any process listens. Needed for processes
-    of other users, whose sockets cannot be read."""
+    """Return the port on the command line of a process whose sockets cannot be read, as those of
+    other users, in a set. The set is empty if it is none of `open_ports`, the ports on which any
+    process listens."""
     found = re.search(r"--port[ =](\d{1,5})\b", " ".join(seen.argv))
     return {int(found[1])} & open_ports if found and not seen.inodes else set()
 
@@ -260,8 +266,8 @@ def _make_server(seen: _SeenProcess, port: int) -> FoundServer:
 
 
 async def _with_served_models(host: Host, server: FoundServer) -> FoundServer | None:
-    """Return `server` with the names of the models that it serves. None if its port does not answer
-    /v1/models: some ports that an engine opens do not speak HTTP."""
+    """Return `server` with the names of the models that it serves, or with a note why there are none.
+    None if its port does not answer /v1/models: some ports of an engine do not speak HTTP."""
     from workbench.server import readiness  # not before a server is found
 
     forward = None
@@ -276,9 +282,7 @@ async def _with_served_models(host: Host, server: FoundServer) -> FoundServer | 
     finally:
         if forward is not None:
             await forward.close()
-    if status is None:
-        return None
-    if status == 404:
+    if status in (None, 404):
         return None
     note = ""
     if status in (401, 403):

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 
 def hub_cache_script(cache_argument_number: int) -> str:
-    """Return the lines of a shell script that set `hub` to the cache's directory. The script gets
-    the two values of `hub_cache_and_home_values` as its arguments from `cache_argument_number` on."""
+    """Return lines of shell code that set `hub` to the directory of the hub's cache. The two values of
+    `hub_cache_and_home_values` are the arguments of the script from `cache_argument_number` on."""
     cache = f"${{{cache_argument_number}:-"
     home = f"${{{cache_argument_number + 1}:+${cache_argument_number + 1}/hub}}"
     return (
@@ -17,6 +17,6 @@ def hub_cache_script(cache_argument_number: int) -> str:
 
 
 def hub_cache_and_home_values(env: Mapping[str, str]) -> tuple[str, str]:
-    """Return HF_HUB_CACHE and HF_HOME as the environment `env` of a server sets them, each "" if it
-    does not."""
+    """Return (HF_HUB_CACHE, HF_HOME) in `env`, the environment of a server; "" for one that it does
+    not set."""
     return env.get("HF_HUB_CACHE", ""), env.get("HF_HOME", "")

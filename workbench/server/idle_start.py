@@ -19,6 +19,7 @@ from workbench.model.findings import Finding, Level
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_numbers import parse_whole_number
 from workbench.model.untrusted_text import clean_text
+from workbench.server.start_times import format_earlier_start
 
 QUIET_LOG_S = 60.0  # without a line of the log until the processes of a start are looked at
 HANGING_AFTER_S = 120.0  # without work until a start counts as hanging
@@ -49,6 +50,8 @@ class ProcessActivity:
 
 @dataclass(frozen=True, slots=True)
 class ActivityReading:
+    """One reading of what the processes of a start have done. `at_s` is its monotonic time."""
+
     at_s: float
     processes: tuple[ProcessActivity, ...]
 
@@ -57,8 +60,8 @@ class ActivityReading:
         return frozenset(process.pid for process in self.processes)
 
     def has_worked_since(self, before: ActivityReading) -> bool:
-        """Return whether the processes have worked since an earlier reading. New and ended
-        processes are work."""
+        """Return whether the processes have worked since the reading `before`: they used the CPU, read
+        or wrote more than idle ones do, or a process is new or has ended."""
         if self.pids != before.pids:
             return True
         limits = (
@@ -72,7 +75,8 @@ class ActivityReading:
         )
 
     def sum_over_processes(self, field: str) -> float:
-        """Return the sum of a number of ProcessActivity, such as `cpu_s`, over all processes."""
+        """Return the sum of the field `field` of ProcessActivity, such as "cpu_s", over all
+        processes."""
         return float(sum(map(attrgetter(field), self.processes)))
 
 
@@ -84,7 +88,7 @@ class IdleWatch:
         self.last: ActivityReading | None = None
 
     def add_reading(self, reading: ActivityReading | None) -> None:
-        """Add a reading. None, for processes that cannot be read, begins anew."""
+        """Add a reading. None stands for processes that cannot be read: the idle time begins anew."""
         self.last = reading
         if reading is None or self._first is None or reading.has_worked_since(self._first):
             self._first = reading
@@ -98,14 +102,17 @@ class IdleWatch:
 
     @property
     def idle_s(self) -> float:
+        """Seconds between the first and the last of the readings since which no process has
+        worked; 0 without a reading."""
         if self._first is None or self.last is None:
             return 0.0
         return self.last.at_s - self._first.at_s
 
 
 async def read_activity(host: Host, pids: Sequence[int], at_s: float) -> ActivityReading | None:
-    """Return what the processes have done so far, read at the monotonic time `at_s`. None if there
-    are none, or if not all values can be read. Raises HostError if the host cannot be queried."""
+    """Return what the processes `pids` have done so far. `at_s` is the monotonic time of this reading.
+    None if there are none, or if not all values can be read. Raises HostError if the host cannot be
+    queried."""
     if not pids:
         return None
     done = await host.run(shell_argv(_ACTIVITY_SCRIPT, *map(str, pids)), timeout_s=_READ_TIMEOUT_S)
@@ -141,18 +148,15 @@ def _parse_activity(line: str) -> ProcessActivity | None:
 def idle_finding(
     watch: IdleWatch, phase: str | None, silent_s: float, earlier_start_s: float | None
 ) -> Finding:
-    """Return the finding about a start whose processes do nothing. `phase` is the start-up phase that
-    the log reported last, `silent_s` how long the log is silent, and `earlier_start_s` how long the
-    start before took; None if unknown."""
+    """Return the finding about a start whose processes do nothing, as `watch` has seen. `phase` is the
+    start-up phase that the log reported last, None if unknown, and `silent_s` how long the log is
+    silent. `earlier_start_s` is how long the start before took, None if unknown."""
     processes = watch.last.processes if watch.last is not None else ()
-    usual = (
-        f". This start took {earlier_start_s:.0f} s before" if earlier_start_s is not None else ""
-    )
     text = (
         f"hanging, not working, for {watch.idle_s / 60:.0f} min in the phase "
         f"“{phase or 'starting'}”: no new line in the log for {silent_s / 60:.0f} min, and its "
         f"{count_of(len(processes), 'process', 'processes')} neither used the CPU nor read "
-        f"anything{usual}"
+        f"anything{format_earlier_start(earlier_start_s)}"
     )
     return Finding(
         Level.WARN,

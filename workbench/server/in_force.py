@@ -78,8 +78,9 @@ class Sources:
 
 
 async def read_settings_in_force(run: WatchedRun) -> InForceReport:
-    """Return the settings in the plan of the server of `run`, each with the value that the server
-    actually uses. A source that cannot be read adds a note to the report."""
+    """Return the settings in the plan of the run's server, each with the value that the server
+    actually uses, None if no source reports it. A source that cannot be read adds a note to the
+    report. Never raises for what the server answers."""
     engine, notes = run.engine, list[str]()
     if engine is None:
         return InForceReport(
@@ -88,11 +89,11 @@ async def read_settings_in_force(run: WatchedRun) -> InForceReport:
     process, why = None, "the server has ended"
     if run.facts.alive:
         why = "its process cannot be read by this user"
-    if run.facts.alive and run.facts.pid:
-        process = await read_process_command(run.host, run.facts.pid)
+        if run.facts.pid:
+            process = await read_process_command(run.host, run.facts.pid)
     if process is None:
         notes.append(f"{why}: its command line and environment are those that were asked")
-    got: dict[str, _EndpointAnswers] = {}
+    got: dict[str, _EndpointAnswer] = {}
     if run.facts.alive:
         try:
             got = await _ask_endpoints(run, engine, notes)
@@ -108,7 +109,7 @@ async def read_settings_in_force(run: WatchedRun) -> InForceReport:
 def _compare_settings_in_force(
     run: WatchedRun,
     engine: Engine,
-    http_answers: Mapping[str, _EndpointAnswers],
+    http_answers: Mapping[str, _EndpointAnswer],
     log: Sequence[str],
     process: Command | None,
     notes: list[str],
@@ -146,8 +147,8 @@ def _rename_settings(settings: Mapping[str, str], names: Mapping[str, str]) -> d
 
 
 def _flag_aliases(engine: Engine, version: str | None) -> dict[str, str]:
-    """Return {alternative name: name} for the flags of the engine, without leading dashes. An
-    engine may log "tp_size" for tensor-parallel-size."""
+    """Return {alternative name: name} of the engine's flags in its `version`, without leading dashes:
+    an engine may log "tp_size" for tensor-parallel-size."""
     flags = engine.catalog(version).flags.values()
     return {alias.lstrip("-"): flag.name for flag in flags for alias in flag.aliases}
 
@@ -160,8 +161,8 @@ def in_force_report(
     sources: Sources,
     secrets: Sequence[str] = (),
 ) -> InForceReport:
-    """Return the comparison of the requested `flags` and environment variables `env` with the
-    values found in `sources`. Secrets are masked."""
+    """Return the comparison of the requested `flags` and environment variables `env` with the values
+    in `sources`. `secrets`, and what looks like one, are masked."""
     rows, reported = list[InForceRow](), set[str | None]()
     for answer in engine.answers:
         row = _answer_row(answer, flags, sources)
@@ -179,7 +180,7 @@ def in_force_report(
 # ---- reading
 
 
-class _EndpointAnswers(NamedTuple):
+class _EndpointAnswer(NamedTuple):
     """The answer to one HTTP request. `status` is None if there was no answer."""
 
     status: int | None
@@ -188,16 +189,16 @@ class _EndpointAnswers(NamedTuple):
 
 async def _ask_endpoints(
     run: WatchedRun, engine: Engine, notes: list[str]
-) -> dict[str, _EndpointAnswers]:
-    """Request the endpoints that report settings, and return their answers by path. Failed requests
-    are added to `notes`."""
+) -> dict[str, _EndpointAnswer]:
+    """Request the endpoints that report settings, and return their answers by path. A note about each
+    request that fails is added to `notes`. Raises HostError if the server cannot be reached."""
     connection = await run.connection()
 
-    async def get(path: str) -> _EndpointAnswers:
+    async def get(path: str) -> _EndpointAnswer:
         reply = await connection.get(path, TIMEOUT_S)
         if reply.status is None:
             notes.append(f"{path} cannot be read: {reply.problem}")
-        return _EndpointAnswers(reply.status, reply.text.encode())
+        return _EndpointAnswer(reply.status, reply.text.encode())
 
     paths = (*_info_paths(engine), *engine.config_paths, engine.metrics_path)
     wanted = list(dict.fromkeys(filter(None, paths)))
@@ -210,15 +211,15 @@ def _info_paths(engine: Engine) -> list[str]:
 
 
 def _parse_answers_and_metrics(
-    engine: Engine, http_answers: Mapping[str, _EndpointAnswers], notes: list[str]
+    engine: Engine, http_answers: Mapping[str, _EndpointAnswer], notes: list[str]
 ) -> tuple[dict[str, Any], str]:
-    """Return (JSON answers of the endpoints by path, text of the metrics page). `http_answers` has the
-    HTTP answers by path. The answer that lists the engine's settings has the key "config" in place of
-    its path. Unusable answers are only mentioned in `notes`."""
+    """Return (JSON answers of the endpoints by path, text of the metrics page, "" without one).
+    `http_answers` has the HTTP answers by path. The answer that lists the engine's settings gets the
+    key "config" in place of its path. Notes about unusable answers are added to `notes`."""
     answers: dict[str, Any] = {}
     unused: list[str] = []
     for path in (*_info_paths(engine), *engine.config_paths):
-        status, body = http_answers.get(path, _EndpointAnswers(None))
+        status, body = http_answers.get(path, _EndpointAnswer(None))
         name = "config" if path in engine.config_paths else path
         if status is None or name in answers:
             continue
@@ -233,7 +234,7 @@ def _parse_answers_and_metrics(
             unused.append(f"{path} answers {problem}")
     if unused and "config" not in answers:
         notes += unused
-    status, page = http_answers.get(engine.metrics_path or "", _EndpointAnswers(None))
+    status, page = http_answers.get(engine.metrics_path or "", _EndpointAnswer(None))
     if status not in (200, None):
         note = f"{engine.metrics_path} answers HTTP status {status}"
         if engine.metrics_flag:
@@ -264,8 +265,8 @@ def _too_long_reason(body: bytes) -> str:
 
 
 def _settings_in_answer(answer: Any) -> dict[str, str]:
-    """Return the settings in `answer`, the JSON answer of an endpoint, by flag name. {} if it is
-    not an object. With its gRPC gateway, SGLang nests the settings in "server_args"."""
+    """Return the settings in `answer`, the JSON answer of an endpoint, by flag name; {} if it is not
+    an object. Settings of SGLang's gRPC gateway are nested in "server_args"."""
     inner = as_table(answer).get("server_args")
     settings = inner if isinstance(inner, dict) else as_table(answer)
     chosen = itertools.islice(settings.items(), MAX_SETTINGS)
@@ -295,7 +296,8 @@ def _answer_row(answer: Answer, flags: Mapping[str, Any], sources: Sources) -> I
 
 
 def _find_value_and_source(answer: Answer, sources: Sources) -> tuple[str | None, str]:
-    """Return (the value that a source reports for a setting, the name of the source), or (None, "")."""
+    """Return (value that a source reports for a setting, name of the source); (None, "") if none
+    does."""
     if answer.info:
         path, _, steps = answer.info.partition(" ")
         value = _find_in_document(sources.answers.get(path), steps)
@@ -312,8 +314,7 @@ def _find_value_and_source(answer: Answer, sources: Sources) -> tuple[str | None
 
 
 def _find_in_document(document: Any, key_path: str) -> Any:
-    """Return the value in a JSON document to which `key_path`, such as "data.0.id", leads; None if
-    there is none."""
+    """Return the value in a JSON document at `key_path`, such as "data.0.id"; None if there is none."""
     for step in key_path.split("."):
         if isinstance(document, list) and step.isdecimal():
             document = next(iter(document[int(step) :]), None)
@@ -323,9 +324,9 @@ def _find_in_document(document: Any, key_path: str) -> Any:
 
 
 def _find_metric_value(page: str, metric_name: str) -> str | None:
-    """Return the value of the first sample of the metric `metric_name` on a Prometheus page. For
-    "metric{label}", return that label's value instead. None if the page has no such sample or
-    label."""
+    """Return the number of the first sample of the metric `metric_name` on a Prometheus page, as text.
+    For "metric{label}", return the value of that label. None if the page has no such sample, or if
+    its value is no number or "None"."""
     name, _, label = metric_name.rstrip("}").partition("{")
     for sample in _METRIC_LINE.finditer(page):
         if sample["name"] != name:
@@ -343,7 +344,8 @@ def _find_metric_value(page: str, metric_name: str) -> str | None:
 def _make_row_from_answers(
     name: str, value: Any, engine: Engine, sources: Sources
 ) -> InForceRow | None:
-    """Return the row of a flag whose effect the answers of the server prove; None for others."""
+    """Return the row of a flag that the server proves by answering: the port, and the one that turns
+    the metrics page on. None for any other flag, and without an answer."""
     if name == engine.metrics_flag and sources.metrics:
         proven, where = "on", engine.metrics_path or ""
     elif name == "port" and sources.port is not None:
@@ -435,8 +437,8 @@ def _value_text(value: Any) -> str:
 
 
 def _values_differ(asked: str | None, actual: str | None) -> bool:
-    """Return whether the requested value and the actual value are both known and differ. "auto"
-    accepts any actual value. JSON objects and lists are not compared."""
+    """Return whether the requested value `asked` and the actual value differ. False if one is unknown,
+    if "auto" was asked, and for JSON objects and lists."""
     if asked is None or actual is None:
         return False
     if not _is_comparable(asked) or not _is_comparable(actual):
@@ -460,7 +462,7 @@ def _normalize_value(text: str) -> str:
 
 
 def _is_comparable(text: str) -> bool:
-    """Return whether a value is known in full."""
+    """Return whether a value is known in full: neither masked nor cut."""
     return text != MASK and not _is_truncated(text)
 
 

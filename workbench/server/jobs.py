@@ -36,12 +36,9 @@ _LIST_JOBS_SCRIPT = read_script(__file__, "list_jobs.sh")
 
 
 async def read_jobs(host: Host, runs: Iterable[ServerStatus]) -> tuple[Job, ...]:
-    """Return the jobs of the user that have not ended. `runs` are Workbench's runs on this host,
-    and a job that belongs to one of them gets its run id.
-
-    Raises InputError for a host without a scheduler, and HostError if the scheduler does not
-    answer.
-    """
+    """Return the user's jobs that have not ended. A job of one of `runs`, Workbench's runs on this
+    host, gets its run id. Raises InputError for a host without a scheduler, and HostError if the
+    scheduler does not answer."""
     done = await host.run(shell_argv(_LIST_JOBS_SCRIPT), timeout_s=_TIMEOUT_S, check=True)
     scheduler, _, answer = clean_text(done.stdout, len(done.stdout), lines=True).partition("\n")
     if scheduler == "none":
@@ -113,14 +110,14 @@ def _parse_pbs_gpus(values: Mapping[str, str]) -> str | None:
 
 
 def _parse_scheduler_value(word: str) -> str | None:
-    """Return a value in a row of a scheduler; None for one that is unknown."""
+    """Return a cell of a scheduler's table as clean text; None if it says that it has no value."""
     word = clean_text(word).strip()  # a tab would tear the row of a table
     return None if word in ("", "n/a", "N/A", "(null)", "None") else word
 
 
 def parse_scheduler_duration_s(text: str | None) -> int | None:
-    """Convert a duration that a scheduler prints, such as "1-02:03:04" (days-hours:minutes:seconds)
-    or "02:03", to seconds. None for a text that is not a duration, such as "UNLIMITED"."""
+    """Return the seconds of a duration that a scheduler prints, such as "1-02:03:04"
+    (days-hours:minutes:seconds) or "02:03". None for any other text, such as "UNLIMITED"."""
     days, dash, clock = (text or "").strip().rpartition("-")
     words = [days, *clock.split(":")] if dash else clock.split(":")
     if len(words) > 4 or not all(map(_DURATION_NUMBER.fullmatch, words)):

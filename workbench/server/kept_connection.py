@@ -84,13 +84,14 @@ class KeepAliveConnection:
         self._closed = 0  # how often
 
     async def get(self, path: str, timeout_s: float) -> Reply:
-        """Request `path`, and return the reply or the reason why there is none."""
+        """Request `path`, and return the reply; its `problem` says why there is no answer. Never
+        raises for what the server does."""
         return await self.ask(path, None, timeout_s)
 
     async def ask(self, path: str, body: Mapping[str, Any] | None, timeout_s: float) -> Reply:
-        """Send `body` as JSON to `path`, or only request `path` if it is None. Return the reply or
-        the reason why there is none. A body is sent once, over a new connection: the server may
-        have read it although it closed the connection."""
+        """Send `body` as JSON to `path`, or request `path` if it is None. Return the reply; its
+        `problem` says why there is no answer. A body is sent once, over a new connection: a server
+        that closes one may have read it."""
         try:
             async with asyncio.timeout(timeout_s):
                 if body is None:
@@ -128,8 +129,9 @@ class KeepAliveConnection:
         return await self._send_request(await self._open_connection(), path)
 
     async def _claim_idle_connection(self) -> _Connection | None:
-        """Return the idle connection, None without one. If a request uses it, wait a moment for its
-        answer: two tasks that ask at the same time need no second connection."""
+        """Return the idle connection, and take it out; None if there is none. If a request uses it,
+        wait up to _TURN_TIMEOUT_S for its answer: two tasks that ask at the same time need no second
+        connection."""
         if self._idle is None and self._in_use:
             self._given_back.clear()
             with contextlib.suppress(TimeoutError):
@@ -194,7 +196,7 @@ class KeepAliveConnection:
         return head.encode() + data
 
     def close(self) -> None:
-        """Close the connection; one that is in use closes after its answer. The next request opens
+        """Close the idle connection; one in use closes after its answer. The next request opens
         another one."""
         self._closed += 1
         idle, self._idle = self._idle, None
@@ -206,8 +208,9 @@ class KeepAliveConnection:
 async def open_keep_alive_connection(
     base_url: str, api_key: str | None, tls: Callable[[], ssl.SSLContext]
 ) -> AsyncIterator[AskPath]:
-    """Yield a function that makes small requests to the server at `base_url`, with the API key if
-    there is one. `tls` returns the TLS context for a server behind https."""
+    """Yield a function that makes small requests to the server at `base_url`, with `api_key` if it is
+    not None. `tls` returns the TLS context for https. Raises ValueError for any other scheme than
+    http and https."""
     if urlsplit(base_url).scheme != "https":
         with contextlib.closing(KeepAliveConnection(base_url, api_key=api_key)) as kept:
             yield kept.ask
@@ -230,8 +233,9 @@ def _describe_error(error: OSError) -> str:
 async def _read_status_headers_keepalive(
     reader: asyncio.StreamReader,
 ) -> tuple[int, dict[str, str], bool]:
-    """Read the head of an answer. Return its status, its headers with lower-case names, and whether
-    the connection stays open after it."""
+    """Read the head of an answer. Return (status, headers with lower-case names, whether the
+    connection stays open after the answer). Raises _BadAnswerError for any other text, and
+    _ClosedEarlyError if there is none."""
     while True:
         try:
             head = await reader.readuntil(b"\r\n\r\n")

@@ -45,10 +45,18 @@ def launcher_of_plan(plan: LaunchPlan) -> Launcher | None:
         return None
 
 
+def _launcher_that_started(run: WatchedRun) -> Launcher | None:
+    """Return the launcher through which Workbench started the run's server. None without a launcher,
+    and for a server that others started."""
+    if run.record.adopts is not None:
+        return None
+    return launcher_of_plan(run.record.plan)
+
+
 def has_lost_keeper(run: WatchedRun) -> bool:
-    """Return whether a run has lost its keeper, the process that follows a server which a launcher
-    such as Slurm runs. A lost keeper has ended without recording the server's end. False for a run
-    without a launcher."""
+    """Return whether the keeper of a run, the process that follows a server for which a launcher such
+    as Slurm is used, has ended without recording the server's end. False for a run without a
+    launcher, and for one that is no longer followed."""
     facts = run.facts
     if facts.alive or facts.launch_report.ended is not None:
         return False
@@ -58,9 +66,9 @@ def has_lost_keeper(run: WatchedRun) -> bool:
 
 
 async def is_launch_report_current(host: Host, run: WatchedRun) -> bool:
-    """Return whether `run.facts.launched` equals the present content of the file `launched` of the
-    run directory. In this file, the run's keeper (the process that follows the server) reports what
-    it knows. True for a run without a launcher."""
+    """Return whether `run.facts.launched` is what the file `launched` of the run directory has now.
+    There, the run's keeper (the process that follows the server) reports what it knows. True for a
+    run without a launcher. Raises HostError if the host cannot be reached."""
     if run.record.is_plain_process:
         return True
     try:
@@ -71,10 +79,9 @@ async def is_launch_report_current(host: Host, run: WatchedRun) -> bool:
 
 
 async def restart_keeper_or_record_end(host: Host, run: WatchedRun) -> None:
-    """Ask the launcher of a run whether the server lives, because the keeper that followed the
-    server is lost. If it lives, start a new keeper, or stop the server if a stop had been
-    requested. Otherwise record the server's end. Raises HostError if the launcher cannot be queried
-    or does not stop the server."""
+    """Ask the launcher of a run that has lost its keeper whether the server lives. If it does, start a
+    new keeper for it, or stop it if a stop was requested. If it does not, record its end. Raises
+    HostError if the launcher cannot be queried or does not stop the server."""
     launcher = launcher_of_plan(run.record.plan)
     assert launcher is not None
     launched = run.facts.launch_report
@@ -111,8 +118,8 @@ async def restart_keeper_or_record_end(host: Host, run: WatchedRun) -> None:
 
 
 async def _wait_for_live_keeper(host: Host, run: WatchedRun, timeout_error: RunDirUsed) -> None:
-    """Wait until the run's keeper, the process that follows the server, is alive: another Workbench
-    process is starting it. Raises `timeout_error` if no keeper is alive within KEEPER_TIMEOUT_S."""
+    """Wait until the keeper of a run, which another Workbench process starts, is alive. Raises
+    `timeout_error` if it is not within KEEPER_TIMEOUT_S."""
     deadline = time.monotonic() + KEEPER_TIMEOUT_S
     while not (await detached_process.read_status(host, run.run_dir)).alive:
         if time.monotonic() > deadline:
@@ -123,15 +130,14 @@ async def _wait_for_live_keeper(host: Host, run: WatchedRun, timeout_error: RunD
 async def stop_launched_server(
     host: Host, run: WatchedRun, *, check_alive_first: bool = False
 ) -> None:
-    """Stop the server of a run through its launcher. With `check_alive_first`, ask the launcher
-    before, and stop only a server that still lives. Does nothing if the server has ended, has no
-    launcher, or was started by another program than Workbench."""
-    launcher = launcher_of_plan(run.record.plan)
-    if launcher is None or run.record.adopts is not None:
+    """Stop the server of a run through its launcher, and wait for its end. With `check_alive_first`,
+    ask the launcher before, and stop only a server that lives. Do nothing if the server has ended,
+    has no launcher, or was not started by Workbench. Raises HostError or ServerError."""
+    launcher = _launcher_that_started(run)
+    launched = run.facts.launch_report
+    if launcher is None or launched.ended:
         return
-    launch, launched = run.make_launch(), run.facts.launch_report
-    if launched.ended:
-        return
+    launch = run.make_launch()
     if not check_alive_first or (await launcher.read_exit_state(host, launch, launched)).lives:
         await launcher.stop(host, launch, launched)
 
@@ -139,8 +145,8 @@ async def stop_launched_server(
 def installed_unit_name(run: WatchedRun) -> str | None:
     """Return the name of the systemd unit that the start of a run has installed and that stays
     after a stop; None if there is none."""
-    launcher = launcher_of_plan(run.record.plan)
-    if launcher is None or run.record.adopts is not None:
+    launcher = _launcher_that_started(run)
+    if launcher is None:
         return None
     return launcher.installed_unit_name(run.make_launch())
 
@@ -148,10 +154,10 @@ def installed_unit_name(run: WatchedRun) -> str | None:
 async def uninstall_unit_and_list_removed(
     host: Host, run: WatchedRun, runs: Iterable[WatchedRun]
 ) -> Sequence[str]:
-    """Remove what the start of a run installed on its host, such as a systemd unit, and return the
-    removed paths. `runs` are all runs of the host. Raises ServerError if the run's server lives, if
-    the unit now runs the server of another run, or if another program than Workbench started the
-    server."""
+    """Remove what the start of an ended run installed on its host, such as a systemd unit, and return
+    the removed paths; () if it installed nothing. `runs` are all runs of the host. Raises
+    ServerError if the run's server lives, if its unit now runs the server of another run, or if
+    Workbench did not start the server."""
     reason = ""
     if run.record.adopts is not None:
         reason = "follows a server of somebody else"
@@ -179,8 +185,8 @@ async def uninstall_unit_and_list_removed(
 
 
 async def restart_and_return_command(host: Host, run: WatchedRun, *, dry_run: bool) -> str:
-    """Restart the server of a run through its launcher, and return the command line for it. With
-    `dry_run`, only return the command line. Raises ServerError if the run has ended, or its
+    """Restart the server of a run through its launcher, and return the command line that does it. With
+    `dry_run`, only return the command line. Raises ServerError if the run has ended, or if its
     launcher cannot restart a server."""
     launcher = launcher_of_plan(run.record.plan)
     launch, launched = run.make_launch(), run.facts.launch_report

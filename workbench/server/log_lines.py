@@ -43,8 +43,8 @@ _INFO_LEVEL = re.compile(r"(?:^|[\s\]])INFO\b|^(?:\[\d+\] )?[\d.]+ I |^\[?I\d{4}
 
 
 def level_of_line(line: str) -> str:
-    """Return the level that the engine wrote in a log line: "error", "warn" or "info"; "" if the
-    line has none."""
+    """Return the level of a log line by its form: "error", "warn" or "info"; "" if none shows. A line
+    without a level of the engine, such as the end of a traceback, may be an error too."""
     head = _RANK_PREFIX.sub("", line[:200])
     if _INFO_LEVEL.search(head[:60]):
         return "info"
@@ -60,9 +60,9 @@ _SIGN_OF_ERROR = re.compile(r"(?i:error|exception)|CRITICAL|FATAL|GGML_A|ault|du
 
 
 def decode_log_line(raw: bytes, secrets: Iterable[str] = ()) -> str:
-    """Return one line of the log as clean text, with `secrets` masked. If the line was overwritten
-    several times, as a progress bar is, return its last state that is an error, because the program
-    may have ended there, or else its last state."""
+    """Return one line of the log as clean text, with `secrets` masked. Of a line that was overwritten,
+    such as a progress bar, return the last state that is an error, because the program may have
+    ended there; without one, return the last state that is not blank."""
     text = raw.decode("utf-8", "replace")
     if not text.isprintable():
         text = _choose_shown_redraw(text.split("\r"))
@@ -80,8 +80,8 @@ def _is_error_redraw(state: str) -> bool:
 
 
 def decode_log_lines(raw: Sequence[bytes], secrets: Collection[str] = ()) -> list[str]:
-    """Return each line of `raw` as clean text, as `decode_log_line` returns a single line. Lines without
-    control characters, which most are, are handled together: this takes a tenth of the time."""
+    """Return what `decode_log_line` returns for each of the lines `raw`. Lines without control
+    characters are handled together, in a tenth of the time."""
     if not raw:
         return []
     lines = b"\n".join(raw).decode("utf-8", "replace").split("\n")
@@ -97,10 +97,9 @@ _FIRST_WORDS = re.compile(r"(?:\s*\S{1,4096}){0,3}")
 
 
 class LineAssembler:
-    """Joins chunks of bytes into complete lines of text. A line is decoded only when it is
-    complete, so that a multi-byte character that is split between two chunks stays intact. A line
-    longer than `limit` bytes is returned in pieces. The first words of each further piece are left
-    out, because nothing shows that they are the end of a secret."""
+    """Joins chunks of bytes into complete lines of text, with `secrets` masked. A line longer than
+    `limit` bytes is returned in pieces, each further one without its first words: they could be the
+    end of a secret, which nothing shows."""
 
     def __init__(self, secrets: Iterable[str] = (), limit: int = 64 * 1024) -> None:
         self._secrets = tuple(secrets)
@@ -112,6 +111,7 @@ class LineAssembler:
         self._secrets = tuple(secrets)
 
     def feed(self, data: bytes) -> list[str]:
+        """Add the next bytes of the log, and return the lines that they complete."""
         *complete, rest = (self._rest + data).split(b"\n")
         within_line = self._within_line
         self._within_line = within_line and not complete
@@ -134,22 +134,22 @@ class LineAssembler:
     @property
     def unfinished_line(self) -> str:
         """The present text of the last log line, which has no line end yet, such as a progress bar.
-        "" if there is none."""
+        "" if the last line is complete."""
         if not self._rest:
             return ""
         line = decode_log_line(self._rest, self._secrets)
         return _drop_first_words(line) if self._within_line else line
 
     def flush(self) -> list[str]:
-        """Return a list of the last log line, which has no line end; [] if there is none. Call this
-        after the program that writes the log has ended."""
+        """Return the last log line, which has no line end, in a list, and forget it; [] if the last
+        line was complete. Call this after the program that writes the log has ended."""
         lines = [self.unfinished_line] if self._rest else []
         self.drop_pending_bytes()
         return lines
 
     def flush_before_gap(self) -> list[str]:
-        """Return the last log line, as `flush` does. The next bytes come from another place of the
-        log, so that they can begin within a line."""
+        """Return what `flush` returns. The next bytes are from a later place of the log, and may begin
+        within a line."""
         lines = self.flush()
         self._within_line = True
         return lines
@@ -160,7 +160,8 @@ class LineAssembler:
 
 
 def _drop_overwritten_redraws(line: bytes) -> bytes:
-    """Return the unfinished line of a progress bar without the states that `decode_log_line` leaves out."""
+    """Return `line`, an unfinished line of a progress bar, without the states that `decode_log_line`
+    would leave out."""
     *old, last = line[:-1].split(b"\r")
     if not old:
         return line
@@ -238,9 +239,8 @@ class LogRing:
         self.dropped += 1
 
     def record_gap(self) -> None:
-        """Record that the next bytes of the log were not read, which leaves a gap in the lines in
-        memory. All lines after the first `head_lines` are dropped, because there can be only one
-        gap."""
+        """Record that bytes of the log after the lines so far are not read. All lines after the first
+        `head_lines` are dropped: there can be only one gap."""
         self.skipped = True
         self.dropped += self._tail_length
         self._clear_tail()
@@ -248,11 +248,11 @@ class LogRing:
     def _gap_text(self) -> str | None:
         if self.skipped:
             return "… lines skipped here to keep up with the log; a search reads the whole file …"
-        return (
-            f"… {self.dropped:,} lines are no longer in memory; a search reads the whole file …"
-            if self.dropped
-            else None
-        )
+        if self.dropped:
+            return (
+                f"… {self.dropped:,} lines are no longer in memory; a search reads the whole file …"
+            )
+        return None
 
     @property
     def gap_index(self) -> int | None:
@@ -265,8 +265,8 @@ class LogRing:
         return len(self._head) + self._tail_length + (1 if self._gap_text() else 0)
 
     def lines(self, start: int = 0, count: int | None = None) -> Sequence[str]:
-        """Return up to `count` of the lines in memory, from index `start` on. Index 0 is the first
-        line of the log. The line about dropped lines has an index too."""
+        """Return up to `count` of the lines in memory from the index `start` on, None for all of them.
+        Index 0 is the first line of the log. The line about dropped lines has an index too."""
         stop = len(self) if count is None else max(0, min(start + count, len(self)))
         head, gap = self._head, self._gap_text()
         between = [] if gap is None else [gap]
@@ -276,7 +276,7 @@ class LogRing:
         return [*[*head, *between][begin:stop], *newest] if begin < first else newest
 
     def _lines_of_tail(self, begin: int, stop: int) -> list[str]:
-        """Return the lines of the tail with the indexes from `begin` to `stop`."""
+        """Return the lines of the tail from the index `begin` on, up to that before `stop`."""
         found: list[str] = []
         oldest = len(self._oldest)
         if begin < min(stop, oldest):
@@ -293,8 +293,9 @@ class LogRing:
         return found
 
     def find(self, text: str, start: int = 0, backwards: bool = False) -> int | None:
-        """Return the index of the first line from `start` on that contains `text`, ignoring case;
-        None if no line does. With `backwards`, search from `start` towards the first line."""
+        """Return the index of the first line in memory from the index `start` on that contains `text`,
+        ignoring case. With `backwards`, search from `start` towards the first line. None if no line
+        does."""
         wanted = text.casefold()
         begin, stop = (0, min(start + 1, len(self))) if backwards else (max(start, 0), len(self))
         chunks = range(begin, stop, BLOCK_LINES)
@@ -334,9 +335,9 @@ class LogFollower:
         return self._assembler.unfinished_line
 
     def feed(self, data: bytes, file_position: int) -> LogBatch | None:
-        """Add `data`, bytes that were read at `file_position` of the log file. Return the new lines,
-        or None if no line is complete. If `file_position` differs from `offset`, bytes were skipped
-        or the file was truncated: the unfinished line is then dropped."""
+        """Add `data`, the bytes at `file_position` of the log file, and return the lines that they
+        complete; None if there are none. If `file_position` is not `offset`, bytes were skipped or
+        the file was truncated: the unfinished line is dropped, and the batch says so."""
         truncated = file_position != self.offset
         if truncated:
             self._assembler.drop_pending_bytes()
@@ -347,8 +348,8 @@ class LogFollower:
         return self._make_batch(self._assembler.feed(data), truncated)
 
     def finish(self) -> LogBatch | None:
-        """Return the last line, which has no line end; None if there is none. Call this after the
-        program that writes the log has ended."""
+        """Return the last line, which has no line end, as a batch; None if the last line was complete.
+        Call this after the program that writes the log has ended."""
         return self._make_batch(self._assembler.flush(), False)
 
     def _make_batch(self, lines: list[str], truncated: bool) -> LogBatch | None:
@@ -369,12 +370,10 @@ async def read_log_batches(
     ended: Callable[[], bool] = lambda: True,
     wait: Callable[[], Awaitable[None]] | None = None,
 ) -> AsyncIterator[LogBatch]:
-    """Yield all lines of the log file at `path` from its start, in batches, without skipping any.
-
-    At the end of the file, the iterator ends if `ended()` is true, otherwise it awaits `wait()` and
-    reads on. It also does so while the host cannot be reached. If `ended()` is true or there is no
-    `wait`, it then raises HostUnreachable.
-    """
+    """Yield all lines of the log file at `path` from its start, in batches, with `secrets` masked. At
+    the end of the file, stop if `ended()` is true, otherwise await `wait()` and read on. Do so also
+    while the host cannot be reached, but raise HostUnreachable if `ended()` is true or `wait` is
+    None."""
     assembler, offset = LineAssembler(secrets), 0
     while True:
         last = ended()
@@ -400,7 +399,7 @@ async def read_log_batches(
 
 @dataclass(frozen=True, slots=True)
 class LogMatch:
-    """A line of the log file that contains the searched text. `number` is its line number, from 1."""
+    """A line of the log file that contains the searched text, and its number from 1."""
 
     number: int
     line: str
@@ -409,9 +408,9 @@ class LogMatch:
 async def search_log(
     host: Host, path: str, text: str, *, secrets: Iterable[str] = (), limit: int = 500
 ) -> tuple[LogMatch, ...]:
-    """Return the first `limit` lines of the log file at `path` that contain `text` literally,
-    ignoring case. The search runs on the host, so that little data is transferred. Raises
-    CommandFailed if the file cannot be searched."""
+    """Return the first `limit` lines of the log file at `path` that contain `text` as it is, ignoring
+    case, with `secrets` masked. The search runs on the host. Raises CommandFailed if the file cannot
+    be searched."""
     done = await host.run(
         ["grep", "-a", "-n", "-F", "-i", "-m", str(limit), "-e", text, "--", path]
     )

@@ -14,6 +14,7 @@ import signal
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cache, lru_cache
+from itertools import filterfalse
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -41,15 +42,17 @@ MAX_REMEMBERED_FORMS = 5000  # of lines that are remembered
 
 @dataclass(frozen=True, slots=True)
 class LogPattern:
-    """One kind of log lines, with their cause and fix. `regex` matches such a line. `engines` names
-    the engines that write it, () stands for all. `only_last` means that it is a problem only while
-    it is the last line of the log. `general` means that it explains only the kind of an error, and
-    applies to error lines that no other pattern explains. `placed` means that the line names a file
-    or a function of the engine, whose part is told. `follows` means that it mostly follows from
-    another error, so it is left out beside one. `fix_first` means that the line names what to change,
-    so that the fix stands before that of the part. `changes` has the plan changes of the fix by engine
-    name, "" for any engine. Their values may refer to groups of `regex` (see
-    engines/log_patterns.json)."""
+    """One kind of log lines, which `regex` matches, with their cause and fix. `engines` names the
+    engines that write them, () for all. What a pattern may be:
+
+    only_last  a problem only while the line is the last one of the log
+    general    names only the kind of an error; applies to error lines that no other pattern explains
+    placed     names a file or a function of the engine, so that the finding names the engine's part
+    follows    mostly follows from another error, beside which it is left out
+    fix_first  names what to change, so that its fix stands before that of the engine's part
+
+    `changes` has the plan changes of the fix by engine name, "" for any engine. Their values may refer
+    to groups of `regex` (see engines/log_patterns.json)."""
 
     id: str
     regex: str
@@ -82,15 +85,16 @@ class LogPattern:
         return not self.engines or engine in self.engines
 
     def level_of(self, line: str) -> Level:
-        """Return the level of a finding about `line`. What the engine itself calls a warning did not
-        end it, nor did what it writes where it handles a request."""
+        """Return the level of a finding about `line`: that of the pattern, but WARN in place of ERROR
+        if the engine calls the line a warning, or wrote it where it handles a request."""
         if self.level is not Level.ERROR:
             return self.level
         goes_on = _is_marked_as_warning(line) or _REQUEST_HANDLER_LINE.search(line)
         return Level.WARN if goes_on else Level.ERROR
 
     def has_needle_in(self, lower_text: str) -> bool:
-        """Return whether a text in lower case has one of the needles, so that the pattern may match."""
+        """Return whether `lower_text`, in lower case, has one of the needles. Without one, the pattern
+        cannot match."""
         return any(needle in lower_text for needle in self.needles)
 
     def matches(self, line: str) -> bool:
@@ -98,9 +102,9 @@ class LogPattern:
         return re.search(self.regex, line.rstrip(), re.IGNORECASE) is not None
 
     def make_finding(self, line: str, engine: str | None) -> Finding:
-        """Return the finding about `line`, a log line of `engine` that matches this pattern. If
-        `engine` is None, the finding has plan changes only if they do not depend on the engine or
-        exist for one engine only."""
+        """Return the finding about `line`, a log line of `engine` that matches this pattern. With None
+        for the engine, it has plan changes only if they do not depend on the engine, or if the
+        pattern has those of one engine only."""
         text = ". ".join(filter(None, (self.cause, self.note)))
         if self.severity == "harmless":
             text = f"harmless: {text}"
@@ -123,8 +127,8 @@ class LogPattern:
         )
 
     def _quote_match(self, line: str) -> str:
-        """Return the plain line. If the match comes late, such as behind a progress bar, return the
-        text from there on."""
+        """Return the plain line, or its end from the match on if that is late, as behind a progress
+        bar."""
         text = strip_log_prefix(line)
         found = re.search(self.regex, line[:_MAX_SEARCHED_CHARACTERS], re.IGNORECASE)
         if found is None or found[0] in text:
@@ -161,9 +165,9 @@ _MISSING_GROUP = object()  # a group that the line lacks
 
 
 def _insert_match_groups(text: Any, groups: Mapping[str, str | None]) -> Any:
-    """Return `text`, the name or value of a plan change, with `groups`, the parts of the matched
-    log line, filled in. "{GROUP}" becomes the text or number of that group, and {"share": [A, B]}
-    the quotient of two groups. Return _MISSING_GROUP if a group is missing."""
+    """Return the name or value of a plan change. `text` "{GROUP}" stands for the text or the number
+    of that one of `groups`, those of the matched line, {"share": [A, B]} for the quotient of two,
+    and any other text for itself. Return _MISSING_GROUP if a group is missing."""
     if isinstance(text, dict):
         first, second = (parse_decimal(groups[name], *ANY) for name in text["share"])
         return math.floor(100 * first / second) / 100 if first and second else _MISSING_GROUP
@@ -177,7 +181,7 @@ def _insert_match_groups(text: Any, groups: Mapping[str, str | None]) -> Any:
 
 @cache
 def patterns_of_engine(engine: str | None = None) -> tuple[LogPattern, ...]:
-    """Return the log patterns that apply to `engine`, or the patterns of all engines."""
+    """Return the log patterns that apply to `engine`; None stands for those of all engines."""
     if engine is not None:
         return tuple(pattern for pattern in patterns_of_engine() if pattern.applies_to(engine))
     return tuple(
@@ -193,6 +197,12 @@ def patterns_of_engine(engine: str | None = None) -> tuple[LogPattern, ...]:
 
 
 @cache
+def _patterns_of_any_line(engine: str | None) -> tuple[LogPattern, ...]:
+    """Return the patterns of `engine` that match a line wherever it is in a log."""
+    return tuple(pattern for pattern in patterns_of_engine(engine) if not pattern.only_last)
+
+
+@cache
 def _patterns_document() -> dict[str, Any]:
     import json
     from importlib.resources import files
@@ -204,24 +214,25 @@ def _patterns_document() -> dict[str, Any]:
 
 
 def explain_lines(lines: Sequence[str], engine: str | None = None) -> tuple[Finding, ...]:
-    """Return one finding for each log pattern that matches a line of `lines`, in the order of the
-    lines. The evidence of a finding is the first line that matches."""
+    """Return a finding for each log pattern of `engine` that matches one of `lines`, in their order;
+    None stands for any engine. Its evidence is the first line that matches."""
     matches = sorted(_find_pattern_matches(lines, engine), key=attrgetter("line_index"))
     return tuple(match.pattern.make_finding(match.line, engine) for match in matches)
 
 
 @lru_cache(maxsize=4096)
 def explain_line(line: str, engine: str | None = None) -> Finding | None:
-    """Return the most severe finding about one line of a log; None if no log pattern matches the
-    line."""
+    """Return the most severe finding about one line of a log of `engine`, None for any engine. None if
+    no log pattern matches the line."""
     return next(iter(by_severity(explain_lines((line,), engine))), None)
 
 
 def stuck_start_findings(
     last_line: str, engine: str | None, phase: str | None, silent_s: float
 ) -> tuple[Finding, ...]:
-    """Return findings with possible reasons why a starting server has written nothing after
-    `last_line` for `silent_s` seconds. `phase` is the start-up phase that the log reported last."""
+    """Return the findings, one or more, about a starting server that has written nothing after
+    `last_line` for `silent_s` seconds. `phase` is the start-up phase that the log reported last,
+    None if unknown."""
     known = (
         p.make_finding(last_line, engine)
         for p in patterns_of_engine(engine)
@@ -237,14 +248,16 @@ def stuck_start_findings(
 
 
 def _cause_and_fix_of_stuck_phase(phase: str | None) -> Mapping[str, str]:
-    """Return the "cause" and the "fix" of starts that do not come out of a phase."""
+    """Return {"cause": …, "fix": …} of a start that does not come out of the phase `phase`, None for
+    an unknown one."""
     rows = _patterns_document()["phases"]
     found: Mapping[str, str] = next(row for row in rows if re.search(row["phase"], phase or ""))
     return found
 
 
 def explain_unfinished_start(phase: str, last_line: str) -> Finding:
-    """Return the finding about the log of a start that has no error and ends in `phase`."""
+    """Return the finding about a log without an error that ends, with `last_line`, in the phase
+    `phase` of a start."""
     why = _cause_and_fix_of_stuck_phase(phase)
     text = (
         f"the log has no error and ends in the phase “{phase}”. If the server still runs: {why['cause']}. "
@@ -265,11 +278,9 @@ def explain_unfinished_start(phase: str, last_line: str) -> Finding:
 
 class LogScan:
     """Searches a growing log for lines that match a log pattern. `found` has one finding for each
-    pattern, in the order of the log, with the first matching line as its evidence.
-
-    A busy log repeats a few kinds of lines with different numbers. A line that differs from an
-    earlier line only in its numbers is not searched again, which makes the search 20 times cheaper.
-    """
+    pattern, in the order of the log, with the first matching line as its evidence. A line that
+    differs from an earlier one only in its numbers is not searched again: a busy log repeats a few
+    kinds of lines, and the search takes a twentieth of the time."""
 
     def __init__(self, engine: str | None = None) -> None:
         self.engine = engine
@@ -280,17 +291,17 @@ class LogScan:
 
     @property
     def findings_above_info(self) -> tuple[Finding, ...]:
-        """The findings about the log that are more than information (above the level INFO), the
-        most severe first."""
+        """The findings about the log that may be causes, without those of the level INFO, the most
+        severe first."""
         causes = find_possible_causes(self.found, self._tracebacks, self.engine)
         return by_severity(finding for finding in causes if finding.level is not Level.INFO)
 
     def search_new_lines(
         self, lines: Sequence[str], number_free_lines: Sequence[str], first_number: int | None
     ) -> None:
-        """Search new lines of the log for known problems, and add findings to `found`.
-        `number_free_lines` are the same lines, from `remove_numbers_from_lines`. `first_number` is
-        the number of the first new line in the log, counted from 1, or None if unknown."""
+        """Search the new lines `lines` of the log, and add the findings to `found`. `number_free_lines`
+        are the same lines from `remove_numbers_from_lines`. `first_number` is the number of the first
+        of them in the log, from 1; None if unknown."""
         self._tracebacks.feed(lines, first_number)
         fresh = set(number_free_lines) - self._forms
         if not fresh:
@@ -309,8 +320,8 @@ class LogScan:
 
 
 def remove_numbers_from_lines(lines: Sequence[str]) -> list[str]:
-    """Return the lines without digits and without the letters a to f, which occur in numbers and
-    addresses. Two lines that differ only in numbers thus become equal."""
+    """Return the lines without digits and the letters a to f, so that two lines that differ only in
+    numbers or addresses become equal. A line that is not ASCII may stay as it is."""
     text = "\n".join(lines)
     if text.isascii():
         return text.translate(_WITHOUT_DIGITS).split("\n")
@@ -319,7 +330,7 @@ def remove_numbers_from_lines(lines: Sequence[str]) -> list[str]:
 
 
 class _PatternMatch(NamedTuple):
-    """A pattern, and the first of the searched lines that it matches, with the position of the line."""
+    """A log pattern, and the first of the searched lines that it matches, with its index."""
 
     pattern: LogPattern
     line_index: int
@@ -331,8 +342,8 @@ def _find_pattern_matches(
 ) -> Iterator[_PatternMatch]:
     text = "\n".join(lines)
     lower = text.lower()  # keeps the newlines in place, unlike other offsets
-    searched = patterns_of_engine(engine) if allowed_patterns is None else allowed_patterns
-    possible = [p for p in searched if not p.only_last and p.has_needle_in(lower)]
+    searched = _patterns_of_any_line(engine) if allowed_patterns is None else allowed_patterns
+    possible = [pattern for pattern in searched if pattern.has_needle_in(lower)]
     if not possible:
         return
     split, split_lower = text.split("\n"), lower.split("\n")
@@ -348,8 +359,9 @@ def _find_pattern_matches(
 
 
 def _line_reports_pattern(line: str, pattern: LogPattern, preferred: Sequence[LogPattern]) -> bool:
-    """Return whether the line itself reports what the pattern is about: it does not quote it, and an
-    error concerns the server. A general pattern counts only where none of the `preferred` ones does."""
+    """Return whether the pattern matches the line, and the line itself reports it: it does not quote a
+    text, and an error is one of the server. A general pattern also needs an error that none of
+    `preferred` explains."""
     if not pattern.matches(line[:_MAX_SEARCHED_CHARACTERS]) or _only_quotes_text(line):
         return False
     if pattern.level is Level.ERROR and _is_no_failure_of_server(line):
@@ -358,15 +370,16 @@ def _line_reports_pattern(line: str, pattern: LogPattern, preferred: Sequence[Lo
 
 
 def _is_no_failure_of_server(line: str) -> bool:
-    """Return whether the line is about a request or an optional part, or is only information."""
+    """Return whether the line is about one request or an optional part of the engine, or has a level
+    that is only information."""
     if _OPTIONAL_PART_LINE.search(line) or _LINE_ABOUT_REQUEST.search(line):
         return True
     return _parse_level(line) in _INFO_LEVELS
 
 
 def find_needles(lines: Sequence[str], engine: str | None = None) -> tuple[str, ...]:
-    """Return the texts in `lines`, in lower case, one of which is in each line that a log pattern of
-    `engine` can match. They are far fewer than all texts of the patterns."""
+    """Return those needles of the patterns of `engine`, None for all engines, that `lines` contain, in
+    lower case. A line without one of them matches no pattern. They are far fewer than all."""
     lower = "\n".join(lines).lower()
     return tuple(needle for needle in _pattern_numbers_by_needle(engine) if needle in lower)
 
@@ -376,9 +389,9 @@ def explain_line_by_needles(
 ) -> Finding | None:
     """Return what `explain_line` returns, for one of many lines. `needles` are from `find_needles` of
     all of them. None if no pattern matches."""
-    lower, places = line.lower(), _pattern_numbers_by_needle(engine)
-    numbers = set[int]().union(*(places[needle] for needle in needles if needle in lower))
-    patterns = patterns_of_engine(engine)
+    lower, numbers_of = line.lower(), _pattern_numbers_by_needle(engine)
+    numbers = set[int]().union(*(numbers_of[needle] for needle in needles if needle in lower))
+    patterns = _patterns_of_any_line(engine)
     among = [patterns[number] for number in sorted(numbers)]
     matches = _find_pattern_matches((line,), engine, among)
     found = (match.pattern.make_finding(match.line, engine) for match in matches)
@@ -387,17 +400,17 @@ def explain_line_by_needles(
 
 @cache
 def _pattern_numbers_by_needle(engine: str | None) -> Mapping[str, Sequence[int]]:
-    """Return the numbers of the patterns that have a needle, by needle."""
+    """Return {needle: indexes in `_patterns_of_any_line(engine)` of the patterns that have it}."""
     numbers: dict[str, list[int]] = {}
-    for number, pattern in enumerate(patterns_of_engine(engine)):
+    for number, pattern in enumerate(_patterns_of_any_line(engine)):
         for needle in pattern.needles:
             numbers.setdefault(needle, []).append(number)
     return numbers
 
 
 def _is_unexplained_error(line: str, better: Sequence[LogPattern]) -> bool:
-    """Return whether the line reports an error itself that none of the `better` patterns
-    explains."""
+    """Return whether the line is an error that does not only report another one, and that none of the
+    patterns `better` matches."""
     error, message = _parse_is_error_and_text(line)
     if not error or _WRAPPER_LINE.search(message):
         return False
@@ -406,7 +419,7 @@ def _is_unexplained_error(line: str, better: Sequence[LogPattern]) -> bool:
 
 @cache
 def _codes_of_patterns(trait: str) -> frozenset[str]:
-    """Return the codes of the log patterns whose field `trait` is set, such as `general`."""
+    """Return the codes of the log patterns whose field `trait`, such as "general", is True."""
     return frozenset(one.code for one in patterns_of_engine() if getattr(one, trait))
 
 
@@ -420,20 +433,20 @@ def _is_about_kernel_line(finding: Finding) -> bool:
 
 
 def drop_consequences(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return the findings without those that probably follow from another error. Of the findings
-    that name only the kind of an error, and of those that mostly follow from others, only the first
-    remains, and none beside a specific cause."""
+    """Return the findings without those that probably follow from another error. Of those that name
+    only the kind of an error, and of those about the end of a process, only the first remains, and
+    none beside a specific cause."""
     found = tuple(findings)
     # lines of the kernel's log are pasted in: where they stand says nothing
     following = sorted(filter(reports_process_end, found), key=_is_about_kernel_line)
-    first_line = next(map(_line_number, following), 0)
-    causes = [one for one in found if one.is_error and not reports_process_end(one)]
+    first_line = next(map(line_number_of, following), 0)
+    causes = [one for one in filterfalse(reports_process_end, found) if one.is_error]
     explained = any(
-        not is_general_finding(one) or _line_number(one) <= first_line for one in causes
+        not is_general_finding(one) or line_number_of(one) <= first_line for one in causes
     )
     kept = _exclude_findings(found, following if explained else following[1:])
-    general = [one for one in kept if is_general_finding(one)]
-    known = any(one.is_error and not is_general_finding(one) for one in kept)
+    general = list(filter(is_general_finding, kept))
+    known = any(map(_names_cause, kept))
     return _exclude_findings(kept, general if known else general[1:])
 
 
@@ -443,8 +456,8 @@ def _exclude_findings(
     return tuple(finding for finding in findings if finding not in dropped)
 
 
-def _line_number(finding: Finding) -> int:
-    """Return the number of the line that the finding is about; 0 if unknown."""
+def line_number_of(finding: Finding) -> int:
+    """Return the number in the log of the line that the finding is about; 0 if unknown."""
     return finding.line or 0
 
 
@@ -456,8 +469,8 @@ _SOURCE_ROOT = re.compile(r"\S*[/\\](?=(?:ggml[/\\])?src[/\\]|ggml-|common[/\\]|
 
 @dataclass(frozen=True, slots=True)
 class EnginePart:
-    """A part of an engine's code, such as quantization. `path` matches the files of its code. `name`
-    stands after "in". `fix` says what to try if this part fails."""
+    """A part of an engine's code, such as quantization. `path` is a regular expression for its files
+    and calls. `name` stands after "in". `fix` says what to try if this part fails."""
 
     path: str
     name: str
@@ -475,8 +488,8 @@ def _engine_part_of_path(path: str) -> EnginePart | None:
 
 
 def find_engine_part_name(text: str) -> str | None:
-    """Return the name of the part of an engine's code that a path or a call belongs to; None if it
-    belongs to none."""
+    """Return the name of the part of an engine's code that `text`, a path or a call, belongs to; None
+    if it belongs to none."""
     part = _engine_part_of_path(text)
     if part is None:
         return None
@@ -484,7 +497,8 @@ def find_engine_part_name(text: str) -> str | None:
 
 
 def add_fix_for_engine(finding: Finding, engine: str) -> Finding:
-    """Return the finding with the fix that its log pattern has for `engine`, if it has one."""
+    """Return the finding with the fix that its log pattern has for `engine` in place of the common
+    one. It is unchanged if there is no such fix."""
     pattern = _patterns_by_code().get(finding.code)
     if pattern is None or engine not in pattern.fixes:
         return finding
@@ -509,7 +523,7 @@ def _codes_of_other_engines(engine: str) -> frozenset[str]:
 
 
 def traceback_reader() -> TracebackReader:
-    """Return a reader for the tracebacks of one log."""
+    """Return a new reader for the tracebacks of one log."""
     return TracebackReader(_writer_and_text)
 
 
@@ -519,11 +533,10 @@ def find_possible_causes(
     engine: str | None,
     survived_line_numbers: Collection[int] = (),
 ) -> tuple[Finding, ...]:
-    """Return the findings about a log that may be causes. `tracebacks_read` has its tracebacks;
-    those with an error in one of the lines `survived_line_numbers` did not end their process.
-    Errors that probably follow from another one are left out. If no log pattern explains the error
-    that was raised first, the finding names its kind and the part of the engine in which it was
-    raised."""
+    """Return those of `findings`, all about one log, that may be causes: not those that probably follow
+    from another error. `tracebacks_read` has the tracebacks of the log; those whose error is in one
+    of the lines `survived_line_numbers` did not end their process. If no pattern explains the error
+    that was raised first, one more finding names its kind and the engine's part that raised it."""
     errors = tuple(one for one in tracebacks_read.errors if one.number not in survived_line_numbers)
     of_requests = [error for error in errors if error.ended_one_request]
     of_server = [error for error in errors if not error.ended_one_request]
@@ -541,10 +554,10 @@ def find_possible_causes(
     general = next(filter(is_general_finding, kept), None)
     if general is not None and _precedes_and_explains_error(general, first, errors):
         return kept
-    known = [one for one in kept if one.is_error and not is_general_finding(one)]
+    known = list(filter(_names_cause, kept))
     if known and not _precedes_causes(first, known, errors):
         return kept
-    others = tuple(one for one in kept if not is_general_finding(one))
+    others = tuple(filterfalse(is_general_finding, kept))
     kind = _explain_error_kind(first, engine, {one.code for one in kept})
     return (kind, *others) if kind is not None else others
 
@@ -552,8 +565,9 @@ def find_possible_causes(
 def _first_raised_error(
     of_server: Sequence[RaisedError], of_requests: Sequence[RaisedError]
 ) -> RaisedError | None:
-    """Return the error that is the cause of the others: one of the server if there is one, and
-    rather one that does not mostly follow from others."""
+    """Return the error that caused the others: one of `of_server` if one does not only report another
+    error, else one of `of_requests`; of the server's, rather one that does not mostly follow from
+    others. None if all only report another error."""
     for errors, is_consequence in (
         (of_server, _reports_or_follows_other_error),
         (of_server, _only_reports_other_error),
@@ -566,8 +580,9 @@ def _first_raised_error(
 
 
 def _add_engine_part_of_line(finding: Finding, errors: Sequence[RaisedError]) -> Finding:
-    """Return the finding with the part of the engine in which the error in its line was raised. It
-    is unchanged if its pattern is not `placed`, or if no traceback has that error."""
+    """Return the finding with the engine's part that raised the error in its line, by the tracebacks
+    of `errors`. It is unchanged if its pattern is not `placed`, or if no traceback has that
+    error."""
     if finding.line is None or finding.code not in _codes_of_patterns("placed"):
         return finding
     for error in errors:
@@ -579,17 +594,18 @@ def _add_engine_part_of_line(finding: Finding, errors: Sequence[RaisedError]) ->
 def _precedes_causes(
     error: RaisedError, causes: Sequence[Finding], errors: Sequence[RaisedError]
 ) -> bool:
-    """Return whether all `causes` are in lines after the error and after the errors of `errors` that
-    were raised from it, so that none of them explains it."""
+    """Return whether all `causes` are in lines after `error` and those of `errors` that were raised
+    from it, so that none of them explains it. False if code commonly catches such an error, if it
+    ended one request only, or if its line is unknown."""
     if error.is_commonly_caught or error.ended_one_request:
         return False
     end = _last_line_number_of_chain(error, errors)
-    return error.number > 0 and all(_line_number(one) > end for one in causes)
+    return error.number > 0 and all(line_number_of(one) > end for one in causes)
 
 
 def _last_line_number_of_chain(error: RaisedError, errors: Sequence[RaisedError]) -> int:
-    """Return the number of the last line of the errors that were raised from `error`, or that other
-    processes wrote with its text."""
+    """Return the number of the last line about `error`, with those of `errors` that were raised from
+    it, or that other processes wrote with its text."""
     numbers = [error.number]
     for one in errors[errors.index(error) + 1 :]:
         follows = one.replaces or one.caused or one.line == error.line
@@ -602,9 +618,9 @@ def _last_line_number_of_chain(error: RaisedError, errors: Sequence[RaisedError]
 def _drop_ignored_errors(
     findings: Iterable[Finding], ignored_line_numbers: frozenset[int], errors: Sequence[RaisedError]
 ) -> tuple[Finding, ...]:
-    """Return the findings without those about errors after which Python went on, which are in the
-    lines `ignored_line_numbers`. They stay if nothing else in the log says why the server has
-    ended."""
+    """Return the findings without those in the lines `ignored_line_numbers`, errors after which Python
+    went on. They stay if each of `errors` only reports another one and no other finding is an
+    error: nothing else says then why the server has ended."""
     found = tuple(findings)
     others = tuple(one for one in found if one.line not in ignored_line_numbers)
     if any(one.is_error for one in others):
@@ -614,15 +630,17 @@ def _drop_ignored_errors(
 
 
 def _choose_error_with_location(error: RaisedError, errors: Sequence[RaisedError]) -> RaisedError:
-    """Return the traceback of the same error that says most about its place: a process repeats the
-    error of another one, with calls that only wait for it."""
+    """Return that one of `errors` with the line of `error` whose calls name a part of the engine;
+    `error` if there is none. A process may repeat the error of another one, with calls that only
+    wait for it."""
     same = (one for one in errors if one.line == error.line)
     return next(filter(_call_and_part_of_error, same), error)
 
 
 def _find_crashed_call_and_part(calls: Sequence[str]) -> tuple[str, EnginePart | None]:
-    """Return the innermost call of a backtrace that belongs to a known part, and that part. Calls that
-    only pass work on count if there is no other."""
+    """Return (innermost of `calls`, those of a backtrace, that belongs to a known part of the engine;
+    that part). A call that only passes work on counts if there is no other. ("", None) if there is
+    none."""
     passing: tuple[str, EnginePart | None] = ("", None)
     for call in native_backtraces.calls_of_crash(calls):
         part = _engine_part_of_path(call)
@@ -636,8 +654,9 @@ def _find_crashed_call_and_part(calls: Sequence[str]) -> tuple[str, EnginePart |
 
 
 def _add_native_calls(findings: Sequence[Finding], calls: Sequence[str]) -> tuple[Finding, ...]:
-    """Return the findings with the part of the code that a backtrace of native code names: of a crash
-    that no finding explains, in a finding of its own."""
+    """Return the findings with the engine's part in which native code crashed, by `calls`, those of its
+    backtrace. If none of them is an error, a finding about the crash is added. They are unchanged if
+    the calls name no known part."""
     call, part = _find_crashed_call_and_part(calls)
     if part is None:
         return tuple(findings)
@@ -666,8 +685,8 @@ _DETAIL_LINES = 5  # after the first line of an error
 
 
 def _is_in_lines_of(finding: Finding, error: RaisedError) -> bool:
-    """Return whether the finding is about the first line of the error or one of the few after it. False
-    if the line of one of them is unknown."""
+    """Return whether the finding is about the line of `error` or one of the _DETAIL_LINES after it.
+    False if the line of one of the two is unknown."""
     if finding.line is None or not error.number:
         return False
     return 0 <= finding.line - error.number <= _DETAIL_LINES
@@ -680,17 +699,18 @@ _CODES_WRITTEN_BEFORE = ("log.error-compile",)
 def _precedes_and_explains_error(
     finding: Finding, error: RaisedError, errors: Sequence[RaisedError]
 ) -> bool:
-    """Return whether the finding is about an earlier error that explains `error`, and that none of the
-    tracebacks of `errors` has. Other errors before a traceback did not end the process."""
+    """Return whether the finding is about an error before `error` that explains it: of a compiler, and
+    in none of the tracebacks of `errors`."""
     if not finding.is_error or finding.code not in _CODES_WRITTEN_BEFORE:
         return False
     if any(finding.line == one.number for one in errors):
         return False
-    return 0 < _line_number(finding) < error.number
+    return 0 < line_number_of(finding) < error.number
 
 
 def _downgrade_to_request_error(finding: Finding) -> Finding:
-    """Return the finding about an error that ended only the answer to one request."""
+    """Return the finding as one about an error that ended only one request: at most a warning, and its
+    text says so."""
     if finding.is_error:
         finding = replace(finding, level=Level.WARN)
     if finding.text.startswith(_ONE_REQUEST_FAILED_TEXT):
@@ -701,9 +721,9 @@ def _downgrade_to_request_error(finding: Finding) -> Finding:
 def _explain_error_kind(
     error: RaisedError, engine: str | None, known_codes: Collection[str]
 ) -> Finding | None:
-    """Return a finding with the kind of the error and its place in the engine's code. If a log pattern
-    explains the whole message, of which the log has several lines, return its finding. None if one of
-    the codes `known_codes` explains the error, or if no pattern fits it."""
+    """Return the finding about `error`: of a pattern that names its kind, with its place in the engine's
+    code, or else of one that explains the message as a whole. None if no pattern matches, or if a
+    pattern whose code is in `known_codes` explains it."""
     pattern = _find_general_pattern(error.line, engine) or _find_pattern(
         error.line, engine, known_codes
     )
@@ -716,9 +736,9 @@ def _explain_error_kind(
 
 
 def _find_pattern(line: str, engine: str | None, known_codes: Collection[str]) -> LogPattern | None:
-    """Return the pattern of `engine` (None: of any) that names the cause of the error in the line. A
-    pattern that names only the kind of an error does not count. None if there is none, or if a
-    pattern whose code is in `known_codes` matches the line too."""
+    """Return the pattern of `engine`, None for any, of the level ERROR that names the cause of the error
+    in `line`, not only its kind. None if there is none, or if one whose code is in `known_codes`
+    matches the line too."""
     found = [one for one in _find_patterns(line, engine) if not one.general]
     if any(one.code in known_codes for one in found):
         return None
@@ -726,13 +746,13 @@ def _find_pattern(line: str, engine: str | None, known_codes: Collection[str]) -
 
 
 def _find_patterns(line: str, engine: str | None) -> list[LogPattern]:
-    """Return the log patterns of `engine` that match the line wherever it stands in a log."""
-    return [one for one in patterns_of_engine(engine) if not one.only_last and one.matches(line)]
+    """Return the log patterns of `engine`, None for all engines, that match the line."""
+    return [pattern for pattern in _patterns_of_any_line(engine) if pattern.matches(line)]
 
 
 def _add_source_location(finding: Finding, error: RaisedError) -> Finding:
-    """Return the finding about the error with the part of the engine in which it was raised, and
-    with what the engine did then."""
+    """Return the finding about `error` with the engine's part that raised it, and what the engine did
+    then, as far as its calls show them."""
     doing = _describe_engine_activity(error.frames)
     meanwhile = f", while {doing}" if doing else ""
     place = _call_and_part_of_error(error)
@@ -748,7 +768,8 @@ def _add_source_location(finding: Finding, error: RaisedError) -> Finding:
 def _first_and_second_fix(
     finding: Finding, error: RaisedError, part: EnginePart
 ) -> tuple[str, str]:
-    """Return what to try first and then, of the fix of the finding and that of the engine's part."""
+    """Return (what to try first, what to try then), from the fix of the finding, the fix of the
+    engine's part and the line of the error."""
     own = finding.fix or ""
     if _SAYS_WHAT_TO_DO.search(error.line):
         return "follow the line, which says what is wrong or missing", own
@@ -765,11 +786,11 @@ _SAYS_WHAT_TO_DO = re.compile(
 )
 
 
-def _describe_engine_activity(frames: Sequence[Frame]) -> str | None:
-    """Return what the engine did in the calls `frames`, such as "it captured CUDA graphs"; None if
-    they do not show it."""
+def _describe_engine_activity(frames: Sequence[Frame]) -> str:
+    """Return what the engine did in the calls `frames`, such as "it captured CUDA graphs"; "" if they
+    do not show it."""
     rows = _patterns_document()["doings"]
-    return next((row["doing"] for row in rows if _shows_activity(row, frames)), None)
+    return next((row["doing"] for row in rows if _shows_activity(row, frames)), "")
 
 
 def _shows_activity(row: Mapping[str, Any], frames: Sequence[Frame]) -> bool:
@@ -785,8 +806,8 @@ class _CallAndPart(NamedTuple):
 
 
 def _call_and_part_of_error(error: RaisedError) -> _CallAndPart | None:
-    """Return the innermost call of the error that belongs to a known part, and that part; None if
-    there is none."""
+    """Return the innermost call of the error that belongs to a known part of the engine, with that
+    part; None if there is none."""
     for frame in reversed(error.frames):
         part = _engine_part_of_path(frame.path_and_function)
         if part is not None:
@@ -796,8 +817,8 @@ def _call_and_part_of_error(error: RaisedError) -> _CallAndPart | None:
 
 @lru_cache(maxsize=256)
 def _find_general_pattern(line: str, engine: str | None = None) -> LogPattern | None:
-    """Return the general log pattern of `engine` that matches an error; None if another pattern
-    explains it."""
+    """Return the general log pattern of `engine`, None for any, that matches the error in `line`. None
+    if there is none, or if a pattern that is not general matches too."""
     found = _find_patterns(line, engine)
     if not all(one.general for one in found):
         return None
@@ -805,12 +826,12 @@ def _find_general_pattern(line: str, engine: str | None = None) -> LogPattern | 
 
 
 def _only_reports_other_error(line: str) -> bool:
-    """Return whether an error merely reports another one."""
+    """Return whether the error in `line` only reports that something else went wrong."""
     return bool(_WRAPPER_LINE.search(line))
 
 
 def _reports_or_follows_other_error(line: str) -> bool:
-    """Return whether an error reports another one, or mostly follows from another one."""
+    """Return whether the error in `line` only reports another one, or mostly follows from one."""
     if _only_reports_other_error(line):
         return True
     kind = _find_general_pattern(line)
@@ -831,8 +852,8 @@ def writing_process_of_line(line: str) -> str:
 
 
 def _only_quotes_text(line: str) -> bool:
-    """Return whether the line only quotes a text: a line of source code in a traceback, the prompt
-    of a request, or all settings of the engine with their values."""
+    """Return whether the line quotes a text in which any words may be: source code of a traceback, the
+    prompt of a request, or all settings of the engine."""
     bare = strip_log_prefix(line)
     return bool(
         _SOURCE_LINE.match(bare) or _REQUEST_LINE.match(bare) or _SETTINGS_LINE.search(bare)
@@ -985,7 +1006,8 @@ _TEXT_OF_SIGNAL: Mapping[int, str] = {
 
 
 def _explain_exit_code(text: str) -> str | None:
-    """Return what the exit code in `text` says about the end of a process; None if it says nothing."""
+    """Return what the exit code in `text` says about the end of a process, such as "SIGKILL ended it".
+    None if there is none, or if it says nothing."""
     found = _EXIT_CODE.search(text)
     if found is None:
         return None
@@ -996,8 +1018,8 @@ def _explain_exit_code(text: str) -> str | None:
 
 
 def explain_report_without_error(error: LoggedError, before: str) -> Finding:
-    """Return the finding about a log whose only `error` is a report that something else failed.
-    `before` is the line before it."""
+    """Return the finding about a log in which `error`, a report that something else failed, is the only
+    error. `before` is the line before it, "" if there is none."""
     last = strip_log_prefix(before)
     hint = f"; the line before it may say more: “{last}”" if last else ""
     end, how = _explain_exit_code(error.text), ": a process that was killed writes nothing"
@@ -1020,8 +1042,8 @@ _QUOTED_ERROR = re.compile(r"\bfailed with error ['\"](?P<error>.{3,400}?)['\"](
 
 
 def explain_quoted_error(error: LoggedError) -> Finding | None:
-    """Return the finding about the error that the line of another process quotes; None if it quotes
-    none."""
+    """Return the finding about the error of another process that the line of `error` quotes; None if it
+    quotes none."""
     quoted = _QUOTED_ERROR.search(error.text)
     if quoted is None:
         return None
@@ -1036,14 +1058,19 @@ def is_general_finding(finding: Finding) -> bool:
     return finding.code in _codes_of_patterns("general")
 
 
+def _names_cause(finding: Finding) -> bool:
+    """Return whether the finding is an error whose cause it names, not only its kind."""
+    return finding.is_error and not is_general_finding(finding)
+
+
 def reports_process_end(finding: Finding) -> bool:
-    """Return whether the finding is about the end of a process, such as a signal."""
+    """Return whether the finding only reports the end of a process, such as a signal."""
     return finding.code in _codes_of_patterns("follows")
 
 
 def explain_error_by_its_text(error: LoggedError, number: int | None, level: Level) -> Finding:
-    """Return the finding about the `error` of a log, in the line `number`, that no log pattern
-    explains."""
+    """Return the finding, with `level`, about `error`, which no log pattern explains. `number` is that
+    of its line, None if unknown."""
     other = _patterns_by_code()["log.error-other"]
     return Finding(
         level,
@@ -1077,9 +1104,9 @@ def explain_cut_traceback(cut: RaisedError) -> Finding:
     )
 
 
-def first_error(lines: Sequence[str], engine: str | None = None) -> str | None:
-    """Return the log line that explains the failure, without time and level; None if no line looks
-    like an error. See `find_logged_error`."""
+def find_error_text(lines: Sequence[str], engine: str | None = None) -> str | None:
+    """Return the text of the log line that explains the failure, without time and level; None if no
+    line looks like an error. It is the line that `find_logged_error` finds."""
     found = find_logged_error(lines, engine)
     if not found:
         return None
@@ -1088,8 +1115,8 @@ def first_error(lines: Sequence[str], engine: str | None = None) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class LoggedError:
-    """The line of a log that explains a failure. `only_reports` says that the line only reports
-    that something else went wrong, and that no line says what. `index` is its place among the lines
+    """The line of a log that explains a failure. `only_reports` says that it only reports that
+    something else went wrong, and that no line says what. `index` is that of the line among those
     that were searched."""
 
     text: str  # without time and level
@@ -1098,12 +1125,10 @@ class LoggedError:
 
 
 def find_logged_error(lines: Sequence[str], engine: str | None = None) -> LoggedError | None:
-    """Return the line of a log that explains a failure; None if no line looks like an error.
-
-    It is the first line that matches a log pattern of the level ERROR that is not general. If there
-    is none, it is the first exception or error that does not merely report an earlier error. If all
-    merely report one, it is one of these, with `only_reports`.
-    """
+    """Return the line of a log of `engine`, None for any, that explains a failure; None if no line
+    looks like an error. It is the first one that matches a pattern of the level ERROR that is not
+    general. Without one, it is the first exception or error that does not only report another one;
+    if all only report one, it is one of these, with `only_reports`."""
     split = "\n".join(lines).split("\n")
     first_of_form: dict[str, int] = {}  # a busy log repeats a few forms of lines
     for index, form in enumerate(remove_numbers_from_lines(split)):
@@ -1135,8 +1160,8 @@ def find_logged_error(lines: Sequence[str], engine: str | None = None) -> Logged
 
 
 def _add_assert_condition(message: str, preceding_lines: Sequence[str]) -> str:
-    """Return the message of an assertion without a text, with the condition that a traceback shows
-    in one of the `preceding_lines`."""
+    """Return `message`, an assertion error without a text, with the condition in the last of
+    `preceding_lines` that shows one. It is unchanged if none does."""
     for text in map(strip_log_prefix, reversed(preceding_lines)):
         if text.startswith("assert "):
             return f"{message}: {text}"
@@ -1145,8 +1170,8 @@ def _add_assert_condition(message: str, preceding_lines: Sequence[str]) -> str:
 
 @cache
 def _prefix_pattern() -> re.Pattern[str]:
-    """Return the pattern of what stands in front of the message of a line. One of its groups has the
-    level of the line, the others are None."""
+    """Return the pattern of what stands in front of the message of a log line. At most one of its
+    groups matches: the level of the line."""
     from workbench import engines  # each compiles many patterns
 
     own = (engines.get_engine(name).log_prefix for name in engines.engine_names())
@@ -1159,8 +1184,8 @@ def _prefix_pattern() -> re.Pattern[str]:
 
 
 def strip_log_prefix(line: str) -> str:
-    """Return a log line as plain text of at most 500 characters. Colours, control characters,
-    process name, time and level are removed."""
+    """Return the message of a log line as plain text, at most 500 characters: without colours, control
+    characters, process name, time and level."""
     return _prefix_and_message(line)[1].strip()[:500]
 
 
@@ -1180,31 +1205,32 @@ def _remove_control_characters(line: str) -> str:
 
 
 def is_in_traceback(line: str) -> bool:
-    """Return whether the line is a heading, a call or source code of a traceback. Such a line is
-    no error of its own."""
+    """Return whether the line is a heading, a call or source code of a traceback, and so no error of
+    its own."""
     text = _writer_and_text(line)[1]
     return text.startswith((" ", "\t", "~", "^")) or bool(_TRACEBACK_HEADING.search(text))
 
 
 def _parse_level(line: str) -> str:
-    """Return the level that the engine wrote in front of a line, "" if it wrote none."""
+    """Return the level that the engine wrote in front of the message, such as "WARNING"; "" without
+    one."""
     return _level_of_prefix(_prefix_pattern().match(_remove_control_characters(line)))
 
 
 def is_of_request_handler(line: str) -> bool:
-    """Return whether the engine wrote the line where it handles a request."""
+    """Return whether the line is an error that the engine wrote where it handles a request."""
     return bool(_REQUEST_HANDLER_LINE.search(line))
 
 
 def has_level(line: str) -> bool:
-    """Return whether the engine wrote a level in front of the line, so that it logged the line and
-    did not end with it."""
+    """Return whether the engine wrote a level in front of the message: it logged the line, and did not
+    end with it."""
     return bool(_parse_level(line))
 
 
 def _is_marked_as_warning(line: str) -> bool:
-    """Return whether the engine, or torch ("[W816 03:37:28.339207773 socket.cpp:764] "), calls the line
-    a warning."""
+    """Return whether the engine calls the line a warning, or torch does, as in
+    "[W816 03:37:28.339207773 socket.cpp:764] "."""
     return _parse_level(line) in _WARNING_LEVELS or bool(_TORCH_WARNING.match(line))
 
 
@@ -1232,16 +1258,16 @@ _SOURCE_CODE_STARTS = (" ", "\t", "~", "^", "raise ", "else: raise ")  # in a tr
 
 
 def _is_never_error(text: str) -> bool:
-    """Return whether a line is empty, a part of a traceback, or an error after which a server goes
-    on."""
+    """Return whether `text`, the message of a line, is blank, a part of a traceback, or an error after
+    which a server goes on."""
     if not text.strip() or text.startswith(_SOURCE_CODE_STARTS):
         return True
     return bool(_TRACEBACK_HEADING.search(text) or _HARMLESS_ERROR.search(text))
 
 
 def _find_validation_detail(heading: str, following: Sequence[str]) -> str | None:
-    """Return the explanation in a pydantic ValidationError; None if `heading`, the error's first
-    line, is none or has none. `following` are the log lines after it."""
+    """Return what a pydantic ValidationError says is wrong, from `following`, the log lines after its
+    first line, `heading`. None if `heading` begins no such error, or if they do not say."""
     if not _VALIDATION_HEADING.search(heading):
         return None
     for line in following:

@@ -18,9 +18,9 @@ EmitBatch = Callable[[LogBatch], None]
 
 
 async def read_log_and_count_bytes(host: Host, run: WatchedRun, emit: EmitBatch) -> int:
-    """Read new bytes of the run's log, pass the new lines to `emit`, and return the number of new
-    bytes. If more bytes are unread than two reads would fetch, skip to the end of the log: its
-    first and its last lines matter most."""
+    """Read new bytes of the run's log, pass the new lines to `emit`, and return the number of bytes
+    read; 0 if there are none, or if the log was removed. If more than two reads are unread, skip to
+    the end of the log: its first and its last lines matter most."""
     async with run.reading_log:
         return await _read_new_bytes_and_count(host, run, emit)
 
@@ -43,24 +43,24 @@ async def _read_new_bytes_and_count(host: Host, run: WatchedRun, emit: EmitBatch
 
 
 async def read_missed_log(host: Host, run: WatchedRun, emit: EmitBatch) -> None:
-    """Read the complete lines of the run's log to its present end, and pass them to `emit`. Stop at
-    the first read that reaches the end, even if the server keeps writing."""
+    """Read the run's log to its present end, and pass the complete lines to `emit`. Return at the first
+    read that reaches the end, even if the server keeps writing."""
     while await read_log_and_count_bytes(host, run, emit) == READ_BYTES:
         pass
 
 
 async def read_log_to_end(host: Host, run: WatchedRun, emit: EmitBatch) -> None:
-    """Read the run's log to its present end and pass its lines to `emit`, including a last line
-    without a line end."""
+    """Read the run's log to its present end, and pass the lines to `emit`, with a last line that has no
+    line end."""
     await read_missed_log(host, run, emit)
     if last := run.finish_log():
         emit(last)
 
 
 async def explain_ended_run(host: Host, run: WatchedRun, emit: EmitBatch) -> None:
-    """Read the rest of the log of a run that has ended. Store in `run.explained` why it ended and
-    the findings about the causes. Findings that are no errors did not end the server, so they are
-    left out."""
+    """Read the rest of the log of a run that has ended, and set `run.explained` to (reason of its end,
+    None if unknown; findings about the causes). Findings of the log that are no errors did not end
+    the server, and are left out. Raises HostError if the host cannot be queried."""
     from workbench.server import exit_analysis
     from workbench.server.explained_log import explain_lines_in_memory
 

@@ -27,8 +27,8 @@ _FUNCTION_NAME = re.compile(r"^(?P<name>[\w:~]+(?:<[^()]*>)?(?:::[\w~]+)*)")
 
 
 def parse_backtrace_call(line: str) -> str | None:
-    """Return the call that a line of a backtrace names, such as "ggml_abort (libggml.so)"; None if
-    the line is none of a backtrace."""
+    """Return the call in a line of a backtrace, such as "ggml_abort (libggml.so)"; None if the line is
+    not one of a backtrace."""
     if "+0x" not in line and "#" not in line[:8]:
         return None
     found = _CALL_LINE.match(line)
@@ -39,16 +39,17 @@ def parse_backtrace_call(line: str) -> str | None:
 
 
 def calls_of_crash(calls: Iterable[str]) -> Iterable[str]:
-    """Return the calls, the innermost first, without those that every crash has."""
+    """Return `calls` in their order, without those that every crash has."""
     return (call for call in calls if not _CALLS_OF_EVERY_CRASH.search(function_name_of(call)))
 
 
 def function_name_of(call: str) -> str:
-    """Return the name of the function in a call, without its arguments."""
+    """Return the name of the function in `call`, without its arguments; the whole call if it has no
+    name."""
     found = _FUNCTION_NAME.match(call)
     return found["name"] if found else call
 
 
 def is_forwarding_call(call: str) -> bool:
-    """Return whether the function of a call only passes work to a device or a buffer."""
+    """Return whether the function in `call` only passes work on to a device or a buffer."""
     return bool(_CALLS_PASSING_WORK_ON.match(function_name_of(call)))

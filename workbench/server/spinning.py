@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from workbench.model.findings import Finding, Level
 from workbench.model.lazy_dataclass import dataclass
+from workbench.server.start_times import format_earlier_start
 
 if TYPE_CHECKING:
     from workbench.model.gpu import GpuSample
@@ -29,11 +30,12 @@ _MAX_READING_GAP_S = 15.0  # longer without a reading, something may have change
 
 @dataclass(frozen=True, slots=True)
 class UnchangedPeriod:
-    """A period in which nothing changed on one GPU. Power is in percent of the power limit."""
+    """A period in which nothing changed on one GPU. `util_pct` and `power_pct` are the lowest and the
+    highest value in it; the latter is in percent of the power limit. Times are monotonic."""
 
     since_s: float
     last_s: float
-    util_pct: tuple[float, float]  # lowest and highest
+    util_pct: tuple[float, float]
     power_pct: tuple[float, float]
     power_w: float
     limit_w: float
@@ -41,11 +43,12 @@ class UnchangedPeriod:
 
     @property
     def is_spinning(self) -> bool:
+        """Whether the GPU was as busy as one on which a kernel waits, and drew little power."""
         return self.util_pct[0] >= _BUSY_UTILIZATION_PCT and not self.draws_power
 
     @property
     def draws_power(self) -> bool:
-        """Whether the GPU drew more power than one that waits."""
+        """Whether the GPU drew more power than one on which a kernel only waits."""
         return self.power_pct[1] >= 100 * _MAX_WAITING_POWER_SHARE
 
     @property
@@ -63,13 +66,15 @@ class SpinWatch:
         self._still: dict[int, UnchangedPeriod] = {}
 
     def add_reading(self, samples: Sequence[GpuSample], at_s: float) -> None:
-        """Add a reading, made at the monotonic time `at_s`."""
+        """Add a reading of all GPUs, made at the monotonic time `at_s`. A GPU that is not in it, or
+        lacks a value that is needed, begins anew."""
         now = {s.index: _continue_period(self._still.get(s.index), s, at_s) for s in samples}
         self._still = {index: still for index, still in now.items() if still is not None}
 
     def find_spinning_gpus(self, gpus: Collection[int] | None) -> Mapping[int, UnchangedPeriod]:
-        """Return the spinning GPUs among `gpus` (None: all) by index, with their periods. Return
-        none if one of these GPUs does anything else, or is not read."""
+        """Return the spinning GPUs among `gpus`, None for all, by index, with the periods without a
+        change. {} if one of `gpus` draws power, has changed within SPINNING_AFTER_S, or is not
+        read."""
         wanted = set(self._still if gpus is None else gpus)
         if not wanted <= self._still.keys():
             return {}
@@ -84,15 +89,13 @@ class SpinWatch:
 def _continue_period(
     before: UnchangedPeriod | None, sample: GpuSample, at_s: float
 ) -> UnchangedPeriod | None:
-    """Return the period without a change that `sample` continues or begins; None if the GPU does
-    not report what is needed to know."""
+    """Return the period without a change to which `sample`, a reading at `at_s`, belongs: `before`
+    with it, or a new one. None if the GPU does not report what is needed to know."""
     util, power, limit = sample.gpu_util_pct, sample.power_w, sample.limit_w
     memory = sample.memory_used_bytes
     if not sample.has_readings or not limit:
         return None
-    if util is None or power is None:
-        return None
-    if memory is None:
+    if util is None or power is None or memory is None:
         return None
     share = 100 * power / limit
     new = UnchangedPeriod(
@@ -121,13 +124,11 @@ def spinning_finding(
     minutes: int,
     earlier_start_s: float | None,
 ) -> Finding:
-    """Return the finding about a start on whose `gpus` nothing has changed for `minutes`.
-    `phase` is the start-up phase that the log reported last, and `earlier_start_s` how long the
-    start before took; None if unknown."""
+    """Return the finding about a start whose GPUs only spin. `gpus` has them by index, and nothing
+    has changed on them for `minutes`. `phase` is the start-up phase that the log reported last, and
+    `earlier_start_s` how long the start before took; None if unknown."""
     evidence = "; ".join(f"GPU {index}: {still.text}" for index, still in sorted(gpus.items()))
-    usual = (
-        f". This start took {earlier_start_s:.0f} s before" if earlier_start_s is not None else ""
-    )
+    usual = format_earlier_start(earlier_start_s)
     text = (
         f"spinning, not working, for {minutes} min in the phase “{phase or 'starting'}”: no new line "
         f"in the log, no change of GPU memory, and constant utilization without power{usual}"

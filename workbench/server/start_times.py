@@ -21,7 +21,8 @@ _NUMBERS_IN_PHASE = re.compile(
 
 
 def phase_without_numbers(phase: str) -> str:
-    """Return a start-up phase without its numbers."""
+    """Return the start-up phase `phase` without its numbers: "loading weights" for "loading weights
+    40 %"."""
     return " ".join(_NUMBERS_IN_PHASE.sub("", phase).split())
 
 
@@ -32,9 +33,8 @@ class PhaseClock:
     began: list[tuple[str, float]]
 
     def record_phase(self, phase: str | None, at_s: float) -> None:
-        """Record that `phase` is the present one at the time `at_s`; None, for an unknown phase,
-        changes nothing. A phase that comes back after another one, as that of a second rank, gets
-        no new time: the other one goes on."""
+        """Record that the phase `phase` runs at the monotonic time `at_s`. Do nothing for None, an
+        unknown phase, and for one that was recorded before: it comes from another rank."""
         if phase is None:
             return
         name = phase_without_numbers(phase)
@@ -42,7 +42,8 @@ class PhaseClock:
             self.began.append((name, at_s))
 
     def phase_durations(self, end_s: float) -> tuple[tuple[str, float], ...]:
-        """Return the seconds of each phase of a start that ended at `end_s`."""
+        """Return (phase, seconds that it took) for each phase of a start that ended at the monotonic
+        time `end_s`, in their order."""
         durations = []
         for (name, at_s), (_, next_s) in pairwise([*self.began, ("", end_s)]):
             durations.append((name, round(max(0.0, next_s - at_s), 1)))
@@ -52,8 +53,8 @@ class PhaseClock:
 def find_earlier_ready_run(
     current: ServerStatus, statuses: Iterable[ServerStatus]
 ) -> ServerStatus | None:
-    """Return the last run of the same engine, model and preset that was started before `current`
-    and became READY; None if there is none."""
+    """Return the last run before `current` with the same engine, model and preset that became READY;
+    None if `statuses` has none."""
     what_starts = attrgetter("engine", "model", "preset_id")
     alike = (one for one in statuses if what_starts(one) == what_starts(current))
     ready = (one for one in alike if one.ready_after_s is not None)
@@ -61,9 +62,17 @@ def find_earlier_ready_run(
     return max(earlier, key=attrgetter("run_id"), default=None)
 
 
+def format_earlier_start(earlier_start_s: float | None) -> str:
+    """Return the end of a sentence about a start: how long the start before took. "" for None."""
+    if earlier_start_s is None:
+        return ""
+    return f". This start took {earlier_start_s:.0f} s before"
+
+
 def format_start_duration(current: ServerStatus, statuses: Iterable[ServerStatus]) -> str:
-    """Return how long the start of a READY server took, by phases, and what differs from the start
-    before, as text such as " in 95.0 s (loading weights 60 s, …)". "" if that is unknown."""
+    """Return how long the start of a READY server took, with its phases and how the start before
+    differed, such as " in 95.0 s (loading weights 60 s, …)". "" if that is unknown. `statuses` are
+    all runs of the host."""
     if not current.ready_after_s:
         return ""
     named = [f"{name} {s:.0f} s" for name, s in current.phases if s >= _MIN_NAMED_PHASE_S]
@@ -89,8 +98,9 @@ def _format_start_difference(current: ServerStatus, earlier: ServerStatus | None
 def _format_most_changed_phase(
     phases: Sequence[tuple[str, float]], before: dict[str, float], *, longer: bool
 ) -> str:
-    """Return a text about the phase that changed most; "" if none changed by 1 s that way. `longer`
-    is the way in which the whole start changed. Only phases that both starts had count."""
+    """Return a text about the phase that both starts had and that changed most, in the direction of
+    the whole start: `longer`, or shorter. `before` has the seconds of the phases before. "" if none
+    changed by _MIN_NAMED_PHASE_S."""
     sign = 1.0 if longer else -1.0
     apart = [(sign * (s - before[name]), name, s) for name, s in phases if name in before]
     widest, name, s = max(apart, default=(0.0, "", 0.0))

@@ -95,8 +95,8 @@ _REQUEST_VALIDATION_ERROR = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One call in a traceback: the file of the code, the function, and the line, None if
-    unknown."""
+    """One call in a traceback: the path of the file, the function, and the number of the line in the
+    file, None if unknown."""
 
     path: str
     function: str
@@ -127,10 +127,10 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class RaisedError:
-    """An error at the end of a traceback. `kind` is the name of its class without the module,
-    `number` the number of its line from 1, 0 if unknown. `frames` are the calls, the innermost
-    last. `replaces` says that it was raised while the error before it was handled, and `caused`
-    that the error before it is its cause."""
+    """An error at the end of a traceback. `line` is its line in the log, and `number` the number of
+    that, from 1, 0 if unknown. `kind` is the name of its class without the module. `frames` are the
+    calls, the innermost last. `replaces` says that it was raised while the error before it was
+    handled, and `caused` that the error before it is its cause."""
 
     line: str
     kind: str
@@ -141,7 +141,7 @@ class RaisedError:
 
     @property
     def is_commonly_caught(self) -> bool:
-        """Whether the error is of a kind that code often raises and handles, such as a look-up."""
+        """Whether the error is of a kind that code often catches, such as that of a failed look-up."""
         return bool(_ATTEMPT_ERRORS.search(self.kind))
 
     @property
@@ -149,10 +149,9 @@ class RaisedError:
         """Whether the error ended the answer to one request, and not the server."""
         if _REQUEST_VALIDATION_ERROR.search(self.line):
             return True
-        starts = any(frame.function == "lifespan" for frame in self.frames)
-        return not starts and any(
-            _REQUEST_HANDLER_PATH.search(frame.path_and_function) for frame in self.frames
-        )
+        if any(frame.function == "lifespan" for frame in self.frames):
+            return False  # the server was starting
+        return any(_REQUEST_HANDLER_PATH.search(frame.path_and_function) for frame in self.frames)
 
 
 @dataclass(slots=True)
@@ -178,8 +177,8 @@ class _OpenTraceback:
 
 
 class TracebackReader:
-    """Collects the errors at the ends of the tracebacks in a log, while lines are added. `split`
-    divides a line into the name of the process that wrote it and the text that it wrote."""
+    """Collects the errors at the ends of the tracebacks in a log, while its lines are added. `split`
+    returns (name of the process that wrote a line, text that it wrote)."""
 
     def __init__(self, split: Callable[[str], tuple[str, str]]) -> None:
         self._split = split
@@ -189,8 +188,9 @@ class TracebackReader:
         self.ignored: frozenset[int] = frozenset()
         self.native_calls: tuple[str, ...] = ()  # of the first backtrace of native code
 
-    def feed(self, lines: Sequence[str], first: int | None) -> None:
-        """Add lines of the log. `first` is the number of the first one, None if unknown."""
+    def feed(self, lines: Sequence[str], first_number: int | None) -> None:
+        """Add the next lines of the log. `first_number` is the number in the log of the first of them,
+        from 1; None if unknown."""
         if len(self.errors) >= _MAX_ERRORS:
             return
         waiting = any(one.expects_more_lines for one in self._open.values())
@@ -199,12 +199,12 @@ class TracebackReader:
             if not any(mark in text for mark in _TRACEBACK_MARKS):
                 return
         for offset, line in enumerate(lines):
-            self._read_line(line, 0 if first is None else first + offset)
+            self._read_line(line, 0 if first_number is None else first_number + offset)
 
     @property
     def unfinished_traceback(self) -> RaisedError | None:
-        """The last traceback at whose end the line with the error is missing, because the log ends
-        before it; None if there is none. `line` and `number` are those of the last call."""
+        """The last traceback that the log ends within, so that its error is missing; None if there is
+        none. `line` and `number` are those of its last call."""
         cut = (one.last for one in self._open.values() if one.reading and not one.left)
         return max(filter(None, cut), key=attrgetter("number"), default=None)
 
@@ -230,17 +230,17 @@ class TracebackReader:
             self._open[writer] = begun
             return
         own = self._open.get(writer)
-        if own is None and _is_in_traceback(text):
+        if own is None:
+            if not _is_in_traceback(text):
+                return
             # the beginning of the traceback is not in the log
             own = self._open[writer] = _OpenTraceback()
-        if own is None:
-            return
         if text.startswith(_CAUSE_HEADING):
             own.caused = True
         elif text.startswith(_HANDLING_HEADING):
             own.replaces = True
         elif own.crashed is not None:
-            self._read_line_of_crash(own, text)
+            self._read_line_of_crash(own, own.crashed, text)
         elif own.reading or _is_in_traceback(text):
             own.reading = True
             self._read_text_of_process(writer, text, number)
@@ -250,18 +250,18 @@ class TracebackReader:
             self.errors = (*self.errors[:-1], replace(last, line=line))
             own.continues -= 1
 
-    def _read_line_of_crash(self, crashed: _OpenTraceback, text: str) -> None:
+    def _read_line_of_crash(self, own: _OpenTraceback, crash: RaisedError, text: str) -> None:
         frame = _FRAME_LINE.match(text)
-        if frame is not None and len(crashed.frames) < _MAX_FRAMES:
-            crashed.frames.append(_frame_of_match(frame))
-        elif crashed.frames and crashed.crashed is not None:
-            frames = tuple(reversed(crashed.frames))
-            self.errors = (*self.errors, replace(crashed.crashed, frames=frames))[:_MAX_ERRORS]
-            crashed.crashed, crashed.frames = None, []
+        if frame is not None and len(own.frames) < _MAX_FRAMES:
+            own.frames.append(_frame_of_match(frame))
+        elif own.frames:
+            frames = tuple(reversed(own.frames))
+            self.errors = (*self.errors, replace(crash, frames=frames))[:_MAX_ERRORS]
+            own.crashed, own.frames = None, []
         else:
-            crashed.between += 1
-            if crashed.between >= _MAX_OTHER_LINES:
-                crashed.crashed = None
+            own.between += 1
+            if own.between >= _MAX_OTHER_LINES:
+                own.crashed = None
 
     def _read_text_of_process(self, writer: str, text: str, number: int) -> None:
         own = self._open[writer]
@@ -301,7 +301,7 @@ class TracebackReader:
 
 
 def _is_more_specific_than(error: RaisedError, earlier: RaisedError) -> bool:
-    """Return whether the error says more than the error before it, from which it was raised."""
+    """Return whether `error` says more than `earlier`, the error before it from which it was raised."""
     if error.replaces and earlier.is_commonly_caught:
         return True
     if not error.caused:
@@ -313,7 +313,8 @@ def _is_more_specific_than(error: RaisedError, earlier: RaisedError) -> bool:
 
 
 def _is_in_traceback(text: str) -> bool:
-    """Return whether a line is a call of a traceback, or the heading of a pydantic error."""
+    """Return whether a line is a call in a traceback, or the heading of a validation error of
+    pydantic."""
     return bool(_FRAME_LINE.match(text) or _VALIDATION_MESSAGE.search(text))
 
 
@@ -325,7 +326,7 @@ def _frame_of_match(found: re.Match[str]) -> Frame:
 
 
 def _count_continuation_lines(message: str) -> int:
-    """Return how many more lines belong to the message of an error."""
+    """Return how many lines after the line `message` belong to the message of an error."""
     if _VALIDATION_MESSAGE.search(message):
         return 2  # the name of the field, then what is wrong with it
     return 1 if message.endswith(":") else 0
@@ -334,8 +335,9 @@ def _count_continuation_lines(message: str) -> int:
 def find_root_error(
     errors: Sequence[RaisedError], only_reports_other_error: Callable[[str], bool]
 ) -> RaisedError | None:
-    """Return the error that is the cause of the others; None if there is none.
-    `only_reports_other_error` says of a line whether it merely reports another error."""
+    """Return that one of `errors`, in the order of the log, which caused the others.
+    `only_reports_other_error` says of the line of an error whether it only reports another one; such
+    errors are left out. None if no other is there."""
     chosen: RaisedError | None = None
     for error in errors:
         if only_reports_other_error(error.line):

@@ -24,7 +24,7 @@ from workbench.server.log_patterns import (
     LogScan,
     explain_line,
     explain_lines,
-    first_error,
+    find_error_text,
     patterns_of_engine,
     remove_numbers_from_lines,
     strip_log_prefix,
@@ -80,7 +80,7 @@ def test_healthy_logs_raise_no_alarm(name: str, engine: str | None) -> None:
     assert [
         f for f in explain_lines(lines(name), engine) if f.level in (Level.ERROR, Level.WARN)
     ] == []
-    assert first_error(lines(name), engine) is None
+    assert find_error_text(lines(name), engine) is None
 
 
 def test_a_pattern_of_another_engine_is_not_applied() -> None:
@@ -99,7 +99,7 @@ def test_findings_come_in_the_order_of_the_lines_and_once_each() -> None:
 
 def test_real_failures_of_llama_cpp() -> None:
     missing, taken = lines("llamacpp-missing"), lines("llamacpp-port-taken")
-    error = first_error(missing, "llamacpp")
+    error = find_error_text(missing, "llamacpp")
     assert (
         error is not None
         and ("failed to open GGUF file 'tiny.gguf' (No such file or directory)") in error
@@ -108,7 +108,7 @@ def test_real_failures_of_llama_cpp() -> None:
         "log.gguf-load",
         "log.llama-open-api",
     ]
-    assert first_error(taken, "llamacpp") == (
+    assert find_error_text(taken, "llamacpp") == (
         "start: couldn't bind HTTP server socket, hostname: 127.0.0.1, port: 8973"
     )
     assert [f.code for f in by_severity(explain_lines(taken, "llamacpp"))][:1] == [
@@ -117,7 +117,7 @@ def test_real_failures_of_llama_cpp() -> None:
 
 
 def test_a_server_ended_while_starting_shows_no_error() -> None:
-    assert first_error(lines("vllm-ended-while-starting"), "vllm") is None
+    assert find_error_text(lines("vllm-ended-while-starting"), "vllm") is None
 
 
 CORE = "(EngineCore pid=7) ERROR 11-21 00:30:10 [core.py:402] "
@@ -138,12 +138,12 @@ WRAPPED = [
 
 
 def test_the_first_cause_comes_out_of_a_chain_of_tracebacks() -> None:
-    assert first_error(WRAPPED, "vllm") == "KeyError: 'model.layers.0.weight'"
+    assert find_error_text(WRAPPED, "vllm") == "KeyError: 'model.layers.0.weight'"
 
 
 def test_a_worker_that_failed_to_start_is_not_its_own_cause() -> None:
     worker = [line.replace("EngineCore failed", "WorkerProc failed") for line in WRAPPED]
-    assert first_error(worker, "vllm") == "KeyError: 'model.layers.0.weight'"
+    assert find_error_text(worker, "vllm") == "KeyError: 'model.layers.0.weight'"
 
 
 def test_a_known_fatal_line_comes_before_errors_that_others_only_report() -> None:
@@ -152,11 +152,11 @@ def test_a_known_fatal_line_comes_before_errors_that_others_only_report() -> Non
         *WRAPPED[:3],
         f"{CORE}torch.OutOfMemoryError: CUDA out of memory.",
     ]
-    assert first_error(text, "vllm") == "torch.OutOfMemoryError: CUDA out of memory."
+    assert find_error_text(text, "vllm") == "torch.OutOfMemoryError: CUDA out of memory."
 
 
 def test_when_only_wrappers_are_there_one_of_them_is_the_error() -> None:
-    assert first_error([*WRAPPED[:3], *WRAPPED[8:]], "vllm") == "EngineCore failed to start."
+    assert find_error_text([*WRAPPED[:3], *WRAPPED[8:]], "vllm") == "EngineCore failed to start."
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_when_only_wrappers_are_there_one_of_them_is_the_error() -> None:
     ],
 )
 def test_shapes_of_errors(text: list[str], expected: str) -> None:
-    found = first_error(["INFO starting", *text, "INFO bye"])
+    found = find_error_text(["INFO starting", *text, "INFO bye"])
     assert found is not None and expected in found and found.isprintable()
 
 
@@ -288,7 +288,7 @@ def test_shapes_of_errors(text: list[str], expected: str) -> None:
 )
 def test_lines_that_are_no_errors(text: list[str]) -> None:
     assert (
-        first_error(text) is None
+        find_error_text(text) is None
         and [f for f in explain_lines(text) if f.level is not Level.INFO] == []
     )
 
@@ -445,7 +445,7 @@ def test_a_lost_connection_of_nccl_is_never_the_cause_beside_an_error() -> None:
     ]
     found = by_severity(explain_lines(text))
     assert [one.code for one in found] == ["log.nccl-cuda-error", "log.nccl-connection"]
-    assert first_error(text) == strip_log_prefix(text[1])
+    assert find_error_text(text) == strip_log_prefix(text[1])
 
 
 @pytest.mark.parametrize(
@@ -569,7 +569,7 @@ def test_a_growing_log_finds_what_a_whole_log_has(text: list[str], size: int) ->
 def test_any_lines_are_answered(text: list[str], engine: str | None) -> None:
     for finding in explain_lines(text, engine):
         assert finding.code.startswith("log.")
-    error = first_error(text, engine)
+    error = find_error_text(text, engine)
     assert error is None or (error and len(error) <= 500)
 
 
@@ -728,7 +728,7 @@ TABBY = "2025-04-30 13:18:44.754 ERROR:    "
 def test_the_line_that_explains_a_failure_is_found_and_explained(
     engine: str, text: list[str], error: str, code: str | None
 ) -> None:
-    found = first_error(text, engine)
+    found = find_error_text(text, engine)
     assert found is not None and found.startswith(error)
     errors = [f.code for f in explain_lines(text, engine) if f.level is Level.ERROR]
     assert errors[:1] == ([f"log.{code}"] if code else [])
@@ -847,12 +847,12 @@ def codes_told(text: list[str], engine: str = "vllm") -> list[str]:
 )
 def test_an_error_without_a_pattern_of_its_own_is_explained_by_its_kind(prefix: str) -> None:
     assert codes_told([f"{prefix}{ATTRIBUTE}"]) == ["log.error-attribute"]
-    assert first_error([f"{prefix}{ATTRIBUTE}"], "vllm") == ATTRIBUTE
+    assert find_error_text([f"{prefix}{ATTRIBUTE}"], "vllm") == ATTRIBUTE
 
 
 def test_a_kind_of_error_is_not_told_beside_a_known_cause() -> None:
     assert codes_told([ATTRIBUTE, OUT_OF_MEMORY]) == ["log.cuda-oom"]
-    assert first_error([ATTRIBUTE, OUT_OF_MEMORY], "vllm") == OUT_OF_MEMORY
+    assert find_error_text([ATTRIBUTE, OUT_OF_MEMORY], "vllm") == OUT_OF_MEMORY
 
 
 def test_errors_after_the_first_one_are_not_told_by_their_kinds() -> None:

@@ -554,7 +554,7 @@ class ServerController(Controller):
         assert server.unit is not None
         self.services.pages.close_all()
         following = adoption.adopt_and_return_run_id(
-            self.session, server.launcher_name, server.unit, server.run_options
+            self.session, server.launcher_name, server.unit, server.launcher_options_to_adopt
         )
         self.run_in_background(following, lambda _: self.go_to_pane("log"))
 

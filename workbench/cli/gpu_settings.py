@@ -155,8 +155,8 @@ async def set_gpu_settings(arguments: argparse.Namespace) -> int:
                 dry_run=arguments.dry_run,
                 trial_s=arguments.trial,
                 password=password,
-                without=kept,
-                seen=None if arguments.foreign == "replace" else foreign - kept,
+                skipped=kept,
+                replaceable=None if arguments.foreign == "replace" else foreign - kept,
             )
         more = {**affected, "kept": [_format_externally_set_value(one) for one in left]}
         return _print_settings_report(report, arguments, session, more)

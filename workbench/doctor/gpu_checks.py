@@ -246,7 +246,7 @@ def check_memory_of_foreign_processes(seen: Examination) -> Iterator[Finding]:
         return
     workers = {worker.pid for worker in seen.values.workers}
     for _, sample in seen.gpus_with_readings:
-        for process in sample.processes or ():
+        for process in sample.known_processes:
             held = process.memory_bytes or 0
             if held < least or process.pid in own or process.pid in workers:
                 continue

@@ -189,6 +189,11 @@ class GpuSample:
     instance_used_bytes: Mapping[str, int] = field(default_factory=dict)  # by UUID, with MIG on
 
     @property
+    def known_processes(self) -> tuple[GpuProcess, ...]:
+        """The processes on the GPU; () also if they were not read or are not available."""
+        return self.processes or ()
+
+    @property
     def limit_w(self) -> float | None:
         """The power limit of the GPU in watts that applies now. This is the limit that the driver
         enforces, or the requested limit if the driver reports no enforced one. None if it reports
@@ -297,6 +302,13 @@ class Telemetry:
         return (
             f"the driver is slow: one reading takes {self.took_s:.1f} s (slowest: {self.slowest})"
         )
+
+    @property
+    def why_no_gpus(self) -> str | None:
+        """Why the reading has no GPU; None if it has one."""
+        if self.gpus:
+            return None
+        return self.driver.message or "the driver sees no GPU"
 
     @property
     def energy_j_by_uuid(self) -> dict[str, float]:

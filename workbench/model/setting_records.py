@@ -222,6 +222,12 @@ class Alteration:
     def key(self) -> tuple[str, str]:
         return self.gpu_uuid, self.setting
 
+    @property
+    def changed_unix_s(self) -> float:
+        """The time of the last change, or if it is not known the time since which the setting
+        differs."""
+        return self.set_unix_s or self.since_unix_s
+
     def as_json(self) -> dict[str, Any]:
         """Return this change of a setting as JSON data. The GPU, the setting, its values and the
         time since when it differs are at the top level. All other fields that are not empty are

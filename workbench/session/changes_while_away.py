@@ -41,8 +41,7 @@ def changes_since_last_screen(
     ]
     settings = []
     for altered in (*state.alterations, *state.others):
-        made_unix_s = altered.set_unix_s or altered.since_unix_s
-        if altered.state != PENDING and made_unix_s > left_host_s:
+        if altered.state != PENDING and altered.changed_unix_s > left_host_s:
             settings.append(altered)
     guard, guard_did = state.guard, ""
     if guard is not None and (guard.did_unix_s or 0.0) > left_host_s:

@@ -380,9 +380,9 @@ def test_each_fix_removes_its_finding_is_undone_in_one_step_and_is_the_printed_o
         editor = editor_of(case)
         if not finding.changes:
             with pytest.raises(InputError):
-                editor.apply_fix(finding)
+                editor.apply_fix_and_return_changes(finding)
             continue
-        editor.apply_fix(finding)
+        editor.apply_fix_and_return_changes(finding)
         left = {(f.code, f.flag) for f in editor.findings() if f.code == finding.code}
         assert (finding.code, finding.flag) not in left, finding
         fixed = editor.plan
@@ -403,5 +403,5 @@ def test_a_secret_in_a_fix_is_masked_and_still_applied() -> None:
     editor = PlanEditor(LaunchPlan("vllm", "org/model", flags=(FlagSetting("api-kye", "s3cret"),)))
     shown = next(f for f in editor.view().findings if f.code == "flag.unknown")
     assert "s3cret" not in repr(editor.view().findings)
-    editor.apply_fix(shown)
+    editor.apply_fix_and_return_changes(shown)
     assert editor.plan.flag("api-key") == "s3cret"

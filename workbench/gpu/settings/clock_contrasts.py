@@ -113,7 +113,7 @@ def _add_identities_of_changes(
 
 
 def _identity_of_change(one: Alteration) -> tuple[Any, ...]:
-    return (one.gpu_uuid, one.setting, str(one.now), one.set_unix_s or one.since_unix_s)
+    return (one.gpu_uuid, one.setting, str(one.now), one.changed_unix_s)
 
 
 # -- readings under a load -------------------------------------------------------------------------

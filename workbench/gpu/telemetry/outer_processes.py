@@ -26,7 +26,7 @@ class OuterProcesses:
         """Return the reading with the names and containers of its processes, as far as the host
         around this container has named them. That host is asked in the background about the others,
         which a later reading then names."""
-        unseen = {p.pid for gpu in reading.gpus for p in gpu.processes or () if p.name is None}
+        unseen = {p.pid for gpu in reading.gpus for p in gpu.known_processes if p.name is None}
         if not unseen:
             return reading
         new = unseen - self._known.keys()

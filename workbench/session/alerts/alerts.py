@@ -83,7 +83,8 @@ class Alerts:
         return tuple(on)
 
     def _restart_alert_watch(self) -> None:
-        """Begin to watch the host, of which nothing is known yet."""
+        """Begin to watch the host with the rules that are on, as if nothing were known of it. What
+        the watch before has seen is forgotten."""
         every = alert_limits_by_rule(self.config.limits)
         limits = {name: limits for name, limits in every.items() if self._effects[name]}
         self._host, self._watch = self._core.host, None
@@ -154,7 +155,8 @@ class Alerts:
         gpus: tuple[int, ...] = (),
         value: float | None = None,
     ) -> None:
-        """Add an alert to the state, and make its mark and its webhook."""
+        """Add an alert with these effects to the state, and make its mark and its webhook. Without
+        an effect, do nothing."""
         if not effects:
             return
         self._number += 1
@@ -202,7 +204,8 @@ class Alerts:
         return RuleView(rule, limits, effects, "", None)
 
     def raise_test_alert(self) -> None:
-        """Raise an alert with all effects that any rule has; none if every rule is off."""
+        """Raise a test alert that has each effect which any rule has. Do nothing if every rule is
+        off."""
         used = sorted(set().union(*self._effects.values()))
         self._raise_alert(TEST_RULE, ONCE, "this is a test of the alerts", used)
 
@@ -228,7 +231,8 @@ class Alerts:
 
 
 def _clock_capped_gpus(state: SessionState) -> frozenset[int]:
-    """Return the GPUs of which a load has shown that something unnamed caps a clock."""
+    """Return the indices of the GPUs of which a load has shown that something unnamed caps a
+    clock."""
     from workbench.gpu.settings.clock_contrasts import UNNAMED
 
     return frozenset(index for index, text in state.gpu_findings if UNNAMED in text)
@@ -243,7 +247,8 @@ def _gpus_text(indexes: Sequence[int], telemetry: Telemetry) -> str:
 
 
 def _webhook_document(alert: Alert) -> Mapping[str, object]:
-    """Return what a webhook sends. Slack, Mattermost and others show the field `text`."""
+    """Return the JSON object that a webhook sends about an alert. Slack, Mattermost and others show
+    its field "text"."""
     kept = asdict(alert)
     rule = RULES.get(alert.rule)
     return {

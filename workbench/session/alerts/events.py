@@ -72,8 +72,8 @@ class EventWatch:
                     yield rule, text
 
     def _is_unresponsive_alert_due(self, run_id: str) -> bool:
-        """Return whether the last alert that a server is silent is more than a minute old, and
-        record an alert now: a server that answers now and then must not ring each time."""
+        """Return whether to raise an alert that a server is silent: not within a minute after the
+        last one, because a server may answer now and then. If so, record that it is raised now."""
         now_s = time.monotonic()
         if now_s - self._silent_s.get(run_id, -math.inf) < _MIN_ALERT_INTERVAL_S:
             return False
@@ -100,7 +100,8 @@ def _events_of_server(before: ServerState, status: ServerStatus) -> Iterator[Rul
 
 
 def _end_time_text_if_late(status: ServerStatus) -> str:
-    """Return the time of an end that was found late, such as after a lost link; else ""."""
+    """Return when a server ended, such as " at 03:15", if that was found at least a minute late,
+    such as after a lost link. Otherwise, or if the time is not known, return ""."""
     ended = status.ended_unix_s
     if ended is None or time.time() - ended < _LATE_EVENT_S:
         return ""
@@ -121,8 +122,8 @@ def _events_of_benchmark(before: SessionState, state: SessionState) -> Iterator[
 
 
 def _event_of_other_workbench(before: SessionState, state: SessionState) -> RuleAndSentence | None:
-    """Return the end of what another Workbench measured on the host, such as a command in a shell;
-    None if it has not ended. What this session measures beside it is no end."""
+    """Return the event that a measurement of another Workbench on the host has ended. None if it
+    has not, and while this session runs a benchmark, which takes its place."""
     owner = before.host.measured_by
     if owner is None or owner == state.host.measured_by or state.bench.running:
         return None

@@ -52,8 +52,8 @@ class Webhook:
         return len(self._waiting)
 
     def send(self, document: Mapping[str, Any]) -> None:
-        """Send a document soon. If too many wait, the oldest one that is not under way is
-        dropped."""
+        """Send a document in the background, after those that wait. If too many wait, drop the
+        oldest one that is not being sent."""
         if len(self._waiting) >= MAX_WAITING_ALERTS:
             del self._waiting[1]
             self.dropped += 1
@@ -62,8 +62,8 @@ class Webhook:
             self._task = self._spawn(self._send_queued_documents())
 
     async def _send_queued_documents(self) -> None:
-        """Send what waits. The HTTP client is loaded and built in a thread: both take a tenth of a
-        second."""
+        """Send the documents that wait, until none does. The HTTP client is loaded and built in a
+        thread: both take a tenth of a second."""
         await asyncio.to_thread(importlib.import_module, "httpx")
         try:
             client = await asyncio.to_thread(_http_client)
@@ -78,7 +78,8 @@ class Webhook:
                 self._record_send_outcome(problem)
 
     def _record_send_outcome(self, problem: str) -> None:
-        """Record what became of the last document."""
+        """Record what became of the last document. `problem` says why it could not be sent; "" if
+        it was sent."""
         self.problem = problem
         if problem:
             self.problem_unix_s = time.time()

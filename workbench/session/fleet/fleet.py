@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from workbench.hosts.task_cancellation import cancel_all
@@ -35,9 +36,9 @@ def fleet_host_names_and_labels(
     named: Sequence[str] = (), cluster: str | None = None
 ) -> tuple[Sequence[str], Mapping[str, str]]:
     """Return (names, labels): the names of a fleet's hosts, and the labels of hosts.toml by host
-    name. The hosts are those in `named` and the nodes of `cluster`; without both, all hosts of
-    hosts.toml, or if that file has none, every known host that is not simulated. Raises InputError
-    for an unknown cluster."""
+    name. The hosts are those in `named` and the nodes of `cluster`. If these are none, they are all
+    hosts of hosts.toml, or if that file has none, every known host that is not simulated. Raises
+    InputError for an unknown cluster."""
     written = HostsStore()
     labels = {entry.name: entry.label for entry in written.content.hosts.values() if entry.label}
     names = list(named)
@@ -54,7 +55,7 @@ class Fleet:
     def __init__(
         self,
         names: Sequence[str],
-        labels: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] = MappingProxyType({}),
         open_host: Callable[[str], Host] = open_host_by_name,
     ) -> None:
         names = tuple(dict.fromkeys(names))
@@ -63,13 +64,16 @@ class Fleet:
                 f"a fleet has 1 to {MAX_HOSTS} hosts, got {len(names)}",
                 next_step="name the hosts, as in `workbench fleet gpu-box-1 gpu-box-2`",
             )
-        known, apart_s = labels or {}, LOOK_INTERVAL_S / len(names)
+        apart_s = LOOK_INTERVAL_S / len(names)
         limits = alert_limits_by_rule(ConfigStore().config.alerts.limits)
         self._members: dict[str, FleetMember] = {}
         for number, name in enumerate(names):
-            label, first_look_s = known.get(name, ""), number * apart_s
             self._members[name] = FleetMember(
-                name, label, open_host, first_look_s=first_look_s, limits=limits
+                name,
+                labels.get(name, ""),
+                open_host,
+                first_look_s=number * apart_s,
+                limits=limits,
             )
         self._listeners: list[FleetListener] = []
         self._ticking: asyncio.Task[None] | None = None

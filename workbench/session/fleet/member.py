@@ -59,7 +59,7 @@ _NO_TRAIL_VALUES: tuple[float | None, ...] = (None, None, None)  # of utilizatio
 
 class _ServerRates:
     """The live metrics of one server, computed from two successive readings of its counters. `read`
-    returns a new reading."""
+    returns a new reading. `values` is {} until the second one, and after one with a `problem`."""
 
     def __init__(self, read: Callable[[], Awaitable[EngineMetrics]]) -> None:
         self._read = read
@@ -68,7 +68,8 @@ class _ServerRates:
         self.problem: str | None = None
 
     async def read_and_update_rates(self) -> None:
-        """Read the counters, and compute the rates since the last reading; none after the first."""
+        """Read the counters, and compute the rates since the reading before. The first reading
+        gives no rates, and one without counters gives the problem."""
         before, now = self._last, await self._read()
         self._last, self.values = now, {}
         self.problem = now.absent.get("live_generation_tokens")
@@ -108,7 +109,7 @@ class FleetMember:
         self._servers_read = False
         # as they were at the last whole look, and when the next one is due
         self._files, self._whole_look_s = "", 0.0
-        self._register_dir = ""
+        self._register_dir: str | None = None
         self._look_after_s, self._look_due_s, self._rates_due_s = first_look_s, 0.0, 0.0
         self._alerts = AlertWatch(limits)
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -151,9 +152,8 @@ class FleetMember:
             return self._problem or None
         if self._source is not None and self._source.problem is not None:
             return self._source.problem
-        telemetry = self._telemetry
-        if telemetry is not None and not telemetry.gpus:
-            return telemetry.driver.message or "the driver sees no GPU"
+        if self._telemetry is not None and self._telemetry.why_no_gpus is not None:
+            return self._telemetry.why_no_gpus
         return self._look_problem or None
 
     def _servers_with_rates(self) -> tuple[FleetServer, ...]:
@@ -234,8 +234,9 @@ class FleetMember:
             await self._source.start()
 
     async def _try_to_connect(self, ask: Ask | None) -> bool:
-        """Connect to the host. Return False if a later attempt may succeed. Return True if the host
-        is connected or has refused the login, because only the user can resolve a refusal."""
+        """Try to connect to the host. Return False if a later attempt may succeed. Return True if
+        no further attempt is to be made: the host is connected, there is no such host, or it has
+        refused the login, which only the user can resolve."""
         try:
             if self._host is None:
                 # may load the ssh library
@@ -282,12 +283,13 @@ class FleetMember:
     def start_due_readings(self) -> None:
         """Start the reading of servers and settings, and the reading of the servers' counters, if
         they are due and the previous ones have ended."""
-        now_s = time.monotonic()
-        if self._link != "connected" or self._supervisor is None:
+        now_s, supervisor = time.monotonic(), self._supervisor
+        if self._link != "connected" or supervisor is None:
             return
-        if now_s >= self._look_due_s and self._start_task_if_idle("look", self._scan_host):
+        look, read = partial(self._scan_host, supervisor), partial(self._read_rates, supervisor)
+        if now_s >= self._look_due_s and self._start_task_if_idle("look", look):
             self._look_due_s = now_s + LOOK_INTERVAL_S
-        if now_s >= self._rates_due_s and self._start_task_if_idle("rates", self._read_rates):
+        if now_s >= self._rates_due_s and self._start_task_if_idle("rates", read):
             self._rates_due_s = now_s + _RATES_INTERVAL_S
 
     def _start_task_if_idle(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
@@ -312,34 +314,33 @@ class FleetMember:
 
             self._look_problem = "; ".join(internal_error_message_and_details(error))
 
-    async def _scan_host(self) -> None:
+    async def _scan_host(self, supervisor: Supervisor) -> None:
         """Read the servers and the altered settings, if their files have changed or the last whole
         reading is old."""
-        host, supervisor = self._host, self._supervisor
-        if host is None or supervisor is None:
-            return
         try:
             async with asyncio.timeout(_LOOK_TIMEOUT_S):
-                files = await self._read_record_file_stamps(host, supervisor)
+                files = await self._read_record_file_stamps(supervisor)
                 if files != self._files or time.monotonic() >= self._whole_look_s:
-                    await self._read_servers_and_settings(host, supervisor)
+                    await self._read_servers_and_settings(supervisor)
                     self._files = files
                     self._whole_look_s = time.monotonic() + _WHOLE_LOOK_INTERVAL_S
             self._look_problem = ""
         finally:
             self._looked = True
 
-    async def _read_servers_and_settings(self, host: Host, supervisor: Supervisor) -> None:
-        await self._find_other_servers(host, await supervisor.runs())
+    async def _read_servers_and_settings(self, supervisor: Supervisor) -> None:
+        host = supervisor.host
+        await self._find_external_servers(host, await supervisor.runs())
         self._servers_read = True
         await self._read_settings(host)
         if self._latency_ms is None and not host.is_local:
             self._latency_ms = (await host.facts()).latency_ms
 
-    async def _read_record_file_stamps(self, host: Host, supervisor: Supervisor) -> str:
+    async def _read_record_file_stamps(self, supervisor: Supervisor) -> str:
         """Return a text that changes when a run begins or is removed, or when a GPU setting is
         changed: the times and sizes of the directories and files in which Workbench records both.
         Reading these takes a tenth of the time of reading the files."""
+        host = supervisor.host
         places = (
             await supervisor.runs_dir(),
             await journal.journal_path_on(host),
@@ -347,12 +348,12 @@ class FleetMember:
         )
         return (await host.run(["stat", "-c", "%n %Y %Z %s", "--", *filter(None, places)])).out
 
-    async def _find_other_servers(self, host: Host, statuses: tuple[ServerStatus, ...]) -> None:
+    async def _find_external_servers(self, host: Host, statuses: tuple[ServerStatus, ...]) -> None:
         """Find the servers of the host that Workbench did not start. A simulated host is not
         searched, because its processes are those of this machine."""
         if host.simulated is not None:
             return
-        if self._others is None or self._others.host is not host:
+        if self._others is None:
             self._others = external_servers.ExternalServers(host)
         ports = external_servers.ports_of_live_servers(statuses)
         found = await self._others.find(ports)
@@ -366,7 +367,7 @@ class FleetMember:
 
     async def _read_settings(self, host: Host) -> None:
         state = await journal.read_journal(host, with_log=False)
-        self._register_dir = state.register.directory or ""
+        self._register_dir = state.register.directory
         energy_j = {}
         if self._telemetry is not None:
             energy_j = self._telemetry.energy_j_by_uuid
@@ -376,10 +377,7 @@ class FleetMember:
             map(alteration_of_claim, state.without_entries_of_lost_settings(energy_j).others)
         )
 
-    async def _read_rates(self) -> None:
-        supervisor = self._supervisor
-        if supervisor is None:
-            return
+    async def _read_rates(self, supervisor: Supervisor) -> None:
         readers: dict[str, Callable[[], Awaitable[EngineMetrics]]] = {}
         for status in supervisor.statuses():
             if status.state is ServerState.READY:

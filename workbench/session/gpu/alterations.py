@@ -89,6 +89,7 @@ class GpuAlterations:
         self.register_dir = state.register.directory
         gone = [record for record in records if record.why_lost is not None]
         on = [record for record in records if record.why_lost is None]
+        offered = [record for record in on if _can_offer_revert(record, state.others)]
         found = tuple(map(alteration_of_record, on))
         settings = {altered.setting for altered in found}
         findings = await self._gpu_indices_and_load_findings(found)
@@ -99,12 +100,10 @@ class GpuAlterations:
                 map(alteration_of_claim, state.others), present.telemetry
             ),
             drift=tuple(drift for drift in present.drift if drift.setting in settings),
-            offers=revert_offer_texts(
-                [record for record in on if _can_offer_revert(record, state.others)]
-            ),
+            offers=revert_offer_texts(offered),
             gpu_findings=findings,
         )
-        self._report_journal_recovery(recovery, state.recovered)
+        self._report_journal_recovery(recovery, is_written=state.recovered is None)
         self._core.update_host(
             others_problem=state.register.problem, journal_disk_full=state.disk_full
         )
@@ -116,9 +115,9 @@ class GpuAlterations:
     async def _gpu_indices_and_load_findings(
         self, found: tuple[Alteration, ...]
     ) -> tuple[tuple[int, str], ...]:
-        """Return (GPU index, text) of the findings of loads about those GPUs whose settings have
-        not changed since. If the host is a new one, read what an earlier session, or a command, has
-        found."""
+        """Return pairs (GPU index, text): what loads have found about the altered settings `found`,
+        of those GPUs whose settings have not changed since. On a host whose findings were not read
+        yet, read those that an earlier session, or a command, has stored."""
         host, state = self._core.host, self._core.state
         if found and self._findings_of is not host:
             from workbench.gpu.settings.proof_files import read_effect_texts
@@ -129,14 +128,13 @@ class GpuAlterations:
         changed = _changed_gpus(found, state.alterations)
         return tuple(finding for finding in state.gpu_findings if finding[0] not in changed)
 
-    def _report_journal_recovery(
-        self, found: Recovery | None, still_recovered: Recovery | None
-    ) -> None:
+    def _report_journal_recovery(self, found: Recovery | None, *, is_written: bool) -> None:
         """Notify the user if the journal was missing or damaged when it was read. `found` is its
-        recovery then, and `still_recovered` None if this session has made the file anew since."""
+        recovery then, None for a sound journal. `is_written` says whether this session has written
+        the file anew since."""
         before, text = self._core.state.host.journal_recovery, None
         if found is not None:
-            text = replace(found, is_written=still_recovered is None).text
+            text = replace(found, is_written=is_written).text
         self._core.update_host(journal_recovery=text)
         if text not in (None, before):
             self._core.notify(Level.WARN, f"{self._core.host.name}: {text}")
@@ -147,7 +145,8 @@ class GpuAlterations:
         return not set(JOURNAL_CHANGES).isdisjoint(self._core.state.busy)
 
     async def _settle_and_report_cut_off_changes(self) -> None:
-        """Find out what became of changes that were cut off, and tell the user."""
+        """Find out what became of changes that were cut off, record it in the journal, and notify
+        the user. Do nothing if the host cannot be reached or another Workbench changes settings."""
         with suppress(WorkbenchError):  # the link is lost again, or another Workbench changes them
             settled = await settle_cut_off_changes(self._core.host, never_sent=self.never_sent)
             texts = []
@@ -238,7 +237,7 @@ class GpuAlterations:
             return
         full = state.host.journal_disk_full
         found = find_drifts(state.alterations, state.others, telemetry, full)
-        lasting = tuple(filter(self._checked.__contains__, found))
+        lasting = tuple(drift for drift in found if drift in self._checked)
         self._checked = frozenset(lasting)
         if len(lasting) < len(found) and not self._checking:
             self._checking = True
@@ -282,8 +281,8 @@ def prefix_texts_with_gpus(texts: Iterable[tuple[int, str]]) -> list[str]:
 
 
 def _can_offer_revert(record: Record, others: Sequence[SettingClaim]) -> bool:
-    """Return whether a revert of the setting can be offered now. What is left to another user is
-    not, as long as that user claims it."""
+    """Return whether a revert of the setting can be offered now. False for a setting that was left
+    to another user, as long as that user claims it."""
     return not record.entry.user_setting_is_left_to or is_left_to_former_claimant(
         record.entry, others
     )

@@ -87,8 +87,8 @@ class ClockProbe:
         self._core, self._telemetry, self._gpu = core, telemetry, gpu
 
     async def probe_commands(self, probes: Probes) -> Sequence[SettingCommand]:
-        """Return the commands that set the probes' locks, and those that set the previous locks
-        again."""
+        """Return the commands that a run of `probes` would execute: for each setting those that set
+        the probes' locks, then those that set the previous locks again."""
         found: list[SettingCommand] = []
         for setting, wanted in probes.items():
             previous = await self._previous_values(setting, wanted)
@@ -142,12 +142,10 @@ class ClockProbe:
             report = await self._gpu.apply_settings_by_gpu(
                 {str(gpu): lock for gpu, lock in wanted.items()}, password=password
             )
-            failed = next((o for o in report.outcomes if not o.ok), None)
-            if failed is not None:
-                raise SettingsError(
-                    f"{failed.command.gpu_or_host_name}: {failed.message}",
-                    host=self._core.host.name,
-                )
+            for outcome in report.outcomes:
+                if not outcome.ok:
+                    text = f"{outcome.command.gpu_or_host_name}: {outcome.message}"
+                    raise SettingsError(text, host=self._core.host.name)
             driven = await load(CLOCK_RISE_S + PROBE_S)
             return meter.clocks_under_load(
                 driven.t0_s, driven.t1_s, self._core.state.alterations, known

@@ -50,8 +50,8 @@ _GPU_AND_SETTING = attrgetter("gpu_uuid", "setting")  # of an alteration
 
 
 class ProcessOnGpu(NamedTuple):
-    """A process on a GPU. `is_ours` says whether Workbench started it. `name` says that the name is
-    not known for a process of another PID namespace."""
+    """A process on a GPU. `is_ours` says whether Workbench started it. If the name of the process
+    cannot be read, `name` says so."""
 
     gpu_index: int
     pid: int
@@ -156,16 +156,16 @@ class GpuControl:
         dry_run: bool = False,
         trial_s: float | None = None,
         password: str | None = None,
-        without: Collection[tuple[str, str]] = (),
-        seen: Collection[tuple[str, str]] | None = None,
+        skipped: Collection[tuple[str, str]] = (),
+        replaceable: Collection[tuple[str, str]] | None = None,
     ) -> SettingsReport:
         """Set the settings in `by_gpu`, whose keys name GPUs (index, UUID or "all"), with a guard
         process that reverts them if this session ends. If one setting fails, all are reverted, and
         after `trial_s` seconds they are reverted unless the user confirms them. `dry_run` changes
-        nothing and reports the commands, and `password` goes to sudo's stdin only. `without` has
-        (GPU UUID, key) of settings that are left as they are. `seen` has those whose value of
-        somebody else the user has seen and replaces, None for all: one that is set later stops the
-        change with SettingsError."""
+        nothing and reports the commands, and `password` goes to sudo's stdin only. `skipped` has
+        (GPU UUID, key) of settings that are left as they are. `replaceable` has those whose value
+        from somebody else may be replaced, None for all. Raises SettingsError if somebody else has
+        set another one."""
         from workbench.gpu.settings import apply
 
         check_trial_duration(trial_s)
@@ -173,13 +173,13 @@ class GpuControl:
             rights = await self.rights.load_rights_with_password(password)
             planned = await self.plan_changes_by_gpu(by_gpu, rights)
             commands = [
-                command for command in planned if (command.gpu_uuid, command.setting) not in without
+                command for command in planned if (command.gpu_uuid, command.setting) not in skipped
             ]
             if dry_run:
                 return await apply.apply_commands(
                     self._core.host, commands, dry_run=True, rights=rights
                 )
-            report = await self.guard.apply_under_guard(commands, rights, trial_s, seen)
+            report = await self.guard.apply_under_guard(commands, rights, trial_s, replaceable)
             await self._record_change_report(report)
             return report
 
@@ -213,8 +213,9 @@ class GpuControl:
             return report
 
     async def impossible_claim_texts(self) -> Sequence[str]:
-        """Return a text about each claim on an altered setting whose user cannot have set the
-        value. Sudo is asked only if there are such claims."""
+        """Return a text about each claim of another user on a setting that this Workbench has
+        altered too, if that user cannot have set the value. () without such claims; sudo is asked
+        only if there are any."""
         from workbench.gpu.settings import journal, revert
 
         ours = set(map(_GPU_AND_SETTING, self._core.state.alterations))
@@ -285,7 +286,7 @@ class GpuControl:
             ours.update(*(run.members for run in runs))
         found: list[ProcessOnGpu] = []
         for sample in reading.gpus:
-            for process in sample.processes or ():
+            for process in sample.known_processes:
                 title = "name not known here"
                 if process.name or process.place:
                     title = process.title
@@ -318,7 +319,7 @@ def _select_head_gpus_in_reading(
 
 
 def _select_gpus_in_reading(reading: Telemetry, infos: Sequence[GpuInfo]) -> Telemetry:
-    """Return the part of a reading that concerns these GPUs."""
+    """Return the part of a reading that concerns the GPUs `infos`."""
     indices = {info.index for info in infos}
     samples = tuple(sample for sample in reading.gpus if sample.index in indices)
     return replace(reading, infos=tuple(infos), gpus=samples)

@@ -34,8 +34,8 @@ class GpuEvidence:
         self._core = core
 
     async def read_clocks_of_recent_loads(self, load_digest: str) -> ContrastEvidence:
-        """Return the clocks of the host's GPUs under the loads of the last day, for comparison with
-        the next load, whose digest is `load_digest`."""
+        """Return the clocks of the host's GPUs under the loads of the last day. They are compared
+        with the clocks under the next load, whose digest is `load_digest`."""
         return replace(
             await read_measured_clocks(self._core.host),
             load=load_digest,
@@ -45,9 +45,9 @@ class GpuEvidence:
     async def add_and_store_clocks(
         self, known: ContrastEvidence, clocks: Sequence[MeasuredClock], proofs: Sequence[Proof]
     ) -> ContrastEvidence:
-        """Add the clocks under a load to `known`, with the clock locks that `proofs` show to be in
-        force and those that the clocks show to have no effect. Store the result on the host and
-        return it."""
+        """Return `known` with the clocks under a load, the clock locks that `proofs` show to be in
+        force, and those that the clocks show to have no effect. Also store it on the host, unless
+        nothing was added or the host cannot be written."""
         shown = self._own_locks_with_verdict(proofs, InForce.YES)
         against = {
             (c.gpu_uuid, c.setting) for c in clocks if does_clock_refute_its_lock(c, known.clocks)
@@ -77,9 +77,8 @@ class GpuEvidence:
         are not in force."""
         # the host has no row
         shown = {(p.gpu_index, p.short) for p in proofs if p.short and p.gpu_index >= 0}
-        kept = [
-            f for f in self._core.state.gpu_findings if f[0] not in {index for index, _ in shown}
-        ]
+        judged = {gpu_index for gpu_index, _ in shown}
+        kept = (f for f in self._core.state.gpu_findings if f[0] not in judged)
         self._core.update(gpu_findings=(*kept, *sorted(shown)))
         for proof in proofs:
             if proof.in_force in (InForce.NO_EFFECT, InForce.CAPPED, InForce.CHANGED):

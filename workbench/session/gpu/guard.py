@@ -64,9 +64,8 @@ class GpuGuard:
         self._drawn_s: float | None = None  # when the screen was drawn last
         self._did_unix_s: float | None = None  # the guard's last action that was reported
         self._start_problem: str | None = None  # why a guard that was killed could not be replaced
-        self._marks: ChangeSignature | None = (
-            None  # of the files of guard and journal at the last look
-        )
+        # of the files of guard and journal at the last look
+        self._marks: ChangeSignature | None = None
 
     def start_heartbeats(self) -> None:
         """Begin to send heartbeats and to report the guard's actions, in the background."""
@@ -109,8 +108,8 @@ class GpuGuard:
         return await self._record_guard_command("confirm", view)
 
     async def leave_settings_on_unguarded(self) -> GuardView:
-        """Leave the altered GPU settings on: the guard no longer reverts them when heartbeats stop.
-        Return the guard's state."""
+        """Leave the altered GPU settings on: from now on, the guard does not revert them when
+        heartbeats stop. Return the guard's state."""
         view = await client.mark_all_settings_kept(self._core.host)
         self._ours = False
         return await self._record_guard_command("keep", view)
@@ -127,19 +126,20 @@ class GpuGuard:
         commands: Sequence[SettingCommand],
         rights: Rights,
         trial_s: float | None,
-        seen: Collection[tuple[str, str]] | None = None,
+        replaceable: Collection[tuple[str, str]] | None = None,
     ) -> SettingsReport:
         """Apply planned commands, with a guard process that reverts the settings if this session
         ends. With `trial_s`, the guard also reverts them after that many seconds unless the user
-        confirms them. `seen` is that of `apply_commands`. Raises SettingsError if a trial gets no
-        guard."""
+        confirms them. `replaceable` has (GPU UUID, key) of the settings whose value from somebody
+        else may be replaced, None for all. Raises SettingsError if somebody else has set another
+        one, or if a trial gets no guard."""
         from workbench.gpu.settings.apply import apply_commands
 
         terms = GuardTerms(
             rights, await self.read_heartbeat_timeout_s() if self._attended else None, trial_s
         )
 
-        async def guard(journal: Journal) -> GuardView:
+        async def start_guard(journal: Journal) -> GuardView:
             view = await client.start_guard(self._core.host, terms, journal, **self.options)
             is_guarded = view.running and view.guarding
             if trial_s is not None and not is_guarded:
@@ -164,9 +164,9 @@ class GpuGuard:
                 self._core.host,
                 commands,
                 rights=rights,
-                guard=guard,
+                guard=start_guard,
                 watch=terms.guard_instructions_for,
-                seen=seen,
+                seen=replaceable,
             )
         except WorkbenchError:  # raised only before the first command
             self._alterations.never_sent = True
@@ -179,7 +179,8 @@ class GpuGuard:
                 await asyncio.gather(beats, return_exceptions=True)
 
     async def _send_heartbeats_during_change(self) -> None:
-        """Send heartbeats, so that the guard does not take the change for one that was cut off."""
+        """Send heartbeats until this task is cancelled, so that the guard does not take the change
+        for one that was cut off."""
         while True:
             await asyncio.sleep(HEARTBEAT_INTERVAL_RANGE_S[1])
             with suppress(HostError):
@@ -236,17 +237,17 @@ class GpuGuard:
             return
 
     async def _read_alterations_if_possible(self) -> bool:
-        """Read the journal and the register before the guard's state is first read. Return whether
-        they could be read."""
+        """Read the altered settings from the journal before the guard's state is first read. Return
+        whether they could be read."""
         with suppress(WorkbenchError):  # is told when they are read again
             await self._alterations.read_altered_settings()
             return True
         return False
 
     async def _file_signatures_if_sufficient(self, host: Host) -> ChangeSignature | None:
-        """Return the signatures of the files that show what guard and other Workbenches do. None if
-        the files do not show it: while a guard runs or settings are altered, the state of processes
-        counts as well."""
+        """Return the signatures of the files that show what guard and other Workbenches do. None
+        while these files do not suffice: if a guard runs or settings are altered, the state of
+        processes counts as well."""
         state, register = self._core.state, self._alterations.register_dir
         if register is None or self._ours or self._applying:
             return None
@@ -295,8 +296,8 @@ class GpuGuard:
 
     async def _replace_lost_guard(self, host: Host, seen: GuardStatus) -> GuardView | None:
         """Start a new guard if the guard of this session's GPU settings was killed, or if the link
-        was lost before it could start. Return its state, even if it could not be started; None if
-        no new guard was needed."""
+        was lost before it could start. Return the state of the new guard; if it could not be
+        started, that state has the problem. None if no new guard was needed."""
         if not self._ours or seen.view.running:
             return None
         await self._alterations.read_altered_settings()

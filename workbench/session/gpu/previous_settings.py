@@ -49,8 +49,8 @@ async def read_previous_values(
     host: Host, telemetry: Telemetry, setting: str, gpus: Sequence[int]
 ) -> dict[int, PreviousValues]:
     """Return the present value of `setting` for each of the GPUs, by GPU index. A clock lock, which
-    no driver reports, is the one of the journal or else none. Raises SettingsError if another value
-    is not known."""
+    no driver reports, is the one in the journal, or else no lock. Raises SettingsError if the
+    driver does not report the value of another setting."""
     state = await journal.read_journal(host)
     records = state.records()
     found = {}
@@ -60,21 +60,23 @@ async def read_previous_values(
         unknown = False
         if info is not None:
             key = (info.uuid, setting)
-            entries = (r.entry for r in records if not r.why_lost)
-            ours = next((entry for entry in entries if entry.gpu_and_setting == key), None)
+            for record in records:
+                if not record.why_lost and record.entry.gpu_and_setting == key:
+                    ours = record.entry
+                    break
             if is_clock_lock(setting):
                 unknown = state.last_known_lock_and_source(*key)[0] == UNKNOWN
-        value = (
-            _clock_lock_of_entry(ours)
-            if is_clock_lock(setting)
-            else _current_value(host, telemetry, setting_of(setting), gpu)
-        )
+        value = _clock_lock_of_entry(ours)
+        if not is_clock_lock(setting):
+            value = _current_value(host, telemetry, setting_of(setting), gpu)
         found[gpu] = PreviousValues(GpuSettings({setting: value}), ours, unknown)
     return found
 
 
 def _clock_lock_of_entry(ours: JournalEntry | None) -> SettingValue:
-    return ours.now if ours is not None and isinstance(ours.now, ClockRange) else DEFAULT
+    """Return the clock lock of a journal's entry; DEFAULT, for no lock, if there is none."""
+    lock = None if ours is None else ours.now
+    return lock if isinstance(lock, ClockRange) else DEFAULT
 
 
 def _current_value(host: Host, telemetry: Telemetry, setting: Setting, gpu: int) -> SettingValue:
@@ -98,10 +100,12 @@ async def restore_and_return_problem(
     had an entry for the setting before, that entry is written again with its owner and the guard's
     instructions."""
     report = await control.apply_settings_by_gpu({str(gpu): previous.settings}, password=password)
-    failed = next((o.message or "rejected by the driver" for o in report.outcomes if not o.ok), "")
-    if not failed and previous.entry is not None:
+    for outcome in report.outcomes:
+        if not outcome.ok:
+            return outcome.message or "rejected by the driver"
+    if previous.entry is not None:
         async with journal.locked_journal(host) as held:
             await held.save(
                 held.journal.with_restored_entry(previous.entry.gpu_and_setting, previous.entry)
             )
-    return failed
+    return ""

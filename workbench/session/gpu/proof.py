@@ -34,11 +34,8 @@ if TYPE_CHECKING:
     from workbench.session.state_holder import StateHolder
 
 DEFAULT_VERIFY_S = 8.0
-GPU_FILLING_LOAD = {
-    "concurrency": 32,
-    "max_tokens": 256,
-    "input_tokens": 128,
-}  # keeps a GPU busy all the time
+# keeps a GPU busy all the time
+GPU_FILLING_LOAD = {"concurrency": 32, "max_tokens": 256, "input_tokens": 128}
 NOTHING_TO_VERIFY = "nothing to verify: Workbench has changed no GPU setting on this host"
 
 
@@ -61,18 +58,15 @@ class Verification:
     def verdict_lines(self) -> tuple[str, ...]:
         """The outcome of the verification as lines for the user: first one about each setting, then
         warnings about whole GPUs."""
-        found = [
-            *(f"{p.gpu_or_host_name}: {p.text}" for p in self.proofs),
-            *self.unloaded,
-            *self.notes,
-        ]
-        found += [
-            f"{p.gpu_or_host_name}: {t.text}"
-            for p in self.proofs
-            for t in p.traps
-            if t.text not in p.text
-        ]
-        return tuple(dict.fromkeys(found)) or (NOTHING_TO_VERIFY,)
+        verdicts: list[str] = []
+        warnings: list[str] = []
+        for proof in self.proofs:
+            verdicts.append(f"{proof.gpu_or_host_name}: {proof.text}")
+            for trap in proof.traps:
+                if trap.text not in proof.text:
+                    warnings.append(f"{proof.gpu_or_host_name}: {trap.text}")
+        found = dict.fromkeys((*verdicts, *self.unloaded, *self.notes, *warnings))
+        return tuple(found) or (NOTHING_TO_VERIFY,)
 
     @property
     def trap_source_texts(self) -> tuple[str, ...]:
@@ -96,9 +90,9 @@ class GpuVerifier:
     async def verify_and_report_lines(
         self, seconds: float = DEFAULT_VERIFY_S, *, probe: bool = False, password: str | None = None
     ) -> Sequence[str]:
-        """Load the selected or newest READY run for `seconds` to check which altered GPU settings
-        are in force. Return the findings in words. With `probe`, also run the probes whose commands
-        `probe_commands` returned."""
+        """Load the selected run, or else the newest READY one, for `seconds` to check which altered
+        GPU settings are in force. Return the findings as lines. With `probe`, also run the probes
+        whose commands `probe_commands` returned."""
         probes, self._open = self._open, {}
         found = await self.verify_alterations(
             seconds, probe=probes if probe else False, password=password
@@ -123,10 +117,12 @@ class GpuVerifier:
         password: str | None = None,
         **bench: Any,
     ) -> Verification:
-        """Load a server (by default the selected or newest READY run) for `seconds`, and judge by
-        the readings whether each altered GPU setting is in force. With `probe`, a lower clock is
-        tried for each clock lock on which this load proves nothing: the given probes, or suitable
-        ones if `probe` is True. `bench` has fields of BenchSpec."""
+        """Load a server (by default the selected run, or else the newest READY one) for `seconds`,
+        and judge by the readings whether each altered GPU setting is in force. Without an altered
+        setting there is no load and no proof; if none needs a load and no server is given, a
+        reading is enough. With `probe`, a lower clock is tried for each clock lock on which this
+        load proves nothing: the given probes, or suitable ones if `probe` is True. `bench` has
+        fields of BenchSpec."""
         await self._gpu.alterations.read_altered_settings()
         altered = self._core.state.alterations
         if not altered:

@@ -18,8 +18,9 @@ class GpuRights:
         self._known: tuple[Host, Rights] | None = None
 
     async def load_rights(self) -> Rights:
-        """Return the user's rights and show them in the session's state. Incomplete rights are
-        looked up again at each call, because the user may have changed sudoers."""
+        """Return the user's rights to change GPU settings, and show them in the session's state.
+        Complete rights are read once for each host. Rights that are refused, or that need a sudoers
+        rule, are read again at each call, because the user may have changed sudoers."""
         host = self._core.host
         if self._known is not None and self._known[0] is host:
             rights = self._known[1]

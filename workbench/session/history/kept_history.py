@@ -60,8 +60,12 @@ class KeptHistory:
                     writer.write(cells.step_s, line)
             writer.close()
 
+    def _get_writer(self) -> HistoryWriter:
+        """Return the writer of the host's history files, which is opened at its first use."""
+        return self._writer or self._open_writer()
+
     def _write_values(self, seconds: range, values: Mapping[Key, float | None]) -> None:
-        writer = self._writer or self._open_writer()
+        writer = self._get_writer()
         for cells in self._cells:
             for line in cells.add(seconds, values):
                 writer.write(cells.step_s, line)
@@ -72,18 +76,16 @@ class KeptHistory:
 
         telemetry = self._core.state.telemetry
         if telemetry is not None:
-            (self._writer or self._open_writer()).write(
-                STEPS_S[-1], format_gpu_infos(time.time(), telemetry.infos)
-            )
+            self._get_writer().write(STEPS_S[-1], format_gpu_infos(time.time(), telemetry.infos))
 
     def _write_event(self, event: Event) -> None:
         from workbench.store.history_files import STEPS_S
         from workbench.store.recording import format_event
 
-        (self._writer or self._open_writer()).write(STEPS_S[-1], format_event(event))
+        self._get_writer().write(STEPS_S[-1], format_event(event))
 
     def _record_boot_after_reconnect(self, state: SessionState, changed: frozenset[str]) -> None:
-        """Ask under which boot the host runs when its link is back: it may have been started
+        """Record under which boot the host runs when its link is back: it may have been started
         again."""
         link, self._link = self._link, state.host.link
         has_returned = "host" in changed and (link, self._link) == _HOST_RETURN
@@ -136,8 +138,8 @@ class KeptHistory:
             await self._report_power_off(older)
 
     async def _report_power_off(self, older: LoadedHistory) -> None:
-        """Say that the host went off without a shutdown, unless an earlier screen under this boot
-        has said so."""
+        """Notify the user if the host went off without a shutdown, unless an earlier screen under
+        this boot has done so."""
         from workbench.hosts.boot import read_boot_id
 
         boot = await read_boot_id(self._core.host)
@@ -157,11 +159,13 @@ class KeptHistory:
             self._core.notify(found.level, f"{begin}: H shows its last minute", found.fix)
 
     async def _report_interrupted_benchmark(self, unfinished_event: Event | None) -> None:
-        """Say that a benchmark was lost with its Workbench, if none has run since this screen
+        """Show that a benchmark was lost with its Workbench. Do nothing if `unfinished_event`, its
+        end, is None, if a part of it is stored, or if a benchmark has run since this screen
         opened."""
-        if unfinished_event is None or not await asyncio.to_thread(
-            _is_nothing_stored_of_benchmark, unfinished_event, self._core.host.name
-        ):
+        if unfinished_event is None:
+            return
+        host = self._core.host.name
+        if not await asyncio.to_thread(_is_nothing_stored_of_benchmark, unfinished_event, host):
             return
         bench = self._core.state.bench
         if bench == BenchState(last_id=bench.last_id):

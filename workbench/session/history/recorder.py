@@ -33,10 +33,8 @@ class Recorder:
         self.problem: StoreError | None = None
         self.seconds = 0  # lines with values
         self.begun = asyncio.Event()  # the first reading has come
-        simulated = session.host.simulated is not None or session.state.simulated
-        self._write_lines_and_count(
-            [recording.Header(session.host.name, simulated, 1, time.time()).line()]
-        )
+        header = recording.Header(session.host.name, session.state.simulated, 1, time.time())
+        self._write_lines_and_count([header.line()])
         session.timeline.on_values.append(self._write_values)
         session.timeline.on_event.append(self._write_event)
         session.telemetry.on_gpus_changed.append(self._write_gpu_properties)
@@ -64,8 +62,8 @@ class Recorder:
             self._write_lines_and_count([recording.format_gpu_infos(time.time(), telemetry.infos)])
 
     def _write_lines_and_count(self, lines: Iterable[str]) -> int:
-        """Write lines, and return how many were written. After an error, which `problem` has then,
-        nothing is written."""
+        """Write lines, and return how many were written. An error is kept in `problem`; after it,
+        nothing is written any more."""
         count = 0
         if self._file.closed or self.problem is not None:
             return 0

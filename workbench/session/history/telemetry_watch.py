@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 
 DEFAULT_INTERVAL_S = 1.0
 _FRESH_READING_S = 5.0  # the newest reading of a watched host answers a question if it is younger
-_SINGLE_READING_VALID_S = (
-    2.0  # a single reading answers the further questions of the same command for this long
-)
+# a single reading answers the further questions of the same command for this long
+_SINGLE_READING_VALID_S = 2.0
 _AGE_CHECK_INTERVAL_S = 1.0  # between two checks of the readings' age
 
 
@@ -40,6 +39,11 @@ class TelemetryWatch:
         self.on_gpus_changed: list[Callable[[], None]] = []
 
     @property
+    def _present_interval_s(self) -> float:
+        """The seconds between two continuous readings."""
+        return self.interval_s or DEFAULT_INTERVAL_S
+
+    @property
     def is_reading(self) -> bool:
         """Whether the GPUs are being read continuously."""
         return self._source is not None
@@ -50,7 +54,7 @@ class TelemetryWatch:
         if self._source is None:
             self._source = create_telemetry_source(
                 self._core.host,
-                self.interval_s or DEFAULT_INTERVAL_S,
+                self._present_interval_s,
                 self._publish_reading,
                 keep_history=False,
             )
@@ -78,11 +82,11 @@ class TelemetryWatch:
             await self._source.request_full_reading()
 
     async def get_recent_reading(self) -> Telemetry:
-        """Return the newest reading if it is recent enough, else a new one. Raises SettingsError if
-        no GPU is found and the driver does not say why."""
-        watched, source = self._core.state.telemetry, self._source
-        is_fresh = source is not None and (source.age_s or 0) < _FRESH_READING_S
-        if watched is not None and is_fresh:
+        """Return the newest reading if it is younger than 5 s (2 s if the GPUs are not read
+        continuously), else a new one. Raises SettingsError if no GPU is found and the driver does
+        not say why."""
+        watched = self._core.state.telemetry
+        if watched is not None and self._is_newest_reading_fresh():
             return watched
         if self._single is not None:
             host, made_s, telemetry = self._single
@@ -97,6 +101,12 @@ class TelemetryWatch:
             )
         self._single = (self._core.host, time.monotonic(), telemetry)
         return telemetry
+
+    def _is_newest_reading_fresh(self) -> bool:
+        """Return whether the GPUs are read continuously and the newest reading is recent."""
+        if self._source is None:
+            return False
+        return (self._source.age_s or 0) < _FRESH_READING_S
 
     def _publish_reading(self, telemetry: Telemetry) -> None:
         """Show a reading in the session's state, and call the listeners with it. An exception of
@@ -118,7 +128,7 @@ class TelemetryWatch:
         self._core.update(
             telemetry=telemetry,
             telemetry_monotonic_s=time.monotonic(),
-            telemetry_interval_s=self.interval_s or DEFAULT_INTERVAL_S,
+            telemetry_interval_s=self._present_interval_s,
         )
         self._core.update_host(telemetry_problem=self._telemetry_problem_text(telemetry))
         if not known and (telemetry.infos or before is None):
@@ -138,10 +148,6 @@ class TelemetryWatch:
     def _telemetry_problem_text(self, telemetry: Telemetry | None) -> str | None:
         """Return why no recent reading has arrived, or why `telemetry` lacks GPUs of the host. None
         if nothing is wrong."""
-        late = self._source.problem if self._source is not None else None
-        return late or (_why_no_gpus(telemetry) if telemetry is not None else None)
-
-
-def _why_no_gpus(telemetry: Telemetry) -> str | None:
-    """Return why a reading contains no GPU, None if it contains one."""
-    return None if telemetry.gpus else telemetry.driver.message or "the driver sees no GPU"
+        if self._source is not None and self._source.problem:
+            return self._source.problem
+        return None if telemetry is None else telemetry.why_no_gpus

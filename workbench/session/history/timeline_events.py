@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 COMPARED_ANSWERS = "comparison of answers"
 PROCHOT = "PROCHOT"  # a signal of the board, which NVML does not report
 _OLDEST_EVENT_S = 86_400.0  # events before that are not in the history
-_MAX_TRANSIT_S = (
-    2.0  # a reading may take this long to arrive; more is a difference between two clocks
-)
+# a reading may take this long to arrive; more is a difference between two clocks
+_MAX_TRANSIT_S = 2.0
 _RECENT_CHANGE_S = 15.0  # between a change of a setting and its reading from the journal
 _RECENT_GUARD_ACT_S = 90.0  # between an act of the guard and its reading
 # absence of a throttle reason before it may begin again: at first, and if it keeps returning
@@ -68,21 +67,21 @@ class EventSource:
         first = self._throttles is None
         seen = self._throttles = self._throttles or {}
         began: dict[str, list[int]] = {}
+        shortest_s, longest_s = _THROTTLE_ABSENCE_RANGE_S
         of_board = {PROCHOT} if telemetry.host.prochot else set()
         for gpu in telemetry.gpus:
             for reason in (of_board | set(gpu.event_reasons)) - QUIET_REASONS:
-                last_s, hold_s = seen.get((gpu.index, reason), (0.0, _THROTTLE_ABSENCE_RANGE_S[0]))
+                last_s, hold_s = seen.get((gpu.index, reason), (0.0, shortest_s))
                 away_s = now - last_s
                 if away_s > hold_s:
-                    hold_s = (
-                        _THROTTLE_ABSENCE_RANGE_S[0]
-                        if away_s > _THROTTLE_ABSENCE_RANGE_S[1]
-                        else min(2 * hold_s, _THROTTLE_ABSENCE_RANGE_S[1])
-                    )
+                    hold_s = min(2 * hold_s, longest_s)
+                    if away_s > longest_s:
+                        hold_s = shortest_s
                     began.setdefault(reason, []).append(gpu.index)
                 seen[gpu.index, reason] = now, hold_s
-        # what was on at the first reading began earlier
-        for reason, gpus in began.items() if not first else ():
+        if first:  # what is on at the first reading began earlier
+            return
+        for reason, gpus in began.items():
             yield Event(
                 now,
                 EventKind.THROTTLE,
@@ -91,8 +90,9 @@ class EventSource:
             )
 
     def _convert_to_local_clock(self, unix_s: float, now: float) -> float:
-        """Return `unix_s`, a time of the host's clock, as a time of this machine's clock. `now` for
-        a time less than 2 s ago, because some hosts report seconds without a fraction."""
+        """Return `unix_s`, a time of the host's clock, as a time of this machine's clock. For a
+        time less than 2 s ago, return `now`, because some hosts report seconds without a
+        fraction."""
         at = unix_s - self._host_ahead_s
         return at if now - at > _MAX_TRANSIT_S else now
 
@@ -172,7 +172,7 @@ class EventSource:
         text = _setting_and_value_text(altered, altered.now)
         if altered.by:
             text += f" by {altered.by}"
-        at = self._convert_to_local_clock(altered.set_unix_s or altered.since_unix_s, now)
+        at = self._convert_to_local_clock(altered.changed_unix_s, now)
         if now - at >= _RECENT_CHANGE_S:
             return _SettingEvent(EventKind.SETTING_MADE, text, at)
         if guard is not None and guard.trial_left_s is not None:

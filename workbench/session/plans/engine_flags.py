@@ -31,27 +31,23 @@ class EngineFlags:
         self._asking = asyncio.Lock()
 
     async def find_installed_engine(self, engine: Engine, executable: str = "") -> InstalledEngine:
-        """Return the engine that is installed on the host. Its program is `executable`, or else the
-        one that config.toml, hosts.toml or PATH names. The program is run only to read its version.
-        """
+        """Return what a search of the host for the engine found; if that is nothing, the answer has
+        the problem. Its program is `executable`, or else the one that config.toml, hosts.toml or
+        PATH names. The program is run only to read its version."""
         from workbench.server.engine_probe import probe_engine
 
-        named = executable or next(
-            iter(self._settings.engine_program_and_source_file(engine.name) or ()), ""
-        )
+        named = executable or self._settings.chosen_programs_by_engine().get(engine.name, "")
         return await probe_engine(self._core.host, engine, shlex.split(named))
 
     def stored_catalog(self, engine: Engine, found: InstalledEngine) -> FlagCatalog | None:
-        """Return the stored catalog of the engine; None if the engine has not been asked for its
-        flags."""
+        """Return the stored catalog of the engine `found`. None if the engine has not been asked
+        for its flags, or its path or version is unknown."""
         from workbench.engines import catalog as catalogs
 
-        data = (
-            flag_cache.read_cached_flags(self._flag_cache_key(engine, found))
-            if found.path and found.version
-            else None
-        )
-        if data is None or found.version is None:
+        if not found.path or not found.version:
+            return None
+        data = flag_cache.read_cached_flags(self._flag_cache_key(engine, found))
+        if data is None:
             return None
         with suppress(KeyError, TypeError, ValueError, AttributeError):  # a damaged file: ask again
             return catalogs.catalog_from_data(
@@ -67,10 +63,8 @@ class EngineFlags:
         self, engine: Engine, found: InstalledEngine, *, again: bool = False
     ) -> FlagCatalog:
         """Return the flag catalog of the engine `found`. The engine is asked for its flags if that
-        was not done yet, or if `again` is True.
-
-        Raises HostError if the engine cannot be asked or does not answer, and InputError if the
-        answer is not a list of flags."""
+        was not done yet, or if `again` is True. Raises HostError if the engine cannot be asked or
+        does not answer, and InputError if the answer is not a list of flags."""
         from workbench.engines import catalog as catalogs
         from workbench.engines import own_flags
         from workbench.server import engine_flags

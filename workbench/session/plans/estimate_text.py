@@ -10,8 +10,9 @@ if TYPE_CHECKING:
 
 def memory_estimate_change_text(before: MemoryFit | str, after: MemoryFit | str) -> str:
     """Return the change from the estimate `before` to the estimate `after` as text: memory per GPU
-    and KV cache, such as "memory per GPU 21.4 > 23.0 of 24.0 GiB, KV cache 65,536 > 81,920 tokens".
-    A str in place of an estimate is the reason why there is none."""
+    and KV cache, such as "est. memory per GPU 21.4 > 23.0 of 24.0 GiB, KV cache 65,536 > 81,920
+    tokens". A str in place of an estimate is the reason why there is none: without `after`, the
+    text is that reason, and without `before`, it has only the new values."""
     if isinstance(after, str):
         return f"no estimate: {after}"
     old = None if isinstance(before, str) else before

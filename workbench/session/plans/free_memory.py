@@ -37,11 +37,11 @@ def find_memory_shortage(
     live_servers: Sequence[ServerStatus],
     remaining_pids: Collection[int] | None = None,
 ) -> MemoryShortage | None:
-    """Return what is wrong if the fullest GPU of the plan has less free memory now than the plan
+    """Return the shortage if the fullest GPU of the plan has less free memory now than the plan
     needs on each GPU. None if the memory suffices or is not known, if GPUs use the host's memory,
-    and if the plan does not fit into empty GPUs either. `live_servers` are the live servers of the
-    host. `remaining_pids` are the processes that keep their memory when a server is stopped before
-    the start: only what they hold then counts as used. With None no server is stopped."""
+    and if the plan does not fit into empty GPUs either. `live_servers` are named in the finding.
+    `remaining_pids` are the processes that keep their memory if a server is stopped before the
+    start; only what they hold counts as used then. None means that no server is stopped."""
     if telemetry is None:
         return None
     plan = editor.effective_plan
@@ -49,13 +49,17 @@ def find_memory_shortage(
     samples = {sample.index: sample for sample in telemetry.gpus if sample.index in used}
     infos, free_bytes = [], []
     for info in telemetry.infos:
-        if info.index in samples and (
-            free := _free_bytes_at_start(info, samples[info.index], remaining_pids)
-        ):
-            infos.append(info)
-            free_bytes.append(free)
-    if not infos or any(info.unified_memory for info in infos):
-        return None  # the page cache of the host occupies unified memory, and gives it back
+        if info.index not in samples:
+            continue
+        free = _free_bytes_at_start(info, samples[info.index], remaining_pids)
+        if free is None:
+            continue
+        if info.unified_memory:
+            return None  # the page cache of the host occupies it, and gives it back
+        infos.append(info)
+        free_bytes.append(free)
+    if not infos:
+        return None
     least_bytes = min(free_bytes)
     tightest = infos[free_bytes.index(least_bytes)]
     total_gib, free_gib = (tightest.memory_total_bytes or 0) / GIB, least_bytes / GIB
@@ -85,7 +89,7 @@ def _free_bytes_at_start(
     known."""
     total, used = info.memory_total_bytes, sample.memory_used_bytes
     if remaining_pids is not None:
-        used = sum(p.memory_bytes or 0 for p in sample.processes or () if p.pid in remaining_pids)
+        used = sum(p.memory_bytes or 0 for p in sample.known_processes if p.pid in remaining_pids)
     if total is None or used is None:
         return None
     return max(_BYTES_PER_MIB, total - used)

@@ -60,8 +60,9 @@ def fit_report_of_plan(
     plan: LaunchPlan, telemetry: Telemetry | None, contexts: Sequence[int] = ()
 ) -> FitReport:
     """Return a table of the quantizations, numbers of GPUs and context lengths with which the
-    plan's model fits into the GPU memory that is free now. `contexts` are context lengths in
-    tokens; by default a few, up to the longest that the model supports."""
+    plan's model fits into the GPU memory that is free now. If there is no table, `missing` of the
+    report says why. `contexts` are context lengths in tokens; () stands for the usual ones, up to
+    the longest that the model supports."""
     facts = plan.model_facts or ModelFacts(plan.model)
     lengths = tuple(sorted(set(contexts or _default_contexts(facts))))
     report = FitReport(plan.model, plan.engine, facts.source or "no sizes", lengths)
@@ -79,8 +80,8 @@ def fit_report_of_plan(
 
 
 def _default_contexts(facts: ModelFacts) -> Sequence[int]:
-    """Return the usual context lengths that the model supports, and its longest if that is none of
-    them."""
+    """Return the usual context lengths below the longest that the model supports, then that one. If
+    it is unknown or longer than all usual ones, return the usual ones."""
     longest = facts.shape.max_length if facts.shape else None
     if not longest or longest > CONTEXTS[-1]:
         return CONTEXTS
@@ -88,9 +89,9 @@ def _default_contexts(facts: ModelFacts) -> Sequence[int]:
 
 
 def _used_bytes_by_gpu(telemetry: Telemetry) -> dict[int, int]:
-    """Return the bytes of GPU memory that are in use, by GPU index. Of memory that a GPU shares
-    with the CPU, everything counts as in use that the operating system does not report as
-    available."""
+    """Return the bytes of GPU memory that are in use, by GPU index; 0 if a GPU does not report
+    them. Of memory that a GPU shares with the CPU, all counts as in use that the operating system
+    does not report as available."""
     used = {sample.index: sample.memory_used_bytes or 0 for sample in telemetry.gpus}
     available = telemetry.host.memory_available_bytes
     if available is None:
@@ -111,7 +112,7 @@ _FIT_LEGEND = (
 
 def fit_report_blocks(report: FitReport) -> list[Block]:
     """Return the report as blocks: for each kind of GPU the table of what fits, then what its
-    columns mean."""
+    columns mean. Without a table, return the reason."""
     blocks: list[Block] = [SIMULATED] if report.simulated else []
     blocks.append(TextBlock(f"{report.model}  ({report.source})", lead=True))
     if report.missing:
@@ -158,7 +159,7 @@ def _fit_cells(row: FitRow, contexts: Sequence[int]) -> tuple[str, ...]:
         return (*size, *("-" for _ in contexts), "", "")
     sequences = (_sequences_text(row.sequences.get(length)) for length in contexts)
     limits = (
-        _shorten_large_number(one, format_four_digits(one)) if one else "?"
+        _text_or_millions(one, format_four_digits(one)) if one else "?"
         for one in (row.limit_tok_s, row.prefill_tok_s)
     )
     return (*size, *sequences, *limits)
@@ -167,10 +168,10 @@ def _fit_cells(row: FitRow, contexts: Sequence[int]) -> tuple[str, ...]:
 def _sequences_text(sequences: int | None) -> str:
     if sequences is None:
         return "?"
-    return _shorten_large_number(sequences, f"{sequences:,}") if sequences else "-"
+    return _text_or_millions(sequences, f"{sequences:,}") if sequences else "-"
 
 
-def _shorten_large_number(value: float, text: str) -> str:
-    """Return `text`, or the value in millions if its digits would fill a column. Models without
-    sense, as tests have them, have such values."""
+def _text_or_millions(value: float, text: str) -> str:
+    """Return `text`, the digits of `value`, or from 1,000,000 on the value in millions, such as
+    "12 M"."""
     return text if value < 1e6 else f"{value / 1e6:,.0f} M"

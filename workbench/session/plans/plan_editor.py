@@ -100,8 +100,8 @@ class PlanEditor:
         return bool(self._undo)
 
     def clear_located_engine(self) -> None:
-        """Drop what the search of the host found, because the plan names another program now. The
-        flags of the program before count until the host was searched again."""
+        """Drop the engine that the search of the host found, because the plan names another program
+        now. Its version and flags count until the host is searched again."""
         self.host_context = replace(
             self.host_context, installed=None, installed_problem=None, found=None
         )
@@ -127,16 +127,15 @@ class PlanEditor:
     def allotment(self) -> Allotment:
         """What the host's own environment says of its GPUs; NO_ALLOTMENT before the host was
         searched."""
-        return self.host_context.found.allotment if self.host_context.found else NO_ALLOTMENT
+        found = self.host_context.found
+        return NO_ALLOTMENT if found is None else found.allotment
 
     def _add_gpus_from_environment(self, plan: LaunchPlan) -> LaunchPlan:
         """Return the plan with the GPUs that the server would inherit from the host's environment,
-        so that every launcher and every reader of the plan knows them. On a cluster, each host has
-        an environment of its own."""
+        so that every launcher and every reader of the plan knows them. The plan stays as it is if
+        it names GPUs itself, and on a cluster, where each host has an environment of its own."""
         devices = self.allotment.visible
-        if devices is None or self.host_context.places:
-            return plan
-        if VISIBLE_TO_CUDA in [variable.name for variable in plan.env]:
+        if devices is None or self.host_context.places or VISIBLE_TO_CUDA in plan.env_texts:
             return plan
         return plan.with_env(VISIBLE_TO_CUDA, devices, Origin.INHERITED)
 
@@ -213,7 +212,7 @@ class PlanEditor:
         plan = with_launcher_and_options(self.plan, run_as, run_options)
         self._change_plan(engines.apply_assignments(plan, self.catalog, sets, unsets, envs))
 
-    def apply_fix(self, finding: Finding) -> Sequence[PlanChange]:
+    def apply_fix_and_return_changes(self, finding: Finding) -> Sequence[PlanChange]:
         """Make the changes that `finding`, one of the plan's findings, proposes, as one step of the
         undo history. Return the changes. Raises InputError if the plan no longer has this finding,
         or the finding proposes nothing."""
@@ -245,10 +244,11 @@ class PlanEditor:
         name, value = change.name, change.value
         if change.env:
             return plan.without_env(name) if value is None else plan.with_env(name, value)
+        text = str(value or "")
         if name == engines.EXECUTABLE:
-            return engines.set_executable(plan, str(value or ""))
+            return engines.set_executable(plan, text)
         if engines.is_launcher_row(name):
-            return set_launcher_row(plan, name, str(value or ""))
+            return set_launcher_row(plan, name, text)
         if value is None:
             return plan.without_flag(name)
         return engines.set_flag(plan, self.catalog, name, value)
@@ -264,8 +264,8 @@ class PlanEditor:
             self.plan = self._redo.pop()
 
     def change_plan_and_history(self, change: Callable[[LaunchPlan], LaunchPlan]) -> None:
-        """Apply `change` to the plan and to every plan of the undo history, because the host has
-        changed."""
+        """Apply `change`, which follows from another host, to the plan, to the plan before the
+        edits, and to every plan of the undo history. No undo reverses it."""
         self.base, self.plan = change(self.base), change(self.plan)
         self._undo, self._redo = [*map(change, self._undo)], [*map(change, self._redo)]
 
@@ -278,8 +278,8 @@ class PlanEditor:
         self.plan = plan
 
     def launch_command(self) -> Command:
-        """Return the command that starts the plan; with several nodes, that of the first node.
-        Raises PlanError if no command can be made."""
+        """Return the command that starts the engine with the plan; with several nodes, that of the
+        first node. Raises PlanError if no command can be made."""
         plan = self.effective_plan
         first_node = plan.nodes[0] if plan.nodes else None
         return self.engine.command(plan, first_node, self.catalog)
@@ -287,7 +287,8 @@ class PlanEditor:
     def make_launcher_command(self) -> Command | None:
         """Return the command with which the plan's launcher starts the server, with secrets masked.
         RUN stands for the run id, which is not known before the start. None if Workbench starts the
-        server as a process without a launcher, or if no command can be made."""
+        server as a process without a launcher, for a plan with nodes, or if no command can be
+        made."""
         try:
             launcher = launcher_of(self.plan.run_as)
             if launcher is None or self.plan.nodes:
@@ -340,14 +341,14 @@ class PlanEditor:
         return tuple(found)
 
     def list_flag_value_warnings(self, sets: Sequence[str]) -> tuple[Finding, ...]:
-        """Return the warnings about the values of the flags that `sets`, assignments such as
-        "kv-cache-dtype=fp8", name: the engine may not have these values."""
+        """Return the warnings that the engine may not have the values of some flags. `sets` are
+        assignments such as "kv-cache-dtype=fp8"; only the flags that they name are checked."""
         names = set()
         for assignment in sets:
             flag = assignment.partition("=")[0].strip().lstrip("-")
             names.add(engines.canonical_flag_name(self.catalog, flag))
-        doubtful = [finding for finding in self.findings() if finding.code in DOUBTFUL_FINDINGS]
-        return tuple(finding for finding in doubtful if finding.flag in names)
+        found = (finding for finding in self.findings() if finding.flag in names)
+        return tuple(finding for finding in found if finding.code in DOUBTFUL_FINDINGS)
 
     def untrusted_preset_parts(self) -> tuple[ForeignPresetPart, ...]:
         """Return the parts that the plan's preset runs besides its engine and that the user has not
@@ -447,21 +448,19 @@ class PlanEditor:
         for change in plan_differences(self.base, self.plan):
             if change.b is not None or change.kind not in ("flag", "env"):
                 continue
+            is_env = change.kind == "env"
+            spec = None if is_env else self.catalog.flags.get(change.name)
             text, level = engines.most_severe_finding_text_and_level(findings, change.name)
-            row = FlagRow(
+            yield FlagRow(
                 name=change.name,
                 value=None,
-                default=None,
+                default=None if spec is None else spec.default,
                 origin=Origin.EDITED,
-                spec=None,
+                spec=spec,
                 finding=text,
                 level=level,
-                is_env=change.kind == "env",
+                is_env=is_env,
             )
-            spec = self.catalog.flags.get(change.name)
-            if spec is not None and not row.is_env:
-                row = replace(row, spec=spec, default=spec.default)
-            yield row
 
     def _executable_row(self, findings: tuple[Finding, ...]) -> FlagRow:
         import shlex

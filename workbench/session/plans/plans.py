@@ -75,8 +75,8 @@ class Plans:
         telemetry.on_reading.append(self._recheck_unapplied_gpu_settings)
 
     def start_importing_modules(self) -> None:
-        """Begin to import what edits and checks a plan, in a thread. A screen does so at each key:
-        an idle one does without these modules, and the first preset does not wait for them."""
+        """Begin to import the modules that edit and check a plan, in a thread, unless that was done
+        before. A screen does so at its first key, so that the first preset need not wait."""
         if not self._loads_parts:
             self._loads_parts = True
             self._core.spawn(asyncio.to_thread(_import_plan_modules))
@@ -101,8 +101,7 @@ class Plans:
     def edit_plan(self, plan: LaunchPlan, title: str) -> None:
         """Make `plan` the plan under edit, with `title` on the screen. If the plan before was
         edited, an undo brings it back. Call `locate_engine` afterwards to check the plan against
-        the host.
-        """
+        the host."""
         if self.current is not None and self.current.is_edited:
             self._replaced = self.current
         self.current, self._entry = self.make_editor(plan, title), self._settings.host_entry
@@ -224,7 +223,8 @@ class Plans:
         )
 
     def _unreached_node_findings(self) -> tuple[Finding, ...]:
-        """Return a finding about the first node of the cluster that cannot be reached."""
+        """Return a finding about the first node of the cluster that cannot be reached. () if all
+        can, or the host is no cluster."""
         host = self._core.host
         if not is_cluster(host):
             return ()
@@ -250,7 +250,8 @@ class Plans:
         self.show_plan()
 
     def export_plan(self, form: str) -> ExportedPlan:
-        """Return the plan in the form of another tool, such as "systemd"."""
+        """Return the plan in the form of another tool, such as "systemd". Raises InputError if the
+        form cannot express the plan, and PlanError if the plan cannot be started."""
         from workbench.session.plans.recipes import export_plan
 
         editor = self.editor
@@ -287,10 +288,10 @@ class Plans:
         evidence: Sequence[str],
         gpu: GpuSettings,
     ) -> str:
-        """Write the plan of `editor` as a preset of the user, with the GPU settings `gpu` in place
-        of those of its parent if there are any. `evidence`, sentences about what was measured,
-        becomes its caveats. A preset of the same title, which a tune wrote before it was killed, is
-        replaced. Return the path. Raises PresetError if it cannot be written."""
+        """Write the plan of `editor` as a preset of the user, and return the path. If `gpu` has GPU
+        settings, they replace those of its parent. `evidence`, sentences about what was measured,
+        becomes its caveats. A preset of the same id and title, which a tune wrote before it was
+        killed, is replaced. Raises PresetError if it cannot be written."""
         from workbench.model.settings import setting_of
         from workbench.store.preset_edit import document_from_plan  # loads an editor of TOML
 
@@ -323,8 +324,8 @@ class Plans:
             self.show_plan()
 
     def _parent_document(self, plan: LaunchPlan) -> Mapping[str, Any]:
-        """Return the parsed file of the preset that the plan came from. Return that of the engine's
-        general preset if the plan came from none or the file cannot be read."""
+        """Return the parsed file of the preset that the plan came from. If the plan came from none,
+        or the file cannot be read, return that of the engine's general preset."""
         general = engines.get_engine(plan.engine).general_preset
         try:
             return self._presets.library.document(plan.preset_id or general)
@@ -375,11 +376,9 @@ class Plans:
         await self._ask_engine_flags(editor, await self.locate_engine(editor))
 
     async def _ask_engine_flags(self, editor: PlanEditor, found: InstalledEngine) -> None:
-        """Ask the engine `found` for its own flags, and check the editor's plan against them.
-
-        A program that someone else's preset names is not run. During a measurement no engine is
-        asked, because that takes several seconds of CPU time.
-        """
+        """Ask the engine `found` for its own flags, and check the editor's plan against them. Do
+        nothing for a program that someone else's preset names, and during a measurement, because
+        the answer takes several seconds of CPU time."""
         state, plan = self._core.state, editor.plan
         if found.path is None or editor.host_context.own_catalog or state.host.simulated:
             return
@@ -439,17 +438,15 @@ class Plans:
         return found
 
     async def read_model_size(self, editor: PlanEditor) -> None:
-        """Read the size of the editor's model from its files on the host, if that size is needed
-        and not known yet."""
+        """Read the size of the editor's model from its files on the host into
+        `editor.host_context`, if that size is needed and not known yet."""
         if not editor.must_read_model_size:
             return
         from workbench.engines.model_facts import model_files_key
         from workbench.server.model_files import read_model_facts
 
         plan = editor.plan
-        facts = await read_model_facts(
-            self._core.host, plan, {e.name: str(e.value) for e in plan.env}
-        )
+        facts = await read_model_facts(self._core.host, plan, plan.env_texts)
         editor.host_context = replace(
             editor.host_context, models={**editor.host_context.models, model_files_key(plan): facts}
         )
@@ -518,10 +515,9 @@ class Plans:
         plan of that server. Raises InputError if there is nothing to change, or if the plan under
         edit has another engine or model than `server_plan`."""
         if server_plan is None:
-            changes = self.editor.apply_fix(finding)
+            changes = self.editor.apply_fix_and_return_changes(finding)
         else:
-            now = self.current.plan if self.current is not None else None
-            if now is None or (now.engine, now.model) != (server_plan.engine, server_plan.model):
+            if not self._has_engine_and_model_of(server_plan):
                 raise InputError(
                     f"the plan under edit is not that of this server ({server_plan.engine}, {server_plan.model})",
                     next_step="press p and load the preset of that server, then press f again",
@@ -533,9 +529,17 @@ class Plans:
             self._locate_engine_again()
         return " ".join(change.option_text for change in finding.changes)
 
+    def _has_engine_and_model_of(self, other: LaunchPlan) -> bool:
+        """Return whether the plan under edit has the engine and the model of `other`. False if no
+        plan is loaded."""
+        if self.current is None:
+            return False
+        plan = self.current.plan
+        return (plan.engine, plan.model) == (other.engine, other.model)
+
     def undo(self) -> None:
         """Undo the last edit. If the plan has none, and a preset was loaded over an edited plan,
-        make that plan the one under edit again."""
+        make that plan the one under edit again. Without either, do nothing."""
         replaced = self._replaced
         if replaced is None or self.editor.can_undo:
             self._undo_or_redo(self.editor.undo)
@@ -566,8 +570,9 @@ class Plans:
         return tuple(map(mask_row, self.current.flag_rows(view, query)))
 
     def estimate_change(self, name: str, text: str) -> str:
-        """Return how the memory per GPU and the KV cache change with flag `name` set to `text`, or
-        unset if `text` is empty. Raises InputError for an invalid value."""
+        """Return as text how the estimates of the memory per GPU and of the KV cache change with
+        flag `name` set to `text`, or unset if `text` is empty. Without an estimate, the text says
+        why. Raises InputError for an invalid value."""
         from workbench.session.plans.estimate_text import memory_estimate_change_text
 
         return memory_estimate_change_text(
@@ -581,11 +586,12 @@ class Plans:
         from workbench.store.preset_text import texts_about_flag
 
         preset_id = self.editor.plan.preset_id
+        if preset_id is None:
+            return ()
         with suppress(WorkbenchError):
-            if preset_id is not None:
-                found = engines.look_up_flag(self.editor.catalog, name).spec
-                aliases = found.aliases if found is not None else ()
-                return texts_about_flag(self._presets.get(preset_id), name, aliases)
+            found = engines.look_up_flag(self.editor.catalog, name).spec
+            aliases = found.aliases if found is not None else ()
+            return texts_about_flag(self._presets.get(preset_id), name, aliases)
         return ()
 
     # ---- GPU settings of presets
@@ -651,7 +657,7 @@ class Plans:
 
 
 def _engine_program_key(plan: LaunchPlan) -> tuple[object, ...]:
-    """Return what decides which program starts the engine of a plan."""
+    """Return the parts of a plan that decide which program starts its engine."""
     return plan.executable, plan.run_as, plan.run_options, plan.image, plan.workdir
 
 

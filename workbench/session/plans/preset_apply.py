@@ -102,8 +102,8 @@ class PresetPreview:
         return name in [part.name for part in self.parts]
 
     def parts_with_added_problems(self, problems: Mapping[str, str]) -> tuple[PresetPart, ...]:
-        """Return the parts, those that `problems` (part name -> problem) names with their
-        problem."""
+        """Return all parts of the preset. A part that `problems` (part name -> problem) names gets
+        that problem; the others keep theirs."""
         found = []
         for part in self.parts:
             found.append(replace(part, problem=problems.get(part.name, part.problem)))
@@ -206,12 +206,10 @@ class PresetApply:
         on_step: Callable[[str], None] = lambda text: None,
     ) -> AppliedPreset:
         """Start the server, wait until it is READY, apply the settings, and warm the server up.
-        `on_step` is called with a text before each step. Raises ServerError if the server cannot be
-        started.
-
-        If the server does not become READY, no setting is changed. If a setting cannot be applied,
-        all of them are reverted, and the server is stopped. If the caller is cancelled, settings
-        that are being applied are reverted, the server runs on, and Interrupted says so.
+        `on_step` is called with a text before each step. If the server does not become READY, no
+        setting is changed. If a setting cannot be applied, all of them are reverted, and the server
+        is stopped. Raises ServerError if the server cannot be started. If the caller is cancelled,
+        settings that are being applied are reverted, the server runs on, and Interrupted is raised.
         """
         await self._check_rights(preview, password)
         progress = _ApplyProgress()
@@ -291,7 +289,7 @@ class PresetApply:
                 if command.setting not in wanted or not _does_selector_match(outcome, selector):
                     continue
                 value = wanted[command.setting]
-                if now is None or _has_one_of_values(now, (outcome.before, value)):
+                if now is None or _is_present_value_in(now, (outcome.before, value)):
                     gpu = "all" if command.gpu_uuid == HOST else command.gpu_uuid
                     kept[gpu] = GpuSettings({**kept.get(gpu, {}), command.setting: value})
                 else:
@@ -400,10 +398,11 @@ def _setting_part(outcome: SettingOutcome) -> PresetPart:
 _GPU_AND_SETTING = attrgetter("command.gpu_uuid", "command.setting")  # of an outcome
 
 
-def _has_one_of_values(now: SettingOutcome, values: Iterable[SettingValue | None]) -> bool:
-    """Return whether the value that a setting has now is one of these."""
-    setting = now.command.setting
-    return any(value_equals(setting, now.before, value) for value in values)
+def _is_present_value_in(found: SettingOutcome, values: Iterable[SettingValue | None]) -> bool:
+    """Return whether `values` contains the present value of a setting. `found` is the setting's
+    outcome in a dry run, whose `before` is that value."""
+    setting = found.command.setting
+    return any(value_equals(setting, found.before, value) for value in values)
 
 
 def _does_selector_match(outcome: SettingOutcome, selector: str) -> bool:
@@ -416,8 +415,8 @@ def _does_selector_match(outcome: SettingOutcome, selector: str) -> bool:
 
 
 def _changed_by_others_text(found: SettingOutcome) -> str:
-    """Return the text that a setting is left alone, because somebody changed it after the user had
-    confirmed the preset. `found` is the setting's outcome in a dry run."""
+    """Return the sentence that a setting is left alone, because somebody changed it after the user
+    had confirmed the preset. `found`, its outcome in a dry run, has the present value."""
     value = format_stored_value(found.command.setting, found.before)
     note = f" ({found.command.note})" if found.command.note else ""
     return f"left alone: changed to {value} after you had confirmed{note}; apply it again"
@@ -448,7 +447,8 @@ def _warm_up_part(warm_up: WarmUp) -> PresetPart:
 
 
 def _problems_by_setting_part_name(report: SettingsReport | None) -> dict[str, str]:
-    """Return why settings were not applied, by the names of their parts."""
+    """Return {part name: why the setting was not applied} of the settings that failed. {} without a
+    report."""
     problems = {}
     if report is not None:
         for outcome in report.outcomes:
@@ -458,7 +458,8 @@ def _problems_by_setting_part_name(report: SettingsReport | None) -> dict[str, s
 
 
 def _interruption_text(progress: _ApplyProgress, cut: asyncio.CancelledError) -> str:
-    """Return what an interrupted application of a preset has left."""
+    """Return as text what an interrupted application of a preset has left: settings and a
+    server."""
     if progress.run_id is None:
         return "no setting was changed; `workbench servers` shows whether the server was started"
     settings = cut.left if isinstance(cut, Interrupted) else progress.settings

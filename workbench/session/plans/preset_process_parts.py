@@ -24,8 +24,8 @@ _WARM_UP_NOTE_FILE = "warm_up.json"  # in the run directory: {unix_s, requests, 
 async def unapplied_process_parts(
     host: Host, preset: Preset, status: ServerStatus, run_dir: str
 ) -> tuple[str, ...]:
-    """Return which parts of `preset` are not in force for the running server of a run, as texts:
-    the limit of open files, and the warm-up."""
+    """Return as texts which parts of `preset` are not in force for the running server of a run: the
+    limit of open files, and the warm-up. () if both are, or the preset has neither."""
     found = []
     if (files := preset.engine.open_files) is not None and status.pid is not None:
         problem = file_limit_problem(files, await read_process_file_limit(host, status.pid))
@@ -36,7 +36,8 @@ async def unapplied_process_parts(
 
 
 def file_limit_problem(wanted: int, limit: FileLimit | None) -> str:
-    """Return why a process with this limit cannot have `wanted` files open; "" if it can."""
+    """Return why a process with this limit cannot have `wanted` files open; "" if it can. None as
+    the limit means that it cannot be read, which is a reason too."""
     if limit is None:
         return "the limit of the process cannot be read"
     if limit.soft >= wanted:

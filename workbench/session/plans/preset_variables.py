@@ -54,9 +54,10 @@ def resolve_variables(
 
 
 def plan_with_cluster_values(plan: LaunchPlan, values: Mapping[str, str]) -> LaunchPlan:
-    """Return a plan that was loaded for another host with the variables `values` of this cluster,
-    such as its nodes' addresses. Flags and environment that contain an old value get the new value.
-    Values from the user stay. The plan is returned as it is if no old value is to be replaced."""
+    """Return the plan with the variables `values` of this cluster, such as its nodes' addresses, in
+    place of those of the host for which it was loaded. In flags and environment, each old value is
+    replaced by the new one. Variables from the user stay. If no old value is to be replaced, the
+    plan is returned as it is."""
     renewed, texts = {}, {}
     given = _user_given_variables(plan)
     for name, new in values.items():
@@ -94,8 +95,8 @@ def plan_with_cluster_values(plan: LaunchPlan, values: Mapping[str, str]) -> Lau
 
 
 def variables_to_remember(plan: LaunchPlan) -> dict[str, str]:
-    """Return the variables that the user gave and that the plan still uses, by name. Masked values
-    are left out, because they cannot be used again."""
+    """Return {name: value} of the variables that the user gave and that the plan still uses. Masked
+    values are left out, because they cannot be used again."""
     found = {}
     for name in _user_given_variables(plan):
         value = plan.variables[name]

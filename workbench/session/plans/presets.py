@@ -48,8 +48,10 @@ class Presets:
         """Read the library again, and list its presets in the session's state."""
         telemetry = self._core.state.telemetry
         infos = telemetry.infos if telemetry else None
-        rows = [
-            PresetEntry(
+        rows = []
+        for entry in self.library.list():
+            lacks = _missing_gpus_text(entry.gpu_names, entry.gpu_count, infos)
+            row = PresetEntry(
                 id=entry.id,
                 title=entry.title or entry.id,
                 engine=entry.engine,
@@ -64,9 +66,7 @@ class Presets:
                 fits=None if lacks is None else not lacks,
                 lacks=lacks or "",
             )
-            for entry in self.library.list()
-            for lacks in [_missing_gpus_text(entry.gpu_names, entry.gpu_count, infos)]
-        ]
+            rows.append(row)
         self._core.update(presets=tuple(rows), presets_read=True)
 
     def get(self, id_or_path: str) -> Preset:
@@ -78,8 +78,8 @@ class Presets:
         return self.library.load_preset_file(Path(id_or_path))
 
     def path_of_preset(self, preset_id: str | None) -> str | None:
-        """Return the absolute path of the file that gave the preset with this id; None if it is a
-        preset of the library, or unknown."""
+        """Return the absolute path of the file that gave the preset with this id. None if it is a
+        preset of the library, if no preset has this id, and for None."""
         path = self.library.registered_preset_path(preset_id or "")
         return str(path.absolute()) if path is not None else None
 
@@ -97,8 +97,8 @@ class Presets:
             if entry.error is not None or entry.engine != engine:
                 continue
             preset = self.get(entry.id)
-            defaults = {name: variable.default or "" for name, variable in preset.variables.items()}
-            named = defaults.get(preset.model.id.strip("${}"), preset.model.id)
+            variable = preset.variables.get(preset.model.id.strip("${}"))
+            named = preset.model.id if variable is None else variable.default or ""
             if named.lower() == wanted and preset.model.weight_gb:
                 return entry.id
         return None
@@ -124,9 +124,9 @@ class Presets:
         return _missing_gpus_text(hardware.gpu_names, hardware.count, telemetry.infos) or ""
 
     def missing_variables(self, preset_id: str) -> Mapping[str, Variable]:
-        """Return the variables of a preset that have no value: no default, no value from a READY
-        run, and none that the host provides. Raises HostUnreachable if the cluster would provide
-        one but a node cannot be reached."""
+        """Return {name: variable} of the variables of a preset that have no value: no default, no
+        value from a READY run, and none that the host provides. Raises HostUnreachable if the
+        cluster would provide one but a node cannot be reached."""
         preset = self.get(preset_id)
         known = self._resolve_variables(preset)
         self._check_nodes_for_variables(preset, known)
@@ -165,9 +165,8 @@ class Presets:
         known = self._resolve_variables(preset, variables)
         self._check_nodes_for_variables(preset, known)
         values = {name: value for name, (value, _) in known.items()}
-        plan = engines.plan_from_preset(
-            preset, values, {name: source for name, (_, source) in known.items()}
-        )
+        sources = {name: source for name, (_, source) in known.items()}
+        plan = engines.plan_from_preset(preset, values, sources)
         path = Path(preset_id) if _is_file_path(preset_id) else self.library.path(preset_id)
         plan = replace(
             plan,
@@ -182,7 +181,7 @@ class Presets:
 
     def remember_variables(self, run_id: str, plan: LaunchPlan) -> None:
         """Write the variables that the user gave for a run to config.toml, for later plans of the
-        same preset on this host."""
+        same preset on this host. Notify the user if the file cannot be written."""
         from workbench.session.plans.preset_variables import variables_to_remember
 
         values = variables_to_remember(plan)
@@ -204,15 +203,15 @@ def _missing_gpus_text(
 ) -> str | None:
     """Return what the GPUs `infos` of a host lack for a preset that needs `count` GPUs of one of
     the types `names`, such as "needs 2 GPUs". Empty `names` stand for any type. "" if nothing is
-    lacking. None if the GPUs are not known, or if the host has none and one of any type is asked
-    for."""
+    lacking. None if that is not known: `infos` is None, or the host has no GPU and one of any type
+    is asked for, in whose place a CPU may be enough."""
     if infos is None:
         return None
-    needs_any_gpu = not names and count == 1
-    if needs_any_gpu and not infos:  # perhaps a CPU is enough
-        return None
-    if sum(not names or info.name in names for info in infos) >= count:
+    fitting = [info for info in infos if not names or info.name in names]
+    if len(fitting) >= count:
         return ""
+    if not infos and not names and count == 1:
+        return None
     if names:
         kind = names[0].removeprefix("NVIDIA ").removeprefix("GeForce ")
         return f"needs {kind}" if count == 1 else f"needs {count} x {kind}"

@@ -56,8 +56,9 @@ def export_plan(
     node: str | None = None,
 ) -> ExportedPlan:
     """Return a plan as text in the form of the tool `form`, with references in place of secrets.
-    `node` chooses one node of a plan for several nodes. Raises InputError if the form cannot
-    express the plan, and PlanError for a plan that cannot be started."""
+    `node` chooses one node of a plan for several nodes, by its key, name or rank. Raises InputError
+    if there is no such node or the form cannot express the plan, and PlanError for a plan that
+    cannot be started."""
     from workbench.recipes.launch import RAY_ORDER, build_launch
     from workbench.recipes.preset_document import slug_of
     from workbench.recipes.recipe import Notes
@@ -95,10 +96,10 @@ class Recipes:
         entry: str | None = None,
         gpus: Sequence[GpuInfo] | None = None,
     ) -> ImportedRecipe:
-        """Return the recipe in a file as a preset. `preset_id` is the id of that preset, by default
-        one made from the recipe. `entry` is the service, variant or model to read from a file that
-        has several. `gpus` are the GPUs of the host, None if they are unknown. Raises InputError if
-        the file cannot be read or is no recipe."""
+        """Return the recipe in a file as a preset that is not saved yet. `preset_id` is the id of
+        that preset, by default one made from the recipe. `entry` is the service, variant or model
+        to read from a file that has several. `gpus` are the GPUs of the host, None if they are
+        unknown. Raises InputError if the file cannot be read or is no recipe."""
         from workbench.recipes.recipe import Given
 
         try:
@@ -126,10 +127,11 @@ class Recipes:
         entry: str | None = None,
         gpus: Sequence[GpuInfo] | None = None,
     ) -> ImportedRecipe:
-        """Return a recipe or a pasted command line as a preset. `source` names the origin of the
-        text, and `preset_id` is the id of the preset, by default one made from the recipe. `entry`
-        is the service, variant or model to read from a text that has several. `gpus` are the GPUs
-        of the host, None if they are unknown."""
+        """Return a recipe or a pasted command line as a preset that is not saved yet. `source`
+        names the origin of the text, and `preset_id` is the id of the preset, by default one made
+        from the recipe. `entry` is the service, variant or model to read from a text that has
+        several. `gpus` are the GPUs of the host, None if they are unknown. Raises InputError if the
+        text is no recipe."""
         from workbench.recipes.recipe import Given
 
         given = Given(entry, None, None if gpus is None else tuple(gpus))
@@ -172,12 +174,10 @@ class Recipes:
             preset_document_of_recipe(recipe, chosen, source)
         )
         checked = check_text(tomlkit.dumps(document))
-        about_file = tuple(replace(f, line=None) for f in checked.findings)
-        catalog = engines.get_engine(recipe.plan.engine).catalog()
-        about_plan = (
-            engines.validate_plan(recipe.plan, catalog) if checked.preset is not None else ()
-        )
-        findings = (*recipe.findings, *about_file, *about_plan)
+        findings = [*recipe.findings, *(replace(f, line=None) for f in checked.findings)]
+        if checked.preset is not None:
+            catalog = engines.get_engine(recipe.plan.engine).catalog()
+            findings += engines.validate_plan(recipe.plan, catalog)
         return ImportedRecipe(
             recipe.form,
             chosen,

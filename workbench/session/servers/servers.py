@@ -769,7 +769,7 @@ class Servers:
         from workbench.hosts import detached_process
 
         seen = await detached_process.read_status(self._core.host, run_dir)
-        listed = {p.pid for gpu in telemetry.gpus for p in gpu.processes or () if not p.place}
+        listed = {p.pid for gpu in telemetry.gpus for p in gpu.known_processes if not p.place}
         # The list may be some seconds old: a process that has ended since holds nothing.
         return await detached_process.find_existing_pids(
             self._core.host, listed - set(seen.members)

@@ -84,7 +84,7 @@ def _change_times_and_texts(
     for alteration in since.settings:
         by_user.setdefault(alteration.by, []).append(alteration)
     for of_user in by_user.values():
-        at_unix_s = max(one.set_unix_s or one.since_unix_s for one in of_user)
+        at_unix_s = max(one.changed_unix_s for one in of_user)
         for text in altered_setting_texts(of_user, gpu_count or 1):
             yield at_unix_s, text
     if since.guard_did:

@@ -326,7 +326,7 @@ def _altered_setting_rows(state: SessionState, gpu_index: int, width: int) -> li
 
 def _begun_change_rows(change: Alteration, outcome: str, width: int) -> list[Row]:
     text = setting_text(change.setting, change.now)
-    at = time_of_day_text(change.set_unix_s or change.since_unix_s)
+    at = time_of_day_text(change.changed_unix_s)
     line = f"  {G.alert} {text} {outcome}, at {at} (r clears it)"
     return paragraph_rows(line, width, "warn", "    ")
 

@@ -163,6 +163,12 @@ class Sweep:
     worked_s: float = 0.0  # how long the commands worked on it, until it was stored last
 
     @property
+    def tune_spec(self) -> TuneSpec:
+        """What was asked of a tune. Other kinds of sweeps have none."""
+        assert self.spec is not None and self.spec.tune is not None
+        return self.spec.tune
+
+    @property
     def can_be_resumed(self) -> bool:
         """Whether the sweep can be resumed: its design is stored, it is not running, and at least
         one value is not yet measured."""

@@ -94,8 +94,7 @@ def limit_broken_by_start(sweep: Sweep) -> str:
 def read_measured_blocks(sweep: Sweep) -> list[Block]:
     """Return what the blocks measured so far. Of the candidates, only those that kept the limits
     are in it; the start preset always is, because the others are compared with it."""
-    assert sweep.spec is not None and sweep.spec.tune is not None
-    goal = find_goal(sweep.spec.tune.goal)
+    goal = find_goal(sweep.tune_spec.goal)
     blocks: list[dict[Entry, float]] = [{} for _ in range(_count_blocks(sweep))]
     for point in sweep.points:
         block, entry = parse_point_label(point.label)
@@ -188,8 +187,7 @@ class RankedConfiguration:
 def rank_configurations(sweep: Sweep) -> list[RankedConfiguration]:
     """Return the configurations of a tune, the start preset first and then the best first. Those
     that reached the second block come before the others, and those without a value last."""
-    assert sweep.spec is not None and sweep.spec.tune is not None
-    goal = find_goal(sweep.spec.tune.goal)
+    goal = find_goal(sweep.tune_spec.goal)
     usable = _blocks_with_start_preset(read_measured_blocks(sweep))
     gains = _mean_log_gains(set(chain.from_iterable(usable)), usable)
     count, found = _count_blocks(sweep), []

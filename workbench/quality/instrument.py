@@ -52,7 +52,7 @@ QUESTION_TOKENS = 220
 # makes them differ by 1 and more.
 _MEAN_DIFFERENCE = 0.05
 _FEWEST_POSITIONS = 16  # of a text: fewer say nothing about it
-# An answer may take this many times as long as its tokens would one after the other, without a batch.
+# An answer may take this many times as long as its tokens would one after the other.
 _PATIENCE = 2.0
 _AT_TOP = 1e-3
 
@@ -87,20 +87,23 @@ class AnswersScored:
 
 
 def count_scoring_requests(texts: Sequence[Text], *, prefill: bool) -> int:
-    """Return the number of requests that one scoring of the texts takes."""
+    """Return the number of requests that one scoring of the texts takes. `prefill` says whether the
+    server scores a short text in one request."""
     long = _count_long_texts(texts)
     return long * FORCED_POSITIONS + (len(texts) - long) * _count_requests_of_short_text(prefill)
 
 
 def count_scored_positions(texts: Sequence[Text], *, prefill: bool) -> int:
-    """Return the number of positions at which one scoring of the texts looks, at most."""
+    """Return the most positions that one scoring of the texts scores. `prefill` says whether the
+    server scores a short text in one request."""
     long = _count_long_texts(texts)
     each = PREFILL_POSITIONS if prefill else FORCED_POSITIONS
     return long * FORCED_POSITIONS + (len(texts) - long) * each
 
 
 def count_answer_requests(texts: Sequence[Text], *, prefill: bool) -> int:
-    """Return the number of requests that one scoring of the answers to the texts takes, at most."""
+    """Return the most requests that one scoring of the answers to the texts takes. `prefill` says
+    whether the server scores a short text in one request."""
     return (len(texts) - _count_long_texts(texts)) * _count_requests_of_short_text(prefill)
 
 
@@ -113,11 +116,12 @@ def _count_requests_of_short_text(prefill: bool) -> int:
 
 
 def _ignore_progress(what: str, done: int, total: int) -> None:
-    """Do nothing: the progress that nobody asked for."""
+    """Ignore the progress of an instrument."""
 
 
 class Instrument:
-    """The instruments on one server. `on_progress` is called for each text."""
+    """The two instruments on one server. `on_progress` is called after each text with what is being
+    done, and with how many of how many texts are done."""
 
     def __init__(
         self, interface: ScoringInterface, on_progress: Progress = _ignore_progress
@@ -130,7 +134,7 @@ class Instrument:
 
     @property
     def lane(self) -> str:
-        """The way in which a short text is scored."""
+        """How a short text is scored: PREFILL, in one request, or DECODE, token by token."""
         return PREFILL if self._interface.prefill else DECODE
 
     @property
@@ -141,8 +145,9 @@ class Instrument:
     # ---- proof
 
     async def check_scores_agree(self, texts: Sequence[Text], side: str) -> InstrumentProof:
-        """Score tokens of the first texts in two ways. They must agree, or the instrument is not
-        usable. `side` is "A" or "B"."""
+        """Score tokens of the first texts in two ways, and return the proof. It is usable if the
+        scores agree, and otherwise has the reason, also if the server failed. `side` is "A" or
+        "B"."""
         differences: list[float] = []
 
         def make_unusable_proof(reason: str, defect: str = "") -> InstrumentProof:
@@ -190,7 +195,8 @@ class Instrument:
         )
 
     async def _first_scorable_texts(self, texts: Sequence[Text]) -> list[Text]:
-        """Return the first texts that this server can score."""
+        """Return the first texts that this server can score, at most _PROOF_TEXTS. Raises
+        UnusableText if it can score none."""
         found: list[Text] = []
         problem = UnusableText("there is no text")
         for text in texts:
@@ -207,7 +213,8 @@ class Instrument:
         return found
 
     async def _measure_repeat_noise_nats(self, text: Text) -> float | None:
-        """Return the largest difference between two equal measurements."""
+        """Score a text twice in the same way, and return the largest difference in nats. None if no
+        token has two scores."""
         prompt = (await self._tokenize_prompt(text)).first_tokens(PROOF_POSITIONS + 1)
         first, second = await self._score_prompt_once(prompt), await self._score_prompt_once(prompt)
         differences = []
@@ -225,16 +232,18 @@ class Instrument:
     async def _score_positions(
         self, prompt: Prompt, positions: range, slot: int = 0
     ) -> list[ScoredPosition | None]:
-        """Score the tokens at some positions of a prompt, one after the other."""
+        """Score the tokens at some positions of a prompt, one after the other. The score is None
+        where the server cannot be asked for the token."""
         return [await self._interface.score_next(prompt, place, slot) for place in positions]
 
     async def _measure_score_differences_nats(self, text: Text, tokens: int) -> list[float]:
-        """Score at most this many tokens in two ways, and return the differences."""
+        """Score at most `tokens` tokens of a text in two ways, and return the differences in nats.
+        Raises ScoreError if the server gives impossible scores."""
         prompt = (await self._tokenize_prompt(text)).first_tokens(tokens + 1)
         if self._interface.prefill:
             one = list(await self._interface.score_whole_prompt(prompt))
         else:
-            # A server that scores no prompts: what it says of its own answer, and the answer forced.
+            # A server that scores no prompts: its scores of its own answer, and of it forced
             question = prompt.first_tokens(1 + PROOF_POSITIONS // 2)
             one = list(await self._interface.generate_answer(question, tokens))
             prompt = await self._prompt_with_answer_cut_to_fit(question, one)
@@ -246,16 +255,16 @@ class Instrument:
             if second is None or second.token != first.token:
                 continue
             self._one_token_s = min(self._one_token_s, time.monotonic() - began)
-            _require_top_is_most_probable(first)
-            _require_top_is_most_probable(second)
+            _require_no_token_above_top(first)
+            _require_no_token_above_top(second)
             differences.append(_logprob_difference_nats(first, second))
         return known_values(differences)
 
     async def _prompt_with_answer_cut_to_fit(
         self, prompt: Prompt, answer: list[ScoredPosition]
     ) -> Prompt:
-        """Return the prompt with an answer. Shorten the answer to the part that the tokenizer of
-        the server gives back as it was."""
+        """Return the prompt followed by an answer. The list `answer` loses the tokens at its end
+        that the server's tokenizer does not give back as they were."""
         tokens = [one.token for one in answer]
         ids = [token for token in tokens if isinstance(token, int)]
         if len(ids) == len(tokens):
@@ -305,7 +314,7 @@ class Instrument:
             places = range(max(1, end - FORCED_POSITIONS), end)
             positions = tuple(known_values(await self._score_positions(prompt, places, slot)))
         for one in positions:
-            _require_top_is_most_probable(one)
+            _require_no_token_above_top(one)
         if len(positions) < min(_FEWEST_POSITIONS, len(prompt.ids) - 1):
             raise UnusableText(f"it can be scored at {len(positions)} positions only")
         return ScoredText(
@@ -354,22 +363,21 @@ class Instrument:
         return Answers(tuple(found), problem)
 
     def _answer_limit_s(self, concurrency: int) -> float:
-        """Return how long an answer may take. It follows the speed at which the server scored
-        single tokens, so that a slow server is waited for, and a stuck one is not waited for
-        without end."""
+        """Return the seconds that an answer may take. They follow the speed at which the server
+        scored single tokens: a slow server gets more time, and a stuck one does not get all."""
         if not math.isfinite(self._one_token_s):
             return REQUEST_S
         one_by_one_s = ANSWER_TOKENS * concurrency * self._one_token_s
         return min(MOST_ANSWER_S, max(REQUEST_S, _PATIENCE * one_by_one_s))
 
     async def _tokenize_question(self, text: Text) -> Prompt:
-        """Return the part of a text after which the server writes: of a conversation all that is
-        before the last answer."""
-        if text.text_before_answer == text.content:
+        """Return the tokens of the part of a text after which the server writes its answer: of a
+        conversation all that is before the last answer."""
+        if text.text_before_last_answer == text.content:
             whole = await self._tokenize_prompt(text)
             part = whole.first_tokens(min(QUESTION_TOKENS, max(1, len(whole.ids) * 3 // 4)))
         else:
-            part = (await self._interface.tokenize(text.text_before_answer)).first_tokens(
+            part = (await self._interface.tokenize(text.text_before_last_answer)).first_tokens(
                 MOST_TOKENS
             )
         return await self._interface.trim_for_generation(part)
@@ -429,7 +437,7 @@ class Instrument:
             places = range(first, min(len(whole.ids), first + FORCED_POSITIONS))
             positions = tuple(known_values(await self._score_positions(whole, places)))
         for one in positions:
-            _require_top_is_most_probable(one)
+            _require_no_token_above_top(one)
         named = [one for one in positions if one.log_probabilities]
         if not named:
             raise UnusableText("no token of the answer can be scored")
@@ -484,8 +492,9 @@ def _make_greedy_answer(
     )
 
 
-def _require_top_is_most_probable(scored: ScoredPosition) -> None:
-    """Raise ScoreError if a token is more probable than the most probable one."""
+def _require_no_token_above_top(scored: ScoredPosition) -> None:
+    """Raise ImpossibleScore if a token is more probable than the most probable one at its
+    position."""
     if scored.logprob is None or not scored.top:
         return
     if scored.logprob > scored.top[0][1] + _AT_TOP:

@@ -102,7 +102,8 @@ def read_item_scores(directory: Path, field: str | None = None) -> ItemScores:
 
 
 def _non_empty_lines(path: Path, directory: Path) -> Sequence[tuple[str, bytes]]:
-    """Return the lines of a file that are not empty, each with its place for messages."""
+    """Return (place for messages, line) for each line of a file that is not empty. Raises
+    InputError if the file cannot be read."""
     name = path.relative_to(directory)
     try:
         # a pipe would be waited for without end, and a device has no end
@@ -130,7 +131,8 @@ def _parse_object(line: bytes, location: str) -> Mapping[str, Any]:
 def _parse_item_field_and_score(
     entry: Mapping[str, Any], file_stem: str, field: str, location: str
 ) -> tuple[str, str, float]:
-    """Return (item, field of the score, score) of a line."""
+    """Return (item, field of the score, score) of a line. `field` is the field that the user chose,
+    "" for the one by default. Raises InputError if the line lacks one of them."""
     item, fallback = _find_item_and_score_field(entry, file_stem)
     if not item:
         raise InputError(
@@ -160,8 +162,8 @@ def _parse_item_field_and_score(
 
 
 def _find_item_and_score_field(entry: Mapping[str, Any], stem: str) -> tuple[str, str | None]:
-    """Return the name of the item of a line, and the field of its score; "" and None if there is
-    none."""
+    """Return (name of the item, field of the score) of a line. The name is "" and the field None if
+    the line has none."""
     if own := _format_item_name(entry.get("item")):
         return own, _name_if_field(entry, "score")
     if number := _format_item_name(entry.get("doc_id")):
@@ -268,8 +270,8 @@ def compare_item_scores(a: ItemScores, b: ItemScores, command: Sequence[str] = (
 
 
 def _p_value_of_score_differences(differences: Sequence[float]) -> float:
-    """Return the p-value that scores differ: of the paired t test, or of the exact sign test if all
-    differences are equal. Their spread is then 0, and t would be sure after two items."""
+    """Return the p-value of the paired t test that scores differ. If all differences are equal and
+    not 0, return that of the exact sign test: the t test would be sure after two items."""
     smallest, largest = round(min(differences), 12), round(max(differences), 12)
     if len(differences) > 1 and smallest == largest != 0.0:
         return min(1.0, 2 * 0.5 ** len(differences))
@@ -309,7 +311,8 @@ def _wilson_interval(share: float, n: int) -> tuple[float, float]:
 
 
 def _phi_correlation(both: int, lost: int, gained: int, neither: int) -> float:
-    """Return the correlation of the two sides, with Newcombe's correction for continuity."""
+    """Return the phi correlation of the two sides, with Newcombe's correction for continuity; 0 if
+    one of them is right always or never."""
     product = (both + lost) * (gained + neither) * (both + gained) * (lost + neither)
     if not product:
         return 0.0
@@ -323,8 +326,8 @@ def _phi_correlation(both: int, lost: int, gained: int, neither: int) -> float:
 
 
 def add_user_measure_to_result(result: QualityResult, own: OwnMeasure) -> QualityResult:
-    """Return the comparison with the user's own measure. If that differs, so do the answers,
-    whatever the log probabilities say."""
+    """Return the comparison with the user's own measure added. If that measure differs, the verdict
+    is that the answers differ, whatever the log probabilities say, unless they are broken."""
     verdict = result.verdict
     if own.verdict == DIFFERS and verdict != BROKEN:
         verdict = DIFFERS
@@ -351,7 +354,8 @@ def user_measure_sentence(own: OwnMeasure) -> str:
 
 
 def _sentences_about_unpaired_items(own: OwnMeasure) -> list[str]:
-    """Return a sentence about the items that only one side has, with the first names."""
+    """Return a sentence for each side with items that the other side lacks; [] if there are
+    none."""
     notes = []
     only_a = [one.name for one in own.items if one.b is None]
     only_b = [one.name for one in own.items if one.a is None]

@@ -218,9 +218,9 @@ def p_value_of_nonzero_mean(values: Sequence[float]) -> float:
 
 
 def p_value_of_sparse_differences(values: Sequence[float]) -> float:
-    """Return the p-value of `p_value_of_nonzero_mean` for differences of which many may be exactly
-    0, and not less than chance gives the signs of the others: after a few equal ones, t would be
-    sure."""
+    """Return the two-sided p-value that the mean of the population is not 0, for differences of
+    which many may be exactly 0. It is that of the t test, but at least that of a sign test in
+    which all others have one sign: after a few equal ones, the t test would be too sure."""
     others = sum(value != 0.0 for value in values)
     return max(p_value_of_nonzero_mean(values), min(1.0, 2 * 0.5**others))
 
@@ -266,9 +266,11 @@ def poisson_mean_interval(count: int) -> tuple[float, float]:
     tail = (1 - LEVEL) / 2
     low = 0.0
     if count:
-        low = _find_root(lambda mean: (1 - poisson_cdf(count - 1, mean)) - tail, 0.0, float(count))
+        low = _find_root_by_bisection(
+            lambda mean: (1 - poisson_cdf(count - 1, mean)) - tail, 0.0, float(count)
+        )
     most = count + 10.0 + 10.0 * math.sqrt(count + 1)
-    high = _find_root(lambda mean: tail - poisson_cdf(count, mean), float(count), most)
+    high = _find_root_by_bisection(lambda mean: tail - poisson_cdf(count, mean), float(count), most)
     return low, high
 
 
@@ -280,8 +282,10 @@ def poisson_cdf(count: int, mean: float) -> float:
     return min(1.0, math.fsum(math.exp(value) for value in logs))
 
 
-def _find_root(rising_function: Callable[[float], float], low: float, high: float) -> float:
-    """Return where a rising function is 0, by bisection."""
+def _find_root_by_bisection(
+    rising_function: Callable[[float], float], low: float, high: float
+) -> float:
+    """Return the value between `low` and `high` at which a rising function is 0, by bisection."""
     for _ in range(100):
         middle = (low + high) / 2
         if rising_function(middle) < 0:
@@ -337,7 +341,7 @@ Pair = tuple[GreedyAnswer, GreedyAnswer]
 
 
 def _pair_answers_by_text(a: Sequence[GreedyAnswer], b: Sequence[GreedyAnswer]) -> list[Pair]:
-    """Return the answers of A and B to the same texts."""
+    """Return (answer of A, answer of B) for each text that both answered without a problem."""
     mine, others = _answers_without_problem(a), _answers_without_problem(b)
     return [(one, others[key]) for key, one in mine.items() if key in others]
 
@@ -348,7 +352,9 @@ def _answers_without_problem(
     return {(one.name, one.concurrency): one for one in answers if not one.problem}
 
 
-def _is_tie(fork: Fork, noise_nats: float) -> bool:
+def _is_fork_a_tie(fork: Fork, noise_nats: float) -> bool:
+    """Return whether the two best tokens at a fork are equally probable within the noise. False if
+    their probabilities are not known."""
     return fork.gap is not None and fork.gap <= noise_nats
 
 
@@ -360,7 +366,7 @@ def earliest_fork_and_token_index(
     found: list[tuple[GreedyAnswer, GreedyAnswer, int]] = []
     for x, y in _pair_answers_by_text(a, b):
         fork = find_fork(x, y)
-        if fork.place is not None and not _is_tie(fork, noise_nats):
+        if fork.place is not None and not _is_fork_a_tie(fork, noise_nats):
             found.append((x, y, fork.place))
     return min(found, key=lambda one: one[2], default=None)
 
@@ -377,7 +383,7 @@ def count_forks(
     if not at_risk:
         return None
     parted = [one for one in found if one.place is not None]
-    ties = sum(_is_tie(one, noise_nats) for one in parted)
+    ties = sum(_is_fork_a_tie(one, noise_nats) for one in parted)
     forks = len(parted) - ties
     low, high = poisson_mean_interval(forks)
     scale = 1000 / at_risk
@@ -392,8 +398,9 @@ def count_forks(
 
 
 def p_value_of_more_forks(forks_of_b: ForkCount, floor: ForkCount) -> float:
-    """Return the p-value of the exact one-sided test that B forks more often than the floor: given
-    their sum, the forks of B are binomial (Przyborowski and Wilenski 1940)."""
+    """Return the p-value of the exact one-sided test that B forks from A more often than A from
+    itself (`floor`): given their sum, the forks of B are binomial (Przyborowski and Wilenski
+    1940)."""
     share = forks_of_b.at_risk / (forks_of_b.at_risk + floor.at_risk)
     return binomial_upper_tail(forks_of_b.forks, forks_of_b.forks + floor.forks, share)
 
@@ -414,9 +421,9 @@ def top2_gap_noise_nats(a: Sequence[ScoredText], repeated_a: Sequence[ScoredText
 def top2_gap_noise_under_load_nats(
     a: Sequence[GreedyAnswer], repeated_a: Sequence[GreedyAnswer]
 ) -> float:
-    """Return the noise of a top-2 gap in nats in answers that A wrote twice. It counts what both
-    wrote alike, and is higher than that of texts scored alone where a result depends on the
-    batch."""
+    """Return the noise of a top-2 gap in nats in answers that A wrote twice, by the tokens before
+    they part. Where a result depends on the batch, it is higher than that of texts scored
+    alone."""
     moves: list[float] = []
     for one, other in _pair_answers_by_text(a, repeated_a):
         alike = find_fork(one, other).tokens_before_fork
@@ -447,8 +454,8 @@ def top2_gap_nats(position: ScoredPosition) -> float | None:
 def first_differing_position_and_tokens(
     a: ScoredText, b: ScoredText
 ) -> tuple[int, Token, Token] | None:
-    """Return the first position at which the most probable tokens differ, and these tokens; None if
-    there is none."""
+    """Return the first position at which the most probable tokens of A and B differ, with both
+    tokens. None if there is none."""
     for place, (x, y) in enumerate(zip(a.positions, b.positions, strict=False)):
         if x.top and y.top and not have_same_top_token(x, y):
             return place, x.top[0][0], y.top[0][0]

@@ -44,8 +44,9 @@ class Text:
         return bool(self.before)
 
     @property
-    def text_before_answer(self) -> str:
-        """Of a conversation, all that comes before its last answer; else the content."""
+    def text_before_last_answer(self) -> str:
+        """All that comes before the last answer of a conversation; the content of any other
+        text."""
         place = self.content.rfind(_ANSWER) if self.kind == _CHAT else -1
         return self.content if place < 0 else self.content[: place + len(_ANSWER)]
 

@@ -14,8 +14,8 @@ _VISIBLE = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def format_token_text(text: str) -> str:
-    """Return the text of a token on one line: line ends and tabs are written as in Python, and other
-    control characters are left out."""
+    """Return the text of a token on one line: line ends and tabs are written as in Python, and
+    other control characters are left out."""
     for character, shown in _VISIBLE.items():
         text = text.replace(character, shown)
     return clean_text(text, _MOST_CHARACTERS)

@@ -16,7 +16,7 @@ from itertools import chain
 from statistics import fmean
 
 from workbench.model.counts import count_of
-from workbench.model.known_values import known_values
+from workbench.model.known_values import values_if_all_known
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.multiple_tests import rejected_by_holm_procedure
 from workbench.model.quality import (
@@ -91,12 +91,14 @@ class ScoredAnswers:
     concurrency: int = 1
 
     def paired_answer_scores(self) -> list[tuple[AnswerScore, AnswerScore | None, AnswerScore]]:
-        """Return the scores of A, of A again and of B for each text whose answers both have one."""
+        """Return (score of A, of A again, of B) for each text for which A and B have one. That of A
+        again is None if its second answer has no score."""
         a, again, b = map(_scores_without_problem, (self.a, self.again, self.b))
         return [(one, again.get(name), b[name]) for name, one in a.items() if name in b]
 
     def mean_scores(self) -> AnswerScores | None:
-        """Return how probable A finds the answers of both; None if none were scored."""
+        """Return the mean log probabilities under A of the answers of A and of B; None if no text
+        has both scores."""
         trios = self.paired_answer_scores()
         if not trios:
             return None
@@ -237,7 +239,8 @@ def _unusable_instrument_text(proof: InstrumentProof) -> str:
 def _keep_scored_texts_without_problem(
     side: str, texts: Sequence[ScoredText], refused: Mapping[str, object], notes: list[str]
 ) -> list[ScoredText]:
-    """Return the texts that can be used, and note why others cannot, each reason once."""
+    """Return the texts of `side` that can be used. Add a note on why others cannot, each reason
+    once; those of a lane in `refused` need no note."""
     good = []
     reasons: dict[str, list[str]] = {}
     for text in texts:
@@ -418,7 +421,7 @@ def compute_measures_and_texts_needed(
         of_answers.append(_test_fork_rate(forks, forks_floor))
     if answers.paired_answer_scores():
         of_answers.append(_test_answer_scores(answers))
-    # Two measures of the same answers count as one, so that scores of texts find as much as without.
+    # Two measures of the same answers count as one, so that scores of texts find as much.
     sharing = sum(one.p is not None for one in of_answers)
     tested += [replace(one, weight=1 / max(1, sharing)) for one in of_answers]
     stands = rejected_by_holm_procedure(
@@ -431,9 +434,10 @@ def compute_measures_and_texts_needed(
         measures.append(replace(one.measure, verdict=verdict))
         if verdict == NOT_DECIDED:
             needed.append(_count_further_texts_needed(one))
-    if None in needed:
+    known = values_if_all_known(needed)
+    if known is None:
         return tuple(measures), None
-    return tuple(measures), max(known_values(needed), default=0)
+    return tuple(measures), max(known, default=0)
 
 
 def _mean_with_interval_or_none(values: Sequence[float], level: float = LEVEL) -> Interval | None:
@@ -477,7 +481,7 @@ def _test_text_measures(part: LaneDifferences, margins: Margins) -> list[_Tested
 
 
 def _as_untested_measure(tested: _Tested) -> _Tested:
-    """Return the measure without its test."""
+    """Return a measure without its test and its margin, so that it is only shown."""
     return _Tested(replace(tested.measure, margin=None))
 
 
@@ -495,8 +499,9 @@ def _test_fork_rate(forks: ForkCount, floor: ForkCount | None) -> _Tested:
 
 
 def _test_answer_scores(answers: ScoredAnswers) -> _Tested:
-    """Return by how much less or more probable A finds the answers of B than its own. Those are
-    both of its own, if it wrote twice: which of two equal ones was written first says nothing."""
+    """Return the measure of how much less or more probable A finds the answers of B than its own,
+    with its p-value. If A wrote twice, both of its answers count as its own: which was written
+    first says nothing."""
     trios = answers.paired_answer_scores()
     changes, floor = [], []
     for a, again, b in trios:
@@ -517,8 +522,8 @@ def _test_answer_scores(answers: ScoredAnswers) -> _Tested:
 
 
 def _measure_of_broken_answers(measures: Sequence[QualityMeasure]) -> QualityMeasure | None:
-    """Return the measure of the answers under A if it shows that the answers of B are not those of
-    a model that works. None if it does not."""
+    """Return the measure that shows that A finds the answers of B so improbable that B is broken;
+    None if there is none."""
     for one in _differing_measures(measures, ANSWER_SCORE):
         high = one.value.high
         if high is not None and high <= -BROKEN_ANSWERS:
@@ -556,7 +561,8 @@ def _count_further_texts_needed(tested: _Tested) -> int | None:
 
 
 def combine_verdicts(measures: Sequence[QualityMeasure]) -> str:
-    """Return the verdict that follows from the verdicts of all measures."""
+    """Return the verdict that follows from the verdicts of all measures. NOT_MEASURED without
+    measures, and NOT_DECIDED if no measure has a verdict."""
     verdicts = [measure.verdict for measure in measures]
     for verdict in (DIFFERS, NOT_DECIDED, SAME):
         if verdict in verdicts:
@@ -565,8 +571,8 @@ def combine_verdicts(measures: Sequence[QualityMeasure]) -> str:
 
 
 def _texts_that_show_damage(part: LaneDifferences) -> list[TextDifference]:
-    """Return the texts that B does not answer like a model that works. One text is enough: damage
-    may begin with the second turn of a chat, or with a long context."""
+    """Return the texts at which B diverges from A more than a working model does. One text is
+    enough: damage may begin with the second turn of a chat, or with a long context."""
     broken = []
     for text in part.texts:
         limit = BROKEN_KL
@@ -696,8 +702,8 @@ def _difference_sentence(
 
 
 def _probability_difference_text(measure: QualityMeasure) -> str:
-    """Return how much less probable A finds the answers of B, such as "less probable than its own
-    answers by 0.52 ± 0.10 nats per token"."""
+    """Return how much less or more probable A finds the answers of B, such as "less probable than
+    its own answers by 0.52 ± 0.10 nats per token"."""
     value, word = measure.value, "more"
     if value.value < 0:
         value, word = value.negated, "less"

@@ -34,10 +34,8 @@ class Layout(Enum):
 @dataclass(frozen=True, slots=True)
 class Report:
     """The content of a report: some results, and the comparison, experiment or sweep that they
-    belong to, if any. `samples` are the records of single requests, by the id of the result.
-    `answers` has, likewise, the comparisons of answers in which the configuration of a result was
-    one side.
-    """
+    belong to, if any. By the id of the result, `samples` has the records of its requests, and
+    `answers` the comparisons of answers in which its configuration was one side."""
 
     results: tuple[BenchResult, ...] = ()
     samples: Samples = field(default_factory=dict)
@@ -56,9 +54,9 @@ class Report:
         samples: Sequence[Mapping[str, Any]] = (),
         comparisons: Sequence[QualityResult] = (),
     ) -> Report:
-        """Return the report for the export of one result. `samples` are the records of the result's
-        requests, and `comparisons` are comparisons of answers, of which the report has those that concern
-        the result."""
+        """Return the report for the export of one result. `samples` are the records of its
+        requests. Of `comparisons`, which are comparisons of answers, the report has those in which
+        the configuration of the result was one side."""
         return cls(
             (result,),
             {result.id: samples},
@@ -76,7 +74,7 @@ class Report:
         """Return a copy of the report in which secrets, such as API keys, are masked."""
         return replace(
             self,
-            results=tuple(_mask_secrets_of_record(result) for result in self.results),
+            results=tuple(map(_mask_secrets_of_record, self.results)),
             comparison=self.comparison and _mask_secrets_of_record(self.comparison),
             experiment=self.experiment and _mask_secrets_of_record(self.experiment),
             sweep=self.sweep and _mask_secrets_of_record(self.sweep),
@@ -91,8 +89,8 @@ class Report:
 def comparisons_by_result_id(
     results: Sequence[BenchResult], comparisons: Sequence[QualityResult]
 ) -> dict[int, Answers]:
-    """Return, by the id of the result, the comparisons of answers in which its configuration was one
-    side. Results without one are left out."""
+    """Return, by the id of the result, the comparisons of answers in which its configuration was
+    one side. Results without such a comparison are left out."""
     found = {
         result.id: find_sides_in_quality_comparisons(result.conditions, comparisons)
         for result in results

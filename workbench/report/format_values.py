@@ -26,8 +26,9 @@ def escape_markup(text: str) -> str:
 
 
 def number_text(value: float | None, unit: str = "", decimals: int | None = None) -> str:
-    """Return a number as text with commas between thousands: "5,291 tok/s", "46.3", "0.0412". It
-    has `decimals` decimals if they are given, and else at least three significant digits."""
+    """Return a number as text with commas between thousands: "5,291 tok/s", "46.3", "0.0412"; "n/a"
+    for None. From 100 on it has no decimals. A smaller one has `decimals`, or by default at least
+    three significant digits."""
     if value is None:
         return NA
     digits = _digits_of_number(value, decimals)
@@ -49,7 +50,8 @@ def _digits_of_number(value: float, decimals: int | None) -> int:
 
 
 def format_metric_value(name: str, value: float | None, unit: str = "") -> str:
-    """Return a value of a metric of the table, such as "ttft_ms.p50", with the metric's decimals."""
+    """Return a value of a metric, such as "ttft_ms.p50", with the metric's decimals; "n/a" for
+    None."""
     return number_text(value, unit, decimals_of_metric(name))
 
 
@@ -77,8 +79,8 @@ def percent_change(a: float | None, b: float | None) -> float | None:
 
 
 def change_text(percent: float | None, half_width_pct: float | None = None) -> str:
-    """Return a change in percent as text, with the half width of its interval if that is not None:
-    "+3.1 %", "−0.4 % ± 0.9". "n/a" for an unknown change."""
+    """Return a change in percent as text, such as "+3.1 %", or "−0.4 % ± 0.9" with the half width
+    of its interval. "n/a" for an unknown change (None)."""
     if percent is None:
         return NA
     largest = max(abs(percent), half_width_pct or 0.0)
@@ -91,9 +93,8 @@ def change_text(percent: float | None, half_width_pct: float | None = None) -> s
 
 
 def utc_time(unix_s: float) -> str:
-    """Return a time in Unix seconds as text: "2026-09-21 14:13:20 UTC". The text is n/a if the time
-    is outside the calendar.
-    """
+    """Return a time in Unix seconds as text, such as "2026-09-21 14:13:20 UTC"; "n/a" if the time
+    is outside the calendar."""
     try:
         return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (ValueError, OSError, OverflowError):

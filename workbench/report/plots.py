@@ -31,9 +31,8 @@ Sample = Mapping[str, Any]
 
 
 def throughput_plot(samples: Sequence[Sample], summary: BenchSummary) -> PlotBlock | None:
-    """Return a plot of the output tokens per second over the time of the run. None if no request
-    has the times of its chunks.
-    """
+    """Return a plot of the output tokens per second over the time of the run. None if fewer than
+    ten chunks have a time."""
     arrivals = list(chain.from_iterable(map(_arrival_s_and_token_count, samples)))
     if len(arrivals) < 10:
         return None
@@ -59,7 +58,7 @@ def throughput_plot(samples: Sequence[Sample], summary: BenchSummary) -> PlotBlo
 
 
 def is_measured_success(sample: Sample) -> bool:
-    """Return whether the request is neither a failed one nor one of the warm-up."""
+    """Return whether a request succeeded and was not one of the warm-up."""
     return not sample.get("error") and not sample.get("warmup")
 
 
@@ -106,6 +105,9 @@ def latency_plots(samples: Sequence[Sample]) -> list[PlotBlock]:
 def _cumulative_plot(
     title: str, values_us: Iterable[float], counted_name: str, sampling_note: str
 ) -> PlotBlock | None:
+    """Return a plot of the share of the values that are at most so large; None with fewer than five
+    values. `counted_name` names the values in the plural, and `sampling_note` says how many of them
+    are kept."""
     ordered = sorted(value / 1000 for value in values_us if value >= 0)
     count = len(ordered)
     if count < 5:
@@ -154,8 +156,8 @@ def change_plot(metrics: Sequence[MetricChange]) -> PlotBlock | None:
 
 
 def raw_pairs_plot(metric: MetricChange) -> PlotBlock | None:
-    """Return a plot with the two values (of A and of B) of each complete pair of runs. None if no
-    pair is complete."""
+    """Return a plot with the values of A and of B in each complete pair of runs; None if no pair is
+    complete."""
     pairs = [(a, b) for a, b in metric.pairs if a is not None and b is not None]
     if not pairs:
         return None
@@ -203,8 +205,9 @@ def _highest_value(series: svg.Series) -> float:
 
 
 def _operating_map_plots(swept: Sweep) -> list[PlotBlock]:
-    """Return plots of what a GPU gives, in tokens per second and per joule, over what a user gets.
-    Vertical lines show between which levels the SLO ends."""
+    """Return plots of the tokens per second of a GPU and of the tokens per joule, over the tokens
+    per second of a user. Vertical lines show the highest level that keeps the SLO and the lowest
+    that breaks it."""
     found = operating_map_from_sweep(swept)
     if found is None or len(found.points) < 2:
         return []

@@ -2,8 +2,8 @@
 an HTML page that shows it.
 
 The file has a checksum of its data and, in a page, one of the page. A checksum finds a damaged or
-carelessly edited file. It is no signature: `workbench results verify` therefore computes all figures
-again (session/results/proofs.py).
+carelessly edited file. It is no signature: `workbench results verify` therefore computes all
+figures again (session/results/proofs.py).
 """
 
 from __future__ import annotations
@@ -55,13 +55,14 @@ def _digest_of_page(page: str) -> str:
 
 
 def page_was_changed(document: Mapping[str, Any], page: str) -> bool:
-    """Return whether a page without its data is not the one that was written."""
+    """Return whether a page, without its data, was changed after it was written. False for a JSON
+    file, whose page is ""."""
     return bool(page) and document.get("page_sha256") != _digest_of_page(page)
 
 
 def split_page_and_data(text: str) -> tuple[str, str | None]:
-    """Return (page without the data of the proof, data) of the text of a file. The page is "" if the
-    text is not HTML, and the data are None if a page has none."""
+    """Return (page without the data of the proof, data) of the text of a file. The page is "" if
+    the text is not HTML, and the data are None if a page has none."""
     if not text.lstrip()[:9].lower().startswith("<!doctype"):
         return "", text
     before, opened, rest = text.rpartition(_OPEN)
@@ -72,8 +73,8 @@ def split_page_and_data(text: str) -> tuple[str, str | None]:
 
 
 def read_proof_data_and_page(path: Path) -> tuple[dict[str, Any], str]:
-    """Return (data, page) of the proof in the file at `path`; the page is "" for a JSON file. Raises
-    InputError that names the file and what is wrong with it."""
+    """Return (data, page) of the proof in the file at `path`; the page is "" for a JSON file.
+    Raises InputError that names the file and what is wrong with it."""
     page, data = split_page_and_data(_read_text(path))
     if data is None:
         raise InputError(
@@ -102,7 +103,7 @@ def read_proof_data_and_page(path: Path) -> tuple[dict[str, Any], str]:
 
 
 def check_intact(document: Mapping[str, Any], path: Path) -> None:
-    """Raise InputError if the data of a proof are not those that were written."""
+    """Raise InputError if the data of a proof were changed after they were written."""
     try:
         intact = document.get("sha256") == digest_of(document)
     except (ValueError, RecursionError):

@@ -66,7 +66,8 @@ def quality_blocks(result: QualityResult) -> list[Block]:
 
 
 def compared_sides_rows(result: QualityResult) -> tuple[tuple[str, str], ...]:
-    """Return what was compared: A, B, and the settings in which B differs."""
+    """Return rows (label, text) on what was compared: A, B, and the settings in which B differs, if
+    both sides are known and differ."""
     sides = (("A", result.a), ("B", result.b))
     if not result.conditions_a or not result.conditions_b:
         return sides  # one of them was never reached
@@ -79,7 +80,7 @@ def compared_sides_rows(result: QualityResult) -> tuple[tuple[str, str], ...]:
 
 
 def instrument_problem_blocks(result: QualityResult) -> list[Block]:
-    """Return the blocks about instruments that were not usable."""
+    """Return the block that says which instruments were not usable, and why; [] if all were."""
     unusable = [proof for proof in result.proofs if not proof.usable]
     if not unusable:
         return []
@@ -88,8 +89,8 @@ def instrument_problem_blocks(result: QualityResult) -> list[Block]:
 
 
 def detail_blocks(result: QualityResult) -> list[Block]:
-    """Return the blocks below the verdict: measures, where A and B part, how it was measured, notes,
-    and each text."""
+    """Return the blocks below the verdict: measures, where A and B part, how it was measured,
+    notes, and each text."""
     blocks = [
         *_custom_measure_blocks(result.own),
         *_measure_tables(result.measures),
@@ -104,7 +105,7 @@ def detail_blocks(result: QualityResult) -> list[Block]:
 
 
 def _custom_measure_blocks(own: OwnMeasure | None) -> list[Block]:
-    """Return the blocks about the user's own measure."""
+    """Return the blocks about the user's own measure; [] without one."""
     if own is None:
         return []
     difference, pairs = own.difference, count_of(own.pairs, "item")
@@ -144,7 +145,8 @@ def _changed_item_blocks(own: OwnMeasure | None) -> list[Block]:
 
 
 def _score_change(item: ScoredItem) -> float:
-    """Return B - A, so that the items with the largest loss come first, and those of one side last."""
+    """Return the score of B minus that of A; infinity for an item that only one side has. So the
+    items with the largest loss come first."""
     if item.a is None or item.b is None:
         return math.inf
     return item.b - item.a
@@ -156,7 +158,8 @@ def _score_text(value: float | None) -> str:
 
 def answer_blocks(answers: Answers, *, with_measures: bool) -> list[Block]:
     """Return the blocks about the comparisons of answers in which the configuration of a result was
-    one side: the newest one with all its measures if `with_measures` is true, the others in one line each."""
+    one side; [] without any. Each has one line, and if `with_measures` is true, the newest one also
+    has all its measures."""
     if not answers:
         return []
     blocks: list[Block] = [Heading("Answers against other configurations")]
@@ -185,7 +188,7 @@ def answer_line(side: str, result: QualityResult) -> str:
 
 
 def _measure_tables(measures: Sequence[QualityMeasure]) -> list[Block]:
-    """Return a table of the measures that were taken in one way, for each way."""
+    """Return one table for the measures of each lane, concurrency and number of texts."""
     ways: dict[str, list[QualityMeasure]] = {}
     for one in measures:
         way = f"By {one.lane}, {one.concurrency} at a time, {count_of(one.texts, 'text')}"
@@ -207,8 +210,8 @@ def _measure_row(measure: QualityMeasure) -> tuple[str, ...]:
 
 
 def _measure_title_digits_factor(name: str) -> tuple[str, int, float]:
-    """Return title, digits and factor of a measure. One that is not known here, as in a file of
-    another version, has its own name."""
+    """Return (title, decimals, factor by which values are multiplied) of a measure. A measure of
+    another version, which is not known here, has its name as its title."""
     return _TITLES.get(name, (name, 5, 1.0))
 
 

@@ -114,8 +114,7 @@ def result_subtitle(result: BenchResult) -> str:
 
 def result_blocks(result: BenchResult, samples: Sequence[Mapping[str, Any]] = ()) -> list[Block]:
     """Return the blocks that describe a result, the most important first. `samples` are the records
-    of its requests. Secrets must be masked already.
-    """
+    of its requests. Secrets must be masked already."""
     summary = result.summary
     throughput = plots.throughput_plot(samples, summary)
     return [
@@ -148,8 +147,8 @@ def metric_blocks(summary: BenchSummary) -> list[Block]:
 
 
 def _mark_invalid_plots(summary: BenchSummary, drawn: Iterable[PlotBlock]) -> list[PlotBlock]:
-    """Return the plots of a result. Those of an invalid one say so, because a picture is copied
-    without the alert above it."""
+    """Return the plots of a result. The captions of an invalid result say that it is not valid,
+    because a picture is copied without the alert above it."""
     if not summary.refused:
         return list(drawn)
     return [PlotBlock(plot.svg, f"{plot.caption} This result is not valid.") for plot in drawn]
@@ -228,8 +227,8 @@ def _throughput_title_value_window(summary: BenchSummary) -> tuple[str, str, str
 
 
 def _highest_percentile_text(summary: BenchSummary, name: str) -> str:
-    """Return the highest percentile of a latency that comparisons have and that was measured, such
-    as "p99 120 ms"."""
+    """Return as text the highest percentile of a latency that comparisons have and that was
+    measured, such as "p99 120 ms"; the lowest of them with "n/a" if none was."""
     _, lowest, *higher = COMPARED_PERCENTILES
     for percentile in (*reversed(higher), lowest):
         value = summary.latency_ms(name, percentile.name)
@@ -322,8 +321,8 @@ def _gpu_rows(during: GpuDuring | None) -> list[Row]:
 
 
 def _pcie_rows(during: GpuDuring) -> list[Row]:
-    """Return a row about the PCIe link of each GPU, or one with the reason why nothing is known. A
-    result of an earlier version has none."""
+    """Return a row about the PCIe traffic of each GPU, or one row with the reason why nothing is
+    known. A result of an earlier version has no row."""
     reason = during.absent.get("pcie")
     if reason and not during.pcie:
         return [("PCIe traffic", f"{NA} ({reason})")]
@@ -362,8 +361,8 @@ def _record_rows(
     default_reason: str = "",
 ) -> list[Row]:
     """Return a row of (title, value) for each of the `metrics`, which are fields of `record`. A
-    field without a value shows its reason from `absent`, or else the text `default_reason`. If both are
-    empty, the field gets no row."""
+    field without a value shows its reason from `absent`, or else the text `default_reason`. If both
+    are empty, the field gets no row."""
     rows = []
     for metric in metrics:
         value, reason = getattr(record, metric.name), absent.get(metric.name, default_reason)
@@ -450,7 +449,7 @@ def _is_loopback_url(url: str) -> bool:
 
 
 def _served_model_names(conditions: Conditions) -> tuple[str, ...]:
-    """Return the names that a run gives its own model."""
+    """Return the names under which a run serves its model, the model's own name first."""
     given = conditions.flags.get("served-model-name")
     others = given if isinstance(given, list | tuple) else [given]
     return conditions.model, *map(str, others)

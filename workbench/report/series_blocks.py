@@ -72,8 +72,7 @@ _QUALITY_MARKS = {"same": "good", "differs": "bad", "broken": "bad"}
 
 def comparison_blocks(comparison: Comparison) -> list[Block]:
     """Return the blocks that describe a comparison: first the differences in the conditions, then
-    the changes of the metrics with their verdicts.
-    """
+    the changes of the metrics with their verdicts."""
     blocks = [
         *quality_line_block(comparison),
         *difference_blocks(comparison),
@@ -253,8 +252,9 @@ def machine_blocks(experiment: Experiment) -> list[Block]:
 
 
 def engine_choice_blocks(experiment: Experiment) -> list[Block]:
-    """Return what the engines of A and B say that they use, and how long their starts took: an
-    engine chooses much by itself, and another version chooses otherwise. [] if no run has it."""
+    """Return the blocks about what the engines of A and B report that they use, and how long their
+    starts took; [] if no run has either. An engine chooses much by itself, and another version
+    chooses otherwise."""
     counted = [run for run in experiment.runs if run.state == RunState.DONE]
     runs_a = [run for run in counted if run.arm == "A"]
     runs_b = [run for run in counted if run.arm == "B"]
@@ -275,13 +275,14 @@ def engine_choice_blocks(experiment: Experiment) -> list[Block]:
 
 
 def _distinct_engine_choices(runs: Sequence[ExperimentRun], name: str) -> dict[str, None]:
-    """Return the different values that the engine chose in these runs, in their order."""
+    """Return the different values that the engine chose for a setting in these runs, as keys in the
+    order of the runs. A run without the setting has "n/a"."""
     return dict.fromkeys(run.chosen.get(name, NA) for run in runs)
 
 
 def _values_text(values: Collection[str]) -> str:
-    """Return the values of all runs of an arm, or the first and the number of the others; n/a before
-    its first run."""
+    """Return the different values of an arm as text: all, or the first and the number of the
+    others; "n/a" before its first run."""
     if not values:
         return NA
     first, *others = values
@@ -350,8 +351,7 @@ def _changes_of_arm(arm: Arm) -> str:
 
 def pairs_table(metrics: Sequence[MetricChange]) -> Table:
     """Return a table with the values of every metric in every pair of runs, from which readers can
-    compute the outcome themselves.
-    """
+    compute the outcome themselves."""
     rows = []
     for metric in metrics:
         name = metric.metric
@@ -382,9 +382,8 @@ def _runs_table(experiment: Experiment) -> Table:
 def sweep_blocks(
     sweep: Sweep, results: Sequence[BenchResult], final: Experiment | None = None
 ) -> list[Block]:
-    """Return the blocks that describe a sweep. `results` are the results of its points, in order, and
-    `final` is the experiment of a tune. Secrets must be masked already.
-    """
+    """Return the blocks that describe a sweep. `results` are those of its points, in order, and
+    `final` is the experiment of a tune. Secrets must be masked already."""
     blocks = simulated_alert(sweep.simulated)
     if sweep.kind == TUNE:
         blocks += tune_blocks(sweep, final)
@@ -421,8 +420,8 @@ def _unfinished_state_alert(kind: str, state: str, *details: str | None) -> Aler
 
 
 def sweep_note_blocks(sweep: Sweep) -> list[Block]:
-    """Return the blocks with the notes of a sweep and, where it applies, a sentence on whether its best
-    value was confirmed."""
+    """Return the blocks with the notes of a sweep, and with a sentence on whether its best value
+    was confirmed if the sweep compared it or starts servers."""
     blocks = bulleted_list(sweep.notes)
     if sweep.experiment_id is not None or sweep.confirmed is not None:
         blocks.append(TextBlock(_confirmation_sentence(sweep)))
@@ -446,8 +445,8 @@ def _confirmation_sentence(sweep: Sweep) -> str:
 
 
 def points_table(sweep: Sweep) -> Table:
-    """Return the table of the points of a sweep. A failed point has no values: they are those of an
-    invalid result."""
+    """Return the table of the points of a sweep. A failed point has no values, because its result
+    is not valid."""
     columns = _point_columns(sweep)
     judged = {}
     for name, title in (("in_force", "in force"), ("slo_verdict", "SLO")):
@@ -490,8 +489,8 @@ def _point_row(
 
 
 def _point_columns(sweep: Sweep) -> dict[str, str]:
-    """Return the fields of the points with their metrics, the most important first. A metric that
-    no point has is left out, but for the throughput."""
+    """Return {field of a point: its metric} for the columns of the table, the most important first.
+    A metric that no point has is left out, except for the throughput."""
     done = [point for point in sweep.points if point.state == PointState.DONE]
     shown = []
     for name in _POINT_METRICS:

@@ -1,5 +1,5 @@
-"""Blocks about tunes: the plan before the start, the race, the final, and why each candidate left. The
-command, the page and the reports show the same blocks."""
+"""Blocks about tunes: the plan before the start, the race, the final, and why each candidate left.
+The command, the page and the reports show the same blocks."""
 
 from __future__ import annotations
 
@@ -105,7 +105,8 @@ def tune_goal_text(spec: TuneSpec) -> str:
 
 
 def limits_text(limits: TuneLimits) -> str:
-    """Return the limits as a person gives them."""
+    """Return the limits in the form in which a person gives them, such as "ttft<=500@p95,
+    power<=400"; "" without limits."""
     texts = [limits.slo] if limits.slo else []
     most = {"power": limits.power_w, "temp": limits.temperature_c, "kld": limits.kld}
     texts += [f"{name}<={value:g}" for name, value in most.items() if value is not None]
@@ -113,7 +114,8 @@ def limits_text(limits: TuneLimits) -> str:
 
 
 def excluded_changes_blocks(excluded: Iterable[LeftOut]) -> list[Block]:
-    """Return the blocks with what a tune does not try. Changes with one reason share a line."""
+    """Return the blocks with the changes that a tune does not try; [] if there are none. Changes
+    with the same reason share a line."""
     by_reason: dict[str, list[str]] = {}
     for one in excluded:
         by_reason.setdefault(one.reason, []).append(one.words)
@@ -124,11 +126,10 @@ def excluded_changes_blocks(excluded: Iterable[LeftOut]) -> list[Block]:
 
 
 def tune_blocks(sweep: Sweep, final: Experiment | None = None) -> list[Block]:
-    """Return the blocks that describe a tune: what it has found, what was asked, the final, the race,
-    its decisions, and what it did not try. `final` is the experiment of the final, if that is known. It
-    stands before the race, which is over then, so that 24 rows show it while it runs."""
-    assert sweep.spec is not None and sweep.spec.tune is not None
-    blocks: list[Block] = [*tune_outcome_blocks(sweep), TextBlock(tune_goal_text(sweep.spec.tune))]
+    """Return the blocks that describe a tune: what it has found, what was asked, the final, the
+    race, its decisions, and what it did not try. `final` is the experiment of the final, None
+    before it. It stands before the race, so that 24 rows show it while it runs."""
+    blocks: list[Block] = [*tune_outcome_blocks(sweep), TextBlock(tune_goal_text(sweep.tune_spec))]
     blocks += final_experiment_blocks(sweep, final)
     blocks += [Heading("Race"), race_table(sweep)]
     decisions = tuple(
@@ -136,7 +137,7 @@ def tune_blocks(sweep: Sweep, final: Experiment | None = None) -> list[Block]:
     )
     if decisions:
         blocks += [Heading("Decisions"), Items(decisions)]
-    return [*blocks, *excluded_changes_blocks(sweep.spec.tune.left_out)]
+    return [*blocks, *excluded_changes_blocks(sweep.tune_spec.left_out)]
 
 
 def tune_outcome_blocks(sweep: Sweep) -> list[Block]:
@@ -157,8 +158,7 @@ def tune_outcome_blocks(sweep: Sweep) -> list[Block]:
 def race_table(sweep: Sweep) -> Table:
     """Return the table of the race: what each configuration measured in each block, its gain over
     the start preset, and where it stands. The best come first."""
-    assert sweep.spec is not None and sweep.spec.tune is not None
-    goal = GOALS[sweep.spec.tune.goal]
+    goal = GOALS[sweep.tune_spec.goal]
     found = rank_configurations(sweep)
     blocks = max((len(one.values) for one in found), default=1)
     leads = _leading_entry(sweep, found)
@@ -182,7 +182,8 @@ def race_table(sweep: Sweep) -> Table:
 
 
 def final_experiment_blocks(sweep: Sweep, final: Experiment | None) -> list[Block]:
-    """Return the blocks about the pairs of the final against the start preset; [] before it."""
+    """Return the blocks about the final, the pairs of runs against the start preset; [] before it
+    has begun. They only name its experiment if `final` is not that one."""
     if final is None or final.id != sweep.experiment_id:
         if sweep.experiment_id is None:
             return []

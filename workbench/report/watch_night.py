@@ -37,8 +37,9 @@ def night_document(night: Night, earlier: Sequence[Night] = ()) -> Document:
 
 
 def night_blocks(night: Night, earlier: Sequence[Night] = ()) -> list[Block]:
-    """Return what a night has found: one line for each watch, then what the engines chose
-    differently, and the speeds of the nights before."""
+    """Return the blocks on what a night has found: one row for each watch, then what the engines
+    chose differently, and the speeds of the nights before. `earlier` are these nights, newest
+    first."""
     blocks = simulated_alert(any(entry.simulated for entry in night.entries))
     alarms = len(night.alarm_entries)
     lead, mark = "no alarm", ""
@@ -58,7 +59,7 @@ def night_blocks(night: Night, earlier: Sequence[Night] = ()) -> list[Block]:
 
 
 def outcome_clause(entry: NightEntry) -> str:
-    """Return what came of a watch, in one clause."""
+    """Return in one clause what came of a watch: its alarms, or why it failed, or its state."""
     if entry.state == FAILED:
         return entry.error
     alarms = [format_loss(loss) for loss in entry.losses if loss.alarm]
@@ -116,9 +117,9 @@ def _chosen_metric_blocks(entry: NightEntry) -> list[Block]:
 
 
 def _watch_history_blocks(entry: NightEntry, nights: Sequence[Night]) -> list[Block]:
-    """Return the nights of a watch, newest first, with the versions and the speed of the candidate
-    in percent of the pinned arm of the same night, which is free of what the machine does. A change
-    point of this share is one of the candidate; one of the pinned arm's speed is the machine's."""
+    """Return the blocks with the nights of a watch, newest first; [] with fewer than two. The speed
+    of the candidate is in percent of the pinned arm of the same night, so a change point of this
+    share is one of the candidate. A change point of the pinned arm's speed is the machine's."""
     known, speeds, pinned, percents = [], [], [], []
     for night in nights:
         for one in night.entries:
@@ -192,13 +193,14 @@ def _change_texts_at_index(index: int, texts_by_index: Sequence[Mapping[int, str
 
 
 def _percent_bar(percent: float) -> str:
-    """Return a bar from 80 to 110 percent, in which differences of a percent can be seen."""
+    """Return a bar that is empty at 80 percent or less and full at 110 or more, with a half block
+    for each percent."""
     percents = max(0, min(30, round(percent - 80)))
     return "█" * (percents // 2) + "▌" * (percents % 2)
 
 
 def verdict_items(night: Night) -> Items:
-    """Return the verdicts of the first experiments, one for each watch."""
+    """Return a line with the verdict of each watch's first experiment, for those that have one."""
     lines = (
         f"{entry.watch.watch_name}: {entry.verdict}" for entry in night.entries if entry.verdict
     )

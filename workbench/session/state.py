@@ -324,7 +324,7 @@ class SessionState:
 
     @property
     def running_series(self) -> list[Experiment | Sweep]:
-        """The experiment and the sweep, while they are running."""
+        """The experiment, then the sweep, while they are running."""
         series = (self.experiment, self.sweep)
         return [one for one in series if one is not None and one.state == "running"]
 

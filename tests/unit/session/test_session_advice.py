@@ -24,10 +24,10 @@ from workbench.model.plan import LaunchPlan
 from workbench.model.series_state import SeriesState
 from workbench.session.results.advice import (
     AdvisedResult,
-    advised_change,
     arms_of_finding,
     can_test_finding,
     experiment_options_of,
+    make_advised_change,
 )
 from workbench.session.session import Session
 from workbench.store import paths
@@ -119,7 +119,7 @@ async def test_the_verdict_of_an_experiment_stays_with_its_finding() -> None:
         if f.code == "eager.cost"
     )
     spec = ExperimentSpec(Arm(), Arm(unsets=("enforce-eager",)), {})
-    tests = advised_change(finding, session.results.db.get(first))
+    tests = make_advised_change(finding, session.results.db.get(first))
     done = Experiment(
         0, 1.0, "box", spec, state=SeriesState.DONE, measured="+85.2 % ± 2.1", advice=tests
     )

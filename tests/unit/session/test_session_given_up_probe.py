@@ -76,7 +76,10 @@ def others(reasons: Sequence[str]) -> list[str]:
 def test_a_prompt_that_still_runs_is_not_somebody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
     one = prepared(Engine(1), monkeypatch)
     left = one._left
-    assert left.requests == one._probe.sent_counts[0] and left.output_tokens >= left.requests
+    assert (
+        left.requests == one._probe.sent_request_and_token_counts[0]
+        and left.output_tokens >= left.requests
+    )
     summary = made.result().summary
     during = EngineDuring(
         requests_finished=summary.requests_ok + left.requests,

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Protocol
 
+from workbench.model.known_values import values_if_all_known
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.quality import ScoredPosition, Token
 from workbench.model.untrusted_numbers import integer_or_none, why_number_is_impossible
@@ -82,7 +83,8 @@ class ScoringInterface(ABC):
 
     @abstractmethod
     async def tokenize(self, text: str) -> Prompt:
-        """Return the tokens of a text."""
+        """Return a text with its tokens by the server's tokenizer. Raises UnusableText if the
+        tokenizer does not give back the text."""
 
     @abstractmethod
     async def score_next(
@@ -104,7 +106,8 @@ class ScoringInterface(ABC):
         raise ScoreError("the server cannot score a prompt in one request")
 
     async def trim_for_generation(self, prompt: Prompt) -> Prompt:
-        """Return the prompt, or the part of it after which the server can write."""
+        """Return the longest beginning of the prompt after which the server can write. By default
+        the prompt as it is."""
         return prompt
 
     async def text_of(self, prompt: Prompt) -> str:
@@ -113,7 +116,8 @@ class ScoringInterface(ABC):
         raise UnusableText("the server of A names tokens by their ids")
 
     def last_tokens(self, prompt: Prompt, tokens: int) -> Prompt:
-        """Return the last tokens of a prompt, after its first, which may be a special token."""
+        """Return a prompt cut to `tokens` tokens: its first, which may be a special token, and the
+        last ones. A shorter prompt is returned as it is."""
         ids = prompt.ids
         if len(ids) <= tokens:
             return prompt
@@ -146,12 +150,13 @@ class ScoringInterface(ABC):
         ids = reply.get("tokens")
         if not isinstance(ids, list) or not ids:
             raise ScoreError(f"the server's {path} returned no token ids")
-        known = [integer_or_none(one, 0, 2**31) for one in ids]
-        if None in known:
+        known = values_if_all_known(integer_or_none(one, 0, 2**31) for one in ids)
+        if known is None:
             raise ScoreError(f"the server's {path} returned a token id that is not a number")
         limit = integer_or_none(reply.get("max_model_len"), 1, 2**31)
-        self.context_tokens = limit if limit is not None else self.context_tokens
-        return tuple(one for one in known if one is not None)
+        if limit is not None:
+            self.context_tokens = limit
+        return tuple(known)
 
     def check_context_length(self, tokens: int, extra_tokens: int) -> None:
         """Raise ScoreError if the server's context is too short for a prompt and `extra_tokens`
@@ -174,7 +179,7 @@ def check_prompt_token_count(counted: Any, sent: int, extra: int = 0) -> None:
 
 
 def parse_log_probability(value: Any) -> float:
-    """Return a log probability of a reply. Raises ScoreError if it is impossible."""
+    """Return a log probability of a reply. Raises ImpossibleScore if no probability has it."""
     why = why_number_is_impossible(value, _LEAST, 0.0)
     if not why:
         return float(value)
@@ -192,8 +197,8 @@ def parse_token_id(value: Any) -> int:
 
 
 def most_probable_tokens(entries: Iterable[tuple[Token, float]]) -> tuple[tuple[Token, float], ...]:
-    """Return the TOP most probable tokens, the most probable first. Raises ScoreError if their
-    probabilities add up to more than 1."""
+    """Return the TOP most probable of `entries`, pairs (token, log probability), the most probable
+    first. Raises ImpossibleScore if their probabilities add up to more than 1."""
     found = sorted(entries, key=lambda entry: -entry[1])[:TOP]
     mass = sum(math.exp(logged) for _, logged in found)
     if mass > 1 + _MASS_ERROR:

@@ -112,8 +112,9 @@ class LlamaServerInterface(ScoringInterface):
 def _align_scores_to_tokens(
     ids: list[int], scored: list[ScoredPosition]
 ) -> tuple[ScoredPosition, ...]:
-    """Return the tokens of an answer with their scores. The server leaves out those of tokens that
-    are not a complete character, so entry i need not be that of token i."""
+    """Return the tokens of an answer with their scores, None where a token has none. The server
+    leaves out the scores of tokens that are not a complete character, so entry i need not be that
+    of token i. Raises ScoreError if it scored tokens that are not in the answer."""
     by_id: dict[Token, list[ScoredPosition]] = {}
     for one in scored:
         by_id.setdefault(one.token, []).append(one)

@@ -119,8 +119,8 @@ class TabbyInterface(ScoringInterface):
         )
 
     async def _text_offset_after_tokens(self, prompt: Prompt, count: int) -> int | None:
-        """Return the place at which the text ends after the first `count` tokens; None if it cannot
-        be cut there, because the tokens of that part are others."""
+        """Return the number of characters of the first `count` tokens of the prompt. None if the
+        text cannot be cut there, because that part alone has other tokens."""
         if prompt.text != self._text:
             self._text, self._ends = prompt.text, {}
         if count not in self._ends:
@@ -143,8 +143,8 @@ class TabbyInterface(ScoringInterface):
 
 
 def _log_probability_by_text(top: Any) -> dict[Any, float]:
-    """Return the log probabilities of tokens by their text, without parts of characters, which all
-    have the same text."""
+    """Return the log probabilities of tokens by their text. Tokens that are parts of characters are
+    left out, because they all have the same text."""
     named = require_object(top, "log probabilities of a position")
     return {
         name: parse_log_probability(value) for name, value in named.items() if BROKEN not in name

@@ -1,5 +1,5 @@
-"""One result in the form of AIPerf's profile_export_aiperf.json (schema 1.4), as far as AIPerf has a
-name for what Workbench measured.
+"""One result in the form of AIPerf's profile_export_aiperf.json (schema 1.4), as far as AIPerf has
+a name for what Workbench measured.
 
 `JsonExportData` of aiperf 0.13 allows further fields. `exported_by` says who wrote the file,
 `simulated` and `simulation` whether its values are of a model, `window` the part of the run that
@@ -98,7 +98,8 @@ def _metrics_by_name(summary: BenchSummary) -> dict[str, dict[str, Any]]:
 
 
 def _unit_and_token_count_by_name(summary: BenchSummary) -> dict[str, tuple[str, float | None]]:
-    """Return the token counts by AIPerf's names. The lengths are means over the requests."""
+    """Return (unit, count) of the tokens by AIPerf's names. The lengths are means over the
+    requests. Counts that are not known are left out."""
     found: dict[str, tuple[str, float | None]] = {}
     names = {
         "prompt_tokens": ("total_usage_prompt_tokens", "total_isl", "input_sequence_length"),
@@ -174,7 +175,8 @@ def _arrival_config(spec: BenchSpec) -> dict[str, Any]:
 
 
 def _completeness_fields(summary: BenchSummary) -> dict[str, Any]:
-    """Return whether a reader may compare the result: AIPerf's word for one that is not valid."""
+    """Return the fields that say whether the result is valid, in AIPerf's words: an invalid one is
+    not complete, with the reason."""
     if not summary.refused:
         return {"is_complete": True}
     return {"is_complete": False, "incomplete_reason": "; ".join(summary.refused)}

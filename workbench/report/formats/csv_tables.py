@@ -53,8 +53,8 @@ def _result_cells(report: Report, result: BenchResult) -> dict[str, Any]:
 
 
 def _answer_cells(answers: Answers) -> dict[str, Any]:
-    """Return the cells about the newest comparison of answers that the result belongs to. A measure
-    that was taken in several ways has the cells of the first."""
+    """Return the cells about the newest comparison of answers that the result belongs to; {}
+    without one. A measure that was taken in several ways has the cells of the first."""
     if not answers:
         return {}
     side, newest = answers[0]

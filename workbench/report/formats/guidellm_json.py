@@ -1,8 +1,8 @@
 """One result in the form of GuideLLM's benchmarks.json (report version 2, guidellm 0.8), as far as
 GuideLLM has a name for what Workbench measured.
 
-GuideLLM describes each metric by a distribution over its requests or tokens, so the result needs its
-single requests. Where GuideLLM's reader requires a metric that Workbench does not have, the
+GuideLLM describes each metric by a distribution over its requests or tokens, so the result needs
+its single requests. Where GuideLLM's reader requires a metric that Workbench does not have, the
 distribution has the count 0, as GuideLLM itself writes it. A rate has the count 1: Workbench's one
 rate over its window. Delays inside GuideLLM's scheduler have no counterpart; `environment` says so,
 who wrote the file, and whether its values are simulated.
@@ -169,7 +169,8 @@ def _distribution_of_values(values: Iterable[float | None]) -> dict[str, Any]:
 
 
 def _distribution_of_counts(counts: Counter[float]) -> dict[str, Any]:
-    """Return GuideLLM's distribution of values that occur so often: all of successful requests."""
+    """Return GuideLLM's distribution of values, each of which occurs as often as `counts` says. All
+    are of successful requests. Without values, its count and statistics are 0."""
     ordered = sorted(counts.elements())
     found: dict[str, Any] = dict.fromkeys(_STATISTICS, 0.0)
     found |= {"count": len(ordered), "percentiles": dict.fromkeys(_PERCENTILES, 0.0)}
@@ -246,7 +247,7 @@ def _strategy_and_slo(result: BenchResult) -> dict[str, Any]:
 
 
 def _scenario_config(result: BenchResult) -> dict[str, Any]:
-    """Return the load in the form of GuideLLM's configuration."""
+    """Return the load of a result in the form of GuideLLM's configuration."""
     spec = result.spec
     strategy = _strategy_config(spec)
     profile: dict[str, Any] = {"kind": strategy["type_"]}

@@ -55,11 +55,7 @@ def _block_html(block: Block) -> str:
                 f'{block.kind}"><strong>{escape_markup(block.title)}</strong>{body}</div>'
             )
         case KeyMetrics():
-            items = "".join(
-                f"<div><dt>{escape_markup(title)}</dt><dd>{escape_markup(value)}</dd><small>{escape_markup(detail)}</small></div>"
-                for title, value, detail in block.items
-            )
-            return f'<dl class="figures">{items}</dl>'
+            return f'<dl class="figures">{"".join(map(_key_metric_html, block.items))}</dl>'
         case Table():
             return _table_html(block)
         case Facts():
@@ -71,12 +67,18 @@ def _block_html(block: Block) -> str:
         case CodeBlock():
             return f"<pre><code>{escape_markup(block.text)}</code></pre>"
         case PlotBlock():
-            return f"<figure>{block.svg}<figcaption>{escape_markup(block.caption)}</figcaption></figure>"
+            caption = escape_markup(block.caption)
+            return f"<figure>{block.svg}<figcaption>{caption}</figcaption></figure>"
         case Items():
             return f'<ul class="items">{_items_html(block.lines)}</ul>'
         case Fold():
             inner = "".join(map(_block_html, block.blocks))
             return f"<details><summary>{escape_markup(block.title)}</summary>{inner}</details>"
+
+
+def _key_metric_html(item: tuple[str, str, str]) -> str:
+    title, value, detail = map(escape_markup, item)
+    return f"<div><dt>{title}</dt><dd>{value}</dd><small>{detail}</small></div>"
 
 
 def _items_html(lines: Iterable[str]) -> str:

@@ -66,12 +66,13 @@ def read_results(path: Path, options: ImportOptions | None = None) -> tuple[Impo
 def _read_document(
     document: Mapping[str, Any],
     path: Path,
-    path_in_document: str,
+    location: str,
     line: int | None,
     options: ImportOptions,
 ) -> list[Imported]:
-    """Return the results in one document of the file. `path_in_document` and `line` say where it
-    is."""
+    """Return the results in one document of a file. Errors name its `location`, such as "document
+    2" ("" for the first), and `line`, where it begins (None if the file has only one). Raises
+    InputError for an unknown format or an invalid field."""
     tool = next((each for each in IMPORT_FORMATS if each.recognizes(document)), None)
     if tool is None:
         raise InputError(f"{path}: {_why_format_is_unknown(document)}", next_step=_NEXT_STEP)
@@ -83,7 +84,7 @@ def _read_document(
         plain = json.dumps(document, sort_keys=True)
     except RecursionError:
         raise _too_deep_error(path) from None
-    fields = Fields(path, cleaned, path_in_document, line)
+    fields = Fields(path, cleaned, location, line)
     digest = hashlib.sha256(plain.encode()).hexdigest()[:24]
     results = tool.read(fields, options)
     for place, one in enumerate(results):
@@ -93,8 +94,8 @@ def _read_document(
 
 
 def _refuse_impossible_counts(fields: Fields, index: int, imported: Imported) -> None:
-    """Raise InputError if a result counts what no run can have had: a rate, a mean and a verdict
-    would follow from it."""
+    """Raise InputError if a count of a result is one that no run can have had: rates and means
+    would follow from it. `index` is that of the result in its document."""
     for name, value in _names_and_counts(imported):
         is_broken = isinstance(value, float) and not value.is_integer()
         if is_broken or why_number_is_impossible(value, 0, MOST_COUNTED):

@@ -248,9 +248,8 @@ def _distributions_and_partial_statistics(
 
 
 def _scalar_metric(fields: Fields, name: str, unit: str) -> float | None:
-    """Return the value of a metric that has only one value, or None if the file does not have the
-    metric. Raises InputError if its unit is not `unit`.
-    """
+    """Return the value of a metric that has only one value; None if the file does not have the
+    metric. Raises InputError if its unit is not `unit`."""
     metric = fields.object(name)
     if metric.text("unit") not in (unit, None):
         raise metric.field_error("unit", f"the field must be {unit!r}")
@@ -303,8 +302,9 @@ def _was_written_by_workbench(fields: Fields) -> bool:
 
 
 def _rate_window_fields(fields: Fields, output_tok_s: float | None) -> dict[str, Any]:
-    """Return the part of the run that the rates are of, and the output rate of the whole run: the
-    only `output_tok_s` of AIPerf, but not of an export of Workbench."""
+    """Return `whole_run_tok_s`, and `window` if the file has it, as fields of BenchSummary.
+    AIPerf's only output rate is that of the whole run; an export of Workbench has another field for
+    it."""
     if not _was_written_by_workbench(fields):
         return {"whole_run_tok_s": output_tok_s}
     found: dict[str, Any] = {
@@ -340,8 +340,7 @@ def _endpoint_config(config: Fields) -> Fields:
 
 def _model_name(config: Fields) -> str | None:
     """Return the name of the first model in `models.items`, or in older schemas in
-    `endpoint.model_names`. None if there is none.
-    """
+    `endpoint.model_names`; None if there is none."""
     for item in config.object("models").objects("items"):
         return item.text("name")
     names = _endpoint_config(config).data.get("model_names")

@@ -94,8 +94,8 @@ class Fields:
         return self.inner_value_error(name, f"{problem}, found {found}")
 
     def inner_value_error(self, path_in_object: str, problem: str) -> InputError:
-        """Return the error for a value inside of this object. `path_in_object` is where it is, such as
-        "own.p", and `problem` says what it is."""
+        """Return the error for a value inside of this object. `path_in_object` is the path of the
+        value, such as "own.p", and `problem` says what is wrong with it."""
         place_in_file = str(self.file)
         if self.line is not None:
             place_in_file += f":{self.line}"
@@ -117,7 +117,13 @@ class Fields:
             raise self.field_error(name, f"the field must be {_expected_range_text(highest)}")
         return float(value)
 
+    def positive_number(self, name: str, unit: str = "") -> float | None:
+        """Return the field `name` as `number` does; None also if it is 0."""
+        return self.number(name, unit) or None
+
     def count(self, name: str) -> int | None:
+        """Return the field `name`, which must be a whole number that is not negative; None if it is
+        absent."""
         value = self.number(name)
         if value is None:
             return None
@@ -171,12 +177,12 @@ class Fields:
         at = self._path_of_field(name)
         return [Fields(self.file, v, f"{at}[{i}]", self.line) for i, v in enumerate(value)]
 
-    def numbers(self, name: str, unit: str = "") -> list[float] | None:
-        """Return the field `name`, which must be a list of numbers as `number` accepts them; None
-        if it is absent."""
+    def numbers(self, name: str, unit: str = "") -> list[float]:
+        """Return the field `name`, which must be a list of numbers as `number` accepts them; [] if
+        it is absent."""
         value = self.data.get(name)
         if value is None:
-            return None
+            return []
         highest = _highest_possible_value(unit)
         if not isinstance(value, list) or not all(_is_number_up_to(v, highest) for v in value):
             expected = f"a list of which each value is {_expected_range_text(highest)}"
@@ -184,8 +190,9 @@ class Fields:
         return [float(v) for v in value]
 
     def latency_statistics_ms(self, tag: str) -> dict[str, float]:
-        """Return the statistics of a latency that the file states, in fields such as "p99_TAG_ms".
-        Without streaming they are zeros, which are left out."""
+        """Return the statistics in milliseconds that the file states of a latency, by their names
+        in Distribution. They are in fields such as "p99_TAG_ms". {} if all are 0, as without
+        streaming."""
         found = {}
         for name, part in _PARTS.items():
             value = self.number(f"{name}_{tag}_ms")
@@ -272,10 +279,10 @@ def imported_result(
 
 
 def imported_summary(absence_reasons: Mapping[str, str], **known_metrics: Any) -> BenchSummary:
-    """Return a summary with the metrics in `known_metrics`, without values that no run can have.
-    Every other metric is absent, for the reason that `absence_reasons` has for it, or else because
-    the file does not contain the metric. Without `errors`, the kinds of failed requests are not
-    known."""
+    """Return a summary with the metrics in `known_metrics`. A value that no run can have is
+    withheld, with the reason. Every other metric is absent, for the reason that `absence_reasons`
+    has for it, or else because the file does not contain it. Without `errors`, failed requests are
+    counted as one kind, "failed"."""
     metrics = {**dict.fromkeys(_METRICS), **known_metrics}
     withheld = _reasons_to_withhold(metrics)
     absence_reasons = {**absence_reasons, **withheld}
@@ -299,7 +306,7 @@ def imported_summary(absence_reasons: Mapping[str, str], **known_metrics: Any) -
 
 
 def _reasons_to_withhold(metrics: Mapping[str, Any]) -> dict[str, str]:
-    """Return the reason for each metric whose value no run can have, by its name."""
+    """Return, by the name of the metric, why its value is withheld: no run can have it."""
     numbers = {name: value for name, value in metrics.items() if isinstance(value, (int, float))}
     reasons = {}
     for name, value in numbers.items():
@@ -326,7 +333,8 @@ def _statistics_by_latency(metrics: Mapping[str, Any]) -> dict[str, Mapping[str,
 
 
 def _why_impossible_latency(statistics: Mapping[str, float | None]) -> str:
-    """Return why no values in milliseconds have these statistics; "" if some have."""
+    """Return why the statistics of a latency, in milliseconds, are impossible; "" if they are
+    not."""
     known = {part: value for part, value in statistics.items() if value is not None}
     for value in known.values():
         if why := why_number_is_impossible(value, *range_of_field("ms")):

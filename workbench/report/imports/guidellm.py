@@ -1,8 +1,8 @@
 """GuideLLM's result file benchmarks.json, with one result for each load that it ran. The files of
 versions before 0.4 have no metadata, and the load and the model elsewhere.
 
-The source code of guidellm 0.5 and 0.8 computes `inter_token_latency_ms` for each request as (last -
-first token) / (tokens - 1), which Workbench calls TPOT; its percentiles count a request once for
+The source code of guidellm 0.5 and 0.8 computes `inter_token_latency_ms` for each request as (last
+- first token) / (tokens - 1), which Workbench calls TPOT; its percentiles count a request once for
 each of its tokens. Its `time_per_output_token_ms` includes the time to the first token, so it is no
 metric of Workbench. It keeps no gaps between chunks. Rates cover the time between its warm-up and
 its cool-down. Its `slo_attainment` is a share of the successful and failed requests whose limited
@@ -106,7 +106,7 @@ def _statistics_of_successful(metrics: Fields, name: str) -> Fields:
 
 
 def _mean_of_successful(metrics: Fields, name: str) -> float | None:
-    return _statistics_of_successful(metrics, name).number("mean") or None
+    return _statistics_of_successful(metrics, name).positive_number("mean")
 
 
 def _total_of_successful(metrics: Fields, name: str) -> int | None:
@@ -145,7 +145,8 @@ def _load_fields(strategy: Fields) -> dict[str, Any]:
 
 
 def _mean_token_counts(metrics: Fields, successful_count: int) -> dict[str, Any]:
-    """Return the mean lengths of the `successful_count` successful requests as fields of BenchSpec."""
+    """Return the mean tokens of the prompts and answers of the `successful_count` successful
+    requests as fields of BenchSpec; {} if none succeeded."""
     if not successful_count:
         return {}
     totals = {
@@ -156,8 +157,9 @@ def _mean_token_counts(metrics: Fields, successful_count: int) -> dict[str, Any]
 
 
 def _attainment_fields(metrics: Fields, config: Fields, notes: list[str]) -> dict[str, Any]:
-    """Return the attainment and the goodput as fields of BenchSummary, {} if the run had no limits.
-    The limits are added to `notes`, because GuideLLM's have no percentage of their own."""
+    """Return the share of requests that kept the SLO and the goodput as fields of BenchSummary; {}
+    if the run had no limits. A note with the limits is added to `notes`, because GuideLLM's limits
+    have no percentage of their own."""
     share = metrics.number("slo_attainment")
     slo = config.object("slo")
     if share is None or not slo:
@@ -187,7 +189,8 @@ def _fields_only_workbench_writes(config: Fields) -> dict[str, Any]:
 
 
 def _model_name(fields: Fields, run: Fields) -> str | None:
-    """Return the model's name from the first place that has one; versions of GuideLLM differ."""
+    """Return the name of the model from the first place that has one, because versions of GuideLLM
+    differ; None if none has."""
     arguments = fields.object("args") or fields.object("config")
     for holder in (run.object("config"), arguments.object("spec"), arguments):
         model = as_table(holder.data.get("backend")).get("model")

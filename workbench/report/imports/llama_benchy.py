@@ -105,4 +105,4 @@ def _imported_run(
 def _distribution_of_values(run: Fields, name: str) -> Distribution | None:
     """Return the distribution of the metric `name`, computed from the list of its values in the
     file. None if the file does not have them."""
-    return distribution_of(run.object(name).numbers("values") or [])
+    return distribution_of(run.object(name).numbers("values"))

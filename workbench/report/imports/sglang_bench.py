@@ -24,7 +24,10 @@ from workbench.report.imports.checked_fields import (
 TOOL = "sglang.bench_serving"
 _LATENCIES = {"ttft": "ttft_ms", "tpot": "tpot_ms", "itl": "itl_ms", "e2e_latency": "e2e_ms"}
 _SOME = "the file has only some of its percentiles"
-_TPOT = "its TPOT is (end to end - TTFT) / (tokens - 1): equal to Workbench's only if the first chunk has one token"
+_TPOT = (
+    "its TPOT is (end to end - TTFT) / (tokens - 1): equal to Workbench's only if the first chunk has "
+    "one token"
+)
 _APART = 0.01  # share by which the two counts of output tokens may differ
 
 
@@ -39,7 +42,7 @@ def read(fields: Fields, options: ImportOptions) -> list[Imported]:
     output = fields.count("total_output_tokens")
     latencies = {name: fields.latency_statistics_ms(tag) for tag, name in _LATENCIES.items()}
     known = {name: parts for name, parts in latencies.items() if parts and completed}
-    output_tok_s = fields.number("output_throughput") or None
+    output_tok_s = fields.positive_number("output_throughput")
     made = imported_summary(
         dict.fromkeys(known, _SOME),
         requests_ok=completed,
@@ -48,7 +51,7 @@ def read(fields: Fields, options: ImportOptions) -> list[Imported]:
         output_tokens=output,
         output_tok_s=output_tok_s,
         whole_run_tok_s=output_tok_s,
-        request_s=fields.number("request_throughput") or None,
+        request_s=fields.positive_number("request_throughput"),
         partial=known,
         notes=tuple(filter(None, (_TPOT, _retokenized_note(fields, output)))),
     )

@@ -63,7 +63,7 @@ def read(fields: Fields, options: ImportOptions) -> list[Imported]:
     if not completed:
         reasons = dict.fromkeys(_LATENCIES.values(), "no request was answered")
     notes = (_ROLE if chat else "", _TPOT, _TOKENS, zone_note)
-    output_tok_s = fields.number("output_throughput") or None
+    output_tok_s = fields.positive_number("output_throughput")
     metrics = imported_summary(
         reasons,
         requests_ok=completed,
@@ -73,7 +73,7 @@ def read(fields: Fields, options: ImportOptions) -> list[Imported]:
         output_tokens=fields.count("total_output_tokens"),
         output_tok_s=output_tok_s,
         whole_run_tok_s=output_tok_s,
-        request_s=fields.number("request_throughput") or None,
+        request_s=fields.positive_number("request_throughput"),
         partial=partial,
         notes=tuple(filter(None, notes)),
         engine=_engine_counters(fields),
@@ -117,7 +117,7 @@ def _workload_fields(fields: Fields, completed: int, prompts: int, chat: bool) -
 
 def _request_samples(fields: Fields) -> tuple[Mapping[str, Any], ...]:
     ttfts, itls = fields.numbers("ttfts", "s"), fields.data.get("itls")
-    if ttfts is None or itls is None:
+    if fields.data.get("ttfts") is None or itls is None:
         return ()
     gaps, count = _inter_chunk_gaps_s(fields, itls, len(ttfts)), len(ttfts)
     prompts = _column_of_length(fields, "input_lens", count)
@@ -157,12 +157,12 @@ def _inter_chunk_gaps_s(fields: Fields, itls: Any, count: int) -> list[list[floa
         if not isinstance(own, list):
             raise fields.field_error("itls", "the field must be a list of lists of numbers")
         one = Fields(fields.file, {"itls": own}, fields.at, fields.line)
-        gaps.append(one.numbers("itls", "s") or [])
+        gaps.append(one.numbers("itls", "s"))
     return gaps
 
 
 def _column_of_length(fields: Fields, name: str, length: int) -> list[float]:
-    values = fields.numbers(name) or []
+    values = fields.numbers(name)
     if values and len(values) != length:
         raise fields.field_error(name, f"the field must be a list of {length} numbers")
     return values
@@ -176,8 +176,7 @@ def _distributions_and_partial_statistics(
     fields: Fields, samples: tuple[Mapping[str, Any], ...], completed: int
 ) -> tuple[dict[str, Distribution | None], dict[str, dict[str, float]]]:
     """Return (distributions by metric, percentiles by metric). A metric has a distribution if the
-    file has its values for every request, otherwise only the percentiles that the file states.
-    """
+    file has its values for every request, otherwise only the percentiles that the file states."""
     whole: dict[str, Distribution | None] = {}
     partial: dict[str, dict[str, float]] = {}
     if not completed:

@@ -97,9 +97,9 @@ def _parse_tags(fields: Fields) -> tuple[str, ...]:
 def _impossible_load_field_and_expectation(
     spec: BenchSpec, conditions: Conditions
 ) -> tuple[str, str] | None:
-    """Return (field, expectation) of the first option of the load with a value that no benchmark can
-    have; None if there is none. Of another tool's result, a value 0 passes: it may be the rounded
-    mean of token counts."""
+    """Return (field, what its value must be) for the first option of the load with a value that no
+    benchmark can have; None if there is none. In another tool's result a value 0 passes, because it
+    may be the rounded mean of token counts."""
     for option in OPTIONS:
         value = getattr(spec, option.field)
         is_rounded_mean = value == 0 and conditions.known_workload
@@ -124,7 +124,8 @@ def _comparison_objects(fields: Fields) -> list[Fields]:
 
 
 def _parse_quality_result(fields: Fields, conditions: Conditions) -> QualityResult:
-    """Return a comparison of answers of an exported result. It is marked as imported."""
+    """Return a comparison of answers of an exported result, marked as imported. `conditions` are
+    those of the result. Raises InputError if the comparison is not valid."""
     if why := path_and_reason_of_impossible_number(fields.data):
         place, _, problem = why.partition(": ")
         raise fields.inner_value_error(place, f"it is {problem}")

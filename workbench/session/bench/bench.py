@@ -20,11 +20,11 @@ from workbench.gpu.settings.preset_settings import texts_of_settings_not_applied
 from workbench.hosts.base import HostUnreachable
 from workbench.model.bench_cli_options import bench_cli_options
 from workbench.model.errors import BenchError, StoreError, WorkbenchError
+from workbench.model.experiment import Experiment
 from workbench.model.findings import Level
 from workbench.model.json_records import to_json
 from workbench.model.load_spec import REPEATED
 from workbench.model.secrets import mask_argv, mask_data
-from workbench.model.series_state import SeriesState
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.tune import TUNE
 from workbench.server.model_fingerprint import ModelFingerprint, identify_model
@@ -172,9 +172,9 @@ class Bench:
         self, load: BenchmarkLoad
     ) -> Iterator[Callable[[BenchOutcome], None]]:
         """Keep a record of a benchmark on disk while the block runs. If this process is killed, the
-        next Workbench stores what was measured (session/bench/unfinished_benchmarks.py). Yield a function
-        that adds the outcome of the load to the record: the load client has ended then. Nothing is
-        kept of a load that the user's own command makes."""
+        next Workbench stores what was measured (session/bench/unfinished_benchmarks.py). Yield a
+        function that adds the outcome of the load to the record: the load client has ended then.
+        Nothing is kept of a load that the user's own command makes."""
         kept = load.prestarted.worker.kept if load.prestarted.worker is not None else None
         if kept is None:  # a command of the user's own
             yield lambda _: None
@@ -586,12 +586,12 @@ def _kind_and_id_of_running_series(state: SessionState) -> tuple[str, int] | Non
     """Return (kind, id) of the series that measures now; None if none does. The kind is "tune",
     "sweep" or "experiment". A sweep goes before an experiment that runs as a part of it, because
     the sweep resumes that experiment."""
-    sweep, experiment = state.sweep, state.experiment
-    if sweep is not None and sweep.state == SeriesState.RUNNING:
-        return "tune" if sweep.kind == TUNE else "sweep", sweep.id
-    if experiment is not None and experiment.state == SeriesState.RUNNING:
-        return "experiment", experiment.id
-    return None
+    if not state.running_series:
+        return None
+    series = state.running_series[-1]
+    if isinstance(series, Experiment):
+        return "experiment", series.id
+    return "tune" if series.kind == TUNE else "sweep", series.id
 
 
 def _content_key_outside_results(spec: BenchSpec) -> tuple[object, ...]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from workbench.model.errors import InputError, ServerError
-from workbench.session.bench.server_load import forward_server_port
+from workbench.session.bench.server_load import forward_server_port, open_server_address
 from workbench.session.servers import server_address
 
 if TYPE_CHECKING:
@@ -35,10 +35,7 @@ async def open_server_address_and_port(
                 f"{url} is encrypted, so what passes cannot be read",
                 next_step="give the http address of the server behind it",
             )
-        if not address.loopback or session.host.is_local:
-            yield address.hostname, address.port
-            return
-        opened = forward_server_port(session.host, address.port)
+        opened = open_server_address(session.host, address)
     async with opened as base:
         there = server_address.parse_server_url(base)
         yield there.hostname, there.port

@@ -309,7 +309,7 @@ class Measurement:
         self._show_phase("looking at the text of answers")
         await engine.read_counters_before_load()
         await self._probe.send_prompts_before_load(self._spec, self._count)
-        sent = self._probe.sent_counts
+        sent = self._probe.sent_request_and_token_counts
         await engine.read_counters_after_load(
             0.0, 0.0, lambda counted: has_engine_counted_all(counted, *sent)
         )

@@ -7,7 +7,7 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from workbench.model.bench import BenchSpec
     from workbench.session.bench.measurement_lock import MeasurementLock
     from workbench.session.plans.presets import Presets
+    from workbench.session.servers.server_address import ServerAddress
     from workbench.session.servers.servers import Servers
     from workbench.session.state_holder import StateHolder
 
@@ -136,10 +137,10 @@ class ServerLoad:
     async def open_load_on_url(
         self, url: str, overrides: dict[str, Any], *, prestart: bool = False
     ) -> AsyncIterator[BenchmarkLoad]:
-        """Lock the host for a benchmark of a server that Workbench did not start, and yield its load.
-        `url` is the server's base URL; a loopback address means a server on the session's host.
-        `overrides` are fields of the BenchSpec. `prestart` starts the load client at once. Raises
-        BenchError if the server does not answer or names no model."""
+        """Lock the host for a benchmark of a server that Workbench did not start, and yield its
+        load. `url` is the server's base URL; a loopback address means a server on the session's
+        host. `overrides` are fields of the BenchSpec. `prestart` starts the load client at once.
+        Raises BenchError if the server does not answer or names no model."""
         address = server_address.parse_server_url(url)
         spec = _require_valid_api_key(self.make_spec(None, overrides))
         async with (
@@ -149,13 +150,8 @@ class ServerLoad:
                 cancel,
                 started,
             ),
-            AsyncExitStack() as stack,
+            open_server_address(self._core.host, address) as base,
         ):
-            base = address.base
-            if address.loopback and not self._core.host.is_local:
-                base = await stack.enter_async_context(
-                    forward_server_port(self._core.host, address.port)
-                )
             served = await server_address.read_served_models(base, spec)
             model = spec.model or served.model
             if not model:
@@ -244,6 +240,17 @@ def _require_valid_api_key(spec: BenchSpec) -> BenchSpec:
     if spec.api_key_env is not None:
         api_key_from_variable(spec.api_key_env, os.environ)
     return spec
+
+
+@asynccontextmanager
+async def open_server_address(host: Host, address: ServerAddress) -> AsyncIterator[str]:
+    """Make the server at `address` reachable on this machine while the block runs, and yield its
+    base URL there. A loopback address means a server on `host`."""
+    if host.is_local or not address.loopback:
+        yield address.base
+        return
+    async with forward_server_port(host, address.port) as base:
+        yield base
 
 
 @asynccontextmanager

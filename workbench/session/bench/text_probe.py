@@ -127,7 +127,7 @@ class TextProbe:
         self.skipped = _why_load_has_no_probe(spec)
 
     @property
-    def sent_counts(self) -> SentCounts:
+    def sent_request_and_token_counts(self) -> SentCounts:
         """How many requests the probe has sent, and their tokens. A number of tokens is None if a
         reply did not report it."""
         prompt, output = map(itemgetter(0), self._sent), map(itemgetter(1), self._sent)
@@ -306,7 +306,7 @@ class TextProbe:
         a text is returned as it is."""
         if summary.text is None:
             return summary
-        requests, prompt, output = self.sent_counts
+        requests, prompt, output = self.sent_request_and_token_counts
         probe = replace(
             summarize_probe(self._probed, self._why_probe_is_incomplete()),
             requests=requests,

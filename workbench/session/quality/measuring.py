@@ -313,9 +313,9 @@ def added_cost_text(
 ) -> str:
     """Return in a sentence how many requests comparing the answers adds to the runs of an
     experiment, and about how much time. `prefill` says whether the engines score a whole prompt in
-    one request, `changed_settings` names the settings in which A and B differ, and `options.restart` says
-    whether A is measured on a second server. `last_took_s` is how long the last comparison like it
-    took, None if not known."""
+    one request, `changed_settings` names the settings in which A and B differ, and
+    `options.restart` says whether A is measured on a second server. `last_took_s` is how long the
+    last comparison like it took, None if not known."""
     texts = options.texts.texts
     requests, positions = (
         count(texts, prefill=prefill) for count in (count_scoring_requests, count_scored_positions)

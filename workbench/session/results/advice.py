@@ -249,7 +249,7 @@ def _arm_with_change(arm: Arm, change: PlanChange, plan: LaunchPlan) -> Arm:
     return replace(arm, envs=kept) if change.env else replace(arm, sets=kept)
 
 
-def advised_change(finding: Finding, result: BenchResult) -> AdvisedChange:
+def make_advised_change(finding: Finding, result: BenchResult) -> AdvisedChange:
     """Return what is stored about `finding`, a piece of advice on `result`, with the experiment
     that tests it."""
     return AdvisedChange(

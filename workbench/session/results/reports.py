@@ -61,24 +61,19 @@ class Reports:
         groups: Sequence[Sequence[int]],
         experiment_id: int | None,
         sweep_id: int | None,
-        requests: bool,
+        with_requests: bool,
     ) -> Report:
-        if (
-            sum(bool(given) for given in (groups, experiment_id is not None, sweep_id is not None))
-            != 1
-        ):
+        given = [bool(groups), experiment_id is not None, sweep_id is not None]
+        if given.count(True) != 1:
             raise InputError(
                 "a report needs either results, one experiment or one sweep",
                 next_step="give ids of results, or one of --experiment and --sweep",
             )
-        experiment = (
-            await self._experiments.get(experiment_id) if experiment_id is not None else None
-        )
-        sweep = (
-            await asyncio.to_thread(self._sweeps.sweep_store.get, sweep_id)
-            if sweep_id is not None
-            else None
-        )
+        experiment, sweep = None, None
+        if experiment_id is not None:
+            experiment = await self._experiments.get(experiment_id)
+        if sweep_id is not None:
+            sweep = await asyncio.to_thread(self._sweeps.sweep_store.get, sweep_id)
         ids: Sequence[int | None] = [number for group in groups for number in group]
         if experiment is not None:
             ids = [run.result_id for run in experiment.runs]
@@ -102,7 +97,7 @@ class Reports:
             quality = await asyncio.to_thread(
                 QualityDb(self._results.db.path).get, series.quality_id
             )
-        layout = Layout.REQUESTS if requests else Layout.REPORT
+        layout = Layout.REQUESTS if with_requests else Layout.REPORT
         return Report(
             results=tuple(results),
             samples=samples,

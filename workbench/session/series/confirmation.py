@@ -38,12 +38,13 @@ async def confirm_value_by_experiment(
     if experiment.state == SeriesState.FAILED:
         progress.change_sweep(experiment_id=experiment.id)
         return progress.add_note(f"{label} was not compared in pairs: {experiment.error}")
-    compared = experiment.comparison
-    better = compared is not None and compared.metrics[0].verdict == BETTER
-    confirmed = experiment.state == SeriesState.DONE and better
+    confirmed, compared = False, experiment.comparison
+    if compared is not None:
+        is_better = compared.metrics[0].verdict == BETTER
+        confirmed = is_better and experiment.state == SeriesState.DONE
+        if compared.quality_verdict:
+            progress.change_sweep(quality=f"{label}: {compared.quality}")
     progress.change_sweep(experiment_id=experiment.id, confirmed=confirmed)
-    if compared is not None and compared.quality_verdict:
-        progress.change_sweep(quality=f"{label}: {compared.quality}")
     check_experiment_ended(progress, label, experiment)
     outcome = experiment.verdict or experiment.state
     return progress.add_note(
@@ -52,8 +53,8 @@ async def confirm_value_by_experiment(
 
 
 def check_experiment_ended(progress: SweepProgress, label: str, experiment: Experiment) -> None:
-    """Raise what ended an experiment of a sweep before its end: CancelledError, BenchCancelled, or
-    SeriesStopped."""
+    """Raise CancelledError, BenchCancelled or SeriesStopped if an experiment of a sweep was
+    cancelled or stopped before its end."""
     task = asyncio.current_task()
     # a cancelled experiment ends in order, and returns
     if task is not None and task.cancelling():
@@ -64,7 +65,8 @@ def check_experiment_ended(progress: SweepProgress, label: str, experiment: Expe
 
 
 def _speed_change_text(experiment: Experiment) -> str:
-    """Return the change of the tok/s of an experiment that decides by another metric, as text."""
+    """Return the change of the tok/s of an experiment that decides by another metric, as text such
+    as "; tok/s +3.1 % ± 0.4"; "" if it decides by the tok/s or the change is not known."""
     if experiment.comparison is None or experiment.spec.metric == _SPEED_METRIC:
         return ""
     speed = next((m for m in experiment.comparison.metrics if m.metric == _SPEED_METRIC), None)

@@ -439,7 +439,7 @@ class ExperimentArms:
         )
 
     async def _altered_settings(self, side: ComparedSide) -> list[Alteration]:
-        """Return those settings of the side's GPUs that are altered now and that the arms change."""
+        """Return the settings of the side's GPUs that are altered now and that the arms change."""
         gpus, every = await side.gpu_indexes_and_uses_all()
         changed = self._changed_setting_keys
         on = [altered for altered in side.session.state.alterations if altered.setting in changed]

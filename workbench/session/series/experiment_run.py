@@ -144,7 +144,7 @@ class AnswerComparison(Protocol):
         ...
 
     def estimated_remaining_s(self) -> float:
-        """Return the estimated seconds that the missing measurements take; 0 if that is not known."""
+        """Return the estimated seconds that the missing measurements take; 0 if not known."""
         ...
 
 

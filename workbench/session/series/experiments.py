@@ -537,7 +537,8 @@ class Experiments:
     async def _carry_out_experiment(
         self, experiment: Experiment, sides: Mapping[str, ComparedSide]
     ) -> Experiment:
-        self._gpu.guard.start_heartbeats()  # the guard reverts the settings of an experiment that is killed
+        # the guard reverts the settings of an experiment that is killed
+        self._gpu.guard.start_heartbeats()
         with self.db.hold_lock(experiment.id):
             results = await self._read_results(experiment)
             arms = ExperimentArms(

@@ -13,6 +13,7 @@ from workbench import engines
 from workbench.model.errors import InputError, PlanError, ServerError
 from workbench.model.experiment import Arm, ExperimentSpec
 from workbench.model.findings import Level
+from workbench.model.known_values import known_values
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import plan_differences
 from workbench.model.secrets import MASK, is_secret_name, mask_argv, mask_secrets_of_plan
@@ -145,9 +146,7 @@ class FlagSweepPlanner:
 
     async def _combinations(self, flags: Mapping[str, Sequence[str]]) -> Sequence[FlagCombination]:
         plans = self.parts.plans
-        host_context = plans.editor.host_context
-        if host_context.installed is None and host_context.installed_problem is None:
-            await plans.locate_engine()
+        await plans.locate_engine_unless_searched(plans.editor)
         combinations = list_combinations(plans.editor, flags)
         self.parts.servers.require_startable_plan(plans.editor.effective_plan, plans.editor)
         return combinations
@@ -180,8 +179,7 @@ class FlagSweepPlanner:
         That run might still be alive, and could not be stopped."""
         known = {s.run_id for s in await self.parts.servers.supervisor.runs()}
         unknown = next(
-            (run for run in (sweep.server, sweep.before) if run is not None and run not in known),
-            None,
+            (run for run in known_values((sweep.server, sweep.before)) if run not in known), None
         )
         if unknown is not None:
             raise ServerError(
@@ -283,6 +281,8 @@ def editor_with_assignments(base: PlanEditor, sets: Sequence[str]) -> PlanEditor
 
 
 def _single_value_as_number(values: Sequence[str | None]) -> float | None:
-    with suppress(ValueError, TypeError):
-        return float(values[0]) if len(values) == 1 and values[0] is not None else None
+    match values:
+        case [str(text)]:
+            with suppress(ValueError):
+                return float(text)
     return None

@@ -104,7 +104,8 @@ class GpuSweep(SweepDesign):
         )
         for warned in self.warnings:
             self.progress.add_note(warned)
-        self.parts.gpu.guard.start_heartbeats()  # the guard reverts the setting of a sweep that is killed
+        # the guard reverts the setting of a sweep that is killed
+        self.parts.gpu.guard.start_heartbeats()
         unknown = [f"GPU{gpu}" for gpu, start in self.previous.items() if start.unknown]
         if unknown:
             self.progress.add_note(

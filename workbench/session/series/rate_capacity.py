@@ -230,7 +230,7 @@ class CapacityOfRates(LoadSearch):
             "rate": level,
             "requests": math.ceil(level * seconds),
             "concurrency": max(OPEN_LOOP_MAX_STREAMS, streams),
-            "seed": (self.bench.get("seed") or 0) + 10 * round(1000 * level) + earlier_runs,
+            "seed": self.base_seed + 10 * round(1000 * level) + earlier_runs,
         }
 
     def results_shown_for_level(self, level: float) -> Sequence[BenchResult]:

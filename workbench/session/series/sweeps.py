@@ -405,7 +405,7 @@ class Sweeps:
             raise InputError(
                 f"{which} is finished", next_step="start a new sweep to measure other values"
             )
-        if MASK in repr(sweep.spec.bench) or MASK in repr(sweep.spec.values):
+        if MASK in repr((sweep.spec.bench, sweep.spec.values)):
             raise InputError(
                 f"{which} cannot be resumed: its inputs contain a secret, which is not stored",
                 next_step="start a new sweep",

@@ -110,8 +110,8 @@ class Tune(FlagSweep):
         return gpu_indices_of_plan(self.combinations[0].editor.plan, infos)
 
     async def _check_no_altered_settings(self) -> None:
-        """Raise SettingsError if a GPU setting that the candidates change is altered already. What a
-        killed tune has left behind is reverted first. The guard does that too, but later."""
+        """Raise SettingsError if a GPU setting that the candidates change is altered already. What
+        a killed tune has left behind is reverted first. The guard does that too, but later."""
         if not self._changed_gpu_setting_keys:
             return
         self.parts.gpu.guard.start_heartbeats()  # it reverts the settings of a tune that is killed
@@ -215,8 +215,8 @@ class Tune(FlagSweep):
         return f"{goal.title} {UNMEASURED}"
 
     def _record_exclusion_of_point(self, run: int) -> None:
-        """Note why a point is out of the race, if it is. Raises BenchError if the start preset cannot
-        be measured, because then there is nothing to compare with."""
+        """Note why a point is out of the race, if it is. Raises BenchError if the start preset
+        cannot be measured, because then there is nothing to compare with."""
         point = self.progress.sweep.points[run]
         if not point.error:
             return
@@ -260,8 +260,8 @@ class Tune(FlagSweep):
 
     async def measure_point_on_server(self, run_id: str, run: int) -> Sequence[BenchResult]:
         """Measure a point on its server. If its runs differ by more than chance explains, a further
-        run shows which of them was cold or disturbed, and that one does not count: a candidate never
-        leaves the race for it."""
+        run shows which of them was cold or disturbed, and that one does not count: a candidate
+        never leaves the race for it."""
         found = await super().measure_point_on_server(run_id, run)
         runs = self._goal_logarithms_of_results(found)
         point = self.progress.sweep.points[run]
@@ -378,7 +378,7 @@ class Tune(FlagSweep):
         return found
 
     def _can_server_combine_changes(self, entry: Entry) -> bool:
-        """Return whether a server can have all of these changes: no flag twice, and no new error."""
+        """Return whether a server can have all of these changes: no flag twice, no new error."""
         names = [word.partition("=")[0] for word in entry]
         if len(set(names)) < len(names):
             return False
@@ -521,8 +521,8 @@ class Tune(FlagSweep):
             await self.progress.save()
 
     def _should_compare_answers_before_final(self, entry: Entry) -> bool:
-        """Return whether the answers of an entry are compared before the final: if they can break the
-        limit, were not compared yet, and leave starts and time for the final."""
+        """Return whether the answers of an entry are compared before the final: if they can break
+        the limit, were not compared yet, and leave starts and time for the final."""
         limit = self.progress.limit
         engine = self.combinations[0].editor.plan.engine
         if self._spec.limits.kld is None or not can_assignments_change_answers(engine, entry):

@@ -1,5 +1,5 @@
-"""Plans of tunes: the candidates for a plan on its host, each checked as a launch plan before the first
-start, and those that are left out, with the reason."""
+"""Plans of tunes: the candidates for a plan on its host, each checked as a launch plan before the
+first start, and those that are left out, with the reason."""
 
 from __future__ import annotations
 
@@ -311,8 +311,8 @@ def select_candidates_and_left_out(
 
 
 def _host_cores_if_unrestricted(editor: PlanEditor) -> HostCores | None:
-    """Return the cores of the host, if the plan's server runs there with all of them: a scheduler or
-    an image may give it fewer."""
+    """Return the cores of the host, if the plan's server runs there with all of them: a scheduler
+    or an image may give it fewer."""
     found = editor.host_context.found
     if found is None or not uses_host_files(editor.plan.run_as):
         return None

@@ -59,7 +59,7 @@ _OPTIONS_OF_SEARCH_FIELDS = {
 
 @dataclass(frozen=True, slots=True)
 class UserLevels:
-    """The levels of users that a search may try: `first` is the first one, and `most` the highest."""
+    """The levels of users that a search may try, from `first`, the first one, to `most`."""
 
     first: int = FIRST_USERS
     most: int = MOST_USERS
@@ -195,7 +195,7 @@ class UserSearch(LoadSearch):
             **requests,
             "concurrency": users,
             "warmup": users if warmup is None else warmup,
-            "seed": (self.bench.get("seed") or 0) + 1000 * users + earlier_runs,
+            "seed": self.base_seed + 1000 * users + earlier_runs,
         }
 
     def performance_texts_at_level(self, level: float) -> list[str]:

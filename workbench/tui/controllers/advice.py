@@ -104,9 +104,9 @@ class AdviceController(Controller):
 
     async def _start_experiment(self, advised: AdvisedResult, finding: Finding) -> None:
         from workbench.session.results.advice import (
-            advised_change,
             arms_of_finding,
             experiment_options_of,
+            make_advised_change,
         )
 
         result, view = advised.result, self.state.plan
@@ -135,7 +135,7 @@ class AdviceController(Controller):
         options = self.run_or_show_error(lambda: experiment_options_of(finding, result))
         if options is None:
             return
-        tested = advised_change(finding, result)
+        tested = make_advised_change(finding, result)
         await self.controllers.experiments.ask_precision_and_run_experiment(
             *arms, about, tested, options
         )

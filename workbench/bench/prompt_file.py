@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.model.counts import count_of
-from workbench.model.errors import InputError
+from workbench.model.errors import InputError, error_reason
 from workbench.model.lazy_dataclass import dataclass
 
 MAX_FILE_BYTES = 1024 * 1024 * 1024  # ShareGPT has 640 MB
@@ -61,7 +61,7 @@ def read_prompts(path: str | Path) -> Prompts:
         data = path.read_bytes()
     except OSError as error:
         raise InputError(
-            f"{path} cannot be read: {error.strerror}",
+            f"{path} cannot be read: {error_reason(error)}",
             next_step="check the file given by --prompts",
         ) from None
     found: list[str] = []

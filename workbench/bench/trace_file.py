@@ -28,7 +28,7 @@ from workbench.bench.trace_conversations import (
     read_turns,
 )
 from workbench.model.counts import count_of
-from workbench.model.errors import InputError
+from workbench.model.errors import InputError, error_reason
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_numbers import parser_error_message
 from workbench.model.untrusted_text import unique_json_object
@@ -137,7 +137,8 @@ def read_trace(path: str | Path, first: int | None = None) -> Trace:
                 )
     except OSError as error:
         raise InputError(
-            f"{path} cannot be read: {error.strerror}", next_step="check the file given by --trace"
+            f"{path} cannot be read: {error_reason(error)}",
+            next_step="check the file given by --trace",
         ) from None
     if not rows:
         raise InputError(f"{path} contains no request", next_step=_EXPECTED_FORM)

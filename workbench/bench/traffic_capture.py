@@ -18,7 +18,7 @@ from typing import Any
 from workbench.hosts.base import LOOPBACK
 from workbench.hosts.local_process import LocalProcess, start_process
 from workbench.hosts.task_cancellation import cancel_all
-from workbench.model.errors import InputError, StoreError
+from workbench.model.errors import InputError, StoreError, error_reason
 
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 _PORT = ("-P", "-S", "-m", "workbench.bench.proxy_process")
@@ -147,7 +147,7 @@ async def _addresses_of(server: tuple[str, int]) -> list[tuple[int, Any]]:
         found = await asyncio.get_running_loop().getaddrinfo(*server, type=socket.SOCK_STREAM)
     except OSError as error:
         raise InputError(
-            f"the address of {server[0]} is not known: {error.strerror or error}",
+            f"the address of {server[0]} is not known: {error_reason(error)}",
             next_step="check the name of the server",
         ) from None
     return [(family, place) for family, _, _, _, place in found]
@@ -158,7 +158,7 @@ def _open_listener(port: int) -> socket.socket:
         return socket.create_server((LOOPBACK, port))
     except OSError as error:
         raise InputError(
-            f"port {port} of {LOOPBACK} cannot be opened: {error.strerror or error}",
+            f"port {port} of {LOOPBACK} cannot be opened: {error_reason(error)}",
             next_step="give another --port, or leave it out",
         ) from None
 
@@ -183,7 +183,7 @@ def _create_private_file(path: Path) -> None:
         ) from None
     except OSError as error:
         raise StoreError(
-            f"{path} cannot be written: {error.strerror or error}",
+            f"{path} cannot be written: {error_reason(error)}",
             next_step="give an --output in a directory that is writable",
         ) from None
 

@@ -15,7 +15,7 @@ from workbench.cli.output import print_json, print_line, print_message
 from workbench.cli.registry import command, option
 from workbench.cli.servers import find_run
 from workbench.model.counts import count_of
-from workbench.model.errors import InputError
+from workbench.model.errors import InputError, error_reason
 from workbench.model.findings import Finding, Level
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def _read_log_pieces(path: str) -> Iterator[bytes | None]:
     try:
         descriptor = os.open(Path(path).expanduser(), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        text = f"cannot read {path}: {error.strerror}"
+        text = f"cannot read {path}: {error_reason(error)}"
         raise InputError(
             text, next_step="give a log file, or a run id of `workbench servers`"
         ) from None
@@ -90,7 +90,7 @@ def _read_log_pieces(path: str) -> Iterator[bytes | None]:
                 yield from _read_file_in_pieces(file, _PART_BYTES)
         except OSError as error:
             step = "check the disk that the file is on"
-            raise InputError(f"cannot read {path}: {error.strerror}", next_step=step) from None
+            raise InputError(f"cannot read {path}: {error_reason(error)}", next_step=step) from None
 
 
 def _read_file_in_pieces(file: BinaryIO, size: int) -> Iterator[bytes]:

@@ -19,7 +19,7 @@ from workbench.cli.output import format_finding_line, print_json, print_line, pr
 from workbench.cli.questions import require_confirmation
 from workbench.cli.registry import command, make_exclusive_options, option
 from workbench.cli.shared_options import CHANGES, YES
-from workbench.model.errors import InputError, PresetError, WorkbenchError
+from workbench.model.errors import InputError, PresetError, WorkbenchError, error_reason
 from workbench.recipes.registry import EXPORT_FORMS
 
 if TYPE_CHECKING:
@@ -284,4 +284,4 @@ def _write_new_file(path: Path, text: str) -> None:
             f"{path} exists already", next_step="choose another file name, or remove the file first"
         ) from None
     except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror or error}") from None
+        raise InputError(f"{path} cannot be written: {error_reason(error)}") from None

@@ -26,7 +26,7 @@ from workbench.cli.output import (
 from workbench.cli.registry import command, option, repeatable_option
 from workbench.cli.result_output import result_json
 from workbench.model.counts import count_of
-from workbench.model.errors import InputError, StoreError, WorkbenchError
+from workbench.model.errors import InputError, StoreError, WorkbenchError, error_reason
 from workbench.report.registry import (
     EXPORT_FORMATS,
     OUTPUT_FORMATS,
@@ -424,7 +424,7 @@ async def report_results(arguments: argparse.Namespace) -> int:
             file.write(text)
     except OSError as error:
         raise InputError(
-            f"cannot create {output}: {error.strerror}", next_step="give another name"
+            f"cannot create {output}: {error_reason(error)}", next_step="give another name"
         ) from None
     return print_json_or_lines(arguments.json, {"format": form, "path": str(output)}, str(output))
 

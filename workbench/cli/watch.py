@@ -20,7 +20,7 @@ from workbench.cli.questions import require_confirmation
 from workbench.cli.registry import command, option, repeatable_option
 from workbench.cli.shared_options import IF_MEASURED, YES
 from workbench.cli.stop_signals import cancel_on_signals
-from workbench.model.errors import InputError, WorkbenchError
+from workbench.model.errors import InputError, WorkbenchError, error_reason
 
 if TYPE_CHECKING:
     from workbench.model.watch import Night, Watch
@@ -296,7 +296,7 @@ def _write_report_file(path_text: str, text: str) -> None:
         path.write_text(text, "utf-8")
     except OSError as error:
         raise InputError(
-            f"{path} cannot be written: {error.strerror}",
+            f"{path} cannot be written: {error_reason(error)}",
             next_step="`workbench watch show --junit FILE` writes it to another place",
         ) from None
 
@@ -367,7 +367,7 @@ async def install_watches(arguments: argparse.Namespace) -> int:
         for name, text in units.items():
             (directory / name).write_text(text, "utf-8")
     except OSError as error:
-        raise WorkbenchError(f"{directory} cannot be written: {error.strerror}") from None
+        raise WorkbenchError(f"{directory} cannot be written: {error_reason(error)}") from None
     for argv in commands:
         _run_systemctl(argv)
     lines = [f"wrote {directory / name}" for name in units]

@@ -32,7 +32,7 @@ from workbench.hosts.line_splitter import CHUNK_BYTES, CommandOutput, Tail, TooM
 from workbench.hosts.local_disks import is_on_local_disk
 from workbench.hosts.local_process import LocalProcess, start_process
 from workbench.hosts.task_cancellation import cancel_all
-from workbench.model.errors import HostError
+from workbench.model.errors import HostError, error_reason
 from workbench.model.untrusted_text import clean_text
 
 # The guard ends its command within 2 s; a process that remains after that hangs in the kernel and
@@ -146,7 +146,7 @@ class LocalHost(BaseHost):
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise state_dir_error(self.name, error.strerror, str(path)) from None
+            raise state_dir_error(self.name, error_reason(error), str(path)) from None
         return str(path)
 
     async def _spawn(
@@ -166,7 +166,7 @@ class LocalHost(BaseHost):
         except OSError as error:
             step = "shorten the command" if error.errno == errno.E2BIG else None
             raise HostError(
-                f"{argv_for_errors[0]} could not be started: {error.strerror}",
+                f"{argv_for_errors[0]} could not be started: {error_reason(error)}",
                 host=self.name,
                 next_step=step,
             ) from None
@@ -289,7 +289,7 @@ class LocalHost(BaseHost):
         except OSError as error:
             is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             raise FileError(
-                f"cannot {operation} {path}: {error.strerror}",
+                f"cannot {operation} {path}: {error_reason(error)}",
                 host=self.name,
                 next_step="free some space on that disk" if is_full else None,
             ) from None

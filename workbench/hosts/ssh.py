@@ -42,7 +42,7 @@ from workbench.hosts.port_relay import Reader, Relay, Writer
 from workbench.hosts.reconnecting_link import PATIENCE_S, Link
 from workbench.hosts.shared_answers import SharedAnswer
 from workbench.hosts.task_cancellation import cancel_all
-from workbench.model.errors import HostError
+from workbench.model.errors import HostError, error_reason
 
 # OpenSSH allows 10 sessions per connection (MaxSessions), and a slot is free only once its process
 # has ended.
@@ -293,7 +293,7 @@ class SshHost(BaseHost):
             known_hosts.append_line(file, line)
         except OSError as error:
             raise HostError(
-                f"cannot add the host's key to {file}: {error.strerror}", host=self.name
+                f"cannot add the host's key to {file}: {error_reason(error)}", host=self.name
             ) from None
 
     async def close(self) -> None:

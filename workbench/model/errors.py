@@ -21,6 +21,14 @@ from workbench.model.findings import Finding
 from workbench.model.untrusted_text import clean_text
 
 
+def error_reason(error: Exception) -> str:
+    """Return why reading or writing failed: the system's text, such as "No such file or directory",
+    or the error's own text if the system has none."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error)
+
+
 def suggestion_or_next_step(name: str | None, default_step: str) -> str:
     """Return the next step after an unknown name: the known `name` that is near, or
     `default_step`."""

@@ -19,7 +19,7 @@ from statistics import fmean
 from typing import Any
 
 from workbench.model.counts import count_of
-from workbench.model.errors import InputError
+from workbench.model.errors import InputError, error_reason
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.quality import (
     BROKEN,
@@ -113,7 +113,7 @@ def _non_empty_lines(path: Path, directory: Path) -> Sequence[tuple[str, bytes]]
             raise InputError(f"{name} is larger than {_MOST_FILE_BYTES >> 20} MiB")
         data = path.read_bytes()
     except OSError as error:
-        raise InputError(f"{name} could not be read: {error.strerror}") from None
+        raise InputError(f"{name} could not be read: {error_reason(error)}") from None
     lines = enumerate(data.split(b"\n"), start=1)
     return [(f"{name}, line {number}", line) for number, line in lines if line.strip()]
 

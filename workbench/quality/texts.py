@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 
 from workbench.model.counts import count_of
-from workbench.model.errors import InputError
+from workbench.model.errors import InputError, error_reason
 from workbench.model.lazy_dataclass import dataclass
 
 DIRECTORY = Path(__file__).parent / "texts"
@@ -111,7 +111,8 @@ def read_own_texts(path: str | Path) -> TextSet:
         data = path.read_bytes()
     except OSError as error:
         raise InputError(
-            f"{path} cannot be read: {error.strerror}", next_step="check the file given by --texts"
+            f"{path} cannot be read: {error_reason(error)}",
+            next_step="check the file given by --texts",
         ) from None
     texts = [
         _parse_own_text(f"{path}:{number}", number, line)

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from workbench.model.errors import InputError
+from workbench.model.errors import InputError, error_reason
 from workbench.model.untrusted_numbers import parse_strict_json
 
 FORMAT = 1
@@ -127,7 +127,7 @@ def _read_text(path: Path) -> str:
         return path.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise InputError(
-            f"{path} could not be read: {error.strerror}", next_step="check the path"
+            f"{path} could not be read: {error_reason(error)}", next_step="check the path"
         ) from None
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: byte {error.start} is not UTF-8", next_step=_NEXT_STEP) from None

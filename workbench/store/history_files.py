@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 
-from workbench.model.errors import InputError
+from workbench.model.errors import InputError, error_reason
 from workbench.model.gpu import GpuInfo
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.timeline import FINE_S, OWN_BENCHMARK, Event, EventKind, History
@@ -134,7 +134,7 @@ class HistoryWriter:
                 self._close_files()
                 if not self._told:
                     self._told = True
-                    self._tell(f"{self.folder}: {error.strerror or error}")
+                    self._tell(f"{self.folder}: {error_reason(error)}")
         self._close_files()
 
     def _append_lines(self, lines: Sequence[tuple[int, str]]) -> None:

@@ -10,6 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from workbench.model.errors import error_reason
 from workbench.model.findings import Finding, Level
 from workbench.model.untrusted_numbers import parser_error_message
 
@@ -33,7 +34,7 @@ def read_text(path: Path) -> str | Finding:
         with path.open("rb") as handle:
             data = handle.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        reason = getattr(error, "strerror", None) or error
+        reason = error_reason(error)
         return _file_finding("preset.unreadable", f"cannot be read: {reason}", file)
     if len(data) > MAX_BYTES:
         return _file_finding(

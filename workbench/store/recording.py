@@ -32,7 +32,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from workbench.model.errors import InputError
+from workbench.model.errors import InputError, error_reason
 from workbench.model.gpu import GpuInfo
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.timeline import ENGINE, Event, EventKind, History, Key
@@ -242,7 +242,7 @@ def open_recording(path: Path) -> tuple[Header, Iterator[Item]]:
         lines = _read_lines(path, compressed=compressed)
         return parse_header(next(lines, b""), path.name), parse_items(lines)
     except (OSError, EOFError, zlib.error) as error:
-        why = getattr(error, "strerror", None) or error
+        why = error_reason(error)
         raise InputError(f"{path} cannot be read: {why}") from None
 
 

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from workbench.model.errors import InputError, StoreError
+from workbench.model.errors import InputError, StoreError, error_reason
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.timeline import Event, EventKind, History
 from workbench.store import recording
@@ -50,9 +50,7 @@ def write_timeline(path: Path, header: recording.Header, lines: Iterable[str]) -
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        text = (
-            f"the timeline of the result could not be written to {path}: {error.strerror or error}"
-        )
+        text = f"the timeline of the result could not be written to {path}: {error_reason(error)}"
         raise StoreError(
             text, next_step="the benchmark result is stored without it; free some disk space"
         ) from None

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from workbench.model.errors import InputError, StoreError
+from workbench.model.errors import InputError, StoreError, error_reason
 
 INTERRUPTED = "Workbench ended while it ran"  # the error of a series whose Workbench ended
 
@@ -47,7 +47,7 @@ def _open_file(path: Path) -> int:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise StoreError(
-            f"the lock directory {path.parent} cannot be written: {error.strerror}"
+            f"the lock directory {path.parent} cannot be written: {error_reason(error)}"
         ) from None
 
 
@@ -57,5 +57,5 @@ def _lock_file(file: int, path: Path, kind: int) -> bool:
     except BlockingIOError:
         return False
     except OSError as error:
-        raise StoreError(f"the lock file {path} cannot be locked: {error.strerror}") from None
+        raise StoreError(f"the lock file {path} cannot be locked: {error_reason(error)}") from None
     return True

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from workbench.model.errors import InputError, StoreError
+from workbench.model.errors import InputError, StoreError, error_reason
 from workbench.model.json_records import field_values_with_tuples, from_json, to_json
 from workbench.model.series_state import SeriesState
 from workbench.model.sweep import PointState, Sweep, SweepKind, SweepPoint, SweepSpec
@@ -49,7 +49,7 @@ class SweepStore:
                 "or measured"
             )
             raise StoreError(
-                f"the directory of sweeps {self.directory} cannot be written: {error.strerror}",
+                f"the directory of sweeps {self.directory} cannot be written: {error_reason(error)}",
                 next_step=step,
             ) from None
         numbered = replace(sweep, id=number)

@@ -8,7 +8,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-from workbench.model.errors import StoreError
+from workbench.model.errors import StoreError, error_reason
 
 MAX_BYTES = 4 << 20  # of a file that the user writes; ten thousand hosts take less than one
 MAX_KEPT_BYTES = 64 << 20  # of a file that Workbench writes; a thousand presets take 0.7 MB
@@ -79,7 +79,7 @@ def write_atomic(path: Path, text: str) -> None:
         _sync_directory(target.parent)
     except (OSError, RuntimeError) as error:  # RuntimeError: a link that leads to itself
         raise StoreError(
-            f"{path} could not be written: {getattr(error, 'strerror', None) or error}",
+            f"{path} could not be written: {error_reason(error)}",
             next_step="check that the directory is writable and the disk is not full",
         ) from error
 

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from workbench.model.errors import error_reason
 from workbench.model.findings import Level
 from workbench.model.untrusted_numbers import parse_whole_number
 from workbench.model.untrusted_text import VARIABLE_NAME, as_list, as_table, clean_text
@@ -73,7 +74,7 @@ def _read_env_file(path: Path, notes: Notes) -> dict[str, str]:
             return {}
         text = path.read_text("utf-8", "replace")
     except OSError as error:
-        notes.add(Level.WARN, "dotenv", f"{path} cannot be read: {error.strerror or error}")
+        notes.add(Level.WARN, "dotenv", f"{path} cannot be read: {error_reason(error)}")
         return {}
     found: dict[str, str] = {}
     for line in clean_text(text, len(text), lines=True).splitlines():

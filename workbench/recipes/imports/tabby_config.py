@@ -11,7 +11,7 @@ from typing import Any
 
 from workbench.engines import registry
 from workbench.engines.command_line import EngineCommandLine
-from workbench.model.errors import InputError
+from workbench.model.errors import InputError, error_reason
 from workbench.model.findings import Level
 from workbench.model.flags import Origin
 from workbench.model.plan import LaunchPlan
@@ -69,7 +69,7 @@ def add_settings_of_config_file(plan: LaunchPlan, notes: Notes, given: Given) ->
         text = clean_text(data.decode("utf-8-sig", "replace"), len(data), lines=True)
         document = clean_data(yaml_text.load_yaml(text), yaml_text.MAX_BYTES, lines=True)
     except (OSError, InputError) as error:
-        why = getattr(error, "strerror", None) or error
+        why = error_reason(error)
         fix = "give the path of the file from this directory, or import the file itself"
         notes.add(Level.WARN, "config", f"{path} is not read: {why}", "config", fix)
         return plan

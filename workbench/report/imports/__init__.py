@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.model.bench import FAILED_SHARE
-from workbench.model.errors import InputError
+from workbench.model.errors import InputError, error_reason
 from workbench.model.secrets import mask_data
 from workbench.model.untrusted_numbers import (
     MOST_COUNTED,
@@ -206,7 +206,7 @@ def _read_text(path: Path) -> str:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise InputError(
-            f"{path} could not be read: {error.strerror}", next_step="check the path"
+            f"{path} could not be read: {error_reason(error)}", next_step="check the path"
         ) from None
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: byte {error.start} is not UTF-8", next_step=_NEXT_STEP) from None

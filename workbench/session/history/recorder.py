@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from workbench.model.errors import InputError, StoreError
+from workbench.model.errors import InputError, StoreError, error_reason
 from workbench.model.timeline import FINE_S
 from workbench.store import history_files, recording
 
@@ -122,7 +122,7 @@ def _create_file(path: Path) -> TextIO:
 
 
 def _make_write_error(path: Path, error: OSError) -> StoreError:
-    text = f"the recording could not be written to {path}: {error.strerror or error}"
+    text = f"the recording could not be written to {path}: {error_reason(error)}"
     return StoreError(
         text, next_step="check that the directory is writable and the disk is not full"
     )

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.model.errors import InputError, PresetError
+from workbench.model.errors import InputError, PresetError, error_reason
 from workbench.model.findings import Finding, Level, by_severity
 from workbench.model.lazy_dataclass import dataclass
 
@@ -110,9 +110,7 @@ class Recipes:
             with path.open("rb") as handle:
                 data = handle.read(MAX_FILE_BYTES + 1)
         except (OSError, ValueError) as error:
-            raise InputError(
-                f"{path} cannot be read: {getattr(error, 'strerror', None) or error}"
-            ) from None
+            raise InputError(f"{path} cannot be read: {error_reason(error)}") from None
         if len(data) > MAX_FILE_BYTES or b"\0" in data:
             raise InputError(f"{path} is no recipe: it is larger than 1 MiB or not a text")
         directory = path.absolute().parent

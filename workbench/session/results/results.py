@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from workbench.model.errors import InputError, StoreError
+from workbench.model.errors import InputError, StoreError, error_reason
 from workbench.model.findings import Level
 from workbench.session.bench.result_rows import rows_of_results
 from workbench.session.results.series_rows import series_by_result_id
@@ -307,7 +307,7 @@ class Results:
                 file.write(chosen.render(Report.from_result(result, samples, known)))
         except OSError as error:
             raise InputError(
-                f"the result could not be written to {path}: {error.strerror}",
+                f"the result could not be written to {path}: {error_reason(error)}",
                 next_step="move an older file away, or export in another format",
             ) from None
         return str(path)

@@ -188,7 +188,7 @@ _OF_NODES = (
 def _words(engine: engines.Engine, flag: Any) -> list[str]:
     if flag.name in ("host", "port"):
         return []
-    return engine.flag_arguments(engine.catalog(), flag, is_version_known=False)
+    return engine.make_flag_arguments(engine.catalog(), flag, is_version_known=False)
 
 
 def _words_of_chart(config: Mapping[str, Any]) -> list[str]:

@@ -117,15 +117,15 @@ class Facts:
         return self.plan_context is not None and name in self.plan_context.catalog.flags
 
     @property
-    def concurrency_flag(self) -> str | None:
-        """The engine's flag that limits the requests at a time. None if it has none, or if the
+    def concurrency_flag(self) -> str:
+        """The engine's flag that limits the requests at a time. "" if it has none, or if the
         server's command line is unknown."""
-        return self.plan_context.engine.concurrency_flag if self.plan_context else None
+        return self.plan_context.engine.concurrency_flag if self.plan_context else ""
 
     @property
-    def enabled_eager_flag(self) -> str | None:
-        """The flag that turns CUDA graphs off; None if the server was not started with it."""
-        return self.plan_context.enabled_eager_flag if self.plan_context else None
+    def enabled_eager_flag(self) -> str:
+        """The flag that turns CUDA graphs off; "" if the server was not started with it."""
+        return self.plan_context.enabled_eager_flag if self.plan_context else ""
 
     def parallel_size_of_flag(self, name: str) -> int:
         """Return the parallel size that the flag `name` sets, such as the number of GPUs of tensor

@@ -272,7 +272,7 @@ def report_eager_mode(facts: Facts) -> Iterator[Advice]:
     """Report that CUDA graphs are off. The expected gain is that of a published measurement,
     limited to what the memory bandwidth allows."""
     context, flag = facts.plan_context, facts.enabled_eager_flag
-    if context is None or flag is None:
+    if context is None or not flag:
         return
     text = (
         f"{flag} turns {context.engine.compiled_parts} off: each step launches hundreds of "

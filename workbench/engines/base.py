@@ -41,14 +41,14 @@ class MemoryUse:
     of it. Without a `share_flag`, the first flag of `cache_size_flags` that is set gives the size
     of the KV cache."""
 
-    share_flag: str | None = None
+    share_flag: str = ""
     default_share: float = 0.9
     # the engine computes the share at start; `default_share` is an assumption
     chooses_share: bool = False
     reserve_gib: float = RESERVE_GIB  # activations and graphs inside the share
     cache_size_flags: tuple[str, ...] = ()
     cache_type_flags: tuple[str, ...] = ("kv-cache-dtype",)
-    length_flag: str | None = None  # the longest sequence, in tokens
+    length_flag: str = ""  # the longest sequence, in tokens
     # starts even if the KV cache cannot contain one sequence of full length
     starts_with_short_cache: bool = False
     # refuses to start if less memory is free than the share that it allocates
@@ -131,7 +131,7 @@ class Engine:
     metrics_path: ClassVar[str | None] = "/metrics"
     metrics_flag: ClassVar[str | None] = None  # without this flag metrics_path answers 404
     # the most requests that one replica processes at the same time
-    concurrency_flag: ClassVar[str | None] = None
+    concurrency_flag: ClassVar[str] = ""
     # the value of that flag if the plan leaves it to the engine; None: unknown, or no small number
     default_concurrency: ClassVar[int | None] = None
     threads_flag: ClassVar[str | None] = None  # the threads that compute layers on the CPU
@@ -157,7 +157,7 @@ class Engine:
     # variable that sets the key without showing it in the process list
     api_key_env: ClassVar[str | None] = None
     # for an engine that always has a key: the flag that disables it
-    no_key_flag: ClassVar[str | None] = None
+    no_key_flag: ClassVar[str] = ""
     # file in the working directory in which the engine stores a key of its own
     key_file: ClassVar[str | None] = None
     key_file_pattern: ClassVar[re.Pattern[str] | None] = None  # group 1: the key in that file
@@ -177,7 +177,7 @@ class Engine:
     loads_gguf: ClassVar[bool] = False  # its models are GGUF files, in the quantizations of GGUF
     memory: ClassVar[MemoryUse]
     # disables `compiled_parts`: faster start, slower decoding
-    eager_flag: ClassVar[str | None] = None
+    eager_flag: ClassVar[str] = ""
     compiled_parts: ClassVar[str] = "CUDA graphs"
     tunable_flags: ClassVar[tuple[TunableFlag, ...]] = ()  # what a tune tries
     # flags that people tune and a tune does not try, with the reason
@@ -319,7 +319,7 @@ class Engine:
                 argv += self.make_flag_arguments(
                     catalog, setting, is_version_known=plan.engine_version is not None
                 )
-        env = {e.name: str(e.value) for e in plan.env}
+        env = plan.env_texts
         if nul := next((a for a in (*argv, *env, *env.values()) if "\0" in a), None):
             text = (
                 f"the argument or variable {nul!r} contains a NUL character, which no process "
@@ -358,22 +358,23 @@ class Engine:
         leaving it out. A flag that the catalog does not contain is passed under its name in the
         plan. `is_version_known` is True if the engine's version is known. Raises PlanError for a
         value that the engine would read as an option."""
-        spec, option = catalog.flags.get(setting.name), self.option_called(setting.name)
+        option = self.option_called(setting.name)
+        spec = catalog.flags.get(setting.name) or _spec_of_unknown_option(option)
         value = switch_to_on_off_word(spec, setting.value)
-        if isinstance(value, bool) and not (spec and spec.value_takes_bool_word):
-            return self._make_switch_arguments(spec, option, value, is_version_known)
-        if spec and spec.value_takes_bool_word:
+        if spec.value_takes_bool_word:
             return [option, str(value)]
-        if not isinstance(value, list | tuple) or (spec and spec.kind == FlagKind.JSON):
+        if isinstance(value, bool):
+            return self._make_switch_arguments(spec, option, value, is_version_known)
+        if not isinstance(value, list | tuple) or spec.kind == FlagKind.JSON:
             return self._make_option_arguments(option, format_argument(value))
         words = [format_argument(v) for v in value]
         if not words:
-            return [option] if spec and spec.nargs == "*" else []
+            return [option] if spec.nargs == "*" else []
         if len(words) == 1:
             return self._make_option_arguments(option, words[0])
-        if spec and spec.nargs == ",":
+        if spec.nargs == ",":
             return self._make_option_arguments(option, ",".join(words))
-        if spec and spec.nargs:
+        if spec.nargs:
             if self.argparse_values and (
                 other := next((w for w in words if re.match(r"-[^\d.]", w)), None)
             ):
@@ -386,12 +387,10 @@ class Engine:
         return [argument for w in words for argument in self._make_option_arguments(option, w)]
 
     def _make_switch_arguments(
-        self, spec: FlagSpec | None, option: str, on: bool, is_version_known: bool
+        self, spec: FlagSpec, option: str, on: bool, is_version_known: bool
     ) -> list[str]:
         if on:
             return [option]
-        if spec is None:
-            return [f"--no-{option.removeprefix('--')}"]
         off = self.option_to_switch_off(spec, is_version_known)
         return [off] if off else []  # without a negation, a flag is turned off by omitting it
 
@@ -423,6 +422,13 @@ class Engine:
             nodes=(),
             executable=plan.executable if node.executable is None else node.executable,
         )
+
+
+def _spec_of_unknown_option(option: str) -> FlagSpec:
+    """Return the specification of an option that the catalog does not contain: its value is passed
+    as text, and --no-NAME switches it off."""
+    name = option.removeprefix("--")
+    return FlagSpec(name, FlagKind.STR, negation=f"--no-{name}")
 
 
 def is_python_interpreter(words: Sequence[str]) -> bool:

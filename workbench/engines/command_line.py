@@ -12,6 +12,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
+from types import MappingProxyType
 
 from workbench.engines import registry
 from workbench.engines.base import Engine
@@ -66,27 +67,14 @@ def _matches_start_words(names: Sequence[str], start_words: Sequence[str]) -> bo
         return True
     if start_words[1:2] == ("-m",):
         return list(names[1 : len(start_words)]) == list(start_words[1:])
-    return (
-        start_words[0] == "python"
-        and names[:1] == ["python"]
-        and _is_engine_script(names[1:2], start_words)
-    )
+    # a script, such as python /srv/tabby/main.py
+    script_start = [*names[:1], *map(posixpath.basename, names[1:2])]
+    return start_words[0] == "python" and script_start == list(start_words)
 
 
 def _program_name(word: str) -> str:
     name = posixpath.basename(word)
     return "python" if _PYTHON.fullmatch(name) else name
-
-
-def _is_engine_script(words_after_interpreter: Sequence[str], start_words: Sequence[str]) -> bool:
-    """Return whether a command line starts a Python script such as "/srv/tabby/main.py".
-    `start_words` is the expected command, such as ("python", "main.py"), and
-    `words_after_interpreter` has the word that follows the interpreter."""
-    return (
-        len(start_words) == 2
-        and bool(words_after_interpreter)
-        and posixpath.basename(words_after_interpreter[0]) == start_words[1]
-    )
 
 
 def _drop_interpreter(words: Sequence[str]) -> Sequence[str]:
@@ -136,7 +124,7 @@ class _ParseState:
 
 def parse_plan(
     start: EngineCommandLine,
-    env: Mapping[str, str] | None = None,
+    env: Mapping[str, str] = MappingProxyType({}),
     workdir: str | None = None,
     version: str | None = None,
 ) -> tuple[LaunchPlan, tuple[Finding, ...]]:
@@ -144,7 +132,7 @@ def parse_plan(
     parsed. `version` is the engine's version; None if it is unknown. A flag that the catalog does
     not contain keeps its spelling."""
     engine = start.engine
-    settings = tuple(FlagSetting(name, value, Origin.PRESET) for name, value in (env or {}).items())
+    settings = tuple(FlagSetting(name, value, Origin.PRESET) for name, value in env.items())
     plan = LaunchPlan(engine.name, "", executable=start.executable, env=settings, workdir=workdir)
     state = _ParseState(plan, engine.catalog(version), list(start.arguments))
     if start.replaced:

@@ -198,7 +198,7 @@ def _adapt_plan_to_gpus(
             made = made.with_flag(flag, length_tokens)
     if use.share_flag:
         context = PlanContext(plan, engine.catalog(plan.engine_version), engine)
-        share = context.effective_flag_number(use.share_flag) or use.default_share
+        share = context.positive_flag_number(use.share_flag, use.default_share)
         possible = free_bytes / total // _SHARE_STEP * _SHARE_STEP
         made = made.with_flag(use.share_flag, max(_SHARE_STEP, min(share, possible)))
     return made

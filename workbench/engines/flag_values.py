@@ -27,6 +27,7 @@ _EXPECTED = {
     FlagKind.JSON: "a JSON object or list",
     FlagKind.STR: "text",
 }
+_NUMBER_TYPES = {FlagKind.INT: (int,), FlagKind.FLOAT: (int, float)}
 
 
 def parse_flag_value(spec: FlagSpec | None, text: str) -> FlagValue:
@@ -125,7 +126,7 @@ def find_range_problem(spec: FlagSpec, value: FlagValue) -> str | None:
     for number in elements_of_value(value):
         if isinstance(number, str) and spec.human_readable_int and number not in spec.words:
             number = parse_human_int(number)
-        if isinstance(number, bool) or not isinstance(number, int | float):
+        if type(number) not in (int, float):
             continue
         if isinstance(number, float) and not math.isfinite(number):
             return f"is {number}, expected a finite number"
@@ -173,11 +174,11 @@ def find_unlisted_value(spec: FlagSpec, value: FlagValue) -> str | None:
     return value
 
 
-def switch_to_on_off_word(spec: FlagSpec | None, value: FlagValue) -> FlagValue:
+def switch_to_on_off_word(spec: FlagSpec, value: FlagValue) -> FlagValue:
     """Return "on" or "off" for True or False if these two words are the flag's choices, as for
     --flash-attn of llama.cpp. Return any other value unchanged.
     """
-    if isinstance(value, bool) and spec and spec.is_on_off:
+    if isinstance(value, bool) and spec.is_on_off:
         return "on" if value else "off"
     return value
 
@@ -204,7 +205,7 @@ def _format_json_problem(text: str, error: ValueError) -> str:
 
 def _parse_scalar(spec: FlagSpec, text: str) -> FlagValue:
     stripped = text.strip()
-    if stripped in spec.words and spec.kind != FlagKind.STR:
+    if stripped in spec.words_beside_type:
         return stripped
     try:
         match spec.kind:
@@ -235,9 +236,7 @@ def _format_expected_type(spec: FlagSpec) -> str:
     expected = [_EXPECTED[spec.kind]]
     if spec.kind == FlagKind.INT and spec.human_readable_int:
         expected = ["a whole number, or one like 4k (4000) or 4K (4096)"]
-    if spec.kind != FlagKind.STR:
-        expected += spec.words
-    return " or ".join(expected)
+    return " or ".join((*expected, *spec.words_beside_type))
 
 
 def _parse_boolean(text: str) -> bool:
@@ -264,7 +263,7 @@ def _guess_value(text: str) -> FlagValue:
 
 
 def _find_scalar_type_problem(spec: FlagSpec, value: FlagValue) -> str | None:
-    if spec.kind != FlagKind.STR and isinstance(value, str) and value in spec.words:
+    if value in spec.words_beside_type:
         return None
     if spec.kind == FlagKind.JSON and isinstance(value, str):
         try:
@@ -296,9 +295,7 @@ def _is_number(spec: FlagSpec, value: FlagValue) -> bool:
         except ValueError:
             return False
         return True
-    if isinstance(value, bool):
-        return False
-    return isinstance(value, int) or (spec.kind == FlagKind.FLOAT and isinstance(value, float))
+    return type(value) in _NUMBER_TYPES[spec.kind]
 
 
 def _choose_number_parser(spec: FlagSpec) -> Callable[[str], float]:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from workbench.engines.base import Engine, MemoryUse
 from workbench.engines.kv_size import KvStorageRule
+from workbench.engines.model_facts import is_model_path
 from workbench.engines.plan_context import PlanContext
 from workbench.engines.reported_settings import LLAMACPP
 from workbench.engines.speculation import drafted_by_llamacpp
@@ -142,9 +143,7 @@ class Llamacpp(Engine):
     def kv_storage_rule(self, context: PlanContext) -> KvStorageRule:
         if context.is_switched_on("swa-full"):
             return KvStorageRule()
-        return KvStorageRule(
-            "window", in_flight=int(context.effective_flag_number("ubatch-size") or 0)
-        )
+        return KvStorageRule("window", in_flight=int(context.positive_flag_number("ubatch-size")))
 
     def computes_on_cpu(self, context: PlanContext) -> bool:
         return not context.visible_gpu_count or context.effective_flag_number("n-gpu-layers") == 0
@@ -160,12 +159,12 @@ class Llamacpp(Engine):
         longer fit (llama.cpp#11681)."""
         batching = context.effective_flag_value("cont-batching") is not False
         slots = (f"parallel={concurrency}", *(() if batching else ("cont-batching=true",)))
-        context_tokens = context.effective_flag_number("ctx-size")
-        slot_count = context.effective_flag_number("parallel")
+        context_tokens = int(context.positive_flag_number("ctx-size"))
+        slot_count = int(context.positive_flag_number("parallel"))
         if context.is_switched_on("kv-unified"):
             return slots
-        if context_tokens and slot_count and slot_count > 0:
-            return (f"ctx-size={int(context_tokens) // int(slot_count) * concurrency}", *slots)
+        if context_tokens and slot_count:
+            return (f"ctx-size={context_tokens // slot_count * concurrency}", *slots)
         return ("kv-unified=true", *slots)
 
     def why_no_memory_estimate(self, context: PlanContext) -> str | None:
@@ -178,8 +177,5 @@ class Llamacpp(Engine):
         return None
 
     def model_arguments(self, plan: LaunchPlan) -> tuple[str, ...]:
-        is_model_path = plan.model.startswith(("/", "./", "../", "~")) or plan.model.endswith(
-            ".gguf"
-        )
-        is_repository = not is_model_path and plan.model.count("/") == 1
+        is_repository = not is_model_path(plan.model) and plan.model.count("/") == 1
         return ("--hf-repo" if is_repository else "--model", plan.model)

@@ -89,7 +89,7 @@ def estimate_memory_or_reason(
         return reason
     total = context.smallest_gpu_bytes / GIB
     split = _gpus_per_replica(context)
-    offloaded_gib = context.effective_flag_number("cpu-offload-gb") or 0.0
+    offloaded_gib = context.positive_flag_number("cpu-offload-gb")
     weights = max(0.0, facts.weight_bytes / split / GIB - offloaded_gib)
     need = _MemoryNeed(context, total, weights, split, *_working_memory_gib_and_basis(context))
     estimate = _estimate_memory_by_cache_flag
@@ -156,9 +156,7 @@ class _MemoryNeed:
         """Return the length in tokens of the longest sequence that the server must be able to
         process: the plan's limit, otherwise the model's maximum. If both are unknown, return a
         typical length."""
-        if given := self.context.positive_flag_number_or_zero(
-            self.context.engine.memory.length_flag
-        ):
+        if given := self.context.positive_flag_number(self.context.engine.memory.length_flag):
             return int(given)
         return self.context.model_shape.max_length or _SOME_LENGTH
 
@@ -172,12 +170,12 @@ def _working_memory_gib_and_basis(context: PlanContext) -> tuple[float, str]:
         return 0.0, "activations outside that share"
     shape = context.model_shape
     assumed = f"{constant} GiB assumed for activations and graphs"
-    if context.engine.memory.share_flag is None or not shape.hidden or not shape.feed_forward:
+    if not context.engine.memory.share_flag or not shape.hidden or not shape.feed_forward:
         return constant, assumed
-    tokens = context.effective_flag_number("max-num-batched-tokens") or BATCHED_TOKENS
+    tokens = context.positive_flag_number("max-num-batched-tokens", BATCHED_TOKENS)
     feed_forward = 2 * shape.feed_forward / context.flag_count_or_one("tensor-parallel-size")
     width = feed_forward + _HIDDEN_COPIES * shape.hidden
-    sequences = context.effective_flag_number("max-num-seqs") or _SEQUENCES
+    sequences = context.positive_flag_number("max-num-seqs", _SEQUENCES)
     logits = sequences * (shape.vocabulary or 0) * _LOGIT_BYTES
     activations = (tokens * width * 2 + logits) / GIB
     graphs = GRAPHS_GIB
@@ -192,9 +190,7 @@ def _working_memory_gib_and_basis(context: PlanContext) -> tuple[float, str]:
 
 def _gpus_per_replica(context: PlanContext) -> int:
     if not context.engine.uses_all_gpus:
-        return context.flag_count_or_one("tensor-parallel-size") * context.flag_count_or_one(
-            "pipeline-parallel-size"
-        )
+        return context.ranks_per_replica
     if context.effective_flag_value("split-mode") == "none":
         return 1
     return max(1, context.visible_gpu_count)
@@ -248,7 +244,7 @@ def _estimate_memory_by_share_flag(need: _MemoryNeed) -> MemoryFit:
         )
         return MemoryFit(used, total, weights, 0, 0, False, text, basis)
     replicas = context.flag_count_or_one("data-parallel-size")
-    length = context.positive_flag_number_or_zero(use.length_flag)
+    length = context.positive_flag_number(use.length_flag)
     tokens = sequences = None
     fits = True
     if each := need.sequence_kv_gib(need.longest_sequence_tokens()):
@@ -269,7 +265,7 @@ def _estimate_memory_by_cache_flag(need: _MemoryNeed) -> MemoryFit:
     weights = need.weights_gib
     use = context.engine.memory
     # without a limit of the length, the slots divide the cache
-    length = context.positive_flag_number_or_zero(use.length_flag)
+    length = context.positive_flag_number(use.length_flag)
     size = next(filter(None, map(context.effective_flag_number, use.cache_size_flags)), 0.0)
     known = kv = sequences = None
     if size > 0:

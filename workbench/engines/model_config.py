@@ -83,9 +83,10 @@ def parse_model_shape(config: Mapping[str, Any]) -> ModelShape:
     """Return what a config.json says about a model's layers, weights and KV cache. A size that the
     file does not tell is None or (); `kv_missing` says why the KV cache is unknown."""
     lm_config = select_language_model_config(config)
+    kv = _parse_kv_layers(lm_config)
     return ModelShape(
-        kv=_parse_kv_layers(lm_config),
-        kv_missing="" if _parse_kv_layers(lm_config) else _reason_kv_is_unknown(lm_config),
+        kv=kv,
+        kv_missing="" if kv else _reason_kv_is_unknown(lm_config),
         parts=_count_weights_by_part(lm_config, _has_tied_embeddings(config, lm_config)),
         layers=read_first_positive_int(lm_config, "num_hidden_layers"),
         hidden=read_first_positive_int(lm_config, "hidden_size"),
@@ -99,8 +100,8 @@ def read_total_and_active_experts(lm_config: Mapping[str, Any]) -> tuple[int, in
     """Return (number of routed experts of a layer, number of experts that one token uses): (1, 1)
     for a model without experts. None if the config.json names several experts but not how many a
     token uses."""
-    experts = read_first_positive_int(lm_config, *_EXPERTS) or 1
-    if experts == 1:
+    experts = _read_positive_int_or_zero(lm_config, *_EXPERTS)
+    if experts <= 1:
         return 1, 1
     used = read_first_positive_int(lm_config, *_USED_EXPERTS)
     return (experts, min(used, experts)) if used else None
@@ -183,9 +184,10 @@ def _parse_kv_layers_of_kind(
     lm_config: Mapping[str, Any], kind: str, layers: int
 ) -> KvLayers | None:
     window = None
+    if kind == LINEAR and (linear := _compute_linear_attention_state_size(lm_config, layers)):
+        return linear
     if kind in (LINEAR, MAMBA):
-        linear = kind == LINEAR and _compute_linear_attention_state_size(lm_config, layers)
-        return linear or _compute_mamba2_state_size(lm_config, layers)
+        return _compute_mamba2_state_size(lm_config, layers)
     if kind != FULL:
         if kind not in _WINDOW_FIELDS:
             return None
@@ -197,7 +199,7 @@ def _parse_kv_layers_of_kind(
             layers, 1, rank + _read_positive_int_or_zero(lm_config, "qk_rope_head_dim"), window
         )
     heads, size = _read_kv_heads_and_head_size(lm_config, is_full_attention=kind == FULL)
-    if not heads or not size:
+    if 0 in (heads, size):
         return None
     return KvLayers(
         layers, heads, size + (read_first_positive_int(lm_config, "v_head_dim") or size), window
@@ -206,21 +208,20 @@ def _parse_kv_layers_of_kind(
 
 def _read_kv_heads_and_head_size(
     lm_config: Mapping[str, Any], is_full_attention: bool = True
-) -> tuple[int | None, int | None]:
+) -> tuple[int, int]:
     """Return (number of KV heads, number of values in one head) of a layer. `is_full_attention`
     True means layers with full attention, False those with a sliding window, whose heads differ in
-    some models. An unknown number is None."""
+    some models. An unknown number is 0."""
     head_fields = ["num_key_value_heads", "num_attention_heads"]
     size_fields = ["head_dim", "attention_head_dim"]
     if is_full_attention:
         head_fields.insert(0, "num_global_key_value_heads")
         size_fields.insert(0, "global_head_dim")
-    size = read_first_positive_int(lm_config, *size_fields)
+    size = _read_positive_int_or_zero(lm_config, *size_fields)
     heads = read_first_positive_int(lm_config, "num_attention_heads")
-    hidden = read_first_positive_int(lm_config, "hidden_size")
-    if size is None and hidden and heads:
-        size = hidden // heads
-    return read_first_positive_int(lm_config, *head_fields), size
+    if size == 0 and heads is not None:
+        size = _read_positive_int_or_zero(lm_config, "hidden_size") // heads
+    return _read_positive_int_or_zero(lm_config, *head_fields), size
 
 
 def _compute_linear_attention_state_size(
@@ -229,33 +230,27 @@ def _compute_linear_attention_state_size(
     """Return the memory that `layers` layers with gated linear attention (Qwen3-Next) keep for each
     sequence. Its size does not grow with the context: a layer keeps one matrix per value head, and
     the newest inputs of a convolution. None if a size is missing in the config.json."""
-    names = (
-        "linear_num_key_heads",
-        "linear_key_head_dim",
-        "linear_num_value_heads",
-        "linear_value_head_dim",
-    )
-    key_heads, key_size, heads, size = (read_first_positive_int(lm_config, name) for name in names)
-    if not key_heads or not key_size or not heads or not size:
+    keys = _product_of_fields(lm_config, "linear_num_key_heads", "linear_key_head_dim")
+    values = _product_of_fields(lm_config, "linear_num_value_heads", "linear_value_head_dim")
+    if 0 in (keys, values):
         return None
-    newest = (read_first_positive_int(lm_config, "linear_conv_kernel_dim") or 1) - 1
-    inputs = (2 * key_heads * key_size + heads * size) * newest * 2
+    heads = _read_positive_int_or_zero(lm_config, "linear_num_value_heads")
+    newest = max(0, _read_positive_int_or_zero(lm_config, "linear_conv_kernel_dim") - 1)
+    inputs = (2 * keys + values) * newest * 2
     bits = _STATE_BITS.get(str(lm_config.get("mamba_ssm_dtype")))
-    matrix = heads * size * key_size
+    matrix = values * _read_positive_int_or_zero(lm_config, "linear_key_head_dim")
     return KvLayers(layers, heads, 0, state_bytes=inputs, state_values=matrix, state_bits=bits)
 
 
 def _compute_mamba2_state_size(lm_config: Mapping[str, Any], layers: int) -> KvLayers | None:
     """Return the memory that `layers` layers of Mamba-2 (Falcon-H1, Granite 4, Nemotron-H) keep for
     each sequence. None if a size is missing in the config.json."""
-    heads = read_first_positive_int(lm_config, "mamba_n_heads", "mamba_num_heads")
-    groups = read_first_positive_int(lm_config, "mamba_n_groups", "n_groups")
-    state = read_first_positive_int(lm_config, "mamba_d_state", "ssm_state_size")
-    kernel = read_first_positive_int(lm_config, "mamba_d_conv", "conv_kernel")
-    if not heads or not groups or not state or not kernel:
-        return None
+    heads = _read_positive_int_or_zero(lm_config, "mamba_n_heads", "mamba_num_heads")
+    groups = _read_positive_int_or_zero(lm_config, "mamba_n_groups", "n_groups")
+    state = _read_positive_int_or_zero(lm_config, "mamba_d_state", "ssm_state_size")
+    kernel = _read_positive_int_or_zero(lm_config, "mamba_d_conv", "conv_kernel")
     width = _compute_mamba_width(lm_config, heads)
-    if not width:
+    if 0 in (heads, groups, state, kernel, width):
         return None
     size = read_first_positive_int(lm_config, "mamba_d_head", "mamba_head_dim") or width // heads
     bits = _STATE_BITS.get(str(lm_config.get("mamba_ssm_cache_dtype")))
@@ -335,23 +330,15 @@ def _count_weights_by_part(lm_config: Mapping[str, Any], tied: bool) -> WeightPa
     A gated feed-forward layer has three matrices. Norms and biases are left out, because they are
     below 0.1 %.
     """
-    hidden, vocabulary, kinds = (
-        read_first_positive_int(lm_config, "hidden_size"),
-        read_first_positive_int(lm_config, "vocab_size"),
-        parse_layer_kinds(lm_config),
-    )
-    used = read_total_and_active_experts(lm_config)
-    if (
-        not hidden
-        or not vocabulary
-        or kinds is None
-        or used is None
-        or _has_state_layer_fields(lm_config)
-    ):
+    hidden = _read_positive_int_or_zero(lm_config, "hidden_size")
+    vocabulary = _read_positive_int_or_zero(lm_config, "vocab_size")
+    kinds, used = parse_layer_kinds(lm_config), read_total_and_active_experts(lm_config)
+    unknown_state = _has_state_layer_fields(lm_config)
+    if kinds is None or used is None or 0 in (hidden, vocabulary) or unknown_state:
         return None
     attention = [_count_attention_weights(lm_config, hidden, kind) for kind in kinds]
-    wide = read_first_positive_int(lm_config, "intermediate_size")
-    if 0 in attention or (wide is None and used == (1, 1)):
+    wide = _read_positive_int_or_zero(lm_config, "intermediate_size")
+    if 0 in attention or (wide == 0 and used == (1, 1)):
         return None
     experts, active = used
     sparse = 0
@@ -361,7 +348,7 @@ def _count_weights_by_part(lm_config: Mapping[str, Any], tied: bool) -> WeightPa
     shared = read_first_positive_int(lm_config, "shared_expert_intermediate_size")
     if shared is None:
         shared = narrow * _read_positive_int_or_zero(lm_config, "n_shared_experts")
-    feed_forward = (len(kinds) - sparse) * (wide or 0) + sparse * shared
+    feed_forward = (len(kinds) - sparse) * wide + sparse * shared
     dense = sum(attention) + 3 * hidden * feed_forward + sparse * hidden * experts
     embedding = float(vocabulary * hidden)
     return WeightParts(
@@ -376,7 +363,7 @@ def _count_weights_by_part(lm_config: Mapping[str, Any], tied: bool) -> WeightPa
 def _count_sparse_layers(lm_config: Mapping[str, Any], layers: int) -> int:
     """Return how many of the `layers` layers have routed experts."""
     first = _read_positive_int_or_zero(lm_config, "first_k_dense_replace")
-    step = read_first_positive_int(lm_config, "decoder_sparse_step", "moe_layer_freq") or 1
+    step = max(1, _read_positive_int_or_zero(lm_config, "decoder_sparse_step", "moe_layer_freq"))
     skipped = as_list(lm_config.get("mlp_only_layers"))
     regular = (i for i in range(min(first, layers), layers) if (i + 1) % step == 0)
     return sum(i not in skipped for i in regular)
@@ -390,11 +377,11 @@ def _count_attention_weights(lm_config: Mapping[str, Any], hidden: int, kind: st
         if state is None:
             return 0
         keys = _product_of_fields(lm_config, "linear_num_key_heads", "linear_key_head_dim")
-        values = state.heads * _read_positive_int_or_zero(lm_config, "linear_value_head_dim")
+        values = _product_of_fields(lm_config, "linear_num_value_heads", "linear_value_head_dim")
         return hidden * (2 * keys + 2 * values + 2 * state.heads) + values * hidden
-    heads = read_first_positive_int(lm_config, "num_attention_heads")
+    heads = _read_positive_int_or_zero(lm_config, "num_attention_heads")
     kv_heads, size = _read_kv_heads_and_head_size(lm_config, is_full_attention=kind == FULL)
-    if not heads or not kv_heads or not size:
+    if 0 in (heads, kv_heads, size):
         return 0
     if (rank := read_first_positive_int(lm_config, "kv_lora_rank")) is None:
         return hidden * size * (2 * heads + 2 * kv_heads)

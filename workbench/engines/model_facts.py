@@ -125,11 +125,13 @@ def choose_model_facts(plan: LaunchPlan, read_facts: Found) -> ModelFacts | None
     facts, read = plan.model_facts, read_facts.get(model_files_key(plan), _NOT_READ)
     if facts is None:
         return None
-    preset_applies = _are_preset_sizes_valid(plan)
+    preset_bytes = 0.0
+    if _are_preset_sizes_valid(plan):
+        preset_bytes = facts.weight_bytes or 0.0
     if read.weight_bytes:
-        if not preset_applies or not _have_same_weights(facts, read):
+        if not _are_equal_sizes(preset_bytes, read.weight_bytes):
             facts = read
-    elif not preset_applies:
+    elif not preset_bytes:
         nothing = "the preset has no sizes"
         if facts.weight_bytes:
             nothing = f"the preset's sizes are for {facts.id}"
@@ -154,12 +156,8 @@ def _are_preset_sizes_valid(plan: LaunchPlan) -> bool:
     return planned == sized
 
 
-def _have_same_weights(facts: ModelFacts, read: ModelFacts) -> bool:
-    return bool(
-        facts.weight_bytes
-        and read.weight_bytes
-        and abs(facts.weight_bytes - read.weight_bytes) <= _SAME_SIZE * read.weight_bytes
-    )
+def _are_equal_sizes(stated_bytes: float, read_bytes: float) -> bool:
+    return abs(stated_bytes - read_bytes) <= _SAME_SIZE * read_bytes
 
 
 def _drop_sizes_of_converted_weights(plan: LaunchPlan, facts: ModelFacts) -> ModelFacts:
@@ -192,8 +190,8 @@ def estimate_weight_parts(facts: ModelFacts) -> WeightParts | None:
     token. For a dense model the parts follow from these: the bytes that a token does not read are
     the embedding, and the output matrix has the same size.
     """
-    if facts.shape and facts.shape.parts:
-        return facts.shape.parts
+    if facts.known_shape.parts is not None:
+        return facts.known_shape.parts
     held, read = facts.weight_bytes or 0.0, facts.bytes_per_token or 0.0
     if not facts.parameters or not _DENSE * held <= read <= held:
         return None
@@ -238,7 +236,7 @@ def model_facts_from_config(
 
     `tensors` are the tensors of all its weight files. `has_separate_head` is needed only without
     them: it is True if the output matrix is stored separately from the embedding."""
-    word = str(_read_first_field(config, "torch_dtype", "dtype") or "")
+    word = str(_read_first_field(config, "torch_dtype", "dtype"))
     quantization = as_table(_read_first_field(config, "quantization_config"))
     shape = parse_model_shape(config)
     facts = ModelFacts(
@@ -271,13 +269,13 @@ def model_facts_from_config(
 
 def _read_first_field(config: Mapping[str, Any], *names: str) -> Any:
     """Return the value of the first of the fields `names` that a config.json sets: first those for
-    the whole model, then those for its language model. None if no field has a value, or if all
-    values are empty."""
+    the whole model, then those for its language model. "" if no field has a value, or if all values
+    are empty."""
     for part in (config, select_language_model_config(config)):
         for name in names:
             if value := part.get(name):
                 return value
-    return None
+    return ""
 
 
 def _add_sizes_of_tensors(

@@ -215,7 +215,7 @@ def _parse_help_block(section: str, block: str) -> Entry | None:
     choices: list[str] = []
     if listed:
         choices = re.split(r"\s*[|,]\s*", listed[1].strip())
-    off = next((n for n, name in enumerate(names) if name.startswith("--no-") and n), len(names))
+    off = next((n for n, name in enumerate(names[1:], 1) if name.startswith("--no-")), len(names))
     while off < len(names) and not names[off - 1].startswith("--") and off > 1:
         off -= 1  # "-kvo, --kv-offload, -nkvo, --no-kv-offload"
     return {

@@ -86,10 +86,10 @@ class PlanContext:
             return self.catalog.flags[name].default
         return given
 
-    def effective_flag_number(self, name: str | None) -> float | None:
-        """Return the value of a flag as a finite number, or None if it is not a number. None as
+    def effective_flag_number(self, name: str) -> float | None:
+        """Return the value of a flag as a finite number, or None if it is not a number. "" as
         `name` stands for a flag that the engine does not have."""
-        value = self.effective_flag_value(name or "")
+        value = self.effective_flag_value(name)
         if isinstance(value, bool):
             return None
         try:
@@ -100,34 +100,35 @@ class PlanContext:
             return None
         return number if math.isfinite(number) else None
 
-    def positive_flag_number_or_zero(self, name: str | None) -> float:
-        """Return the value of a flag as a number above 0; 0 if it is no such number."""
-        return max(0.0, self.effective_flag_number(name) or 0.0)
+    def positive_flag_number(self, name: str, default: float = 0.0) -> float:
+        """Return the value of a flag as a number above 0; `default` if it is no such number."""
+        number = self.effective_flag_number(name)
+        return default if number is None or number <= 0 else number
 
-    def flag_number_in_plan(self, name: str | None) -> float | None:
+    def flag_number_in_plan(self, name: str) -> float | None:
         """Return the number that the plan itself gives a flag. None if it does not set the flag."""
-        return None if self.plan.flag(name or "") is None else self.effective_flag_number(name)
+        return None if self.plan.flag(name) is None else self.effective_flag_number(name)
 
     def flag_count_or_one(self, name: str) -> int:
         """Return the value of a flag that sets a number of ranks, replicas or nodes. The result is
         1 if the flag is not set or its value is not a number above 1."""
-        return max(1, int(self.effective_flag_number(name) or 1))
+        return max(1, int(self.positive_flag_number(name, default=1.0)))
 
     def is_switched_on(self, name: str) -> bool:
         """Return whether a flag is switched on."""
         return self.effective_flag_value(name) is True
 
     @property
-    def enabled_eager_flag(self) -> str | None:
-        """The engine's flag that turns CUDA graphs off, if it is switched on. None if it is off, or
+    def enabled_eager_flag(self) -> str:
+        """The engine's flag that turns CUDA graphs off, if it is switched on. "" if it is off, or
         if the engine has no such flag."""
         flag = self.engine.eager_flag
-        return flag if flag and self.is_switched_on(flag) else None
+        return flag if self.is_switched_on(flag) else ""
 
     def environment_value(self, name: str) -> str | None:
         """Return the value of an environment variable in the plan, or None if the plan does not set
         it."""
-        return next((str(e.value) for e in self.plan.env if e.name == name), None)
+        return self.plan.env_texts.get(name)
 
     @property
     def model_facts(self) -> ModelFacts:
@@ -142,7 +143,7 @@ class PlanContext:
     @property
     def model_shape(self) -> ModelShape:
         """The shape of the model; all of its sizes unknown if nothing is known of it."""
-        return self.model_facts.shape or ModelShape()
+        return self.model_facts.known_shape
 
     @property
     def computes_on_cpu(self) -> bool:
@@ -155,22 +156,25 @@ class PlanContext:
         return max(self.flag_count_or_one("nnodes"), len({node.rank for node in self.plan.nodes}))
 
     @property
+    def ranks_per_replica(self) -> int:
+        """The number of tensor-parallel ranks of all pipeline stages of one replica."""
+        return self.flag_count_or_one("tensor-parallel-size") * self.flag_count_or_one(
+            "pipeline-parallel-size"
+        )
+
+    @property
     def gpus_needed_per_node(self) -> int:
         """The number of GPUs that the plan uses on one node."""
         if self.engine.uses_all_gpus:
             return 1
-        ranks = self.flag_count_or_one("tensor-parallel-size") * self.flag_count_or_one(
-            "pipeline-parallel-size"
-        )
-        ranks *= self.flag_count_or_one("prefill-context-parallel-size")
+        ranks = self.ranks_per_replica * self.flag_count_or_one("prefill-context-parallel-size")
         return -(-ranks * self.engine.replicas_per_node(self) // self.node_count)
 
     @property
     def visible_gpu_count(self) -> int:
         """The number of the host's GPUs that CUDA_VISIBLE_DEVICES leaves visible."""
         listed = self.environment_value(VISIBLE_TO_CUDA)
-        return (
-            len(self.gpus)
-            if listed is None
-            else len(visible_gpus_and_first_unknown_word(listed, self.gpus)[0])
-        )
+        if listed is None:
+            return len(self.gpus)
+        visible, _ = visible_gpus_and_first_unknown_word(listed, self.gpus)
+        return len(visible)

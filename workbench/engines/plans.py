@@ -7,6 +7,7 @@ import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from workbench.engines import registry
@@ -50,8 +51,8 @@ VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_-]*)\}")
 
 def plan_from_preset(
     preset: Preset,
-    variables: Mapping[str, str] | None = None,
-    sources: Mapping[str, VariableSource] | None = None,
+    variables: Mapping[str, str] = MappingProxyType({}),
+    sources: Mapping[str, VariableSource] = MappingProxyType({}),
 ) -> LaunchPlan:
     """Return the plan of a preset, with each `${name}` replaced by the value of that variable. The
     plan has no GPU or host settings.
@@ -60,8 +61,7 @@ def plan_from_preset(
     says where each value comes from. Raises PlanError for a variable without a value or default,
     and for a variable that the preset does not declare.
     """
-    given, chosen = variables or {}, sources or {}
-    values = _choose_variable_values(preset, given)
+    values = _choose_variable_values(preset, variables)
     engine = registry.get_engine(preset.engine.name)
     catalog = engine.catalog()
     executable = tuple(_replace_variables(preset.engine.executable or (), values))
@@ -82,7 +82,7 @@ def plan_from_preset(
         preset_id=preset.id,
         nodes=tuple(_node_from_preset_entry(catalog, n, values) for n in preset.nodes),
         variables=values,
-        sources={n: chosen.get(n, _given_or_default_source(n, given)) for n in values},
+        sources={n: sources.get(n, _given_or_default_source(n, variables)) for n in values},
     )
     for name, option in preset.launch.run_options.items():
         texts = [option] if isinstance(option, str) else option

@@ -179,9 +179,9 @@ def find_foreign_image(plan: LaunchPlan) -> Iterator[ForeignPresetPart]:
     from workbench.model.run_options import starts_container_image
 
     usual = registry.get_engine(plan.engine)
-    repository = (plan.image or "").partition("@")[0].removeprefix("docker.io/")
     if not plan.image or not starts_container_image(plan.run_as):
         return
+    repository = plan.image.partition("@")[0].removeprefix("docker.io/")
     if repository.partition(":")[0] != usual.image:
         text = f"{_mask_and_shorten(plan.image)} is not the image of {usual.title}, which is {usual.image}"
         yield ForeignPresetPart("preset.unusual-image", "image", plan.image, text)

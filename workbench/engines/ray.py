@@ -31,7 +31,7 @@ def make_ray_command(plan: LaunchPlan, node: Node) -> Command:
     together with the server."""
     own, head = node.flags["node-ip-address"], node.flags["address"]
     place = ["--head", "--port", str(PORT)] if node.rank == 0 else ["--address", f"{head}:{PORT}"]
-    env = {**{e.name: str(e.value) for e in plan.env}, **node.env}
+    env = {**plan.env_texts, **node.env}
     if node.executable is not None:
         plan = replace(plan, executable=node.executable)
     argv = (ray_executable_path(plan), "start", *place, "--node-ip-address", str(own), "--block")

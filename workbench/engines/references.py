@@ -199,7 +199,7 @@ def _setup_from_result(result: BenchResult) -> Setup:
     if not engine.uses_all_gpus:
         sizes = tuple(_parallel_size_or_one(flags.get(name)) for name in PARALLEL_SIZES)
         setup = replace(setup, parallel=sizes)
-    return replace(setup, engine=engine.title, eager=flags.get(engine.eager_flag or "") is True)
+    return replace(setup, engine=engine.title, eager=flags.get(engine.eager_flag) is True)
 
 
 def _parallel_size_or_one(value: Any) -> int:

@@ -90,6 +90,9 @@ class Load:
     tokens_per_step: float = 1.0
 
 
+ONE_STREAM = Load()
+
+
 def find_memory_bandwidth_or_reason(gpu: GpuInfo | str) -> Bandwidth | str:
     """Return the nominal memory bandwidth of a GPU, given its NVML data or its name. If it is
     unknown, return the reason as text.
@@ -130,7 +133,7 @@ def compute_speed_limits(
     tp: int = 1,
     pp: int = 1,
     dp: int = 1,
-    load: Load | None = None,
+    load: Load = ONE_STREAM,
     memory_mhz: float | None = None,
 ) -> SpeedLimits:
     """Return the speed limits of `model` on `gpus`, which are the NVML data or the names of the
@@ -143,8 +146,9 @@ def compute_speed_limits(
     If the GPUs differ, a tensor-parallel group is as fast as if all its GPUs were like the slowest
     one. The limit of one stream is that of the fastest replica.
     """
-    if model is None or not model.bytes_per_token:
-        why = (model and model.missing) or "bytes read per token are unknown for this model"
+    model = model or ModelFacts("")
+    if not model.bytes_per_token:
+        why = model.missing or "bytes read per token are unknown for this model"
         return SpeedLimits(None, reason=why)
     if min(tp, pp, dp) < 1:
         return SpeedLimits(None, reason="parallel sizes must be at least 1")
@@ -157,7 +161,6 @@ def compute_speed_limits(
         if isinstance(one, str):
             return SpeedLimits(None, reason=one)
         known.append(one)
-    load = load or Load()
     kv = _compute_kv_bytes_per_step(model, load, tp)
     gb = (model.bytes_per_token + kv) / 1e9
     gbs = [bandwidth.nominal_gbs for bandwidth in known]
@@ -191,10 +194,11 @@ def compute_speed_limits(
 def _compute_kv_bytes_per_step(model: ModelFacts, load: Load, tp: int) -> float:
     """Return the bytes of KV cache that a decoding step reads for one stream, summed over the GPUs
     of a replica. A KV head with copies on several GPUs counts once for each copy."""
-    if not model.shape or not model.shape.kv:
+    kv = model.known_shape.kv
+    if not kv:
         return load.context_tokens * (model.kv_bytes_per_token or 0) * load.kv_bits / 16
     total = 0.0
-    for layers in model.shape.kv:
+    for layers in kv:
         copies = max(1, tp / layers.heads)
         total += kv_bytes_read_per_token((layers,), load.context_tokens, load.kv_bits) * copies
     return total
@@ -247,7 +251,7 @@ def _all_reduce_ms_and_basis(model: ModelFacts, gpu: GpuInfo | str, tp: int) -> 
     known = _type_of_gpu(gpu)
     if tp < 2 or not model.layers or known is None or known.nvlink:
         return 0.0, ""
-    each, source = _ALL_REDUCE_US.get(known.id) or _ALL_REDUCE_US[""]
+    each, source = _ALL_REDUCE_US.get(known.id, _ALL_REDUCE_US[""])
     count = 2 * model.layers + 1
     return count * each / 1000, f"{count} all-reduces of {each:g} us ({source})"
 

@@ -92,9 +92,7 @@ def _propose_fewer_gpus(context: PlanContext) -> tuple[PlanChange, ...]:
     have = context.visible_gpu_count
     if not have or context.node_count > 1:
         return ()
-    split = context.flag_count_or_one("tensor-parallel-size") * context.flag_count_or_one(
-        "pipeline-parallel-size"
-    )
+    split = context.ranks_per_replica
     if split <= have:
         return (PlanChange("data-parallel-size", have // split),)
     unset = context.changes_to_unset("pipeline-parallel-size", "data-parallel-size")

@@ -191,7 +191,7 @@ class Sglang(Engine):
         if context.is_switched_on("disable-hybrid-swa-memory"):
             return KvStorageRule()
         return KvStorageRule(
-            "share", share=context.effective_flag_number("swa-full-tokens-ratio") or SWA_SHARE
+            "share", share=context.positive_flag_number("swa-full-tokens-ratio", SWA_SHARE)
         )
 
     def first_command_words(self, plan: LaunchPlan) -> tuple[str, ...]:

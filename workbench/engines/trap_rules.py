@@ -99,7 +99,7 @@ def report_drafts_on_unified_memory(context: PlanContext) -> Iterator[Finding]:
     depth = _drafted_tokens_per_step(context)
     if depth == 0 or not context.has_unified_memory:
         return
-    sequences = int(context.effective_flag_number("max-num-seqs") or _SEQUENCES)
+    sequences = int(context.positive_flag_number("max-num-seqs", _SEQUENCES))
     verified = 2 if depth is None else depth + 1
     if sequences * verified < _VERIFIED:
         return

@@ -31,7 +31,7 @@ class TunableFlag:
     capabilities: tuple[int, ...] = ()
     of_gpus: bool = False
     of_prefixes: bool = False
-    within: str | None = None
+    within: str = ""
     of_batches: bool = False
     guesses: bool = False
     of_numa: bool = False

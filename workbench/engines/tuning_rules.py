@@ -55,8 +55,7 @@ _NO_EFFECT_ENV: Mapping[tuple[str, str], str] = {
 def report_unneeded_model_split(context: PlanContext) -> Iterator[Finding]:
     """Report a model that is split over GPUs although one GPU can hold it. Replicas would need no
     communication."""
-    split = context.flag_count_or_one(_TP) * context.flag_count_or_one(_PP)
-    weights = context.weight_bytes
+    split, weights = context.ranks_per_replica, context.weight_bytes
     smallest = context.smallest_gpu_bytes
     if context.node_count > 1 or split < 2 or not weights or weights > FITS_WELL * smallest:
         return
@@ -132,7 +131,7 @@ def report_pipeline_stages(context: PlanContext) -> Iterator[Finding]:
 def report_one_request_at_a_time(context: PlanContext) -> Iterator[Finding]:
     """Report a server that processes one request at a time, so that nothing is batched."""
     flag = context.engine.concurrency_flag
-    if flag and context.flag_number_in_plan(flag) == 1:
+    if context.flag_number_in_plan(flag) == 1:
         yield Finding(
             Level.WARN,
             "batch.first",

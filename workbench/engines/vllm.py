@@ -31,7 +31,7 @@ _LEFT = "left the package verifiers on 2026-07-08 (commit a497ee5)"
 def report_scheduler_conflicts(context: PlanContext) -> Iterator[Finding]:
     """Report limits of the scheduler that contradict each other, and flags that only repeat the
     default of newer versions."""
-    version = version_key(context.installed or context.catalog.version)
+    version = version_key(context.engine_version)
     if context.plan.flag("async-scheduling") is True and version >= (0, 14):
         text = (
             "async-scheduling is on by default since 0.14 unless another flag is incompatible "
@@ -110,7 +110,7 @@ def report_ray_requirements(context: PlanContext) -> Iterator[Finding]:
         text = "Workbench starts Ray only on a cluster: on one host, vLLM starts a Ray of its own"
         fix = "to use several hosts, run `workbench cluster start NAME PRESET`"
         yield Finding(Level.HINT, "parallel.ray-cluster", text, flag, fix)
-    if version_key(context.installed or context.catalog.version) >= (0, 18):
+    if version_key(context.engine_version) >= (0, 18):
         text = "vLLM does not install Ray since 0.18"
         fix = "install ray in the environment of vLLM on each node, or unset this flag: vLLM spans "
         fix += "several hosts without Ray since 0.11.1"
@@ -119,7 +119,7 @@ def report_ray_requirements(context: PlanContext) -> Iterator[Finding]:
 
 def report_deprecated_server_module(context: PlanContext) -> Iterator[Finding]:
     """Report that the plan starts vLLM by the Python module of its server, which is deprecated."""
-    version = version_key(context.installed or context.catalog.version)
+    version = version_key(context.engine_version)
     words = context.engine.first_command_words(context.plan)
     if version >= (0, 29) and any("vllm.entrypoints.openai.api_server" in word for word in words):
         text = "python -m vllm.entrypoints.openai.api_server is deprecated since 0.29"
@@ -396,8 +396,9 @@ class Vllm(Engine):
 
     def replicas_per_node(self, context: PlanContext) -> int:
         return int(
-            context.effective_flag_number("data-parallel-size-local")
-            or context.flag_count_or_one("data-parallel-size")
+            context.positive_flag_number(
+                "data-parallel-size-local", context.flag_count_or_one("data-parallel-size")
+            )
         )
 
     def kv_storage_rule(self, context: PlanContext) -> KvStorageRule:
@@ -408,11 +409,11 @@ class Vllm(Engine):
             1 if context.effective_flag_value("async-scheduling") is False else 2,
             context.flag_count_or_one("pipeline-parallel-size"),
         )
-        batch = context.effective_flag_number("max-num-batched-tokens") or BATCHED_TOKENS
+        batch = context.positive_flag_number("max-num-batched-tokens", BATCHED_TOKENS)
         return KvStorageRule(
             "blocks",
             in_flight=int(batch) * batches,
-            block=int(context.effective_flag_number("block-size") or BLOCK),
+            block=int(context.positive_flag_number("block-size", BLOCK)),
             keeps_prefixes=context.effective_flag_value("enable-prefix-caching") is not False,
             state_bits=_STATE_BITS.get(str(context.effective_flag_value("mamba-ssm-cache-dtype"))),
             no_states=_reason_states_are_unknown(context),

@@ -73,6 +73,12 @@ class FlagSpec:
         return {"on", "off"} <= set(self.choices)
 
     @property
+    def words_beside_type(self) -> tuple[str, ...]:
+        """The words that the flag accepts although they do not have its type, such as "auto" in
+        place of a number."""
+        return () if self.kind == FlagKind.STR else self.words
+
+    @property
     def may_lack_value(self) -> bool:
         return self.nargs == "?" or self.is_on_off
 

@@ -61,6 +61,11 @@ class ModelFacts:
     source: str = ""  # "preset vllm-any", "config.json and weight files on spark-01"
     missing: str | None = None  # why a value is unknown
 
+    @property
+    def known_shape(self) -> ModelShape:
+        """The shape of the model; all of its sizes are unknown if nothing is known of it."""
+        return self.shape or ModelShape()
+
 
 @dataclass(frozen=True, slots=True)
 class VariableSource:

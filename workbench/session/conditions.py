@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import __version__, engines
 from workbench.engines.memory_estimate import kv_bits_per_value
-from workbench.engines.roofline import Load, SpeedLimits, compute_speed_limits
+from workbench.engines.roofline import ONE_STREAM, Load, SpeedLimits, compute_speed_limits
 from workbench.engines.speculation import UNKNOWN_DRAFTS, tokens_per_step
 from workbench.model.answer_probe import ECHO
 from workbench.model.bench import BenchSpec, Conditions
@@ -298,7 +298,7 @@ def speed_ceiling_of_plan(
     plan: LaunchPlan | None,
     gpus: Sequence[GpuInfo],
     memory_mhz: float | None = None,
-    load: Load | None = None,
+    load: Load = ONE_STREAM,
 ) -> SpeedLimits | None:
     """Return the highest speeds that the GPUs allow for the plan's model under `load`, with the
     memory clock `memory_mhz`. None if the plan is None, the model's size is not known, or `gpus` is

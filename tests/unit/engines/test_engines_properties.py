@@ -54,7 +54,7 @@ def test_argv_has_every_setting_of_the_plan(name: str, version: str, data: st.Da
     wanted: dict[str, Any] = data.draw(settings_of(catalog, without=NOT_SETTINGS))
     flags = tuple(FlagSetting(n, v) for n, v in wanted.items())
     plan = LaunchPlan(name, "the-model", flags=flags, workdir="/srv", engine_version=version)
-    command, prefix = engine.command(plan), engine.launch_prefix(plan)
+    command, prefix = engine.command(plan), engine.first_command_words(plan)
     launch = len(prefix)
     assert command.argv[:launch] == prefix
     words = list(command.argv[launch:])

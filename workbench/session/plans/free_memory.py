@@ -98,8 +98,8 @@ def _free_bytes_at_start(
 def _needed_gib(editor: PlanEditor, gpus: Sequence[GpuInfo], total_gib: float) -> float | None:
     """Return the memory that the engine takes on each GPU, in GiB; None if it is not known."""
     memory, plan = editor.engine.memory, editor.effective_plan
-    if memory.share_flag is None or memory.chooses_share:
+    if not memory.share_flag or memory.chooses_share:
         estimate = engines.estimate_memory_or_reason(plan, gpus)
         return None if isinstance(estimate, str) else estimate.used_gib_per_gpu
     context = PlanContext(plan, editor.catalog, editor.engine, tuple(gpus))
-    return (context.effective_flag_number(memory.share_flag) or memory.default_share) * total_gib
+    return context.positive_flag_number(memory.share_flag, memory.default_share) * total_gib

@@ -82,7 +82,7 @@ def fit_report_of_plan(
 def _default_contexts(facts: ModelFacts) -> Sequence[int]:
     """Return the usual context lengths below the longest that the model supports, then that one. If
     it is unknown or longer than all usual ones, return the usual ones."""
-    longest = facts.shape.max_length if facts.shape else None
+    longest = facts.known_shape.max_length
     if not longest or longest > CONTEXTS[-1]:
         return CONTEXTS
     return [*(tokens for tokens in CONTEXTS if tokens < longest), longest]

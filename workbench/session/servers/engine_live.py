@@ -184,7 +184,7 @@ def _concurrency_flag_and_total(
 ) -> tuple[str, int] | None:
     """Return (flag, value) of the flag that limits the requests which run at the same time, with
     the value for all replicas. None if the plan does not set such a flag."""
-    if engine is None or plan is None or engine.concurrency_flag is None:
+    if engine is None or plan is None or not engine.concurrency_flag:
         return None
     values = [plan.flag(engine.concurrency_flag), plan.flag("data-parallel-size") or 1]
     try:

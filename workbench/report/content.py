@@ -75,10 +75,10 @@ class Report:
         return replace(
             self,
             results=tuple(map(_mask_secrets_of_record, self.results)),
-            comparison=self.comparison and _mask_secrets_of_record(self.comparison),
-            experiment=self.experiment and _mask_secrets_of_record(self.experiment),
-            sweep=self.sweep and _mask_secrets_of_record(self.sweep),
-            quality=self.quality and _mask_secrets_of_record(self.quality),
+            comparison=_mask_secrets_of_record(self.comparison),
+            experiment=_mask_secrets_of_record(self.experiment),
+            sweep=_mask_secrets_of_record(self.sweep),
+            quality=_mask_secrets_of_record(self.quality),
             answers={
                 number: tuple((side, _mask_secrets_of_record(one)) for side, one in found)
                 for number, found in self.answers.items()
@@ -99,4 +99,7 @@ def comparisons_by_result_id(
 
 
 def _mask_secrets_of_record(record: Record) -> Record:
+    """Return a record with its secrets masked; None as it is."""
+    if record is None:
+        return record
     return from_json(type(record), mask_data(to_json(record)))

@@ -232,7 +232,7 @@ def _worst_text_blocks(result: QualityResult) -> list[Block]:
         return []
     rows = [("text", f"{worst.name} ({worst.kind}), KLD >= {worst.kl:.3g}")]
     if worst.position is not None:
-        rows += _divergence_rows(worst)
+        rows += _divergence_rows(worst, worst.position)
     else:
         rows.append(("tokens", "A and B have the same most probable token at each position"))
     return [Heading("The text that differs most", 3), Facts(tuple(rows))]
@@ -243,14 +243,14 @@ def _forked_answer_blocks(result: QualityResult) -> list[Block]:
     if forked is None:
         return []
     title = f"{forked.name} ({forked.kind}), {forked.concurrency} at a time"
-    rows = (("answer to", title), *_divergence_rows(forked))
+    rows = (("answer to", title), *_divergence_rows(forked, forked.position))
     return [Heading("The answers that part first", 3), Facts(rows)]
 
 
-def _divergence_rows(divergence: WorstText | ForkedAnswer) -> list[tuple[str, str]]:
-    """Return the rows (label, quoted text) about the token at which A and B part. The quotes show
-    spaces at the ends."""
-    token = f"token {(divergence.position or 0) + 1}"
+def _divergence_rows(divergence: WorstText | ForkedAnswer, position: int) -> list[tuple[str, str]]:
+    """Return the rows (label, quoted text) about the token at which A and B part, which is at
+    `position`. The quotes show spaces at the ends."""
+    token = f"token {position + 1}"
     return [
         ("after", f"“{divergence.before}”"),
         (f"A, {token}", f"“{divergence.a}”"),

@@ -400,8 +400,7 @@ def workload_facts(result: BenchResult) -> tuple[Row, ...]:
     """Return the requested workload of a result as rows of name and value. For an imported result,
     only the fields that its file states are included."""
     spec, hidden = result.spec, _SPEC_FIELDS_NOT_LISTED
-    has_own_prompts = bool(spec.prompts_name) or spec.has_conversations
-    if has_own_prompts or spec.command:
+    if spec.prompts_name or spec.has_conversations or spec.command:
         hidden = {*hidden, "content"}  # of synthetic prompts only
     rows = []
     for name in [field.name for field in fields(BenchSpec) if field.name not in hidden]:

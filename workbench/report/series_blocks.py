@@ -261,9 +261,8 @@ def engine_choice_blocks(experiment: Experiment) -> list[Block]:
     rows, marks = [], []
     for name in dict.fromkeys(chain.from_iterable(run.chosen for run in counted)):
         a, b = _distinct_engine_choices(runs_a, name), _distinct_engine_choices(runs_b, name)
-        are_both_known = bool(a) and bool(b)
-        is_other = are_both_known and a.keys().isdisjoint(b)
-        marks.append("warning" if is_other else "")
+        differ = a and b and a.keys().isdisjoint(b)
+        marks.append("warning" if differ else "")
         rows.append((name, _values_text(a), _values_text(b)))
     times = (_start_time_range_text(runs_a), _start_time_range_text(runs_b))
     if set(times) != {NA}:

@@ -6,12 +6,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 from contextlib import suppress
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
-async def finish_despite_cancellation(work: Awaitable[None]) -> None:
-    """Await `work` until it is completed, even if this task is cancelled meanwhile. If the task was
-    cancelled, raise CancelledError after that, and ignore an error of `work`. Otherwise raise the
-    error of `work`, if there is one."""
+async def finish_despite_cancellation(work: Awaitable[T]) -> T:
+    """Await `work` until it is completed, even if this task is cancelled meanwhile, and return its
+    result. If the task was cancelled, raise CancelledError after that, and ignore an error of
+    `work`. Otherwise raise the error of `work`, if there is one."""
     task = asyncio.ensure_future(work)
     cancelled = False
     while not task.done():
@@ -25,4 +28,4 @@ async def finish_despite_cancellation(work: Awaitable[None]) -> None:
         with suppress(Exception):
             task.result()
         raise asyncio.CancelledError
-    task.result()
+    return task.result()

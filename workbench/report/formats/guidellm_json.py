@@ -79,22 +79,24 @@ def render(report: Report) -> str:
             f"result {result.id} has no single requests, which GuideLLM's form needs",
             next_step="export it in another format, such as --format aiperf",
         )
-    if result.summary.duration_s is None:
+    duration_s = result.summary.duration_s
+    if duration_s is None:
         raise missing_field_error(result, GUIDELLM, "it needs the duration, which is not known")
     document = {
         "metadata": {"version": REPORT_VERSION, "guidellm_version": export_writer_text(result)},
         "simulated": result.conditions.simulated,
         "config": {"spec": _scenario_config(result)},
-        "benchmarks": [_benchmark_data(result, samples)],
+        "benchmarks": [_benchmark_data(result, duration_s, samples)],
     }
     return json_text(document)
 
 
-def _benchmark_data(result: BenchResult, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _benchmark_data(
+    result: BenchResult, duration_s: float, samples: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
     good = list(filter(is_measured_success, samples))
     ended_s = result.unix_s
-    lasted_s = result.summary.duration_s or 0.0  # not None: checked above
-    begun_s = ended_s - lasted_s
+    begun_s = ended_s - duration_s
     return {
         "config": _strategy_and_slo(result),
         "scheduler_state": {"start_time": begun_s, "end_time": ended_s},
@@ -103,7 +105,7 @@ def _benchmark_data(result: BenchResult, samples: Sequence[Mapping[str, Any]]) -
         "requests": {"successful": [], "errored": [], "incomplete": []},
         "start_time": begun_s,
         "end_time": ended_s,
-        "duration": lasted_s,
+        "duration": duration_s,
         "warmup_duration": 0.0,
         "cooldown_duration": 0.0,
     }

@@ -34,6 +34,7 @@ from workbench.session.bench.earlier_results import (
 )
 from workbench.session.bench.measurement import Measurement
 from workbench.session.bench.result_rows import newest_valid_own_result_id
+from workbench.session.bench.spec import repeated_fields_with_value
 from workbench.session.bench.unfinished_benchmarks import outcome_as_client_message
 from workbench.session.conditions import conditions_of_measurement, digest_of_load
 from workbench.session.state import BenchState
@@ -104,10 +105,8 @@ class Bench:
     def default_fields(self) -> dict[str, Any]:
         """Return the fields of the default benchmark that are set, by name, as keyword arguments
         for a sweep or an experiment."""
-        spec = self.default_spec()
-        # may be a preset's own word
-        fields = {name: getattr(spec, name) for name in REPEATED if name != "profile"}
-        return {name: value for name, value in fields.items() if value not in (None, (), {}, "")}
+        # the profile may be a preset's own word
+        return repeated_fields_with_value(self.default_spec(), left_out=("profile",))
 
     def profile_titles_and_fields(self) -> Mapping[str, tuple[str, Mapping[str, Any]]]:
         """Return the benchmark profiles by name. Each is a pair (title, fields of BenchSpec by

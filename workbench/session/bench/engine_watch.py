@@ -112,7 +112,7 @@ class EngineWatch:
         self,
         t0_unix: float,
         t1_unix: float,
-        is_complete: Callable[[EngineDuring], bool] | None = None,
+        is_complete: Callable[[EngineDuring], bool] = lambda counted: False,
     ) -> EngineDuring:
         """Return what the engine counted since the call of `read_counters_before_load`, and its
         other metrics between the two Unix times. Waits, at most 3 s, until `is_complete` is true of
@@ -129,7 +129,7 @@ class EngineWatch:
         while True:
             now = await self.read_counters()
             found = engine_counters.summarize_counters(self._before, inside, now)
-            if is_complete is not None and is_complete(found):
+            if is_complete(found):
                 return found
             moment_s = time.monotonic()
             if _request_and_token_counters(now) != _request_and_token_counters(last):

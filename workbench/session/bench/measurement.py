@@ -451,8 +451,7 @@ class Measurement:
             )
         sent = _sent_request_and_token_counts(summary)
         # the engine may count a part of a failed request
-        all_answered = not summary.requests_failed and not left.requests
-        if all_answered and not outcome.partial:
+        if not (summary.requests_failed or left.requests or outcome.partial):
             during = replace(during, disagreements=describe_count_differences(during, *sent))
         others = describe_load_of_other_clients(
             during,

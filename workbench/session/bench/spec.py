@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,14 @@ from workbench.bench.time_limits import MAX_RUN_TIMEOUT_S
 from workbench.bench.workload import has_messages
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError
-from workbench.model.load_spec import BY_FIELD, DEFAULTS, OF_A_TRACE, OPTIONS, BenchSpec
+from workbench.model.load_spec import (
+    BY_FIELD,
+    DEFAULTS,
+    OF_A_TRACE,
+    OPTIONS,
+    REPEATED,
+    BenchSpec,
+)
 from workbench.model.slo import parse_slo, require_streaming_for_limits
 
 if TYPE_CHECKING:
@@ -64,6 +71,17 @@ def set_default_prompt_content(bench: Mapping[str, Any], content: str) -> dict[s
     if any(bench.get(name) for name in _TEXT_DECIDING_FIELDS):
         return dict(bench)
     return {**bench, "content": content}
+
+
+def repeated_fields_with_value(spec: BenchSpec, left_out: Collection[str]) -> dict[str, Any]:
+    """Return the fields that repeat the benchmark `spec` and have a value, by name. Those in
+    `left_out` are left out."""
+    found = {}
+    for name in REPEATED:
+        value = getattr(spec, name)
+        if name not in left_out and value not in (None, (), {}, ""):
+            found[name] = value
+    return found
 
 
 def spec_from_fields(suggested: Benchmark | None, overrides: Mapping[str, Any]) -> BenchSpec:

@@ -134,7 +134,7 @@ class QualityComparisons:
         bases: BasePlans,
         options: QualityOptions,
         report_line: ReportLine,
-        on_step: ReportStep | None = None,
+        on_step: ReportStep = lambda step, done, total: None,
     ) -> QualityResult:
         """Compare the answers of B with those of A, store the result and return it. `bases` are the
         plans that `targets` has looked up. `report_line` hears what is being done, and `on_step`
@@ -181,7 +181,7 @@ class _RunningComparison:
         sides: Mapping[str, ComparedSide],
         options: QualityOptions,
         report_line: ReportLine,
-        on_step: ReportStep | None,
+        on_step: ReportStep,
     ) -> None:
         self._spec, self._sides, self._report_line = spec, sides, report_line
         self._arms = ExperimentArms(spec, sides, restarts=True)

@@ -31,7 +31,7 @@ from workbench.session.quality.scored_server import open_scored_server
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from workbench.model.experiment import Experiment, ExperimentRun, ExperimentSpec
+    from workbench.model.experiment import Arm, Experiment, ExperimentRun, ExperimentSpec
     from workbench.model.quality import QualityResult
     from workbench.quality.texts import TextSet
     from workbench.session.series.experiment_run import ReportLine
@@ -251,9 +251,8 @@ class ExperimentQuality:
 
     async def _store_comparison(self) -> QualityResult:
         self._ended = True
-        name_a = arm_arguments_text(self._spec.a) or _UNCHANGED_ARM
-        name_b = arm_arguments_text(self._spec.b) or _UNCHANGED_ARM
-        result = self._measuring.quality_result((name_a, name_b))
+        names = (_shown_arm_name(self._spec.a), _shown_arm_name(self._spec.b))
+        result = self._measuring.quality_result(names)
         took_s = round(self._measuring.parts.took_s, 3)
         result = replace(result, unix_s=self._began_unix_s, took_s=took_s)
 
@@ -263,3 +262,7 @@ class ExperimentQuality:
             return stored
 
         return await asyncio.to_thread(store)
+
+
+def _shown_arm_name(arm: Arm) -> str:
+    return arm_arguments_text(arm) or _UNCHANGED_ARM

@@ -74,9 +74,9 @@ class Measuring:
         parts: QualityParts | None = None,
         *,
         each_text: bool = False,
-        on_step: ReportStep | None = None,
+        on_step: ReportStep = lambda step, done, total: None,
     ) -> None:
-        self._on_step = on_step or (lambda step, done, total: None)
+        self._on_step = on_step
         self.options, self._report_line, self._each_text = options, report_line, each_text
         self.parts = parts or QualityParts()
         self.parts.text_version = options.texts.version

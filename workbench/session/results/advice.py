@@ -24,7 +24,7 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.model.load_spec import REPEATED
 from workbench.model.secrets import MASK
 from workbench.model.settings import GpuSettings, parse_setting_argument
-from workbench.session.bench.spec import WORDS_CONTENT
+from workbench.session.bench.spec import WORDS_CONTENT, repeated_fields_with_value
 from workbench.session.conditions import gpu_indices_of_plan
 from workbench.store.quality_db import QualityDb
 
@@ -268,11 +268,7 @@ def experiment_options_of(finding: Finding, result: BenchResult) -> dict[str, An
             "results do not contain, so it cannot be repeated",
             next_step="run `workbench experiment` with these changes and --prompts or --trace",
         )
-    shape = {}
-    for name in REPEATED:
-        value = getattr(spec, name)
-        if name not in _FIELDS_NOT_REPEATED and value not in (None, (), {}, ""):
-            shape[name] = value
+    shape = repeated_fields_with_value(spec, left_out=_FIELDS_NOT_REPEATED)
     if spec.content == WORDS_CONTENT:
         shape.pop("content")  # the effect of the change may be another one on real text
     metric = "output_tok_s"

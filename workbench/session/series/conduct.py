@@ -4,6 +4,7 @@ error ends the series."""
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from typing import Generic, TypeVar
@@ -101,10 +102,11 @@ class TimeLimit:
         return time.monotonic() - self._began_s
 
     @property
-    def remaining_s(self) -> float | None:
-        return None if self.minutes is None else 60 * self.minutes - self.elapsed_s
+    def remaining_s(self) -> float:
+        """The seconds until the limit, below 0 after it; infinite without a limit."""
+        return math.inf if self.minutes is None else 60 * self.minutes - self.elapsed_s
 
     def has_time_for(self, needs_s: float) -> bool:
         """Return whether work that needs `needs_s` seconds ends within the limit."""
         left_s = self.remaining_s
-        return left_s is None or (left_s > 0 and needs_s <= left_s)
+        return left_s > 0 and needs_s <= left_s

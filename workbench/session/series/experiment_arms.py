@@ -198,24 +198,27 @@ class ExperimentArms:
         self._arm, side = arm, self._sides[arm]
         if self._run is not None and self._restarts:
             await self.stop_server_and_revert_settings()
-        if side.measured_run_id_or_url is not None or side.editor is None:
+        if side.editor is None:
             return side.measured_run_id_or_url or ""
-        if self._run is None:
-            self._run_side = side
-            # a cancelled run must end this server too
-            await finish_despite_cancellation(
-                self._launch_server(side.session, side.editor, note_run_id)
-            )
-        return self._run or ""
+        if self._run is not None:
+            return self._run
+        self._run_side = side
+        # a cancelled run must end this server too
+        return await finish_despite_cancellation(
+            self._launch_server(side.session, side.editor, note_run_id)
+        )
 
     async def _launch_server(
         self, session: Session, editor: PlanEditor, note_run_id: NoteRunId | None
-    ) -> None:
+    ) -> str:
+        """Start the server of an arm, in place of the selected one if that must be stopped, and
+        return its run id."""
         replaced = self._selected_server_to_stop(session)
         if replaced is not None:
             self._before = (session, replaced.run_id)
         status = await session.servers.launch(editor, replaced, note_run_id)
         self._run = self.started_run_id = status.run_id
+        return status.run_id
 
     def _selected_server_to_stop(self, session: Session) -> ServerStatus | None:
         """Return the selected server of a host if the experiment must stop it before a start, else

@@ -5,6 +5,7 @@ with the current values in pairs of runs."""
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -171,7 +172,7 @@ class FlagSweep(SweepDesign):
         """Start a server, and return its run id once the server is READY. Raises WorkbenchError
         with the reason if the server does not become READY."""
 
-        async def launch() -> None:
+        async def launch() -> str:
             try:
                 status = await self.parts.servers.launch(
                     editor, note_run_id=self._record_starting_run_id
@@ -179,10 +180,10 @@ class FlagSweep(SweepDesign):
             finally:
                 self.progress.change_sweep(starting=None)
             self._server = status.run_id
+            return status.run_id
 
         # otherwise a cancelled sweep would not know a server that it has to end
-        await finish_despite_cancellation(launch())
-        run_id = self._server or ""
+        run_id = await finish_despite_cancellation(launch())
         self.progress.change_sweep(server=run_id)
         await self.progress.save()
         status = await self._await_unless_stopped(self.parts.servers.wait_ready(run_id))
@@ -245,7 +246,7 @@ class FlagSweep(SweepDesign):
         begun this experiment already, continue it, or return it if it is done."""
         options = {**self.experiment_options(), **spec_fields}
         left_s = self.progress.limit.remaining_s
-        minutes = None if left_s is None else left_s / 60
+        minutes = None if math.isinf(left_s) else left_s / 60
         begun = self.progress.sweep.experiment_id
         if begun is not None:
             earlier = await self.parts.experiments.get(begun)

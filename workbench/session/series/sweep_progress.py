@@ -90,7 +90,7 @@ class SweepProgress:
         that `work_text` would take."""
         if self.limit.has_time_for(needs_s):
             return
-        left_s = max(0.0, self.limit.remaining_s or 0.0)
+        left_s = max(0.0, self.limit.remaining_s)
         text = (
             f"the time limit of {self.limit.minutes:g} min leaves too little time to go on: "
             f"{left_s:.0f} s are left"

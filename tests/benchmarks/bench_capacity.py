@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist, median
 
-from workbench.bench.user_capacity import CapacitySearch, LevelRun, requests_per_run
+from workbench.bench.user_capacity import CapacitySearch, LevelRun, requests_needed_per_run
 from workbench.model.slo import Limit, LimitAttained, parse_slo
 
 _FEWEST, _MOST = 3, 300  # users
@@ -86,7 +86,7 @@ def search(server: Server, rng: random.Random) -> Outcome:
     limits = tuple(server.limits)
     users = CapacitySearch(limits, levels).next_level()
     while users is not None:
-        size = requests_per_run(users, limits)
+        size = requests_needed_per_run(users, limits)
         requests += size
         run = replace(server.run(users, size, rng), number=runs)
         runs += 1

@@ -119,7 +119,7 @@ def repeat_the_prompt() -> None:
 
 
 def sum_nothing_up() -> None:
-    worker.summary_message = lambda *_: {"type": "summary", "partial": False}
+    worker.final_message = lambda *_: {"type": "summary", "partial": False}
 
 
 DUTIES: dict[str, Callable[[], None]] = {

@@ -104,7 +104,8 @@ class CapturedTraffic:
         at_ms: float,
         end_ms: float,
     ) -> tuple[CapturedRow, Usage]:
-        """Return the row of a request, and what its answer reports. Raises LeftOutError if it has none."""
+        """Return the row of a request, and the tokens that its answer reports. Raises LeftOutError,
+        with the reason, if the request gets no row."""
         asked = _read_prompt_of_request(path, request)
         answered = _decode_body_or_empty(answer, encoding)
         usage, characters = _parse_usage_and_text(answered)
@@ -392,7 +393,8 @@ def _decode_body_or_empty(answer: bytes, encoding: str) -> bytes:
 
 
 def _parse_usage_and_text(answer: bytes) -> tuple[Usage, str]:
-    """Return what an answer reports, and its text if it does not report its tokens."""
+    """Return the tokens that an answer reports, and its text. The text is "" if the answer reports
+    its own tokens, because it is not needed then."""
     usage = Usage()
     for document in _parse_json_objects(answer, needed=(b'"usage"', *_TOKEN_COUNT_KEYS)):
         usage = _higher_usage_counts(usage, _parse_usage(document))
@@ -421,7 +423,7 @@ def _parse_json_objects(
 
 
 def _split_json_texts(answer: bytes) -> Sequence[bytes]:
-    """Return the data of the events of a stream; an answer that is none whole."""
+    """Return the data of each event of a stream. An answer that is no stream is one text."""
     if not answer.lstrip().startswith((b"data:", b"event:", b":")):
         return [answer]
     lines = answer.split(b"\n")

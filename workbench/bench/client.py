@@ -28,7 +28,7 @@ from workbench.bench.connection import (
 )
 from workbench.bench.exchange import Exchange
 from workbench.bench.http1 import HttpError
-from workbench.bench.load_share import WHOLE_LOAD, Share, WarmedUp
+from workbench.bench.load_share import WHOLE_LOAD, Share, WarmupValues
 from workbench.bench.poller import (
     HUNG_UP,
     MAX_READY_EVENTS,
@@ -45,7 +45,7 @@ from workbench.bench.schedule import (
     LaterTurns,
     RequestPhase,
     Warmup,
-    arrival_times,
+    request_due_times_s,
     stagger_duration_s,
 )
 from workbench.bench.sse import SseError
@@ -130,7 +130,7 @@ class Client:
         self.capped = 0  # requests of an open loop that were due while all streams were busy
         self.unsent = 0  # requests of an open loop with a time limit that were due but never sent
         self.tick: Callable[[int], None] = lambda now_ns: None
-        self.agree: Callable[[WarmedUp], WarmedUp] = lambda warmed: warmed
+        self.agree: Callable[[WarmupValues], WarmupValues] = lambda warmed: warmed
         self.on_steady: Callable[[], None] = self.end_warmup
         self.poller: Poller = open_poller()
         self._pause = ReadPause(spec.max_tokens, self.clock)
@@ -422,7 +422,7 @@ class Client:
         self.ramp_end_s = (self._slots[-1].ready_ns - self._began_ns) / 1e9
 
     def _create_phase(self, requests: int, begin_ns: int, *, warmup: bool) -> RequestPhase:
-        times = self.share.due_times_of_share(arrival_times(self._whole, warmup=warmup))
+        times = self.share.due_times_of_share(request_due_times_s(self._whole, warmup=warmup))
         phase = RequestPhase(warmup, requests, times, begin_ns, self.share.first, self.share.of)
         if self._whole.trace and not warmup and (load := trace_load(self._whole.trace)).has_turns:
             self._turns = LaterTurns(load, self.spec.speed or 1.0)
@@ -436,7 +436,7 @@ class Client:
         good = [r for r in self.warmups if r.ok and r.index >= self._warmup.first]
         tokens = tuple((r.index, r.prompt_tokens) for r in good if r.prompt_tokens)
         latest = tuple(r.end_us / 1e6 for r in good[-self._warmup.window :])
-        warmed = self.agree(WarmedUp(tokens, latest, time.monotonic_ns()))
+        warmed = self.agree(WarmupValues(tokens, latest, time.monotonic_ns()))
         if warmed.prompt_tokens:
             self.workload.calibrate_words(warmed.prompt_tokens)
         latest, begin = warmed.durations_s, warmed.begin_ns

@@ -4,17 +4,17 @@ from the reports of all client processes."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import chain
 from operator import attrgetter
 from typing import Any
 
 from workbench.bench.client_cpu import CpuLog
-from workbench.bench.records import OUTPUT_UNREAD, PARENT_ENDED, RequestRecord, successful
+from workbench.bench.records import OUTPUT_UNREAD, PARENT_ENDED, RequestRecord, select_successful
 from workbench.bench.result_validity import ClientFacts
 from workbench.bench.schedule import WarmupOutcome
-from workbench.bench.steady_window import Window, record_end_s, window_of
+from workbench.bench.steady_window import Window, choose_rate_window, record_end_s
 from workbench.bench.summary import summarize
 from workbench.bench.trace_load import BLOCK_TOKENS
 from workbench.model.answer_text import Answer, TextReport, features_of_answers
@@ -69,6 +69,24 @@ class ClientReport:
         return CpuLog(self.cpu).cpu_pct_between(self.began_ns + begin_ns, self.began_ns + end_ns)
 
 
+def final_message(
+    spec: BenchSpec,
+    reports: Sequence[ClientReport],
+    counted: Sequence[RequestRecord],
+    warmups: Sequence[RequestRecord],
+    stopped: str | None,
+    partial_result_reasons: Collection[str],
+) -> dict[str, Any]:
+    """Return the message that ends a run: its summary, or of type "stopped" why it ended early
+    (`stopped`). A run that ended early has a summary if its reason is in `partial_result_reasons`
+    and a measured request has succeeded."""
+    if stopped:
+        is_kept = stopped in partial_result_reasons and any(r.ok for r in counted)
+        if not is_kept:
+            return {"type": "stopped", "reason": stopped}
+    return summary_message(spec, reports, counted, warmups)
+
+
 def summary_message(
     spec: BenchSpec,
     reports: Sequence[ClientReport],
@@ -78,7 +96,7 @@ def summary_message(
     """Return the message that ends a run: a dict of type "summary" with the metrics and the Unix
     times of the run and its steady window. `reports` has one report per process of the load client.
     `counted` and `warmups` are the measured requests and the warm-up requests of all processes."""
-    window = window_of(spec, counted, max(r.ramp_end_s for r in reports), len(reports))
+    window = choose_rate_window(spec, counted, max(r.ramp_end_s for r in reports), len(reports))
     stopped = any(r.stopped for r in reports)
     facts = _collect_client_facts(spec, reports, counted, warmups, window)
     began = reports[0].began_unix
@@ -104,7 +122,7 @@ def _collect_client_facts(
         return sum(map(attrgetter(name), reports))
 
     used_pct = known_values(report.cpu_pct(window) for report in reports)
-    first_tokens = filter(None, (record.first_tokens for record in successful(warmups)))
+    first_tokens = filter(None, (record.first_tokens for record in select_successful(warmups)))
     stopped = next(filter(None, (report.stopped for report in reports)), None)
     partial = ""
     if stopped:
@@ -134,7 +152,7 @@ def _analyze_answer_texts(
     """Return the features of the answers' text; None for embeddings, which have no text."""
     if spec.endpoint == "embeddings":
         return None
-    reasons = Counter(record.finish_reason or "none" for record in successful(counted))
+    reasons = Counter(record.finish_reason or "none" for record in select_successful(counted))
     answers = list(chain.from_iterable(r.answers for r in reports))
     seen = sum(r.answers_seen for r in reports)
     load = features_of_answers(answers, dict(reasons.most_common()), seen)

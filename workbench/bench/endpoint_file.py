@@ -16,19 +16,19 @@ from workbench.model.errors import InputError
 PLACEHOLDER_KEY = "EMPTY"  # what the file names for a server without a key
 
 
-def entry_text(name: str, *, model: str, url: str, key: str = PLACEHOLDER_KEY) -> str:
+def endpoint_file_line(name: str, *, model: str, url: str, key: str = PLACEHOLDER_KEY) -> str:
     """Return one line of the dictionary ENDPOINTS: the server's name with its model, its URL and
     the environment variable of its API key."""
     return f"{_quote_name(name)}: {_format_entry_values(model, url, key)},"
 
 
-def add_endpoint_entry(
+def add_or_replace_endpoint_entry(
     text: str, name: str, *, model: str, url: str, key: str = PLACEHOLDER_KEY
 ) -> str:
     """Return the text of the endpoint file `text` with an entry for the server `name`, which
     replaces an older entry of that name. `url` ends with /v1, and an empty `text` gives a new file.
     Raises InputError if `text` is not an endpoint file."""
-    own = entry_text(name, model=model, url=url, key=key)
+    own = endpoint_file_line(name, model=model, url=url, key=key)
     entry = _format_entry_values(model, url, key)
     if not text.strip():
         return f"ENDPOINTS = {{\n    {own}\n}}\n"

@@ -31,7 +31,7 @@ class IdlePower:
     why: str = "not measured"
 
 
-def with_energy(
+def add_energy_metrics(
     summary: BenchSummary, gpu: GpuDuring, idle: IdlePower, *, seconds: float
 ) -> BenchSummary:
     """Return the summary with power and energy added. `gpu` contains the GPU readings over the
@@ -65,7 +65,7 @@ def with_energy(
         absent |= dict.fromkeys(ENERGY_METRICS[2:], why)
     else:
         ratio = round(tokens / energy, 6)
-        per_request = ratio_or_none(energy, _count_requests(summary), 4)
+        per_request = ratio_or_none(energy, _requests_in_window_or_run(summary), 4)
         if per_request is None:
             absent["energy_per_request_j"] = "the number of successful requests is unknown or 0"
         net, why = _net_tokens_per_joule_or_reason(tokens, energy, seconds, idle)
@@ -83,7 +83,7 @@ def with_energy(
         net_tok_per_joule=net,
         gpu=gpu,
         absent=absent,
-        notes=(*summary.notes, *_energy_notes(gpu)),
+        notes=(*summary.notes, *_energy_disagreement_notes(gpu)),
     )
 
 
@@ -100,7 +100,7 @@ def summary_without_energy(
     return replace(summary, **none, idle_power_w=idle.power_w, absent=absent)
 
 
-def _count_requests(summary: BenchSummary) -> float:
+def _requests_in_window_or_run(summary: BenchSummary) -> float:
     """Return the number of successful requests. A request that is only partly inside the steady
     window counts by the share of its time inside."""
     if summary.window_requests is None:
@@ -120,7 +120,7 @@ def _net_tokens_per_joule_or_reason(
     return round(tokens / above, 6), ""
 
 
-def _energy_notes(gpu: GpuDuring) -> tuple[str, ...]:
+def _energy_disagreement_notes(gpu: GpuDuring) -> tuple[str, ...]:
     counted, integrated = gpu.energy_counter_j, gpu.energy_integrated_j
     if not counted or not integrated or abs(integrated / counted - 1) <= _ENERGY_DISAGREEMENT_SHARE:
         return ()

@@ -166,13 +166,13 @@ class Exchange:
             self._plain += body[: limit - len(self._plain)]
         elif body:
             self.reply.feed(self._sse.feed(body), stamp_ns)
-        if response.complete and self._plain is None:
-            if not self._sse.is_between_events:
-                self.reply.feed(self._sse.close(), stamp_ns)
-        elif response.complete and self._is_unstreamed_answer():
-            self.reply.parse_unstreamed_body(bytes(self._plain or b""))
         if not response.complete:
             self._prepare_text_matching()
+        elif self._plain is None:
+            if not self._sse.is_between_events:
+                self.reply.feed(self._sse.close(), stamp_ns)
+        elif self._is_unstreamed_answer():
+            self.reply.parse_unstreamed_body(bytes(self._plain))
 
     def _prepare_text_matching(self) -> None:
         """Prepare the fast path for the next chunk: set `_text_chunk` to an object that recognizes
@@ -180,9 +180,11 @@ class Exchange:
         contain anything else."""
         self.is_between_events = self._sse.is_between_events
         aligned = (
-            self.response.is_between_chunks and self.is_between_events and self._decode is None
+            self.response.is_between_chunks
+            and self.is_between_events
+            and self._decode is None
+            and not self.held_ns
         )
-        aligned = aligned and not self.held_ns
         around = self.reply.prefix_suffix_and_text_buffer if aligned else None
         if around is None:
             self._text_chunk = None
@@ -219,7 +221,7 @@ class Exchange:
         if self._plain is None or self._is_unstreamed_answer():
             return None
         if self.status != 200:
-            return self._http_status_failure()
+            return self._http_status_failure(self._plain)
         said = error_message_from_body(bytes(self._plain))
         if b'"error"' in self._plain:
             return RequestFailure(records.STREAM_ERROR, said)
@@ -228,15 +230,12 @@ class Exchange:
             records.MALFORMED, f"the answer is {kind}, not an event stream: {said[:100]}"
         )
 
-    def _http_status_failure(self) -> RequestFailure:
+    def _http_status_failure(self, body: bytes | bytearray) -> RequestFailure:
         to = self.response.headers.get("location")
         if to:
             said = f"the server redirects to {to}; Workbench does not follow redirects"
         else:
-            said = (
-                error_message_from_body(bytes(self._plain or b""))
-                or "the answer contains no message"
-            )
+            said = error_message_from_body(bytes(body)) or "the answer contains no message"
         return RequestFailure(f"http {self.status}", said)
 
     def describe_invalid_response(self, error: HttpError) -> RequestFailure:
@@ -245,7 +244,7 @@ class Exchange:
         if self.reply.error is not None:
             return RequestFailure(self.reply.error, self.reply.detail or "")
         if self._plain is not None and self.status != 200:
-            return self._http_status_failure()
+            return self._http_status_failure(self._plain)
         kind = records.MALFORMED
         if error.truncated:
             kind = records.TRUNCATED if self.response.received else records.CONNECTION_RESET

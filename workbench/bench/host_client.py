@@ -41,7 +41,7 @@ def main() -> None:
         if finished := message["type"] == "summary":
             message["sent_unix_s"] = time.time()
             with suppress(OSError):  # a full disk: then the link has to hold
-                _write_message(path, message)
+                _write_result_file(path, message)
 
     worker.run_benchmark_request(
         output, store_summary, partial_result_reasons={ENDED_BY_SIGNAL, PARENT_ENDED, OUTPUT_UNREAD}
@@ -66,7 +66,7 @@ def _prepare_result_path(name: str) -> Path:
     return folder / name
 
 
-def _write_message(path: Path, message: dict[str, Any]) -> None:
+def _write_result_file(path: Path, message: dict[str, Any]) -> None:
     new = path.with_name(f"{path.name}.new")
     try:
         with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:

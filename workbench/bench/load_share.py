@@ -15,14 +15,14 @@ from workbench.model.lazy_dataclass import dataclass
 STREAMS_PER_PROCESS = 128
 
 
-def processes_for_load(spec: BenchSpec, server_here: bool) -> int:
+def count_processes_for_load(spec: BenchSpec, is_server_local: bool) -> int:
     """Return the number of processes for a load: one for each 128 streams, but no more than this
     machine has CPU cores for. One core is left to the server if it is on this machine
-    (`server_here`): two processes that take turns on a core read late."""
+    (`is_server_local`): two processes that take turns on a core read late."""
     cores = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
-    free = cores - 1 if server_here else cores
+    free = cores - 1 if is_server_local else cores
     streams = min(spec.concurrency, spec.requests)
     return max(1, min(free, -(-streams // STREAMS_PER_PROCESS)))
 
@@ -67,7 +67,7 @@ WHOLE_LOAD = Share()
 
 
 @dataclass(frozen=True, slots=True)
-class WarmedUp:
+class WarmupValues:
     """Values measured in the warm-up: (number of a request, its prompt tokens), the durations of requests in
     seconds, and the earliest start of the measured part in monotonic nanoseconds. Each process
     first has its own values. Then all processes use the combined values."""
@@ -77,7 +77,7 @@ class WarmedUp:
     begin_ns: int
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> WarmedUp:
+    def from_json(cls, data: Mapping[str, Any]) -> WarmupValues:
         """Return the values from `data`, which `asdict` made and JSON carried."""
         tokens = tuple((index, tokens) for index, tokens in data["prompt_tokens"])
         return cls(tokens, tuple(data["durations_s"]), data["begin_ns"])

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from workbench.bench import own_command_watcher
-from workbench.bench.endpoint_file import add_endpoint_entry
-from workbench.bench.runner import BenchCancelled
+from workbench.bench.endpoint_file import add_or_replace_endpoint_entry
+from workbench.bench.runner import BenchCancelled, wait_until_done_or_cancelled
 from workbench.hosts.local_process import LocalProcess, start_process
 from workbench.model.bench import BenchSummary, EngineDuring
 from workbench.model.errors import BenchError
@@ -72,7 +72,10 @@ def fill_in_server_arguments(
     with tempfile.TemporaryDirectory(prefix="workbench-") as directory:
         path = Path(directory, "endpoints.py")
         path.write_text(
-            add_endpoint_entry("", model, model=model, url=base_url, key="OPENAI_API_KEY"), "utf-8"
+            add_or_replace_endpoint_entry(
+                "", model, model=model, url=base_url, key="OPENAI_API_KEY"
+            ),
+            "utf-8",
         )
         yield tuple(word.replace(ENDPOINTS_PLACEHOLDER, str(path)) for word in words)
 
@@ -125,22 +128,19 @@ async def run_command(
     ended = asyncio.ensure_future(
         _wait_for_exit_code_and_duration_s(watcher, output_fd, record_output_line, title)
     )
-    cancelled = asyncio.ensure_future(cancel.wait()) if cancel else None
     try:
-        tasks = [t for t in (ended, cancelled) if t]
-        await asyncio.wait(tasks, timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED)
-        if cancelled is not None and cancelled.done() and not ended.done():
-            raise BenchCancelled(
-                "the benchmark command was cancelled, and no result was stored",
-                next_step="run the benchmark again",
-            )
+        await wait_until_done_or_cancelled(ended, cancel, deadline_s)
         if not ended.done():
+            if cancel is not None and cancel.is_set():
+                raise BenchCancelled(
+                    "the benchmark command was cancelled, and no result was stored",
+                    next_step="run the benchmark again",
+                )
             raise BenchError(f"the {title} did not end within {deadline_s:g} s", command=shown)
         code, seconds = ended.result()
         return CommandOutcome(code, t0_unix, t0_unix + seconds, tuple(kept))
     finally:
-        for task in tasks:
-            task.cancel()
+        ended.cancel()
         await asyncio.shield(_end_command(watcher))
 
 
@@ -255,7 +255,7 @@ async def _read_lines(stream: asyncio.StreamReader, on_line_bytes: Callable[[byt
     on_line_bytes(rest)
 
 
-def command_summary(done: CommandOutcome) -> BenchSummary:
+def summary_of_command(done: CommandOutcome) -> BenchSummary:
     """Return the summary of the command's run: its duration, exit code and output. The numbers of
     requests are 0 and all other metrics None; `add_engine_counts` adds the numbers of requests and
     tokens."""

@@ -99,37 +99,37 @@ def _end_all_descendants(leader: int, wait_s: float) -> None:
     seconds SIGKILL. SIGKILL is repeated, because a process may have forked meanwhile."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         until, first = time.monotonic() + wait_s, True
-        while (left := _living_descendants()) or not _has_ended(leader):
+        while (left := _list_living_descendants()) or not _has_ended(leader):
             if first or number == signal.SIGKILL:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(leader, number)
                 for pid, start in left:
-                    _send_signal(pid, start, number)
+                    _send_signal_if_same_process(pid, start, number)
             if time.monotonic() > until:
                 break
             first = False
             time.sleep(_POLL_INTERVAL_S)
 
 
-def _send_signal(pid: int, start: bytes, number: int) -> None:
+def _send_signal_if_same_process(pid: int, start: bytes, number: int) -> None:
     """Send signal `number` to the process `pid` that started at `start`. Do nothing if a new
     process has this id now."""
     with contextlib.suppress(OSError, AttributeError):
         handle = os.pidfd_open(pid)
         try:
-            if _stat_fields(pid)[19] == start:
+            if _read_stat_fields_after_name(pid)[19] == start:
                 signal.pidfd_send_signal(handle, number)
         finally:
             os.close(handle)
 
 
-def _living_descendants() -> list[tuple[int, bytes]]:
+def _list_living_descendants() -> list[tuple[int, bytes]]:
     """Return the living descendants of this process as (process id, start time). Empty on a system
     without /proc."""
     table: dict[int, list[bytes]] = {}
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            table[int(path.name)] = _stat_fields(int(path.name))
+            table[int(path.name)] = _read_stat_fields_after_name(int(path.name))
     children: dict[int, list[int]] = {}
     for pid, words in table.items():
         children.setdefault(int(words[1]), []).append(pid)
@@ -141,7 +141,7 @@ def _living_descendants() -> list[tuple[int, bytes]]:
     return found
 
 
-def _stat_fields(pid: int) -> list[bytes]:
+def _read_stat_fields_after_name(pid: int) -> list[bytes]:
     """Return the fields of /proc/PID/stat after the program's name. The first is the state, the
     second the parent's id, the 20th the start time. Raises OSError if the process has ended."""
     return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()

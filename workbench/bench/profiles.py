@@ -89,12 +89,12 @@ def get_profile(name: str) -> BenchProfile:
     return found
 
 
-def profile_titles() -> Mapping[str, str]:
+def title_by_profile_name() -> Mapping[str, str]:
     """Return the title of each benchmark profile, by its name."""
     return {p.name: p.title for p in _PROFILES}
 
 
-def profile_fields(name: str) -> dict[str, Any]:
+def spec_fields_of_profile(name: str) -> dict[str, Any]:
     """Return the BenchSpec fields that the profile sets, including `profile` itself. Every field
     that differs between profiles is included, so that a profile named by the user overrides
     everything that a preset suggests."""

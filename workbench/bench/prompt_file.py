@@ -142,24 +142,24 @@ def _json_error_text(error: Exception) -> str:
 
 def _parse_prompt(line: Any) -> str | list[dict[str, Any]]:
     if isinstance(line, str):
-        return _check_not_blank(line)
+        return _require_nonblank_text(line)
     if not isinstance(line, dict):
         raise ValueError("the prompt is neither a JSON object nor a string")
     for name in ("prompt", "text"):
         if isinstance(line.get(name), str):
-            return _check_not_blank(line[name])
+            return _require_nonblank_text(line[name])
     if isinstance(line.get("messages"), list):
-        return _messages_to_last_question(line["messages"])
+        return _messages_up_to_last_question(line["messages"])
     turns = line.get("conversations", line.get("conversation"))
     if isinstance(turns, list):
-        return _messages_to_last_question([parse_sharegpt_turn(turn) for turn in turns])
+        return _messages_up_to_last_question([parse_sharegpt_turn(turn) for turn in turns])
     fields = ", ".join(map(str, line)) or "no fields"
     raise ValueError(
         f"the prompt has no field prompt, text, messages or conversations; its fields are {fields}"
     )
 
 
-def _check_not_blank(text: str) -> str:
+def _require_nonblank_text(text: str) -> str:
     if not text.strip():
         raise ValueError("the prompt is empty")
     return text
@@ -174,7 +174,7 @@ def parse_sharegpt_turn(turn: Any) -> dict[str, Any]:
     raise ValueError('each entry of "conversations" needs "from" (human, gpt, system) and "value"')
 
 
-def _messages_to_last_question(messages: list[Any]) -> list[dict[str, Any]]:
+def _messages_up_to_last_question(messages: list[Any]) -> list[dict[str, Any]]:
     """Return the messages up to the last one of the role "user" or "tool", without later ones.
     Raises ValueError if there is none, or if any message is invalid."""
     for message in messages:

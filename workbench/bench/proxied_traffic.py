@@ -108,8 +108,8 @@ class PassedTraffic:
             del self._connections[number]
 
     def frame_count_if_idle(self, number: int) -> int | None:
-        """Return after how many frames a connection carries no request, ANY_NUMBER if nobody knows
-        what it carries. None if a request is in flight on it."""
+        """Return the number of frames of a connection that carries no request now; ANY_NUMBER if its
+        bytes were not understood. None if a request is in flight on it, or if it has ended."""
         connection = self._connections.get(number)
         if connection is None or connection.asked:
             return None
@@ -120,7 +120,8 @@ class PassedTraffic:
         return list(self._connections)
 
     def end_all_exchanges(self, at_s: float) -> None:
-        """End what is in flight: no more frames come, because what passed bytes on has ended."""
+        """End all exchanges that are in flight, because no more frames come. Only an answer without a
+        length, which ends with its connection, counts as whole."""
         for connection in self._connections.values():
             connection.end_exchanges(at_s)
 
@@ -161,7 +162,8 @@ class _Connection:
             self.ignore_further_bytes()
 
     def _parse_request_bytes(self, data: bytes, at_s: float) -> bytes:
-        """Parse the next bytes of the client. Return those that belong to a later request."""
+        """Parse the next bytes of the client. Return those that belong to a later request, b"" if
+        there are none. Raises HttpError for bytes that are no request."""
         if self._body is None:
             if not self._head:
                 self._head_began_s = at_s
@@ -214,7 +216,8 @@ class _Connection:
             self.ignore_further_bytes()
 
     def _parse_answer_bytes(self, data: bytes, at_s: float) -> bytes:
-        """Parse the next bytes of the server. Return those that belong to a later answer."""
+        """Parse the next bytes of the server. Return those that belong to a later answer, b"" if
+        there are none. Raises HttpError for bytes that are no answer to a request."""
         if not self.asked:
             raise HttpError("an answer without a request")
         asked, reader = self.asked[0], self._answer

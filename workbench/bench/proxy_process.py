@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from workbench.bench.short_slice import request_short_time_slice
+from workbench.bench.short_slice import request_own_short_time_slice
 
 Address = tuple[object, ...]
 FamilyAndAddress = tuple[int, Address]  # of a socket
@@ -165,7 +165,8 @@ class ConnectionRelay:
     def _try_connect_and_get_errno(
         self, server: _ConnectionEnd, family: int, address: Address
     ) -> int:
-        """Begin to connect the end of the server, or check how far that is. Return the error number."""
+        """Begin to connect to an address of the server, or go on with it. Return the error number: in
+        `_OPEN` if the connection is open, in `_OPENING` if that takes longer, or that of a failure."""
         opening = server.socket
         if opening is None:
             try:
@@ -194,12 +195,12 @@ class ConnectionRelay:
             self._connect_to_server(joined)
             return
         if events & _OUT:
-            self._send_waiting(end)
+            self._send_waiting_bytes(end)
         if events & ~_OUT and end.watched & _IN:
             self._forward_received_bytes(end)
 
     def _set_watched_events(self, end: _ConnectionEnd, events: int) -> None:
-        """Wait for other events of an end than before."""
+        """From now on, wait for these events of a connection's end; 0 for none."""
         before, end.watched = end.watched, events
         if events == before or end.socket is None:
             return
@@ -211,7 +212,8 @@ class ConnectionRelay:
             self._ready.unregister(end.socket)
 
     def _watch_both(self, joined: _JoinedConnections) -> None:
-        """Wait for what both ends can do now. Bytes are read when those before them are sent."""
+        """Wait until bytes can be passed on. An end is read only if all earlier bytes from it were
+        sent, and written only if bytes for it wait."""
         for end in (joined.client, joined.server):
             reads = not (end.read_all or end.far.waiting or joined.closes)
             self._set_watched_events(end, (_IN if reads else 0) | (_OUT if end.waiting else 0))
@@ -253,7 +255,7 @@ class ConnectionRelay:
         except OSError:
             return -1
 
-    def _send_waiting(self, end: _ConnectionEnd) -> None:
+    def _send_waiting_bytes(self, end: _ConnectionEnd) -> None:
         sent = self._send_and_count_bytes(end, end.waiting)
         if sent < 0:
             self._reset_connections(end.joined)
@@ -265,7 +267,8 @@ class ConnectionRelay:
     # ---- the end of a connection
 
     def _close_finished_connections(self, joined: _JoinedConnections) -> None:
-        """Pass on the ends of what was sent, after the bytes before them."""
+        """Tell each end when the other has sent everything and its bytes were passed on. Close both
+        connections if both ends have, or if they are to be closed; wait for more bytes otherwise."""
         ends = joined.client, joined.server
         for end in ends:
             if end.far.read_all and not (end.shut or end.waiting):
@@ -307,7 +310,8 @@ class ConnectionRelay:
     def _send_connection_frame(
         self, joined: _JoinedConnections, kind: int, data: memoryview | bytes = b""
     ) -> None:
-        """Send a frame about what happened on a connection."""
+        """Send a frame about what happened on a connection. If too many bytes wait for the reader,
+        the frame says that nothing more is told of this connection."""
         if joined.untold:
             return
         if len(self._unsent) + len(data) > _MAX_UNREAD_BYTES:
@@ -334,7 +338,7 @@ class ConnectionRelay:
         self._unsent += b"".join((head, data))[sent:]
 
     def _send_frames(self, _: int) -> None:
-        """Send frames that waited."""
+        """Send as much of the waiting frames as the pipe takes."""
         try:
             del self._unsent[: os.write(self._frames, self._unsent)]
         except (BlockingIOError, InterruptedError):
@@ -367,20 +371,20 @@ class ConnectionRelay:
             if name == b"totals":
                 self._send_frame(TOTALS_WANTED, int(numbers[0]))
             elif name == b"drain":
-                self._start_draining()
+                self._stop_accepting_and_drain()
             elif name == b"end":
-                self._end_unchanged_connection(*map(int, numbers))
+                self._end_connection_if_unchanged(*map(int, numbers))
 
-    def _start_draining(self) -> None:
+    def _stop_accepting_and_drain(self) -> None:
         """Accept no more connections. The reader of the frames knows which of those that are left
         carry no request."""
         self._stop_listening()
         self._send_frame(DRAINING)
         for joined in tuple(self._joined.values()):
             if not joined.frame_count:
-                self._end_unchanged_connection(joined.number, 0)
+                self._end_connection_if_unchanged(joined.number, 0)
 
-    def _end_unchanged_connection(self, number: int, frame_count: int) -> None:
+    def _end_connection_if_unchanged(self, number: int, frame_count: int) -> None:
         """End a connection after the bytes that wait, unless it has passed more on since it had
         `frame_count` frames."""
         joined = self._joined.get(number)
@@ -402,7 +406,7 @@ def main(listener: str, addresses: str) -> int:
     found = [(family, tuple(address)) for family, address in json.loads(addresses)]
     relay = ConnectionRelay(socket.socket(fileno=int(listener)), found, 1, 0)
     gc.freeze()  # a collection of all that was imported would delay answers
-    request_short_time_slice()  # a byte would wait until the process on the core has used up its own
+    request_own_short_time_slice()  # a byte would wait until the process on the core has used up its own
     relay.run_until_connections_end()
     return 0
 

@@ -86,7 +86,7 @@ def _verdict_on_run(run: RateRun, limits: Sequence[Limit]) -> Verdict:
     verdict = Verdict.HOLDS if run.whole and run.kept_up else Verdict.OPEN
     for limit_index, limit in enumerate(limits):
         wanted = limit.percent / 100
-        worth = _independent_requests_of(run, limit_index)
+        worth = _count_independent_requests(run, limit_index)
         missed = (1 - _share_within_limit(run, limit_index)) * worth
         if clopper_pearson_lower(missed, worth, error) > 1 - wanted:
             return Verdict.FAILS
@@ -99,13 +99,13 @@ def _share_within_limit(run: RateRun, limit_index: int) -> float:
     return (run.attained[limit_index].kept_pct or 0.0) / 100
 
 
-def _independent_requests_of(run: RateRun, limit_index: int) -> float:
+def _count_independent_requests(run: RateRun, limit_index: int) -> float:
     """Return how many independent requests the run is worth; 1 if that is not known."""
     return min(float(run.requests), run.attained[limit_index].independent or 1.0)
 
 
 def _lower_bound_of_share(run: RateRun, limit_index: int) -> float:
-    worth = _independent_requests_of(run, limit_index)
+    worth = _count_independent_requests(run, limit_index)
     return clopper_pearson_lower(
         _share_within_limit(run, limit_index) * worth, worth, _ERROR_PROBABILITY
     )
@@ -207,23 +207,19 @@ class RateSearch:
     def highest_rate_that_holds(self) -> float | None:
         """The highest rate that holds; None if none does. A rate above one that fails does not
         count."""
-        fails = min(self._rates_with(Verdict.FAILS), default=math.inf)
-        holding = self._rates_with(Verdict.HOLDS)
+        fails = min(self._rates_with_verdict(Verdict.FAILS), default=math.inf)
+        holding = self._rates_with_verdict(Verdict.HOLDS)
         return max((rate for rate in holding if rate < fails), default=None)
 
     @property
     def lowest_rate_that_fails(self) -> float | None:
         """The lowest rate that fails; None if none does."""
-        return min(self._rates_with(Verdict.FAILS), default=None)
+        return min(self._rates_with_verdict(Verdict.FAILS), default=None)
 
-    def _rates_with(self, verdict: Verdict) -> list[float]:
+    def _rates_with_verdict(self, verdict: Verdict) -> list[float]:
         """Return the measured rates that have this verdict."""
-        found = []
-        for rate in self.levels:
-            judged = self.verdict_at(rate)
-            if judged is not None and judged.verdict == verdict:
-                found.append(rate)
-        return found
+        levels = self.levels.items()
+        return [r for r, runs in levels if _verdict_on_run(runs[-1], self.limits) == verdict]
 
     def verdict_at(self, rate: float) -> LevelVerdict | None:
         """Return the verdict on a rate, or None if it was not measured."""

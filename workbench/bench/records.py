@@ -151,7 +151,7 @@ def _json_template_of(record: RequestRecord) -> str:
     return "{" + ",".join(f'"{name}":{text}' for name, text in (fixed | free).items()) + "}"
 
 
-def successful(records: Iterable[RequestRecord]) -> list[RequestRecord]:
+def select_successful(records: Iterable[RequestRecord]) -> list[RequestRecord]:
     """Return the records of the requests that succeeded."""
     return [record for record in records if record.ok]
 

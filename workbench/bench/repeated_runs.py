@@ -24,7 +24,7 @@ class Spread:
     name: str = ""  # in the table of metrics, such as "ttft_ms.p50"
 
 
-def spread_of_metrics(summaries: Sequence[BenchSummary]) -> tuple[Spread, ...]:
+def spread_of_each_metric(summaries: Sequence[BenchSummary]) -> tuple[Spread, ...]:
     """Return the mean and scatter of each metric over the valid results among `summaries`. Metrics
     without any value are left out."""
     usable = [s for s in summaries if not s.refused]

@@ -16,7 +16,10 @@ from workbench.bench import records
 from workbench.bench.kept_text import ShortenedText
 from workbench.model.untrusted_text import clean_text
 
-_CONTENT_KEYS = ("content", "reasoning_content", "reasoning", "text", "refusal")
+_CONTENT_KEYS = (
+    *("content", "reasoning_content", "reasoning", "text", "refusal"),
+    *("tool_calls", "function_call"),
+)
 _EMBEDDING_FINISH_REASON = "embedding"  # an embedding has no finish reason of its own
 _MIN_TOKENS_WITH_TEXT = 4  # fewer may be an end mark or half a character, and have no text
 _ENGINE_ABORT_REASONS = ("abort", "error")  # the engine ended the request, not the model
@@ -134,40 +137,38 @@ class Reply:
                 f"the engine ended the reply with finish reason {self.finish_reason}",
             )
         tokens = self.output_tokens
-        without_text = (
-            tokens is not None and tokens >= _MIN_TOKENS_WITH_TEXT and not self._has_content
-        )
-        if without_text and not may_be_empty:
+        if tokens is None:
+            return
+        if tokens >= _MIN_TOKENS_WITH_TEXT and not self._has_content and not may_be_empty:
             self._record_failure(
                 records.NO_CONTENT, f"no content, although usage says {tokens} tokens"
             )
-        if (
-            self.error is None
-            and asked_tokens is not None
-            and tokens is not None
-            and tokens != asked_tokens
-        ):
-            kind = records.SHORT_ANSWER if tokens < asked_tokens else records.LONG_ANSWER
-            self._record_failure(
-                kind,
-                f"the reply has {tokens} tokens, {asked_tokens} requested (finish reason "
-                f"{self.finish_reason})",
-            )
+        if asked_tokens is None or tokens == asked_tokens:
+            return
+        kind = records.SHORT_ANSWER if tokens < asked_tokens else records.LONG_ANSWER
+        self._record_failure(
+            kind,
+            f"the reply has {tokens} tokens, {asked_tokens} requested (finish reason "
+            f"{self.finish_reason})",
+        )
 
     @property
     def prompt_tokens(self) -> int | None:
-        return _token_count_in(self.usage, "prompt_tokens")
+        return _valid_token_count_or_none(self.usage, "prompt_tokens")
 
     @property
     def output_tokens(self) -> int | None:
-        return _token_count_in(self.usage, "completion_tokens")
+        return _valid_token_count_or_none(self.usage, "completion_tokens")
 
     @property
     def cached_tokens(self) -> int | None:
         details = (self.usage or {}).get("prompt_tokens_details")
-        return _token_count_in(details if isinstance(details, dict) else None, "cached_tokens")
+        return _valid_token_count_or_none(
+            details if isinstance(details, dict) else None, "cached_tokens"
+        )
 
     def _record_failure(self, kind: str, detail: str) -> None:
+        """Set the failure of this reply, unless an earlier problem has set it."""
         if self.error is None:
             self.error, self.detail = kind, detail
             self._prefix = _UNMATCHED_PREFIX
@@ -242,7 +243,7 @@ class Reply:
             return
         self._has_content = True
         if not self.stamps_ns:
-            self.first_tokens = _token_count_in(usage, "completion_tokens")
+            self.first_tokens = _valid_token_count_or_none(usage, "completion_tokens")
         self.stamps_ns.append(stamp_ns)
         if usage is None and self.finish_reason is None:
             self._store_bytes_around_text(data)
@@ -257,8 +258,9 @@ class Reply:
 
     def _store_text(self, delta: dict[str, Any], choice: dict[str, Any]) -> None:
         """Store the text of an event that was parsed as JSON."""
-        text = delta.get("content") or delta.get("text") or delta.get("refusal")
-        text = text or choice.get("text")
+        text = (
+            delta.get("content") or delta.get("text") or delta.get("refusal") or choice.get("text")
+        )
         if isinstance(text, str):
             self.text.add_text(text)
         reasoning = delta.get("reasoning_content") or delta.get("reasoning")
@@ -310,12 +312,10 @@ def is_json_text(text: bytes) -> bool:
 
 
 def _has_content(delta: dict[str, Any]) -> bool:
-    return any(delta.get(key) for key in _CONTENT_KEYS) or bool(
-        delta.get("tool_calls") or delta.get("function_call")
-    )
+    return any(delta.get(key) for key in _CONTENT_KEYS)
 
 
-def _token_count_in(usage: dict[str, Any] | None, key: str) -> int | None:
+def _valid_token_count_or_none(usage: dict[str, Any] | None, key: str) -> int | None:
     value = (usage or {}).get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from workbench.bench import steadiness
-from workbench.bench.records import SHORT_ANSWER, RequestRecord, successful, sum_of_field
-from workbench.bench.steady_window import STEADY_WINDOW, Window, mean_in_flight
+from workbench.bench.records import SHORT_ANSWER, RequestRecord, select_successful, sum_of_field
+from workbench.bench.steady_window import STEADY_WINDOW, Window, mean_requests_in_flight
 from workbench.bench.trace_load import trace_load
 from workbench.model.answer_text import TextReport
 from workbench.model.bench import BUSY_CLIENT_PCT, FAILED_SHARE, BenchSpec
@@ -56,7 +56,7 @@ def reasons_for_invalid_result(
 ) -> tuple[str, ...]:
     """Return the reasons why a result is invalid: its metrics are not the metrics of the server
     under the requested load. Empty if the result is valid."""
-    good = successful(counted)
+    good = select_successful(counted)
     reasons = [_reason_of_failures(counted)]
     if facts.partial:
         done = f"{len(counted)} of {spec.requests} requests"
@@ -75,12 +75,12 @@ def reasons_for_invalid_result(
     return tuple(filter(None, reasons))
 
 
-def unreliability_reasons(
+def reasons_for_unreliable_result(
     spec: BenchSpec, counted: Sequence[RequestRecord], window: Window
 ) -> tuple[str, ...]:
     """Return the reasons why a valid result is less reliable than it seems, for example because the
     run was short. Empty if there are none."""
-    reasons = [steadiness.why_too_short(counted, window)]
+    reasons = [steadiness.why_measurement_too_short(counted, window)]
     if spec.trace_name:  # the second half of a trace may just have more to do
         reasons.append(steadiness.why_overloaded(spec, counted))
     else:
@@ -115,7 +115,7 @@ def _reason_of_idle_streams(
     """
     if spec.has_pauses or window.name != STEADY_WINDOW:
         return None
-    mean = mean_in_flight(window, counted)
+    mean = mean_requests_in_flight(window, counted)
     if mean is None or mean >= MIN_LOAD_SHARE * spec.concurrency:
         return None
     return (
@@ -128,16 +128,17 @@ def _reason_of_idle_streams(
 def _reason_of_stalls(
     spec: BenchSpec, counted: Sequence[RequestRecord], window: Window, *, invalidates: bool
 ) -> str | None:
-    """Return the stalls of a run as a reason to reject its result, or else as a mark; None if there
-    are none, or if they are the other thing.
+    """Return a sentence about the stalls of a run. With `invalidates`, return it only if they make
+    the result invalid; without, only if they do not. None otherwise, and if there are no stalls or
+    too many requests failed.
 
-    Stalls for more than 3 % of the window reject a result, since its mean is then that of no server.
-    Not in a trace, where one long prompt may hold up all streams.
+    Stalls for more than 3 % of the window make a result invalid, since its mean is then that of no
+    server. Not in a trace, where one long prompt may hold up all streams.
     """
     stalls = [] if _reason_of_failures(counted) else steadiness.find_stalls(counted)
     if not stalls:
         return None
-    too_long = steadiness.stalled_share(stalls, window) > 1 - MIN_LOAD_SHARE
+    too_long = steadiness.share_of_window_stalled(stalls, window) > 1 - MIN_LOAD_SHARE
     rejects = too_long and not spec.trace_name
     if rejects != invalidates:
         return None
@@ -221,7 +222,7 @@ def _reason_of_rate_not_offered(spec: BenchSpec, counted: Sequence[RequestRecord
     return (
         f"{RATE_NOT_OFFERED_PREFIX} {reached:.2f} per second instead of the scheduled {scheduled:.2f}: "
         "the last one was"
-        f" {behind_s:.1f} s late, since {_streams_text(spec)} busy"
+        f" {behind_s:.1f} s late, since {_busy_streams_text(spec)} busy"
     )
 
 
@@ -234,10 +235,10 @@ def _reason_of_rate_not_sent(
     due = len(counted) + facts.unsent
     if facts.unsent <= (1 - MIN_LOAD_SHARE) * due:
         return None
-    return f"{facts.unsent} of {due} due requests were never sent, since {_streams_text(spec)} busy"
+    return f"{facts.unsent} of {due} due requests were never sent, since {_busy_streams_text(spec)} busy"
 
 
-def _streams_text(spec: BenchSpec) -> str:
+def _busy_streams_text(spec: BenchSpec) -> str:
     if spec.concurrency == 1:
         return "the only stream was"
     return f"all {spec.concurrency} streams were"
@@ -248,7 +249,7 @@ def result_notes(
 ) -> tuple[str, ...]:
     """Return the notes on a result, one sentence each: failures, lengths, prompts, schedule,
     accuracy of the times."""
-    good = successful(counted)
+    good = select_successful(counted)
     notes = list(facts.notes)
     if spec.insecure and urlsplit(spec.url).scheme == "https":
         notes.append("the server's certificate was not checked (--insecure)")
@@ -325,12 +326,20 @@ def _odd_reply_notes(
 def _first_chunk_notes(good: Sequence[RequestRecord], facts: ClientFacts) -> list[str]:
     """Return a list with a note if TPOT may be too low, because the server does not report how many
     tokens the first chunk has. Otherwise the list is empty."""
-    open_ = [r for r in good if r.first_tokens is None and 1 < r.chunks < (r.output_tokens or 0)]
-    if not open_ or facts.first_tokens is not None:
+    if facts.first_tokens is not None:
         return []
-    tokens = sum(r.output_tokens or 0 for r in open_) / len(open_)
-    per_chunk = tokens / (sum(r.chunks for r in open_) / len(open_))
-    low_pct = 100 * (1 - (tokens - per_chunk) / (tokens - 1))
+    replies = chunks = tokens = 0
+    for record in good:
+        if record.first_tokens is not None or record.output_tokens is None:
+            continue
+        if 1 < record.chunks < record.output_tokens:
+            replies += 1
+            chunks += record.chunks
+            tokens += record.output_tokens
+    if not replies:
+        return []
+    per_reply, per_chunk = tokens / replies, tokens / chunks
+    low_pct = 100 * (1 - (per_reply - per_chunk) / (per_reply - 1))
     if low_pct < 0.5:
         return []
     return [
@@ -404,7 +413,7 @@ def _schedule_notes(
         return []
     why = "connecting took time"
     if facts.capped:
-        why = f"{_streams_text(spec)} busy {facts.capped} times"
+        why = f"{_busy_streams_text(spec)} busy {facts.capped} times"
     return [
         f"behind schedule: {late} of {len(waits_ms)} requests started more than {_LATE_START_MS:.0f} ms "
         "late"

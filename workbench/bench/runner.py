@@ -34,11 +34,14 @@ class BenchCancelled(BenchError):
 
 
 @asynccontextmanager
-async def open_worker(host: Host | None = None, keep: Path | None = None) -> AsyncIterator[Worker]:
+async def open_worker(
+    host: Host | None = None, result_path: Path | None = None
+) -> AsyncIterator[Worker]:
     """Start a worker before its run, to save time, and yield it for the argument `worker` of `run_load`.
-    The worker is a process on `host`, or on this machine if `host` is None. The worker is ended
-    when the context manager ends. Raises NoClientThere if `host` cannot run the load client."""
-    worker = await (HostWorker.start(host) if host is not None else LocalWorker.start(keep))
+    The worker is a process on `host`, or on this machine if `host` is None. Only a local worker
+    leaves its result in the file `result_path` if this process is killed. The worker is ended when the
+    context manager ends. Raises ClientMissingError if `host` cannot run the load client."""
+    worker = await (HostWorker.start(host) if host is not None else LocalWorker.start(result_path))
     try:
         yield worker
     finally:
@@ -71,11 +74,8 @@ async def run_load(
     reading = asyncio.ensure_future(
         _send_spec_and_read_messages(worker, spec, key, processes, on_progress)
     )
-    cancelled = asyncio.ensure_future(cancel.wait()) if cancel else None
     try:
-        await asyncio.wait(
-            [t for t in (reading, cancelled) if t], return_when=asyncio.FIRST_COMPLETED
-        )
+        await wait_until_done_or_cancelled(reading, cancel)
         if not reading.done():
             await worker.stop()
             await asyncio.wait([reading], timeout=_PARTIAL_RESULT_WAIT_S)
@@ -90,10 +90,23 @@ async def run_load(
             raise await worker.problem()
         return outcome
     finally:
-        for task in (reading, cancelled):
-            if task:
-                task.cancel()
+        reading.cancel()
         await asyncio.shield(worker.end_process())
+
+
+async def wait_until_done_or_cancelled(
+    task: asyncio.Future[Any], cancel: asyncio.Event | None, timeout_s: float | None = None
+) -> None:
+    """Wait until `task` is done or `cancel` is set, at most for `timeout_s` seconds. The task itself
+    goes on."""
+    waits: list[asyncio.Future[Any]] = [task]
+    if cancel is not None:
+        waits.append(asyncio.ensure_future(cancel.wait()))
+    try:
+        await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for waiting in waits[1:]:
+            waiting.cancel()
 
 
 async def _send_spec_and_read_messages(

@@ -31,7 +31,7 @@ _OPEN_LOOP_WINDOW_REQUESTS = 16  # requests; the number in flight is not known b
 _MAX_RAMP_SHARE = 0.02
 
 
-def arrival_times(spec: BenchSpec, *, warmup: bool) -> Iterator[float] | None:
+def request_due_times_s(spec: BenchSpec, *, warmup: bool) -> Iterator[float] | None:
     """Return an iterator over the times at which requests are due, in seconds after the
     start of the warm-up (`warmup`) or of the measured part. None if requests have no due times,
     because the spec has neither a request rate nor a trace. The warm-up of a trace has none."""
@@ -45,18 +45,18 @@ def arrival_times(spec: BenchSpec, *, warmup: bool) -> Iterator[float] | None:
     if spec.rate is None:
         return None
     if spec.arrival == "constant":
-        return _constant_arrivals(spec.rate)
-    return _random_arrivals(spec.rate, spec.burstiness or 1.0, f"{spec.seed}/arrival/{warmup}")
+        return _constant_due_times_s(spec.rate)
+    return _random_due_times_s(spec.rate, spec.burstiness or 1.0, f"{spec.seed}/arrival/{warmup}")
 
 
-def _constant_arrivals(rate: float) -> Iterator[float]:
+def _constant_due_times_s(rate: float) -> Iterator[float]:
     n = 0
     while True:
         yield n / rate
         n += 1
 
 
-def _random_arrivals(rate: float, burstiness: float, seed: str) -> Iterator[float]:
+def _random_due_times_s(rate: float, burstiness: float, seed: str) -> Iterator[float]:
     """Yield times whose gaps have a gamma distribution with the shape `burstiness` and the mean 1 /
     `rate`, as `get_request` of vllm/benchmarks/serve.py (0.32) draws them. The shape 1 is the
     exponential distribution, so the arrivals are a Poisson process."""
@@ -81,12 +81,12 @@ class RequestPhase:
     """Progress through one phase of a run: the warm-up or the measured part. `left` is the number
     of requests that have not started, `next` the index of the next request, and `step` the
     difference between the indices of two successive requests. With `order`, these are places in it,
-    and the indices are there. `times` yields the due times of the
-    requests, and is None without a request rate."""
+    and the indices are there. `times` yields the due times of the requests in seconds after
+    `begin_ns`, and is None if they have none."""
 
     warmup: bool
     left: int
-    times: Iterator[float] | None  # `arrival_times`
+    times: Iterator[float] | None  # `request_due_times_s`
     begin_ns: int
     next: int = 0
     step: int = 1
@@ -135,7 +135,8 @@ class LaterTurns:
         return bool(self._next)
 
     def find_next_turn_index(self, index: int) -> int | None:
-        """Return the request that begins after request `index`, None if there is none."""
+        """Return the index of the request that begins after the answer to request `index`. None if
+        there is none."""
         return self._next.get(index)
 
     def queue_turn(self, index: int, now_ns: int) -> None:
@@ -253,7 +254,8 @@ class Warmup:
         self.first = next_index
 
     def record_request_and_may_end(self, record: RequestRecord) -> bool:
-        """Add the record of a warm-up request that has ended. Return whether the warm-up may end."""
+        """Add the record of a warm-up request that has ended. Return whether the server is steady, so
+        that the warm-up may end. A warm-up of a fixed number of requests ends by itself: False."""
         self._seen += 1
         if not self.until_steady:
             return False

@@ -24,12 +24,12 @@ from typing import Any
 
 from workbench.bench.client import Client
 from workbench.bench.client_process import WorkerOutput, create_stop_signal_fd, run_client
-from workbench.bench.client_report import ClientReport, summary_message
+from workbench.bench.client_report import ClientReport, final_message
 from workbench.bench.connection import Endpoint
-from workbench.bench.load_share import Share, WarmedUp
+from workbench.bench.load_share import Share, WarmupValues
 from workbench.bench.own_command_watcher import die_with_parent
 from workbench.bench.poller import HUNG_UP, READABLE, open_poller
-from workbench.bench.records import ENDED_BY_SIGNAL, RequestRecord, successful
+from workbench.bench.records import ENDED_BY_SIGNAL, RequestRecord
 from workbench.bench.steady_window import record_end_s
 from workbench.model.bench import BenchSpec
 from workbench.model.known_values import known_values
@@ -49,7 +49,7 @@ class _ClientProcess:
         self.pid, self.output, self.control = pid, output, control
         self.progress: dict[str, Any] = {}
         self.steady = False
-        self.warmed: WarmedUp | None = None
+        self.warmed: WarmupValues | None = None
         self.report: ClientReport | None = None
         self.status: int | None = None  # None until `wait`, so the process id is still its own
         self.rest = b""
@@ -140,7 +140,7 @@ class SharedRun:
                 process.wait()
         if failure:
             return {"type": "error", "error": failure, "next_step": "run the benchmark again"}
-        return self._combine_results()
+        return self._combine_into_final_message()
 
     def _describe_process_failure(self, fd: int) -> str | None:
         """Return a sentence on how the process that has closed its output `fd` failed. None if it
@@ -157,7 +157,7 @@ class SharedRun:
             "before it had a result"
         )
 
-    def _combine_results(self) -> dict[str, Any]:
+    def _combine_into_final_message(self) -> dict[str, Any]:
         reports = known_values(process.report for process in self._processes)
         stopped = self._stopped or next(filter(None, (r.stopped for r in reports)), None)
         counted: list[RequestRecord] = []
@@ -169,9 +169,8 @@ class SharedRun:
                 else:
                     counted.append(record)
         counted.sort(key=record_end_s)
-        if stopped and (stopped not in self._partial_result_reasons or not successful(counted)):
-            return {"type": "stopped", "reason": stopped}
-        return summary_message(self._spec, reports, counted, warmups)
+        reasons = self._partial_result_reasons
+        return final_message(self._spec, reports, counted, warmups, stopped, reasons)
 
     # -- what the processes write
 
@@ -202,7 +201,7 @@ class SharedRun:
             if all(one.steady for one in self._processes):
                 self._end_warmup()
         elif kind == "warmed up":
-            process.warmed = WarmedUp.from_json(message | {"begin_ns": 0})
+            process.warmed = WarmupValues.from_json(message | {"begin_ns": 0})
             self._end_warmup()
             self._start_load_in_all_processes()
         elif kind == "report":
@@ -221,7 +220,7 @@ class SharedRun:
         warmed = [process.warmed for process in self._processes if process.warmed]
         if len(warmed) < len(self._processes):
             return
-        agreed = WarmedUp(
+        agreed = WarmupValues(
             tuple(chain.from_iterable(one.prompt_tokens for one in warmed)),
             tuple(chain.from_iterable(one.durations_s for one in warmed)),
             time.monotonic_ns() + _START_DELAY_NS,
@@ -292,7 +291,7 @@ def _run_client_process(
     wake = create_stop_signal_fd()
     output = WorkerOutput(1)
     client = Client(spec, endpoint, key, output.write_record, share=share, began_ns=began_ns)
-    control = _Control(client, output, wake)
+    control = _ParentConnection(client, output, wake)
     client.agree, client.on_steady = control.agree_on_warmup, control.report_warmup_may_end
     client.watch(0, READABLE, lambda _: control.read_control_messages())
     run_client(client, output, wake)
@@ -300,14 +299,14 @@ def _run_client_process(
     output.finish(wait_s=60.0)
 
 
-class _Control:
+class _ParentConnection:
     """The connection of one client process to its parent, the worker. It tells the worker when the
     client is steady, sends the values of the warm-up, and receives the worker's replies."""
 
     def __init__(self, client: Client, output: WorkerOutput, wake: int) -> None:
         self._client, self._output, self._wake = client, output, wake
         self._said_steady = False
-        self._agreed: WarmedUp | None = None
+        self._agreed: WarmupValues | None = None
         self._rest = b""
 
     def report_warmup_may_end(self) -> None:
@@ -315,7 +314,7 @@ class _Control:
             self._said_steady = True
             self._output.write_line({"type": "steady"})
 
-    def agree_on_warmup(self, warmed: WarmedUp) -> WarmedUp:
+    def agree_on_warmup(self, warmed: WarmupValues) -> WarmupValues:
         """Send what this process has measured in its warm-up to the worker, and wait for the reply.
         Return the combined values of all processes."""
         self._output.write_line({"type": "warmed up", **asdict(warmed)})
@@ -336,6 +335,6 @@ class _Control:
         for line in lines:
             message = json.loads(line)
             if message.pop("type") == "begin":
-                self._agreed = WarmedUp.from_json(message)
+                self._agreed = WarmupValues.from_json(message)
             else:
                 self._client.end_warmup()

@@ -11,7 +11,7 @@ _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}  # the number of the system cal
 _SCHED_ATTRIBUTES = struct.Struct("=IIQiIQQQII")
 
 
-def request_short_time_slice(slice_ns: int = 100_000) -> None:
+def request_own_short_time_slice(slice_ns: int = 100_000) -> None:
     """Ask the kernel to run this thread as soon as it wakes, although another has its core. In return
     the kernel may interrupt it after `slice_ns`.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from operator import attrgetter
 
 from workbench.bench.independent_requests import equivalent_independent_requests
 from workbench.bench.records import RequestRecord
@@ -47,7 +48,7 @@ def slo_metric_values(
         return {"slo": attained}
     good = _select_requests_within_limits(counted, limits, first_tokens)
     tokens = count_tokens_in(window, good)
-    rates: dict[str, object] = {"slo_pct": _percent_of_counted(good, counted)}
+    rates: dict[str, object] = {"slo_pct": _percent_of_requests(good, counted)}
     if window.seconds > 0:
         rates["goodput_request_s"] = round(count_requests_in(window, good) / window.seconds, 4)
         if tokens is not None:
@@ -106,10 +107,10 @@ def absent_slo_reasons(slo: str, metrics: Mapping[str, object]) -> dict[str, str
     if not slo:
         return {}
     missing = [name for name in OF_AN_SLO if name not in metrics]
-    return dict.fromkeys(missing, _why_absent(metrics))
+    return dict.fromkeys(missing, _why_slo_metrics_absent(metrics))
 
 
-def _why_absent(metrics: Mapping[str, object]) -> str:
+def _why_slo_metrics_absent(metrics: Mapping[str, object]) -> str:
     if "slo_pct" not in metrics:
         return "no request was measured, or a latency that the SLO limits could not be timed"
     if "goodput_request_s" not in metrics:
@@ -124,18 +125,18 @@ def _attainment_of_limit(
     return LimitAttained(
         str(limit),
         limit.percent,
-        _percent_of_counted(keeping, counted),
-        _latency_at_percent(limit, counted, first_tokens),
+        _percent_of_requests(keeping, counted),
+        _latency_kept_by_wanted_percent(limit, counted, first_tokens),
         limit.most_ms,
-        _independent_requests_of(limit, counted, first_tokens),
+        _count_independent_requests(limit, counted, first_tokens),
     )
 
 
-def _independent_requests_of(
+def _count_independent_requests(
     limit: Limit, counted: Sequence[RequestRecord], first_tokens: float | None
 ) -> float | None:
-    """Return how many independent requests those with due times are worth; None without any."""
-    due = sorted((r for r in counted if r.due_s is not None), key=lambda r: r.due_s or 0.0)
+    """Return how many independent requests those with a due time are worth. None if none has one."""
+    due = sorted((r for r in counted if r.due_s is not None), key=attrgetter("due_s"))
     if not due:
         return None
     latencies_ms = _latencies_ms(limit, due, first_tokens)
@@ -149,18 +150,18 @@ def _latencies_ms(
     return [_latency_ms(record, limit.latency, first_tokens) for record in counted]
 
 
-def _latency_at_percent(
+def _latency_kept_by_wanted_percent(
     limit: Limit, counted: Sequence[RequestRecord], first_tokens: float | None
 ) -> float | None:
-    """Return the latency that exactly `limit.percent` of the requests kept, or None if more than
-    the others failed."""
+    """Return the latency that exactly `limit.percent` of the requests kept. None if fewer than that
+    succeeded."""
     latencies = sorted(_latencies_ms(limit, counted, first_tokens))
     needed = math.ceil(len(latencies) * limit.percent / 100 - _ROUNDING_ERROR)
     reached_ms = latencies[max(needed, 1) - 1] if latencies else math.inf
     return round(reached_ms, 4) if math.isfinite(reached_ms) else None
 
 
-def _percent_of_counted(
+def _percent_of_requests(
     keeping: Sequence[RequestRecord], counted: Sequence[RequestRecord]
 ) -> float | None:
     if not counted:
@@ -192,10 +193,15 @@ def _latency_range_ms(
     early = max_stamp_delay_us_by_chunk(record)
     first_us, last_us = early.get(0, 0), early.get(len(record.gaps_us), 0)
     if latency == "tpot":
-        shortest_ms = tpot_ms(record, first_tokens, -last_us) or 0.0
-        return shortest_ms, tpot_ms(record, first_tokens, first_us) or 0.0
+        shortest_ms = _tpot_ms_or_zero(record, first_tokens, -last_us)
+        return shortest_ms, _tpot_ms_or_zero(record, first_tokens, first_us)
     of_chunk_us = first_us if latency == "ttft" else last_us
     return said_ms - (of_chunk_us + record.send_us) / 1000, said_ms
+
+
+def _tpot_ms_or_zero(record: RequestRecord, first_tokens: float | None, extra_us: int = 0) -> float:
+    """Return the TPOT of a request, as `tpot_ms` does; 0 if it has no second token to be late."""
+    return tpot_ms(record, first_tokens, extra_us) or 0.0
 
 
 def _latency_ms(record: RequestRecord, latency: str, first_tokens: float | None) -> float:
@@ -204,7 +210,7 @@ def _latency_ms(record: RequestRecord, latency: str, first_tokens: float | None)
     if not record.ok:
         return math.inf
     if latency == "tpot":
-        return tpot_ms(record, first_tokens) or 0.0
+        return _tpot_ms_or_zero(record, first_tokens)
     after_us = record.ttft_us if latency == "ttft" else record.end_us
     if after_us is None:
         return math.inf

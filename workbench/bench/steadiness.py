@@ -49,20 +49,25 @@ def why_server_fell_behind(due_and_end_s: Sequence[tuple[float, float]]) -> str 
     """
     if len(due_and_end_s) < 2 * _MIN_REQUESTS_IN_HALF:
         return None
-    begin, end = min(d for d, _ in due_and_end_s), max(d for d, _ in due_and_end_s)
+    begin, end = min(due_and_end_s)[0], max(due_and_end_s)[0]
     middle = (begin + end) / 2
     seconds = end - middle
-    came = sum(d > middle for d, _ in due_and_end_s)
-    done = sum(middle < e <= end for _, e in due_and_end_s)
-    waiting = sum(d <= middle < e for d, e in due_and_end_s)
+    # how long each request took after it was due
+    early: list[float] = []
+    late: list[float] = []
+    done = waiting = 0
+    for due_s, end_s in due_and_end_s:
+        done += middle < end_s <= end
+        waiting += due_s <= middle < end_s
+        half = early if due_s <= middle else late
+        half.append(end_s - due_s)
+    came = len(late)
     if (
         seconds <= 0
         or done >= _MIN_COMPLETED_SHARE * came
         or came - done <= 3 * sqrt(2 * max(1, waiting))
     ):
         return None
-    early = [e - d for d, e in due_and_end_s if d <= middle]
-    late = [e - d for d, e in due_and_end_s if d > middle]
     if fmean(late) < max(
         _QUEUE_WAIT_FACTOR * fmean(early), fmean(early) + _QUEUE_GROWTH_SHARE * (end - begin)
     ):
@@ -101,10 +106,10 @@ def find_stalls(counted: Sequence[RequestRecord]) -> list[Stall]:
     """
     if not counted:
         return []
-    least_s = max(_MIN_STALL_S, _STALL_WAIT_FACTOR * _longest_prompt_wait_s(counted))
-    if not any(_longest_wait_us(record) >= 1e6 * least_s for record in counted):
+    least_s = max(_MIN_STALL_S, _STALL_WAIT_FACTOR * _usual_wait_of_longest_prompt_s(counted))
+    if not any(_longest_wait_for_bytes_us(record) >= 1e6 * least_s for record in counted):
         return []  # nearly all runs: no further look at each chunk
-    byte_times_s = sorted({at for record in counted for at in _byte_times_s(record)})
+    byte_times_s = sorted({at for record in counted for at in _chunk_and_end_times_s(record)})
     first_start_s = min(record.start_s for record in counted)
     silences = (
         Stall(max(begin_s, _earliest_start_in_flight_s(counted, end_s)), end_s)
@@ -124,37 +129,37 @@ def describe_stalls(
     measured = "the steady window" if window.name == STEADY_WINDOW else "the run"
     return (
         f"a stall of {longest.seconds:.1f} s, {longest.begin_s - first_start_s:.1f} s after the "
-        f"first request{others}: no stream got a byte in {100 * stalled_share(stalls, window):.0f} %"
+        f"first request{others}: no stream got a byte in {100 * share_of_window_stalled(stalls, window):.0f} %"
         f" of {measured}"
     )
 
 
-def stalled_share(stalls: Sequence[Stall], window: Window) -> float:
-    """Return the share of the window that the stalls took."""
+def share_of_window_stalled(stalls: Sequence[Stall], window: Window) -> float:
+    """Return the share of the window that the stalls took, 0 to 1; 0 for a window without duration."""
     if window.seconds <= 0:
         return 0.0
     return sum(stall.seconds_inside_window(window) for stall in stalls) / window.seconds
 
 
-def _longest_prompt_wait_s(counted: Sequence[RequestRecord]) -> float:
+def _usual_wait_of_longest_prompt_s(counted: Sequence[RequestRecord]) -> float:
     """Return how long the longest prompt usually waits for its first bytes, in proportion to the
     median wait for the median prompt."""
-    wait_s = quantile(sorted(map(_first_wait_us, counted)), 0.5) / 1e6
+    wait_s = quantile(sorted(map(_wait_for_first_chunk_us, counted)), 0.5) / 1e6
     prompts = sorted(record.prompt_tokens for record in counted if record.prompt_tokens)
     if not prompts:
         return wait_s
     return wait_s * prompts[-1] / quantile(prompts, 0.5)
 
 
-def _first_wait_us(record: RequestRecord) -> int:
+def _wait_for_first_chunk_us(record: RequestRecord) -> int:
     return record.end_us if record.ttft_us is None else record.ttft_us
 
 
-def _longest_wait_us(record: RequestRecord) -> int:
-    return max(_first_wait_us(record), max(record.gaps_us, default=0))
+def _longest_wait_for_bytes_us(record: RequestRecord) -> int:
+    return max(_wait_for_first_chunk_us(record), max(record.gaps_us, default=0))
 
 
-def _byte_times_s(record: RequestRecord) -> Iterator[float]:
+def _chunk_and_end_times_s(record: RequestRecord) -> Iterator[float]:
     """Yield when bytes of a request came: its chunks, and its end."""
     if record.ttft_us is not None:
         for after_us in accumulate(record.gaps_us, initial=record.ttft_us):
@@ -163,12 +168,13 @@ def _byte_times_s(record: RequestRecord) -> Iterator[float]:
 
 
 def _earliest_start_in_flight_s(counted: Sequence[RequestRecord], at_s: float) -> float:
-    """Return when the oldest request in flight at a time, which a byte ended, was sent."""
+    """Return when the oldest request that was in flight until the byte at `at_s` was sent. `at_s` if
+    no request was in flight."""
     starts_s = (r.start_s for r in counted if r.start_s < at_s <= record_end_s(r))
     return min(starts_s, default=at_s)
 
 
-def why_too_short(counted: Sequence[RequestRecord], window: Window) -> str | None:
+def why_measurement_too_short(counted: Sequence[RequestRecord], window: Window) -> str | None:
     """Return why the measurement is too short to trust, for the user; None if it is long enough, or
     if no request succeeded."""
     good = sum(r.ok for r in counted)
@@ -186,7 +192,9 @@ def why_too_short(counted: Sequence[RequestRecord], window: Window) -> str | Non
     )
 
 
-def _answered_in(window: Window, counted: Sequence[RequestRecord]) -> list[RequestRecord]:
+def _requests_answered_in_window(
+    window: Window, counted: Sequence[RequestRecord]
+) -> list[RequestRecord]:
     """Return the requests that began in the window and got tokens, in the order of their starts."""
     inside = [r for r in counted if r.start_s >= window.begin_s and r.ok and r.output_tokens]
     inside.sort(key=lambda r: r.start_s)
@@ -201,7 +209,9 @@ def why_halves_differ(
     time is the inverse of the throughput (Little's law)."""
     if window.name != STEADY_WINDOW:
         return None
-    times_ms = list(filter(None, map(_per_token_ms, _answered_in(window, counted))))
+    times_ms = list(
+        filter(None, map(_request_ms_per_token, _requests_answered_in_window(window, counted)))
+    )
     half = len(times_ms) // 2
     if half < _MIN_REQUESTS_IN_HALF:
         return None
@@ -233,7 +243,7 @@ def rate_error_pct(
     """
     if window.name != STEADY_WINDOW or spec.has_pauses:
         return None
-    times_ms = list(map(_per_token_ms, _answered_in(window, counted)))
+    times_ms = list(map(_request_ms_per_token, _requests_answered_in_window(window, counted)))
     parts = min(_MAX_PARTS, len(times_ms) // max(spec.concurrency, _MIN_REQUESTS_IN_PART))
     if parts < _MIN_PARTS:
         return None
@@ -253,5 +263,5 @@ def variance(values: Sequence[float]) -> float:
     return sum((v - mean) ** 2 for v in values) / (len(values) - 1)
 
 
-def _per_token_ms(record: RequestRecord) -> float:
+def _request_ms_per_token(record: RequestRecord) -> float:
     return record.end_us / 1000 / (record.output_tokens or 1)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
-from workbench.bench.records import SILENT_SERVER_KINDS, RequestRecord, successful
+from workbench.bench.records import SILENT_SERVER_KINDS, RequestRecord, select_successful
 from workbench.bench.schedule import STEADY_ROUNDS
 from workbench.bench.trace_load import trace_load
 from workbench.model.bench import BenchSpec
@@ -49,7 +49,7 @@ def record_end_s(record: RequestRecord) -> float:
     return record.start_s + record.end_us / 1e6
 
 
-def window_of(
+def choose_rate_window(
     spec: BenchSpec, counted: Sequence[RequestRecord], ramp_end_s: float = 0.0, processes: int = 1
 ) -> Window:
     """Return the part of a run over which rates are computed: the steady window, or the whole run
@@ -64,7 +64,7 @@ def window_of(
     if not counted:
         return Window(WHOLE_RUN, 0.0, 0.0, "no request was made")
     whole = (min(r.start_s for r in counted), max(map(record_end_s, counted)))
-    good = successful(counted)
+    good = select_successful(counted)
     if not good:
         return Window(WHOLE_RUN, *whole, "no request succeeded")
     stalled = sum(r.error in SILENT_SERVER_KINDS for r in counted)
@@ -75,9 +75,10 @@ def window_of(
     if not spec.has_schedule and spec.concurrency == 1:
         return Window(STEADY_WINDOW, *whole)
     begin = max(ramp_end_s, min(map(record_end_s, good)))
-    if spec.trace and trace_load(spec.trace).has_turns:
+    load = trace_load(spec.trace)
+    if load.has_turns:
         # from then on, no conversation or session begins when another one ends
-        first_turns = {*trace_load(spec.trace).first_turns}
+        first_turns = {*load.first_turns}
         end = max((r.start_s for r in counted if r.index in first_turns), default=begin)
         return _steady_window_between(spec, good, whole, begin, end)
     last: dict[int, float] = {}
@@ -120,7 +121,7 @@ def count_tokens_in(window: Window, good: Sequence[RequestRecord]) -> float | No
     of one of these requests."""
     if any(r.output_tokens is None for r in good):
         return None
-    return sum(_tokens_inside(r, window) for r in good)
+    return sum(_tokens_inside_window(r, window) for r in good)
 
 
 def count_requests_in(window: Window, good: Iterable[RequestRecord]) -> float:
@@ -129,16 +130,16 @@ def count_requests_in(window: Window, good: Iterable[RequestRecord]) -> float:
     return sum(_share_of_request_in_window(r, window) for r in good)
 
 
-def mean_in_flight(window: Window, counted: Iterable[RequestRecord]) -> float | None:
+def mean_requests_in_flight(window: Window, counted: Iterable[RequestRecord]) -> float | None:
     """Return the number of requests in flight, averaged over the window, or None if the window has
     no duration. Failed requests are included. A request that a time limit ended is included only
     until its last byte."""
     if window.seconds <= 0:
         return None
-    return sum(_overlap_s(r, window, r.silent_us) for r in counted) / window.seconds
+    return sum(_seconds_inside_window(r, window, r.silent_us) for r in counted) / window.seconds
 
 
-def _overlap_s(record: RequestRecord, window: Window, silent_us: int = 0) -> float:
+def _seconds_inside_window(record: RequestRecord, window: Window, silent_us: int = 0) -> float:
     begin, end = record.start_s, record_end_s(record) - silent_us / 1e6
     if window.begin_s <= begin <= end <= window.end_s:  # nearly all: `min` and `max` take long
         return end - begin
@@ -146,16 +147,16 @@ def _overlap_s(record: RequestRecord, window: Window, silent_us: int = 0) -> flo
 
 
 def _share_of_request_in_window(record: RequestRecord, window: Window) -> float:
-    if window.begin_s <= record.start_s and record_end_s(record) <= window.end_s:
+    if window.begin_s <= record.start_s <= record_end_s(record) <= window.end_s:
         return 1.0
     if record.end_us <= 0:
         return float(window.begin_s <= record.start_s <= window.end_s)
-    return min(1.0, _overlap_s(record, window) / (record.end_us / 1e6))
+    return min(1.0, _seconds_inside_window(record, window) / (record.end_us / 1e6))
 
 
-def _tokens_inside(record: RequestRecord, window: Window) -> float:
+def _tokens_inside_window(record: RequestRecord, window: Window) -> float:
     tokens = record.output_tokens or 0
-    if record.start_s >= window.begin_s and record_end_s(record) <= window.end_s:
+    if window.begin_s <= record.start_s <= record_end_s(record) <= window.end_s:
         return tokens
     if record_end_s(record) <= window.begin_s or record.start_s >= window.end_s:
         return 0.0

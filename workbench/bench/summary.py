@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 
 from workbench.bench import time_uncertainty
-from workbench.bench.records import RequestRecord, successful, sum_of_field
+from workbench.bench.records import RequestRecord, select_successful, sum_of_field
 from workbench.bench.request_latency import tpot_ms
 from workbench.bench.result_validity import (
     ClientFacts,
     reasons_for_invalid_result,
+    reasons_for_unreliable_result,
     result_notes,
-    unreliability_reasons,
 )
 from workbench.bench.slo_attainment import (
     absent_slo_reasons,
@@ -23,11 +23,11 @@ from workbench.bench.slo_attainment import (
 from workbench.bench.steadiness import rate_error_pct
 from workbench.bench.steady_window import (
     Window,
+    choose_rate_window,
     count_requests_in,
     count_tokens_in,
-    mean_in_flight,
+    mean_requests_in_flight,
     record_end_s,
-    window_of,
 )
 from workbench.model.bench import WITHHELD, BenchSpec, BenchSummary
 from workbench.model.distribution import distribution_of
@@ -71,17 +71,19 @@ def summarize(
     a request may wait for a free stream before that: `queue_ms` is this wait, and the metrics named
     `…_from_schedule_ms` include it. Limits of an SLO include it too.
     """
-    good, warm = successful(counted), successful(warmups)
-    window = facts.window or window_of(spec, counted)
+    good, warm = select_successful(counted), select_successful(warmups)
+    window = facts.window or choose_rate_window(spec, counted)
     began_s = min((r.start_s for r in counted), default=0.0)
     duration_s = max(map(record_end_s, counted), default=0.0) - began_s
-    metrics = _run_metrics(good, duration_s, facts.first_tokens) | _metrics_in_window(good, window)
+    metrics = _metrics_of_whole_run(good, duration_s, facts.first_tokens) | _metrics_in_window(
+        good, window
+    )
     metrics |= _latencies_from_schedule(good)
     metrics["rate_error_pct"] = rate_error_pct(spec, counted, window)
     uncertainties = _latency_uncertainties(good, facts)
     withheld = {
         name: why
-        for name, why in _withheld_latencies(uncertainties, facts).items()
+        for name, why in _reasons_of_withheld_latencies(uncertainties, facts).items()
         if metrics.get(name)
     }
     metrics |= dict.fromkeys(withheld)
@@ -111,17 +113,17 @@ def summarize(
         warmup_output_tokens=sum_of_field(warm, "output_tokens"),
         window=window.name,
         window_s=round(window.seconds, 6),
-        in_flight_mean=round_or_none(mean_in_flight(window, counted), 4),
+        in_flight_mean=round_or_none(mean_requests_in_flight(window, counted), 4),
         in_flight_nominal=None if spec.has_pauses else float(spec.concurrency),
         refused=reasons_for_invalid_result(spec, counted, facts, window),
-        marked=unreliability_reasons(spec, counted, window),
+        marked=reasons_for_unreliable_result(spec, counted, window),
         text=facts.text,
         **metrics,  # type: ignore[arg-type]
         **slo,  # type: ignore[arg-type]
     )
 
 
-def _run_metrics(
+def _metrics_of_whole_run(
     good: Sequence[RequestRecord], duration_s: float, first_tokens: float | None
 ) -> dict[str, object]:
     """Return {metric name: value} for the metrics over the whole run, from the successful requests
@@ -225,7 +227,7 @@ def _uncertainty_notes(uncertainties: Mapping[str, time_uncertainty.Uncertainty]
     return notes
 
 
-def _withheld_latencies(
+def _reasons_of_withheld_latencies(
     uncertainties: Mapping[str, time_uncertainty.Uncertainty], facts: ClientFacts
 ) -> dict[str, str]:
     """Return {metric name: reason} for the latencies that the client could not time well enough."""

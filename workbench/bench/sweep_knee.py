@@ -45,11 +45,11 @@ def find_knee_of_gpu_setting(points: Sequence[SweepPoint]) -> Knee:
     Values that had no effect are left out. There is no knee if tok/s is equal at all values, or
     still rises at the highest value.
     """
-    measured = _measured_points(points)
+    measured = _points_with_throughput(points)
     known = [(i, p) for i, p in measured if p.in_force != NO_EFFECT]
     if known and all(p.bound is False for _, p in known):
         return Knee(None, NOTHING_LIMITED_TEXT)
-    found = _knee_of_curve(known)
+    found = _find_knee_of_curve(known)
     idle = [p.label for _, p in measured if p.in_force == NO_EFFECT]
     if not idle:
         return found
@@ -58,7 +58,7 @@ def find_knee_of_gpu_setting(points: Sequence[SweepPoint]) -> Knee:
     )
 
 
-def _knee_of_curve(known: Sequence[PlacedPoint]) -> Knee:
+def _find_knee_of_curve(known: Sequence[PlacedPoint]) -> Knee:
     if len(known) < MIN_MEASURED_POINTS:
         return Knee(None, _too_few_points_text(known))
     best = _point_with_most_throughput(known)
@@ -68,7 +68,7 @@ def _knee_of_curve(known: Sequence[PlacedPoint]) -> Knee:
     efficient = _most_efficient_text(known, best)
     if len(_points_within_throughput_loss(known, FLAT_CURVE_SHARE)) == len(known):
         text = (
-            f"no knee: tok/s is flat within {_percent_text(FLAT_CURVE_SHARE)} from {first[1].label} to "
+            f"no knee: tok/s is flat within {_format_share_as_percent(FLAT_CURVE_SHARE)} from {first[1].label} to "
             f"{last[1].label}"
         )
         return Knee(None, f"{text}, so a knee can only be below them; {efficient}")
@@ -85,10 +85,10 @@ def _knee_of_curve(known: Sequence[PlacedPoint]) -> Knee:
     index, knee = placed
     text = (
         f"{knee.label}: the most tok/J ({_tok_per_joule_or_zero(knee):.3g}) of the values that lose at most "
-        f"{_percent_text(MAX_SETTING_LOSS_SHARE)} of"
+        f"{_format_share_as_percent(MAX_SETTING_LOSS_SHARE)} of"
         f" the best tok/s ({format_four_digits(_tok_s_or_zero(best[1]))} at {best[1].label}; here "
         f"{format_four_digits(_tok_s_or_zero(knee))},"
-        f" {_change_text(knee, best[1])})"
+        f" {_throughput_change_text(knee, best[1])})"
     )
     if placed == first:
         text += "; this is the lowest value measured, and a lower one may be better"
@@ -101,7 +101,7 @@ def find_knee_of_concurrency(points: Sequence[SweepPoint]) -> Knee:
 
     Latency here is the time per token of one stream, concurrency / throughput (Little's law).
     """
-    known = [(i, p) for i, p in _measured_points(points) if p.x]
+    known = [(i, p) for i, p in _points_with_throughput(points) if p.x]
     if len(known) < MIN_MEASURED_POINTS:
         return Knee(None, _too_few_points_text(known))
     best = _point_with_most_throughput(known)[1]
@@ -120,9 +120,9 @@ def find_knee_of_concurrency(points: Sequence[SweepPoint]) -> Knee:
     text = (
         f"{knee.label}: the lowest latency ({_ms_per_token_and_stream(knee):.3g} ms per token and stream) of "
         "the levels that keep "
-        f"{_percent_text(1 - MAX_CONCURRENCY_LOSS_SHARE)} of the best throughput ({best_text} "
+        f"{_format_share_as_percent(1 - MAX_CONCURRENCY_LOSS_SHARE)} of the best throughput ({best_text} "
         f"tok/s at {best.label};"
-        f" here {format_four_digits(_tok_s_or_zero(knee))}, {_percent_text(share)})"
+        f" here {format_four_digits(_tok_s_or_zero(knee))}, {_format_share_as_percent(share)})"
     )
     return Knee(index, text)
 
@@ -130,7 +130,7 @@ def find_knee_of_concurrency(points: Sequence[SweepPoint]) -> Knee:
 PlacedPoint = tuple[int, SweepPoint]
 
 
-def _measured_points(points: Sequence[SweepPoint]) -> list[PlacedPoint]:
+def _points_with_throughput(points: Sequence[SweepPoint]) -> list[PlacedPoint]:
     return [(i, p) for i, p in enumerate(points) if p.state == "done" and _tok_s_or_zero(p) > 0]
 
 
@@ -163,7 +163,7 @@ def _ms_per_token_and_stream(point: SweepPoint) -> float:
     return 1000 * (point.x or 0.0) / _tok_s_or_zero(point)
 
 
-def _percent_text(share: float) -> str:
+def _format_share_as_percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
@@ -182,7 +182,7 @@ def _flat_curve_text(known: Sequence[PlacedPoint]) -> str:
     watts = f" ({power_w:.0f} W drawn)" if power_w is not None else ""
     return (
         f"tok/s over watts flattens at {label}{watts}: higher values gain at most "
-        f"{_percent_text(FLAT_CURVE_SHARE)}"
+        f"{_format_share_as_percent(FLAT_CURVE_SHARE)}"
     )
 
 
@@ -190,14 +190,14 @@ def _most_efficient_text(known: Sequence[PlacedPoint], best: PlacedPoint) -> str
     most = max((p for _, p in known), key=_tok_per_joule_or_zero)
     least = min(_tok_per_joule_or_zero(p) for _, p in known)
     if least >= (1 - MAX_SETTING_LOSS_SHARE) * _tok_per_joule_or_zero(most):
-        return f"tok/J is within {_percent_text(MAX_SETTING_LOSS_SHARE)} at all values"
+        return f"tok/J is within {_format_share_as_percent(MAX_SETTING_LOSS_SHARE)} at all values"
     return (
         f"the most tok/J of all values: {most.label} ({_tok_per_joule_or_zero(most):.3g}), "
-        f"{_change_text(most, best[1])} tok/s"
+        f"{_throughput_change_text(most, best[1])} tok/s"
     )
 
 
-def _change_text(point: SweepPoint, best: SweepPoint) -> str:
+def _throughput_change_text(point: SweepPoint, best: SweepPoint) -> str:
     if point == best:
         return "the best"
     return f"{100 * (_tok_s_or_zero(point) / _tok_s_or_zero(best) - 1):+.1f} %"

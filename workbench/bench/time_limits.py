@@ -44,8 +44,9 @@ def _longest_prompt_tokens(spec: BenchSpec) -> int:
     return max(characters, default=spec.input_tokens)
 
 
-def _think_time_s(spec: BenchSpec) -> float:
-    """Return how long a stream pauses in a run, about."""
+def _think_time_per_stream_s(spec: BenchSpec) -> float:
+    """Return about how many seconds each stream pauses in a whole run, because its users think; 0
+    without think time."""
     if not spec.think_time:
         return 0.0
     return parse_think_time(spec.think_time).mean_s * spec.requests / max(1, spec.concurrency)
@@ -60,7 +61,7 @@ class TimeLimits:
         self.heard_ns = 0
         lasts_s = min(spec.seconds or math.inf, spec.trace_s or math.inf)
         if not math.isfinite(lasts_s):
-            lasts_s = _think_time_s(spec)
+            lasts_s = _think_time_per_stream_s(spec)
         self.deadline_s = spec.deadline_s or RUN_TIMEOUT_S + lasts_s
         prompt_tokens = _longest_prompt_tokens(spec)
         together = min(spec.concurrency, _PREFILLED_TOGETHER)

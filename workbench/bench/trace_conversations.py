@@ -100,7 +100,7 @@ def estimate_tokens(text: str) -> int:
     return max(1, round((len(text) - others) / _ASCII_PER_TOKEN + others / _NON_ASCII_PER_TOKEN))
 
 
-def array_entries(path: Path, file: BinaryIO) -> Iterator[tuple[str, Any]]:
+def iterate_array_entries(path: Path, file: BinaryIO) -> Iterator[tuple[str, Any]]:
     """Yield (place, decoded JSON object) for each entry of the JSON array in a file. Only as much of
     the file is read as is used. Raises InputError for an entry that is no JSON object."""
     decoder = json.JSONDecoder()
@@ -151,7 +151,7 @@ def _read_decoded_text(file: BinaryIO, utf_8: codecs.IncrementalDecoder, max_byt
     return text
 
 
-def encode_turns(turns: Sequence[Turn]) -> tuple[str, ...]:
+def turns_as_trace_entries(turns: Sequence[Turn]) -> tuple[str, ...]:
     """Return the values of BenchSpec.trace for the requests of conversations."""
     return tuple(
         json.dumps([turn.before, turn.output_tokens, turn.messages], ensure_ascii=False)

@@ -18,14 +18,14 @@ from dataclasses import field
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, NoReturn, TypeVar
 
 from workbench.bench.trace_conversations import (
     Turn,
-    array_entries,
-    encode_turns,
     is_conversation,
+    iterate_array_entries,
     read_turns,
+    turns_as_trace_entries,
 )
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError, error_reason
@@ -71,10 +71,11 @@ class Trace:
 
 class _TraceRow(NamedTuple):
     """A line of a trace. `hashes` are those of the blocks of its prompt. A turn of a session begins
-    `delay_s` after the answer of row `before`. If it `adds` to the prompt, `input_tokens` and
-    `hashes` are what comes after that prompt and its answer."""
+    `delay_s` after the answer of row `before`. If it `adds` to the prompt, it has no time of its
+    own (`at_s` is 0), and `input_tokens` and `hashes` are what comes after that prompt and its
+    answer."""
 
-    at_s: float | None
+    at_s: float
     input_tokens: int
     output_tokens: int
     hashes: Sequence[int] = ()
@@ -85,6 +86,7 @@ class _TraceRow(NamedTuple):
 
 
 ParseRow = Callable[[str], _TraceRow]
+Parsed = TypeVar("Parsed")
 
 
 def read_trace(path: str | Path, first: int | None = None) -> Trace:
@@ -105,12 +107,12 @@ def read_trace(path: str | Path, first: int | None = None) -> Trace:
             what = "is not a regular file" if path.exists() else "does not exist"
             raise InputError(f"{path} {what}", next_step="check the file given by --trace")
         with path.open("rb") as file:
-            talks = _conversations_in(path, file)
+            talks = _conversation_entries_or_none(path, file)
             if talks is not None:
                 return _create_trace_from_turns(path, read_turns(path, talks, most))
             parse, form, lines = _detect_parser_form_and_lines(path, file)
             for number, line in lines:
-                row = _parse_row(path, number, parse, line)
+                row = _parse_line(path, number, parse, line)
                 if not row.input_tokens or not row.output_tokens:
                     empty += 1
                     sessions.record_row_without_tokens(row)
@@ -160,7 +162,8 @@ class _SessionRows:
         self._broken: set[str] = set()  # sessions whose newest turn was left out
 
     def record_row_without_tokens(self, row: _TraceRow) -> None:
-        """Record that a row without tokens is in no request."""
+        """Record that a row of a session is left out, because it has no tokens. So are the turns
+        that add to its prompt. A row without a session changes nothing."""
         if row.session:
             self._broken.add(row.session)
 
@@ -174,13 +177,15 @@ class _SessionRows:
         turn before it. Raises InputError for a row whose time or prompt is unknown."""
         before = self._latest.get(row.session)
         if before is None:
-            if row.at_s is None and not row.session:
+            if row.adds and not row.session:
                 _raise_line_error(path, line_number, "the request has no timestamp")
-            row = row._replace(adds=False, at_s=row.at_s or 0.0)
+            row = row._replace(adds=False)
         elif row.delay_s is not None:
-            row = row._replace(before=before, at_s=self._request_time_s(row, self._rows[before]))
+            # at the end of its pause, or at its timestamp if that is later
+            after_pause_s = self._rows[before].at_s + row.delay_s
+            row = row._replace(before=before, at_s=max(row.at_s, after_pause_s))
         elif row.hashes:
-            row = row._replace(adds=False, at_s=row.at_s or 0.0)
+            row = row._replace(adds=False)
         else:
             _raise_line_error(
                 path,
@@ -193,16 +198,10 @@ class _SessionRows:
             self._latest[row.session] = len(self._rows)
         self._rows.append(row)
 
-    def _request_time_s(self, row: _TraceRow, previous: _TraceRow) -> float:
-        """Return about when a turn begins: at the end of its pause, or at its timestamp if that is
-        later."""
-        after_pause_s = (previous.at_s or 0.0) + (row.delay_s or 0.0)
-        return max(row.at_s or 0.0, after_pause_s)
-
 
 def _sort_rows_by_time(rows: Sequence[_TraceRow]) -> list[_TraceRow]:
-    """Return the rows in the order of their times, in which no turn is before the one before it."""
-    order = sorted(range(len(rows)), key=lambda number: rows[number].at_s or 0.0)
+    """Return the rows in the order of their times. A turn comes after the turn that it follows."""
+    order = sorted(range(len(rows)), key=lambda number: rows[number].at_s)
     ordered = [rows[number] for number in order]
     if all(row.before is None for row in rows):
         return ordered
@@ -222,7 +221,7 @@ def _create_trace_from_rows(
 ) -> Trace:
     """Return the trace of rows in the order of their times. `left_out` counts the rows without tokens,
     and the turns that add to them."""
-    begin_s = rows[0].at_s or 0.0
+    begin_s = rows[0].at_s
     prompt_tokens = sum(
         [prompts.add_prompt_and_count_tokens(place, row) for place, row in enumerate(rows)]
     )
@@ -236,8 +235,8 @@ def _create_trace_from_rows(
         size += f", {count_of(turns, 'later turn')} of sessions"
     return Trace(
         requests=requests,
-        name=f"{path.name} ({size}, {form}{_left_out_text(*left_out)}, sha256 {digest})",
-        seconds=round((rows[-1].at_s or 0.0) - begin_s, 6),
+        name=f"{path.name} ({size}, {form}{_left_out_rows_text(*left_out)}, sha256 {digest})",
+        seconds=round(rows[-1].at_s - begin_s, 6),
         reuse=round(prompts.reused_tokens / prompt_tokens, 6),
         input_tokens=max(1, round(prompt_tokens / len(rows))),
         output_tokens=max(1, round(sum(row.output_tokens for row in rows) / len(rows))),
@@ -252,7 +251,7 @@ def _format_request(row_index: int, row: _TraceRow, begin_s: float, prompts: _Pr
     return f"{text}]"
 
 
-def _left_out_text(empty: int, unknown: int) -> str:
+def _left_out_rows_text(empty: int, unknown: int) -> str:
     if not empty:
         return ""
     text = f", {count_of(empty, 'row')} without tokens left out"
@@ -266,17 +265,17 @@ def _start_or_pause_s(row: _TraceRow, begin_s: float) -> float:
     """Return the time of a request after the first one, or the pause before a later turn, in
     seconds."""
     if row.before is None:
-        return round((row.at_s or 0.0) - begin_s, 6)
+        return round(row.at_s - begin_s, 6)
     return round(row.delay_s or 0.0, 6)
 
 
-def _conversations_in(path: Path, file: BinaryIO) -> Iterator[tuple[str, Any]] | None:
-    """Return the entries of a file of conversations; None for a file of another format, from whose
-    beginning nothing was read."""
+def _conversation_entries_or_none(path: Path, file: BinaryIO) -> Iterator[tuple[str, Any]] | None:
+    """Return (place, decoded JSON) of each entry of a file of conversations. None for a file of
+    another format, which is then read from its beginning again."""
     head = file.read(_HEAD_BYTES).removeprefix(_BOM).lstrip()
     file.seek(0)
     if head.startswith(b"["):
-        return array_entries(path, file) if b"\0" not in head else None
+        return iterate_array_entries(path, file) if b"\0" not in head else None
     if not head.startswith(b"{"):
         return None
     _, line = next(_numbered_lines(path, file))
@@ -285,28 +284,17 @@ def _conversations_in(path: Path, file: BinaryIO) -> Iterator[tuple[str, Any]] |
         entry = json.loads(line)
     except (ValueError, RecursionError):
         entry = None  # reported with the other lines
-    return _line_entries(path, file) if is_conversation(entry) else None
+    return _decode_json_lines(path, file) if is_conversation(entry) else None
 
 
-def _line_entries(path: Path, file: BinaryIO) -> Iterator[tuple[str, Any]]:
+def _decode_json_lines(path: Path, file: BinaryIO) -> Iterator[tuple[str, Any]]:
     """Yield (place, decoded JSON) for each line of a file."""
     for number, line in _numbered_lines(path, file):
-        yield f"{path}:{number}", _parse_json_line(path, number, line)
-
-
-def _parse_json_line(path: Path, number: int, line: str) -> Any:
-    try:
-        return json.loads(line)
-    except RecursionError:
-        _raise_line_error(path, number, "the JSON is nested too deeply")
-    except json.JSONDecodeError as error:
-        _raise_line_error(path, number, f"not JSON: {error.msg} at column {error.colno}")
-    except ValueError as error:
-        _raise_line_error(path, number, parser_error_message(error))
+        yield f"{path}:{number}", _parse_line(path, number, json.loads, line)
 
 
 def _create_trace_from_turns(path: Path, turns: Sequence[Turn]) -> Trace:
-    requests = encode_turns(turns)
+    requests = turns_as_trace_entries(turns)
     digest = hashlib.sha256("\n".join(requests).encode()).hexdigest()[:12]
     talks = sum(turn.before is None for turn in turns)
     prompt_tokens = sum(turn.input_tokens for turn in turns)
@@ -338,7 +326,7 @@ def _detect_parser_form_and_lines(
     number, text = first
     if text.startswith("{"):
         return _parse_mooncake_line, "Mooncake", chain([first], lines)
-    header = [cell.strip().casefold() for cell in _split_cells(path, number, text)]
+    header = [cell.strip().casefold() for cell in _parse_line(path, number, _split_cells, text)]
     for form, columns, seconds in (
         ("Azure", ("timestamp", "contexttokens", "generatedtokens"), _parse_azure_seconds),
         ("BurstGPT", ("timestamp", "request tokens", "response tokens"), _parse_plain_seconds),
@@ -374,11 +362,12 @@ def _numbered_lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, str]]:
             yield number, text
 
 
-def _raise_line_error(path: Path, number: int, why: str) -> Any:
+def _raise_line_error(path: Path, number: int, why: str) -> NoReturn:
     raise InputError(f"{path}:{number}: {why}", next_step=_EXPECTED_FORM)
 
 
-def _parse_row(path: Path, number: int, parse: ParseRow, line: str) -> _TraceRow:
+def _parse_line(path: Path, number: int, parse: Callable[[str], Parsed], line: str) -> Parsed:
+    """Return what `parse` makes of line `number` of a file. Raises InputError for an invalid line."""
     try:
         return parse(line)
     except RecursionError:
@@ -389,15 +378,10 @@ def _parse_row(path: Path, number: int, parse: ParseRow, line: str) -> _TraceRow
         _raise_line_error(path, number, parser_error_message(error))
     except csv.Error as error:
         _raise_line_error(path, number, str(error))
-    raise AssertionError("not reached")
 
 
-def _split_cells(path: Path, number: int, text: str) -> list[str]:
-    try:
-        return next(csv.reader([text]))
-    except csv.Error as error:
-        _raise_line_error(path, number, str(error))
-    raise AssertionError("not reached")
+def _split_cells(line: str) -> list[str]:
+    return next(csv.reader([line]))
 
 
 # ---- one row
@@ -426,12 +410,12 @@ def _parse_mooncake_line(line: str) -> _TraceRow:
                 f"hash_ids contains {one!r:.40}, but needs whole numbers of at least 0"
             )
     return _TraceRow(
-        None if at is None else _check_time(at, "timestamp") / 1000,
-        _token_count_in(fields["input_length"], "input_length"),
-        _token_count_in(fields["output_length"], "output_length"),
+        0.0 if at is None else _require_valid_time(at, "timestamp") / 1000,
+        _require_valid_token_count(fields["input_length"], "input_length"),
+        _require_valid_token_count(fields["output_length"], "output_length"),
         hashes,
         session=session or "",
-        delay_s=None if delay is None else _check_time(delay, "delay") / 1000,
+        delay_s=None if delay is None else _require_valid_time(delay, "delay") / 1000,
         adds=at is None,  # as AIPerf writes turns; a capture gives whole prompts with their times
     )
 
@@ -442,7 +426,7 @@ def _csv_parser(
     at, prompt, answer = column_indexes
 
     def parse(line: str) -> _TraceRow:
-        cells = next(csv.reader([line]))
+        cells = _split_cells(line)
         if len(cells) != columns:
             raise ValueError(f"the line has {count_of(len(cells), 'column')} instead of {columns}")
         return _TraceRow(
@@ -458,7 +442,7 @@ def _parse_token_count(cell: str, name: str) -> int:
     digits = cell.strip()
     if not digits.isascii() or not digits.removeprefix("-").isdecimal():
         raise ValueError(f"the {name} is {digits!r:.40}, which is no whole number")
-    return _token_count_in(int(digits[:30]), name)
+    return _require_valid_token_count(int(digits[:30]), name)
 
 
 def _parse_azure_seconds(text: str) -> float:
@@ -476,10 +460,10 @@ def _parse_plain_seconds(text: str) -> float:
         seconds = float(text)
     except ValueError:
         raise ValueError(f"the time {text!r:.40} is no number") from None
-    return _check_time(seconds, "time")
+    return _require_valid_time(seconds, "time")
 
 
-def _check_time(value: Any, name: str) -> float:
+def _require_valid_time(value: Any, name: str) -> float:
     if type(value) not in (int, float):
         raise ValueError(f"the {name} is {value!r:.40}, which is no number")
     # compared first: a whole number can be too large for `isfinite`
@@ -490,7 +474,7 @@ def _check_time(value: Any, name: str) -> float:
     return float(value)
 
 
-def _token_count_in(value: Any, name: str) -> int:
+def _require_valid_token_count(value: Any, name: str) -> int:
     if type(value) is not int:
         raise ValueError(f"the {name} is {value!r:.40}, which is no whole number")
     if value < 0:
@@ -553,7 +537,7 @@ class _BlockNumbers:
         self._without_hash = 0
 
     def block_numbers_of_hashes(self, hashes: Sequence[int]) -> Sequence[int]:
-        """Return the numbers of hashes, in little memory."""
+        """Return the block number of each hash, as an array of 64-bit numbers. () without hashes."""
         if not hashes:
             return ()
         if max(hashes) < _LARGE_NUMBER:
@@ -565,7 +549,7 @@ class _BlockNumbers:
     def _renumber_hash(self, hash_id: int) -> int:
         return self._large.setdefault(hash_id, _LARGE_NUMBER + len(self._large))
 
-    def new_number(self) -> int:
+    def number_block_without_hash(self) -> int:
         """Return the number of a block that no other prompt has."""
         self._without_hash += 1
         return 2 * _LARGE_NUMBER + self._without_hash
@@ -602,7 +586,8 @@ class _PromptBlocks:
         self.reused_tokens = 0
 
     def add_prompt_and_count_tokens(self, row_index: int, row: _TraceRow) -> int:
-        """Add the prompt of a row, which came after those before. Return its tokens."""
+        """Add the prompt of a row. Rows must come in the order of their times. Return the tokens of
+        the whole prompt, with those of the turns before it."""
         before = self._prompt_of_previous_turn(row)
         node, cached, tokens = before.node, True, before.tokens
         self.reused_tokens += before.tokens
@@ -623,18 +608,22 @@ class _PromptBlocks:
         """Return (block number, tokens) for each hash of a row. Those of a turn begin with the answer
         before it, and end with what no hash describes."""
         before, left = self._prompt_of_previous_turn(row), row.input_tokens
-        parts = [(self._numbers.new_number(), before.answer_tokens)] if before.tokens else []
+        parts = (
+            [(self._numbers.number_block_without_hash(), before.answer_tokens)]
+            if before.tokens
+            else []
+        )
         for number in row.hashes:
             tokens = min(left, self._block_tokens)
             left -= tokens
             parts.append((number, tokens))
         if left and row.session:
-            parts.append((self._numbers.new_number(), left))
+            parts.append((self._numbers.number_block_without_hash(), left))
         return parts
 
     def format_blocks_as_json(self, row_index: int, row: _TraceRow) -> str:
-        """Return the prompt of a row as JSON: block numbers and lengths in turn. All rows have been
-        noted, and the blocks of those before are written."""
+        """Return the prompt of a row as JSON: block numbers and lengths in turn. Call this after all
+        prompts were added, and for each row in the order of the rows."""
         before, turn = self._prompt_of_previous_turn(row), self._turns.get(row_index)
         own = self._added_block_numbers_and_tokens(row) if turn is None else turn.own
         parts, node = [*before.written], before.node
@@ -644,12 +633,12 @@ class _PromptBlocks:
                 parts[-1] = first, so_far + tokens
             else:
                 parts.append((number, tokens))
-            node = self._after[_trie_key(node, number)]
+            node = self._after[_key_of_extended_prefix(node, number)]
         left = row.input_tokens - sum(tokens for _, tokens in own)
         if turn is not None:
             turn.written += parts
         elif left:
-            parts.append((self._numbers.new_number(), left))
+            parts.append((self._numbers.number_block_without_hash(), left))
         return f"[{','.join(f'{number},{tokens}' for number, tokens in parts)}]"
 
     def _next_prefix_and_is_cached(
@@ -657,10 +646,10 @@ class _PromptBlocks:
     ) -> tuple[int, bool]:
         """Go on from a prefix (`node`) by one block. Return the longer prefix, and whether all of it
         was in earlier prompts."""
-        known = self._after.get(_trie_key(node, number))
+        known = self._after.get(_key_of_extended_prefix(node, number))
         if known is None:
             known = len(self._longest)
-            self._after[_trie_key(node, number)] = known
+            self._after[_key_of_extended_prefix(node, number)] = known
             self._longest.append(tokens)
             self._branches.append(0)
             self._branches[node] = min(2, self._branches[node] + 1)
@@ -672,5 +661,5 @@ class _PromptBlocks:
         return known, cached and tokens <= had
 
 
-def _trie_key(node: int, number: int) -> int:
+def _key_of_extended_prefix(node: int, number: int) -> int:
     return (node << 40) + number

@@ -41,11 +41,11 @@ class TraceLoad:
             at_s, output, blocks, *before = json.loads(entry)
             self.output_tokens.append(output)
             if blocks and isinstance(blocks[0], dict):
-                self._link_turn(index, at_s)
+                self._link_turn_to_previous(index, at_s)
                 self._add_conversation_characters(at_s, blocks)
                 prompt_tokens = self._characters[index] // _CHARACTERS_PER_TOKEN
             else:
-                self._link_turn(index, before[0] if before else None)
+                self._link_turn_to_previous(index, before[0] if before else None)
                 if before:
                     self.pauses_s[index] = at_s
                 else:
@@ -59,7 +59,7 @@ class TraceLoad:
         """Whether some requests begin after the answer of another one."""
         return bool(self.next_turn)
 
-    def _link_turn(self, index: int, previous: int | None) -> None:
+    def _link_turn_to_previous(self, index: int, previous: int | None) -> None:
         if previous is None:
             self.first_turns.append(index)
         else:

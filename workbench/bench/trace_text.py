@@ -112,8 +112,8 @@ def block_text(mark: str, passages: Sequence[str]) -> str:
 
 
 def _fit_offset_and_slope(wanted: Sequence[float], counted: Sequence[float]) -> tuple[float, float]:
-    """Return (tokens of an empty text, counted tokens for a wanted one). Lengths that are nearly
-    equal give only the latter."""
+    """Return (tokens of an empty text, counted tokens for a wanted one). If the wanted lengths are
+    nearly equal, or no plausible line fits, the first is the usual number."""
     mean_wanted, mean_counted = sum(wanted) / len(wanted), sum(counted) / len(counted)
     only = max(0.05, (mean_counted - _PASSAGE_BEGIN_TOKENS) / max(1.0, mean_wanted))
     if max(wanted) < 2 * max(1.0, min(wanted)):

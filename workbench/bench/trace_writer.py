@@ -76,7 +76,7 @@ class _TraceWriter:
         self._print_totals()
 
     def _write_exchange(self, exchange: Exchange) -> None:
-        line = _capture_trace_line(self._traffic, self._totals, exchange, self._began_s)
+        line = _count_exchange_and_format_line(self._traffic, self._totals, exchange, self._began_s)
         if line:
             self._file.write(line.encode())
 
@@ -98,10 +98,11 @@ def _print_json(document: dict[str, Any]) -> None:
         sys.stdout.flush()
 
 
-def _capture_trace_line(
+def _count_exchange_and_format_line(
     traffic: CapturedTraffic, totals: _Totals, exchange: Exchange, began_s: float
 ) -> str:
-    """Return the line of an exchange, "" if it has none."""
+    """Return the trace line of an exchange, and count it in `totals`. "" if the exchange is left out;
+    `totals.left` then has the reason."""
     try:
         if exchange.status and exchange.status // 100 != 2:
             raise LeftOutError(f"answered with HTTP {exchange.status}")

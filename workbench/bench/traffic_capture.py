@@ -45,7 +45,7 @@ class TrafficCapture:
     async def start(self, server: tuple[str, int], port: int) -> None:
         """Open the port, 0 for any free one. Raises InputError if it is taken, if the server's name
         is not known or the file exists, and StoreError if the file cannot be written."""
-        places = await _addresses_of(server)
+        places = await _resolve_server_addresses(server)
         with _open_listener(port) as listener:
             _create_private_file(self._path)
             self._file_created = True
@@ -141,7 +141,7 @@ class TrafficCapture:
         self._totals_came.set()
 
 
-async def _addresses_of(server: tuple[str, int]) -> list[tuple[int, Any]]:
+async def _resolve_server_addresses(server: tuple[str, int]) -> list[tuple[int, Any]]:
     """Return (family, address) of each address of a server, by its name."""
     try:
         found = await asyncio.get_running_loop().getaddrinfo(*server, type=socket.SOCK_STREAM)

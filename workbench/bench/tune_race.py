@@ -63,7 +63,7 @@ class Noise:
     run_pct: float = 1.0
 
 
-def run_noise_pct(servers: Sequence[Sequence[float]]) -> float | None:
+def run_noise_std_pct(servers: Sequence[Sequence[float]]) -> float | None:
     """Return the standard deviation between the runs of one server in percent. `servers` has for
     each server the logarithms of what its runs measured. None if fewer than two servers have
     several runs."""
@@ -167,9 +167,9 @@ def one_block_log_gain_std(noise: Noise) -> float:
 def select_final_entry(
     gains: Mapping[Entry, float], *, start_keeps_limits: bool = True
 ) -> Entry | None:
-    """Return the entry that meets the start preset in the final, of the gains `gains`. None if none
-    was faster than the start preset, so that a final could not show a gain. If the start preset does
-    not keep the limits (`start_keeps_limits`), the best entry meets it, faster or not."""
+    """Return the entry of `gains` that meets the start preset in the final: the best one. None if it
+    was not faster than the start preset, so that a final could not show a gain. If the start preset
+    does not keep the limits (`start_keeps_limits`), the best entry meets it, faster or not."""
     best = max(gains, key=lambda entry: gains[entry], default=None)
     if best is None or (start_keeps_limits and gains[best] <= 0):
         return None
@@ -222,18 +222,18 @@ def findable_gain_pct(size: RaceSize, noise: Noise, tunes: int = _SIMULATED_TUNE
     `FOUND_TUNES_SHARE` of tunes of this size prove. None if it is above 50 %. The tunes are simulated,
     always with the same random numbers."""
     low, high = 0, round(MAX_GAIN_PCT / _GAIN_STEP_PCT)
-    if not _finds_gain(high * _GAIN_STEP_PCT, size, noise, tunes):
+    if not _do_most_tunes_find_gain(high * _GAIN_STEP_PCT, size, noise, tunes):
         return None
     while high - low > 1:
         middle = (low + high) // 2
-        if _finds_gain(middle * _GAIN_STEP_PCT, size, noise, tunes):
+        if _do_most_tunes_find_gain(middle * _GAIN_STEP_PCT, size, noise, tunes):
             high = middle
         else:
             low = middle
     return high * _GAIN_STEP_PCT
 
 
-def _finds_gain(gain_pct: float, size: RaceSize, noise: Noise, tunes: int) -> bool:
+def _do_most_tunes_find_gain(gain_pct: float, size: RaceSize, noise: Noise, tunes: int) -> bool:
     names = [str(number) for number in range(size.candidates)]
     truth = {name: gain_pct if name == "0" else 0.0 for name in names}
     rng = random.Random(size.candidates)

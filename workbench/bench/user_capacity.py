@@ -80,7 +80,7 @@ class LevelVerdict:
     attainment_pct: float
 
 
-def requests_per_run(users: int, limits: Sequence[Limit]) -> int:
+def requests_needed_per_run(users: int, limits: Sequence[Limit]) -> int:
     """Return how many requests a run needs, so that MIN_RUNS_PER_LEVEL runs can show the highest percentage
     of `limits`."""
     wanted = max((limit.percent / 100 for limit in limits), default=0.0)
@@ -190,7 +190,7 @@ class CapacitySearch:
         return self._bracket_end_to_repeat()
 
     def _undecided_level(self) -> int | None:
-        for users in self._levels_with(Verdict.OPEN):
+        for users in self._levels_with_verdict(Verdict.OPEN):
             if len(self.levels[users]) < MAX_RUNS_PER_LEVEL:
                 return users
         if not self.levels:
@@ -238,8 +238,7 @@ class CapacitySearch:
         return []
 
     def _is_decided(self, runs: Sequence[LevelRun]) -> bool:
-        found = verdict_on_level(runs, self.limits)
-        return found is not None and found.verdict != Verdict.OPEN
+        return self._verdict_of_runs(runs).verdict != Verdict.OPEN
 
     @property
     def level_of_changed_verdict(self) -> int | None:
@@ -247,38 +246,37 @@ class CapacitySearch:
         none."""
         for users in sorted(self.levels):
             runs = self.levels[users]
-            first = verdict_on_level(
-                runs[: len(runs) - len(self._repeated_runs(users))], self.limits
-            )
-            latest = self._verdict_of_measured(users)
-            if first is not None and first.verdict not in (Verdict.OPEN, latest.verdict):
+            first = self._verdict_of_runs(runs[: len(runs) - len(self._repeated_runs(users))])
+            latest = self._verdict_of_runs(runs)
+            if first.verdict not in (Verdict.OPEN, latest.verdict):
                 return users
         return None
 
-    def _levels_with(self, verdict: Verdict) -> list[int]:
+    def _levels_with_verdict(self, verdict: Verdict) -> list[int]:
         """Return the measured levels that have this verdict."""
-        levels = self.levels
-        return [users for users in levels if self._verdict_of_measured(users).verdict == verdict]
+        levels = self.levels.items()
+        return [n for n, runs in levels if self._verdict_of_runs(runs).verdict == verdict]
 
     @property
     def highest_level_that_holds(self) -> int | None:
         """The highest number of users that holds; None if none does. A level above one that fails
         does not count."""
-        fails = min(self._levels_with(Verdict.FAILS), default=math.inf)
-        holding = self._levels_with(Verdict.HOLDS)
+        fails = min(self._levels_with_verdict(Verdict.FAILS), default=math.inf)
+        holding = self._levels_with_verdict(Verdict.HOLDS)
         return max((users for users in holding if users < fails), default=None)
 
     @property
     def lowest_level_that_fails(self) -> int | None:
         """The lowest number of users that fails; None if none does."""
-        return min(self._levels_with(Verdict.FAILS), default=None)
+        return min(self._levels_with_verdict(Verdict.FAILS), default=None)
 
     def verdict_at(self, users: int) -> LevelVerdict | None:
         """Return the verdict on a level, or None if it was not measured."""
         return verdict_on_level(self.levels.get(users, ()), self.limits)
 
-    def _verdict_of_measured(self, users: int) -> LevelVerdict:
-        found = verdict_on_level(self.levels[users], self.limits)
+    def _verdict_of_runs(self, runs: Sequence[LevelRun]) -> LevelVerdict:
+        """Return the verdict that one or more runs of a level give."""
+        found = verdict_on_level(runs, self.limits)
         assert found is not None
         return found
 

@@ -38,8 +38,8 @@ class WholeAnswer:
         self._id_begin = data.find(own_id) if own_id else 0
         self._id_end = self._id_begin + len(own_id)
         self._before, self._after = (
-            _remove_field_values(own_id, data[: text[0]]),
-            _remove_field_values(own_id, data[text[1] :]),
+            _remove_id_value(own_id, data[: text[0]]),
+            _remove_id_value(own_id, data[text[1] :]),
         )
         self._bare_bytes = len(self._before) + text[1] - text[0] + len(self._after)
         self.keep_alive = exchange.response.keep_alive
@@ -54,7 +54,7 @@ class WholeAnswer:
         """Return whether `data`, which has the length of this answer, differs from it only in the
         id and the text, and both need no escape in JSON."""
         own_id = data[self._id_begin : self._id_end]
-        bare = _remove_field_values(own_id, data)
+        bare = _remove_id_value(own_id, data)
         if (
             len(bare) != self._bare_bytes
             or not bare.startswith(self._before)
@@ -142,6 +142,6 @@ def _text_start_and_end(data: bytes, exchange: Exchange) -> tuple[int, int] | No
     return fields[0].span(2) if plain and kept == expected else None
 
 
-def _remove_field_values(own_id: bytes, data: bytes) -> bytes:
+def _remove_id_value(own_id: bytes, data: bytes) -> bytes:
     """Return `data` without the values of the fields `own_id`."""
     return data.replace(own_id, ID_FIELD) if own_id else data

@@ -29,9 +29,9 @@ from workbench.bench.client_process import (
     create_stop_signal_fd,
     run_client,
 )
-from workbench.bench.client_report import summary_message
+from workbench.bench.client_report import final_message
 from workbench.bench.connection import Endpoint, resolve_endpoint
-from workbench.bench.load_share import processes_for_load
+from workbench.bench.load_share import count_processes_for_load
 from workbench.bench.poller import READABLE
 from workbench.bench.records import ENDED_BY_SIGNAL, OUTPUT_UNREAD, PARENT_ENDED
 from workbench.model.api_key import api_key_from_variable
@@ -43,14 +43,15 @@ _CLOSED_BEFORE_END_S = 1.0
 
 
 def main() -> int:
-    """Carry out one run. argv[1], if given, is the file for the result if nobody reads it."""
+    """Run the benchmark whose spec comes on stdin. Return the exit status. argv[1], if given, is the
+    file that gets the result if the process that started this one was killed."""
     output = WorkerOutput(1)
     if len(sys.argv) < 2:
         return run_benchmark_request(output)
     parent, path = os.getppid(), sys.argv[1]
 
     def store_unread_summary(message: dict[str, Any]) -> None:
-        if message["type"] == "summary" and _was_killed(parent):
+        if message["type"] == "summary" and _has_parent_ended(parent):
             _write_result_file(path, message)
 
     return run_benchmark_request(
@@ -58,7 +59,7 @@ def main() -> int:
     )
 
 
-def _was_killed(parent: int) -> bool:
+def _has_parent_ended(parent: int) -> bool:
     """Return whether the parent process has ended. A process that is killed closes its pipes before
     it ends, so if nobody reads stdout, wait for its end for up to a second."""
     until = time.monotonic() + _CLOSED_BEFORE_END_S
@@ -91,12 +92,12 @@ def run_benchmark_request(
     far replaces "stopped"."""
     wake = create_stop_signal_fd()
     try:
-        line = _read_line(wake)
+        line = _read_request_line(wake)
         if line is None:
             return 143
         spec, key, processes = _parse_request(line)
         endpoint = resolve_endpoint(spec)
-        processes = processes or processes_for_load(spec, endpoint.is_on_this_machine)
+        processes = processes or count_processes_for_load(spec, endpoint.is_on_this_machine)
     except WorkbenchError as error:
         output.write_line({"type": "error", **error.as_json()})
         return 1
@@ -126,11 +127,10 @@ def _run_in_one_process(
     client = Client(spec, endpoint, key, output.write_record)
     _stop_when_parent_ends(client)
     run_client(client, output, wake)
-    if client.stopped and (
-        client.stopped not in partial_result_reasons or not any(r.ok for r in client.counted)
-    ):
-        return {"type": "stopped", "reason": client.stopped}
-    return summary_message(spec, [client.report()], client.counted, client.warmups)
+    reports = [client.report()]
+    return final_message(
+        spec, reports, client.counted, client.warmups, client.stopped, partial_result_reasons
+    )
 
 
 def _run_in_several_processes(
@@ -159,7 +159,7 @@ def _run_in_several_processes(
     return run.run()
 
 
-def _read_line(wake: int) -> bytes | None:
+def _read_request_line(wake: int) -> bytes | None:
     """Return the first line of stdin. None if stdin is empty or a signal arrives before the line is
     complete. A signal makes the descriptor `wake` readable."""
     pieces: list[bytes] = []

@@ -236,13 +236,13 @@ class HostWorker:
             async for line in self._lines:
                 if b'"summary"' in line[:32]:
                     await self._stream.write(b"received\n")
-                    yield self._convert_times_to_here(line)
+                    yield self._convert_times_to_local_clock(line)
                 else:
                     yield line
         except HostUnreachable as lost:
-            yield self._convert_times_to_here(await self._fetch_result_file(lost))
+            yield self._convert_times_to_local_clock(await self._fetch_result_file(lost))
 
-    def _convert_times_to_here(self, line: bytes) -> bytes:
+    def _convert_times_to_local_clock(self, line: bytes) -> bytes:
         """Return the summary in `line`, a line of JSON, with its times converted to this machine's
         clock."""
         message = _parse_message(line)

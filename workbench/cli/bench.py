@@ -220,10 +220,10 @@ def parse_concurrency_levels(text: str | None) -> list[int]:
 
 
 def _print_metric_spread(results: list[BenchResult], as_json: bool) -> None:
-    from workbench.bench.repeated_runs import spread_of_metrics
+    from workbench.bench.repeated_runs import spread_of_each_metric
 
     summaries = [result.summary for result in results]
-    spreads, invalid = spread_of_metrics(summaries), sum(map(_is_summary_invalid, summaries))
+    spreads, invalid = spread_of_each_metric(summaries), sum(map(_is_summary_invalid, summaries))
     if as_json:
         documents = [result_output.result_json(r) for r in results]
         print_json(

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from workbench.bench import profiles
-from workbench.bench.energy import IdlePower, summary_without_energy, with_energy
-from workbench.bench.repeated_runs import spread_of_metrics
+from workbench.bench.energy import IdlePower, add_energy_metrics, summary_without_energy
+from workbench.bench.repeated_runs import spread_of_each_metric
 from workbench.model.bench import BenchSpec, BenchSummary, GpuDuring
 from workbench.model.errors import InputError
 from workbench.model.json_records import from_json, to_json
@@ -58,7 +58,7 @@ def gpu(**given: Any) -> GpuDuring:
 
 
 def test_gross_net_and_per_request_are_of_the_window() -> None:
-    s = with_energy(BASE, gpu(), IDLE, seconds=10.0)
+    s = add_energy_metrics(BASE, gpu(), IDLE, seconds=10.0)
     # 900 / 3000, 900 / (3000 - 100 W * 10 s)
     assert (s.tok_per_joule, s.net_tok_per_joule) == (0.3, 0.45)
     assert s.energy_per_request_j == pytest.approx(3000 / 9, abs=1e-4)
@@ -68,12 +68,12 @@ def test_gross_net_and_per_request_are_of_the_window() -> None:
 
 def test_without_a_window_the_whole_run_counts() -> None:
     whole = replace(BASE, window_output_tokens=None, window_requests=None)
-    s = with_energy(whole, gpu(), IDLE, seconds=10.0)
+    s = add_energy_metrics(whole, gpu(), IDLE, seconds=10.0)
     assert (s.tok_per_joule, s.energy_per_request_j) == (pytest.approx(1 / 3, abs=1e-6), 300.0)
 
 
 def test_power_alone_gives_energy() -> None:
-    assert with_energy(BASE, gpu(energy_j=None), IDLE, seconds=10.0).energy_j == 3000.0
+    assert add_energy_metrics(BASE, gpu(energy_j=None), IDLE, seconds=10.0).energy_j == 3000.0
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_power_alone_gives_energy() -> None:
 def test_an_unknown_energy_has_a_reason(
     during: GpuDuring, idle: IdlePower, name: str, why: str
 ) -> None:
-    s = with_energy(BASE, during, idle, seconds=10.0)
+    s = add_energy_metrics(BASE, during, idle, seconds=10.0)
     assert getattr(s, name) is None and why in s.absent[name]
     figures = (
         "power_w",
@@ -132,7 +132,7 @@ def test_no_energy_at_all_keeps_the_idle_power_that_was_read() -> None:
 def test_a_difference_of_counter_and_integration_is_noted(
     integrated: float | None, told: bool
 ) -> None:
-    s = with_energy(
+    s = add_energy_metrics(
         BASE, gpu(energy_counter_j=3000.0, energy_integrated_j=integrated), IDLE, seconds=10.0
     )
     assert any("counter gives 3,000 J" in note for note in s.notes) is told
@@ -142,7 +142,7 @@ def test_per_gpu_values_survive_json() -> None:
     during = gpu(
         gpus=(0, 2), power_w_each=(100.0, None), energy_j_each=(1000.0, None), energy_counter_j=None
     )
-    s = with_energy(BASE, during, IDLE, seconds=10.0)
+    s = add_energy_metrics(BASE, during, IDLE, seconds=10.0)
     assert from_json(BenchSummary, to_json(s)) == s
 
 
@@ -152,11 +152,11 @@ def test_per_gpu_values_survive_json() -> None:
 def test_every_profile_is_a_run_that_can_be_made() -> None:
     known = {f.name for f in fields(BenchSpec)}
     for name in profiles.PROFILE_NAMES:
-        of_profile = profiles.profile_fields(name)
+        of_profile = profiles.spec_fields_of_profile(name)
         assert (
             of_profile["profile"] == name
             and set(of_profile) <= known
-            and profiles.profile_titles()[name]
+            and profiles.title_by_profile_name()[name]
         )
         spec = BenchSpec(url="", model="", **of_profile)
         assert spec.requests >= 8 * spec.concurrency and spec.warmup <= spec.requests
@@ -164,7 +164,7 @@ def test_every_profile_is_a_run_that_can_be_made() -> None:
 
 
 def test_the_documents_protocol() -> None:
-    spec = BenchSpec(url="", model="", **profiles.profile_fields("document"))
+    spec = BenchSpec(url="", model="", **profiles.spec_fields_of_profile("document"))
     assert (spec.concurrency, spec.requests, spec.max_tokens, spec.warmup) == (1, 10, 500, 0)
 
 
@@ -179,7 +179,7 @@ def test_a_profile_that_is_none() -> None:
 
 def test_the_spread_of_repeats() -> None:
     runs = [replace(BASE, output_tok_s=rate) for rate in (90.0, 100.0, 110.0)]
-    found = {one.metric: one for one in spread_of_metrics(runs)}
+    found = {one.metric: one for one in spread_of_each_metric(runs)}
     assert found["output_tok_s"].geometric_mean == pytest.approx(
         (90 * 100 * 110) ** (1 / 3), abs=1e-3
     )
@@ -189,7 +189,9 @@ def test_the_spread_of_repeats() -> None:
 def test_an_invalid_run_is_left_out_and_one_run_has_no_spread() -> None:
     found = {
         one.metric: one
-        for one in spread_of_metrics([BASE, replace(BASE, output_tok_s=1.0, refused=("cached",))])
+        for one in spread_of_each_metric(
+            [BASE, replace(BASE, output_tok_s=1.0, refused=("cached",))]
+        )
     }
     assert found["output_tok_s"].values == (90.0,) and found["output_tok_s"].cv_pct is None
-    assert spread_of_metrics([]) == ()
+    assert spread_of_each_metric([]) == ()

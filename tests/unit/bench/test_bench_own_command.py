@@ -105,7 +105,7 @@ def test_a_command_that_does_not_start_is_an_error(argv: tuple[str, ...], said: 
 def test_ended_by_a_signal() -> None:
     done, _ = ran(python("import os, signal; os.kill(os.getpid(), signal.SIGKILL)"))
     assert done.exit_code == -signal.SIGKILL
-    assert own_command.command_summary(done).refused == (
+    assert own_command.summary_of_command(done).refused == (
         "the benchmark command was ended by SIGKILL",
     )
 
@@ -279,7 +279,7 @@ def test_tokens_and_requests_are_the_engines_counts() -> None:
     engine = EngineDuring(
         requests_finished=20, prompt_tokens=100, generation_tokens=500, prefix_hit_tokens=4
     )
-    s = own_command.add_engine_counts(own_command.command_summary(done), engine)
+    s = own_command.add_engine_counts(own_command.summary_of_command(done), engine)
     assert (s.requests_ok, s.output_tokens, s.output_tok_s, s.request_s, s.cached_tokens) == (
         20,
         500,
@@ -297,7 +297,7 @@ def test_without_counters_only_time_and_exit_are_known() -> None:
         "no metrics",
     )
     s = own_command.add_engine_counts(
-        own_command.command_summary(CommandOutcome(2, 0.0, 4.0, ())), EngineDuring(absent=why)
+        own_command.summary_of_command(CommandOutcome(2, 0.0, 4.0, ())), EngineDuring(absent=why)
     )
     assert (
         s.output_tok_s is None and "no metrics" in s.absent["output_tok_s"] and s.duration_s == 4.0

@@ -21,11 +21,11 @@ from truth_server import TruthProcess
 from workbench.bench import load_share as share_module
 from workbench.bench.client_report import ClientReport, summary_message
 from workbench.bench.connection import Endpoint
-from workbench.bench.load_share import Share, processes_for_load
+from workbench.bench.load_share import Share, count_processes_for_load
 from workbench.bench.records import BenchOutcome, RequestRecord
 from workbench.bench.runner import BenchCancelled, run_load
-from workbench.bench.schedule import WarmupOutcome, arrival_times
-from workbench.bench.steady_window import window_of
+from workbench.bench.schedule import WarmupOutcome, request_due_times_s
+from workbench.bench.steady_window import choose_rate_window
 from workbench.bench.workload import unique_prompt_mark
 from workbench.model.bench import BenchProgress, BenchSpec
 from workbench.model.errors import BenchError
@@ -93,7 +93,7 @@ def test_the_number_of_processes_follows_streams_and_cores(
 ) -> None:
     monkeypatch.setattr(share_module.os, "sched_getaffinity", lambda pid: set(range(cores)))
     spec = replace(SPEC, concurrency=streams, requests=requests)
-    assert processes_for_load(spec, here) == expected
+    assert count_processes_for_load(spec, here) == expected
 
 
 def test_a_server_at_any_address_of_this_machine_is_here() -> None:
@@ -117,11 +117,11 @@ def test_shares_are_the_whole_without_an_overlap(of: int) -> None:
     for name in ("concurrency", "requests", "warmup"):
         assert sum(getattr(s, name) for s in specs) == getattr(SPEC, name)
     open_loop = replace(SPEC, rate=10.0)
-    whole = arrival_times(open_loop, warmup=False)
+    whole = request_due_times_s(open_loop, warmup=False)
     assert whole is not None
     times = [next(whole) for _ in range(3 * of)]
     for first in range(of):
-        part = Share(first, of).due_times_of_share(arrival_times(open_loop, warmup=False))
+        part = Share(first, of).due_times_of_share(request_due_times_s(open_loop, warmup=False))
         assert part is not None and [next(part) for _ in range(3)] == times[first::of]
 
 
@@ -130,8 +130,8 @@ def test_the_steady_window_ends_when_the_first_process_has_sent_its_last_request
         return RequestRecord(index, False, start_s, 1_000_000, output_tokens=3)
 
     counted = [record(i, i / 10) for i in range(24)] + [record(24, 9.0)]
-    assert window_of(replace(SPEC, concurrency=2), counted).end_s == 9.0
-    assert window_of(replace(SPEC, concurrency=2), counted, processes=2).end_s == 2.3
+    assert choose_rate_window(replace(SPEC, concurrency=2), counted).end_s == 9.0
+    assert choose_rate_window(replace(SPEC, concurrency=2), counted, processes=2).end_s == 2.3
 
 
 def test_reports_of_all_processes_make_one_summary() -> None:

@@ -21,7 +21,7 @@ from workbench.bench.client_report import client_notes
 from workbench.bench.connection import resolve_endpoint
 from workbench.bench.records import RequestRecord
 from workbench.bench.result_validity import ClientFacts, reasons_for_invalid_result
-from workbench.bench.schedule import RequestPhase, Warmup, arrival_times
+from workbench.bench.schedule import RequestPhase, Warmup, request_due_times_s
 from workbench.bench.steady_window import Window
 from workbench.bench.summary import summarize
 from workbench.model.bench import BenchSpec
@@ -107,37 +107,41 @@ def test_the_next_request_is_prepared_while_an_answer_is_awaited() -> None:
 def test_a_schedule_is_its_seed_s_and_has_its_rate(rate: float, seed: int, arrival: str) -> None:
     spec = replace(SPEC, rate=rate, seed=seed, arrival=arrival)
     times, again = (
-        list(itertools.islice(arrival_times(spec, warmup=False) or (), 2000)) for _ in range(2)
+        list(itertools.islice(request_due_times_s(spec, warmup=False) or (), 2000))
+        for _ in range(2)
     )
     assert times == again and times[0] == 0.0 and times == sorted(times)
     assert 1999 / times[-1] == pytest.approx(rate, rel=0.15)
-    others = itertools.islice(arrival_times(replace(spec, seed=seed + 1), warmup=False) or (), 2000)
+    others = itertools.islice(
+        request_due_times_s(replace(spec, seed=seed + 1), warmup=False) or (), 2000
+    )
     assert (list(others) == times) == (arrival == "constant")
 
 
 def test_gaps_of_a_poisson_schedule_are_exponential() -> None:
     times = list(
-        itertools.islice(arrival_times(replace(SPEC, rate=2.0), warmup=False) or (), 20_000)
+        itertools.islice(request_due_times_s(replace(SPEC, rate=2.0), warmup=False) or (), 20_000)
     )
     gaps = [b - a for a, b in itertools.pairwise(times)]
     mean = sum(gaps) / len(gaps)
     deviation = (sum((g - mean) ** 2 for g in gaps) / len(gaps)) ** 0.5
     assert mean == pytest.approx(0.5, rel=0.03) and deviation == pytest.approx(mean, rel=0.05)
-    assert arrival_times(SPEC, warmup=False) is None
+    assert request_due_times_s(SPEC, warmup=False) is None
 
 
 @pytest.mark.parametrize("shape", [0.25, 4.0])
 def test_gaps_of_a_bursty_schedule_have_a_gamma_distribution(shape: float) -> None:
     """The deviation of a gamma distribution is its mean / sqrt(shape)."""
     spec = replace(SPEC, rate=2.0, burstiness=shape)
-    times = list(itertools.islice(arrival_times(spec, warmup=False) or (), 20_000))
+    times = list(itertools.islice(request_due_times_s(spec, warmup=False) or (), 20_000))
     gaps = [b - a for a, b in itertools.pairwise(times)]
     assert statistics.fmean(gaps) == pytest.approx(0.5, rel=0.05)
     assert statistics.stdev(gaps) == pytest.approx(0.5 / shape**0.5, rel=0.05)
     poisson = replace(SPEC, rate=2.0)
     even = replace(poisson, burstiness=1.0)
     firsts = [
-        list(itertools.islice(arrival_times(s, warmup=False) or (), 5)) for s in (poisson, even)
+        list(itertools.islice(request_due_times_s(s, warmup=False) or (), 5))
+        for s in (poisson, even)
     ]
     assert firsts[0] == firsts[1]
 

@@ -21,11 +21,11 @@ from workbench.bench.runner import run_load
 from workbench.bench.schedule import stagger_duration_s
 from workbench.bench.steady_window import (
     Window,
+    choose_rate_window,
     count_requests_in,
     count_tokens_in,
-    mean_in_flight,
+    mean_requests_in_flight,
     record_end_s,
-    window_of,
 )
 from workbench.model.bench import BenchSpec
 
@@ -63,7 +63,7 @@ def closed_loop(streams: int, lengths: list[int], stagger: float) -> list[Reques
 
 
 def rate(spec: BenchSpec, made: list[RequestRecord], ramp_end_s: float = 0.0) -> float:
-    window = window_of(spec, made, ramp_end_s)
+    window = choose_rate_window(spec, made, ramp_end_s)
     assert window.name == "steady"
     return (count_tokens_in(window, made) or 0) / window.seconds
 
@@ -92,7 +92,7 @@ def test_requests_per_second_do_not_depend_on_who_ends_inside() -> None:
     """Streams in step: three rounds end inside the window, but two rounds fit into it."""
     made = closed_loop(4, [100] * 16, 0.0)
     spec = replace(SPEC, requests=16)
-    window = window_of(spec, made)
+    window = choose_rate_window(spec, made)
     assert window.seconds == pytest.approx(2 * 1.04)
     assert count_requests_in(window, made) / window.seconds == pytest.approx(4 / 1.04)
     assert (count_tokens_in(window, made) or 0) / window.seconds == pytest.approx(4 * 100 / 1.04)
@@ -120,13 +120,13 @@ def test_no_token_is_lost_or_counted_twice(
     windows = [Window("steady", a, b) for a, b in pairwise(edges)]
     assert sum(count_tokens_in(w, made) or 0 for w in windows) == pytest.approx(3 * tokens)
     assert sum(count_requests_in(w, made) for w in windows) == pytest.approx(3)
-    in_flight = sum((mean_in_flight(w, made) or 0) * w.seconds for w in windows)
+    in_flight = sum((mean_requests_in_flight(w, made) or 0) * w.seconds for w in windows)
     assert in_flight == pytest.approx(sum(r.end_us for r in made) / 1e6)
 
 
 def test_too_few_requests_are_a_whole_run() -> None:
     made = closed_loop(4, [100] * 15, 1.0)
-    window = window_of(replace(SPEC, requests=15), made, 0.75)
+    window = choose_rate_window(replace(SPEC, requests=15), made, 0.75)
     assert (window.name, window.begin_s) == ("whole run", 0.0)
     assert window.end_s == max(map(record_end_s, made))
     assert window.why == "a steady window needs 16 requests (4 per stream)"
@@ -134,28 +134,28 @@ def test_too_few_requests_are_a_whole_run() -> None:
 
 def test_one_stream_has_neither_ramp_nor_tail() -> None:
     made = closed_loop(1, [10, 10], 0.0)
-    window = window_of(replace(SPEC, concurrency=1, requests=2), made)
+    window = choose_rate_window(replace(SPEC, concurrency=1, requests=2), made)
     assert (window.name, window.begin_s, window.end_s) == ("steady", 0.0, pytest.approx(0.28))
-    assert mean_in_flight(window, made) == pytest.approx(1.0)
+    assert mean_requests_in_flight(window, made) == pytest.approx(1.0)
 
 
 def test_an_open_loop_takes_two_mean_requests() -> None:
     spec = replace(SPEC, rate=10.0)
     made = [reply(i, i / 10, 50, due_s=i / 10) for i in range(30)]
-    window = window_of(spec, made)
+    window = choose_rate_window(spec, made)
     assert (window.name, window.begin_s, window.end_s) == (
         "steady",
         pytest.approx(0.54),
         pytest.approx(2.9),
     )
     assert (count_tokens_in(window, made) or 0) / window.seconds == pytest.approx(500, rel=0.02)
-    assert window_of(spec, made[:10]).name == "whole run"
+    assert choose_rate_window(spec, made[:10]).name == "whole run"
 
 
 def test_without_success_there_is_no_steady_window() -> None:
-    assert window_of(SPEC, []).why == "no request was made"
+    assert choose_rate_window(SPEC, []).why == "no request was made"
     bad = [replace(r, error="reset") for r in closed_loop(4, [5] * 20, 0.0)]
-    assert window_of(SPEC, bad).why == "no request succeeded"
+    assert choose_rate_window(SPEC, bad).why == "no request succeeded"
 
 
 def test_first_starts_are_spread_over_one_request_where_the_ramp_is_not_counted() -> None:

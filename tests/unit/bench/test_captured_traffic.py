@@ -179,7 +179,9 @@ def test_a_request_nested_too_deep_is_counted_as_left_out() -> None:
         whole=True,
     )
     totals = trace_writer._Totals()
-    assert trace_writer._capture_trace_line(CapturedTraffic(), totals, exchange, 0.0) == ""
+    assert (
+        trace_writer._count_exchange_and_format_line(CapturedTraffic(), totals, exchange, 0.0) == ""
+    )
     assert totals.left == {"it could not be read (RecursionError)": 1}
 
 

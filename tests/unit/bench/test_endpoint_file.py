@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.bench import own_command
-from workbench.bench.endpoint_file import add_endpoint_entry
+from workbench.bench.endpoint_file import add_or_replace_endpoint_entry
 from workbench.model.errors import InputError
 
 text = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
@@ -32,17 +32,17 @@ def endpoints(written: str) -> Any:
 
 
 def test_an_entry_is_added_or_replaced_and_comments_stay() -> None:
-    replaced = add_endpoint_entry(FILE, "b", model="new", url="http://c01:8005/v1")
+    replaced = add_or_replace_endpoint_entry(FILE, "b", model="new", url="http://c01:8005/v1")
     assert endpoints(replaced)["b"] == {"model": "new", "url": "http://c01:8005/v1", "key": "EMPTY"}
     assert "# kept" in replaced and "# mine" in replaced and replaced.endswith("}\nOTHER = 1\n")
-    added = add_endpoint_entry(FILE, "c", model="new", url="u", key="VLLM_API_KEY")
+    added = add_or_replace_endpoint_entry(FILE, "c", model="new", url="u", key="VLLM_API_KEY")
     assert list(endpoints(added)) == ["c", "a", "b"] and "# kept" in added
 
 
 @given(text, text, st.sampled_from(["", "ENDPOINTS = {}\n", FILE]))
 def test_every_name_and_model_is_written_as_it_is(name: str, model: str, before: str) -> None:
-    written = add_endpoint_entry(
-        add_endpoint_entry(before, name, model="x", url="u"), name, model=model, url="v"
+    written = add_or_replace_endpoint_entry(
+        add_or_replace_endpoint_entry(before, name, model="x", url="u"), name, model=model, url="v"
     )
     assert endpoints(written)[name] == {"model": model, "url": "v", "key": "EMPTY"}
     assert endpoints(written).keys() == endpoints(before or "ENDPOINTS = {}").keys() | {name}
@@ -53,7 +53,7 @@ def test_every_name_and_model_is_written_as_it_is(name: str, model: str, before:
 )
 def test_another_file_is_refused(other: str) -> None:
     with pytest.raises(InputError):
-        add_endpoint_entry(other, "a", model="m", url="u")
+        add_or_replace_endpoint_entry(other, "a", model="m", url="u")
 
 
 def test_an_own_command_gets_a_file_of_its_own() -> None:

@@ -9,11 +9,11 @@ import pytest
 
 ASKS = """
 import os
-from workbench.bench.short_slice import request_short_time_slice
+from workbench.bench.short_slice import request_own_short_time_slice
 os.nice(5)
 os.sched_setscheduler(0, os.{policy}, os.sched_param(0))
 before = os.getpriority(os.PRIO_PROCESS, 0)
-request_short_time_slice()
+request_own_short_time_slice()
 print(os.getpriority(os.PRIO_PROCESS, 0) == before, os.sched_getscheduler(0) == os.{policy})
 """
 

@@ -22,10 +22,10 @@ from workbench.bench.records import RequestRecord
 from workbench.bench.result_validity import (
     ClientFacts,
     reasons_for_invalid_result,
-    unreliability_reasons,
+    reasons_for_unreliable_result,
 )
-from workbench.bench.schedule import arrival_times
-from workbench.bench.steady_window import window_of
+from workbench.bench.schedule import request_due_times_s
+from workbench.bench.steady_window import choose_rate_window
 from workbench.bench.time_limits import RUN_TIMEOUT_S, TimeLimits
 from workbench.bench.trace_load import trace_load
 from workbench.bench.trace_reuse import compare_prefix_reuse_with_trace
@@ -107,10 +107,10 @@ def test_answers_have_the_lengths_of_the_trace(tmp_path: Path) -> None:
 
 def test_the_times_follow_the_speed_and_the_share(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, speed=2.0)
-    times = arrival_times(spec, warmup=False)
+    times = request_due_times_s(spec, warmup=False)
     assert times is not None and [*times] == pytest.approx([0, 0.1, 0.15])
-    assert arrival_times(spec, warmup=True) is None
-    of_one = Share(1, 2).due_times_of_share(arrival_times(spec, warmup=False))
+    assert request_due_times_s(spec, warmup=True) is None
+    of_one = Share(1, 2).due_times_of_share(request_due_times_s(spec, warmup=False))
     assert of_one is not None and [*of_one] == pytest.approx([0.1])
     assert spec.trace_s == pytest.approx(0.15) and spec.concurrency == 256
     assert spec.requests == 3 and spec.input_tokens == 1216 and spec.max_tokens == 6
@@ -307,7 +307,7 @@ def test_the_steady_window_of_conversations_ends_when_the_last_one_begins(tmp_pa
     counted = [
         replace(record_of(0, 0.1 * index, 0.1), index=index, due_s=None) for index in range(34)
     ]
-    window = window_of(spec, counted)
+    window = choose_rate_window(spec, counted)
     assert (window.name, window.end_s) == ("steady", pytest.approx(2.5))  # 8 + 9 + 8 requests
     assert (
         reuse_of(spec, 40.0).marks and not reuse_of(spec, 100 * (spec.trace_reuse or 0) - 4).marks
@@ -338,17 +338,21 @@ def record_of(due_s: float, start_s: float, took_s: float) -> RequestRecord:
 def test_a_late_schedule_is_refused_and_a_busier_second_half_is_marked(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, concurrency=4)
     late = [record_of(n, n * 1.2, 0.1) for n in range(40)]
-    window = window_of(spec, late)
+    window = choose_rate_window(spec, late)
     assert any(
         "instead of the scheduled" in why
         for why in reasons_for_invalid_result(spec, late, ClientFacts(), window)
     )
     growing = [record_of(n, n, 0.5 if n < 20 else n - 10) for n in range(40)]
-    window = window_of(spec, growing)
+    window = choose_rate_window(spec, growing)
     assert not reasons_for_invalid_result(spec, growing, ClientFacts(), window)
-    assert any("did not keep up" in why for why in unreliability_reasons(spec, growing, window))
+    assert any(
+        "did not keep up" in why for why in reasons_for_unreliable_result(spec, growing, window)
+    )
     at_once = [record_of(0.0, 0.02 * n, 0.1) for n in range(20)]
-    assert not reasons_for_invalid_result(spec, at_once, ClientFacts(), window_of(spec, at_once))
+    assert not reasons_for_invalid_result(
+        spec, at_once, ClientFacts(), choose_rate_window(spec, at_once)
+    )
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from workbench.bench.tune_race import (
     index_of_outlier,
     largest_race_within_starts,
     mean_log_gains_of_newest_block,
-    run_noise_pct,
+    run_noise_std_pct,
     runs_differ_beyond_noise,
     select_final_entry,
     select_second_block_entries,
@@ -81,8 +81,8 @@ def test_what_is_too_far_behind_for_chance_is_not_started_again() -> None:
 def test_the_noise_of_a_tune_is_measured_from_its_own_runs() -> None:
     rng = random.Random(5)
     runs = [[rng.gauss(3, 0.01) for _ in range(2)] for _ in range(400)]
-    assert run_noise_pct(runs) == pytest.approx(1.0, rel=0.1)
-    assert run_noise_pct([[1.0, 1.1], [1.0]]) is None
+    assert run_noise_std_pct(runs) == pytest.approx(1.0, rel=0.1)
+    assert run_noise_std_pct([[1.0, 1.1], [1.0]]) is None
     ratios = [rng.gauss(0, math.sqrt(2) * math.hypot(0.015, 0.01)) for _ in range(400)]
     measured = estimate_noise_from_final(1.0, ratios)
     assert measured is not None and measured.server_pct == pytest.approx(1.5, rel=0.15)

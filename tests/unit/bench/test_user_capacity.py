@@ -16,7 +16,7 @@ from workbench.bench.user_capacity import (
     CapacitySearch,
     LevelRun,
     Verdict,
-    requests_per_run,
+    requests_needed_per_run,
     user_capacity_sentence,
     verdict_on_level,
 )
@@ -184,8 +184,8 @@ def test_before_its_end_a_search_claims_no_more_than_it_measured() -> None:
 
 @pytest.mark.parametrize(("slo", "least"), [("tpot<=40@p95", 64), ("tpot<=40@p99.9", 2600)])
 def test_a_run_has_enough_requests_to_show_its_percentage(slo: str, least: int) -> None:
-    assert requests_per_run(1, parse_slo(slo)) >= least
-    assert requests_per_run(400, parse_slo(slo)) >= 3200
+    assert requests_needed_per_run(1, parse_slo(slo)) >= least
+    assert requests_needed_per_run(400, parse_slo(slo)) >= 3200
 
 
 @pytest.mark.long
@@ -198,7 +198,7 @@ def test_claims_about_a_noisy_server_are_true() -> None:
         levels: dict[int, list[LevelRun]] = {}
         users = CapacitySearch(TPOT, levels).next_level()
         while users is not None:
-            run_of_level = server.run(users, requests_per_run(users, TPOT), rng)
+            run_of_level = server.run(users, requests_needed_per_run(users, TPOT), rng)
             levels.setdefault(users, []).append(run_of_level)
             users = CapacitySearch(TPOT, levels).next_level()
         found = CapacitySearch(TPOT, levels)

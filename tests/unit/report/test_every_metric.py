@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from support import made_results
 
-from workbench.bench.repeated_runs import spread_of_metrics
+from workbench.bench.repeated_runs import spread_of_each_metric
 from workbench.cli.result_output import metric_spread_lines, result_json, result_lines
 from workbench.model.bench import BenchResult, Distribution
 from workbench.model.distribution import PERCENTILES
@@ -178,7 +178,9 @@ def test_the_scatter_of_several_runs_has_each_compared_metric_by_its_title() -> 
     """`bench --repeat` had a list of its own, and named metrics by their fields."""
     result = with_every_metric()
     other = replace(result, summary=replace(result.summary, output_tok_s=2000.0))
-    shown = "\n".join(metric_spread_lines(spread_of_metrics([result.summary, other.summary]), 2, 0))
+    shown = "\n".join(
+        metric_spread_lines(spread_of_each_metric([result.summary, other.summary]), 2, 0)
+    )
     compared = [m for m in METRICS.values() if m.higher_is_better is not None and not m.optional]
     assert len(shown.splitlines()) == 2 + len(compared)
     for metric in compared:

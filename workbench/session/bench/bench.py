@@ -112,8 +112,8 @@ class Bench:
         """Return the benchmark profiles by name. Each is a pair (title, fields of BenchSpec by
         name)."""
         return {
-            name: (title, profiles.profile_fields(name))
-            for name, title in profiles.profile_titles().items()
+            name: (title, profiles.spec_fields_of_profile(name))
+            for name, title in profiles.title_by_profile_name().items()
         }
 
     # ---- the user's benchmark

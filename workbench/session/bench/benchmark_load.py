@@ -140,7 +140,9 @@ async def prestart_client(
         if client_location is not None and made.worker is None:
             made = replace(
                 made,
-                worker=await stack.enter_async_context(runner.open_worker(keep=kept_result_path)),
+                worker=await stack.enter_async_context(
+                    runner.open_worker(result_path=kept_result_path)
+                ),
             )
         await stack.enter_async_context(lock)
         yield replace(

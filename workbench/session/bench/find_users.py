@@ -13,7 +13,7 @@ from workbench.bench.user_capacity import (
     FIRST_USERS,
     MOST_USERS,
     LevelRun,
-    requests_per_run,
+    requests_needed_per_run,
     verdict_on_level,
 )
 from workbench.bench.user_estimate import UserEstimate
@@ -51,7 +51,7 @@ async def measure_user_capacity(
         fields = {
             **load_fields,
             "concurrency": users,
-            "requests": requests_per_run(users, limits),
+            "requests": requests_needed_per_run(users, limits),
             "seconds": None,  # the number of requests decides
             "warmup": users,
             "seed": int(load_fields.get("seed") or 0) + 1000 * users,

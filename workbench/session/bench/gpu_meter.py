@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from workbench.bench.energy import IdlePower, summary_without_energy, with_energy
+from workbench.bench.energy import IdlePower, add_energy_metrics, summary_without_energy
 from workbench.gpu.settings.alterations import select_locks_in_force
 from workbench.gpu.settings.clock_contrasts import (
     ContrastEvidence,
@@ -232,7 +232,7 @@ class Meter:
         seconds = t1_s - t0_s
         during = self._summarize_readings_during(gpus, t0_s, seconds)
         if seconds >= SHORTEST_POWER_RUN_S:
-            return with_energy(outcome.summary, during, idle, seconds=seconds)
+            return add_energy_metrics(outcome.summary, during, idle, seconds=seconds)
         what = "the steady window" if outcome.summary.window == "steady" else "the run"
         short = (
             f"{what} took {seconds:.1f} s, too short for power readings, which are means over 1 s"

@@ -426,7 +426,7 @@ class Measurement:
                 argv, env, on_line=show_line, cancel=self._cancel, deadline_s=spec.deadline_s
             )
         return BenchOutcome(
-            spec, own_command.command_summary(done), t0_unix=done.t0_unix, t1_unix=done.t1_unix
+            spec, own_command.summary_of_command(done), t0_unix=done.t0_unix, t1_unix=done.t1_unix
         )
 
     # ---- what the engine counted

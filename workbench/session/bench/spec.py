@@ -99,11 +99,11 @@ def spec_from_fields(suggested: Benchmark | None, overrides: Mapping[str, Any]) 
     if trace_file is not None:
         given |= _trace_fields(trace_file, given)
     if "profile" in given:
-        base = profiles.profile_fields(given["profile"])
+        base = profiles.spec_fields_of_profile(given["profile"])
     elif suggested is not None:
         base = {**_profile_fields_of_preset(suggested), **_fields_suggested_by_preset(suggested)}
     else:
-        base = profiles.profile_fields("quick")
+        base = profiles.spec_fields_of_profile("quick")
     _check_field_values(given)
     _check_prompt_content_option(given)
     base |= _derive_request_counts(given)
@@ -211,7 +211,7 @@ def _profile_fields_of_preset(suggested: Benchmark) -> dict[str, Any]:
     from workbench.bench import profiles
 
     return (
-        profiles.profile_fields(suggested.profile)
+        profiles.spec_fields_of_profile(suggested.profile)
         if suggested.profile in profiles.PROFILE_NAMES
         else {}
     )

@@ -688,7 +688,7 @@ class Tune(FlagSweep):
         for point in self.progress.sweep.points:
             results = await self.parts.results.get_all(point.result_ids)
             servers.append(self._goal_logarithms_of_results(results))
-        self._run_noise_pct = tune_race.run_noise_pct(servers)
+        self._run_noise_pct = tune_race.run_noise_std_pct(servers)
 
     def _goal_logarithms_of_results(self, results: Sequence[BenchResult]) -> list[float]:
         """Return the logarithms of what the goal measures, of the results that have it."""

@@ -17,7 +17,7 @@ from workbench.bench.user_capacity import (
     TYPICAL_RUNS,
     CapacitySearch,
     LevelRun,
-    requests_per_run,
+    requests_needed_per_run,
     user_capacity_sentence,
 )
 from workbench.model.counts import count_of, format_four_digits
@@ -138,7 +138,7 @@ def _limit_levels_to_trace(levels: UserLevels, load: BenchSpec) -> UserLevels:
             f"the requests of {name} come at times of their own, not from a number of users",
             next_step="give conversations (ShareGPT); `workbench bench --trace` replays the times",
         )
-    needed = requests_per_run(1, parse_slo(load.slo))
+    needed = requests_needed_per_run(1, parse_slo(load.slo))
     if requests < needed:
         raise InputError(
             f"{name} has {count_of(requests, 'request')}, and a run needs {needed:,}",
@@ -188,7 +188,9 @@ class UserSearch(LoadSearch):
         prompt is sent twice."""
         users, earlier_runs = int(level), len(self.results.get(level, ()))
         warmup = self.bench.get("warmup")
-        wanted = max(requests_per_run(users, self.slo_limits), self.bench.get("requests") or 0)
+        wanted = max(
+            requests_needed_per_run(users, self.slo_limits), self.bench.get("requests") or 0
+        )
         requests = {} if self.bench.get("trace_file") else {"requests": wanted}
         return {
             **self.bench,
@@ -216,7 +218,7 @@ def estimate_user_run_s(
         same = made.run_id == run_id if run_id else url is not None and made.address == url
         e2e_ms = result.summary.e2e_ms
         if same and e2e_ms is not None and not result.summary.refused:
-            rounds = requests_per_run(levels.first, ()) / levels.first
+            rounds = requests_needed_per_run(levels.first, ()) / levels.first
             return (rounds + 1) * e2e_ms.mean / 1000
     return None
 

@@ -7,7 +7,11 @@ import shlex
 from typing import TYPE_CHECKING
 
 from workbench import engines
-from workbench.bench.endpoint_file import PLACEHOLDER_KEY, add_endpoint_entry, entry_text
+from workbench.bench.endpoint_file import (
+    PLACEHOLDER_KEY,
+    add_or_replace_endpoint_entry,
+    endpoint_file_line,
+)
 from workbench.model.errors import InputError
 from workbench.model.lazy_dataclass import dataclass
 
@@ -40,7 +44,7 @@ class Endpoint:
     @property
     def entry_line(self) -> str:
         """The entry as a line of the endpoint file."""
-        return entry_text(self.name, **self.entry_fields)
+        return endpoint_file_line(self.name, **self.entry_fields)
 
     @property
     def api_key_advice(self) -> str:
@@ -80,7 +84,7 @@ async def write_endpoint_and_describe(session: Session, endpoint: Endpoint) -> s
     """Write the entry into its endpoint file on the host. Return a sentence that names the file,
     the entry and its URL. Raises InputError if the existing file is not an endpoint file."""
     try:
-        text = add_endpoint_entry(
+        text = add_or_replace_endpoint_entry(
             await _read_text_file(session, endpoint.file), endpoint.name, **endpoint.entry_fields
         )
     except InputError as error:

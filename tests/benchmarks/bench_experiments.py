@@ -162,7 +162,7 @@ async def one(options: dict[str, object], runs: SimulatedRuns) -> Experiment:
         return ended
     again = replace(ended, spec=replace(spec, pairs=int(str(more))), extensions=1)
     return await ExperimentConduct(
-        design.resume_experiment(again), runs, save=_kept, results=runs.results
+        design.prepare_experiment_to_resume(again), runs, save=_kept, results=runs.results
     ).carry_out_experiment()
 
 

@@ -49,7 +49,7 @@ def made(pairs: int, **changes: Any) -> Experiment:
     runs = SimulatedRuns(0.05, 1, Noise(0, 0, 0, 0, machine=-0.03))
     one, results = Experiment(1, 0.0, "one", spec, restarts=True), {}
     while one.completed_pairs < pairs:
-        run = design.next_run(one)
+        run = design.next_run_to_make(one)
         result = runs.result(
             run, runs.speed(run.arm, len(runs.results)), design.seed_of(spec, run.pair)
         )

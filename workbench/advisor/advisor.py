@@ -19,11 +19,9 @@ def list_advice_findings(facts: Facts) -> tuple[Finding, ...]:
     """Return the findings about a result or a running server, with those of `facts.log` about the
     server's log. Warnings and errors come first, then changes with the largest expected gain, and
     last plain information. If the server's text is no answer, the finding about it is the first."""
-    found = [
-        *load_rules.report_text_without_answer(facts),
-        *(Advice(finding) for finding in facts.log),
-    ]
-    found += [one for rule in RULES for one in rule(facts)]
+    found = [*load_rules.report_text_without_answer(facts), *map(Advice, facts.log)]
+    for rule in RULES:
+        found += rule(facts)
     if sum(one.gain is not None for one in found) > 1:
         found.append(_make_one_change_at_a_time_advice(facts))
     return tuple(one.finding_with_gain for one in sorted(found, key=lambda one: one.sort_key))

@@ -327,5 +327,7 @@ class AlertWatch:
     def _group_equal_gpus(self, infos: tuple[GpuInfo, ...]) -> None:
         """Put the GPUs of one type that are divided alike into one group."""
         self._listed = infos
-        self._infos = {info.index: info for info in infos}
-        self._groups = {info.index: f"{info.name} {info.mig_text}" for info in infos}
+        self._infos, self._groups = {}, {}
+        for info in infos:
+            self._infos[info.index] = info
+            self._groups[info.index] = f"{info.name} {info.mig_text}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import field, replace
+from itertools import starmap
 from typing import TYPE_CHECKING
 
 from workbench import engines
@@ -98,6 +99,11 @@ class Facts:
     def gpu_types(self) -> tuple[GpuType, ...]:
         """The types of those GPUs whose type is known."""
         return tuple(filter(None, (gpu.type for gpu in self.gpus)))
+
+    @property
+    def gpu_type_ids(self) -> frozenset[str]:
+        """The ids of those GPU types that are known, as in engines/gpu_table.json."""
+        return frozenset(known.id for known in self.gpu_types)
 
     # ---- derived
 
@@ -250,8 +256,8 @@ def plan_context_from_conditions(conditions: Conditions) -> PlanContext | None:
         engine.name,
         conditions.model,
         conditions.model_facts,
-        tuple(FlagSetting(name, value) for name, value in conditions.flags.items()),
-        tuple(FlagSetting(name, value) for name, value in conditions.env.items()),
+        tuple(starmap(FlagSetting, conditions.flags.items())),
+        tuple(starmap(FlagSetting, conditions.env.items())),
     )
     return PlanContext(plan, engine.catalog(conditions.engine_version), engine)
 

@@ -133,7 +133,7 @@ def report_power_cap(facts: Facts) -> Iterator[Advice]:
 
 def _format_rtx_pro_6000_source(facts: Facts, about: str = "") -> str:
     """Return the source of the measurements of an RTX PRO 6000; "" without such a GPU."""
-    if "rtx-pro-6000-ws" in {known.id for known in facts.gpu_types}:
+    if "rtx-pro-6000-ws" in facts.gpu_type_ids:
         return f"{_MMBT}{about}"
     return ""
 
@@ -187,7 +187,7 @@ def _make_power_limited_advice(facts: Facts, powers: list[_Power]) -> Advice:
 def report_useful_lower_cap(facts: Facts) -> Iterator[Advice]:
     """Report a lower power limit that would save energy and cost little speed of one stream. The
     gain is in tokens per joule."""
-    types = {known.id for known in facts.gpu_types}
+    types = facts.gpu_type_ids
     if len(types) != 1 or facts.streams != 1 or not facts.is_memory_bound:
         return
     cap = _LOWER_CAPS.get(next(iter(types)))

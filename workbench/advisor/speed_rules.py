@@ -4,7 +4,7 @@ sizes, and kernel launches."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from workbench.advisor.advice import Advice, Gain, Rule, format_share_as_percent, make_advice
 from workbench.advisor.facts import MEMORY_BOUND, NODES_OF_ONE_GPU, Facts
@@ -342,16 +342,12 @@ def report_unneeded_model_split(facts: Facts) -> Iterator[Advice]:
     evidence = f"{sizes.weight_bytes / 1e9:.1f} GB of weights, {min(totals) / 1e9:.1f} GB per GPU"
     if context.engine.uses_all_gpus or not facts.has_flag("data-parallel-size"):
         return
-    split = [
-        name
-        for name in ("tensor-parallel-size", "pipeline-parallel-size")
-        if facts.parallel_size_of_flag(name) > 1
-    ]
-    replicas = PlanChange("data-parallel-size", ranks * facts.dp)
-    changes = (*(PlanChange(name, 1) for name in split), replicas)
-    fix = " ".join(change.option_text for change in changes) + (
-        "; splitting pays only for the latency of one stream"
-    )
+    changes = []
+    for name in ("tensor-parallel-size", "pipeline-parallel-size"):
+        if facts.parallel_size_of_flag(name) > 1:
+            changes.append(PlanChange(name, 1))
+    changes.append(PlanChange("data-parallel-size", ranks * facts.dp))
+    fix = f"{_option_texts(changes)}; splitting pays only for the latency of one stream"
     evidence = "; ".join(filter(None, (evidence, _format_step_times(facts))))
     yield make_advice(
         Level.HINT,
@@ -360,8 +356,12 @@ def report_unneeded_model_split(facts: Facts) -> Iterator[Advice]:
         fix=fix,
         evidence=evidence,
         source=_REPLICAS,
-        changes=changes,
+        changes=tuple(changes),
     )
+
+
+def _option_texts(changes: Iterable[PlanChange]) -> str:
+    return " ".join(change.option_text for change in changes)
 
 
 def report_idle_pipeline_stages(facts: Facts) -> Iterator[Advice]:
@@ -376,7 +376,7 @@ def report_idle_pipeline_stages(facts: Facts) -> Iterator[Advice]:
         PlanChange("tensor-parallel-size", facts.tp * facts.pp),
         PlanChange("pipeline-parallel-size", 1),
     )
-    fix = " ".join(change.option_text for change in changes)
+    fix = _option_texts(changes)
     gain = Gain(0, _TP_OVER_PP_PCT, measured_on=_SPARKS)
     evidence = f"pipeline-parallel-size {facts.pp}, 1 stream"
     yield make_advice(

@@ -302,10 +302,15 @@ def _read_answer_limit(fields: dict[str, Any]) -> int | None:
 
 
 def _read_chat_prompt(fields: dict[str, Any]) -> CapturedPrompt:
-    messages = fields.get("messages")
-    if not isinstance(messages, list) or not messages:
-        raise LeftOutError("without messages")
+    messages = _require_filled_list(fields.get("messages"), "without messages")
     return _join_conversation_prompt(fields, ("tools", "system"), messages)
+
+
+def _require_filled_list(value: Any, why_left_out: str) -> list[Any]:
+    """Return `value` if it is a list with entries. Raises LeftOutError, with this reason, if not."""
+    if not isinstance(value, list) or not value:
+        raise LeftOutError(why_left_out)
+    return value
 
 
 def _read_responses_api_prompt(fields: dict[str, Any]) -> CapturedPrompt:
@@ -314,9 +319,8 @@ def _read_responses_api_prompt(fields: dict[str, Any]) -> CapturedPrompt:
     items = fields.get("input")
     if isinstance(items, str):
         items = [{"role": "user", "content": items}]
-    if not isinstance(items, list) or not items:
-        raise LeftOutError("without an input")
-    return _join_conversation_prompt(fields, ("tools", "instructions"), items)
+    messages = _require_filled_list(items, "without an input")
+    return _join_conversation_prompt(fields, ("tools", "instructions"), messages)
 
 
 def _join_conversation_prompt(
@@ -485,9 +489,11 @@ def _parse_answer_text(document: dict[str, Any]) -> str:
     """Return the text of the answer in one of its JSON objects."""
     choices = document.get("choices")
     if isinstance(choices, list):
-        answers = [one for one in choices if isinstance(one, dict)]
-        parts = [one.get("delta") or one.get("message") or one.get("text") for one in answers]
-        return "".join(map(_extract_text, parts))
+        text = ""
+        for one in choices:
+            if isinstance(one, dict):
+                text += _extract_text(one.get("delta") or one.get("message") or one.get("text"))
+        return text
     for name in ("content", "delta", "text"):
         if document.get(name):
             return _extract_text(document[name])

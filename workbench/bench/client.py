@@ -36,7 +36,7 @@ from workbench.bench.poller import (
     WRITABLE,
     Poller,
     open_poller,
-    poll_exactly,
+    poll_for_exact_time,
 )
 from workbench.bench.read_pause import ReadPause
 from workbench.bench.records import RequestFailure, RequestRecord
@@ -285,7 +285,7 @@ class Client:
                 return ready, now, 0
         left_s = max(0, until - now) / _NS_PER_SECOND
         exact = wake_ns is not None and wake_ns <= until
-        ready = poll_exactly(self.poller, left_s) if exact else self.poller.poll(left_s)
+        ready = poll_for_exact_time(self.poller, left_s) if exact else self.poller.poll(left_s)
         return ready, now, max(now, until)
 
     def _run_periodic_checks(self, now_ns: int) -> None:
@@ -425,7 +425,7 @@ class Client:
         times = self.share.due_times_of_share(request_due_times_s(self._whole, warmup=warmup))
         phase = RequestPhase(warmup, requests, times, begin_ns, self.share.first, self.share.of)
         if self._whole.trace and not warmup and (load := trace_load(self._whole.trace)).has_turns:
-            self._turns = LaterTurns(load, self.spec.speed or 1.0)
+            self._turns = LaterTurns(load, self.spec.replay_speed)
             phase.order, phase.left = (
                 load.first_turns,
                 self.share.count_in_share(len(load.first_turns)),
@@ -752,8 +752,9 @@ class Client:
         if error is None:
             self._ok += 1
             self._limits.heard_ns = exchange.last_byte_ns
-        self._failed += error is not None
-        self._unheard += error is not None
+        else:
+            self._failed += 1
+            self._unheard += 1
         self._ended.append((exchange, error, detail))
         turn = None if exchange.warmup else self._turns.find_next_turn_index(exchange.index)
         if self._think is not None and not exchange.warmup:
@@ -840,27 +841,39 @@ class Client:
         if over:
             self._abort_run(f"stopped at the run's deadline of {limits.deadline_s:g} s")
         for slot, exchange in busy:
-            limit = limits.exceeded_limit_failure(exchange, now_ns)
-            if limit is None and len(exchange.reply.stamps_ns) > ENDLESS_REPLY_CHUNKS:
-                asked = self.workload.max_tokens(exchange.index, warmup=exchange.warmup)
-                limit = limits.endless_reply_failure(len(exchange.reply.stamps_ns), asked)
-            if limit is None and over:
-                limit = RequestFailure(
-                    records.DEADLINE, "the request was in flight at the run's deadline"
-                )
-            if limit is not None:
+            failure = self._exceeded_limit_failure(exchange, now_ns, is_run_over=over)
+            if failure is not None:
                 exchange.end_by_time_limit(now_ns)
-                self._finish_exchange(slot, *limit)
+                self._finish_exchange(slot, *failure)
+
+    def _exceeded_limit_failure(
+        self, exchange: Exchange, now_ns: int, *, is_run_over: bool
+    ) -> RequestFailure | None:
+        """Return the failure of a request in flight that has exceeded a limit of its time or length,
+        or that is cut because the run is over. None if the request may continue."""
+        failure = self._limits.exceeded_limit_failure(exchange, now_ns)
+        if failure is not None:
+            return failure
+        chunks = len(exchange.reply.stamps_ns)
+        if chunks > ENDLESS_REPLY_CHUNKS:
+            asked = self.workload.max_tokens(exchange.index, warmup=exchange.warmup)
+            failure = self._limits.endless_reply_failure(chunks, asked)
+            if failure is not None:
+                return failure
+        if is_run_over:
+            return RequestFailure(
+                records.DEADLINE, "the request was in flight at the run's deadline"
+            )
+        return None
 
     def _fraction_of_load_done(self, running: list[Exchange]) -> float:
         """Return the share (0 to 1) of the run's requests, including the warm-up, that is done. The
         requests in flight (`running`) count in proportion to their received chunks, each taken as
         one token."""
-        parts = (
-            len(one.reply.stamps_ns) / self.workload.max_tokens(one.index, warmup=one.warmup)
-            for one in running
-        )
-        done = self._ok + self._failed + sum(min(1.0, part) for part in parts)
+        done: float = self._ok + self._failed
+        for one in running:
+            asked = self.workload.max_tokens(one.index, warmup=one.warmup)
+            done += min(1.0, len(one.reply.stamps_ns) / asked)
         return done / (self._warmup.limit + self.spec.requests)
 
     def _is_every_request_failing(self, now_ns: int) -> bool:

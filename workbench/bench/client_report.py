@@ -14,7 +14,12 @@ from workbench.bench.client_cpu import CpuLog
 from workbench.bench.records import OUTPUT_UNREAD, PARENT_ENDED, RequestRecord, select_successful
 from workbench.bench.result_validity import ClientFacts
 from workbench.bench.schedule import WarmupOutcome
-from workbench.bench.steady_window import Window, choose_rate_window, record_end_s
+from workbench.bench.steady_window import (
+    Window,
+    choose_rate_window,
+    first_request_start_s,
+    record_end_s,
+)
 from workbench.bench.summary import summarize
 from workbench.bench.trace_load import BLOCK_TOKENS
 from workbench.model.answer_text import Answer, TextReport, features_of_answers
@@ -69,6 +74,11 @@ class ClientReport:
         return CpuLog(self.cpu).cpu_pct_between(self.began_ns + begin_ns, self.began_ns + end_ns)
 
 
+def first_stop_reason(reports: Sequence[ClientReport]) -> str | None:
+    """Return why the first of the client processes that ended early did so. None if none did."""
+    return next(filter(None, (report.stopped for report in reports)), None)
+
+
 def final_message(
     spec: BenchSpec,
     reports: Sequence[ClientReport],
@@ -97,14 +107,13 @@ def summary_message(
     times of the run and its steady window. `reports` has one report per process of the load client.
     `counted` and `warmups` are the measured requests and the warm-up requests of all processes."""
     window = choose_rate_window(spec, counted, max(r.ramp_end_s for r in reports), len(reports))
-    stopped = any(r.stopped for r in reports)
     facts = _collect_client_facts(spec, reports, counted, warmups, window)
     began = reports[0].began_unix
     return {
         "type": "summary",
-        "partial": stopped,
+        "partial": first_stop_reason(reports) is not None,
         "summary": to_json(summarize(spec, counted, warmups, facts)),
-        "t0_unix": began + min((r.start_s for r in counted), default=0.0),
+        "t0_unix": began + first_request_start_s(counted),
         "t1_unix": began + max(map(record_end_s, counted), default=0.0),
         "window_t0_unix": began + window.begin_s,
         "window_t1_unix": began + window.end_s,
@@ -123,7 +132,7 @@ def _collect_client_facts(
 
     used_pct = known_values(report.cpu_pct(window) for report in reports)
     first_tokens = filter(None, (record.first_tokens for record in select_successful(warmups)))
-    stopped = next(filter(None, (report.stopped for report in reports)), None)
+    stopped = first_stop_reason(reports)
     partial = ""
     if stopped:
         partial = _ORPHANED_CLIENT_NOTES.get(stopped, "stopped by the user")

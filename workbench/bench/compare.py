@@ -388,14 +388,18 @@ def _differences_within_sides(a: BenchResult, b: BenchResult, paired: bool) -> l
     return [d for d in _condition_differences(a, b) if d["name"] not in ignored]
 
 
+def failed_requests_text(summary: BenchSummary) -> str:
+    """Return how many of all requests of a run failed, and of what kinds: "2 of 64 requests failed
+    (2 timeout)"."""
+    kinds = ", ".join(f"{n} {kind}" for kind, n in summary.errors.items())
+    total = summary.requests_ok + summary.requests_failed
+    return f"{summary.requests_failed} of {total} requests failed ({kinds})"
+
+
 def _warn_of_single_run(side: str, run: BenchResult) -> Iterable[str]:
     s = run.summary
     if s.requests_failed:
-        kinds = ", ".join(f"{n} {kind}" for kind, n in s.errors.items())
-        yield (
-            f"{side} #{run.id}: {s.requests_failed} of {s.requests_ok + s.requests_failed} "
-            f"requests failed ({kinds})"
-        )
+        yield f"{side} #{run.id}: {failed_requests_text(s)}"
     if run.conditions.imported:
         yield (
             f"{side} #{run.id} was measured by {run.conditions.imported}, which defines its own "
@@ -490,8 +494,10 @@ def _describe_idle_power_difference(
 ) -> Iterable[str]:
     """Yield a note if net tokens per joule rest on an idle power that differed by more than 10 %
     between the runs."""
-    summaries = [run.summary for run in (*runs_of_a, *runs_of_b)]
-    idle = [s.idle_power_w for s in summaries if s.idle_power_w and s.net_tok_per_joule is not None]
+    idle = []
+    for run in (*runs_of_a, *runs_of_b):
+        if run.summary.idle_power_w and run.summary.net_tok_per_joule is not None:
+            idle.append(run.summary.idle_power_w)
     if len(idle) > 1 and max(idle) > (1 + _IDLE_POWER_DIFFERENCE_SHARE) * min(idle):
         yield (
             f"net tokens per joule are not comparable: the idle power that is subtracted was read "

@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any
 
 from workbench.model.answer_probe import ProbePart
-from workbench.model.answer_text import SetFeatures, describe_text_fault
+from workbench.model.answer_text import SetFeatures, TextReport, describe_text_fault
 from workbench.model.answer_verdict import (
     LEAST_COMPARED,
     OTHER_SHARE,
@@ -108,7 +108,11 @@ def warn_of_text_problems(
 
 def _load_text_features(runs: Sequence[BenchResult]) -> list[SetFeatures]:
     """Return the features of the answers of each run whose text was examined."""
-    return [text.load for text in known_values(run.summary.text for run in runs)]
+    return [text.load for text in _examined_texts(runs)]
+
+
+def _examined_texts(runs: Sequence[BenchResult]) -> list[TextReport]:
+    return known_values(run.summary.text for run in runs)
 
 
 def warn_of_different_texts(a: Sequence[BenchResult], b: Sequence[BenchResult]) -> Iterator[str]:
@@ -187,11 +191,12 @@ def _correct_and_total_probe_answers(runs: Sequence[BenchResult]) -> tuple[int, 
     """Return how many answers to short prompts of the probes have their code word, and how many
     there are."""
     remembered = answers = 0
-    for text in known_values(run.summary.text for run in runs):
+    for text in _examined_texts(runs):
         short = dict(text.probe.places) if text.probe is not None else {}
         short.pop(ProbePart.LONG, None)
-        remembered += sum(place.remembered for place in short.values())
-        answers += sum(place.answers for place in short.values())
+        for place in short.values():
+            remembered += place.remembered
+            answers += place.answers
     return remembered, answers
 
 

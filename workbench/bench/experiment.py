@@ -27,11 +27,12 @@ import math
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from statistics import fmean
 from typing import Any
 
 from workbench.bench import twins
-from workbench.bench.compare import DIFFERENCES_OF_ARM_KIND, compare
+from workbench.bench.compare import DIFFERENCES_OF_ARM_KIND, compare, failed_requests_text
 from workbench.bench.experiment_disturbances import (
     MeasuredRun,
     compiled_once_note,
@@ -86,9 +87,7 @@ _MAX_ORDER_LEAD_PAIRS = 2  # pairs by which one order inside the pairs may alway
 MAX_TRIES_PER_PAIR = 3  # attempts at a pair
 # Runs of one arm must be alike, so the differences between the runs of a pair are those between the
 # arms.
-DIFFERENCES_IN_PAIR = frozenset(
-    kind for kinds in DIFFERENCES_OF_ARM_KIND.values() for kind in kinds
-)
+DIFFERENCES_IN_PAIR = frozenset(chain.from_iterable(DIFFERENCES_OF_ARM_KIND.values()))
 _MIN_POWER_RUN_S = 2.0  # drivers report power as a mean over 1 s
 STATISTICAL_POWER = 0.8  # share of experiments that show "the smallest difference"
 _SPEED_METRICS = (
@@ -208,7 +207,8 @@ def _why_not_measurable(metric: str, load_spec: BenchSpec) -> str:
             f"workload has {load_spec.requests:,}"
         )
     needs_power = find_metric(metric).unit in ("W", "J", "tok/J")  # InputError: no such metric
-    if needs_power and 0 < (load_spec.seconds or 0) < _MIN_POWER_RUN_S:
+    seconds = load_spec.seconds
+    if needs_power and seconds is not None and 0 < seconds < _MIN_POWER_RUN_S:
         return f"a run shorter than {_MIN_POWER_RUN_S:g} s has no power reading"
     return ""
 
@@ -265,7 +265,7 @@ def seed_of(spec: ExperimentSpec, pair: int) -> int:
 # -- the next run ----------------------------------------------------------------------------------
 
 
-def next_run(experiment: Experiment) -> ExperimentRun:
+def next_run_to_make(experiment: Experiment) -> ExperimentRun:
     """Return the next run to make: the first missing run of the first pair that is not complete."""
     spec, pair, done = (
         experiment.spec,
@@ -319,7 +319,7 @@ def count_failed_runs(experiment: Experiment, pair: int) -> int:
     )
 
 
-def resume_experiment(experiment: Experiment) -> Experiment:
+def prepare_experiment_to_resume(experiment: Experiment) -> Experiment:
     """Return an interrupted experiment in a state from which the experiment can continue.
 
     A run that was in progress counts as failed. If only one run of the current pair is done, that
@@ -329,7 +329,7 @@ def resume_experiment(experiment: Experiment) -> Experiment:
 
     def fail_or_drop_interrupted(run: ExperimentRun) -> ExperimentRun:
         run = fail_unfinished_run(run, INTERRUPTED)
-        if run.pair == pair and run.state == RunState.DONE:
+        if (run.pair, run.state) == (pair, RunState.DONE):
             return _drop_run(run, "the experiment was interrupted before the other run of its pair")
         return run
 
@@ -371,11 +371,7 @@ def why_result_is_unusable(summary: BenchSummary, metric: str) -> str | None:
     if summary.refused:
         return f"invalid result: {'; '.join(summary.refused)}"
     if summary.requests_failed:
-        kinds = ", ".join(f"{n} {kind}" for kind, n in summary.errors.items())
-        return (
-            f"{summary.requests_failed} of {summary.requests_ok + summary.requests_failed} "
-            f"requests failed ({kinds})"
-        )
+        return failed_requests_text(summary)
     return why_metric_is_unusable(summary, metric)
 
 
@@ -523,7 +519,8 @@ def evaluate_experiment(
 
 
 def _measured_change_text(change: MetricChange) -> str:
-    if change.change_pct is None or change.interval_pct is None:
+    """Return a measured change in percent with its interval; "" without an interval."""
+    if change.interval_pct is None:
         return ""
     return f"{change.change_pct:+.1f} % ± {format_half_width(change.interval_pct)}"
 
@@ -594,10 +591,14 @@ def _smallest_detectable_change_pct(
     confidence level. `swapped` says for each pair on two hosts whether A and B had swapped hosts."""
     if change.interval_pct is None or len(change.pairs) < 3:
         return None
-    known = [v for pair in change.pairs for v in pair if v]
-    logs = [[math.log(pair[side] or 1.0) for pair in change.pairs] for side in (0, 1)]
-    resolution = find_metric(change.metric).smallest_relative_difference(min(known))
-    _, error = difference_and_error_of_means(logs[0], logs[1], True, resolution, swapped)
+    logs_of_a, logs_of_b = [], []
+    for a, b in change.pairs:
+        if a and b:
+            logs_of_a.append(math.log(a))
+            logs_of_b.append(math.log(b))
+    smallest = math.exp(min(*logs_of_a, *logs_of_b))
+    resolution = find_metric(change.metric).smallest_relative_difference(smallest)
+    _, error = difference_and_error_of_means(logs_of_a, logs_of_b, True, resolution, swapped)
     if error is None:
         return None
     return 100 * math.expm1(

@@ -44,7 +44,7 @@ class MeasuredRun:
         return math.log(self.value)
 
     @property
-    def name(self) -> str:
+    def label(self) -> str:
         return f"run {self.run.place + 1} ({self.run.arm})"
 
 
@@ -119,7 +119,7 @@ def _report_outlying_pairs(pairs: Sequence[Pair], arms: Sequence[Runs]) -> Itera
         off = _format_log_as_percent(deviations[place][worst])
         yield (
             f"pair {pair[0].run.pair + 1} is an outlier: {_format_log_as_percent(ratio)}, the others "
-            f"{_format_log_as_percent(centre)} with a spread of {100 * size:.1f} %; {pair[worst].name} is "
+            f"{_format_log_as_percent(centre)} with a spread of {100 * size:.1f} %; {pair[worst].label} is "
             f"{off} from its arm's median"
         )
 
@@ -297,7 +297,7 @@ def _report_outliers_of_one_arm(arms: Sequence[Runs]) -> Iterator[str]:
     for run, each in zip(chain.from_iterable(arms), away, strict=True):
         if abs(each) > limit:
             outlying.setdefault(run.run.arm, []).append(
-                f"{run.name} {_format_log_as_percent(each)}"
+                f"{run.label} {_format_log_as_percent(each)}"
             )
     if len(outlying) != 1:
         return

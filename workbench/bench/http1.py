@@ -7,10 +7,12 @@ parser does no I/O: its caller passes bytes to `feed`, which returns the bytes o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import NamedTuple
 
 _MAX_HEAD_BYTES = 64 * 1024
+_STATUS_LINE = re.compile(r"HTTP/1\.[^ ]* ([0-9]{3})(?: |\Z)")
 _STATUSES_WITHOUT_BODY = (204, 304)
 _ZLIB_WINDOWS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 _HEX_DIGITS = b"0123456789abcdefABCDEF"
@@ -114,7 +116,7 @@ class ResponseReader:
         self.received = True
         if not self.status:
             self._head += data
-            data = self._read_head()
+            data = self._parse_head_and_return_rest()
             if not self.status:
                 return b""
         if self.complete:
@@ -160,7 +162,7 @@ class ResponseReader:
         inside = self._left or self._in_chunk_end or self._in_trailer or self._framing
         return self._chunked and not inside and not self.complete
 
-    def _read_head(self) -> bytes:
+    def _parse_head_and_return_rest(self) -> bytes:
         while True:
             end = self._head.find(b"\r\n\r\n")
             if end < 0:
@@ -188,12 +190,8 @@ class ResponseReader:
 
     def _read_status_and_set_headers(self, head: bytes) -> int:
         lines = head.decode("latin-1").split("\r\n")
-        parts = lines[0].split(" ", 2)
-        if (
-            len(parts) < 2
-            or not parts[0].startswith("HTTP/1.")
-            or not (parts[1].isdecimal() and len(parts[1]) == 3)
-        ):
+        status_line = _STATUS_LINE.match(lines[0])
+        if status_line is None:
             raise HttpError(f"invalid HTTP/1.x status line: {lines[0][:60]!r}")
         self.headers = {}
         for line in lines[1:]:
@@ -201,7 +199,7 @@ class ResponseReader:
             if not colon or not name or name != name.strip():
                 raise HttpError(f"invalid HTTP header line: {line[:60]!r}")
             self.headers[name.lower()] = value.strip()
-        return int(parts[1])
+        return int(status_line[1])
 
     def _parse_framing(self, status: int, head: bytes) -> BodyFraming:
         connection = self.headers.get("connection", "").lower()

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from workbench.bench.steadiness import fmean, variance
+from workbench.bench.steadiness import fmean, sum_of_squared_deviations, variance
 
 _MIN_BLOCKS = 10  # least number of blocks from which a variance is estimated
 _FAR_FROM_LIMIT_DEVIATIONS = 2.5  # standard deviations of a block
@@ -55,8 +55,7 @@ def _is_percentile_far_from_limit(log_ratios: Sequence[float], wanted_percent: f
 
 def _correlation_time_in_requests(values: Sequence[float]) -> float:
     """Return the correlation time of the values, in requests; 1 if they are independent."""
-    mean = fmean(values)
-    of_one = sum((value - mean) ** 2 for value in values) / len(values)
+    of_one = sum_of_squared_deviations(values) / len(values)
     longest = 1.0
     size, means = 1, list(values)
     while of_one > 0 and len(means) >= _MIN_BLOCKS:

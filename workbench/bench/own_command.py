@@ -29,6 +29,7 @@ from workbench.bench.runner import BenchCancelled, wait_until_done_or_cancelled
 from workbench.hosts.local_process import LocalProcess, start_process
 from workbench.model.bench import BenchSummary, EngineDuring
 from workbench.model.errors import BenchError
+from workbench.model.known_values import ratio_or_none
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.secrets import mask_argv, mask_text
 from workbench.model.untrusted_text import clean_text
@@ -311,8 +312,7 @@ def add_engine_counts(summary: BenchSummary, engine: EngineDuring) -> BenchSumma
         ("output_tok_s", engine.generation_tokens),
         ("request_s", engine.requests_finished),
     ):
-        lasted_s = summary.duration_s
-        rates[name] = round(count / lasted_s, 4) if count and lasted_s else None
+        rates[name] = ratio_or_none(count, summary.duration_s, 4)
         if rates[name] is None:
             absent.setdefault(
                 name, absent.get("output_tokens") or "the engine counted nothing during the run"

@@ -36,7 +36,7 @@ def open_poller() -> Poller:
     return select.epoll() if hasattr(select, "epoll") else PollPoller()
 
 
-def poll_exactly(poller: Poller, timeout_s: float) -> list[tuple[int, int]]:
+def poll_for_exact_time(poller: Poller, timeout_s: float) -> list[tuple[int, int]]:
     """Poll for at most `timeout_s` seconds, without epoll's rounding up to whole milliseconds.
     Return (file descriptor, event mask) of each ready descriptor. Makes two system calls instead of
     one."""

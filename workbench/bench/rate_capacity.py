@@ -96,7 +96,7 @@ def _verdict_on_run(run: RateRun, limits: Sequence[Limit]) -> Verdict:
 
 
 def _share_within_limit(run: RateRun, limit_index: int) -> float:
-    return (run.attained[limit_index].kept_pct or 0.0) / 100
+    return run.attained[limit_index].kept_share
 
 
 def _count_independent_requests(run: RateRun, limit_index: int) -> float:

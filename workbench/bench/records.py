@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import field, fields
 from itertools import compress
@@ -154,6 +155,11 @@ def _json_template_of(record: RequestRecord) -> str:
 def select_successful(records: Iterable[RequestRecord]) -> list[RequestRecord]:
     """Return the records of the requests that succeeded."""
     return [record for record in records if record.ok]
+
+
+def count_failures_by_kind(records: Iterable[RequestRecord]) -> Counter[str]:
+    """Return how many requests failed, by the kind of their failure."""
+    return Counter(record.error for record in records if record.error)
 
 
 def sum_of_field(records: Iterable[RequestRecord], name: str) -> int | None:

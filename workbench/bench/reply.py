@@ -176,8 +176,10 @@ class Reply:
     def _parse_event(self, name: bytes, data: bytes, stamp_ns: int) -> None:
         if not data.startswith(b"{"):
             stripped = data.strip()
-            self.done = self.done or stripped == b"[DONE]"
-            if stripped in (b"[DONE]", b""):
+            if stripped == b"[DONE]":
+                self.done = True
+                return
+            if not stripped:
                 return
         key = b"" if name else self._remove_event_id(data)
         if key in _KNOWN_EVENTS:

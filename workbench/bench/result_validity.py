@@ -7,7 +7,13 @@ from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from workbench.bench import steadiness
-from workbench.bench.records import SHORT_ANSWER, RequestRecord, select_successful, sum_of_field
+from workbench.bench.records import (
+    SHORT_ANSWER,
+    RequestRecord,
+    count_failures_by_kind,
+    select_successful,
+    sum_of_field,
+)
 from workbench.bench.steady_window import STEADY_WINDOW, Window, mean_requests_in_flight
 from workbench.bench.trace_load import trace_load
 from workbench.model.answer_text import TextReport
@@ -92,7 +98,7 @@ def reasons_for_unreliable_result(
 def _reason_of_failures(counted: Sequence[RequestRecord]) -> str | None:
     """Return a reason to reject the result if more than 1 % of the requests failed, because the
     other requests then ran under a smaller load. Otherwise None."""
-    kinds = Counter(r.error for r in counted if r.error)
+    kinds = count_failures_by_kind(counted)
     failed = kinds.total()
     if failed <= FAILED_SHARE * len(counted):
         return None

@@ -40,8 +40,7 @@ def request_due_times_s(spec: BenchSpec, *, warmup: bool) -> Iterator[float] | N
     if spec.trace:
         if warmup:
             return None
-        speed = spec.speed or 1.0
-        return iter([at_s / speed for at_s in trace_load(spec.trace).times_s])
+        return iter([at_s / spec.replay_speed for at_s in trace_load(spec.trace).times_s])
     if spec.rate is None:
         return None
     if spec.arrival == "constant":

@@ -24,7 +24,7 @@ from typing import Any
 
 from workbench.bench.client import Client
 from workbench.bench.client_process import WorkerOutput, create_stop_signal_fd, run_client
-from workbench.bench.client_report import ClientReport, final_message
+from workbench.bench.client_report import ClientReport, final_message, first_stop_reason
 from workbench.bench.connection import Endpoint
 from workbench.bench.load_share import Share, WarmupValues
 from workbench.bench.own_command_watcher import die_with_parent
@@ -51,7 +51,9 @@ class _ClientProcess:
         self.steady = False
         self.warmed: WarmupValues | None = None
         self.report: ClientReport | None = None
-        self.status: int | None = None  # None until `wait`, so the process id is still its own
+        self.status: int | None = (
+            None  # None until `wait_for_exit_code`, so the process id is still its own
+        )
         self.rest = b""
 
     def send_message(self, message: dict[str, Any]) -> None:
@@ -62,7 +64,7 @@ class _ClientProcess:
         if self.status is None:
             os.kill(self.pid, number)
 
-    def wait(self) -> int:
+    def wait_for_exit_code(self) -> int:
         """Wait until the process has ended. Return its exit code, or the negative number of the
         signal that ended it."""
         if self.status is None:
@@ -137,7 +139,7 @@ class SharedRun:
         finally:
             for process in self._processes:
                 process.send_signal(signal.SIGKILL)
-                process.wait()
+                process.wait_for_exit_code()
         if failure:
             return {"type": "error", "error": failure, "next_step": "run the benchmark again"}
         return self._combine_into_final_message()
@@ -150,7 +152,7 @@ class SharedRun:
         )
         if process.report is not None:
             return None
-        code = process.wait()
+        code = process.wait_for_exit_code()
         how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
         return (
             f"process {number} of {len(self._processes)} of the load client ended {how} "
@@ -159,7 +161,7 @@ class SharedRun:
 
     def _combine_into_final_message(self) -> dict[str, Any]:
         reports = known_values(process.report for process in self._processes)
-        stopped = self._stopped or next(filter(None, (r.stopped for r in reports)), None)
+        stopped = self._stopped or first_stop_reason(reports)
         counted: list[RequestRecord] = []
         warmups: list[RequestRecord] = []
         for line in self._records:

@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 from math import sqrt
 
 from workbench.bench.records import RequestRecord
-from workbench.bench.steady_window import STEADY_WINDOW, Window, record_end_s
+from workbench.bench.steady_window import STEADY_WINDOW, Window, first_request_start_s, record_end_s
 from workbench.model.bench import BenchSpec
 from workbench.model.distribution import quantile
 from workbench.model.lazy_dataclass import dataclass
@@ -110,10 +110,9 @@ def find_stalls(counted: Sequence[RequestRecord]) -> list[Stall]:
     if not any(_longest_wait_for_bytes_us(record) >= 1e6 * least_s for record in counted):
         return []  # nearly all runs: no further look at each chunk
     byte_times_s = sorted({at for record in counted for at in _chunk_and_end_times_s(record)})
-    first_start_s = min(record.start_s for record in counted)
     silences = (
         Stall(max(begin_s, _earliest_start_in_flight_s(counted, end_s)), end_s)
-        for begin_s, end_s in pairwise([first_start_s, *byte_times_s])
+        for begin_s, end_s in pairwise([first_request_start_s(counted), *byte_times_s])
         if end_s - begin_s >= least_s
     )
     return [silence for silence in silences if silence.seconds >= least_s]
@@ -123,12 +122,12 @@ def describe_stalls(
     stalls: Sequence[Stall], counted: Sequence[RequestRecord], window: Window
 ) -> str:
     """Return when the stalls of a run were, how long, and which share of the window they took."""
-    first_start_s = min(record.start_s for record in counted)
     longest = max(stalls, key=lambda stall: stall.seconds)
+    after_s = longest.begin_s - first_request_start_s(counted)
     others = f", and {len(stalls) - 1} more" if len(stalls) > 1 else ""
     measured = "the steady window" if window.name == STEADY_WINDOW else "the run"
     return (
-        f"a stall of {longest.seconds:.1f} s, {longest.begin_s - first_start_s:.1f} s after the "
+        f"a stall of {longest.seconds:.1f} s, {after_s:.1f} s after the "
         f"first request{others}: no stream got a byte in {100 * share_of_window_stalled(stalls, window):.0f} %"
         f" of {measured}"
     )
@@ -259,8 +258,14 @@ def fmean(values: Sequence[float]) -> float:
 
 
 def variance(values: Sequence[float]) -> float:
+    """Return the variance of a sample of two or more values."""
+    return sum_of_squared_deviations(values) / (len(values) - 1)
+
+
+def sum_of_squared_deviations(values: Sequence[float]) -> float:
+    """Return the sum of the squared deviations from the mean."""
     mean = fmean(values)
-    return sum((v - mean) ** 2 for v in values) / (len(values) - 1)
+    return sum((v - mean) ** 2 for v in values)
 
 
 def _request_ms_per_token(record: RequestRecord) -> float:

@@ -49,6 +49,12 @@ def record_end_s(record: RequestRecord) -> float:
     return record.start_s + record.end_us / 1e6
 
 
+def first_request_start_s(records: Iterable[RequestRecord]) -> float:
+    """Return when the first of the requests started, in seconds after the run began; 0.0 for no
+    requests."""
+    return min((record.start_s for record in records), default=0.0)
+
+
 def choose_rate_window(
     spec: BenchSpec, counted: Sequence[RequestRecord], ramp_end_s: float = 0.0, processes: int = 1
 ) -> Window:
@@ -63,7 +69,7 @@ def choose_rate_window(
     """
     if not counted:
         return Window(WHOLE_RUN, 0.0, 0.0, "no request was made")
-    whole = (min(r.start_s for r in counted), max(map(record_end_s, counted)))
+    whole = (first_request_start_s(counted), max(map(record_end_s, counted)))
     good = select_successful(counted)
     if not good:
         return Window(WHOLE_RUN, *whole, "no request succeeded")

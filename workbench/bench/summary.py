@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import chain
 
 from workbench.bench import time_uncertainty
-from workbench.bench.records import RequestRecord, select_successful, sum_of_field
+from workbench.bench.records import (
+    RequestRecord,
+    count_failures_by_kind,
+    select_successful,
+    sum_of_field,
+)
 from workbench.bench.request_latency import tpot_ms
 from workbench.bench.result_validity import (
     ClientFacts,
@@ -26,6 +30,7 @@ from workbench.bench.steady_window import (
     choose_rate_window,
     count_requests_in,
     count_tokens_in,
+    first_request_start_s,
     mean_requests_in_flight,
     record_end_s,
 )
@@ -73,8 +78,7 @@ def summarize(
     """
     good, warm = select_successful(counted), select_successful(warmups)
     window = facts.window or choose_rate_window(spec, counted)
-    began_s = min((r.start_s for r in counted), default=0.0)
-    duration_s = max(map(record_end_s, counted), default=0.0) - began_s
+    duration_s = max(map(record_end_s, counted), default=0.0) - first_request_start_s(counted)
     metrics = _metrics_of_whole_run(good, duration_s, facts.first_tokens) | _metrics_in_window(
         good, window
     )
@@ -93,7 +97,7 @@ def summarize(
     return BenchSummary(
         requests_ok=len(good),
         requests_failed=len(counted) - len(good),
-        errors=dict(Counter(r.error for r in counted if r.error).most_common()),
+        errors=dict(count_failures_by_kind(counted).most_common()),
         duration_s=round(duration_s, 6),
         power_w=None,
         energy_j=None,

@@ -10,6 +10,8 @@ over the concurrency the value with the lowest latency.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
+from typing import NamedTuple
 
 from workbench.model.counts import format_four_digits, is_or_are
 from workbench.model.lazy_dataclass import dataclass
@@ -38,6 +40,28 @@ class Knee:
     text: str
 
 
+class _MeasuredPoint(NamedTuple):
+    """A measured point with its place among all points of the sweep. `x` is the value of the setting
+    or the concurrency, and 0 for a point without one; an unknown `tok_per_joule` is 0."""
+
+    place: int
+    point: SweepPoint
+    x: float
+    tok_s: float
+    tok_per_joule: float
+
+    @property
+    def label(self) -> str:
+        return self.point.label
+
+    @property
+    def ms_per_token_and_stream(self) -> float:
+        return 1000 * self.x / self.tok_s
+
+
+_setting_value = attrgetter("x")
+
+
 def find_knee_of_gpu_setting(points: Sequence[SweepPoint]) -> Knee:
     """Return the knee of a sweep over a power limit or a clock. The knee is the value with the most
     tok/J among the values whose tok/s is at most 5 % below the best.
@@ -46,11 +70,11 @@ def find_knee_of_gpu_setting(points: Sequence[SweepPoint]) -> Knee:
     still rises at the highest value.
     """
     measured = _points_with_throughput(points)
-    known = [(i, p) for i, p in measured if p.in_force != NO_EFFECT]
-    if known and all(p.bound is False for _, p in known):
+    known = [p for p in measured if p.point.in_force != NO_EFFECT]
+    if known and all(p.point.bound is False for p in known):
         return Knee(None, NOTHING_LIMITED_TEXT)
     found = _find_knee_of_curve(known)
-    idle = [p.label for _, p in measured if p.in_force == NO_EFFECT]
+    idle = [p.label for p in measured if p.point.in_force == NO_EFFECT]
     if not idle:
         return found
     return Knee(
@@ -58,41 +82,38 @@ def find_knee_of_gpu_setting(points: Sequence[SweepPoint]) -> Knee:
     )
 
 
-def _find_knee_of_curve(known: Sequence[PlacedPoint]) -> Knee:
+def _find_knee_of_curve(known: Sequence[_MeasuredPoint]) -> Knee:
     if len(known) < MIN_MEASURED_POINTS:
         return Knee(None, _too_few_points_text(known))
     best = _point_with_most_throughput(known)
-    if any(p.tok_per_joule is None for _, p in known):
+    if any(p.point.tok_per_joule is None for p in known):
         return Knee(None, "no knee: tok/J is not known at every value; " + _flat_curve_text(known))
     first, last = min(known, key=_setting_value), max(known, key=_setting_value)
     efficient = _most_efficient_text(known, best)
     if len(_points_within_throughput_loss(known, FLAT_CURVE_SHARE)) == len(known):
         text = (
-            f"no knee: tok/s is flat within {_format_share_as_percent(FLAT_CURVE_SHARE)} from {first[1].label} to "
-            f"{last[1].label}"
+            f"no knee: tok/s is flat within {_format_share_as_percent(FLAT_CURVE_SHARE)} from {first.label} to "
+            f"{last.label}"
         )
         return Knee(None, f"{text}, so a knee can only be below them; {efficient}")
     fast = _points_within_throughput_loss(known, MAX_SETTING_LOSS_SHARE)
     if fast == [last]:
         text = (
-            f"tok/s still rises up to {last[1].label}, the highest value measured: the knee "
+            f"tok/s still rises up to {last.label}, the highest value measured: the knee "
             "may lie beyond it"
         )
         return Knee(None, f"{text}; {efficient}")
-    placed = max(
-        fast, key=lambda p: (_tok_per_joule_or_zero(p[1]), _tok_s_or_zero(p[1]), -_setting_value(p))
-    )
-    index, knee = placed
+    knee = max(fast, key=lambda p: (p.tok_per_joule, p.tok_s, -p.x))
     text = (
-        f"{knee.label}: the most tok/J ({_tok_per_joule_or_zero(knee):.3g}) of the values that lose at most "
+        f"{knee.label}: the most tok/J ({knee.tok_per_joule:.3g}) of the values that lose at most "
         f"{_format_share_as_percent(MAX_SETTING_LOSS_SHARE)} of"
-        f" the best tok/s ({format_four_digits(_tok_s_or_zero(best[1]))} at {best[1].label}; here "
-        f"{format_four_digits(_tok_s_or_zero(knee))},"
-        f" {_throughput_change_text(knee, best[1])})"
+        f" the best tok/s ({format_four_digits(best.tok_s)} at {best.label}; here "
+        f"{format_four_digits(knee.tok_s)},"
+        f" {_throughput_change_text(knee, best)})"
     )
-    if placed == first:
+    if knee == first:
         text += "; this is the lowest value measured, and a lower one may be better"
-    return Knee(index, "; ".join([text, _flat_curve_text(known), efficient]))
+    return Knee(knee.place, "; ".join([text, _flat_curve_text(known), efficient]))
 
 
 def find_knee_of_concurrency(points: Sequence[SweepPoint]) -> Knee:
@@ -101,83 +122,67 @@ def find_knee_of_concurrency(points: Sequence[SweepPoint]) -> Knee:
 
     Latency here is the time per token of one stream, concurrency / throughput (Little's law).
     """
-    known = [(i, p) for i, p in _points_with_throughput(points) if p.x]
+    known = [p for p in _points_with_throughput(points) if p.x]
     if len(known) < MIN_MEASURED_POINTS:
         return Knee(None, _too_few_points_text(known))
-    best = _point_with_most_throughput(known)[1]
+    best = _point_with_most_throughput(known)
     kept = _points_within_throughput_loss(known, MAX_CONCURRENCY_LOSS_SHARE)
     before, last = sorted(known, key=_setting_value)[-2:]
     if kept == [last]:
-        gain = 100 * (_tok_s_or_zero(last[1]) / _tok_s_or_zero(before[1]) - 1)
+        gain = 100 * (last.tok_s / before.tok_s - 1)
         text = (
-            f"throughput still rises by {gain:.0f} % from {before[1].label} to "
-            f"{last[1].label}, the highest level"
+            f"throughput still rises by {gain:.0f} % from {before.label} to "
+            f"{last.label}, the highest level"
         )
         return Knee(None, f"{text} measured: the knee is above it")
-    index, knee = min(kept, key=lambda p: (_ms_per_token_and_stream(p[1]), _setting_value(p)))
-    share = _tok_s_or_zero(knee) / _tok_s_or_zero(best)
-    best_text = format_four_digits(_tok_s_or_zero(best))
+    knee = min(kept, key=lambda p: (p.ms_per_token_and_stream, p.x))
+    share = knee.tok_s / best.tok_s
+    best_text = format_four_digits(best.tok_s)
     text = (
-        f"{knee.label}: the lowest latency ({_ms_per_token_and_stream(knee):.3g} ms per token and stream) of "
+        f"{knee.label}: the lowest latency ({knee.ms_per_token_and_stream:.3g} ms per token and stream) of "
         "the levels that keep "
         f"{_format_share_as_percent(1 - MAX_CONCURRENCY_LOSS_SHARE)} of the best throughput ({best_text} "
         f"tok/s at {best.label};"
-        f" here {format_four_digits(_tok_s_or_zero(knee))}, {_format_share_as_percent(share)})"
+        f" here {format_four_digits(knee.tok_s)}, {_format_share_as_percent(share)})"
     )
-    return Knee(index, text)
+    return Knee(knee.place, text)
 
 
-PlacedPoint = tuple[int, SweepPoint]
+def _points_with_throughput(points: Sequence[SweepPoint]) -> list[_MeasuredPoint]:
+    found = []
+    for index, p in enumerate(points):
+        if p.state == "done" and p.tok_s is not None and p.tok_s > 0:
+            found.append(_MeasuredPoint(index, p, p.x or 0.0, p.tok_s, p.tok_per_joule or 0.0))
+    return found
 
 
-def _points_with_throughput(points: Sequence[SweepPoint]) -> list[PlacedPoint]:
-    return [(i, p) for i, p in enumerate(points) if p.state == "done" and _tok_s_or_zero(p) > 0]
-
-
-def _point_with_most_throughput(known: Sequence[PlacedPoint]) -> PlacedPoint:
-    return max(known, key=lambda p: _tok_s_or_zero(p[1]))
+def _point_with_most_throughput(known: Sequence[_MeasuredPoint]) -> _MeasuredPoint:
+    return max(known, key=lambda p: p.tok_s)
 
 
 def _points_within_throughput_loss(
-    known: Sequence[PlacedPoint], most_loss_share: float
-) -> list[PlacedPoint]:
+    known: Sequence[_MeasuredPoint], most_loss_share: float
+) -> list[_MeasuredPoint]:
     """Return the points that lose at most this share of the best tok/s."""
-    least = (1 - most_loss_share) * _tok_s_or_zero(_point_with_most_throughput(known)[1])
-    return [p for p in known if _tok_s_or_zero(p[1]) >= least]
-
-
-def _setting_value(placed: PlacedPoint) -> float:
-    """Return the value of the setting, or the concurrency, of a point."""
-    return placed[1].x or 0.0
-
-
-def _tok_s_or_zero(point: SweepPoint) -> float:
-    return point.tok_s or 0.0
-
-
-def _tok_per_joule_or_zero(point: SweepPoint) -> float:
-    return point.tok_per_joule or 0.0
-
-
-def _ms_per_token_and_stream(point: SweepPoint) -> float:
-    return 1000 * (point.x or 0.0) / _tok_s_or_zero(point)
+    least = (1 - most_loss_share) * _point_with_most_throughput(known).tok_s
+    return [p for p in known if p.tok_s >= least]
 
 
 def _format_share_as_percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-def _too_few_points_text(known: Sequence[PlacedPoint]) -> str:
+def _too_few_points_text(known: Sequence[_MeasuredPoint]) -> str:
     return (
         f"no knee: that needs {MIN_MEASURED_POINTS} measured values, and there "
         f"{is_or_are(len(known))} {len(known)}"
     )
 
 
-def _flat_curve_text(known: Sequence[PlacedPoint]) -> str:
+def _flat_curve_text(known: Sequence[_MeasuredPoint]) -> str:
     lowest = min(_points_within_throughput_loss(known, FLAT_CURVE_SHARE), key=_setting_value)
-    label, power_w = lowest[1].label, lowest[1].power_w
-    if _setting_value(lowest) == max(map(_setting_value, known)):
+    label, power_w = lowest.label, lowest.point.power_w
+    if lowest.x == max(map(_setting_value, known)):
         return f"tok/s over watts does not flatten up to {label}"
     watts = f" ({power_w:.0f} W drawn)" if power_w is not None else ""
     return (
@@ -186,18 +191,18 @@ def _flat_curve_text(known: Sequence[PlacedPoint]) -> str:
     )
 
 
-def _most_efficient_text(known: Sequence[PlacedPoint], best: PlacedPoint) -> str:
-    most = max((p for _, p in known), key=_tok_per_joule_or_zero)
-    least = min(_tok_per_joule_or_zero(p) for _, p in known)
-    if least >= (1 - MAX_SETTING_LOSS_SHARE) * _tok_per_joule_or_zero(most):
+def _most_efficient_text(known: Sequence[_MeasuredPoint], best: _MeasuredPoint) -> str:
+    most = max(known, key=attrgetter("tok_per_joule"))
+    least = min(p.tok_per_joule for p in known)
+    if least >= (1 - MAX_SETTING_LOSS_SHARE) * most.tok_per_joule:
         return f"tok/J is within {_format_share_as_percent(MAX_SETTING_LOSS_SHARE)} at all values"
     return (
-        f"the most tok/J of all values: {most.label} ({_tok_per_joule_or_zero(most):.3g}), "
-        f"{_throughput_change_text(most, best[1])} tok/s"
+        f"the most tok/J of all values: {most.label} ({most.tok_per_joule:.3g}), "
+        f"{_throughput_change_text(most, best)} tok/s"
     )
 
 
-def _throughput_change_text(point: SweepPoint, best: SweepPoint) -> str:
+def _throughput_change_text(point: _MeasuredPoint, best: _MeasuredPoint) -> str:
     if point == best:
         return "the best"
-    return f"{100 * (_tok_s_or_zero(point) / _tok_s_or_zero(best) - 1):+.1f} %"
+    return f"{100 * (point.tok_s / best.tok_s - 1):+.1f} %"

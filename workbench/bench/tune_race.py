@@ -234,11 +234,11 @@ def findable_gain_pct(size: RaceSize, noise: Noise, tunes: int = _SIMULATED_TUNE
 
 
 def _do_most_tunes_find_gain(gain_pct: float, size: RaceSize, noise: Noise, tunes: int) -> bool:
-    names = [str(number) for number in range(size.candidates)]
-    truth = {name: gain_pct if name == "0" else 0.0 for name in names}
+    truth = dict.fromkeys(map(str, range(size.candidates)), 0.0) | {"0": gain_pct}
     rng = random.Random(size.candidates)
-    ended = [simulate_tune(truth, size, noise, rng) for _ in range(tunes)]
-    found = sum(
-        one.least_pct is not None and one.entry is not None and "0" in one.entry for one in ended
-    )
+    found = 0
+    for _ in range(tunes):
+        one = simulate_tune(truth, size, noise, rng)
+        if one.least_pct is not None and one.entry is not None:
+            found += "0" in one.entry
     return found >= FOUND_TUNES_SHARE * tunes

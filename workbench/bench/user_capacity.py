@@ -168,7 +168,7 @@ def clopper_pearson_lower(successes: float, trials: float, error: float) -> floa
 
 
 def _count_requests_within_limit(run: LevelRun, limit_index: int) -> int:
-    return round(run.requests * (run.attained[limit_index].kept_pct or 0.0) / 100)
+    return round(run.requests * run.attained[limit_index].kept_share)
 
 
 @dataclass(frozen=True, slots=True)

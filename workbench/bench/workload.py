@@ -61,7 +61,7 @@ def unique_prompt_mark(salt: str, request_name: str) -> str:
     letters, take the same number of tokens in every prompt.
     """
     kind, _, number = request_name.partition("/")
-    return f"{(_first_mark_number(salt, kind) + _MARK_STEP * int(number or 0)) % 10**12:012d}"
+    return f"{(_first_mark_number(salt, kind) + _MARK_STEP * int(number)) % 10**12:012d}"
 
 
 @cache
@@ -100,11 +100,16 @@ class Workload:
         load = trace_load(spec.trace) if spec.trace else None
         self._trace = None if spec.has_conversations else load
         self._talks = load if spec.has_conversations else None
+        self._load = load
         uncounted = max(1, spec.input_tokens) if self._trace is None else BLOCK_TOKENS
         self.words = spec.prompt_words or uncounted
         self.calibrated = False
-        own = [split_prompt_and_answer_length(json.loads(one)) for one in spec.prompts]
-        self._own, self._own_lengths = [prompt for prompt, _ in own], [length for _, length in own]
+        self._own: list[Any] = []
+        self._own_lengths: list[int | None] = []
+        for one in spec.prompts:
+            prompt, length = split_prompt_and_answer_length(json.loads(one))
+            self._own.append(prompt)
+            self._own_lengths.append(length)
         # whether replies must have an exact length; the user's `extra_body` takes precedence
         wanted = spec.extra_body.get("ignore_eos", spec.ignore_eos)
         self._requires_exact_length = bool(wanted) and spec.endpoint != "embeddings"
@@ -131,9 +136,8 @@ class Workload:
         depends only on the seed and the index, so that A and B of a comparison request equal
         lengths."""
         spec = self.spec
-        load = self._trace or self._talks
-        if load is not None:
-            return spec.max_tokens if warmup else load.output_tokens[index]
+        if self._load is not None:
+            return spec.max_tokens if warmup else self._load.output_tokens[index]
         if self._own and (length := self._own_lengths[index % len(self._own)]) is not None:
             return length
         if not spec.length_spread:
@@ -389,7 +393,7 @@ class Workload:
         )
         if self._real is None:
             per_word = sum(len(w) + 1 for w in _VOCABULARY) / len(_VOCABULARY)
-            fixed = len(f"[{unique_prompt_mark(self.spec.salt, '')}] {_TASK_PREFIX}")
+            fixed = len(f"[{unique_prompt_mark(self.spec.salt, 'r/0')}] {_TASK_PREFIX}")
             characters = (fixed + per_word * self.words) * wanted / max(1, prompt_tokens)
             words = round((characters - fixed) / per_word)
         else:

@@ -518,6 +518,11 @@ class BenchSpec:
         return self.rate is not None or self.trace_s is not None
 
     @property
+    def replay_speed(self) -> float:
+        """How many times faster than recorded a trace is replayed; 1.0 unless the user gave it."""
+        return self.speed or 1.0
+
+    @property
     def has_pauses(self) -> bool:
         """Whether a stream may have no request in flight although more are to be sent."""
         return self.has_schedule or bool(self.think_time)

@@ -73,6 +73,12 @@ class LimitAttained:
         return self.kept_pct - self.wanted_pct
 
     @property
+    def kept_share(self) -> float:
+        """The share of the requests that kept the limit, 0 to 1; 0 if the latency could not be
+        measured."""
+        return (self.kept_pct or 0.0) / 100
+
+    @property
     def attained_share_text(self) -> str:
         """How many of the requests kept the limit, as text."""
         if self.kept_pct is None:

@@ -50,7 +50,7 @@ def run() -> tuple[Client, Counter[str]]:
         spec = BenchSpec(server.url, "m", STREAMS, STREAMS, TOKENS, warmup=0, salt="s")
         client = Client(spec, resolve_endpoint(spec), None, lambda record: None)
         patch.setattr(client_module.time, "sleep", counted(counts, "system calls", time.sleep))
-        patch.setattr(client_module, "poll_exactly", lambda poller, s: poller.poll(s))
+        patch.setattr(client_module, "poll_for_exact_time", lambda poller, s: poller.poll(s))
         poller = client.poller
         client.poller = type(
             "Counting",

@@ -38,7 +38,7 @@ def made(experiment: Experiment, runs: SimulatedRuns) -> Experiment:
     """Return an experiment that ran to its end by the product's own rules."""
     while design.why_enough_pairs(experiment) is None:
         for _ in "AB":
-            run = design.next_run(experiment)
+            run = design.next_run_to_make(experiment)
             experiment = design.add_or_replace_run(
                 experiment, replace(run, state="done", value=runs.speed(run.arm, run.place))
             )

@@ -35,7 +35,7 @@ def experiment(*states: str, **options: Any) -> Experiment:
     for state in states:
         error = "lost" if state == "failed" else None
         one = design.add_or_replace_run(
-            one, replace(design.next_run(one), state=state, error=error)
+            one, replace(design.next_run_to_make(one), state=state, error=error)
         )
     return one
 
@@ -132,11 +132,11 @@ def test_whatever_fails_pairs_are_of_neighbours_in_the_right_order(states: list[
 
 def test_half_a_pair_from_before_an_interruption_is_made_again() -> None:
     one = experiment("done", "done", "done")
-    one = design.add_or_replace_run(one, replace(design.next_run(one), state="measuring"))
-    again = design.resume_experiment(one)
+    one = design.add_or_replace_run(one, replace(design.next_run_to_make(one), state="measuring"))
+    again = design.prepare_experiment_to_resume(one)
     assert [r.state for r in again.runs] == ["done", "done", "dropped", "failed"]
     assert design.count_failed_runs(again, 1) == 0, "an interruption is no failure of the pair"
-    assert (design.next_run(again).arm, design.next_run(again).pair) == ("B", 1)
+    assert (design.next_run_to_make(again).arm, design.next_run_to_make(again).pair) == ("B", 1)
 
 
 def test_restarts_follow_from_what_differs() -> None:

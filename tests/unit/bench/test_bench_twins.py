@@ -29,7 +29,7 @@ def made(spec: ExperimentSpec, runs: SimulatedRuns) -> Experiment:
     results = {}
     while design.why_enough_pairs(experiment) is None:
         for _ in "AB":
-            run = design.next_run(experiment)
+            run = design.next_run_to_make(experiment)
             result = runs.result(
                 run, runs.speed(run.arm, len(runs.results)), design.seed_of(spec, run.pair)
             )

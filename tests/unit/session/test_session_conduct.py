@@ -314,7 +314,7 @@ def test_an_interrupted_one_goes_on_where_it_ended() -> None:
     assert [r.state for r in stopped.runs] == ["done", "done", "done", "failed"]
     second = SimulatedRuns(0.1, 1, QUIET)
     second.results = list(first.results)
-    one = Carried(second, design.resume_experiment(stopped)).ended()
+    one = Carried(second, design.prepare_experiment_to_resume(stopped)).ended()
     assert [(r.pair, r.arm) for r in one.runs if r.state == "done"] == [
         (0, "A"),
         (0, "B"),
@@ -329,7 +329,9 @@ def test_an_interrupted_one_goes_on_where_it_ended() -> None:
 def test_more_pairs_of_a_finished_one() -> None:
     runs = SimulatedRuns(0.1, 1)
     one = Carried(runs).ended()
-    more = design.resume_experiment(replace(one, spec=replace(one.spec, pairs=5), extensions=1))
+    more = design.prepare_experiment_to_resume(
+        replace(one, spec=replace(one.spec, pairs=5), extensions=1)
+    )
     again = Carried(runs, more).ended()
     assert again.completed_pairs == 5 and len(again.runs) == 10 and again.state == "done"
 
@@ -365,7 +367,8 @@ def test_no_pair_is_begun_that_the_time_does_not_hold(monkeypatch: pytest.Monkey
         "and no interval was bought"
     )
     again = Carried(
-        runs, design.resume_experiment(replace(one, spec=replace(one.spec, max_minutes=None)))
+        runs,
+        design.prepare_experiment_to_resume(replace(one, spec=replace(one.spec, max_minutes=None))),
     ).ended()
     assert (
         again.state,
@@ -453,7 +456,7 @@ def test_a_resumed_one_begins_with_a_discarded_run_again() -> None:
     stopped = Carried(first, throw_away=None).ended()
     second = SimulatedRuns(0.1, 1, QUIET)
     second.results = list(first.results)
-    one = Carried(second, design.resume_experiment(stopped)).ended()
+    one = Carried(second, design.prepare_experiment_to_resume(stopped)).ended()
     assert one.state == "done" and len(one.discarded_runs) == 2 and one.completed_pairs == 3
 
 

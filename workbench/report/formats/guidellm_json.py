@@ -275,7 +275,7 @@ def _dataset_config(result: BenchResult) -> dict[str, Any]:
 
 def _strategy_config(spec: BenchSpec) -> dict[str, Any]:
     if spec.trace_name and not spec.has_conversations:
-        return {"type_": _TRACE, "time_scale": 1 / (spec.speed or 1.0), **_AT_ITS_TIME}
+        return {"type_": _TRACE, "time_scale": 1 / spec.replay_speed, **_AT_ITS_TIME}
     if spec.rate is None:
         return {
             "type_": "concurrent",

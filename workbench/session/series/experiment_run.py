@@ -252,7 +252,7 @@ class ExperimentConduct(Design[ExperimentRun]):
     def next_run(self) -> ExperimentRun | None:
         if design.why_enough_pairs(self.experiment) is not None:
             return None
-        return design.next_run(self.experiment)
+        return design.next_run_to_make(self.experiment)
 
     def raise_if_stopped(self, run: ExperimentRun) -> None:
         """Raise SeriesStopped if the time limit leaves no room for another pair of runs. A pair

@@ -385,7 +385,7 @@ class Experiments:
             elif experiment.state == SeriesState.DONE:
                 return experiment
             else:
-                experiment = design.resume_experiment(experiment)
+                experiment = design.prepare_experiment_to_resume(experiment)
             return await self._carry_out_in_task(
                 self._carry_out_sweep_experiment(experiment, test_bed)
             )
@@ -445,7 +445,9 @@ class Experiments:
             sides = await self.targets.sides(experiment.spec, {"A": a, "B": b}, bases)
             async with hold_measurement_locks(sides, f"experiment {experiment_id}"):
                 return await self._carry_out_in_task(
-                    self._carry_out_experiment(design.resume_experiment(experiment), sides)
+                    self._carry_out_experiment(
+                        design.prepare_experiment_to_resume(experiment), sides
+                    )
                 )
 
     async def _check_files_unchanged(self, experiment: Experiment) -> None:

@@ -163,13 +163,13 @@ def test_gpu_settings_in_words_are_accepted_by_gpu_set() -> None:
         "memory-clocks=reset persistence=off governor=performance",
         "power-limit=400",
     ):
-        assert " ".join(parse_gpu_settings(typed.split(), "b").words) == typed
+        assert " ".join(parse_gpu_settings(typed.split(), "b").command_line_words) == typed
     options = (
         "power-limit=412.5W lock-gpu-clocks=210,2400 lock-memory-clocks=810,9001 persistence=on"
     )
-    assert " ".join(parse_gpu_settings(options.split(), "b").words) == words
+    assert " ".join(parse_gpu_settings(options.split(), "b").command_line_words) == words
     assert parse_gpu_settings(["reset-gpu-clocks"], "b").command_line_words == ("gpu-clocks=reset",)
-    assert GpuSettings().words == ()
+    assert GpuSettings().command_line_words == ()
 
 
 @pytest.mark.parametrize(

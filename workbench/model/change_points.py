@@ -15,8 +15,9 @@ ERROR = 0.01  # chance of a change point in a series without one, at most
 
 @dataclass(frozen=True, slots=True)
 class ChangePoint:
-    """A place at which a series changes. `index` is the first measurement after the change, and
-    `change_pct` how much higher the measurements after it are, up to the next change point."""
+    """A place at which a series changes. `index` is that of the first measurement after the change.
+    `change_pct` is how much higher the measurements from there to the next change point are than
+    those before it, back to the previous change point; below 0 if they are lower."""
 
     index: int
     change_pct: float

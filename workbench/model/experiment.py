@@ -45,6 +45,7 @@ class ArmTarget:
 
     @property
     def is_looked_up(self) -> bool:
+        """Whether `name` has been looked up, so that `url`, `run_id` or `plan` is set."""
         return bool(self.url or self.run_id or self.plan)
 
     @property
@@ -79,8 +80,8 @@ class Arm:
 
     @property
     def target_and_change_texts(self) -> tuple[str, ...]:
-        """What one side of an experiment is measured on and what it changes, as short texts such as
-        "max-num-seqs=64", "without enforce-eager" or "K=V"."""
+        """The target of this side of an experiment, if it has its own, and then each of its
+        changes, as short texts such as "max-num-seqs=64", "without enforce-eager" or "K=V"."""
         target = [self.target.description] if self.target else []
         removed = (f"without {name}" for name in self.unsets)
         return (*target, *self.sets, *removed, *self.envs, *self.gpu.command_line_words)

@@ -77,12 +77,11 @@ class Finding:
 
     @property
     def file_and_line_text(self) -> str:
-        """The file and line that this finding is about, such as "presets/x.toml:12". Without a line
-        it is the file only, and "" if the finding is not about a file."""
-        place = self.file or ""
-        if place and self.line:
-            place += f":{self.line}"
-        return place
+        """The file and line that this finding is about, such as "presets/x.toml:12": the file only
+        if the line is unknown, and "" if the finding is not about a file."""
+        if not self.file:
+            return ""
+        return f"{self.file}:{self.line}" if self.line else self.file
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "level": str(self.level)}

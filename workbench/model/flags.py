@@ -128,8 +128,8 @@ class FlagRow:
 
     @property
     def editor_section(self) -> str:
-        """The title of the section of the flag editor in which this flag is shown, such as
-        "environment"."""
+        """The title of the section of the flag editor in which this flag is shown: "environment",
+        "most used", or the flag's area."""
         if self.is_env:
             return "environment"
         if self.spec is None:

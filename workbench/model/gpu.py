@@ -80,7 +80,8 @@ class GpuProcess:
     def title(self) -> str:
         """The name of a process that uses a GPU, followed by "in" and its container if it runs in
         one. The name is "?" if it is unknown."""
-        return f"{self.name or '?'} in {self.place}" if self.place else self.name or "?"
+        name = self.name or "?"
+        return f"{name} in {self.place}" if self.place else name
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,8 +231,8 @@ _UNITS = ("_bytes", "_mhz", "_mb_s", "_pct", "_bits", "_w", "_c", "_j")
 
 
 def reasons_with_missing_values(absent: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return pairs (reason, values without it, separated by commas). `absent` has the reason of
-    each missing value by its field in GpuSample or GpuInfo."""
+    """Return (reason, titles of the values that are missing for it, separated by commas) for each
+    reason. `absent` has the reason of each missing value by its field in GpuSample or GpuInfo."""
     titles: dict[str, list[str]] = {}
     for field_name, reason in absent.items():
         titles.setdefault(reason, []).append(_title(field_name))
@@ -296,7 +297,7 @@ class Telemetry:
 
     @property
     def slow_reading_text(self) -> str:
-        """A text about a reading that took long; "" about a quick one."""
+        """A sentence that says how long this reading took, if it took long; "" if it was quick."""
         if self.took_s is None:
             return ""
         return (

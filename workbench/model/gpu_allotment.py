@@ -31,8 +31,9 @@ NO_ALLOTMENT = Allotment()
 
 
 def parse_allotment(job: str, visible_devices: str) -> Allotment:
-    """Return the allotment for the values of the two lines that the script read_gpu_allotment.sh
-    prints."""
+    """Return the allotment that the script read_gpu_allotment.sh prints: `job` is the value of its
+    first line, "" without a job, and `visible_devices` that of the second, UNSET if
+    CUDA_VISIBLE_DEVICES is not set."""
     devices = None if visible_devices == UNSET else clean_text(visible_devices, NAME_CHARS)
     return Allotment(clean_text(job, NAME_CHARS) or None, devices)
 
@@ -40,8 +41,9 @@ def parse_allotment(job: str, visible_devices: str) -> Allotment:
 def visible_gpus_and_first_unknown_word(
     devices: str, gpus: Sequence[GpuInfo]
 ) -> tuple[tuple[GpuInfo, ...], str | None]:
-    """Return the GPUs that `devices`, a value of CUDA_VISIBLE_DEVICES, makes visible, and the first
-    of its words that names no GPU. CUDA ignores that word and all after it."""
+    """Return (the GPUs that `devices`, a value of CUDA_VISIBLE_DEVICES, makes visible, the first of
+    its words that does not name exactly one GPU). CUDA ignores that word and all after it. The word
+    is None if all words name a GPU, and if an empty word or -1 ends the list."""
     found: list[GpuInfo] = []
     for word in map(str.strip, devices.split(",")):
         if word in ("", "-1"):

@@ -52,8 +52,8 @@ _PROPOSED_COMMAND = re.compile(
 
 
 def insert_host_options(text: str, host_options: str) -> str:
-    """Return the text with the words that name a host, such as "--host gpu-box", in each
-    `workbench` command that runs on one. Unchanged if `host_options` is "", for this machine."""
+    """Return the text with `host_options`, such as "--host gpu-box", put into each `workbench`
+    command that runs on a host. The text is unchanged if `host_options` is "", for this machine."""
     if not host_options:
         return text
     return _PROPOSED_COMMAND.sub(lambda _: f"workbench {host_options} ", text)
@@ -62,7 +62,8 @@ def insert_host_options(text: str, host_options: str) -> str:
 def insert_host_options_in_fixes(
     findings: Iterable[Finding], host_options: str
 ) -> tuple[Finding, ...]:
-    """Return the findings with the words that name a host in the commands of their fixes."""
+    """Return the findings with `host_options` put into the commands of their fixes, as
+    `insert_host_options` does it."""
     return tuple(
         replace(finding, fix=insert_host_options(finding.fix, host_options))
         if finding.fix

@@ -18,8 +18,9 @@ class HostCores:
 
 
 def parse_host_cores(cpus: str, cores: str, nodes: str) -> HostCores | None:
-    """Return the cores for the values of the lines that the script count_cores.sh prints. None if the
-    host does not tell how many CPUs a program may use. Without a topology, each CPU counts as a core."""
+    """Return the cores that the script count_cores.sh prints: each parameter is the value of one of
+    its lines. None if the host does not tell how many CPUs a program may use. If it does not tell
+    the number of cores, each CPU counts as one."""
     usable, physical = _parse_count(cpus), _parse_count(cores)
     if not usable:
         return None
@@ -27,6 +28,7 @@ def parse_host_cores(cpus: str, cores: str, nodes: str) -> HostCores | None:
 
 
 def _parse_count(text: str) -> int:
+    """Return a whole number of at most _MOST; 0 if the text is none."""
     text = text.strip()
     if not (text.isascii() and text.isdecimal()):
         return 0

@@ -38,6 +38,7 @@ class InForceReport:
 
     @property
     def differing_setting_count(self) -> int:
+        """The number of settings whose value in force is not that of the plan."""
         return sum(row.differs for row in self.rows)
 
     def as_json(self) -> dict[str, Any]:

@@ -95,8 +95,8 @@ class ModelCopy:
 
     @property
     def reference(self) -> str:
-        """The name of this copy of a model on its host: the model's id if the copy is in the cache
-        of the Hugging Face hub, otherwise the path."""
+        """What names this copy on its host, for example in a command: the model's id if the copy is
+        in the cache of the Hugging Face hub, otherwise the path."""
         return self.model if self.kind == HUB else self.path
 
     @property
@@ -107,11 +107,13 @@ class ModelCopy:
     def digest_without_weights(self) -> str | None:
         """A digest of all hashed files of a model copy that are not weights, such as the
         config.json. None if no such file was hashed."""
-        hashed = [file for file in self.files if file.sha256 and not file.is_weights]
-        if not hashed:
+        lines = []
+        for file in self.files:
+            if file.sha256 and not file.is_weights:
+                lines.append(f"{file.name} {file.sha256}")
+        if not lines:
             return None
-        lines = sorted(f"{file.name} {file.sha256}" for file in hashed)
-        return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+        return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()[:16]
 
     @property
     def text(self) -> str:
@@ -139,6 +141,7 @@ class ModelCopy:
 
 
 def _list_copy_problems(copy: ModelCopy) -> Sequence[str]:
+    """Return why the copy is not complete, as texts; [] if it is complete."""
     there, weights = copy.files_by_name, copy.weights
     found = []
     if copy.unfinished_bytes:

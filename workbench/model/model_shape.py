@@ -28,7 +28,8 @@ class KvLayers:
 
     @property
     def keeps_state(self) -> bool:
-        """Whether the layer keeps a state instead of the keys and values of each token."""
+        """Whether these layers keep a state for each sequence, and no keys and values for each
+        token."""
         return bool(self.state_bytes or self.state_values)
 
     def state_size_bytes(self, bits: int | None = None) -> float:

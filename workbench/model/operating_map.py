@@ -12,7 +12,8 @@ from workbench.model.sweep import PointState, Sweep
 
 @dataclass(frozen=True, slots=True)
 class MapPoint:
-    """A server with `users` requests in flight. `slo_verdict` is that of a search for users."""
+    """A server with `users` requests in flight: how many output tokens a second each user gets, and
+    how many each GPU gives. `slo_verdict` is that of a search for users; None in a sweep."""
 
     users: float
     user_tok_s: float
@@ -33,8 +34,9 @@ class OperatingMap:
 
 
 def operating_map_from_sweep(sweep: Sweep) -> OperatingMap | None:
-    """Return the operating map of a capacity search or a concurrency sweep, None if the sweep is
-    neither, or if the number of GPUs is not known or differs between points."""
+    """Return the operating map of a search for users or a sweep of the concurrency. None if the
+    sweep is neither, if no point was measured, or if the number of GPUs is not known or differs
+    between points."""
     done = [p for p in sweep.points if p.state == PointState.DONE and p.tok_s and p.x]
     counts = {p.gpus for p in done}
     gpus = next(iter(counts), None)

@@ -37,7 +37,8 @@ class Node:
 
     @property
     def key(self) -> str:
-        """A unique name for this node in a script that starts all nodes of a server."""
+        """The name of this node among all nodes of a server, for a script that starts them: that of
+        its host, followed by its role if it has one."""
         return "-".join(filter(None, (self.name, self.role)))
 
 

@@ -19,9 +19,9 @@ _GROUPS = (
 
 
 def parse_container_of_process(cgroups_text: str) -> str:
-    """Return the container of a process as "docker:0123456789ab", given the content of
-    /proc/PID/cgroup as read on the host. "" for a process outside containers. For nested
-    containers, return the outermost."""
+    """Return the container of a process, such as "docker:0123456789ab" or "pct:101". `cgroups_text`
+    is the content of /proc/PID/cgroup, read on the host. "" for a process outside containers; of
+    nested containers, the outermost one."""
     found = []
     for pattern, kind in _GROUPS:
         match = pattern.search(cgroups_text)

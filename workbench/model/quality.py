@@ -115,6 +115,7 @@ class InstrumentProof:
 
     @property
     def why_unusable(self) -> str:
+        """Why the log probabilities cannot be used, with the known defect; "" if they can."""
         return f"{self.reason} ({self.defect})" if self.defect else self.reason
 
 
@@ -129,6 +130,7 @@ class Interval:
 
     @property
     def negated(self) -> Interval:
+        """The interval of the negative value, such as that of A - B for that of B - A."""
         if self.low is None or self.high is None:
             return Interval(-self.value)
         return Interval(-self.value, -self.high, -self.low)

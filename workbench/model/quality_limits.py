@@ -21,7 +21,13 @@ from workbench.model.quality import (
     QualityMeasure,
     QualityResult,
 )
-from workbench.model.untrusted_numbers import ANY, EXACT, RANGES, why_number_is_impossible
+from workbench.model.untrusted_numbers import (
+    ANY,
+    EXACT,
+    RANGES,
+    is_number,
+    why_number_is_impossible,
+)
 from workbench.model.untrusted_text import LINE_CHARS, NAME_CHARS
 
 MOST_COMPARISONS = 200  # of one result: as many of the newest are looked at
@@ -76,8 +82,8 @@ FieldProblem: TypeAlias = tuple[str, str]
 
 
 def impossible_field_and_reason(result: QualityResult) -> FieldProblem:
-    """Return the field of a comparison of answers that cannot be, such as "own.p", and why. ("",
-    "") if there is none."""
+    """Return (the first field of a comparison of answers whose value is impossible, such as
+    "own.p", why it is). ("", "") if there is none."""
     return next(_impossible_fields_and_reasons(result), ("", ""))
 
 
@@ -104,7 +110,8 @@ def _impossible_fields_and_reasons(result: QualityResult) -> Iterator[FieldProbl
 
 
 def _problems_of_fields(record: Any, path: str) -> Iterator[FieldProblem]:
-    """Yield the numbers, texts and lists of a record that cannot be, each with its place."""
+    """Yield a FieldProblem for each impossible number, text or list in a record. `path` is the path
+    of the record, "" for the whole comparison."""
     for one in fields(record):
         at = f"{path}.{one.name}" if path else one.name
         value = getattr(record, one.name)
@@ -125,7 +132,7 @@ def _problems_of_value(name: str, value: Any, path: str) -> Iterator[FieldProble
         most = LINE_CHARS if name in _LONG_TEXTS else NAME_CHARS
         if len(value) > most + _CUT_CHARS:
             yield path, f"it is longer than {most:,} characters"
-    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+    elif is_number(value):
         why = why_number_is_impossible(value, *_RANGES.get(name, ANY))
         if why:
             yield path, f"it is {why}"

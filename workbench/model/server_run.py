@@ -34,7 +34,12 @@ class ServerState(StrEnum):
     def is_alive(self) -> bool:
         """Whether the state means that the server is starting, serving or stopping. False for the
         state UNKNOWN."""
-        return not self.has_ended and self is not ServerState.UNKNOWN
+        return self in (
+            ServerState.STARTING,
+            ServerState.READY,
+            ServerState.STOPPING,
+            ServerState.UNRESPONSIVE,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +76,8 @@ class ServedText:
 
 
 def format_run_and_start_time(run_id: str) -> str:
-    """Return a run id with its start in local time: "run 20261121-… on 2026-11-21 03:15". The start
-    is read from the id; the text is "run ID" if the id contains no time."""
+    """Return a run id with the time of the run's start in local time: "run 20261121-… on 2026-11-21
+    03:15". The time is read from the id; the text is "run ID" if the id does not begin with one."""
     try:
         started = datetime.strptime(run_id[:15], "%Y%m%d-%H%M%S").replace(tzinfo=UTC)
     except ValueError:

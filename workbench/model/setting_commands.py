@@ -25,6 +25,7 @@ from workbench.model.untrusted_numbers import (
     MOST_GPUS,
     RANGES,
     integer_or_none,
+    is_number,
     number_for_field,
     number_or_none,
     parse_decimal,
@@ -86,8 +87,8 @@ class SettingStep(NamedTuple):
 
 
 class RemoteSetting:
-    """One setting: how nvidia-smi sets it, and which values are valid. `query` is the field of
-    nvidia-smi's --query-gpu that reads the value back; "" if there is none."""
+    """One setting: how it is set, which values are valid, and how they are compared. `query` is the
+    field of nvidia-smi's --query-gpu that reads the value back; "" if there is none."""
 
     label = query = ""
     readable = True
@@ -101,8 +102,8 @@ class RemoteSetting:
         raise KeyError(self.label)
 
     def sudoers_patterns(self) -> Iterator[str]:
-        """Yield a pattern for sudoers(5) for each form that `argv` can have. The patterns match
-        nothing else."""
+        """Yield a pattern for sudoers(5) for each form that the arguments `argv` can have, and for
+        no others. Nothing is yielded for a setting that nvidia-smi cannot change."""
         return iter(())
 
     def is_valid(self, value: Any) -> bool:
@@ -187,16 +188,18 @@ class _PowerLimit(RemoteSetting):
                 yield f"-pl {DIGIT * digits}{part}"
 
     def is_valid(self, value: Any) -> bool:
-        return is_number(value) and 0 < value < MOST_W
+        return is_finite_number(value) and 0 < value < MOST_W
 
     def parse_answer(self, text: str) -> Any:
         return parse_decimal(text.strip(), 0, MOST_W)
 
     def values_equal(self, found: Any, value: Any) -> bool:
-        return is_number(found) and is_number(value) and abs(found - value) <= WATTS_EQUAL
+        if not is_finite_number(found):
+            return False
+        return is_finite_number(value) and abs(found - value) <= WATTS_EQUAL
 
     def format(self, value: Any) -> str:
-        if not is_number(value):
+        if not is_finite_number(value):
             return str(value)
         return f"{value:g} W"
 
@@ -265,7 +268,8 @@ class _CoreSetting(RemoteSetting):
     def list_core_writes(
         self, value: str, cores: Mapping[int, int], sysfs: str
     ) -> Iterator[CoreWrite]:
-        """Yield the write of each command that is needed to set the CPU cores to `value`."""
+        """Yield one write for each command that is needed to set the CPU cores to `value`. `cores`
+        has the number of idle states of each core, and `sysfs` is the directory of sysfs."""
         raise KeyError(self.label)
 
     def list_manual_texts_and_files(
@@ -321,16 +325,15 @@ class _CStates(_CoreSetting):
         for name, named in core_values.parse_core_values(value).items():
             for cpu in named or cores:
                 for state, file in enumerate(self.sysfs_files({cpu: cores.get(cpu, 0)}, sysfs)):
-                    by_text[
-                        self._disable_file_text(core_values.is_idle_state_off(name, state))
-                    ].append(file)
+                    is_off = core_values.is_idle_state_off(name, state)
+                    by_text[self._disable_file_text(is_off)].append(file)
         written = [CoreWrite(value, text, files) for text, files in by_text.items() if files]
         nothing = CoreWrite(value, self._disable_file_text(value == core_values.OFF), [])
         yield from written or [nothing]
 
     @staticmethod
     def _disable_file_text(is_off: bool) -> str:
-        """Return what the file of an idle state contains."""
+        """Return the text of the file `disable` of an idle state."""
         return "1" if is_off else "0"
 
     def list_manual_texts_and_files(
@@ -373,6 +376,7 @@ SETTINGS: dict[str, RemoteSetting] = {
     "governor": _Governor(),
     "c_states": _CStates(),
 }
+_NO_CORES: Mapping[int, int] = {}
 LOCKS = tuple(key for key, setting in SETTINGS.items() if not setting.readable)
 OF_CORES = tuple(key for key, setting in SETTINGS.items() if isinstance(setting, _CoreSetting))
 COOLING = tuple(key for key, setting in SETTINGS.items() if setting.cools)
@@ -384,8 +388,8 @@ def is_clock_lock(key: str) -> bool:
 
 
 def value_equals(key: str, found: Any, value: Any) -> bool:
-    """Return whether the host's value `found` equals `value`. False if `found` is None. Cores that
-    no longer have a governor are ignored."""
+    """Return whether the host's value `found` of the setting `key` equals `value`. False if `found`
+    is None. Cores that no longer have the setting are not compared."""
     return found is not None and SETTINGS[key].values_equal(found, value)
 
 
@@ -399,8 +403,8 @@ def setting_label(key: str) -> str:
 
 
 def revert_position(key: str) -> int:
-    """Return the position of a setting in the order in which settings are reverted, as a sort
-    key."""
+    """Return the position of the setting `key` in the order in which settings are reverted. A key
+    that is no setting comes last."""
     if key not in SETTINGS:
         return len(SETTINGS)
     return list(SETTINGS).index(key)
@@ -416,18 +420,19 @@ def commands_to_set_value(
     *,
     nvidia_smi: str = "nvidia-smi",
     tee: str = "tee",
-    cores: Mapping[int, int] | None = None,
+    cores: Mapping[int, int] = _NO_CORES,
     sysfs: str = SYSFS,
 ) -> tuple[SettingStep, ...]:
-    """Return the commands that set one value: one command, or several if the cores differ.
+    """Return the commands that set the setting `key` to `value`: one command, or several if the
+    cores differ.
 
-    The GPU is named by its UUID, because indices change. `cores` are the cores that have the
-    setting, each with the number of its idle states.
+    The GPU is named by its UUID, because indices change. `cores` are the cores of the host that
+    have the setting, each with the number of its idle states.
     """
     setting = SETTINGS[key]
     if not isinstance(setting, _CoreSetting):
         return (SettingStep((nvidia_smi, "-i", uuid, *setting.argv(value)), value),)
-    written = setting.list_core_writes(str(value), cores or {}, sysfs)
+    written = setting.list_core_writes(str(value), cores, sysfs)
     return tuple(SettingStep((tee, *files), part, text + "\n") for part, text, files in written)
 
 
@@ -441,17 +446,17 @@ def list_core_setting_files(key: str, cores: Mapping[int, int], sysfs: str = SYS
 
 
 def value_to_restore(before: Any) -> Any:
-    """Return the value that a revert sets: `before`, or the driver's default if `before` is a clock
-    lock of unknown value."""
+    """Return the value that a revert sets: `before`, or the driver's default if `before` is
+    "unknown", a clock lock that another program had set."""
     if before != UNKNOWN:
         return before
     return type(before)(DEFAULT)
 
 
 def why_command_failed(returncode: int, output: str, program: str = "nvidia-smi") -> str | None:
-    """Return why a command failed; None if it succeeded. `output` is the command's output, which is
-    checked too, because nvidia-smi exits 0 for a setting that is not supported ("Treating as
-    warning and moving on")."""
+    """Return why a command failed, as one line; None if it succeeded. A command with exit code 0
+    has failed too if it is nvidia-smi and its `output` says so: nvidia-smi exits 0 for a setting
+    that is not supported ("Treating as warning and moving on")."""
     output = " ".join(output.split())
     if returncode != 0:
         return output or f"{program} ended with {returncode}"
@@ -463,9 +468,10 @@ def why_command_failed(returncode: int, output: str, program: str = "nvidia-smi"
 def was_restored_and_message(
     key: str, before: Any, found: Any, error: str | None
 ) -> tuple[bool, str]:
-    """Return (whether a revert has restored a setting, message for the user). `before` is the value
-    to restore, and `found` the host's value after the revert; `found` is None for a clock lock and
-    if the host did not answer. `error` is the error of the command; None if it succeeded."""
+    """Return (whether a revert has restored the setting `key`, message for the user). `before` is
+    the value to restore, and `found` the host's value after the revert; `found` is None for a clock
+    lock and if the host did not answer. `error` is why the command failed; None if it succeeded. A
+    failed command has restored the setting if `found` is the value to restore."""
     value = value_to_restore(before)
     if error and not value_equals(key, found, value):
         return False, error
@@ -498,8 +504,8 @@ def message_of_ineffective_command(key: str, value: Any, found: Any) -> str:
 
 
 def shell_command_to_set(uuid: str, key: str, value: Any, sysfs: str = SYSFS) -> str:
-    """Return the shell command that the user can enter to set `value`. For the value "unknown", the
-    command sets the driver's default."""
+    """Return the shell command that the user can enter to set `value`: several commands joined by
+    "&&" if the CPU cores differ. For the value "unknown", it sets the driver's default."""
     setting, value = SETTINGS[key], value_to_restore(value)
     if not isinstance(setting, _CoreSetting):
         steps = commands_to_set_value(uuid, key, value)
@@ -554,8 +560,8 @@ def why_setting_has_no_effect(
 
 
 def user_setting_is_left_to(entry: Mapping[str, Any]) -> str:
-    """Return the user to whom a revert has left the setting of a journal entry, because that user
-    claims to have set its value since. "" if it is not left to anybody."""
+    """Return the name of the user to whom a revert has left the setting of the journal entry
+    `entry`, because that user claims to have set it since. "" if it is left to nobody."""
     state = str(entry.get("state"))
     if not state.startswith(LEFT_TO):
         return ""
@@ -611,13 +617,16 @@ def describe_invalid_part_of_entry(entry: Any) -> str | None:
 
 
 def _is_target_of_setting(setting: Any, uuid: Any) -> bool:
-    """Return whether `uuid` can name what has this setting: a GPU, or the host for its cores."""
+    """Return whether `uuid` can name what has this setting: HOST for a setting of the CPU cores,
+    otherwise the UUID of a GPU. False if there is no such setting."""
     if setting in OF_CORES:
         return bool(uuid == HOST)
     return setting in SETTINGS and bool(_UUID.fullmatch(uuid))
 
 
 def _is_valid_watch(watch: Any) -> bool:
+    """Return whether the part `watch` of a journal entry has valid times and a text or nothing as
+    its trial."""
     trial, seconds = watch.get("trial"), [watch.get("heartbeat_s")]
     if trial:
         seconds.append(watch["trial_s"])
@@ -626,11 +635,9 @@ def _is_valid_watch(watch: Any) -> bool:
     return all(s is None or number_or_none(s, 0.0, RANGES["s"][1]) for s in seconds)
 
 
-def is_number(value: Any) -> bool:
+def is_finite_number(value: Any) -> bool:
     """Return whether `value` is a finite number, and not an integer too large for a float."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return False
-    return abs(value) <= sys.float_info.max
+    return is_number(value) and abs(value) <= sys.float_info.max
 
 
 def has_only_bounded_numbers(data: Any) -> bool:
@@ -650,9 +657,10 @@ def has_only_bounded_numbers(data: Any) -> bool:
 
 
 def was_core_change_interrupted(key: str, present_value: Any, after: Any, before: Any) -> bool:
-    """Return whether a change of a CPU-core setting from `before` to `after`, or its revert, stopped
-    before it reached all cores. `present_value` is the setting's present value. The result is False
-    for a setting of a GPU, and if a core has a value that such a change cannot leave behind."""
+    """Return whether a change of a CPU-core setting from `before` to `after`, or its revert, may
+    have stopped before it reached all cores: each core has a value that such a change can leave
+    behind. `present_value` is the setting's present value, None if it cannot be read. False for
+    None and for a setting of a GPU."""
     setting = SETTINGS[key]
     if not isinstance(setting, _CoreSetting) or present_value is None:
         return False
@@ -672,7 +680,8 @@ def was_core_change_interrupted(key: str, present_value: Any, after: Any, before
 def _is_core_value_during_change(
     setting: _CoreSetting, cpu: int, value: str, ends: Sequence[Mapping[str, Sequence[int]]]
 ) -> bool:
-    """Return whether the core can have this value in the middle of a change between the `ends`."""
+    """Return whether the core number `cpu` can have `value` in the middle of a change between the
+    two `ends`, each as {value: cores}."""
     one, other = ([v for v, cores in end.items() if not cores or cpu in cores] for end in ends)
     return any(
         setting.is_possible_during_change(value, a, b) for a in one or other for b in other or one

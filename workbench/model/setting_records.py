@@ -18,9 +18,9 @@ _CORE_FILE = re.compile(r"(.*/cpu)(\d+)(/[a-z_/]*)(\d*)([a-z_/]*)")  # of sysfs:
 
 
 def join_paths_in_braces(files: Sequence[str]) -> str | None:
-    """Return the paths of `files`, which set CPU cores, as one shell word with braces, such as
+    """Return the paths of sysfs `files`, which set CPU cores, as one shell word with braces:
     "/sys/…/cpu{0..3}/cpuidle/state{0..2}/disable". None if there are fewer than three files, or if
-    their paths cannot be written in this form."""
+    one such word cannot stand for exactly these paths."""
     found = list(map(_CORE_FILE.fullmatch, files))
     if len(files) < 3 or None in found:
         return None
@@ -155,7 +155,8 @@ class Recovery:
 
     @property
     def text(self) -> str:
-        """What happened, what was kept, and where the damaged file lies, for the user."""
+        """A sentence for the user: what happened to the journal, which settings the register has
+        kept, and the path of the damaged file if there is one."""
         more, shown = len(self.kept) - SHOWN, "; ".join(self.kept[:SHOWN])
         if more > 0:
             shown += f"; and {more} more"
@@ -192,7 +193,7 @@ class SettingsReport:
 
     @property
     def first_failure(self) -> SettingOutcome | None:
-        """The first command that failed, with its message."""
+        """The outcome of the first command that failed; None if none did."""
         return next((o for o in self.outcomes if not o.ok), None)
 
 

@@ -21,6 +21,7 @@ from workbench.model.errors import InputError
 from workbench.model.gpu import GpuInfo, GpuSample, Telemetry
 from workbench.model.known_values import known_values
 from workbench.model.lazy_dataclass import dataclass
+from workbench.model.untrusted_numbers import is_number
 
 HOST = setting_commands.HOST  # `gpu_uuid` of a setting of the host itself
 HOST_INDEX = -1
@@ -147,7 +148,7 @@ class Setting(ABC):
 
     def driver_default(self, info: GpuInfo | None) -> SettingValue | None:
         """Return the driver's default for this setting on one GPU. None if the driver does not
-        report it."""
+        report it, and for a setting of the CPU cores."""
         return DEFAULT
 
     def current_value(self, telemetry: Telemetry, uuid: str) -> SettingValue | None:
@@ -230,7 +231,7 @@ class NumberSetting(Setting):
         return float(bare)
 
     def value_from_stored(self, value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if not is_number(value):
             raise TypeError(f"{self.key}: {value!r}")
         return float(value)
 
@@ -243,14 +244,14 @@ class NumberSetting(Setting):
         """Return the value of this setting that the driver enforces on a GPU, which can be lower
         than the requested value. If the driver reports no enforced value, return the requested one;
         None if it reports neither."""
-        enforced: SettingValue | None = getattr(sample, self.enforced or "", None)
+        enforced: SettingValue | None = getattr(sample, self.enforced, None)
         return enforced or Setting.value_in_force(self, sample)
 
     def driver_limits(self, info: GpuInfo) -> tuple[float, float] | None:
-        """Return (lowest, highest) value of this setting that the driver accepts on a GPU. None if
-        the GPU lacks the setting."""
+        """Return the (lowest, highest) value of this setting that the driver accepts on a GPU. None
+        if the driver does not report both."""
         low, high = getattr(info, self.lowest), getattr(info, self.highest)
-        if low is None or high is None:
+        if None in (low, high):
             return None
         return low, high
 
@@ -476,8 +477,9 @@ def label_of(key: str) -> str:
 
 
 def split_target_and_setting(key: str) -> tuple[str, str]:
-    """Split a setting's key in a result into (GPU or "host", key without it): "gpu0.power_limit_w"
-    gives ("GPU0", "power_limit_w"). For a key without a GPU, the first element is ""."""
+    """Split the key of a setting in a result into (GPU or host, key of the setting):
+    "gpu0.power_limit_w" gives ("GPU0", "power_limit_w"), and "host.governor" ("host", "governor").
+    For a key without a GPU or host, the first element is ""."""
     place, dot, setting = key.partition(".")
     if not dot:
         return "", key
@@ -495,8 +497,8 @@ def format_setting_value(key: str, value: SettingValue | None) -> str:
 
 
 def format_stored_value(key: str, value: Any) -> str:
-    """Return a value of the setting `key` from a journal, result or preset as text for the user. A
-    value that this version cannot parse is converted by `str`."""
+    """Return a value of the setting `key` (without a GPU) from a journal, result or preset as text
+    for the user. A value that this version cannot parse is converted by `str`."""
     try:
         return format_setting_value(key, parse_stored_value(key, value))
     except (TypeError, ValueError):
@@ -511,7 +513,8 @@ def label_with_gpu(key: str) -> str:
 
 
 def format_stored_setting_value(key: str, value: Any) -> str:
-    """Return a stored value of a setting as text; `key` may have a GPU, as "gpu0.gpu_clocks"."""
+    """Return what `format_stored_value` returns, for a key that may have a GPU or the host in
+    front: "gpu0.gpu_clocks"."""
     return format_stored_value(split_target_and_setting(key)[1], value)
 
 

@@ -52,10 +52,11 @@ def _format_without_exponent(number: float) -> str:
 @dataclass(frozen=True, slots=True)
 class LimitAttained:
     """How many of the requests of a run kept one limit. `kept_pct` is None if the latency could not
-    be measured. `reached_ms` is the latency that `wanted_pct` of the requests kept, and `most_ms`
-    the limit; both are None in results of older versions. `reached_ms` is also None if too many
-    requests failed. `independent` is how many independent requests the measured ones are worth, if
-    they came at times of their own (bench/independent_requests.py); else None."""
+    be measured. `most_ms` is the limit, and `reached_ms` the latency that `wanted_pct` of the
+    requests kept; both are None in results of older versions. `reached_ms` is also None if too many
+    requests failed. `independent` is the number of independent requests that would say as much as
+    the measured ones (bench/independent_requests.py); None if the requests did not start on a
+    schedule."""
 
     limit: str
     wanted_pct: float
@@ -66,8 +67,9 @@ class LimitAttained:
 
     @property
     def margin_pct(self) -> float | None:
-        """How many percentage points more requests kept the limit than must; below 0 if the limit
-        is broken. None if the latency could not be measured."""
+        """The share of the requests that kept the limit, minus the share that must keep it, in
+        percentage points: below 0 if the limit is broken. None if the latency could not be
+        measured."""
         if self.kept_pct is None:
             return None
         return self.kept_pct - self.wanted_pct
@@ -80,14 +82,16 @@ class LimitAttained:
 
     @property
     def attained_share_text(self) -> str:
-        """How many of the requests kept the limit, as text."""
+        """The share of the requests that kept the limit, as text; "n/a" if the latency could not be
+        measured."""
         if self.kept_pct is None:
             return "n/a"
         return share_text(self.kept_pct)
 
 
 def parse_slo(text: str) -> tuple[Limit, ...]:
-    """Return the limits that `text` contains. Raises InputError if it is not a list of limits."""
+    """Return the limits in a text such as "ttft<=500@p95, tpot<=40@p95". Raises InputError if it is
+    not a list of 1 to 8 limits, separated by commas."""
     parts = list(map(str.strip, text.split(",")))
     if not any(parts):
         raise InputError("the SLO has no limit", next_step=f"give limits, {_EXAMPLE}")
@@ -150,15 +154,17 @@ def limit_with_smallest_margin(attained: Sequence[LimitAttained]) -> LimitAttain
 
 
 def share_text(share_pct: float) -> str:
-    """Return a share of requests as text. It is rounded down, and has two decimals above 99 %, so
-    that a share just below a limit does not look like the limit."""
+    """Return a share of requests in percent as text, such as "97.5 %". It is rounded down, and has
+    two decimals between 99 and 100 %, so that a share just below a limit does not look like the
+    limit."""
     decimals = 2 if 99 < share_pct < 100 else 1
     steps = 10**decimals
     return f"{math.floor(share_pct * steps + 1e-6) / steps:.{decimals}f} %"
 
 
 def slo_rows(attained: Sequence[LimitAttained]) -> tuple[tuple[str, str], ...]:
-    """Return (limit, verdict) for each limit: how many requests kept it, and which limit binds."""
+    """Return (limit, verdict) for each limit, as texts. The verdict says whether the limit was held,
+    how many requests kept it, and of several limits, which one binds."""
     tightest = limit_with_smallest_margin(attained)
     rows = []
     for each in attained:

@@ -190,7 +190,7 @@ class Sweep:
 
     @property
     def points_noun(self) -> str:
-        """What the points of the sweep are called."""
+        """What the points of the sweep are called: "race starts" of a tune, else "points"."""
         return "race starts" if self.kind == TUNE else "points"
 
     @property
@@ -200,7 +200,8 @@ class Sweep:
 
     @property
     def sweep_kind(self) -> SweepKind:
-        """What the sweeps of this kind have in common."""
+        """What the sweeps of this kind have in common: as stored, or for a sweep of an earlier
+        version, by the name of its kind."""
         return self.kind_facts or _BEFORE.get(self.kind) or make_gpu_setting_sweep_kind(self.kind)
 
     @property

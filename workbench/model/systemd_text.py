@@ -4,8 +4,8 @@ _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "%": "%%"}
 
 
 def escape_for_unit_quotes(text: str) -> str:
-    """Return `text` with escapes for special characters, for use between double quotes in a unit
-    file."""
+    """Return `text` as it stands between double quotes in a unit file, with escapes for special
+    characters. The quotes are not added."""
     return "".join(map(_escape_character, text))
 
 

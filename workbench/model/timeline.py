@@ -91,6 +91,8 @@ class _Ring:
         self.sums, self.counts = array("f"), array("H")
 
     def add(self, second: int, value: float) -> None:
+        """Add a value to the slot of the Unix second `second`. A value older than the ring is
+        dropped."""
         slot = second // self.slot_s
         if slot == self.last and self.last_at >= 0:  # most values of the two coarser rings
             if self.counts[self.last_at] < _MOST_COUNTED:
@@ -159,15 +161,14 @@ class _Ring:
         if (wrapped := at + number - self.slots) > 0:
             sums, counts = sums + self.sums[:wrapped], counts + self.counts[:wrapped]
         if each == 1:
-            values = [total / n if n else None for total, n in zip(sums, counts, strict=True)]
+            values = list(map(_mean_or_none, sums, counts))
             return [None] * (known - first) + values + [None] * (end - until)
         lead = [0] * (known - first)
         totals, numbers = [*lead, *sums], [*lead, *counts]
-        parts = (
-            (sum(totals[i : i + each]), sum(numbers[i : i + each]))
-            for i in range(0, count * each, each)
-        )
-        return [total / n if n else None for total, n in parts]
+        means: list[float | None] = []
+        for at in range(0, count * each, each):
+            means.append(_mean_or_none(sum(totals[at : at + each]), sum(numbers[at : at + each])))
+        return means
 
     def mean(self, start: int, cell_s: int) -> float | None:
         """Return the mean of all values of the metric in the time slots that overlap the `cell_s`
@@ -179,7 +180,11 @@ class _Ring:
             if at < len(self.sums):
                 total += self.sums[at]
                 count += self.counts[at]
-        return total / count if count else None
+        return _mean_or_none(total, count)
+
+
+def _mean_or_none(total: float, count: int) -> float | None:
+    return total / count if count else None
 
 
 class Series:
@@ -281,9 +286,7 @@ class History:
         the history. NaN and infinity add nothing either: the mean of a cell could not bear them."""
         if value is None or not math.isfinite(value):
             return
-        series = self._series.get(key)
-        if series is None:
-            series = self._series[key] = Series()
+        series = self._series_to_extend(key)
         if unix_s < series.newest_second:  # the clock was set back
             self.revision += 1
         series.add(unix_s, value)
@@ -300,10 +303,14 @@ class History:
         """Add a stored mean of a metric: `value` is the mean of the `step_s` seconds that begin at
         `unix_s`."""
         self.revision += 1
+        self._series_to_extend(key).add_stored_mean(unix_s, value, step_s)
+
+    def _series_to_extend(self, key: Key) -> Series:
+        """Return the series of a metric; a new one if the metric has none yet."""
         series = self._series.get(key)
         if series is None:
             series = self._series[key] = Series()
-        series.add_stored_mean(unix_s, value, step_s)
+        return series
 
     def prepend_history(self, older: History) -> None:
         """Add the values and events of `older`, a history that ends before this one begins. Do not

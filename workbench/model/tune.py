@@ -31,7 +31,8 @@ class Goal:
 
     @property
     def sign(self) -> int:
-        """The factor with which more of the value is better."""
+        """1, or -1 if less of the value is better: of the value times this factor, more is always
+        better."""
         return -1 if self.less_is_better else 1
 
 
@@ -103,10 +104,11 @@ class TuneSpec:
 
 @dataclass(frozen=True, slots=True)
 class TuneCost:
-    """What a tune takes. `checks` of the starts compare answers before the final. `load` has the
-    load of each run in words. `took_s` is estimated from earlier starts and benchmarks, and
-    `energy_kwh` is the most that the GPUs' power limits allow in this time; None if it is not
-    known. With `compares_answers`, the final may compare answers, whose time is not in `took_s`."""
+    """What a tune will take: at most `starts` starts of a server, and `pairs` pairs of runs in its
+    final. In `checks` of the starts, answers are compared before the final. `load` has the load of
+    each run in words. `took_s` is estimated from earlier starts and benchmarks, and `energy_kwh` is
+    the most that the GPUs' power limits allow in this time; None if it is not known. With
+    `compares_answers`, the final may compare answers, whose time is not in `took_s`."""
 
     starts: int
     pairs: int

@@ -31,7 +31,7 @@ def format_point_label(block: int, entry: Entry) -> str:
 
 
 def parse_point_label(label: str) -> tuple[int, Entry]:
-    """Return the block and the changes that a label of a point names."""
+    """Return (number of the block, changes of the server) that the label of a point names."""
     block, _, words = label.partition(": ")
     return int(block), () if words == START else tuple(shlex.split(words))
 
@@ -64,7 +64,8 @@ def _assignment_with_json_values(assignment: str) -> str:
 
 
 def signed_log_of_goal(point: SweepPoint, goal: Goal) -> float | None:
-    """Return the logarithm of what the goal measures; more is better. None without a value."""
+    """Return the logarithm of what the goal measures at a point, negated if less is better, so that
+    more always is. None if there is no value above 0."""
     value = getattr(point, goal.field)
     if value is None or value <= 0:
         return None
@@ -79,10 +80,9 @@ def limit_error_text(why: str) -> str:
 
 def limit_broken_by_point(point: SweepPoint) -> str:
     """Return the limit that a measured point has broken; "" if none is known to be broken."""
-    error = point.error or ""
-    if not error.startswith(_BREAKS):
+    if point.error is None or not point.error.startswith(_BREAKS):
         return ""
-    return error.removeprefix(_BREAKS)
+    return point.error.removeprefix(_BREAKS)
 
 
 def limit_broken_by_start(sweep: Sweep) -> str:
@@ -92,8 +92,9 @@ def limit_broken_by_start(sweep: Sweep) -> str:
 
 
 def read_measured_blocks(sweep: Sweep) -> list[Block]:
-    """Return what the blocks measured so far. Of the candidates, only those that kept the limits
-    are in it; the start preset always is, because the others are compared with it."""
+    """Return what the blocks of a tune have measured so far, in their order. A block has the
+    candidates that were measured in it and kept the limits. It has the start preset also if that
+    broke a limit, because the others are compared with it."""
     goal = find_goal(sweep.tune_spec.goal)
     blocks: list[dict[Entry, float]] = [{} for _ in range(_count_blocks(sweep))]
     for point in sweep.points:
@@ -135,8 +136,9 @@ def _failed_or_broke_limit(point: SweepPoint) -> bool:
 
 
 def mean_log_gains_of_newest_block(blocks: Sequence[Block]) -> dict[Entry, float]:
-    """Return for each entry of the newest block the mean, over the blocks in which it ran, of the
-    logarithm of its ratio to the start preset. A block without the start preset is left out."""
+    """Return the gain of each entry of the newest block: the mean, over the blocks in which it ran,
+    of the logarithm of its ratio to the start preset. Blocks without the start preset are left out;
+    {} if none has it."""
     usable = _blocks_with_start_preset(blocks)
     if not usable:
         return {}
@@ -144,9 +146,9 @@ def mean_log_gains_of_newest_block(blocks: Sequence[Block]) -> dict[Entry, float
 
 
 def log_gains_of_remaining_entries(sweep: Sweep) -> dict[Entry, float]:
-    """Return the gains of the entries that are still in the race of a stored tune: those of the
-    newest block, or of the block before if all of these are out. An entry whose second start there
-    was no time for keeps what its first start has shown."""
+    """Return the mean log gains of the entries that are still in the race of a stored tune: those
+    whose newest start was in the last block that has any. An entry that was not started a second
+    time, for lack of time, keeps what its first start has shown. {} if none is left."""
     usable = _blocks_with_start_preset(read_measured_blocks(sweep))
     measured = set(chain.from_iterable(usable))
     survivors: dict[int, list[Entry]] = {}
@@ -170,8 +172,9 @@ def _mean_log_gains(entries: Iterable[Entry], usable: Sequence[Block]) -> dict[E
 
 @dataclass(frozen=True, slots=True)
 class RankedConfiguration:
-    """One configuration of the race. `values` has what the goal measured, by block, None where it
-    was not measured. `gain` is the logarithm of its ratio to the start preset; None without one."""
+    """One configuration of the race. `values` has what the goal measured in each block, None for a
+    block in which it was not measured. `gain` is the mean logarithm of its ratio to the start
+    preset; None if there is none."""
 
     entry: Entry
     values: tuple[float | None, ...]

@@ -68,17 +68,22 @@ _ANY_WHOLE: tuple[float, float] = (-(2**63), 2**63 - 1)
 def range_of_field(field: str) -> tuple[float, float]:
     """Return the (lowest, highest) possible number for a field, from the unit in its name. ANY if
     the name has no unit."""
-    known = RANGES.get(field)
-    while known is None and field:
+    while field:
+        if field in RANGES:
+            return RANGES[field]
         field = field.partition("_")[2]
-        known = RANGES.get(field)
-    return known or ANY
+    return ANY
+
+
+def is_number(value: Any) -> bool:
+    """Return whether `value` is an integer or a float, also NaN. True and False are no numbers."""
+    return type(value) in (int, float)
 
 
 def why_number_is_impossible(value: Any, lowest: float, highest: float) -> str:
     """Return why `value` is no number from `lowest` to `highest`, as text for the user. "" if it is
     one."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if not is_number(value):
         return "not a number"
     if value != value:
         return "not a number (NaN)"
@@ -100,11 +105,9 @@ def number_or_none(value: Any, lowest: float, highest: float) -> float | None:
 
 def integer_or_none(value: Any, lowest: int, highest: int) -> int | None:
     """Return `value` if it is an integer from `lowest` to `highest`, otherwise None."""
-    return (
-        value
-        if isinstance(value, int) and not why_number_is_impossible(value, lowest, highest)
-        else None
-    )
+    if type(value) is not int:
+        return None
+    return value if lowest <= value <= highest else None
 
 
 def number_for_field(field: str, value: Any) -> float | None:
@@ -114,9 +117,10 @@ def number_for_field(field: str, value: Any) -> float | None:
 
 
 def path_and_reason_of_impossible_number(data: Any, path: str = "") -> str:
-    """Return the place of the first impossible number in JSON data, and why it is impossible, such
-    as "summary.power_w: an impossible number (1e+308)". "" if there is none. Only times have a
-    range of their own, because the other numbers can be sums."""
+    """Return the path of the first impossible number in JSON data, and why it is impossible, as one
+    text: "summary.power_w: an impossible number (1e+308)". "" if there is none. `path` is the path
+    of `data` itself. Only times have a range of their own, because the other numbers can be sums.
+    """
     if isinstance(data, dict):
         prefix = f"{path}." if path else ""
         inner = (
@@ -126,7 +130,7 @@ def path_and_reason_of_impossible_number(data: Any, path: str = "") -> str:
     if isinstance(data, (list, tuple)):
         inner = (path_and_reason_of_impossible_number(value, path) for value in data)
         return next(filter(None, inner), "")
-    if isinstance(data, bool) or not isinstance(data, (int, float)):
+    if not is_number(data):
         return ""
     low, high = _ANY_WHOLE
     if path.endswith("unix_s"):
@@ -163,8 +167,8 @@ def parse_strict_json(text: str | bytes) -> Any:
 
 
 def parser_error_message(error: ValueError) -> str:
-    """Return the message of a parser's error for people. Python's own error about a whole number of
-    thousands of digits names a function of Python."""
+    """Return the message of a parser's error for people: that of the error, except for a whole
+    number of thousands of digits, about which Python's own message names a function of Python."""
     text = str(error)
     if "integer string conversion" in text:
         return "a number has thousands of digits"
@@ -172,6 +176,7 @@ def parser_error_message(error: ValueError) -> str:
 
 
 def _refuse_json_constant(text: str) -> Any:
+    """Raise ValueError that `text` is an impossible number."""
     raise ValueError(f"an impossible number ({text[:_SHOWN_BITS]})")
 
 
@@ -214,8 +219,6 @@ def parse_whole_number(text: str | None, digits: int = MOST_DIGITS) -> int | Non
     """Return the number in `text` if that has only ASCII digits; None for any other text. A text
     with more than `digits` digits gives None, because Python raises an error for thousands of
     them."""
-    if text is None or len(text) > digits:
-        return None
-    if not text.isascii() or not text.isdecimal():
+    if text is None or text.strip("0123456789") or not 0 < len(text) <= digits:
         return None
     return int(text)

@@ -17,12 +17,13 @@ from workbench.model.untrusted_text import NAME_CHARS, clean_text
 
 Record = TypeVar("Record")
 MOST_ITEMS = 4096  # of a list or an object
-_NUMBERS = (float, int)
+
 Reader: TypeAlias = Callable[[str, Any], Any]  # field, value -> value; ValueError says why not
+_NO_READERS: Mapping[str, Reader] = {}
 
 
 def read_fields_and_reasons(
-    kind: Any, json_object: Any, readers: Mapping[str, Reader] | None = None
+    kind: Any, json_object: Any, readers: Mapping[str, Reader] = _NO_READERS
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Return (values, reasons): the fields of the dataclass `kind` that `json_object` has, and for
     each impossible value the reason why it is left out. A null and a field that `kind` lacks are
@@ -32,12 +33,10 @@ def read_fields_and_reasons(
         raise ValueError(f"{kind.__name__} is not an object")
     values: dict[str, Any] = {}
     reasons: dict[str, str] = {}
-    known, own = _readers_by_field(kind), readers or {}
+    known = _readers_by_field(kind)
     for field, value in json_object.items():
-        if value is None or field not in known:
-            continue
-        reader = own.get(field, known[field])
-        if reader is None:
+        reader = readers.get(field, known.get(field))
+        if value is None or reader is None:
             continue
         try:
             values[field] = reader(field, value)
@@ -47,7 +46,7 @@ def read_fields_and_reasons(
 
 
 def read_record(
-    kind: type[Record], json_object: Any, readers: Mapping[str, Reader] | None = None
+    kind: type[Record], json_object: Any, readers: Mapping[str, Reader] = _NO_READERS
 ) -> Record:
     """Return an instance of the dataclass `kind` from a JSON object, as `read_fields_and_reasons`
     reads it. If the dataclass has a field `absent`, it gets the reasons of the impossible values.
@@ -56,8 +55,9 @@ def read_record(
 
 
 def build_record(kind: type[Record], values: dict[str, Any], reasons: Mapping[str, str]) -> Record:
-    """Return an instance of the dataclass `kind` from what `read_fields_and_reasons` has returned.
-    Raises ValueError, as `read_record` does, if a required field has no usable value."""
+    """Return an instance of the dataclass `kind` from `values` and `reasons` as
+    `read_fields_and_reasons` returns them. A field that may be None and has no value gets None.
+    Raises ValueError if another field without a default has no usable value."""
     of: Any = kind
     for name in _required_fields(of):
         if name not in values:
@@ -94,9 +94,6 @@ def _readers_by_field(kind: Any) -> dict[str, Reader | None]:
 
 def _check_number(field: str, value: Any) -> float:
     lowest, highest = range_of_field(field)
-    if type(value) in _NUMBERS and lowest <= value <= highest:  # most values; a NaN is not
-        possible: float = value
-        return possible
     if why := why_number_is_impossible(value, lowest, highest):
         raise ValueError(why)
     number: float = value

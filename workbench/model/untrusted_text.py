@@ -93,8 +93,9 @@ def _json_escape_of_match(found: re.Match[str]) -> str:
 
 
 def unique_json_object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object, for `json.JSONDecoder(object_pairs_hook=…)`. Raises ValueError if it
-    has two values for one field: nobody can say which of them is true."""
+    """Return the fields `pairs`, (name, value), as a dict, for
+    `json.JSONDecoder(object_pairs_hook=…)`. Raises ValueError if one field has two values: nobody
+    can say which of them is true."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]

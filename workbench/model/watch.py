@@ -30,9 +30,10 @@ class Watch:
     @property
     def host_text(self) -> str:
         """The name of the host on which the watch starts servers."""
-        if not self.simulate:
-            return self.host or "local"
-        return f"{self.host}/sim:{self.simulate}" if self.host else f"sim:{self.simulate}"
+        parts = [self.host] if self.host else []
+        if self.simulate:
+            parts.append(f"sim:{self.simulate}")
+        return "/".join(parts or ["local"])
 
     @property
     def watch_name(self) -> str:
@@ -43,8 +44,8 @@ class Watch:
 @dataclass(frozen=True, slots=True)
 class Loss:
     """By how much the candidate is worse in one measure, in percent of the pinned arm, over the
-    pairs of both experiments of the night. `p` is the chance of as much in equal arms. `alarm` says
-    whether it is an alarm."""
+    pairs of both experiments of the night; below 0 if it is better. `p` is the chance of a loss
+    this large between equal arms. `alarm` says whether it is an alarm."""
 
     measure: str
     loss_pct: float

@@ -39,7 +39,7 @@ def _mount_danger_message(text: str) -> str:
     source = posixpath.normpath(f"/{text.partition(':')[0].lstrip('/')}")
     if _SOCKET.fullmatch(source):
         return "can start other containers, as root of the host"
-    if source in _SYSTEM or any(source == one or source.startswith(f"{one}/") for one in _BELOW):
+    if source in _SYSTEM or any(f"{source}/".startswith(f"{one}/") for one in _BELOW):
         return f"shows the server {source}, a part of the host's system"
     return ""
 

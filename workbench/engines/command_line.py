@@ -44,6 +44,12 @@ class EngineCommandLine:
     arguments: tuple[str, ...]
     replaced: str = ""  # another program with the engine's flags, in whose place the engine starts
 
+    @property
+    def program(self) -> tuple[str, ...]:
+        """The program with its first arguments that starts the engine: `executable`, or the
+        engine's usual one."""
+        return self.executable or self.engine.launch
+
 
 def recognize_engine_start(words: Sequence[str]) -> EngineCommandLine | None:
     """Return the engine that the command line `words` starts, with its program and arguments. None

@@ -17,7 +17,7 @@ from functools import lru_cache
 
 TYPE_CHECKING = False  # typing is not imported on a host: it takes half a MiB
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, TypeGuard
 
 EXACT = 2**53  # larger integers are not exact as float
 LAST_UNIX_S = 253_402_300_799  # the end of the year 9999, the last that a date can show
@@ -75,7 +75,7 @@ def range_of_field(field: str) -> tuple[float, float]:
     return ANY
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: Any) -> TypeGuard[float]:
     """Return whether `value` is an integer or a float, also NaN. True and False are no numbers."""
     return type(value) in (int, float)
 

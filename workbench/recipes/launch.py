@@ -66,7 +66,8 @@ class Launch:
 
     @property
     def host_count(self) -> int:
-        """The number of hosts that the server spans. Ray is no host of its own."""
+        """The number of hosts that the server spans. Nodes with the same rank, such as the server
+        and its Ray, are on one host."""
         return max(1, len({node.rank for node, _ in self.nodes}))
 
     @property
@@ -83,19 +84,19 @@ def build_launch(
     plan: LaunchPlan, notes: Notes, name: str, title: str, gpus: int | None = None
 ) -> Launch:
     """Return what an export of the plan needs, as a Launch, with a further Launch for each node of
-    the plan. `gpus` is the number of GPUs of all nodes together, or None to take it from the plan.
-    Raises PlanError for a plan that cannot be started, and InputError if a single node has a
-    secret."""
+    the plan. Without a `title`, the name is the title. `gpus` is the number of GPUs of all nodes
+    together, or None to take it from the plan. Raises PlanError for a plan that cannot be started,
+    and InputError if a single node has a secret of its own."""
     engine = registry.get_engine(plan.engine)
+    texts = (name, title or name)
     plan, secrets = _replace_secrets(plan, engine, notes)
     hosts = max(1, len({node.rank for node in plan.nodes}))
     count = max(1, (gpus or plan.gpu_count) // hosts)
     if uses_ray(plan) and not plan.nodes:
         _add_ray_note(notes)
-    whole = _launch_of_node(replace(plan, nodes=()), None, engine, secrets, (name, title, count))
+    whole = _launch_of_node(replace(plan, nodes=()), None, engine, secrets, (*texts, count))
     nodes = tuple(
-        (node, _launch_of_node(plan, node, engine, secrets, (name, title, count)))
-        for node in plan.nodes
+        (node, _launch_of_node(plan, node, engine, secrets, (*texts, count))) for node in plan.nodes
     )
     return replace(whole, nodes=nodes)
 
@@ -137,8 +138,9 @@ def _launch_of_node(
 def _replace_secrets(
     plan: LaunchPlan, engine: Engine, notes: Notes
 ) -> tuple[LaunchPlan, tuple[str, ...]]:
-    """Return (the plan with a placeholder for each secret, the names of the environment variables
-    that must contain the secrets)."""
+    """Return (the plan with a placeholder for each secret flag and without secret variables, the
+    names of the environment variables that must contain the secrets). Raises InputError for a
+    secret of a single node."""
     secrets: list[str] = []
     masked = mask_secrets_of_plan(plan)
     flags: list[FlagSetting] = []
@@ -181,7 +183,7 @@ def _replace_secrets(
 
 
 def argument_or_secret(word: str) -> Word:
-    """Return `word`, an argument of a command line, as it is, or as a Secret if it contains the
+    """Return `word`, an argument of a command line, as it is, or as a Secret if it ends with the
     placeholder of one."""
     found = re.fullmatch(rf"(.*){_MARK}(\w+){_MARK}", word, re.DOTALL)
     return Secret(found[2], found[1]) if found else word

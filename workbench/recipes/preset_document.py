@@ -17,8 +17,8 @@ _READ_OTHERWISE = frozenset(
 
 
 def preset_id_of(recipe: Recipe) -> str:
-    """Return a preset id for a recipe, made of its name, or of its engine and model if it has no
-    name."""
+    """Return a preset id for a recipe, made of its name, else of its engine and model; "recipe" if
+    it has neither."""
     plan = recipe.plan
     if plan is None:
         return slug_of(recipe.name or "recipe")
@@ -27,8 +27,9 @@ def preset_id_of(recipe: Recipe) -> str:
 
 
 def slug_of(text: str) -> str:
-    """Return `text` in lower case, with only the characters that ids of presets, containers and
-    services may have. At most 64 characters."""
+    """Return `text` as an id of a preset, container or service: in lower case, with only the
+    characters that such ids may have, and cut to 64 characters. "recipe" if less than two
+    characters are left."""
     plain = (
         re.sub(r"[^a-z0-9.]+", "-", re.sub(r"\$\{(\w+)\}", r"\1", text).lower())
         .strip("-.")[:64]

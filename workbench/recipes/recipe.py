@@ -8,7 +8,7 @@ values that only a shell could compute, so that neither is written into a preset
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
@@ -55,17 +55,19 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What is known besides the text of a recipe. `entry` is the service, variant or model to read
-    from a text that has several. `directory` is the directory of the recipe's file. `gpus` are the
-    GPUs of the host on which the server will run. None means unknown."""
+    """What is known besides the text of a recipe. `entry` is the name of the service, variant or
+    model to read from a text that has several; None leaves the choice to the format. `directory` is
+    the directory of the recipe's file, and `gpus` are the GPUs of the host on which the server will
+    run; None means unknown."""
 
     entry: str | None = None
     directory: Path | None = None
     gpus: tuple[GpuInfo, ...] | None = None
 
     def require_entry_among(self, form: str, kind: str, entries: Collection[str] = ()) -> None:
-        """Raise InputError if an entry is asked for that is not in `entries`. `form` is the format
-        of the recipe, and `kind` says what its entries are, such as "variant"."""
+        """Raise InputError if `entry` is asked for and is not in `entries`, the names that the
+        recipe has. `form` is the format of the recipe, and `kind` says what its entries are, such
+        as "variant"."""
         if self.entry is None or self.entry in entries:
             return
         text = f"the {form} has no {kind} {self.entry!r}"
@@ -101,9 +103,19 @@ class Notes:
     def add_left_out_note(self, part: str, reason: str) -> None:
         self.add(Level.INFO, "left-out", f"{part} is left out: {reason}")
 
+    def add_other_entries_notes(
+        self, kind: str, entries: Iterable[str], chosen: str | None
+    ) -> None:
+        """Add a note about each entry besides `chosen`, with the option that reads it. `kind` says
+        what the entries are, such as "variant"."""
+        for name in entries:
+            if name != chosen:
+                self.add_left_out_note(f"the {kind} {name}", f"--entry {name} reads it")
+
     def add_variable_and_get_reference(self, name: str, where: str, about: str = "") -> str:
         """Add a variable to the preset for the recipe's variable `name`, whose value is unknown,
-        and return the reference "${…}" to it. `where` names the format of the recipe."""
+        and return the reference to it, "${own_name}". `where` names the format of the recipe.
+        `about` describes the variable; "" for a description made of `name` and `where`."""
         own = re.sub(r"[^a-z0-9_]+", "_", name.lower()).lstrip("_0123456789")[:32] or "value"
         self.variables.setdefault(own, about or f"value of {name} in the {where}")
         return f"${{{own}}}"
@@ -117,9 +129,10 @@ def shorten_value(value: Any) -> str:
 
 
 def drop_values_unfit_for_preset(recipe: Recipe, notes: Notes) -> Recipe:
-    """Return the recipe without values that a preset must not contain: secrets, placeholders, and
-    values that only a shell could compute. The recipe's findings name each value that is left out
-    of the plan; in other texts, secrets are masked."""
+    """Return the recipe with the findings of `notes` and without values that a preset must not
+    contain: secrets, placeholders, and values that only a shell could compute. The findings name
+    each value that is left out of the plan; in other texts, secrets are masked. A model that is
+    left out becomes a variable of the preset."""
     plan = recipe.plan
     if plan is not None:
         masked = mask_secrets_of_plan(plan)
@@ -234,8 +247,8 @@ def _settings_fit_for_preset(
 
 
 def _placeholder_name(value: Any) -> str | None:
-    """Return the name in a placeholder such as "<model>", "{{ model }}" or "MODEL_PLACEHOLDER";
-    None if `value` is not a placeholder."""
+    """Return the name in a placeholder such as "<model>", "{{ model }}" or "MODEL_PLACEHOLDER",
+    "value" if it has no name; None if `value` is not a placeholder."""
     if not isinstance(value, str):
         return None
     found = _PLACEHOLDER.fullmatch(value)

@@ -110,8 +110,8 @@ EXPORT_FORMS = (
 
 
 def find_export_form(name: str) -> ExportForm:
-    """Return the export format called `name`. If there is none, raises InputError with a list of
-    the names."""
+    """Return the export format called `name`. Raises InputError, which lists the names, if there is
+    none."""
     found = next((form for form in EXPORT_FORMS if form.name == name), None)
     if found is None:
         raise InputError(
@@ -121,15 +121,17 @@ def find_export_form(name: str) -> ExportForm:
     return found
 
 
-def parse_recipe_text(text: str, given: Given | None = None) -> Recipe:
+_NOTHING_GIVEN = Given()
+
+
+def parse_recipe_text(text: str, given: Given = _NOTHING_GIVEN) -> Recipe:
     """Return the recipe in a text: a systemd unit, a document in one of IMPORT_FORMS, or else a
-    command line or shell script. Nothing in the text is run. Raises InputError if the text cannot
-    be read, or has no entry of the name that is given."""
+    command line or shell script. Its plan is None if it starts no server. Nothing in the text is
+    run. Raises InputError if the text cannot be read, or has no entry `given.entry`."""
     from workbench.recipes.imports import systemd_unit
 
     text = clean_text(text, len(text), lines=True).replace(COMPUTED, "")
     notes = Notes()
-    given = given or Given()
     if systemd_unit.recognizes(text):
         given.require_entry_among(systemd_unit.FORM_TITLE, "entry")
         return drop_values_unfit_for_preset(systemd_unit.read(text, notes), notes)
@@ -163,8 +165,9 @@ def _recipe_of_script(text: str, notes: Notes, given: Given) -> Recipe:
 
 
 def _parse_document(text: str) -> Mapping[str, Any] | None:
-    """Return the mapping that a YAML or JSON text contains. None if the text is a command line or a
-    script. Raises InputError if the text is not valid or contains no mapping."""
+    """Return the mapping that a YAML or JSON text contains; several YAML documents become a List of
+    Kubernetes. None if the text is a command line or a script. Raises InputError if the text is not
+    valid, contains no mapping, or has several documents that are no objects of Kubernetes."""
     from workbench.recipes import yaml_text
 
     stripped = text.lstrip()

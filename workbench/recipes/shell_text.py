@@ -102,8 +102,8 @@ class _Lexer:
         self.waiting: list[tuple[str, bool]] = []
 
     def read_commands(self, include_wordless: bool = False) -> Iterator[SimpleCommand]:
-        """Yield the commands that follow. `include_wordless` True includes those without words,
-        such as what stands before a bracket."""
+        """Yield the commands from `at` on. With `include_wordless`, also those without words, such
+        as an empty text before a bracket."""
         now, start = SimpleCommand(), 0
         while self.at < len(self.text):
             rest = self.text[self.at]
@@ -139,9 +139,9 @@ class _Lexer:
             yield now
 
     def _index_after_commands(self) -> int:
-        """Return the index after the bracket that closes the commands which begin at `at`: one
-        that opens nothing, closes nothing, and ends no pattern of a `case`. Raises InputError if
-        there is none."""
+        """Return the index after the bracket that closes the commands which begin at `at`. Brackets
+        of commands within and those after the patterns of a `case` do not close them. Raises
+        InputError if they are not closed."""
         brackets, cases = 0, [False]  # for each open case: whether its patterns are read now
         for command in self.read_commands(include_wordless=True):
             first = next((word for word in command.words if word not in _BEFORE_CASE), None)
@@ -194,6 +194,8 @@ class _Lexer:
         )
 
     def _read_redirect(self, command: SimpleCommand, operator: str) -> None:
+        """Read the redirection that `operator` begins at `at`, and add its text to `command`. The
+        end of a here-document is kept in `waiting` until the line is read."""
         begin = self.at
         self.at += len(operator)
         while self.text[self.at : self.at + 1] in (" ", "\t"):
@@ -208,8 +210,8 @@ class _Lexer:
             self.waiting.append((end, not any(mark in written for mark in "'\"\\")))
 
     def _skip_here_documents(self, command: SimpleCommand) -> None:
-        """Skip the here-documents that begin in this line, and add their text to the redirections
-        of the command `command`."""
+        """Read the here-documents in `waiting`, which begin at `at`, and add their texts to
+        `command`, the last command of the line before them."""
         for end, filled_in in self.waiting:
             lines = []
             while self.at < len(self.text):
@@ -232,13 +234,8 @@ class _Lexer:
             char = self.text[self.at]
             if char in " \t\r\n;&|()<>" or _CONTINUED.match(self.text, self.at):
                 break
-            if char == "'":
-                end = self._index_of_closing_quote("'", self.at + 1)
-                parts.append(self.text[self.at + 1 : end])
-                self.at = end + 1
-            elif char == '"':
-                self.at += 1
-                parts += self._read_double_quoted()
+            if char in "'\"":
+                parts += self._read_quoted()
             elif char == "\\":
                 parts.append(self.text[self.at + 1 : self.at + 2])
                 self.at += 2
@@ -249,7 +246,22 @@ class _Lexer:
                 self.at += 1
         return _join_adjacent_texts(parts)
 
+    def _read_quoted(self) -> list[Part]:
+        """Read a text in single or double quotes, and return its parts. Before the call, `at` is
+        the index of the opening quote. Afterwards it is the index after the closing quote. Raises
+        InputError if the quote is not closed."""
+        quote = self.text[self.at]
+        self.at += 1
+        if quote == '"':
+            return self._read_double_quoted()
+        begin = self.at
+        end = self._index_of_closing_quote(quote, begin)
+        self.at = end + 1
+        return [self.text[begin:end]]
+
     def _index_of_closing_quote(self, quote: str, begin: int) -> int:
+        """Return the index of the first `quote` from `begin` on. Raises InputError if there is
+        none."""
         end = self.text.find(quote, begin)
         if end < 0:
             raise InputError(
@@ -286,8 +298,9 @@ class _Lexer:
                 self.at += 1
 
     def _read_expansion(self, quotes: str = "") -> Part:
-        """Read what a dollar sign or a backquote begins. `quotes` are the quotation marks that the
-        default of a variable loses here, as in `${name:-"word"}`."""
+        """Read what the dollar sign or backquote at `at` begins, and return it: a variable, code, or
+        a text. `quotes` are the quotation marks that the default of a variable loses here, as in
+        `${name:-"word"}`."""
         text, begin = self.text, self.at
         if text[begin] == "`":
             backquoted = _BACKQUOTED.match(text, begin)
@@ -349,14 +362,11 @@ class _Lexer:
         return self._index_after_closing_bracket(begin)
 
     def _skip_word_part(self, quotes: str) -> None:
-        """Go on to what follows the next character, or the quoted text, variable or code that
-        begins there."""
+        """Move `at` behind the next character, or behind the quoted text, variable or code that
+        begins with it. `quotes` are the quotation marks that begin a quoted text."""
         char = self.text[self.at]
-        if char == "'" and char in quotes:
-            self.at = self._index_of_closing_quote("'", self.at + 1) + 1
-        elif char == '"':
-            self.at += 1
-            self._read_double_quoted()
+        if char in quotes:
+            self._read_quoted()
         elif char in "$`":
             self._read_expansion(quotes)
         else:
@@ -428,13 +438,8 @@ def parse_word_parts(
         following = text[lexer.at + 1 : lexer.at + 2]
         if char in start_characters:
             parts.append(lexer._read_expansion(quotes))
-        elif char == '"' and char in quotes:
-            lexer.at += 1
-            parts += lexer._read_double_quoted()
-        elif char == "'" and char in quotes:
-            end = lexer._index_of_closing_quote("'", lexer.at + 1)
-            parts.append(text[lexer.at + 1 : end])
-            lexer.at = end + 1
+        elif char in quotes:
+            parts += lexer._read_quoted()
         elif char == "\\" and following in tuple(escapable):
             parts.append(following)
             lexer.at += 2

@@ -74,8 +74,9 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _construct_integer)
 
 
 def load_yaml(text: str) -> Any:
-    """Return the data of a text with one YAML document; all keys are texts. Raises InputError,
-    with line and column of the problem if known."""
+    """Return the data of a text with one YAML document, in which all keys are texts; None for a text
+    without a document. Raises InputError, with line and column of the problem if known, if the text
+    is not valid or has several documents."""
     documents = load_all_documents(text)
     if len(documents) > 1:
         raise InputError(f"not valid YAML: the text has {len(documents)} documents in place of one")
@@ -83,8 +84,8 @@ def load_yaml(text: str) -> Any:
 
 
 def load_all_documents(text: str) -> list[Any]:
-    """Return the data of the YAML documents in a text, at least of one; all keys are texts. Raises
-    InputError, with line and column of the problem if known."""
+    """Return the data of each YAML document in a text, in which all keys are texts; [None] for a
+    text without a document. Raises InputError, with line and column of the problem if known."""
     if len(text.encode("utf-8", "replace")) > MAX_BYTES:
         raise InputError(
             f"the document has more than {MAX_BYTES // 1024} KiB, the limit for a recipe"
@@ -94,7 +95,7 @@ def load_all_documents(text: str) -> list[Any]:
         left, documents = [MAX_NODES], []
         while loader.check_node():
             node = loader.get_node()
-            _check_size(node, left, 0)  # before merges and aliases are followed
+            _require_size_within_limits(node, left, 0)  # before merges and aliases are followed
             documents.append(_plain_data(loader.construct_document(node)))
         return documents or [None]
     except yaml.YAMLError as error:
@@ -108,7 +109,7 @@ def load_all_documents(text: str) -> list[Any]:
         raise InputError(f"not valid YAML: {why}") from None
 
 
-def _check_size(node: Any, remaining_node_count: list[int], depth: int) -> None:
+def _require_size_within_limits(node: Any, remaining_node_count: list[int], depth: int) -> None:
     """Raise InputError if a YAML document contains too many values after its aliases are resolved,
     is nested too deeply, or has a tag that is not in _TAGS. `remaining_node_count` is a list of one
     number, which counts down how many values the document may still have."""
@@ -128,11 +129,11 @@ def _check_size(node: Any, remaining_node_count: list[int], depth: int) -> None:
         )
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
-            _check_size(key, remaining_node_count, depth + 1)
-            _check_size(value, remaining_node_count, depth + 1)
+            _require_size_within_limits(key, remaining_node_count, depth + 1)
+            _require_size_within_limits(value, remaining_node_count, depth + 1)
     elif isinstance(node, yaml.SequenceNode):
         for value in node.value:
-            _check_size(value, remaining_node_count, depth + 1)
+            _require_size_within_limits(value, remaining_node_count, depth + 1)
 
 
 def _plain_data(value: Any) -> Any:
@@ -168,6 +169,7 @@ _Dumper.add_representer(str, _represent_text)
 
 
 def drop_empty_fields(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the document without the fields whose value is empty, None, 0 or False."""
     return {name: value for name, value in document.items() if value}
 
 

@@ -139,8 +139,8 @@ def add_container_notes(launch: Launch, notes: Notes) -> None:
 
 def _model_path_to_mount(launch: Launch, notes: Notes) -> list[str]:
     """Return the paths of the host to mount in the container: [path of the model], or [] if the
-    model is not an absolute path. Also [] for a path that cannot be mounted, which adds a warning
-    to `notes`."""
+    model is not an absolute path. For a path that cannot be mounted, add a warning to `notes` and
+    return []."""
     model = launch.plan.model
     if not model.startswith("/"):
         return []

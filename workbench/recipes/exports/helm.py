@@ -9,6 +9,7 @@ from typing import Any
 
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
+from workbench.model.untrusted_numbers import is_number
 from workbench.recipes import yaml_text
 from workbench.recipes.exports.containers import add_container_notes
 from workbench.recipes.exports.shell import add_open_file_limit_warning
@@ -129,7 +130,8 @@ def _chart_vllm_config(launch: Launch) -> dict[str, Any]:
 
 
 def _require_no_data_parallel_nodes(launch: Launch) -> None:
-    """Raise InputError for a plan on several nodes that the chart would start otherwise."""
+    """Raise InputError if the plan has several data-parallel ranks, which the chart does not start
+    on several nodes."""
     ranks = _data_parallel_ranks(launch)
     if ranks > 1:
         raise InputError(
@@ -214,7 +216,7 @@ def _requested_host_memory_gib(launch: Launch) -> int:
     total = float(_BASE_MEMORY_GIB)
     for flag, per_gpu in _HOST_MEMORY_FLAGS.items():
         value = launch.plan.flag(flag)
-        if isinstance(value, int | float) and not isinstance(value, bool):
+        if is_number(value):
             total += value * (launch.gpus if per_gpu else 1)
     return ceil(total)
 

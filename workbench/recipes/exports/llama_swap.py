@@ -38,7 +38,7 @@ def llama_swap_text(launch: Launch, notes: Notes) -> str:
     shown = list(map(_quote_word_for_llama_swap, words))
     shown[at] = "${PORT}"
     model = {
-        "name": launch.title or launch.name,
+        "name": launch.title,
         "cmd": format_flag_per_line(shown) + "\n",
         "env": [f"{name}={text}" for name, text in launch.env.items()]
         + [f"{name}=${{env.{name}}}" for name in launch.secrets],

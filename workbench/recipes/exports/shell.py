@@ -21,8 +21,8 @@ from workbench.recipes.recipe import Notes, shorten_value
 
 
 def quote_argument(word: Word) -> str:
-    """Return one argument, quoted for a POSIX shell. A secret becomes a reference to the
-    environment variable that contains the secret."""
+    """Return one argument of a command line, quoted for a POSIX shell. A secret becomes a reference
+    to the environment variable that contains it."""
     if isinstance(word, Secret):
         return f'{_quote_unless_empty(word.prefix)}"${word.variable}"'
     return shlex.quote(word)
@@ -54,18 +54,17 @@ def lines_that_check_secrets(names: Iterable[str]) -> list[str]:
     ]
 
 
-def add_open_file_limit_warning(launch: Launch, notes: Notes, format_name: str) -> None:
-    """Add a warning if the server needs a limit of open files, which `format_name` cannot set."""
+def add_open_file_limit_warning(launch: Launch, notes: Notes, tool: str) -> None:
+    """Add a warning if the server needs a limit of open files, because `tool`, which will start it,
+    cannot set one."""
     if launch.open_files:
-        text = (
-            f"the limit of {launch.open_files} open files is left out: {format_name} cannot set it"
-        )
+        text = f"the limit of {launch.open_files} open files is left out: {tool} cannot set it"
         fix = "set the limit of the program that starts the server"
         notes.add(Level.WARN, "open-files", text, fix=fix)
 
 
 def script_header_lines(launch: Launch, shell: str = "#!/bin/sh") -> list[str]:
-    return [shell, f"# Written by Workbench: {shorten_value(launch.title or launch.name)}"]
+    return [shell, f"# Written by Workbench: {shorten_value(launch.title)}"]
 
 
 def shell_script(launch: Launch, notes: Notes) -> str:
@@ -209,7 +208,7 @@ def _job_request(launch: Launch, launcher: str) -> JobRequest:
 
 
 def _add_loopback_note(launch: Launch, notes: Notes) -> None:
-    """Add a warning if nothing but the job's own node reaches the server."""
+    """Add a warning if only programs on the job's own node can reach the server."""
     if not is_loopback(launch.host):
         return
     text = f"the server listens on {launch.host}: only programs on the job's node reach it"
@@ -218,6 +217,8 @@ def _add_loopback_note(launch: Launch, notes: Notes) -> None:
 
 
 def _variables_set_by_scheduler(launch: Launch, notes: Notes) -> tuple[str, ...]:
+    """Return the variables of the launch that a scheduler sets by itself, and add a note about
+    them; () if there are none."""
     if VISIBLE_TO_CUDA not in launch.env:
         return ()
     notes.add_left_out_note(VISIBLE_TO_CUDA, "the scheduler sets it for the GPUs that it assigns")

@@ -60,7 +60,7 @@ def sparkrun_recipe_text(launch: Launch, notes: Notes) -> str:
         "container": launch.image,
         "min_nodes": launch.host_count,
         "max_nodes": launch.host_count,
-        "metadata": {"description": shorten_value(launch.title or launch.name)},
+        "metadata": {"description": shorten_value(launch.title)},
         "defaults": defaults,
         "env": {
             **_environment_common_to_nodes(launch),
@@ -85,7 +85,8 @@ def _arguments_common_to_nodes(launch: Launch, notes: Notes) -> list[Word]:
 
 
 def _environment_common_to_nodes(launch: Launch) -> dict[str, str]:
-    """Return the variables that all nodes share. The address of a host is none of them."""
+    """Return the environment variables that all nodes share. On several nodes, the address of the
+    host is none of them."""
     own = launch.engine.host_address_env if launch.nodes else None
     return {name: text for name, text in launch.env.items() if name != own}
 

@@ -13,7 +13,7 @@ def systemd_unit_text(launch: Launch, notes: Notes) -> str:
     """Return the text of the unit file. Raises InputError if the working directory is not an
     absolute path."""
     # at the end of a line, it continues in the next one
-    title = shorten_value(launch.title or launch.name).rstrip("\\")
+    title = shorten_value(launch.title).rstrip("\\")
     lines = ["[Unit]", f"Description={_escape_percent_signs(title)}"]
     lines += [
         "Wants=network-online.target",

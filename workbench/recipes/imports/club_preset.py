@@ -39,8 +39,9 @@ def recognizes(document: Mapping[str, Any]) -> bool:
 
 
 def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
-    """Return the recipe in a preset file of the community (JSON). Parts that are not
-    understood are added to `notes`."""
+    """Return the recipe in a preset file of the community (JSON); without a plan if Workbench does
+    not know its engine. Parts that are not understood are added to `notes`. Raises InputError if an
+    entry is asked for."""
     given.require_entry_among(FORM_TITLE, "entry")
     runtime, model = table_field(document, "runtime", notes), table_field(document, "model", notes)
     hardware = table_field(document, "hardware", notes)
@@ -62,7 +63,7 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     identity = first_text_field(notes, (model, "source"), (model, "id"))
     start = EngineCommandLine(engine, (), (f"--{engine.model_flags[0]}", identity, *arguments))
     env = parse_environment(document.get("env"), notes)
-    command = ServerCommand(start, env, image=text_field(runtime, "image", notes) or None)
+    command = ServerCommand(start, env, image=text_field(runtime, "image", notes))
     gpu = text_field(hardware, "gpu_model", notes)
     return Recipe(
         plan_of_command(command, notes),

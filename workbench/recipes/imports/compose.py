@@ -59,14 +59,16 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
 
 
 def _read_dotenv(directory: Path | None, notes: Notes) -> Mapping[str, str]:
-    """Return the variables in the file `.env` of the directory; {} if it has no such file."""
+    """Return the variables in the file `.env` of the directory; {} if it has no such file, or if the
+    directory is unknown (None)."""
     if directory is None or not (directory / ".env").is_file():
         return {}
     return _read_env_file(directory / ".env", notes)
 
 
 def _read_env_file(path: Path, notes: Notes) -> dict[str, str]:
-    """Return the variables in a file of lines NAME=VALUE."""
+    """Return the variables in a file of lines NAME=VALUE. If the file is too large or cannot be
+    read, add a warning to `notes` and return {}."""
     try:
         if path.stat().st_size > _MOST_BYTES:
             limit = f"{_MOST_BYTES // 1024} KiB"
@@ -91,8 +93,9 @@ def _read_env_file(path: Path, notes: Notes) -> dict[str, str]:
 
 
 def _read_env_files_of_service(files: Any, directory: Path | None, notes: Notes) -> dict[str, str]:
-    """Return the variables in the files of a service's env_file. Only files in the directory of the
-    compose file are read."""
+    """Return the variables in `files`, the value of a service's env_file: one file or a list of
+    them. Only files below `directory`, that of the compose file, are read; a warning about each
+    other one is added to `notes`."""
     found: dict[str, str] = {}
     for one in as_list(files) or [files]:
         name, required = one, True
@@ -139,7 +142,7 @@ def _container_of_service(
             for one in _read_list_field(filled, "volumes", notes)
         ],
         [_format_port_mapping(one) for one in _read_list_field(filled, "ports", notes)],
-        text_field(filled, "working_dir", notes) or None,
+        text_field(filled, "working_dir", notes),
         _docker_gpu_option(filled),
         _open_file_limit(filled),
     )
@@ -208,9 +211,9 @@ def _docker_gpu_option(service: Mapping[str, Any]) -> str:
 
 
 def _fill_in_variables(value: Any, notes: Notes, values: Mapping[str, str]) -> Any:
-    """Return a copy of `value`, a value of a compose file, without references to variables: each is
-    replaced by its value in `values`, else by its default, else by a variable of the preset. "$$"
-    becomes "$"."""
+    """Return a copy of `value`, a value of a compose file, with its references to variables
+    replaced: each by its value in `values`, else by its default, else by a reference to a variable
+    of the preset. "$$" becomes "$"."""
     if isinstance(value, Mapping):
         return {k: _fill_in_variables(v, notes, values) for k, v in value.items()}
     if isinstance(value, list):

@@ -16,6 +16,7 @@ from workbench.recipes.imports.fields import scalar_text
 from workbench.recipes.imports.server_command import (
     VISIBLE_TO_CONTAINER,
     ServerCommand,
+    is_path_in_directory,
     recognize_start_in_container,
 )
 from workbench.recipes.recipe import Notes, shorten_value
@@ -59,14 +60,14 @@ class Container:
     env: dict[str, str] = field(default_factory=dict)
     volumes: list[str] = field(default_factory=list)  # "host:container[:mode]"
     ports: list[str] = field(default_factory=list)  # "[address:]host:container"
-    workdir: str | None = None
+    workdir: str = ""
     gpus: str = ""  # "all", "2", "device=0,1"
     open_files: int | None = None
 
 
 def parse_run_command(words: Sequence[str], notes: Notes) -> Container | None:
-    """Return the container that a `docker run` command line starts. None if the command line does
-    not start a container."""
+    """Return the container that a `docker run` command line starts. None if it starts none, or
+    names no image, which adds an error to `notes`."""
     rest = list(words[1:])
     while _starts_with_option(rest):
         rest.pop(0)
@@ -95,9 +96,9 @@ def _starts_with_option(words: Sequence[str]) -> bool:
 
 
 def _parse_option_names_and_values(word: str, following_words: list[str]) -> list[tuple[str, str]]:
-    """Return the options in the argument `word`, such as "-it" or "--gpus=all", as (name, value)
-    pairs. `following_words` are the arguments after `word`. If the first of them is the option's value, it is
-    removed from `following_words`."""
+    """Return (name, value) of each option in the argument `word`, such as "-it" or "--gpus=all".
+    `following_words` are the arguments after `word`; if the first of them is the option's value, it
+    is removed from them. The value is "" for a switch, and if there is none."""
     if word.startswith("--"):
         name, equals, value = word[2:].partition("=")
         if name in _SWITCHES:
@@ -180,8 +181,8 @@ def server_commands_of_container(
     container: Container, notes: Notes, find_in_script: Interpreter, depth: int = 0
 ) -> list[ServerCommand]:
     """Return the commands of the servers that a container starts; [] if it starts no server of an
-    engine that Workbench supports. If the container starts a shell, `find_in_script` finds them in the
-    shell's script."""
+    engine that Workbench supports. If the container starts a shell, `find_in_script` finds them in
+    its script. `depth` is the number of scripts around the container."""
     words = [*container.entrypoint, *container.command]
     if script := shell_script_and_arguments(words):
         found = find_in_script(
@@ -215,8 +216,8 @@ def use_host_paths(command: ServerCommand, volumes: Sequence[str], notes: Notes)
 
 
 def shell_script_and_arguments(words: Sequence[str]) -> tuple[str, list[str]] | None:
-    """Return (SCRIPT, ARGUMENTS) of the command line `bash -c SCRIPT NAME ARGUMENTS…`; None for any
-    other command line."""
+    """Return (SCRIPT, ARGUMENTS) of the command line `bash -c SCRIPT NAME ARGUMENTS…`, for any shell
+    of _SHELLS; None for any other command line."""
     if not words or words[0].rpartition("/")[2] not in _SHELLS:
         return None
     at = 1
@@ -247,26 +248,23 @@ def _host_path_by_container_path(volumes: Sequence[str], notes: Notes) -> dict[s
 def _environment_without_container_paths(
     command: ServerCommand, volumes: Sequence[str], notes: Notes
 ) -> dict[str, str]:
-    """Return the environment without paths that only the container has: those in the home
-    directory of its root, and in a volume that is no directory of the host."""
+    """Return the environment of `command` without the variables whose value is a path that only the
+    container has: one in the home directory of its root, or in a volume that is no directory of the
+    host. A note about each is added to `notes`."""
     inner = [_INNER_HOME]
     for volume in volumes:
         inner.append(_split_host_and_container_path(volume)[1])
     hidden = [path.rstrip("/") for path in inner if path and path not in command.paths]
     kept: dict[str, str] = {}
     for name, text in command.env.items():
-        outside = any(_is_in(text, path) for path in command.paths)
-        if not outside and any(_is_in(text, path) for path in hidden):
+        outside = any(is_path_in_directory(text, path) for path in command.paths)
+        if not outside and any(is_path_in_directory(text, path) for path in hidden):
             notes.add_left_out_note(
                 f"the variable {name}={text}", "only the container has this path"
             )
         else:
             kept[name] = text
     return kept
-
-
-def _is_in(path: str, directory: str) -> bool:
-    return path == directory or path.startswith(f"{directory.rstrip('/')}/")
 
 
 def _split_host_and_container_path(volume: str) -> tuple[str, str]:

@@ -11,6 +11,8 @@ from workbench.engines.base import Engine
 from workbench.engines.catalog import look_up_flag
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
+from workbench.model.flags import FlagKind, FlagSpec
+from workbench.model.untrusted_numbers import integer_or_none
 from workbench.model.untrusted_text import as_list, as_table
 from workbench.recipes.recipe import Notes
 
@@ -20,8 +22,8 @@ _MOST_CHARS = 128 * 1024  # of a text with its values filled in
 
 
 def text_field(document: Mapping[str, Any], name: str, notes: Notes) -> str:
-    """Return the text or number `document[name]` as text; "" if it is absent. Any other value is
-    added to `notes`."""
+    """Return the text or number in the field `name` as text; "" if it is absent. Any other value is
+    left out and added to `notes`."""
     value = document.get(name)
     if isinstance(value, str):
         return value.strip()
@@ -47,6 +49,8 @@ def scalar_text(value: object) -> str:
 
 
 def table_field(document: Mapping[str, Any], name: str, notes: Notes) -> Mapping[str, Any]:
+    """Return the mapping in the field `name`; {} if it is absent. Any other value is left out and
+    added to `notes`."""
     value = document.get(name)
     if not isinstance(value, Mapping | None):
         notes.add_not_understood_warning(name, value)
@@ -67,25 +71,22 @@ def text_list_field(document: Mapping[str, Any], name: str, notes: Notes) -> lis
 
 
 def _is_text_or_number(value: Any) -> bool:
-    return isinstance(value, str | int | float) and not isinstance(value, bool)
+    return type(value) in (str, int, float)
 
 
 def count_field(document: Mapping[str, Any], name: str) -> int | None:
-    """Return the whole number `document[name]`, which is from 1 to _MOST; None for any other
-    value."""
-    value = document.get(name)
-    if not isinstance(value, int) or isinstance(value, bool):
-        return None
-    return value if 0 < value <= _MOST else None
+    """Return the field `name` if it is a whole number from 1 to _MOST; None for any other value, and
+    if it is absent."""
+    return integer_or_none(document.get(name), 1, _MOST)
 
 
 def add_unknown_field_notes(
-    document: Mapping[str, Any], space_separated_names: str, notes: Notes, where: str = ""
+    document: Mapping[str, Any], known_names: str, notes: Notes, where: str = ""
 ) -> None:
-    """Add a note about each field of `document` whose name is not in `space_separated_names`, a text of
-    names separated by spaces. The notes begin with the text `where`."""
+    """Add a note about each field of `document` that is not understood: whose name is not in
+    `known_names`, a text of names separated by spaces. The notes begin with the text `where`."""
     for name, value in document.items():
-        if name not in space_separated_names.split():
+        if name not in known_names.split():
             notes.add_not_understood_warning(f"{where}{name}", value)
 
 
@@ -100,6 +101,9 @@ def flag_arguments(
     for name, value in values.items():
         dashed = name.replace("_", "-")
         match = look_up_flag(catalog, engine.shared_names.get(dashed, dashed))
+        spec = match.spec or FlagSpec(
+            match.name, FlagKind.STR
+        )  # of a model's flag, nothing is known
         if match.spec is None and match.name not in engine.model_flags:
             notes.add_not_understood_warning(f"{where}{name}", value)
         elif isinstance(value, Mapping):
@@ -107,15 +111,15 @@ def flag_arguments(
 
             yield from (f"--{match.name}", json.dumps(value))
         elif isinstance(value, bool):
-            on, spec = value is not match.negated, match.spec
-            if spec is not None and spec.value_takes_bool_word:
+            on = value is not match.negated
+            if spec.value_takes_bool_word:
                 yield from (f"--{match.name}", str(on))
             elif on:
                 yield f"--{match.name}"
-            elif spec is not None and spec.negation:
+            elif spec.negation:
                 yield spec.negation
         elif isinstance(value, list) and all(isinstance(one, str | int | float) for one in value):
-            in_one_place = match.spec is not None and match.spec.nargs not in (None, ",")
+            in_one_place = spec.nargs not in (None, ",")
             if in_one_place and value:  # of several places, the engine takes the last
                 yield from (f"--{match.name}", *map(str, value))
                 continue

@@ -67,9 +67,8 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     given.require_entry_among(FORM_TITLE, "model", models)
     chosen = given.entry or next(iter(models))
     model = models[chosen]
-    for other in models:
-        if other != chosen and given.entry is None:
-            notes.add_left_out_note(f"the model {other}", f"--entry {other} reads it")
+    if given.entry is None:
+        notes.add_other_entries_notes("model", models, chosen)
     add_unknown_field_notes(model, f"{_OF_MODEL} {_OF_CLUSTER}", notes)
     for name in _OF_CLUSTER.split():
         if model.get(name) not in (None, "", [], {}):
@@ -80,7 +79,7 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
         return Recipe(None, FORM_TITLE, chosen, chosen)
     words = (identity, *_model_arguments(model, notes))
     repository, tag = text_field(model, "repository", notes), text_field(model, "tag", notes)
-    image = f"{repository}:{tag}" if repository and tag else None
+    image = f"{repository}:{tag}" if repository and tag else ""
     env = parse_variables(model.get("env"), notes)
     if model.get("hf_token"):
         notes.add_left_out_note("hf_token", "its value stands in the cluster, or is a secret")
@@ -136,7 +135,8 @@ def _model_arguments(model: Mapping[str, Any], notes: Notes) -> list[str]:
 
 
 def _count_gpus(model: Mapping[str, Any], notes: Notes) -> int | None:
-    """Return the number of GPUs of all pods of a server; None if the model names none."""
+    """Return the number of GPUs of all pods of a server; None if the model names no number. With
+    Ray, the number of nodes is added to `notes`."""
     of_pod = parse_whole_number(str(model.get("requestGPU")), 4)
     ray = as_table(model.get("raySpec"))
     if ray.get("enabled") is not True:

@@ -100,7 +100,7 @@ def _read_container(
         _fill_in_variables(text_list_field(container, "args", notes), env),
         env,
         _volumes_of_container(container, pod),
-        workdir=text_field(container, "workingDir", notes) or None,
+        workdir=text_field(container, "workingDir", notes),
         gpus=_gpu_count_text(container),
     )
 

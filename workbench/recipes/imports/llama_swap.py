@@ -41,9 +41,7 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     models = table_field(document, "models", notes)
     given.require_entry_among(FORM_TITLE, "model", models)
     chosen = given.entry or _choose_default_model_name(document, models)
-    for name in models:
-        if name != chosen:
-            notes.add_left_out_note(f"the model {name}", f"--entry {name} reads it")
+    notes.add_other_entries_notes("model", models, chosen)
     model = table_field(models, chosen, notes)
     add_unknown_field_notes(model, f"cmd cmdStop env macros {_OF_PROXY}", notes, f"{chosen}: ")
     if model.get("cmdStop"):

@@ -31,7 +31,7 @@ class ServerCommand:
     env: dict[str, str] = field(default_factory=dict)
     workdir: str | None = None
     open_files: int | None = None
-    image: str | None = None
+    image: str = ""
     gpus: int | None = None
     # path in the container -> path on the host
     paths: Mapping[str, str] = field(default_factory=dict)
@@ -43,7 +43,7 @@ def plan_of_command(command: ServerCommand, notes: Notes) -> LaunchPlan:
     """Return the plan that starts the same server on a host, without a container. Parts of the
     command that a plan cannot contain are added to `notes`."""
     engine = command.start.engine
-    tag = (command.image or "").partition("@")[0].rpartition(":")[2]
+    tag = command.image.partition("@")[0].rpartition(":")[2]
     version = tag.removeprefix("v") if version_key(tag) else None
     env = {}
     for name, text in command.env.items():
@@ -58,7 +58,7 @@ def plan_of_command(command: ServerCommand, notes: Notes) -> LaunchPlan:
     plan = replace(
         plan,
         open_files=command.open_files,
-        image=command.image,
+        image=command.image or None,
         executable_from="preset" if plan.executable else "",
     )
     return _with_host_paths(_with_host_port(plan, engine, command.ports), command.paths, notes)
@@ -83,6 +83,8 @@ def _is_flag_with_value(word: str, catalog: FlagCatalog) -> bool:
 
 
 def _is_importable_variable(name: str, notes: Notes) -> bool:
+    """Return whether a preset can have the environment variable `name`. If it is no name of one, add
+    an error to `notes`."""
     if not VARIABLE_NAME.fullmatch(name):
         notes.add(
             Level.ERROR,
@@ -112,7 +114,7 @@ def _with_host_paths(plan: LaunchPlan, paths: Mapping[str, str], notes: Notes) -
             return {name: replace_container_paths(one) for name, one in value.items()}
         if isinstance(value, str):
             for inner, outer in sorted(paths.items(), key=lambda pair: -len(pair[0])):
-                if value == inner or value.startswith(f"{inner.rstrip('/')}/"):
+                if is_path_in_directory(value, inner):
                     return outer.rstrip("/") + value[len(inner.rstrip("/")) :]
         return value
 
@@ -124,6 +126,11 @@ def _with_host_paths(plan: LaunchPlan, paths: Mapping[str, str], notes: Notes) -
             "the container's directory layout", "paths in it became the host's paths of its volumes"
         )
     return moved
+
+
+def is_path_in_directory(path: str, directory: str) -> bool:
+    """Return whether `path` is the directory or lies below it."""
+    return f"{path}/".startswith(f"{directory.rstrip('/')}/")
 
 
 def recognize_start_in_container(

@@ -142,8 +142,10 @@ class _State:
 
 
 def read(text: str, notes: Notes, given: Given) -> Recipe:
-    """Return the recipe of a command line or a shell script. Parts that are not understood are
-    added to `notes`. The entries of a script are the numbers of its server commands, from "1"."""
+    """Return the recipe of a command line or a shell script; without a plan if it starts no server.
+    Parts that are not understood are added to `notes`. The entries of a script are the numbers of
+    its server commands, from "1". Raises InputError if there is no entry `given.entry`, or if the
+    text cannot be split into words."""
     commands = find_server_commands(text, notes)
     if not commands:
         notes.findings.insert(0, no_server_finding(FORM_TITLE))
@@ -160,7 +162,8 @@ def read(text: str, notes: Notes, given: Given) -> Recipe:
 
 
 def here_documents(text: str) -> list[str]:
-    """Return the here-documents of a shell script, with the values of its variables."""
+    """Return the texts of the here-documents in a shell script, with its variables replaced by
+    their values. Raises InputError if the script cannot be split into words."""
     state = _interpret_script(text, Notes())
     return [_word_text(document, state) for document in state.written]
 
@@ -183,8 +186,9 @@ def recipe_of_first_server(
     kind: str,
 ) -> Recipe:
     """Return the recipe of the container `given.entry`, or by default of the first one that starts a
-    server. A container is read with the notes about it, and `kind` is what the format calls it.
-    Raises InputError if there is no such container."""
+    server; without a plan if none does. `containers_by_name` has a function for each container that
+    reads it and adds its notes. `form` is the format of the recipe, and `kind` is what the format
+    calls a container. Raises InputError if there is no container `given.entry`."""
     given.require_entry_among(form, kind, containers_by_name)
     found: dict[str, list[ServerCommand]] = {}
     noted: dict[str, Notes] = {}
@@ -204,26 +208,30 @@ def recipe_of_first_server(
     first = next(iter(found))
     notes.findings += noted[first].findings
     notes.variables |= noted[first].variables
-    for other in containers_by_name:
-        if other != first and given.entry is None:
+    if given.entry is None:
+        for other in containers_by_name:
             why = f"--entry {other} reads it" if other in found else "it starts no server"
-            notes.add_left_out_note(f"the {kind} {other}", why)
+            if other != first:
+                notes.add_left_out_note(f"the {kind} {other}", why)
     recipe = recipe_of_commands(found[first], notes, form)
     return Recipe(recipe.plan, form, name=first, title=first, gpus=recipe.gpus)
+
+
+_NO_VARIABLES: Mapping[str, str] = {}
 
 
 def find_server_commands(
     text: str,
     notes: Notes,
-    variables: Mapping[str, str] | None = None,
-    env: Mapping[str, str] | None = None,
+    variables: Mapping[str, str] = _NO_VARIABLES,
+    env: Mapping[str, str] = _NO_VARIABLES,
     positional: Sequence[str] = (),
     depth: int = 0,
 ) -> list[ServerCommand]:
-    """Return the server commands in a shell script, which is not run. `variables`, `env` and
-    `positional` are the shell's variables, its environment and the script's arguments, and `depth`
-    is the number of scripts around this one. Raises InputError if the text cannot be split into
-    words."""
+    """Return the server commands in a shell script, which is not run; [] if it starts no server.
+    `variables`, `env` and `positional` are the shell's variables, its environment and the script's
+    arguments, and `depth` is the number of scripts around this one: a script that is too deep is
+    not read. Raises InputError if the text cannot be split into words."""
     if depth > _DEEPEST:
         notes.add_not_run_warning("a script within scripts", text)
         return []
@@ -233,15 +241,14 @@ def find_server_commands(
 def _interpret_script(
     text: str,
     notes: Notes,
-    variables: Mapping[str, str] | None = None,
-    env: Mapping[str, str] | None = None,
+    variables: Mapping[str, str] = _NO_VARIABLES,
+    env: Mapping[str, str] = _NO_VARIABLES,
     positional: Sequence[str] = (),
     depth: int = 0,
 ) -> _State:
-    """Return the state of a shell script at its end; the arguments are those of `find_server_commands`."""
-    environment = dict(env or {})
-    known = {**(variables or {}), **environment}
-    state = _State(notes, known, environment, positional=positional, depth=depth)
+    """Return the state of a shell script at its end. The parameters are those of
+    `find_server_commands`. Raises InputError if the text cannot be split into words."""
+    state = _State(notes, {**variables, **env}, dict(env), positional=positional, depth=depth)
     try:
         for command in split_simple_commands(text):
             _interpret_command(command, state)
@@ -304,10 +311,11 @@ def _follow_blocks_and_is_executed(command: SimpleCommand, state: _State) -> boo
             _read_case_pattern(command, block, state)
             return False
         block.in_patterns = command.end in CASE_ENDS
-    elif block is not None and first in (("then",), ("else",), ("fi",)):
-        _process_branch_keyword(str(first[0]), block, state)
-    elif block is not None and block.deciding:
-        block.outcome = None  # a second command decides as well: if A && B
+    elif block is not None:
+        if first in (("then",), ("else",), ("fi",)):
+            _process_branch_keyword(str(first[0]), block, state)
+        elif block.deciding:
+            block.outcome = None  # a second command decides as well: if A && B
     if not any(each.skipped for each in state.blocks):
         return not _open_case_block(command, state)
     if first == ("case",):
@@ -320,8 +328,8 @@ def _follow_blocks_and_is_executed(command: SimpleCommand, state: _State) -> boo
 
 
 def _open_case_block(command: SimpleCommand, state: _State) -> bool:
-    """Open the block of a command `case WORD in`, which may end with the first pattern. Return
-    False if it is another command."""
+    """Open a block for the command `case WORD in`, which may contain the first pattern, and return
+    True. For any other command, change nothing and return False."""
     words = [word for word in command.words if word not in (("then",), ("else",), ("do",))]
     if len(words) < _WORDS_OF_CASE or (words[0], words[2]) != (("case",), ("in",)):
         return False
@@ -402,8 +410,8 @@ def _start_branch(block: _Block, state: _State) -> None:
 def _outcome_of_condition(
     words: Sequence[str], command: SimpleCommand, state: _State
 ) -> bool | None:
-    """Return whether a condition such as `[ "$MODE" = fast ]` holds. None if the script's own
-    values do not decide it."""
+    """Return whether the condition `words`, such as `[ "$MODE" = fast ]`, of `command` holds. None
+    if the script's own values do not decide it."""
     if len(words) < 2 or words[0] not in ("[", "[[", "test"):
         return None
     if any(_may_be_set_in_sourced_file(word, state) for word in command.words):
@@ -432,12 +440,13 @@ def _outcome_of_condition(
 
 
 def _has_unknown_value(text: str) -> bool:
-    """Return whether the script's own values do not give a text."""
+    """Return whether `text` has a part that the script's own values do not give."""
     return COMPUTED in text or "${" in text
 
 
 def _may_be_set_in_sourced_file(word: Word, state: _State) -> bool:
-    """Return whether a file that the script has sourced may set a variable of the word."""
+    """Return whether the word has a variable without a value that a file which the script has
+    sourced may set."""
     if not state.sourced:
         return False
     return any(isinstance(part, Variable) and part.name not in state.variables for part in word)
@@ -446,8 +455,9 @@ def _may_be_set_in_sourced_file(word: Word, state: _State) -> bool:
 def _add_assignment(
     assignment: re.Match[str], own_variables: dict[str, str], state: _State
 ) -> None:
-    """Add an assignment to `own_variables`, the variables that the command sets. A value that only
-    a shell could compute does not replace one without such a part."""
+    """Add `assignment`, a match of _ASSIGNMENT, to `own_variables`, the variables that its command
+    sets. If only a shell could compute the value, and the variable had a known one before, nothing
+    is added."""
     name, appended, value = assignment.groups()
     value = _expand_tilde(value, state)
     earlier = own_variables.get(name, state.variables.get(name))
@@ -472,8 +482,9 @@ def _resolve_from_workdir(path: str, state: _State) -> str:
 
 
 def _apply_if_python_environment_switch(words: Sequence[str], state: _State) -> bool:
-    """Follow a command that enters or leaves an environment of Python programs, or sets conda up
-    for that. Return False if it does something else, or if only conda knows the environment."""
+    """Update `state` with a command that enters or leaves an environment of Python programs, or
+    sets conda up for that, and return True. Return False for any other command, and for one that
+    enters an environment of which only conda knows where it is."""
     command, name = (*words, "")[:2]
     match ("conda" if command in _CONDAS else command, name):
         case "source" | ".", _ if name.endswith(_ACTIVATE):
@@ -492,8 +503,8 @@ def _apply_if_python_environment_switch(words: Sequence[str], state: _State) -> 
 
 
 def _program_directory_after_activate(words: Sequence[str], state: _State) -> str:
-    """Return the directory of the programs of the environment that `source …/bin/activate` enters.
-    A name after it is that of an environment of conda."""
+    """Return the directory of the programs of the environment that the command `source
+    …/bin/activate [NAME]` enters. With a name, it is an environment of that conda installation."""
     programs = _resolve_from_workdir(words[1].removesuffix("/activate"), state)
     if len(words) < 3:
         return programs
@@ -502,8 +513,9 @@ def _program_directory_after_activate(words: Sequence[str], state: _State) -> st
 
 
 def _conda_program_directory(names: Sequence[str], state: _State) -> str | None:
-    """Return the directory of the programs of the conda environment that a script activates by its
-    name or path. None if only conda knows where that is."""
+    """Return the directory of the programs of the conda environment that a script activates. The
+    first of `names` is its name or path; without one, it is "base". None if only conda knows where
+    it is."""
     name = names[0] if names else "base"
     if "/" in name:
         return posixpath.join(_resolve_from_workdir(name, state), "bin")
@@ -564,7 +576,7 @@ def _server_command_in_state(
 ) -> ServerCommand:
     """Return the server command that `start` is in this state of the script. In an activated
     virtual environment, a Python program without a path is that of the environment."""
-    program = start.executable or start.engine.launch
+    program = start.program
     of_python = bool(start.engine.packages) or is_python_interpreter(program[:1])
     is_found_on_path = of_python and "/" not in program[0]
     if state.programs is not None and is_found_on_path:
@@ -607,11 +619,11 @@ def _commands_of_container(words: Sequence[str], state: _State) -> list[ServerCo
 
 
 def _add_ignored_words_note(words: Sequence[str], start: EngineCommandLine, state: _State) -> None:
-    """Note that the words in front of a server's command are left out. The program of an
-    environment that they choose is not that on PATH."""
+    """Add a note that `words`, which stand in front of a server's command, are left out: a warning
+    if they choose an environment, whose program is another than that on PATH."""
     shown = f"`{shlex.join(words)}`"
     of_environment = words[0].rpartition("/")[2] in _OF_ENVIRONMENT
-    program = (start.executable or start.engine.launch)[0]
+    program = start.program[0]
     if of_environment and "/" not in program and state.programs is None:
         text = f"{shown} is left out: it starts the {program} of its environment, not that on PATH"
         fix = f"name the program of that environment with --executable PATH/bin/{program}"
@@ -638,13 +650,15 @@ def _expand_word(word: Word, state: _State) -> list[str]:
 
 
 def _expand_tilde(text: str, state: _State) -> str:
-    """Return `text` with "~/" at its beginning replaced by a variable for the home directory."""
+    """Return `text` with "~" in "~/" at its beginning replaced by a reference to a variable of the
+    preset for the home directory."""
     if not text.startswith("~/"):
         return text
     return f"{state.notes.add_variable_and_get_reference('home', FORM_TITLE)}{text[1:]}"
 
 
 def _array_elements(array: Variable, state: _State) -> list[str]:
+    """Return the elements of an array. If the script does not set it, add a note and return []."""
     if array.name in state.arrays:
         return state.arrays[array.name]
     text = f"the elements of the array {array.name} are left out: the script does not set them"
@@ -678,7 +692,8 @@ def _expand_alternate_value(part: Variable, state: _State) -> str:
 
 
 def _computed_placeholder_with_note(source: str, state: _State) -> str:
-    """Return the mark of a text that only a shell could compute, and note it."""
+    """Add a warning that only a shell could compute `source`, and return COMPUTED, which stands for
+    its text."""
     state.notes.add(Level.WARN, "computed", f"only a shell could compute {source}")
     return COMPUTED
 

@@ -85,7 +85,7 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
         )
         return Recipe(None, FORM_TITLE, title=title)
     for command in commands:
-        command.image = text_field(document, "container", notes) or None
+        command.image = text_field(document, "container", notes)
         if command.image:  # the program is one of the image
             command.start = replace(command.start, executable=())
             use_host_paths(command, volumes, notes)
@@ -111,7 +111,7 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
 
 
 def _with_model_fields(plan: LaunchPlan, document: Mapping[str, Any], notes: Notes) -> LaunchPlan:
-    """Return the plan with the model and the revision of the document, where it has none."""
+    """Return the plan with the document's model and revision in place of those that it lacks."""
     if not plan.model:
         plan = replace(plan, model=text_field(document, "model", notes))
     revision = text_field(document, "model_revision", notes)
@@ -132,9 +132,7 @@ def _apply_variant(document: Mapping[str, Any], notes: Notes, given: Given) -> M
     variants = table_field(document, "variants", notes)
     given.require_entry_among(FORM_TITLE, "variant", variants)
     rest = {name: value for name, value in document.items() if name != "variants"}
-    for name in variants:
-        if name != given.entry:
-            notes.add_left_out_note(f"the variant {name}", f"--entry {name} reads it")
+    notes.add_other_entries_notes("variant", variants, given.entry)
     if given.entry is None:
         return rest
     variant = table_field(variants, given.entry, notes)

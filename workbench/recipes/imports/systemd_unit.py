@@ -39,8 +39,8 @@ def recognizes(text: str) -> bool:
 
 
 def read(text: str, notes: Notes) -> Recipe:
-    """Return the recipe of a unit. Parts of the unit that a preset cannot contain are added to
-    `notes`."""
+    """Return the recipe of a unit; without a plan if the unit starts no server. Parts of the unit
+    that a preset cannot contain are added to `notes`."""
     sections = _parse_sections(text)
     service = sections.get("Service", ())
     title = " ".join(value for name, value in sections.get("Unit", ()) if name == "Description")
@@ -207,6 +207,8 @@ def _escaped_character_and_next_index(text: str, index: int) -> tuple[str, int]:
 
 
 def _working_directory(service: Settings, notes: Notes) -> str | None:
+    """Return the working directory of the unit; None if it sets none. "~" becomes a reference to a
+    variable of the preset."""
     values = _values_of_setting(service, "WorkingDirectory")
     if not values:
         return None
@@ -219,6 +221,8 @@ def _working_directory(service: Settings, notes: Notes) -> str | None:
 
 
 def _open_file_limit(service: Settings, notes: Notes) -> int | None:
+    """Return the limit of open files that the unit sets; None if it sets none. A value that a preset
+    cannot have is added to `notes`."""
     values = _values_of_setting(service, "LimitNOFILE")
     if not values:
         return None

@@ -52,17 +52,17 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
 
 def add_settings_of_config_file(plan: LaunchPlan, notes: Notes, given: Given) -> LaunchPlan:
     """Return the plan of a command line with the settings of the configuration file that TabbyAPI
-    reads: the file that the flag config names, otherwise config.yml in the working directory. The
-    command line counts more than the file. If the file cannot be read, the plan is returned as it
-    is."""
+    reads: the file that the flag config names, otherwise config.yml in the working directory.
+    Settings of the command line stay. If there is no such file, or if it cannot be read, which adds
+    a warning to `notes`, the plan is returned as it is."""
     named = plan.flag("config")
     workdir = Path(plan.workdir) if plan.workdir else None
     start = workdir or given.directory or Path.cwd()
     path = start / (named if isinstance(named, str) else _USUAL_FILE)
-    if named is None and workdir is None:
-        return plan
-    if named is None and not path.is_file():
-        return plan
+    if named is None:
+        is_there = workdir is not None and path.is_file()
+        if not is_there:
+            return plan
     try:
         with path.open("rb") as handle:
             data = handle.read(yaml_text.MAX_BYTES + 1)

@@ -13,6 +13,7 @@ from workbench.model.counts import count_of
 from workbench.model.findings import Level
 from workbench.model.gpu import GpuInfo
 from workbench.model.lazy_dataclass import dataclass
+from workbench.model.untrusted_numbers import is_number
 from workbench.model.untrusted_text import as_table
 from workbench.recipes.imports.fields import (
     count_field,
@@ -55,12 +56,13 @@ class Placement:
             return None
         return round(self.need_gb * GB / 2**30 / self.gpus, 1)
 
-    def fits_on_gpus(self, gpu_count: int, gpu_memory_gb: float) -> bool:
-        """Return whether the variant fits on a host with so many GPUs of `gpu_memory_gb` each. False
-        if its number of GPUs or its memory is unknown."""
-        if self.gpus is None or self.need_gb is None:
+    def fits_on_gpus(self, gpus: Sequence[GpuInfo]) -> bool:
+        """Return whether the variant fits on a host with these GPUs. False if its number of GPUs, its
+        memory or that of the GPUs is unknown."""
+        size = _least_gpu_memory_gb(gpus)
+        if size is None or self.gpus is None or self.need_gb is None:
             return False
-        return self.gpus <= gpu_count and self.gpus * gpu_memory_gb >= self.need_gb
+        return self.gpus <= len(gpus) and self.gpus * size >= self.need_gb
 
 
 def choose_placement(
@@ -107,32 +109,33 @@ def add_memory_fit_note(
         return
     host = f"{len(given.gpus)} x {size:.0f} GB"
     text = f"the variant {chosen} needs {need:g} GB of GPU memory"
-    if placement.fits_on_gpus(len(given.gpus), size):
+    if placement.fits_on_gpus(given.gpus):
         notes.add(Level.INFO, "memory", f"{text}: {gpus} of {host}")
         return
     if gpus is not None:
         text += f" on {gpus} GPUs"
     text += f"; this host has {host}"
-    others = list(_describe_other_fitting_variants(document, variants, chosen, given))
+    others = _describe_other_fitting_variants(document, variants, chosen, given.gpus)
     fix = f"take {' or '.join(others)}" if others else "no variant of the recipe fits on this host"
     notes.add(Level.WARN, "does-not-fit", text, fix=fix)
 
 
 def _describe_other_fitting_variants(
-    document: Mapping[str, Any], variants: Mapping[str, Any], chosen: str, given: Given
+    document: Mapping[str, Any],
+    variants: Mapping[str, Any],
+    chosen: str,
+    gpus: tuple[GpuInfo, ...],
 ) -> Sequence[str]:
-    """Return the other variants that fit on the host, each as text with its number of GPUs."""
-    size = _least_gpu_memory_gb(given.gpus) or 0.0
+    """Return each variant besides `chosen` that fits on these GPUs, as text with the option that
+    reads it, its memory and its number of GPUs."""
     found = []
     for name, variant in variants.items():
         if name == chosen or not isinstance(variant, Mapping):
             continue
-        other = choose_placement(document, variant, given, Notes())
-        gpus, need = other.gpus, other.need_gb
-        if gpus is None:
-            continue
-        if other.fits_on_gpus(len(given.gpus or ()), size):
-            found.append(f"--entry {name} ({need:g} GB on {count_of(gpus, 'GPU')})")
+        other = choose_placement(document, variant, Given(gpus=gpus), Notes())
+        count = other.gpus
+        if count is not None and other.fits_on_gpus(gpus):
+            found.append(f"--entry {name} ({other.need_gb:g} GB on {count_of(count, 'GPU')})")
     return found
 
 
@@ -225,7 +228,8 @@ def _stated_gpu_count(
     strategy: str,
     gpus: Sequence[GpuInfo] | None,
 ) -> int | None:
-    """Return the number of GPUs that the recipe states for a variant, else for its strategy."""
+    """Return the number of GPUs that the recipe states for a variant, else for its strategy. None if
+    it states none, and for a strategy that uses all GPUs of the node."""
     if strategy in _EXPERT_PARALLEL:  # they use all GPUs of the node
         return None
     by_strategy = as_table(as_table(document.get("strategy_overrides")).get(strategy))
@@ -243,7 +247,8 @@ def _stated_gpu_count(
 def _least_gpu_count(
     document: Mapping[str, Any], strategy: str, gpus: Sequence[GpuInfo] | None
 ) -> int:
-    """Return the least number of GPUs with which the strategy works for this model."""
+    """Return the least number of GPUs with which the strategy works for this model, by the recipe's
+    strategy_min_gpus; at least 2 for expert parallelism, else 1."""
     stated = document.get("strategy_min_gpus")
     table = as_table(stated)
     values = [stated, table.get(strategy)]
@@ -255,7 +260,8 @@ def _least_gpu_count(
 
 
 def _hardware_override_keys(gpus: Sequence[GpuInfo] | None) -> list[str]:
-    """Return the names that the recipes have for the host's GPUs, the most exact first."""
+    """Return the names that the recipes have for the host's GPUs, the most exact first; [] if no GPU
+    is known."""
     if not gpus:
         return []
     words = re.findall(r"[a-z]+\d+[a-z]*|[a-z]+|\d+", gpus[0].name.lower())
@@ -267,7 +273,8 @@ def _hardware_override_keys(gpus: Sequence[GpuInfo] | None) -> list[str]:
 
 
 def _first_value(table: Any, keys: Sequence[str]) -> Any:
-    """Return the value of the first of `keys` in a table; without GPUs, that of "default"."""
+    """Return the value of the first of `keys` that the table has; None if it has none of them. An
+    empty list of keys, for unknown GPUs, stands for "default"."""
     found = as_table(table)
     return next((found[key] for key in (keys or ["default"]) if key in found), None)
 
@@ -279,7 +286,8 @@ def _least_gpu_memory_gb(gpus: Sequence[GpuInfo] | None) -> float | None:
 
 
 def _number_field(table: Mapping[str, Any], name: str) -> float | None:
+    """Return the field `name` if it is a number above 0 and below a million, otherwise None."""
     value = table.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if not is_number(value):
         return None
     return float(value) if 0 < value < 10**6 else None

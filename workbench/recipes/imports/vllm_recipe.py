@@ -111,22 +111,23 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     )
 
 
-def _nvidia_image(table: Mapping[str, Any], notes: Notes) -> str | None:
-    """Return the container image for NVIDIA GPUs. Images for other GPUs are not of use here."""
+def _nvidia_image(table: Mapping[str, Any], notes: Notes) -> str:
+    """Return the container image for NVIDIA GPUs in the field docker_image; "" if there is none. A
+    value that is not understood is added to `notes`."""
     image = table.get("docker_image")
     if isinstance(image, Mapping):
         image = image.get("nvidia")
-    if image is not None and not isinstance(image, str):
+    if isinstance(image, str):
+        return image
+    if image is not None:
         notes.add_not_understood_warning("docker_image", image)
-    return image if isinstance(image, str) else None
+    return ""
 
 
 def _add_ignored_field_notes(
     document: Mapping[str, Any], chosen: str, variants: Mapping[str, Any], notes: Notes
 ) -> None:
-    for name in variants:
-        if name != chosen:
-            notes.add_left_out_note(f"the variant {name}", f"--entry {name} reads it")
+    notes.add_other_entries_notes("variant", variants, chosen)
     for name in ("hardware_opt_in_features", "default_hardware"):
         if document.get(name):
             notes.add_left_out_note(

@@ -13,9 +13,9 @@ _CONTAINER = re.compile(r"(?:docker|podman) run")
 
 
 def read_file_written_by_script(text: str, notes: Notes, given: Given) -> Recipe | None:
-    """Return the recipe in the first file that a script writes and that starts a server. None if it
-    writes no such file. The notes about the script are replaced by those about the file. Raises
-    InputError if such a file is found and `given.entry` asks for an entry of the text."""
+    """Return the recipe in the first file that the script `text` writes and that starts a server.
+    The notes about the script are then replaced by those about the file. None if the script writes
+    no such file. Raises InputError if there is one and `given.entry` asks for an entry."""
     for written in shell_script.here_documents(text):
         own = Notes()
         if systemd_unit.recognizes(written):

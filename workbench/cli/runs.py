@@ -62,12 +62,13 @@ def _make_age_or_size_parser(units: dict[str, float], example: str) -> Any:
 async def prune_runs(arguments: argparse.Namespace) -> int:
     from workbench.server import old_runs
 
-    limits = {
+    options = {
         "older_than_s": arguments.older_than,
         "keep": arguments.keep,
         "size_kib": arguments.size,
     }
-    if all(limit is None for limit in limits.values()):
+    limits = {name: limit for name, limit in options.items() if limit is not None}
+    if not limits:
         raise InputError(
             "no option says which runs to remove", next_step="give --older-than, --keep or --size"
         )

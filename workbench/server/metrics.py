@@ -50,10 +50,9 @@ LinesByName = dict[str, list[str]]  # what follows the name in each line of a se
 async def fetch_metrics(
     get: GetPath, engine: Engine, timeout_s: float = TIMEOUT_S
 ) -> EngineMetrics:
-    """Return one reading of the engine's counters. Never raises: if the page cannot be read, every
-    value is None and `absent` says why. `live_generation_tokens` includes the tokens of running
-    requests even if the engine itself adds a request's tokens to its counter only when the request
-    ends."""
+    """Return one reading of the engine's counters. Never raises: a value that cannot be read is None,
+    and `absent` says why. `live_generation_tokens` has the tokens of running requests, also for an
+    engine that counts them when a request ends."""
     if engine.metrics_path is None:
         return metrics_without_values(f"{engine.title} has no metrics page")
     page = await get(engine.metrics_path, timeout_s)
@@ -91,9 +90,8 @@ async def fetch_metrics(
 
 
 def _count_slot_tokens(body: Any) -> int | None:
-    """Return the number of output tokens that all running requests have so far. `body` is
-    llama.cpp's JSON list of slots, each of which processes one request. None if it is not such a
-    list."""
+    """Return how many output tokens all running requests have so far, by `body`, llama.cpp's JSON list
+    of slots, each of which processes one request. None if it is not such a list."""
     try:
         busy = [slot for slot in body if slot["is_processing"]]
         counts = [_parse_value(step["n_decoded"]) for slot in busy for step in slot["next_token"]]
@@ -127,8 +125,9 @@ def parse_metrics(page: str, engine: Engine) -> EngineMetrics:
 def _value_or_reason(
     field: str, found: Sequence[float], names: Sequence[str], engine: Engine
 ) -> float | str:
-    """Return the value of a field from the values `found` of its series `names`, or the reason why
-    there is none."""
+    """Return the value of `field` from `found`, the values of its series: their sum, or for a share
+    their mean in %. Return the reason, as text, if there is none. `names` are those of the
+    series."""
     if not names:
         return f"{engine.title} does not report this metric"
     if not found:
@@ -148,8 +147,9 @@ def _value_or_reason(
 def _derive_prompt_and_prefix_counts(
     values: dict[str, float | int], absent: dict[str, str], engine: Engine
 ) -> None:
-    """Make the count of prompt tokens in `values` include those that the prefix cache supplied, and
-    use it as the count of looked-up tokens if the engine has no such counter."""
+    """Add the tokens from the prefix cache to the prompt tokens in `values`, if the engine counts them
+    apart. Use the prompt tokens as the looked-up ones if the engine does not count these. Do nothing
+    if one of the two counts is unknown."""
     hits, prompt = values.get("prefix_hit_tokens"), values.get("prompt_tokens")
     if hits is None or prompt is None:
         return
@@ -166,9 +166,8 @@ def _add_live_counts(
     lines: LinesByName,
     engine: Engine,
 ) -> None:
-    """Add the counts that also rise while requests run to `values`, or the reason to
-    `absent_reasons`. An engine without such series has the counter of ended requests in their
-    place."""
+    """Add the counts that also rise while requests run to `values`, or the reason to `absent_reasons`.
+    An engine without series for them gets its counts of ended requests in their place."""
     for field, counter in _LIVE_COUNT_FIELDS.items():
         parts = [_values_of_series(lines, name) for name in engine.live_metrics.get(counter, ())]
         if parts and all(parts):
@@ -187,13 +186,9 @@ def _metric_names(engine: Engine) -> dict[str, tuple[str, ...]]:
 
 
 def _lines_of_read_series(page: str, engine: Engine) -> LinesByName:
-    """Return what follows the name in each line of the series that `parse_metrics` reads, by name.
-
-    `page` must begin with a line break. Lines after the first _MAX_LINES are left out.
-
-    vLLM's page has 100 KB of histograms and is read every second, so that it is searched once for
-    all names: 0.05 ms, where a search for each name takes 0.19 ms.
-    """
+    """Return what follows the name in each line of the series that `parse_metrics` reads, by name. At
+    most _MAX_LINES lines are read. `page` must begin with a line break."""
+    # one search for all names: vLLM's page has 100 KB of histograms, and is read every second
     lines: LinesByName = {}
     for line in islice(_metric_pattern(engine).finditer(page), _MAX_LINES):
         lines.setdefault(line[1], []).append(line[2])
@@ -209,13 +204,13 @@ def _metric_pattern(engine: Engine) -> re.Pattern[str]:
 
 
 def _values_of_first_series(found: LinesByName, names: Sequence[str]) -> list[float]:
-    """Return the values of all series with the first of `names` that the page has."""
+    """Return the values of all series with the first of `names` that has any; [] if none has."""
     return next(filter(None, (_values_of_series(found, name) for name in names)), [])
 
 
 def _values_of_series(found: LinesByName, name: str) -> list[float]:
     """Return the values of all series called `name`; [] if there are none, or more than
-    _MAX_SERIES_PER_NAME. A name such as 'requests{reason="stop"}' selects the series with that label."""
+    _MAX_SERIES_PER_NAME. A name such as 'requests{reason="stop"}' means those with that label."""
     name, _, label = name.partition("{")
     label, lines = label.rstrip("}"), found.get(name, ())
     if len(lines) > _MAX_SERIES_PER_NAME:
@@ -230,28 +225,28 @@ def _values_of_series(found: LinesByName, name: str) -> list[float]:
 
 
 def _parse_value(text: str | float) -> float | None:
-    """Return a value of the page as a float; None if the value is not a number from 0 to 2^53."""
+    """Return a value of an answer as a float; None if it is not a number from 0 to EXACT (2^53)."""
     return (
         parse_decimal(text, 0, EXACT) if isinstance(text, str) else number_or_none(text, 0, EXACT)
     )
 
 
 def engine_of_metrics_page(page: str) -> Engine | None:
-    """Return the engine that produced this Prometheus page, recognized by the prefix of its series;
-    None if it is no known engine."""
+    """Return the engine that wrote the Prometheus page `page`, by the prefix of its series; None if no
+    known engine did."""
     from workbench import engines
 
     for engine in map(engines.get_engine, engines.engine_names()):
         prefixes = {
             name.partition(":")[0] + ":" for several in engine.metrics.values() for name in several
         }
-        if any(line.startswith(tuple(prefixes)) for line in page.splitlines()) and prefixes:
+        if any(line.startswith(tuple(prefixes)) for line in page.splitlines()):
             return engine
     return None
 
 
 def metrics_without_values(reason: str) -> EngineMetrics:
-    """Return a reading in which every value is None, with `reason` as the reason for each."""
+    """Return a reading in which every value is None, and `absent` has `reason` for each."""
     return EngineMetrics(
         unix_s=time.time(), absent=dict.fromkeys((*_GAUGE_FIELDS, *_LIVE_COUNT_FIELDS), reason)
     )

@@ -21,12 +21,12 @@ _TIMEOUT_S = 5.0
 
 
 async def find_disk_problem(host: Host, plan: LaunchPlan, command: Command) -> Finding | None:
-    """Return a warning if the disk with the hub's cache has too little space for the start of
-    `plan`. None if it has enough, or if that cannot be read."""
-    hub = engines.get_engine(plan.engine).uses_hub  # the others start from files
-    has_model_id = bool(plan.model) and not is_model_path(plan.model)
-    named = hub and has_model_id
-    folder = f"models--{plan.model.replace('/', '--')}" if named else ""
+    """Return a warning if the disk with the hub's cache has too little free space for a start of
+    `plan`, whose command is `command`. None if it has enough, or if that cannot be read."""
+    folder = ""
+    uses_hub = engines.get_engine(plan.engine).uses_hub  # the others start from files
+    if uses_hub and plan.model and not is_model_path(plan.model):
+        folder = f"models--{plan.model.replace('/', '--')}"
     try:
         done = await host.run(
             shell_argv(_FREE_SPACE_SCRIPT, folder, *hub_cache_and_home_values(command.env)),
@@ -35,12 +35,11 @@ async def find_disk_problem(host: Host, plan: LaunchPlan, command: Command) -> F
     except WorkbenchError:
         return None
     facts = dict(parse_key_value_pairs(done.out))
-    free = parse_whole_number(facts.get("free", ""))
+    free = parse_whole_number(facts.get("free"))
     if free is None:
         return None
-    downloads = bool(folder) and "cached" not in facts
     needed, what = _MIN_FREE_KIB, "a start writes its log and compiled kernels"
-    if downloads:
+    if folder and "cached" not in facts:
         sizes = plan.model_facts
         known = int(sizes.weight_bytes) >> 10 if sizes and sizes.weight_bytes else None
         needed = known or _MIN_FREE_FOR_MODEL_KIB

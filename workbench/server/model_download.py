@@ -36,9 +36,9 @@ _NO_SUCH_MODEL_ERROR = re.compile(
 
 
 async def find_download_program(host: Host, directories: Sequence[str] = ()) -> str:
-    """Return the path of the host's program for the Hugging Face hub. `hf` is searched first:
-    on PATH, then in `directories` and in ~/.local/bin; then huggingface-cli in the same
-    places. Raises HostError if there is neither."""
+    """Return the path of the host's program for the Hugging Face hub: `hf` if it is on PATH, in
+    `directories` or in ~/.local/bin, otherwise huggingface-cli in the same places. Raises HostError
+    if there is neither."""
     done = await host.run(
         shell_argv(_FIND_PROGRAM_SCRIPT, *directories), timeout_s=FIND_TIMEOUT_S, check=True
     )
@@ -65,11 +65,11 @@ async def download_model(
     directory: str = "",
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> str:
-    """Download a model with the hub's program, or continue an interrupted download. Return the last
-    line that the program printed: the directory of the model, "" if it printed nothing. `env` has
-    the program's variables,
-    such as HF_HOME and HF_TOKEN, and `on_progress` receives each new line of its output. Raises
-    InputError for an invalid model id, and HostError if the program fails."""
+    """Download a model with `program`, that of the hub, or continue an interrupted download. Return the
+    last line that it printed, which names the model's directory; "" if it printed nothing. `env` has
+    its variables, such as HF_TOKEN. "" for `revision` or `directory` stands for the default.
+    `on_progress` receives the newest line of its output. Raises InputError for an invalid model id,
+    and HostError if the program fails."""
     if not _MODEL_NAME.fullmatch(model):
         raise InputError(
             f"{model!r} is not the id of a model on the Hugging Face hub",
@@ -82,8 +82,8 @@ async def download_model(
     lines: list[str] = []
     try:
         async for chunk in stream.chunks():
-            parts = [clean_text(part, LINE_CHARS).strip() for part in _LINE_BREAK.split(chunk)]
-            said = [part for part in parts if part]
+            parts = (clean_text(part, LINE_CHARS).strip() for part in _LINE_BREAK.split(chunk))
+            said = list(filter(None, parts))
             lines = [*lines, *said][-_TAIL_LINES:]
             if said:
                 on_progress(said[-1])
@@ -92,9 +92,7 @@ async def download_model(
         await stream.close()
     if code:
         raise _download_error(host, model, code, lines)
-    if not lines:
-        return ""
-    return lines[-1]
+    return lines[-1] if lines else ""
 
 
 def _download_error(host: Host, model: str, code: int, lines: Sequence[str]) -> HostError:

@@ -31,9 +31,9 @@ _READ_MODEL_SCRIPT = LOCATE_MODEL_SCRIPT + read_script(__file__, "read_model.sh"
 
 
 async def read_model_facts(host: Host, plan: LaunchPlan, env: Mapping[str, str]) -> ModelFacts:
-    """Return the size and architecture of the model that `plan` names, from its files on `host`.
-    Takes one round trip, and more if the model has GGUF files. Never raises: if values are unknown,
-    `missing` is the reason."""
+    """Return the size and architecture of the plan's model, from its files on `host`. `env` is the
+    environment of its server. Never raises: if values are unknown, `missing` is the reason. Takes
+    one round trip, and more for GGUF files."""
     model = plan.model
     try:
         done = await host.run(
@@ -90,7 +90,7 @@ async def read_model_facts(host: Host, plan: LaunchPlan, env: Mapping[str, str])
 
 
 def _parse_json_object(text: str) -> dict[str, Any] | None:
-    """Return the JSON object in `text`; None if the text is not a JSON object."""
+    """Return the JSON object in `text`; None if it is anything else."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
@@ -101,8 +101,9 @@ def _parse_json_object(text: str) -> dict[str, Any] | None:
 
 
 async def _read_gguf(host: Host, model: str, paths: Sequence[str], size: int) -> ModelFacts:
-    """Return the size and architecture of a model from the headers of its GGUF files, whose total
-    size is `size` bytes. If a header is damaged, only the size is known."""
+    """Return the size and architecture of `model` from the headers of its GGUF files `paths`, whose
+    total size is `size` bytes. If a header is damaged, only the size is known, and `missing` has the
+    reason. Raises HostError."""
     metadata: Mapping[str, object] = {}
     unread = ModelFacts(model, weight_bytes=float(size), source=f"the size of {model}")
     tensors: list[Tensor] = []

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from workbench.hosts.base import Host
 from workbench.hosts.script_files import read_script
@@ -44,19 +45,17 @@ async def identify_model(
     *,
     started_unix_s: float | None = None,
 ) -> ModelFingerprint:
-    """Return the fingerprint of the model that `plan` names. Takes one round trip. Never raises:
-    `digest` is None if the files cannot be read, or if a file was changed after the server's start
-    at `started_unix_s`."""
+    """Return the fingerprint of the plan's model. `env` and `workdir` are those of the server, which was
+    started at `started_unix_s`, None if that is not known. Takes one round trip. Never raises:
+    `digest` is None if the files cannot be read, or if one was changed after the start."""
     argv = arguments_to_locate_model(plan, env, workdir)
     try:
         done = await host.run(["sh", "-c", _LIST_FILES_SCRIPT, "sh", *argv], timeout_s=_TIMEOUT_S)
     except (HostError, TimeoutError) as error:
         return ModelFingerprint(None, f"the model's files could not be read: {error}")
     found = parse_values_by_key(done.out.splitlines())
-    files = [tuple(value.split(" ", 3)) for value in found["file"]]
-    known = [file for file in files if len(file) == 4 and parse_whole_number(file[0]) is not None]
-    has_only_known = bool(files) and len(known) == len(files)
-    if done.returncode or not has_only_known:
+    files = list(filter(None, map(_parse_file, found["file"])))
+    if done.returncode or not files or len(files) < len(found["file"]):
         problem = f"no model files of {argv[0]} were found on {host.name}"
         if found["looked"]:
             problem += f"; searched {found['looked'][0]}"
@@ -68,8 +67,8 @@ async def identify_model(
 def arguments_to_locate_model(
     plan: LaunchPlan, env: Mapping[str, str], workdir: str | None
 ) -> list[str]:
-    """Return the arguments for the shell script LOCATE_MODEL_SCRIPT, which finds the files of the model that
-    `plan` names. `env` and `workdir` are those of the server."""
+    """Return the arguments of LOCATE_MODEL_SCRIPT, which finds the files of the plan's model. `env` and
+    `workdir` are those of the server."""
     model, revision, directory = plan.model, plan.flag("revision"), plan.flag("model-dir")
     if isinstance(directory, str) and not model.startswith(("/", "~")):
         model = posixpath.join(directory, model)
@@ -77,18 +76,37 @@ def arguments_to_locate_model(
     return [model, workdir or "", known, *hub_cache_and_home_values(env)]
 
 
+class _File(NamedTuple):
+    """A file of a model. `digest` is that of its first and last 64 KiB."""
+
+    size_bytes: int
+    changed_unix_s: float
+    digest: str
+    name: str
+
+
+def _parse_file(text: str) -> _File | None:
+    """Return the file in a line of the script; None for another form."""
+    words = text.split(" ", 3)
+    size = parse_whole_number(words[0])
+    if size is None or len(words) < 4:
+        return None
+    changed_unix_s = parse_decimal(words[1], *range_of_field("unix_s")) or 0.0
+    return _File(size, changed_unix_s, words[2], words[3])
+
+
 def _compute_fingerprint(
-    file_rows: list[tuple[str, ...]], commit: str | None, started_unix_s: float | None
+    files: Sequence[_File], commit: str | None, started_unix_s: float | None
 ) -> ModelFingerprint:
-    lines = sorted(f"{name} {size} {digest}" for size, _, digest, name in file_rows)
+    lines = sorted(f"{file.name} {file.size_bytes} {file.digest}" for file in files)
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
-    total = sum(int(size) for size, *_ in file_rows)
-    number = f"{len(file_rows)} files" if len(file_rows) != 1 else "1 file"
+    total = sum(file.size_bytes for file in files)
+    number = f"{len(files)} files" if len(files) != 1 else "1 file"
     basis = f"{number}, {total / _BYTES_PER_GB:.3g} GB: names, sizes, first and last 64 KiB of each"
     if commit:
         basis += f"; Hugging Face commit {commit}"
-    changed_unix_s = [parse_decimal(row[1], *range_of_field("unix_s")) or 0.0 for row in file_rows]
-    if started_unix_s is not None and max(changed_unix_s) > started_unix_s:
+    changed_unix_s = max(file.changed_unix_s for file in files)
+    if started_unix_s is not None and changed_unix_s > started_unix_s:
         return ModelFingerprint(
             None, f"a model file was changed after the server started ({basis})"
         )

@@ -8,6 +8,7 @@ log. Only runs with an end mark are removed, and never a failed run whose log no
 
 from __future__ import annotations
 
+import math
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
@@ -45,15 +46,14 @@ class EndedRun:
 
     @property
     def must_not_be_removed(self) -> bool:
-        """Whether the run must not be removed, because it failed and no user has seen its log."""
+        """Whether the run failed and no user has seen its log."""
         return self.failed and not self.read
 
 
 def end_mark_text(seen: ProcessStatus, status: ServerStatus) -> str | None:
-    """Return the text of a run's end mark, the file that records its end: "stopped" or "failed", a
-    space, and the Unix time of the end. None if the run has an end mark or has not ended. Also None
-    for a run from before the host's last boot: if several machines share the home directory, it may
-    live on another machine."""
+    """Return the text of the mark that records the end of the run `seen`: "stopped" or "failed", a
+    space, and the Unix time of the end. None if the run is marked already, has not ended, or began
+    before the host's last boot: on a shared home directory, it may live on another machine."""
     kind = _KIND_OF_STATE.get(status.state)
     if kind is None or seen.marked or seen.exit_code is None:
         return None
@@ -63,29 +63,27 @@ def end_mark_text(seen: ProcessStatus, status: ServerStatus) -> str | None:
 
 
 async def write_end_marks(host: Host, root: str, marks: Mapping[str, str | None]) -> None:
-    """Write the end marks of runs, the files which record that a run has ended. `marks` has the
-    text of each run's mark by run id, None for runs that get no mark. `root` is the directory of
-    all runs."""
+    """Write the marks which record that runs have ended. `marks` has the text of each run's mark by run
+    id, None for a run that gets none. `root` is the directory of all runs."""
     found = [(run_id, text) for run_id, text in marks.items() if text]
     for some in _batch_items_per_command(found):
         await detached_process.mark_runs_ended(host, root, dict(some))
 
 
 def _batch_items_per_command(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
-    """Yield the items in parts, each of which fits into one command line."""
+    """Yield the items in their order, in parts that fit into one command line each."""
     for begin in range(0, len(items), _MAX_RUNS_PER_COMMAND):
         yield items[begin : begin + _MAX_RUNS_PER_COMMAND]
 
 
 async def mark_log_as_read(host: Host, run_dir: str) -> None:
-    """Write the file `read` into the run directory, which records that a user has seen the log of
-    the run."""
+    """Record in the run directory that a user has seen the log of the run."""
     await host.run(shell_scripts.shell_argv('umask 077; : >"$1/read"', run_dir))
 
 
 async def check_disk_space(host: Host, run_dir: str) -> tuple[Finding, ...]:
-    """Return a finding if the disk that contains the run directory is full, because the log may
-    then lack the reason of a failure. Otherwise return ()."""
+    """Return a finding if the disk with the run directory is full, so that the log may lack the reason
+    of a failure. () if it is not, or if its free space is unknown."""
     done = await host.run(["df", "-Pk", "--", run_dir])
     _, *rows = done.out.splitlines() or [""]
     words = rows[-1].split() if rows else []
@@ -105,7 +103,8 @@ async def check_disk_space(host: Host, run_dir: str) -> tuple[Finding, ...]:
 
 
 async def read_ended_runs(host: Host, root: str) -> tuple[EndedRun, ...]:
-    """Return the runs that are marked as ended, newest first. `root` is the directory of all runs."""
+    """Return the runs below `root`, the directory of all runs, that are marked as ended, the newest
+    first."""
     done = await host.run(shell_scripts.shell_argv(shell_scripts.ENDED_RUNS, root), timeout_s=120.0)
     marks: dict[str, list[str]] = {}
     sizes: dict[str, int] = {}
@@ -138,29 +137,25 @@ async def read_ended_runs(host: Host, root: str) -> tuple[EndedRun, ...]:
 def choose_runs_to_remove(
     runs: Sequence[EndedRun],
     *,
-    older_than_s: float | None = None,
-    keep: int | None = None,
-    size_kib: float | None = None,
+    older_than_s: float = math.inf,
+    keep: float = math.inf,
+    size_kib: float = math.inf,
 ) -> tuple[EndedRun, ...]:
-    """Return the runs to remove: those that ended more than `older_than_s` seconds ago, those after
-    the `keep` newest, and the oldest ones beyond a total of `size_kib` KiB. A limit that is None
-    does not apply. Failed runs whose log no user has seen are left out. `runs` and the result begin
-    with the newest."""
+    """Return the runs to remove: those that ended more than `older_than_s` seconds ago, those after the
+    `keep` newest, and the oldest ones beyond a total of `size_kib` KiB. Failed runs whose log no
+    user has seen are left out. `runs` and the result begin with the newest."""
     found, total_kib = [], 0
     for place, run in enumerate(runs, 1):
         total_kib += run.size_kib
-        is_old = older_than_s is not None and run.age_s > older_than_s
-        is_surplus = keep is not None and place > keep
-        is_too_much = size_kib is not None and total_kib > size_kib
-        exceeds_limit = is_old or is_surplus or is_too_much
+        exceeds_limit = run.age_s > older_than_s or place > keep or total_kib > size_kib
         if exceeds_limit and not run.must_not_be_removed:
             found.append(run)
     return tuple(found)
 
 
 async def remove_runs(host: Host, root: str, runs: Iterable[EndedRun]) -> tuple[str, ...]:
-    """Remove the directories of `runs` below `root`, and return the ids of the removed runs. A run
-    with a living process is not removed, nor is a failed run whose log no user has seen."""
+    """Remove the directories of `runs` below `root`, and return the ids of the runs that were removed.
+    A run with a living process stays, as does a failed one whose log no user has seen."""
     removable = (run.run_id for run in runs if not run.must_not_be_removed)
     names = list(filter(RUN_ID_PATTERN.fullmatch, removable))
     removed: list[str] = []

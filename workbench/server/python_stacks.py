@@ -109,7 +109,7 @@ def _parse_main_stack(pid: int, dump: str) -> PythonStack | None:
     )
 
 
-def add_stacks(finding: Finding, stacks: Stacks | None) -> Finding:
+def add_python_stacks(finding: Finding, stacks: Stacks | None) -> Finding:
     """Return the finding about a start that hangs, with where its processes stand, or with what is
     missing to know it."""
     if stacks is None:

@@ -136,8 +136,8 @@ class Supervisor:
     # ---- what is known now, without asking the host
 
     def status(self, run_id: str) -> ServerStatus:
-        """Return the last known status of a run, without querying the host. Raises ServerError if
-        the run is unknown."""
+        """Return the last known status of the run `run_id`, without querying the host. Raises
+        ServerError if it is unknown."""
         return self._require_run(run_id).status
 
     def statuses(self) -> tuple[ServerStatus, ...]:
@@ -155,12 +155,13 @@ class Supervisor:
         return self._require_run(run_id).api_key
 
     def host_unix_time_s(self, run_id: str) -> float:
-        """Return the present time of the host's clock in Unix seconds. It is computed from the
-        host's time at the last reading of the run."""
+        """Return the present time of the host's clock in Unix seconds, computed from that at the last
+        reading of the run `run_id`. Raises ServerError if the run is unknown."""
         return self._require_run(run_id).now_unix_s
 
     def log(self, run_id: str) -> LogRing:
-        """Return the log lines of a run that have been read so far and are still in memory."""
+        """Return the log lines of a run that were read so far and are in memory. Raises ServerError if
+        the run is unknown."""
         return self._require_run(run_id).follower.ring
 
     def watched_runs(self) -> Collection[WatchedRun]:
@@ -172,6 +173,9 @@ class Supervisor:
 
     def _runs_in_state(self, state: ServerState) -> list[WatchedRun]:
         return [run for run in self._runs.values() if run.status.state is state]
+
+    def _live_runs(self) -> list[WatchedRun]:
+        return [run for run in self._runs.values() if not run.is_final]
 
     def _require_run(self, run_id: str) -> WatchedRun:
         try:
@@ -206,30 +210,34 @@ class Supervisor:
         rank: RankStart | None = None,
         replaces: str | None = None,
     ) -> PreparedServer:
-        """Check the start of `command` as a detached process, and write its files. `adopts` is the
-        unit, container or job of a server that already runs: that server is only followed, not
-        started. `rank` is a rank of a server on several nodes, or None. The caller has already
-        checked the start of a rank. `replaces` is the run that the caller stops before the launch,
-        so that its port counts as free.
+        """Check the start of the plan's server by `command`, and write its files on the host.
+        `adopts` is the unit, container or job of a server that runs already: it is followed, not
+        started. `rank` is the rank of a server on several nodes, whose start the caller has checked;
+        None for any other server. `replaces` is the run that the caller stops before the launch, so
+        that its port counts as free. A server that is not ready within `ready_timeout_s` becomes
+        FAILED, but its process is left running.
 
-        Raises ServerError for problems that can be found before the start, such as a port in use or
-        a missing model path, PlanError if a launcher refuses the plan, and HostError if the files
-        cannot be written. A server that is not ready within `ready_timeout_s` becomes FAILED, but
-        its process is left running.
+        Raises ServerError for a problem of the start, such as a port in use or a missing model path,
+        PlanError if a launcher refuses the plan, and HostError if the files cannot be written.
         """
         if rank is None:
             await self.runs()
         known = self._runs.get(replaces or "")  # a further node of a cluster does not know it
         replaced = known.status if known is not None else None
-        if adopts is None and rank is None:
-            freed = preflight.list_freed_ports(replaced)
-            await preflight.check_before_start(
-                self.host, plan, command, self.statuses(), simulated=simulated, freed_ports=freed
-            )
         if rank is not None:
             run_id, cluster = rank.run_id, rank.server
         else:
             run_id, cluster = new_run_id(engine.name, time.time()), None
+            if adopts is None:
+                freed = preflight.list_freed_ports(replaced)
+                await preflight.check_before_start(
+                    self.host,
+                    plan,
+                    command,
+                    self.statuses(),
+                    simulated=simulated,
+                    freed_ports=freed,
+                )
         run_dir = posixpath.join(await self.runs_dir(), run_id)
         record = RunRecord(
             run_id,
@@ -258,7 +266,7 @@ class Supervisor:
             run.facts = replace(run.facts, pid=await prepared.launch_and_get_pid())
         finally:
             self._starting.discard(run_id)
-        run.refresh_status()
+        run.refresh_and_check_status_change()
         self._runs[run_id] = run
         self._emit(run.status)
         self.ensure_watch()
@@ -292,9 +300,9 @@ class Supervisor:
     # ---- list and adopt
 
     async def runs(self, newest: int = NEWEST_RUNS) -> tuple[ServerStatus, ...]:
-        """Return the statuses of this host's runs, newest first: all that may be alive, and the
-        `newest` most recent ones. The attribute `older` gets the ids of the remaining runs. Living
-        runs that another Workbench process started are watched from now on."""
+        """Read the host's runs, and return their statuses, newest first: all that may be alive, and
+        the `newest` most recent ones. `self.older` gets the ids of the others. Living runs of other
+        Workbench processes are watched from now on. Raises HostError."""
         root = await self.runs_dir()
         read, self.older = await detached_process.read_runs_and_unread_names(
             self.host, root, files=READ_FILES, newest_count=newest
@@ -318,8 +326,8 @@ class Supervisor:
         await asyncio.gather(*map(self._replace_keeper, lost))
 
     def _drop_removed_runs(self, read: Sequence[detached_process.ProcessStatus]) -> None:
-        """Drop the runs whose directories are no longer on the host. `read` are those whose
-        directories are there, besides the ones in `older`."""
+        """Drop the runs whose directories are no longer on the host: those that are neither in `read`,
+        the processes that were just read, nor in `self.older`."""
         present = {posixpath.basename(process.run_dir) for process in read} | set(self.older)
         self._runs = {run_id: run for run_id, run in self._runs.items() if run_id in present}
 
@@ -337,8 +345,8 @@ class Supervisor:
     def _end_mark_texts_by_run(
         self, read: Sequence[detached_process.ProcessStatus]
     ) -> dict[str, str | None]:
-        """Return what `old_runs.end_mark_text` returns for each process of `read`, by run id. Runs
-        that are not known here, or that lost their keeper, are left out."""
+        """Return the text of the end mark of each run in `read`, by run id, None for one that gets none.
+        Runs that are not known here, or that lost their keeper, are left out."""
         processes = {_run_id_of_process(process): process for process in read}
         return {
             run_id: old_runs.end_mark_text(process, self._runs[run_id].status)
@@ -426,8 +434,8 @@ class Supervisor:
     async def wait(
         self, run_id: str, until: Callable[[ServerStatus], bool], timeout_s: float | None = None
     ) -> ServerStatus:
-        """Wait until `until(status)` is true, and return that status of the run. If the run ends
-        before that, return its last status. Raises TimeoutError after `timeout_s` seconds."""
+        """Wait until `until(status)` is true for the status of the run, or the run has ended, and
+        return the status. Raises TimeoutError after `timeout_s` seconds, never for None."""
         run = await self._find_run(run_id)
         async with asyncio.timeout(timeout_s):
             while not until(run.status) and not run.is_final:
@@ -436,14 +444,14 @@ class Supervisor:
         return run.status
 
     async def wait_ready(self, run_id: str, timeout_s: float | None = None) -> ServerStatus:
-        """Wait until the server is READY, has failed or was stopped, and return its status. Raises
-        TimeoutError after `timeout_s` seconds."""
+        """Wait until the server is READY, has failed or is being stopped, and return its status. Raises
+        TimeoutError after `timeout_s` seconds, never for None."""
         return await self.wait(
             run_id, lambda status: status.state not in _UNDECIDED_STATES, timeout_s
         )
 
     def _publish_changed_status(self, run: WatchedRun) -> None:
-        if run.refresh_status():
+        if run.refresh_and_check_status_change():
             self._emit(run.status)
             self._wake_watchers()
 
@@ -452,8 +460,8 @@ class Supervisor:
         self._changed = asyncio.Event()
 
     def record_gpu_samples(self, samples: Sequence[GpuSample]) -> None:
-        """Store a reading of the host's GPUs, and add a finding to each starting server on whose
-        GPUs a kernel only spins."""
+        """Store `samples`, a reading of the host's GPUs, and add a finding to each starting server
+        whose GPUs have only been spinning for SPINNING_AFTER_S."""
         self._samples = samples
         starting = [run for run in self._runs.values() if run.is_starting]
         if not starting:
@@ -477,8 +485,8 @@ class Supervisor:
                 self._publish_changed_status(run)
 
     async def _check_for_idle_start(self, run: WatchedRun) -> None:
-        """While the log of a starting server is silent, read every few seconds what its processes
-        do, and name a start in which none of them does anything."""
+        """While the log of a starting server is silent, read every READ_INTERVAL_S what its processes
+        do. Set `run.idle` to a finding if none of them has done anything for HANGING_AFTER_S."""
         if not run.is_starting or not run.record.is_plain_process:
             return
         from workbench.server import idle_start
@@ -509,7 +517,8 @@ class Supervisor:
         return any((sample.gpu_util_pct or 0.0) >= _GPU_WORKS_PCT for sample in used)
 
     async def _read_stacks_of_hang(self, run: WatchedRun) -> None:
-        """Ask py-spy once where the processes of a start that hangs stand, if it is on the host."""
+        """Set `run.stacks` to where the processes of a start that hangs stand, by py-spy if the host
+        has it. It is asked once for each hang."""
         if run.spinning is None and run.idle is None:
             run.stacks = None
             return
@@ -525,8 +534,8 @@ class Supervisor:
         self._publish_changed_status(run)
 
     def _earlier_start_duration_s(self, run: WatchedRun) -> float | None:
-        """Return how long the last start of this engine with this model and preset took; None if
-        there was none."""
+        """Return how many seconds the last start before this one with the same engine, model and preset
+        took until READY; None if there was none."""
         from workbench.server.start_times import find_earlier_ready_run
 
         before = find_earlier_ready_run(run.status, self.statuses())
@@ -537,12 +546,10 @@ class Supervisor:
     # ---- stop
 
     async def stop(self, run_id: str, *, grace_s: float = STOP_GRACE_S) -> ServerStatus:
-        """Stop every process of the run, remove the shared memory that its processes left, and
-        return the final status. Does nothing if the run has ended.
-
-        The process group of the run gets SIGTERM, and SIGKILL after `grace_s` seconds. Raises
-        ServerError, which names the processes that could not be ended.
-        """
+        """Stop every process of the run, remove the shared memory that they left, and return the final
+        status. The run's process group gets SIGTERM, and SIGKILL after `grace_s` seconds. Nothing
+        changes if the run has ended. Raises ServerError if the run is unknown, or with the processes
+        that could not be ended, and HostError if the host cannot be reached."""
         run = await self._find_run(run_id)
         for _ in range(_STOP_TRIES - 1):
             # the host waits for its link, and a stop can be repeated
@@ -586,8 +593,8 @@ class Supervisor:
         return launched_runs.installed_unit_name(self._require_run(run_id))
 
     async def mark_stopped(self, run: WatchedRun) -> None:
-        """Record on the host that the user stops the run's server. Must be called before the server
-        gets a signal, so that its end does not count as a failure."""
+        """Record on the host that the user stops the run's server, unless it has ended. Call this
+        before the server gets a signal, so that its end does not count as a failure."""
         await run.close()
         await self._read_status(run)
         may_still_be_running = run.facts.alive or launched_runs.has_lost_keeper(run)
@@ -602,8 +609,8 @@ class Supervisor:
         self._publish_changed_status(run)
 
     async def _read_status(self, run: WatchedRun) -> detached_process.ProcessStatus:
-        """Read the run's files and processes from the host, update the run, and return the reading.
-        Readings of a run do not overlap, so that an older reading never replaces a newer one."""
+        """Read the run's files and processes, update the run unless it is final, and return the
+        reading. Readings of a run do not overlap, so that no older one replaces a newer one."""
         async with run.reading:
             seen = await detached_process.read_status(self.host, run.run_dir, files=READ_FILES)
             if not run.is_final:
@@ -618,8 +625,8 @@ class Supervisor:
     # ---- logs and counters
 
     async def load_log(self, run_id: str) -> LogRing:
-        """Return the lines of a run's log that are in memory: the log's first and its last part. A
-        log of which nothing was read yet is first read from the host."""
+        """Return the lines of a run's log in memory: its first and its last part. If nothing of it was
+        read yet, read it from the host. Raises ServerError if there is no such run."""
         run = await self._find_run(run_id)
         if not run.follower.offset:
             read = log_reading.read_log_to_end if run.is_final else log_reading.read_missed_log
@@ -645,8 +652,8 @@ class Supervisor:
             yield batch
 
     def findings_in_log(self, run_id: str) -> tuple[Finding, ...]:
-        """Return the findings about the log lines read so far, in the order of the lines, including
-        findings about harmless lines."""
+        """Return the findings about the log lines read so far, also those about harmless lines, in the
+        order of the lines."""
         return self._require_run(run_id).findings_in_log
 
     async def read_settings_in_force(self, run_id: str) -> InForceReport:
@@ -692,7 +699,7 @@ class Supervisor:
         if self._watch is not None and self._watch.done():
             self._watch.result()  # raises if watching failed: a defect must not stay silent
             self._watch = None
-        if self._watch is None and not all(run.is_final for run in self._runs.values()):
+        if self._watch is None and self._live_runs():
             self._watch = asyncio.create_task(self._keep_watching())
 
     async def _keep_watching(self) -> None:
@@ -702,18 +709,18 @@ class Supervisor:
             self._wake_watchers()
 
     async def _watch_live_runs(self) -> None:
-        while live := [run for run in self._runs.values() if not run.is_final]:
+        while live := self._live_runs():
             if len(live) == 1:  # a task costs more than what it does here
                 log_grew = [await self._update_and_check_log_growth(live[0])]
             else:
                 every = (self._update_and_check_log_growth(run) for run in live)
                 log_grew = await asyncio.gather(*every)
-            pause_s = max(_pause_s(live, any(log_grew)), self.pause_s)
+            pause_s = max(_seconds_to_next_reading(live, any(log_grew)), self.pause_s)
             await asyncio.sleep(self._beat.seconds_to_beat_after_pause(pause_s))
 
     async def _update_and_check_log_growth(self, run: WatchedRun) -> bool:
-        """Read a run's state and log from the host, and return whether its log grew. If the host
-        cannot be queried, set the run's state to UNKNOWN."""
+        """Read a run's state and log from the host, and return whether its log grew. If the host cannot
+        be queried, the state becomes UNKNOWN, and False is returned."""
         try:
             if not self.host.connected:
                 run.set_unreachable_reason("the connection to the host is lost")
@@ -772,8 +779,8 @@ class Supervisor:
     async def _gather_if_remote(
         self, first: Coroutine[Any, Any, _FirstResult], second: Coroutine[Any, Any, _SecondResult]
     ) -> tuple[_FirstResult, _SecondResult]:
-        """Return the results of two queries of the host. They run at the same time on a remote
-        host, one after the other on this machine."""
+        """Return the results of two queries of the host, which run at the same time on a remote host
+        and one after the other on this machine. Raises the error of one of them."""
         if not self.host.is_local:
             both: tuple[_FirstResult, _SecondResult] = await asyncio.gather(first, second)
             return both
@@ -786,7 +793,7 @@ class Supervisor:
 
     async def _needs_full_reading(self, run: WatchedRun) -> bool:
         """Return whether the run may differ from its last full reading: its files or processes have
-        changed or are not on this machine, or the clock was set."""
+        changed or cannot be compared, as on another machine, or the clock was set."""
         marks = await asyncio.to_thread(self._read_state_signature, run)
         run.compared_s = time.monotonic()
         clock_set = abs(time.time() - run.now_unix_s) > _CLOCK_SET_S
@@ -827,9 +834,9 @@ class Supervisor:
     # ---- readiness
 
     def _check_server_when_due(self, run: WatchedRun) -> None:
-        """Start a health or readiness check of the run's server if the last check is long enough
-        ago and none is running. A readiness check may take minutes, because it waits for the first
-        answer."""
+        """Start a check of the run's server, of its health if it was ready and of its readiness
+        otherwise, unless one is running or the last one is too recent. Raises the error of the
+        last one."""
         if not run.can_receive_requests or is_running(run.task):
             return
         is_steady = run.facts.ready is not None and not run.failures
@@ -861,9 +868,8 @@ class Supervisor:
         return self.statuses()
 
     async def _prove_readiness_now(self, run: WatchedRun) -> None:
-        """Ask a starting server for its first answers, which set its readiness. Wait for them for at most
-        _IMMEDIATE_PROOF_TIMEOUT_S seconds. This is for commands that only list the servers, which
-        end before the watch would ask."""
+        """Ask a starting server for its first answers, which make it READY, and wait for them up to
+        _IMMEDIATE_PROOF_TIMEOUT_S. A command that only lists servers ends before the watch asks."""
         if not run.can_receive_requests:
             return
         if run.task is None or run.task.done():
@@ -872,9 +878,8 @@ class Supervisor:
         await asyncio.wait([run.task], timeout=_IMMEDIATE_PROOF_TIMEOUT_S)
 
     async def has_unread_runs(self) -> bool:
-        """Return whether the host has runs that this supervisor has not listed, because another
-        Workbench process started them, or that were listed before their start was recorded. Takes
-        one round trip."""
+        """Return whether the host has runs that this supervisor has not read, or has read before their
+        start was recorded. Takes one round trip. Raises HostError."""
         listed = await list_directory_names(self.host, await self.runs_dir())
         names = set(filter(RUN_ID_PATTERN.fullmatch, listed))
         known = {run_id for run_id, run in self._runs.items() if not run.may_still_start}
@@ -918,8 +923,8 @@ def _has_final_state(run: WatchedRun) -> bool:
 
 
 def _gpu_indices(run: WatchedRun, samples: Sequence[GpuSample]) -> frozenset[int] | None:
-    """Return the indices of the GPUs that a run uses, as far as its launcher or its plan names
-    them; None if neither does."""
+    """Return the indices of the GPUs of `samples` that its launcher or its plan names for a run; None
+    if neither names one."""
     visible = run.record.command.env.get("CUDA_VISIBLE_DEVICES", "")
     words = run.status.gpus or tuple(filter(None, map(str.strip, visible.split(","))))
     uuids = tuple(word for word in words if word.startswith("GPU-"))
@@ -931,9 +936,9 @@ def _gpu_indices(run: WatchedRun, samples: Sequence[GpuSample]) -> frozenset[int
     return named or None
 
 
-def _pause_s(live: Sequence[WatchedRun], log_grew: bool) -> float:
-    """Return the seconds until the next reading of the `live` runs. `log_grew` says whether the log
-    of one has just grown."""
+def _seconds_to_next_reading(live: Sequence[WatchedRun], log_grew: bool) -> float:
+    """Return how many seconds to wait before the next reading of the runs `live`. `log_grew` says
+    whether the log of one of them has just grown."""
     if any(run.status.state is ServerState.UNKNOWN for run in live):
         return _LOST_INTERVAL_S
     if any(run.state_deciding_read_interval in _CHANGING_STATES for run in live):

@@ -58,8 +58,7 @@ FAILED_TOGETHER_CODE = "text.failed-together"
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """The outcome of a probe. `text` is None if the server answered no request, and `reason` then
-    says why not."""
+    """The outcome of a probe: what the server answered, or `reason`, why it answered no request."""
 
     text: ServedText | None = None
     reason: str | None = None
@@ -73,12 +72,11 @@ async def probe_text(
     too_long_pattern: re.Pattern[str],
     why_nonsense_is_expected: str = "",
 ) -> Probe:
-    """Ask the server for text, or for vectors if it generates none, and judge the answers.
-    `first_timeout_s` is the time limit of the first answer, and `too_long_pattern` matches the
-    server's refusal of a request that is longer than its context. Never raises, whatever the server
-    answers. `why_nonsense_is_expected` says why the text need not be language, "" if it must be. A chat
-    completion is tried first, then a plain completion, which needs no chat template, then an
-    embedding."""
+    """Ask the server for text, or for vectors if it generates none, and judge the answers: a chat
+    completion is tried first, then a plain completion, then an embedding. `first_timeout_s` is the
+    time limit of the first answer. `too_long_pattern` matches the server's refusal of a request that
+    is longer than its context. `why_nonsense_is_expected` says why the text need not be language, ""
+    if it must be. Never raises for what the server answers."""
     reasons = []
     for endpoint in PATH_OF_INTERFACE:
         asker = _Asker(ask_server, model, endpoint, too_long_pattern)
@@ -147,13 +145,12 @@ class _Asker:
         self._failed: list[Reply] = []
 
     async def send_first_prompt(self, timeout_s: float) -> tuple[Reply, ProbeAnswer | None]:
-        """Send the prompt that is sent alone. Return the reply, and the answer in it; None if it
-        contains none."""
+        """Send the prompt that is sent alone. Return (reply, answer in it; None if it has none)."""
         return await self._send(self._alone, timeout_s)
 
     async def send_other_prompts(self, first: ProbeAnswer) -> None:
-        """Send the other prompts, and keep all answers that come in time. `first` is the answer to
-        the first prompt."""
+        """Send the other prompts, and keep `first`, the answer to the first prompt, and all that come
+        in time."""
         alone = []
         if _may_end_within_reasoning(first):
             self._tokens = REASONING_TOKENS
@@ -177,8 +174,9 @@ class _Asker:
             pass  # the answers that did not come are not judged
 
     def _has_time_for_longer_answers(self, short_s: float) -> bool:
-        """Return whether longer answers take little time, if the short ones took `short_s`. Vectors
-        have one length, and with hidden reasoning all answers are long."""
+        """Return whether longer answers would come within LONGER_ANSWERS_S, by the seconds `short_s` of
+        the short ones. False if they would show nothing: for vectors, with hidden reasoning, after a
+        failure, and if all answers have a defect."""
         if self._endpoint == EMBEDDINGS or self._tokens != SHORT_ANSWER_TOKENS:
             return False
         if self._failed or not self._answers:
@@ -188,7 +186,8 @@ class _Asker:
         return not all(one.defect for one in self._answers)
 
     def _most_answers_lack_code_word(self) -> bool:
-        """Return whether most answers lack the code word that they were asked to repeat."""
+        """Return whether most answers lack the code word that they were asked to repeat. False after a
+        failed request."""
         lost = [one for one in self._received_answers if not one.repeats_code_word]
         return not self._failed and 2 * len(lost) > len(self._answers)
 
@@ -233,7 +232,8 @@ class _Asker:
         return {**body, "max_tokens": self._tokens}
 
     def assess_answers(self, why_nonsense_is_expected: str) -> ServedText:
-        """Return what the answers say about the server."""
+        """Return what the answers say about the server's text. `why_nonsense_is_expected` says why it
+        need not be language, "" if it must be."""
         found = [*self._failure_findings(), *self._assess_text(why_nonsense_is_expected)]
         problem = next((one for one in found if one.is_error), None)
         notes = (one.text for one in found if not one.is_error)
@@ -294,8 +294,8 @@ def _is_unavailable(reply: Reply) -> bool:
 
 
 def _may_end_within_reasoning(answered: ProbeAnswer) -> bool:
-    """Return whether an answer may be empty only because it was too short: some engines show no
-    text before the reasoning has ended."""
+    """Return whether an answer is empty because it was cut: some engines show no text before the
+    reasoning has ended."""
     if isinstance(answered, Vector):
         return False
     answer = answered.answer
@@ -315,8 +315,8 @@ def _vector_findings(vectors: Sequence[Vector]) -> list[Finding]:
 
 
 def _parse_vector(body: Any) -> tuple[float, ...] | None:
-    """Return the vector in the reply of /v1/embeddings, which is a list of numbers or base64. None
-    if the reply contains none. A member that is no number becomes NaN."""
+    """Return the vector in `body`, the JSON of /v1/embeddings: a list of numbers, or base64. A member
+    that is no number becomes NaN. None if it has no vector."""
     entry = next(iter(as_list(as_table(body).get("data"))), None)
     vector = as_table(entry).get("embedding")
     if isinstance(vector, str):

@@ -26,9 +26,9 @@ class Tokenizer:
         self._template_tokens: int | None = None  # of the chat template, without the message
 
     async def count_tokens(self, prompt_fields: Mapping[str, Any]) -> int | None:
-        """Return the number of tokens of a request's prompt, including special tokens and the chat
-        template. `prompt_fields` is {"prompt": text}, {"input": text} or {"messages": [...]}. None
-        if the server cannot count tokens; `problem` then says why. Never raises."""
+        """Return the number of tokens of a request's prompt, with special tokens and the chat template.
+        `prompt_fields` is {"prompt": text}, {"input": text} or {"messages": [...]}. None if the
+        server does not count them; `self.problem` then says why. Never raises."""
         engine = self._engine
         if engine.tokenize_path is None:
             self.problem = f"{engine.title} has no tokenizer endpoint"
@@ -61,8 +61,9 @@ class Tokenizer:
         return self._parse_token_count(answer)
 
     async def _count_message_tokens(self, messages: Sequence[Mapping[str, str]]) -> int | None:
-        """Return the number of tokens of chat messages for an engine that only counts texts: those
-        of the texts and those of the chat template, which one request for a token reports."""
+        """Return the number of tokens of chat messages for an engine that only counts texts: those of
+        the texts, and those of the chat template, which one request reports. None if the server
+        counts one of the two not; `self.problem` then says why."""
         if self._template_tokens is None:
             sample = [{"role": "user", "content": "one"}]
             asked = {"model": self._model, "messages": sample, "max_tokens": 1}
@@ -95,8 +96,8 @@ class Tokenizer:
         return found or None
 
     async def _post_json(self, path: str, body: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the JSON object with which the server answers; None without one, and then
-        `problem` says why."""
+        """Send `body` to `path`, and return the JSON object of the answer; None without one, and
+        `self.problem` then says why."""
         reply = await self._ask(path, body, TIMEOUT_S)
         if reply.status is None:
             self.problem = f"the server's {path} cannot be read: {reply.problem}"

@@ -62,9 +62,9 @@ _WORKER_HANGS_LINE = "No available shared memory broadcast block"
 
 
 class WatchedRun:
-    """A run that a supervisor watches. `engine` is None if this version of Workbench does not know
-    the run's engine. Such a run is listed and can be stopped, but its server receives no requests.
-    """
+    """A run that a supervisor watches. `engine` is None if this version of Workbench does not know the
+    run's engine: it is listed and can be stopped, but its server gets no requests. `adopted` says
+    that another Workbench process started it."""
 
     def __init__(
         self, host: Host, run_dir: str, record: RunRecord, engine: Engine | None, *, adopted: bool
@@ -122,8 +122,8 @@ class WatchedRun:
         self.status = self._compute_status()
 
     def record_start(self) -> None:
-        """Record that the process of the run is started now: its files may have been written
-        minutes before."""
+        """Record that the process of the run is started now, perhaps minutes after its files were
+        written."""
         self.record = replace(self.record, created_unix_s=time.time())
         self.facts = replace(self.facts, record=self.record, started_unix_s=time.time())
         self.started_s = self.read_at_s = time.monotonic()
@@ -141,14 +141,14 @@ class WatchedRun:
 
     @property
     def address(self) -> str:
-        """The address at which the server's port is reached from its host: that of a node that a
-        scheduler chose, or the address that the server binds to."""
+        """The address at which the host reaches the server's port: the node that a scheduler chose, or
+        the address that the server binds to."""
         return server_address_from_host(self.facts)
 
     @property
     def state_deciding_read_interval(self) -> ServerState:
-        """The state by which the supervisor decides how often it reads the run. It is READY for a
-        starting rank without a port of its own, because such a rank never becomes READY."""
+        """The state by which the supervisor decides how often it reads the run: that of its status, but
+        READY for a starting rank without a port, which never becomes READY."""
         state = self.status.state
         if state is ServerState.STARTING and not self.record.has_port:
             return ServerState.READY
@@ -169,8 +169,8 @@ class WatchedRun:
 
     @property
     def may_still_start(self) -> bool:
-        """Whether the run of another Workbench has ended by its files, but is so new that its start
-        may not have been recorded yet."""
+        """Whether the run of another Workbench process has no process, but is so new that its start
+        may not be recorded yet."""
         facts = self.facts
         began = facts.alive or facts.pid is not None or facts.exit_code is not None
         if began or facts.stop_requested or not self.adopted:
@@ -196,7 +196,7 @@ class WatchedRun:
 
     def update_from_reading(self, seen: ProcessStatus) -> None:
         """Update the facts of the run from `seen`, a full reading of its directory and processes.
-        The status follows with `refresh_status`."""
+        The status follows with `refresh_and_check_status_change`."""
         ready = decode_ready(seen.files.get("ready.json", b"")) or self.facts.ready
         was_ready = ready is not None
         launched = parse_launched(seen.files.get(launcher.LAUNCHED_FILE)) or self.facts.launched
@@ -229,8 +229,8 @@ class WatchedRun:
         )
 
     def make_launch(self, command: Command | None = None) -> Launch:
-        """Return the run in the form that its launcher gets. It contains `command` if given,
-        otherwise the recorded command, whose secrets are masked."""
+        """Return the run as the input of its launcher, with `command`; None stands for the recorded
+        command, whose secrets are masked."""
         launch = launch_from_command(
             self.record.run_id, self.run_dir, self.record.plan, command or self.record.command
         )
@@ -248,8 +248,8 @@ class WatchedRun:
         return self.now_unix_s - ended
 
     def set_secrets_from_command(self, command: Command) -> None:
-        """Set the run's secrets and API key to those in `command`, the command that Workbench
-        started or the one of the running process."""
+        """Take the run's API key, and the secrets that are masked in its log, from `command`, which
+        Workbench started or read from the running process."""
         self.secrets = secret_values(command)
         self.follower.set_secrets(self.secrets)
         key = api_key_of(command, self.engine)
@@ -257,18 +257,19 @@ class WatchedRun:
         self.keys_known = True
 
     def make_ready_facts(self, model: str) -> ReadyFacts:
-        """Return the content of ready.json for a server that has just answered its first prompts,
-        with times by the host's clock. `model` is the model name that the server reports."""
+        """Return the content of ready.json, without the text, for a server that has just answered its
+        first prompts. `model` is the name by which the server lists its model."""
         facts, own = self.facts, self.record.is_plain_process
         began_unix_s = (
             facts.server_started_unix_s or facts.started_unix_s or self.record.created_unix_s
         )
         after_s, now_s = self.now_unix_s - began_unix_s, time.monotonic()
         phases: tuple[tuple[str, float], ...] = ()
-        if own and self._clock is not None:
-            phases = self._clock.phase_durations(now_s)
-        if own and self.started_s:
-            after_s = now_s - self.started_s
+        if own:
+            if self._clock is not None:
+                phases = self._clock.phase_durations(now_s)
+            if self.started_s:
+                after_s = now_s - self.started_s
         return ReadyFacts(
             round(self.now_unix_s, 3),
             model,
@@ -280,9 +281,9 @@ class WatchedRun:
         )
 
     def add_log_bytes(self, data: bytes, offset: int) -> LogBatch | None:
-        """Add `data`, bytes of the log that were read at position `offset`, and return the new
-        lines; None if no line is complete. Until the server is ready, take its start-up phase,
-        engine version and port from these lines."""
+        """Add `data`, the bytes at position `offset` of the log, and return the new lines; None if no
+        line is complete. Until the server is ready, its start-up phase, its port and the engine's
+        version are taken from them."""
         # A server that another Workbench started may be READY before its version is read.
         first = self._start.version is None and self.follower.ring.total < _VERSION_SEARCH_LINES
         batch = self.follower.feed(data, offset)
@@ -299,15 +300,15 @@ class WatchedRun:
         return batch
 
     def finish_log(self) -> LogBatch | None:
-        """Return the last line of the log although it has no line end; None if there is none. Call
-        this after the run has ended."""
+        """Return the last line of the log, which has no line end; None if the last line was complete.
+        Call this after the run has ended."""
         batch = self.follower.finish()
         self._scan_and_return_normalized_lines(batch.lines if batch is not None else ())
         return batch
 
     def _scan_and_return_normalized_lines(self, lines: Sequence[str]) -> list[str]:
-        """Search the new lines of the log for known problems, and store the findings. Return the
-        new lines without their numbers."""
+        """Search the new lines of the log for known problems, and store the findings. Return the lines
+        without their numbers (see `remove_numbers_from_lines`)."""
         if not lines:
             return []
         from workbench.server import log_patterns  # 0.4 MiB, which no ended run needs
@@ -327,14 +328,13 @@ class WatchedRun:
             return ()
         return self._scan.found
 
-    def _log_findings_to_act_on(self) -> tuple[Finding, ...]:
+    def _log_findings_above_info(self) -> tuple[Finding, ...]:
         if self._scan is None:
             return ()
         return self._scan.findings_above_info
 
     def set_unreachable_reason(self, reason: str | None) -> None:
-        """Record that the host cannot be queried, for the reason `reason`. With None, record that
-        it can be queried again."""
+        """Record that the host cannot be queried, for `reason`; None records that it can be again."""
         if reason is None:
             if self._lost is not None:
                 self.record_health_check(True, 0.0)
@@ -342,10 +342,9 @@ class WatchedRun:
         elif self._lost is None:
             self._lost = f"{reason} (last seen {time.strftime('%H:%M:%S')}, {self.status.state})"
 
-    def refresh_status(self) -> bool:
-        """Compute the run's status anew, and return whether it has changed. After an unexpected end
-        of the server, the status changes only once the reason for the end is known, or if the host
-        cannot be queried."""
+    def refresh_and_check_status_change(self) -> bool:
+        """Compute the run's status anew, and return whether it has changed. Do nothing, and return
+        False, after an unexpected end whose reason will soon be known."""
         if self._awaits_end_reason:
             return False
         before, self.status = self.status, self._compute_status()
@@ -385,11 +384,11 @@ class WatchedRun:
     def _reason_and_findings_of_status(
         self, status: ServerStatus
     ) -> tuple[str | None, tuple[Finding, ...]]:
-        """Return the reason of the state, None if that of `status` holds, and the findings about
-        the log or the end."""
+        """Return (reason of the state, None if that of `status` holds; findings about the log or the
+        end)."""
         if status.state is ServerState.STOPPED:
             return None, ()
-        reason, found = self.explained or (None, self._log_findings_to_act_on())
+        reason, found = self.explained or (None, self._log_findings_above_info())
         if self.facts.alive:
             if status.reason and self.unanswered:
                 reason = f"{status.reason} ({self.unanswered})"
@@ -398,7 +397,8 @@ class WatchedRun:
         return reason, found
 
     def _hang_findings(self, status: ServerStatus) -> tuple[Finding, ...]:
-        """Return the findings about a start whose log has been silent for long."""
+        """Return the findings about a start whose log has been silent for STUCK_AFTER_S; () for any
+        other run."""
         silent_s, is_starting = self.log_silent_s, status.state is ServerState.STARTING
         if not is_starting or not self.record.has_port or silent_s <= STUCK_AFTER_S:
             return ()
@@ -407,15 +407,15 @@ class WatchedRun:
         stuck = stuck_start_findings(
             self._last_line, self.record.engine, self._start.phase, silent_s
         )
-        hangs = map(self._add_stacks, filter(None, (self.spinning, self.idle)))
+        hangs = map(self._add_python_stacks, filter(None, (self.spinning, self.idle)))
         return (*hangs, *stuck)
 
-    def _add_stacks(self, finding: Finding) -> Finding:
+    def _add_python_stacks(self, finding: Finding) -> Finding:
         if self.stacks is None:
             return finding
-        from workbench.server.python_stacks import add_stacks
+        from workbench.server.python_stacks import add_python_stacks
 
-        return add_stacks(finding, self.stacks)
+        return add_python_stacks(finding, self.stacks)
 
     def record_health_check(
         self, healthy: bool, began_s: float, *, failure_weight: int = 1
@@ -430,9 +430,9 @@ class WatchedRun:
             self._silent_since_s = began_s
 
     def _health_checks_unanswered_s(self) -> float | None:
-        """Return the number of seconds for which the server has not answered health checks; None if
-        it answers. The number is rounded down to a multiple of 3, so that the status changes less
-        often."""
+        """Return for how many seconds the server has failed its health checks, rounded down to a
+        multiple of _SILENT_STEP_S, so that the status changes less often. None with fewer than
+        MAX_FAILED_HEALTH_CHECKS failures in a row."""
         if self.failures < MAX_FAILED_HEALTH_CHECKS or self._silent_since_s is None:
             return None
         return max(
@@ -440,8 +440,8 @@ class WatchedRun:
         )
 
     async def connection(self) -> KeepAliveConnection:
-        """Return the connection for requests to the server's endpoints. For a remote host, it uses
-        a forwarded port. Raises HostError if the host cannot forward the port."""
+        """Return the open connection for requests to the server, through a forwarded port of a remote
+        host. Raises HostError if the host cannot forward the port."""
         async with self._reaching:
             forward = await self._forwarded_port()
             if self._kept is None:

@@ -620,7 +620,7 @@ def test_an_end_by_the_scheduler_is_the_reason_and_not_the_errors_that_follow() 
     ended = "job 7 ended: OUT_OF_MEMORY (it used more memory than it had asked for)"
     run.facts = RunFacts(record, alive=False, launched=LaunchedServer(handle="7", ended=ended))
     run.explained = ("RuntimeError: engine core died", ())
-    run.refresh_status()
+    run.refresh_and_check_status_change()
     assert run.status.reason == ended
     assert [(f.code, "--run-option memory" in (f.fix or "")) for f in run.status.findings] == [
         ("launcher.memory", True)
@@ -633,7 +633,7 @@ def test_a_run_whose_keeper_another_workbench_starts_is_unknown_and_not_crashed(
     run = WatchedRun(FakeHost(lambda call: ""), "/run", record, None, adopted=True)
     run.facts = RunFacts(record, alive=False, lost="the shell was killed")
     run.set_unreachable_reason("/run already contains a run")
-    assert run.refresh_status() and run.status.state is ServerState.UNKNOWN
+    assert run.refresh_and_check_status_change() and run.status.state is ServerState.UNKNOWN
 
 
 def test_a_server_in_a_job_of_pbs_cannot_be_followed() -> None:

@@ -13,7 +13,7 @@ import pytest
 from workbench.hosts.local import LocalHost
 from workbench.model.findings import Finding, Level
 from workbench.server import python_stacks
-from workbench.server.python_stacks import PythonStack, Stacks, add_stacks, parse_stacks
+from workbench.server.python_stacks import PythonStack, Stacks, add_python_stacks, parse_stacks
 
 HANGS = Finding(Level.WARN, "start.spinning", "spinning", fix="stop it", evidence="GPU 0: 96 %")
 DUMP = """Process 7: VLLM::Worker_TP0 --api-key secret
@@ -31,7 +31,7 @@ def test_the_main_thread_of_each_process_is_read() -> None:
     found = parse_stacks(f"scope 0\npid 7\n{DUMP}pid 8\n{DUMP.replace('(active)', '(active+gil)')}")
     assert [(one.pid, one.state) for one in found.stacks] == [(7, "active"), (8, "active+gil")]
     assert found.stacks[0].frames[0].startswith("_all_reduce_in_place (vllm/distributed/")
-    told = add_stacks(HANGS, found)
+    told = add_python_stacks(HANGS, found)
     assert told.text == "spinning. py-spy finds them in the communication between the ranks"
     assert "7 active: _all_reduce_in_place" in (told.evidence or "") and told.fix == "stop it"
     assert "secret" not in str(told)
@@ -46,7 +46,7 @@ def test_the_main_thread_of_each_process_is_read() -> None:
     ],
 )
 def test_what_is_missing_is_said(output: str, step: str) -> None:
-    told = add_stacks(HANGS, parse_stacks(output))
+    told = add_python_stacks(HANGS, parse_stacks(output))
     assert step in (told.fix or "") and told.fix != HANGS.fix and told.text == HANGS.text
 
 
@@ -54,8 +54,8 @@ def test_what_is_missing_is_said(output: str, step: str) -> None:
     "output", ["", "scope 0\n", "scope 0\npid 7\nError: no Python\n", "pid x\n"]
 )
 def test_an_answer_without_a_stack_changes_nothing(output: str) -> None:
-    assert add_stacks(HANGS, parse_stacks(output)) == HANGS
-    assert add_stacks(HANGS, None) == HANGS
+    assert add_python_stacks(HANGS, parse_stacks(output)) == HANGS
+    assert add_python_stacks(HANGS, None) == HANGS
 
 
 def test_a_long_or_strange_stack_stays_short() -> None:

@@ -253,12 +253,16 @@ def test_a_start_that_prints_nothing_more_names_the_known_cause(
     run.add_log_bytes(b"INFO vLLM is using nccl==2.28.9\n", 0)
     assert not run.status.findings
     monkeypatch.setattr(watched_run, "STUCK_AFTER_S", 0.0)
-    assert run.refresh_status() and [finding.code for finding in run.status.findings] == [
+    assert run.refresh_and_check_status_change() and [
+        finding.code for finding in run.status.findings
+    ] == [
         "log.nccl-start",
         "start.stuck",
     ]
     run.spinning = Finding(Level.WARN, "start.spinning", "spinning, not working")
-    assert run.refresh_status() and run.status.findings[0] is run.spinning
+    assert run.refresh_and_check_status_change() and run.status.findings[0] is run.spinning
     monkeypatch.undo()
     run.add_log_bytes(b"INFO loading weights\n", 32)
-    assert run.refresh_status() and not run.status.findings and run.spinning is None
+    assert (
+        run.refresh_and_check_status_change() and not run.status.findings and run.spinning is None
+    )

@@ -415,5 +415,5 @@ def test_the_version_of_an_adopted_ready_server_is_read_from_its_log() -> None:
     run.add_log_bytes(
         b"(APIServer pid=1) INFO 11-22 21:10:11 [utils.py:1] vLLM API server version 0.32.0\n", 0
     )
-    run.refresh_status()
+    run.refresh_and_check_status_change()
     assert (run.status.state, run.status.engine_version) == (ServerState.READY, "0.32.0")

@@ -102,7 +102,7 @@ def test_a_queued_server_waits_without_a_time_limit_and_is_not_asked(
         run = supervisor._runs[status.run_id]
         # longer than the time limit
         run.facts = replace(run.facts, started_unix_s=run.now_unix_s - 60)
-        run.refresh_status()
+        run.refresh_and_check_status_change()
         assert run.status.state is ServerState.STARTING
         assert run.task is None  # nobody asked the port, on which another server may listen
         queued.unlink()

@@ -37,7 +37,7 @@ from workbench.model.run_options import launcher_option_value, launcher_option_v
 from workbench.model.run_options.containers import is_switch_on
 from workbench.model.secrets import is_secret_name, mask_argv
 from workbench.model.untrusted_numbers import parse_whole_number
-from workbench.model.untrusted_text import clean_json, clean_text
+from workbench.model.untrusted_text import as_list, as_table, clean_json, clean_text
 from workbench.server import log_patterns
 from workbench.server.launchers import container_scripts as scripts
 from workbench.server.launchers.launcher import (
@@ -108,8 +108,8 @@ class Containers:
     async def _run_program(
         self, host: Host, argv: Sequence[str], limit_s: float, *, check: bool = False
     ) -> Completed:
-        """Run a command that asks docker or podman. If it does not end within `limit_s` seconds, the
-        error names that program."""
+        """Run a command of docker or podman, and return its result. Raises CommandTimeout, which names
+        that program, after `limit_s` seconds, and with `check` CommandFailed."""
         try:
             return await host.run(argv, timeout_s=limit_s, check=check)
         except CommandTimeout:
@@ -142,8 +142,8 @@ class Containers:
         return [*self._host_findings(facts, image, model, launch), *found]
 
     async def fetch_image(self, host: Host, launch: Launch) -> None:
-        """Pull the image of the server, unless it is on the host. Raises ServerError if it cannot be
-        pulled."""
+        """Pull the image of the server if the host lacks it, or if the option `pull` is "always", but
+        not if that is "never". Raises ServerError if it cannot be pulled."""
         image, pull = self._image_name(launch), self._option_value(launch, "pull")
         source = self.program.full_image_name(image)
         platform = self._option_value(launch, "platform")
@@ -169,11 +169,8 @@ class Containers:
                 f"install {self.name}, or start it with --as process",
             )
         if problem := facts.get("problem"):
-            known = log_patterns.explain_lines(problem.splitlines())
             text = f"{self.name} does not work: {problem.splitlines()[-1]}"
-            yield _error_finding(
-                "program", text, (known[0].fix if known else None) or f"try: {self.name} ps"
-            )
+            yield _error_finding("program", text, self._fix_for_output(problem))
         if "no-model" in facts:
             fix = "correct the model path, or give a Hugging Face id"
             yield _error_finding("model", f"model path {model} does not exist", fix)
@@ -227,6 +224,13 @@ class Containers:
                 text,
                 fix="run this command once on the host: loginctl enable-linger",
             )
+
+    def _fix_for_output(self, output: str) -> str:
+        """Return the fix for what docker or podman has printed on stderr."""
+        for finding in log_patterns.explain_lines(output.splitlines()):
+            if finding.fix is not None:
+                return finding.fix
+        return f"try: {self.name} ps"
 
     def _option_findings(self, launch: Launch) -> Iterator[Finding]:
         plan, network = launch.plan, self._option_value(launch, "network")
@@ -324,16 +328,16 @@ class Containers:
         return choose_image(launch.plan, _engine_of_launch(launch))
 
     def _command_in_container(self, launch: Launch) -> tuple[tuple[str, ...], dict[str, str]]:
-        """Return (command line, environment) of the server in the container. An API key is moved to
-        an environment variable if the engine reads one."""
+        """Return (command line, environment) of the server in the container. An API key is moved from
+        the command line to the environment variable of the engine, if it has one."""
         engine, plan = _engine_of_launch(launch), launch.plan
         own = plan.executable and plan.executable_from == "given"
         argv = launch.argv if own else command_line_in_image(plan, engine, launch.argv)
         return _move_key_to_environment(engine, argv, launch.env)
 
     def _run_arguments(self, launch: Launch) -> list[str]:
-        """Return the arguments of `docker run` or `podman run` that precede the image. The mounts
-        of the model and of the hub cache are not among them."""
+        """Return the arguments of `docker run` or `podman run` before the image, without the mounts of
+        the model and of the hub cache."""
         argv, env = self._command_in_container(launch)
         words = [
             "--detach",
@@ -368,8 +372,8 @@ class Containers:
         return [*words, "--entrypoint", argv[0]]
 
     def _hub_cache_in_container(self, launch: Launch) -> str:
-        """Return the path in the container at which the host's Hugging Face cache is mounted; "" if
-        the server does not need that cache."""
+        """Return the path in the container at which the host's Hugging Face cache is mounted; "" if it
+        is not mounted, because the model is a path or the user does not want it."""
         given = self._option_value(launch, "hub-cache")
         if given:
             return "" if given == NONE else given
@@ -426,9 +430,9 @@ class Containers:
     async def read_exit_state(
         self, host: Host, launch: Launch, launched: LaunchedServer
     ) -> ServerExitState:
-        """Ask docker or podman for the state of the run's container. In the answer, `lives` is True
-        for every container of Workbench that still exists, even if it has exited: a keeper, the
-        process that follows the server, must then copy its log and its exit code."""
+        """Ask docker or podman for the state of the run's container. `lives` is True also for a
+        container of Workbench that has exited but exists: a keeper, the process that follows the
+        server, must then copy its log and its exit code. Raises HostError without an answer."""
         own = container_name(launch.run_id)
         handle = launched.handle or ""
         argv = shell_argv(
@@ -468,17 +472,15 @@ class Containers:
         argv = shell_argv(scripts.STOP_SCRIPT, launch.run_id, self.name, grace, launch.run_dir)
         done = await self._run_program(host, argv, self.stop_s + int(grace))
         if done.returncode != 0:
-            known = log_patterns.explain_lines(done.err.splitlines())
             raise ServerError(
                 f"{self.name} could not stop the container of run {launch.run_id}: {done.problem}",
                 host=host.name,
                 command=f"{self.name} stop {container_name(launch.run_id)}",
-                next_step=known[0].fix if known else f"try: {self.name} ps",
+                next_step=self._fix_for_output(done.err),
             )
 
     def restart_command(self, launch: Launch, launched: LaunchedServer) -> tuple[str, ...]:
-        """Return (), because containers are never restarted: Workbench removes a container that has
-        ended."""
+        """Return (): Workbench removes a container that has ended, and restarts none."""
         return ()
 
     async def restart(self, host: Host, launch: Launch, launched: LaunchedServer) -> None:
@@ -525,13 +527,13 @@ def container_name(run_id: str) -> str:
 
 
 def _repeat_option(option: str, values: Iterable[str]) -> list[str]:
-    """Return the arguments that give an option once for each of the values."""
+    """Return the arguments that give `option` once with each of `values`."""
     return [word for value in values for word in (option, value)]
 
 
 def _variables_passed_by_name(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that the program takes from its own environment, so that their values
-    are not on its command line."""
+    """Return the variables in `env` whose values docker or podman takes from its own environment, so
+    that they are not on its command line."""
     return {
         name: value for name, value in env.items() if not _VARIABLES_NOT_BY_NAME.fullmatch(name)
     }
@@ -548,9 +550,9 @@ def _error_finding(code: str, text: str, fix: str) -> Finding:
 def _move_key_to_environment(
     engine: Engine, argv: Sequence[str], env: Mapping[str, str]
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return (command line, environment) with the value of --api-key moved from the command line to
-    the environment variable that the engine reads. Return both unchanged if there is no such flag
-    or variable."""
+    """Return (command line, environment) with the value of --api-key moved from `argv` to the
+    environment variable that the engine reads. Both are unchanged without such a flag or variable,
+    and if the flag has several values."""
     for at, word in enumerate(argv):
         flag, equals, value = word.partition("=")
         if flag != "--api-key" or engine.api_key_env is None:
@@ -585,17 +587,17 @@ def _no_answer_error(handle: str, program: str, host: Host, problem: str) -> Ser
 
 
 def _parse_adoptable(handle: str, answer: bytes, program: str, host: Host) -> AdoptableServer:
-    """Return the running server in the container `handle`. `answer` is the JSON that `container
-    inspect` printed. Raises ServerError if the container does not run, and HostError if the JSON is
-    not as expected."""
+    """Return the running server in the container `handle` from `answer`, the JSON that `container
+    inspect` printed. Raises ServerError if the container does not run, and HostError if the JSON has
+    another form."""
     try:
         it = clean_json(answer)[0]
         if not it["State"]["Running"]:
             raise _no_container_error(handle, program, host, f"it is {it['State']['Status']}")
-        argv = (it["Path"], *(it.get("Args") or ()))
-        env = dict(pair.partition("=")[::2] for pair in it["Config"].get("Env") or ())
-        network = it.get("NetworkSettings") or {}
-        published = _published_port(network.get("Ports") or {})
+        argv = (it["Path"], *as_list(it.get("Args")))
+        env = dict(pair.partition("=")[::2] for pair in as_list(it["Config"].get("Env")))
+        network = as_table(it.get("NetworkSettings"))
+        published = _published_port(as_table(network.get("Ports")))
         return AdoptableServer(
             handle=str(it["Name"]).lstrip("/") or handle,
             argv=tuple(map(str, argv)),
@@ -618,9 +620,9 @@ def _text_or_none(value: Any) -> str | None:
 
 
 def _published_port(ports: Mapping[str, Any]) -> int | None:
-    """Return the host's port that leads to the container. None if there is no such port or more
-    than one. `ports` is from `container inspect`."""
-    found = [binding["HostPort"] for bindings in ports.values() for binding in bindings or ()]
-    if len(set(found)) != 1:
+    """Return the port of the host that leads to the container, by `ports` of `container inspect`. None
+    if there is none, or more than one."""
+    found = {binding["HostPort"] for bindings in ports.values() for binding in as_list(bindings)}
+    if len(found) != 1:
         return None
-    return parse_whole_number(str(found[0]), 5)
+    return parse_whole_number(str(found.pop()), 5)

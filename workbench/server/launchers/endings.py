@@ -44,9 +44,11 @@ _ENDING_FINDINGS = (
 
 
 def finding_of_end_reason(reason: str | None) -> Finding | None:
-    """Return the finding about `reason`, the launcher's reason for the end of a server. None if the
-    launcher did not end the server, or `reason` is None."""
+    """Return the finding about `reason`, the launcher's words about the end of a server. None if they
+    do not say that the launcher ended it, and for None."""
+    if reason is None:
+        return None
     for pattern, code, fix in _ENDING_FINDINGS:
-        if reason and pattern.search(reason):
+        if pattern.search(reason):
             return Finding(Level.ERROR, code, reason, fix=fix)
     return None

@@ -55,10 +55,10 @@ _CHECK_SCRIPT = read_script(__file__, "check_scheduler.sh")
 
 @dataclass(frozen=True, slots=True)
 class Scheduler:
-    """A scheduler of cluster jobs, such as Slurm. `name` is its value for the option --as,
-    `functions` the shell functions that job_scripts.py describes, and `nodes` the command that
-    prints the names of its nodes. `enters` says whether a command can be run inside one of its
-    running jobs."""
+    """A scheduler of jobs, such as Slurm. `name` is its value for the option --as, `programs` are those
+    that submit, list and cancel a job, `functions` is the shell code that job_scripts.py describes,
+    and `nodes` the command that prints the names of its nodes. `enters` says whether a command can
+    be run inside a running job."""
 
     name: str
     programs: tuple[str, ...]
@@ -93,17 +93,18 @@ class JobLauncher(ABC):
 
     @abstractmethod
     def submit_command(self, request: JobRequest, run_dir: str) -> tuple[str, ...]:
-        """Return the command that submits the job, as a user would type it."""
+        """Return the command that submits the job, as a user would type it. `run_dir` is the run's
+        directory, which has the job's script."""
 
     @abstractmethod
     def restart_command(self, launch: Launch, launched: LaunchedServer) -> tuple[str, ...]:
-        """Return the command that puts the job back into the scheduler's queue; () if the job has
-        not been submitted yet."""
+        """Return the command that puts the job back into the queue of the scheduler; () for a job that
+        was not submitted yet."""
 
     async def check(self, host: Host, launch: Launch) -> Sequence[Finding]:
-        """Return findings about a job that cannot run as planned: missing programs, a scheduler
-        that does not answer, a server that would listen only on its node, or a run directory that
-        nodes may not see."""
+        """Return the findings about a start as a job: missing programs, a scheduler that does not
+        answer, too few GPUs, a server that would listen only on its node, or a run directory that
+        nodes may not see. Raises HostError if the host cannot be queried."""
         try:
             _server_file_text(launch)
         except InputError as error:
@@ -122,7 +123,7 @@ class JobLauncher(ABC):
         return tuple(self._findings_before_start(launch, facts))
 
     async def fetch_image(self, host: Host, launch: Launch) -> None:
-        """Do nothing: the nodes see the files of the login host."""
+        """Do nothing: a job needs no image."""
         return
 
     def _findings_before_start(
@@ -216,11 +217,9 @@ class JobLauncher(ABC):
         secrets = (f"{launch.run_dir}/{name}" for name in ("server", "environment"))
         await host.run(["rm", "-f", "--", *secrets])  # a keeper that was killed has left them
         state = seen.get("state") if phase == "ended" else "the scheduler no longer knows it"
-        ended = (
-            f"job {job} ended: {state}"
-            if job
-            else ("the job was not submitted before its keeper was lost")
-        )
+        ended = "the job was not submitted before its keeper was lost"
+        if job:
+            ended = f"job {job} ended: {state}"
         return ServerExitState(False, job, ended, parse_whole_number(code))
 
     async def stop(self, host: Host, launch: Launch, launched: LaunchedServer) -> None:
@@ -309,8 +308,8 @@ class JobLauncher(ABC):
 
 def _outermost_engine_command(processes: Sequence[str]) -> ProcessCommand | None:
     """Return the command of the first process that starts an engine and whose parent does not; None
-    if there is none. `processes` has one text for each process: a line with its id and its parent's
-    id, then its command as process_command.READ_COMMAND_SCRIPT prints it."""
+    if there is none. Each of `processes` is a line with the process's id and its parent's, then its
+    command as READ_COMMAND_SCRIPT of process_command prints it."""
     found: dict[str, tuple[str, ProcessCommand]] = {}
     for text in processes:
         ids, _, rest = text.partition("\n")
@@ -322,8 +321,8 @@ def _outermost_engine_command(processes: Sequence[str]) -> ProcessCommand | None
 
 
 def job_name_of(run_id: str) -> str:
-    """Return the name of the scheduler's job for a run: at most 15 characters, which all versions
-    of PBS accept. A plan has no run yet, and shows that a part of its id will be in the name."""
+    """Return the name of a run's job, at most 15 characters, which all versions of PBS accept. A plan
+    without a run, whose `run_id` has another form, gets "wb-RUN"."""
     words = run_id.split("-")
     return f"wb-{words[1]}-{words[-1]}"[:15] if len(words) > 2 else "wb-RUN"
 
@@ -333,8 +332,8 @@ def _job_request(launch: Launch) -> JobRequest:
 
 
 def _other_node_findings(launch: Launch, node: str, file_system_type: str) -> list[Finding]:
-    """Return findings about problems of a server that runs on `node`, another machine than this
-    host. `file_system_type` is the type of the file system that contains the run directory."""
+    """Return the findings about a server that runs on the node `node` and not on the login host.
+    `file_system_type` is that of the run directory; "" if unknown."""
     found: list[Finding] = []
     if is_loopback(launch.address):
         text = (
@@ -356,9 +355,9 @@ def _other_node_findings(launch: Launch, node: str, file_system_type: str) -> li
 
 
 def _server_file_text(launch: Launch) -> str:
-    """Return the content of the file `server`: shell code that sets the server's environment and
-    working directory, and its command line as $1, $2, … CUDA_VISIBLE_DEVICES is left out, because
-    the scheduler sets it. Raises InputError for an invalid variable name or a NUL byte."""
+    """Return the text of the file `server`: shell code that sets the server's environment and working
+    directory, and its command line as $1, $2, … CUDA_VISIBLE_DEVICES is left out: the scheduler
+    sets it. Raises InputError for an invalid variable name or a NUL byte."""
     lines = []
     for name, value in launch.env.items():
         if not VARIABLE_NAME.fullmatch(name):

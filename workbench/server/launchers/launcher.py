@@ -27,9 +27,9 @@ LAUNCHED_FILE = "launched"
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What a launcher must know about a server that is to be started or was started. `argv` and
-    `env` are those of the engine. Their secrets are present at the start and masked later.
-    `run_dir` is the run's directory on the host."""
+    """What a launcher must know about a server to start, or one that was started. `argv` and `env` are
+    those of the engine, with their secrets at the start and masked later. `run_dir` is the run's
+    directory on the host."""
 
     run_id: str
     run_dir: str
@@ -47,7 +47,8 @@ class Launch:
 
 
 def launch_from_command(run_id: str, run_dir: str, plan: LaunchPlan, command: Command) -> Launch:
-    """Return the input for a launcher: the run with its plan and the engine's command."""
+    """Return the launcher's input for the run `run_id` of `plan`, which runs `command`, the engine's
+    command."""
     files, host, port = command.open_files, command.host, command.port
     return Launch(
         run_id, run_dir, plan, command.argv, command.env, command.workdir, files, host, port
@@ -68,8 +69,8 @@ class Keeper:
 @dataclass(frozen=True, slots=True)
 class LaunchedServer:
     """What a keeper, the process that follows a server for Workbench, has reported in the file
-    `launched`. Each line of the file has a key, a space and a value. None means that the keeper has
-    not reported the value."""
+    `launched`, whose lines have a key, a space and a value. None stands for a value that was not
+    reported."""
 
     handle: str | None = None  # the unit, the container or the job id
     # in the launcher's words, such as "PENDING (Resources)" or "pulling the image, 40 %"
@@ -91,9 +92,8 @@ class LaunchedServer:
 
 @dataclass(frozen=True, slots=True)
 class ServerExitState:
-    """What a launcher such as Slurm reports about a server after the process that followed it for
-    Workbench has ended. `lives` is also true for a server that is still waiting to start. `ended`
-    is the reason for the server's end."""
+    """What a launcher such as Slurm says about a server that has lost its keeper. `lives` is also True
+    for a server that waits to start. `ended` is why it has ended, None if it lives."""
 
     lives: bool
     handle: str | None = None
@@ -127,45 +127,43 @@ class Launcher(Protocol):
     looks_at: frozenset[str]
 
     async def check(self, host: Host, launch: Launch) -> Sequence[Finding]:
-        """Return findings about problems of this start, such as a missing program or image, or a
-        lack of permission. A finding of the level ERROR prevents the start."""
+        """Return the findings about this start, such as a missing program or image, or a lack of
+        permission. One of the level ERROR prevents it. Raises HostError without an answer."""
         ...
 
     async def fetch_image(self, host: Host, launch: Launch) -> None:
-        """Fetch what the start needs and the host lacks, such as a container image. This is called
-        before the server is stopped that the start replaces. Raises HostError or ServerError if it
-        cannot be fetched."""
+        """Fetch the container image that the start needs, if the host lacks it. Called before the server
+        that the start replaces is stopped. Raises HostError or ServerError if it cannot be
+        fetched."""
         ...
 
     def command(self, launch: Launch) -> Command:
-        """Return the command that starts the server through the launcher's program. It is shown to
-        the user before the start, and the user could run it. Its `files` has the files that the
-        command needs, such as a job script."""
+        """Return the command that starts the server through the launcher's program, for the user to
+        read or run. Its `files` are those that it needs, such as a job script."""
         ...
 
     def make_keeper(self, launch: Launch) -> Keeper:
-        """Return the command of the keeper, the process that starts the server and follows it until
-        the server ends."""
+        """Return the command of the keeper, the process that starts the server and follows it to its
+        end."""
         ...
 
     def make_adopting_keeper(self, launch: Launch, handle: str) -> Keeper:
-        """Return the command of a keeper, a process that follows a server, for a server that
-        already runs as the unit, container or job `handle`. This keeper does not start the server.
-        """
+        """Return the command of a keeper that follows, but does not start, the server that runs already
+        as the unit, container or job `handle`."""
         ...
 
     async def read_exit_state(
         self, host: Host, launch: Launch, launched: LaunchedServer
     ) -> ServerExitState:
-        """Ask the launcher's program whether the server of a run lives. The server is found by its
-        handle (unit, container or job id), or by the run id if no handle was reported. Raises
-        HostError if the program cannot tell."""
+        """Ask the launcher's program whether the server of a run lives, and how it ended. The server is
+        found by the handle (unit, container or job id) in `launched`, or by the run id if that has
+        none. Raises HostError if the program cannot tell."""
         ...
 
     async def stop(self, host: Host, launch: Launch, launched: LaunchedServer) -> None:
-        """Stop the server through the launcher's program, and wait up to the attribute `stop_s`
-        (seconds) for its end. Also works for a server that is still queued, has ended or was never
-        started. Raises HostError or ServerError if the program refuses."""
+        """Stop the server through the launcher's program, and wait for its end, about `self.stop_s`
+        seconds at most. Do nothing for a server that has ended or was never started. Raises
+        HostError or ServerError if the program refuses."""
         ...
 
     def restart_command(self, launch: Launch, launched: LaunchedServer) -> tuple[str, ...]:
@@ -174,8 +172,8 @@ class Launcher(Protocol):
         ...
 
     async def restart(self, host: Host, launch: Launch, launched: LaunchedServer) -> None:
-        """Run the command that `restart_command` returns. Raises HostError or ServerError if the
-        launcher's program refuses."""
+        """Restart the server with the command that `restart_command` returns. Raises HostError or
+        ServerError if that fails, or if the launcher restarts no server."""
         ...
 
     def installed_unit_name(self, launch: Launch) -> str | None:
@@ -186,23 +184,23 @@ class Launcher(Protocol):
     async def uninstall_and_list_removed(
         self, host: Host, launch: Launch, launched: LaunchedServer
     ) -> Sequence[str]:
-        """Remove what the start of an ended server has installed on the host, such as a systemd
-        unit. Return the paths that were removed. Raises ServerError for files that Workbench did
-        not write."""
+        """Remove what the start of an ended server installed on the host, such as a systemd unit, and
+        return the removed paths; () if it installed nothing. Raises ServerError for files that
+        Workbench did not write."""
         ...
 
     async def find_adoptable(
         self, host: Host, handle: str, options: Mapping[str, str]
     ) -> AdoptableServer:
-        """Return the server that runs as the unit, container or job `handle`. `options` are the
-        launcher's options that the user gave with --run-option. Raises ServerError if that unit,
-        container or job does not exist or does not run."""
+        """Return the server that runs as the unit, container or job `handle`. `options` are the values
+        of --run-option by name. Raises ServerError if there is no such unit, container or job, or if
+        it does not run, and HostError without an answer."""
         ...
 
 
 def parse_launched(data: bytes | None) -> LaunchedServer | None:
-    """Return the content of the file `launched`; None for an empty or missing file. Unknown keys
-    and damaged values are left out."""
+    """Return what a keeper reported in `data`, the content of the file `launched`; None if it is empty
+    or missing. Unknown keys and damaged values are left out."""
     if not data:
         return None
     values = dict(line.partition(" ")[::2] for line in clean_text(data, lines=True).splitlines())
@@ -222,7 +220,7 @@ def parse_launched(data: bytes | None) -> LaunchedServer | None:
         restarts=number("restarts"),
         ends_unix_s=None if ends is None else float(ends),
         image=text("image"),
-        gpus=tuple((text("gpus") or "").replace(",", " ").split()),
+        gpus=tuple(values.get("gpus", "").replace(",", " ").split()),
         began_unix_s=None if began is None else float(began),
         ended=text("ended"),
         exit_code=number("exit_code"),
@@ -230,8 +228,8 @@ def parse_launched(data: bytes | None) -> LaunchedServer | None:
 
 
 def encode_launched(launched: LaunchedServer) -> bytes:
-    """Return the bytes to write into the file `launched`, in the format that `parse_launched`
-    reads."""
+    """Return `launched` as the content of the file `launched`, which `parse_launched` reads. Values
+    that are None are left out."""
     lines = []
     for each in fields(launched):
         value = getattr(launched, each.name)

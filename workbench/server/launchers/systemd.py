@@ -274,8 +274,8 @@ class Systemd:
 
 
 def unit_text(launch: Launch) -> str:
-    """Return the text of the unit file for an installed unit. The environment is not part of the
-    text: it is in another file, which only the user can read."""
+    """Return the text of the unit file for an installed unit. The environment is not in it, but in a
+    file that only the user can read."""
     command = " ".join(
         quote_argument(double_dollars(word))
         for word in _unit_command_line(launch, _environment_directory(launch))
@@ -294,20 +294,20 @@ def unit_text(launch: Launch) -> str:
 
 
 def _unit_command_line(launch: Launch, home: str) -> tuple[str, ...]:
-    """Return the command line of the unit: a shell that reads the server's environment from a file
-    in the directory `home`, and then runs the server."""
+    """Return the command line of the unit: a shell that reads the server's environment from the file
+    `environment` in the directory `home`, then runs the server."""
     return ("/bin/sh", "-c", script.SERVER_SCRIPT, "sh", home, launch.workdir or "", *launch.argv)
 
 
 def _installation_kind(launch: Launch) -> str:
-    """Return how the unit is installed, from the user's option `installed`: "yes", "boot" (also
-    started at boot), or "" for a transient unit."""
+    """Return how the unit is installed, by the option `installed`: "yes", "boot" if it is also started
+    at boot, or "" for a transient unit, which is not installed."""
     kind = launcher_option_value(LAUNCHER_NAME, launch.plan.run_options, "installed")
     return "" if kind == "no" else kind
 
 
 def _name_of_started_unit(launch: Launch) -> str:
-    """Return the name of the unit that a start of `launch` creates."""
+    """Return the name of the unit, installed or transient, that the start of `launch` creates."""
     if not _installation_kind(launch):
         return transient_unit_name(launch.run_id)
     name = (
@@ -318,14 +318,14 @@ def _name_of_started_unit(launch: Launch) -> str:
 
 
 def _environment_directory(launch: Launch) -> str:
-    """Return the directory that contains the environment file of an installed unit. It is not the
-    run directory, because the unit must work after that is removed."""
+    """Return the directory for the environment file of an installed unit. It is not the run directory,
+    because the unit must work after that is removed."""
     state = posixpath.dirname(posixpath.dirname(launch.run_dir))
     return posixpath.join(state, "units", _name_of_started_unit(launch))
 
 
 def transient_unit_name(run_id: str) -> str:
-    """Return the name of the transient unit in which Workbench starts the server of a run."""
+    """Return the name of the transient unit in which Workbench starts the server of the run."""
     return f"workbench-{run_id}.service"
 
 
@@ -338,8 +338,8 @@ def _scope_option(options: Mapping[str, str]) -> str:
 
 
 def _service_manager_argument(options: Mapping[str, str], may_sudo: bool) -> str:
-    """Return the word by which the scripts know the service manager of the unit: "user" for the
-    user's, "system" for the system's through sudo, "own" for the system's without sudo."""
+    """Return the word by which the scripts choose the service manager of the unit: "user" for the
+    user's, "system" for the system's with sudo, "own" for the system's without sudo."""
     scope = _scope_option(options)
     return scope if scope == "user" or may_sudo else "own"
 
@@ -365,8 +365,8 @@ def _property_assignments(launch: Launch) -> list[str]:
 
 
 def _find_unit_problems(scope: str, unit: str, seen: Mapping[str, str]) -> list[Finding]:
-    """Return findings about problems that prevent or endanger a start. `seen` has the values that
-    the script CHECK printed."""
+    """Return the finding, if any, about what prevents a start of the unit `unit`, or ends its server
+    early. `scope` is "user" or "system", and `seen` has the values that CHECK_SCRIPT printed."""
     version = parse_whole_number(seen.get("version")) or 0
     user, problem = seen.get("user") or "USER", seen.get("problem", "")
     fix = ""
@@ -402,14 +402,13 @@ def _find_unit_problems(scope: str, unit: str, seen: Mapping[str, str]) -> list[
             f"stop {unit}, follow its server with `workbench adopt systemd:{unit}`, or use "
             "--run-option unit=NAME"
         )
-    else:
-        linger = scope == "user" and seen.get("linger") == "no"
+    elif scope == "user" and seen.get("linger") == "no":
         text = (
             f"lingering is off for {user}: systemd ends the server when {user}'s last session "
             "on the host ends"
         )
         fix = f"run `loginctl enable-linger {user}` on the host"
-        if not linger:
-            return []
         return [Finding(Level.WARN, "systemd.linger", text, fix=fix)]
+    else:
+        return []
     return [Finding(Level.ERROR, "systemd.unusable", text, fix=fix)]

@@ -16,6 +16,7 @@ works on every Host.
 
 from __future__ import annotations
 
+import re
 import secrets
 import shlex
 import time
@@ -40,6 +41,8 @@ from workbench.model.untrusted_text import clean_text
 SLICE_S = 5.0  # longest wait within one command on the host, so that a lost link is noticed
 # time for the session's leader to record the exit after the last other process has ended
 LEADER_S = 1.0
+# what a start script prints: process id, start time and session id
+_STARTED_LINE = re.compile(r"ok ([1-9][0-9]{0,17}) ([0-9]{1,18}) ([0-9]{1,18})\s*")
 _MORE_SURVEYS = 2  # at most, while runs start that the first one misses
 
 
@@ -194,11 +197,11 @@ def _parse_started_process(
 ) -> DetachedProcess:
     """Return the process that a start script has started. `done` is the result of the script. Raises
     the HostError for what the script printed, if it started none."""
+    started = _STARTED_LINE.fullmatch(done.out)
+    if done.returncode == 0 and started is not None:
+        pid, start_time, sid = map(int, started.groups())
+        return DetachedProcess(pid=pid, start_time=start_time, sid=sid)
     words = done.out.split()
-    pid, start, sid = map(parse_whole_number, [*words[1:4], "", "", ""][:3])
-    known = words[:1] == ["ok"] and len(words) == 4
-    if done.returncode == 0 and known and pid and start is not None and sid is not None:
-        return DetachedProcess(pid=pid, start_time=start, sid=sid)
     kind = words[1] if words[:1] == ["error"] and len(words) > 1 else ""
     if kind == "claimed":
         raise _port_claimed_error(host, words[2:])
@@ -523,8 +526,10 @@ async def _signal_and_list_reached_pids(
         ),
         timeout_s=seconds + 30,
     )
-    words = [text.split() for text in done.out.splitlines()]
-    sent = [
-        parse_whole_number(w[1].split(":")[0]) for w in words if w[:1] == ["sent"] and len(w) > 1
-    ]
-    return {pid for pid in sent if pid is not None}
+    reached = set[int]()
+    for line in done.out.splitlines():
+        label, _, target = line.partition(" ")
+        pid = parse_whole_number(target.partition(":")[0])
+        if label == "sent" and pid is not None:
+            reached.add(pid)
+    return reached

@@ -68,17 +68,25 @@ class RankState:
         return self.state is ServerState.UNKNOWN
 
     @property
+    def _known_status(self) -> ServerStatus | None:
+        """The status of the rank, None if its state is unknown."""
+        return None if self.has_unknown_state else self.status
+
+    @property
     def is_live(self) -> bool:
-        if self.status is None or self.has_unknown_state:
+        """Whether the rank's main process is known to be alive."""
+        status = self._known_status
+        if status is None:
             return False
-        return self.status.alive
+        return status.alive
 
     @property
     def has_living_processes(self) -> bool:
-        """Whether any process of the rank is alive, even if the rank's main process has ended."""
-        if self.status is None or self.has_unknown_state:
+        """Whether a process of the rank is known to be alive, even if the main process has ended."""
+        status = self._known_status
+        if status is None:
             return False
-        return self.status.alive or self.status.outlived > 0
+        return status.alive or status.outlived > 0
 
     @property
     def was_stopped(self) -> bool:

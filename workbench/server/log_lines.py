@@ -124,7 +124,7 @@ class LineAssembler:
         self._rest = rest
         lines = decode_log_lines(complete, self._secrets)
         if within_line and lines:
-            lines[0] = _drop_first_words(lines[0])
+            lines[0] = _drop_possible_end_of_secret(lines[0])
         return lines
 
     @property
@@ -138,7 +138,7 @@ class LineAssembler:
         if not self._rest:
             return ""
         line = decode_log_line(self._rest, self._secrets)
-        return _drop_first_words(line) if self._within_line else line
+        return _drop_possible_end_of_secret(line) if self._within_line else line
 
     def flush(self) -> list[str]:
         """Return the last log line, which has no line end, in a list, and forget it; [] if the last
@@ -171,7 +171,7 @@ def _drop_overwritten_redraws(line: bytes) -> bytes:
     return b"\r".join(kept) + line[-1:]
 
 
-def _drop_first_words(line: str) -> str:
+def _drop_possible_end_of_secret(line: str) -> str:
     return _FIRST_WORDS.sub("…", line, count=1)
 
 

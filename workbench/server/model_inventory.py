@@ -5,6 +5,7 @@ them on the host until the files change."""
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -32,17 +33,17 @@ _HASH_FILES_SCRIPT = read_script(__file__, "hash_files.sh")
 
 @dataclass(frozen=True, slots=True)
 class SearchPlaces:
-    """The places to search for models on a host. `env` is the environment of its servers, which
-    names the hub's cache. `paths` are further directories or files."""
+    """The places on a host that are searched for models: the hub's cache, by `env`, the environment of
+    its servers, and `paths`, further directories or files."""
 
     env: Mapping[str, str]
     paths: tuple[str, ...] = ()
 
 
 async def find_copies(host: Host, places: SearchPlaces, model: str = "") -> Sequence[ModelCopy]:
-    """Return the model copies on a host: all, or those of `model`, which is a hub id, a path, or
-    the last part of either. If `model` is given, the small files are hashed and symbolic links to
-    files outside the copy are listed. Raises HostError if the host cannot list them."""
+    """Return the copies of models on a host: all, or those of `model`, which is a hub id, a path, or the
+    last part of either. Only with `model`, small files have their hash, and links that lead out of a
+    copy are listed. Raises HostError if the host cannot list them."""
     hub = hub_cache_and_home_values(places.env)
     paths = dict.fromkeys((*places.paths, *([model] if model.startswith(("/", "~/")) else [])))
     done = await host.run(
@@ -65,22 +66,24 @@ def _parse_copies(output: str, host: str) -> Iterable[ModelCopy]:
 
 
 def _parse_copy(block: Sequence[tuple[str, str]], host: str) -> ModelCopy:
-    def values_of(key: str) -> list[str]:
-        return [value for name, value in block if name == key]
-
     one = dict(reversed(block))
-    shas = {
-        name.lstrip(" *"): digest
-        for digest, _, name in (value.partition(" ") for value in values_of("sha"))
-    }
-    blobs = {
-        name: target.rpartition("/")[2]
-        for target, _, name in (value.partition(" ") for value in values_of("blob"))
-    }
-    links = dict(zip(values_of("link"), values_of("real"), strict=False))
+    values = defaultdict[str, list[str]](list)
+    for key, value in block:
+        values[key].append(value)
+    shas, blobs = dict[str, str](), dict[str, str]()
+    for value in values["sha"]:
+        digest, _, name = value.partition(" ")
+        shas[name.lstrip(" *")] = digest
+    for value in values["blob"]:
+        target, _, name = value.partition(" ")
+        blobs[name] = target.rpartition("/")[2]
+    links = dict(zip(values["link"], values["real"], strict=False))
     files = []
-    rows = [value.split(" ", 2) for value in values_of("file")]
-    for size, modified, name in (row for row in rows if len(row) == 3):
+    for value in values["file"]:
+        row = value.split(" ", 2)
+        if len(row) < 3:
+            continue
+        size, modified, name = row
         bytes_, changed = parse_whole_number(size), parse_whole_number(modified, 11)
         if bytes_ is not None and changed is not None:
             real = links.get(_remove_dot_slash(name))
@@ -102,12 +105,12 @@ def _parse_copy(block: Sequence[tuple[str, str]], host: str) -> ModelCopy:
         path=one.get("path", ""),
         files=tuple(sorted(files, key=lambda file: file.name)),
         revision=one.get("revision") or None,
-        refs=tuple(values_of("ref")),
-        listed=tuple(values_of("listed")),
-        broken=tuple(map(_remove_dot_slash, values_of("broken"))),
-        outside=tuple(map(_remove_dot_slash, values_of("outside"))),
-        control_characters=tuple(map(_remove_dot_slash, values_of("control"))),
-        unfinished_bytes=sum(parse_whole_number(value) or 0 for value in values_of("unfinished")),
+        refs=tuple(values["ref"]),
+        listed=tuple(values["listed"]),
+        broken=tuple(map(_remove_dot_slash, values["broken"])),
+        outside=tuple(map(_remove_dot_slash, values["outside"])),
+        control_characters=tuple(map(_remove_dot_slash, values["control"])),
+        unfinished_bytes=sum(filter(None, map(parse_whole_number, values["unfinished"]))),
         expected_bytes=parse_whole_number(total),
     )
 
@@ -122,35 +125,31 @@ def file_path_on_host(copy: ModelCopy, file: ModelFile) -> str:
 
 
 async def add_full_file_sizes(host: Host, copy: ModelCopy) -> ModelCopy:
-    """Return the copy with the full size of each safetensors file, computed from the file's header.
-    A truncated file is smaller than that. Raises HostError if the host cannot be queried."""
-    paths = {
-        file_path_on_host(copy, file): file
-        for file in copy.files
-        if file.name.endswith(".safetensors")
-    }
+    """Return the copy with the size that each safetensors file has by its header: a truncated file is
+    smaller. Raises HostError if the host cannot be queried."""
+    tensor_files = (file for file in copy.files if file.name.endswith(".safetensors"))
+    paths = [file_path_on_host(copy, file) for file in tensor_files]
     if not paths:
         return copy
     done = await host.run(
         shell_argv(_WHOLE_SIZE_SCRIPT, *paths), timeout_s=LIST_TIMEOUT_S, check=True
     )
-    rows = (
-        line.removeprefix("whole=").partition(" ")
-        for line in done.out.splitlines()
-        if line.startswith("whole=")
-    )
-    sizes = ((path, parse_whole_number(size)) for size, _, path in rows)
-    whole = {path: size for path, size in sizes if size is not None and path in paths}
-    return _with_file_values(copy, {path: {"whole_bytes": size} for path, size in whole.items()})
+    values: dict[str, Mapping[str, object]] = {}
+    for line in done.out.splitlines():
+        key, _, value = line.partition("=")
+        size, _, path = value.partition(" ")
+        whole_bytes = parse_whole_number(size)
+        if key == "whole" and whole_bytes is not None:
+            values[path] = {"whole_bytes": whole_bytes}
+    return _with_file_values(copy, values)
 
 
 async def add_hashes(
     host: Host, copy: ModelCopy, on_progress: Callable[[int, int], None] = lambda done, total: None
 ) -> ModelCopy:
-    """Return the copy with the SHA-256 of every file, computed on the host. The host stores each
-    hash, and reuses it while size and modification time of the file are unchanged. `on_progress`
-    receives the number of bytes hashed so far and the total. Raises HostError if a file cannot be
-    read."""
+    """Return the copy with the SHA-256 of every file, which the host computes, and stores until the
+    size or the modification time of the file changes. `on_progress` receives the bytes hashed so far
+    and all bytes. Raises HostError if a file cannot be read."""
     sizes = {file_path_on_host(copy, file): file.size_bytes for file in copy.files}
     hashes = await hash_files(host, sizes, copy.path, on_progress)
     return _with_file_values(copy, {path: {"sha256": digest} for path, digest in hashes.items()})
@@ -162,9 +161,9 @@ async def hash_files(
     root: str,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Mapping[str, str]:
-    """Return {path: SHA-256} of files on the host, computed there like those of `add_hashes`.
-    `sizes` has the size of each file in bytes, and `root` names them in messages. Raises HostError
-    if a file cannot be read."""
+    """Return the SHA-256 of files on the host by path, computed as by `add_hashes`. `sizes` has the size
+    of each file in bytes by path, and `root` names all of them in messages. Raises HostError if a
+    file cannot be read."""
     known = f"{await host.state_dir()}/{HASHES_FILE}"
     hashes: dict[str, str] = {}
     done, total = 0, sum(sizes.values())
@@ -193,7 +192,7 @@ async def hash_files(
 
 
 def _with_file_values(copy: ModelCopy, values: Mapping[str, Mapping[str, object]]) -> ModelCopy:
-    """Return the copy with `values` of its files, by the file's path and the field's name."""
+    """Return the copy with new `values` of its files: by path on the host, then by field."""
     files = []
     for file in copy.files:
         changes = values.get(file_path_on_host(copy, file), {})

@@ -60,14 +60,13 @@ class TransferWay:
 async def find_rsync_way(
     source: Host, target: Host, addresses: Sequence[tuple[Host, SshAddress]]
 ) -> TransferWay | None:
-    """Return how rsync can send from `source` to `target`; None if neither host can reach the other
-    by SSH, or if one lacks rsync. `addresses` are the addresses to try, each with the host that it
-    should lead to. The host's identity is checked by a file with a random text that Workbench wrote
-    there."""
+    """Return how rsync can send from `source` to `target`; None if neither host reaches the other by
+    SSH, or if one lacks rsync. `addresses` has the addresses to try, each with the host to which it
+    must lead: a file with a random text, which Workbench writes there, shows whether it does. Raises
+    HostError."""
     for host in (source, target):
-        if (
-            await host.run(["sh", "-c", "command -v rsync"], timeout_s=_REACH_TIMEOUT_S)
-        ).returncode:
+        found = await host.run(["sh", "-c", "command -v rsync"], timeout_s=_REACH_TIMEOUT_S)
+        if found.returncode:
             return None
     for far, address in addresses:
         near = source if far is target else target
@@ -99,9 +98,9 @@ def _ssh_arguments(address: SshAddress) -> list[str]:
 async def send_by_rsync(
     way: TransferWay, shipment: Shipment, rest: RemainingFiles, on_progress: ReportProgress
 ) -> None:
-    """Send the files of `rest` to the staging directory with rsync. For a partly staged file, rsync
-    compares the staged part and sends only what is missing. `on_progress` receives the number of
-    bytes staged so far and a text. Raises HostError if rsync fails."""
+    """Send the files of `rest` to the staging directory with rsync, of a partly staged file only what is
+    missing. `on_progress` receives the number of bytes staged so far, and a text. Raises HostError
+    if rsync fails."""
     runner = way.runner
     listed = f"{await runner.state_dir()}/rsync-{secrets.token_hex(8)}"
     await runner.write_file(
@@ -145,9 +144,8 @@ async def send_by_rsync(
 
 
 def _rsync_filter_rules(names: Sequence[str]) -> Sequence[str]:
-    """Return rsync filter rules that select exactly the files `names` and the directories that
-    contain them. With a list of files in place of rules, rsync would follow a symbolic link that
-    has replaced a directory."""
+    """Return rsync filter rules that select exactly the files `names` and their directories. With a
+    list of files, rsync would follow a symbolic link that has replaced a directory."""
     paths: dict[str, None] = {}
     for name in names:
         parts = name.split("/")
@@ -157,7 +155,8 @@ def _rsync_filter_rules(names: Sequence[str]) -> Sequence[str]:
 
 
 def _rsync_rule(path: str) -> str:
-    """Return a path as an rsync filter rule, in which wildcards such as * stand for themselves."""
+    """Return `path` as an rsync filter rule in which its characters, also *, ? and [, stand for
+    themselves."""
     return re.sub(r"[*?[\\]", r"\\\g<0>", path) if re.search(r"[*?[]", path) else path
 
 
@@ -168,10 +167,10 @@ async def send_through_this_machine(
     rest: RemainingFiles,
     on_progress: ReportProgress,
 ) -> None:
-    """Send the files of `rest` to the staging directory through this machine, one after the other.
-    A partly staged file is continued if the staged part equals the source, otherwise it is sent
-    again. `on_progress` receives the number of bytes staged so far and a text. Raises HostError if
-    a file cannot be read or written."""
+    """Send the files of `rest` to the staging directory through this machine, one after the other. A
+    partly staged file is continued if its staged part equals the source, otherwise it is sent again.
+    `on_progress` receives the number of bytes staged so far, and a text. Raises HostError if a file
+    cannot be read or written."""
     done = 0
     for name in rest.names:
         size, staged = shipment.sizes[name], rest.staged.get(name, 0)
@@ -211,10 +210,10 @@ async def _append_and_yield_byte_counts(
     end: int,
     source_root: str,
 ) -> AsyncIterator[int]:
-    """Append the bytes `offset` to `end` of the source's file `from_path` to the target's file
-    `to_path`. Yield the number of bytes of each block that was sent. The source's file must be
-    below the directory `source_root`, unless that is "". Raises HostError if the source file ends early
-    or the target file cannot be written."""
+    """Append the bytes from `offset` to `end` of the file `from_path` on `source` to the file `to_path`
+    on `target`, and yield the number of bytes of each block. The former must be below the directory
+    `source_root`, unless that is "". Raises HostError if it ends early, or if the latter cannot be
+    written."""
     reader = await source.stream(
         shell_argv(_SEND_FILE_SCRIPT, from_path, str(offset), str(end - offset), source_root)
     )
@@ -259,8 +258,8 @@ class TransferSpeed:
         self._seen: list[tuple[float, int]] = []
 
     def record_and_get_bytes_per_s(self, done_bytes: int) -> float:
-        """Record that `done_bytes` bytes have been transferred up to now, and return the speed in
-        bytes per second. 0.0 at the first call."""
+        """Record that `done_bytes` bytes in all have been transferred by now, and return the speed over
+        the last `window_s` in bytes per second; 0.0 at the first call."""
         now = time.monotonic()
         self._seen = [seen for seen in self._seen if now - seen[0] < self.window_s] + [
             (now, done_bytes)

@@ -36,12 +36,10 @@ async def check_before_start(
     simulated: bool = False,
     freed_ports: Collection[int] = (),
 ) -> None:
-    """Raise ServerError for the first problem that would prevent the server's start. `runs` are the
-    statuses of all runs on this host. `freed_ports` are the ports of the server that is stopped
-    before the start; they count as free.
-
-    A `simulated` engine loads no model, so its model path need not exist.
-    """
+    """Raise ServerError for the first problem that would prevent the start of `command`: a missing
+    file, or a used port. `runs` are all runs of the host. `freed_ports`, those of the server that is
+    stopped before, count as free. The model of a `simulated` engine need not exist. Raises HostError
+    if the host cannot be queried."""
     model = "" if simulated else _model_path(plan)
     facts, listening = await _read_facts_and_listening_ports(host, command, model)
     refuse = partial(_make_refusal, host, command)
@@ -57,7 +55,7 @@ async def check_before_start(
 
 
 def _model_path(plan: LaunchPlan) -> str:
-    """Return the path of the plan's model on the host; "" if it names none."""
+    """Return the path of the plan's model; "" if the model is a hub id or missing."""
     if not is_model_path(plan.model):
         return ""
     return plan.model
@@ -69,16 +67,18 @@ def _make_refusal(host: Host, command: Command, message: str, next_step: str) ->
 
 
 def list_freed_ports(replaced: ServerStatus | None) -> tuple[int, ...]:
-    """Return the port that becomes free when the server `replaced` is stopped; () if there is none."""
-    if replaced is None or replaced.port is None:
+    """Return the port that becomes free when the server `replaced` is stopped, in a tuple; () if it has
+    none or has ended, and for None."""
+    if replaced is None or replaced.port is None or not replaced.may_still_be_running:
         return ()
-    return (replaced.port,) if replaced.may_still_be_running else ()
+    return (replaced.port,)
 
 
 async def check_files(
     host: Host, plan: LaunchPlan, command: Command, *, simulated: bool = False
 ) -> None:
-    """Raise ServerError if the program, the working directory or the model of a server is missing."""
+    """Raise ServerError if the program, the working directory or the model of a server is missing on
+    the host. Do nothing for a server that uses no files of the host. Raises HostError."""
     if not uses_host_files(plan.run_as):
         return
     model = "" if simulated else _model_path(plan)
@@ -117,17 +117,16 @@ def uses_host_files(run_as: str) -> bool:
 
 
 def _uses_host_resource(resource: str, run_as: str) -> bool:
-    """Return whether a server uses a `resource` of the host itself, "files" or "port". `run_as`
-    names the launcher, which may run the server in a container or on a compute node."""
+    """Return whether a server of the launcher `run_as` uses a `resource` of the host, "files" or
+    "port", and not that of an image or of a compute node."""
     launcher = launcher_of(run_as)
     return launcher is None or resource in launcher.looks_at
 
 
 def claimed_port(record: RunRecord) -> int | None:
-    """Return the port that the process of a run claims on its host before it listens. None if the
-    server only is followed, if it has no port, or if a launcher runs it elsewhere."""
-    is_only_followed = record.adopts is not None
-    if is_only_followed or not record.has_port:
+    """Return the port that the process of a run claims on its host before it listens. None if the run
+    only follows a server, if that has no port, or if it is not a port of the host."""
+    if record.adopts is not None or not record.has_port:
         return None
     is_on_host = _uses_host_resource("port", record.plan.run_as)
     return record.command.port if is_on_host else None
@@ -136,8 +135,8 @@ def claimed_port(record: RunRecord) -> int | None:
 async def find_port_problem(
     host: Host, plan: LaunchPlan, command: Command, runs: Iterable[ServerStatus]
 ) -> Finding | None:
-    """Return a warning that says what uses the port of `command`, whose change is a free port.
-    Return None if the port is free, or if the server will not use a port of this host."""
+    """Return a warning about what uses the port of `command`, with a change to a free port. None if the
+    port is free, or if the server will not use a port of this host. Raises HostError."""
     if not _uses_host_resource("port", plan.run_as):
         return None
     facts, listening = await _read_facts_and_listening_ports(host, command, "")
@@ -147,8 +146,8 @@ async def find_port_problem(
 async def _read_facts_and_listening_ports(
     host: Host, command: Command, model: str
 ) -> tuple[Mapping[str, str], set[int]]:
-    """Run the script _LOOK_SCRIPT on the host. Return (its output as {key: value}, set of ports on which
-    any process of the host listens)."""
+    """Return ({key: value} of what _LOOK_SCRIPT found about the start of `command`, ports on which any
+    process of the host listens). `model` is the path of the model, "" for none. Raises HostError."""
     search_path = command.env.get("PATH", "")
     argv = [command.argv[0], command.workdir or "", model, str(command.port), search_path]
     done = await host.run(["sh", "-c", _LOOK_SCRIPT, "sh", *argv], check=True)
@@ -181,9 +180,8 @@ def _missing_executable_problem_and_fix(
 def _explain_used_port(
     command: Command, runs: Iterable[ServerStatus], facts: Mapping[str, str], listening: set[int]
 ) -> Finding | None:
-    """Return a warning that says what uses the port; None if the port is free. `facts` has what a
-    script found on the host, by key, and `listening` the ports on which the host's processes
-    listen."""
+    """Return a warning about what uses the port of `command`; None if it is free. `facts` and
+    `listening` are from `_read_facts_and_listening_ports`, and `runs` are all runs of the host."""
     # An engine that is still loading may have bound the port without listening on it. Workbench
     # knows its own runs.
     alive = filter(_is_alive, runs)
@@ -204,8 +202,8 @@ def _explain_used_port(
 
 
 def _format_port_holder(holder: str) -> str:
-    """Return the process that uses a port as text. `holder` is its process id, followed by its
-    command line; "" if it is not known."""
+    """Return the process that uses a port, for the user. `holder` is its id and its command line; "" if
+    they are unknown, as those of another user."""
     pid, _, line = holder.partition(" ")
     if not pid:
         return "a process of another user"

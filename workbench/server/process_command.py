@@ -24,7 +24,8 @@ class ProcessCommand:
     workdir: str | None
 
     def without_control_characters(self) -> ProcessCommand:
-        """Return a copy without control characters, so that it can be stored and shown."""
+        """Return the command without control characters in its words and values, for storing and
+        showing it."""
         argv = tuple(map(clean_text, self.argv))
         if self.env is None:
             return ProcessCommand(argv, None, self.workdir)
@@ -63,7 +64,7 @@ async def read_command(host: Host, pid: int) -> ProcessCommand:
 
 
 def parse_command(text: str) -> ProcessCommand:
-    """Return the command in `text`, the output of the shell script READ_COMMAND_SCRIPT. `argv` is () for a process
+    """Return the command in `text`, the output of READ_COMMAND_SCRIPT. `argv` is () for a process
     without a command line."""
     argv: list[str] = []
     env: dict[str, str] = {}

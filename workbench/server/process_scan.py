@@ -35,9 +35,9 @@ _CONTAINER_PATTERNS = (
 
 
 class ProcessScan:
-    """Reads the engine processes of this machine. `look` reads only what is new since the call
-    before: the command line of each new process, and the rest only of engines. `pattern` is the
-    regular expression that the command line of an engine matches."""
+    """Finds the engine processes of this machine, whose command lines match the regular expression
+    `pattern`. Each call of `scan` reads only what is new since the one before: the command lines of
+    new processes, and everything else only of engines."""
 
     def __init__(self, pattern: str) -> None:
         self._pattern: re.Pattern[str] = re.compile(pattern)
@@ -97,7 +97,7 @@ class ProcessScan:
 
 
 def _read_file_start(path: str, max_bytes: int = 1 << 20) -> str:
-    """Return the start of a file, and "" if it cannot be read."""
+    """Return the first `max_bytes` of a file as text; "" if it cannot be read."""
     try:
         with open(path, "rb") as file:
             return file.read(max_bytes).decode("utf-8", "replace")
@@ -113,7 +113,7 @@ def _argv_of_process(pid: int) -> list[str]:
 
 
 def _start_time(pid: int) -> str | None:
-    """Return the start time of a process, as text; None if it has ended."""
+    """Return the start time of a process in clock ticks since boot, as text; None if it has ended."""
     words = _read_file_start(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return words[19] if len(words) > 19 and words[0] not in "ZX" else None
 
@@ -156,8 +156,7 @@ def _socket_inodes(pid: int) -> list[str]:
 
 
 def _listening_sockets() -> dict[str, int]:
-    """Return {inode of a socket: port} for all TCP ports on which a process of this machine
-    listens."""
+    """Return {inode of a socket: port} of all TCP sockets on which this machine listens."""
     ports = {}
     for path in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in _read_file_start(path, 1 << 26).splitlines():
@@ -168,9 +167,8 @@ def _listening_sockets() -> dict[str, int]:
 
 
 def _scope_and_unit_of_process(pid: int, group: str) -> tuple[str, str | None]:
-    """Return (scope, name) of the systemd unit whose main process this is, or (kind, id) of its
-    container. The name is None if it is neither. `group` is the text of its cgroup file. A unit
-    counts before a container: a container may run a systemd of its own."""
+    """Return (scope, name) of the systemd unit whose main process `pid` is, otherwise (kind, id) of its
+    container, otherwise ("system", None). `group` is the text of its cgroup file."""
     for line in group.splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -187,8 +185,8 @@ def _scope_and_unit_of_process(pid: int, group: str) -> tuple[str, str | None]:
 
 
 def _main_pid(scope: str, unit: str) -> int | None:
-    """Return the id of the main process of a systemd unit, 0 if it has none. None if systemd does not
-    say. `scope` is "user" or "system"."""
+    """Return the id of the main process of a systemd unit, 0 if it has none; None if systemd does not
+    say. `scope`, "user" or "system", says whose unit it is."""
     environment = dict(os.environ)
     environment.setdefault("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
     argv = ["systemctl", "--" + scope, "show", "--property=MainPID", "--", unit]
@@ -205,6 +203,6 @@ def _main_pid(scope: str, unit: str) -> int | None:
 
 
 def main() -> None:
-    """Print what one look finds, as one line of JSON."""
+    """Print what one scan finds, as a line of JSON."""
     orders = json.loads(sys.argv[1])
     print(json.dumps(ProcessScan(orders["pattern"]).scan()))  # noqa: T201

@@ -38,8 +38,8 @@ _NO_PERMISSION = re.compile(r"permission denied|operation not permitted", re.IGN
 
 @dataclass(frozen=True, slots=True)
 class PythonStack:
-    """Where the main thread of one process stands. `frames` are the innermost calls, first the
-    innermost, as "function (file:line)"."""
+    """Where the main thread of one process stands. `frames` are its last calls as "function
+    (file:line)", the innermost first."""
 
     pid: int
     state: str  # "active" or "idle"
@@ -53,8 +53,8 @@ class PythonStack:
 
 @dataclass(frozen=True, slots=True)
 class Stacks:
-    """What py-spy said of the processes of a start. `installed` is False if the host has no py-spy.
-    `refused` are the processes whose memory the kernel did not let it read."""
+    """What py-spy said about the processes of a start. `installed` says whether the host has it.
+    `refused` are the ids of the processes that the kernel did not let it read."""
 
     installed: bool
     stacks: tuple[PythonStack, ...] = ()
@@ -63,8 +63,9 @@ class Stacks:
 
 
 async def read_stacks(host: Host, program: str, pids: Sequence[int]) -> Stacks:
-    """Return where the processes `pids`, which Workbench has started, stand. `program` is the path of
-    the engine's program. Raises HostError if the host cannot be queried."""
+    """Return where the processes `pids`, which Workbench has started, stand: of the first
+    _MOST_PROCESSES. py-spy is also searched beside `program`, the engine's program. Raises HostError
+    if the host cannot be queried."""
     directory = program.rpartition("/")[0] or "/usr/bin"
     chosen = map(str, pids[:_MOST_PROCESSES])
     done = await host.run(shell_argv(_DUMP_STACKS_SCRIPT, directory, *chosen), timeout_s=_TIMEOUT_S)
@@ -72,7 +73,7 @@ async def read_stacks(host: Host, program: str, pids: Sequence[int]) -> Stacks:
 
 
 def parse_stacks(output: str) -> Stacks:
-    """Return what the script has printed."""
+    """Return what `output`, that of the script, says about the processes."""
     head, *blocks = re.split(r"^pid (?=\d+$)", output, flags=re.MULTILINE)
     if head.strip() == "absent":
         return Stacks(installed=False)
@@ -91,7 +92,8 @@ def parse_stacks(output: str) -> Stacks:
 
 
 def _parse_main_stack(pid: int, dump: str) -> PythonStack | None:
-    """Return the stack of the main thread, or else of the first thread; None if there is none."""
+    """Return the stack of the main thread of the process `pid` in `dump`, the output of py-spy, or else
+    that of the first thread; None if it has no thread with calls."""
     threads: list[tuple[str, str, list[str]]] = []
     for line in dump.splitlines():
         thread = _THREAD_LINE.match(line)
@@ -110,8 +112,8 @@ def _parse_main_stack(pid: int, dump: str) -> PythonStack | None:
 
 
 def add_python_stacks(finding: Finding, stacks: Stacks | None) -> Finding:
-    """Return the finding about a start that hangs, with where its processes stand, or with what is
-    missing to know it."""
+    """Return the finding about a start that hangs, with where its Python processes stand, or with what
+    to do so that py-spy can show it. It is unchanged if `stacks` is None or says neither."""
     if stacks is None:
         return finding
     if stacks.stacks:

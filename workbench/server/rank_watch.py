@@ -37,8 +37,8 @@ _MAX_LINKS = 64
 
 
 class Watch:
-    """The watch process of the rank whose main process is `pid`. `orders` is the content of
-    watch.json, which watched_rank.py writes: own rank, all ranks, address, port, key and times."""
+    """The watch process of the rank whose main process is `pid`. `orders` is the content of watch.json,
+    which watched_rank.py writes: own rank, all ranks, address, port, key and times in seconds."""
 
     def __init__(self, run_dir: str, pid: int, orders: dict[str, Any]) -> None:
         self.run_dir, self.pid = run_dir, pid
@@ -62,8 +62,8 @@ class Watch:
         return self.own == self.ranks[0]
 
     async def run(self) -> None:
-        """Exchange messages with the watch processes of the server's other ranks until this rank
-        has ended. If another rank has ended, end this one."""
+        """Exchange messages with the watch processes of the other ranks until this rank has ended. End
+        it if another rank has ended."""
         self._others = asyncio.ensure_future(
             self._listen_for_ranks() if self._is_head else self._keep_connected()
         )
@@ -71,7 +71,7 @@ class Watch:
             await self._watch_own_rank()
         finally:
             if self._is_own_rank_alive():
-                self._send_to_rank(self.own, "leaves")
+                self._send_to_all_links(self.own, "leaves")
             if self._server is not None:
                 self._server.close()
 
@@ -82,7 +82,7 @@ class Watch:
             beat_s += _TICK_INTERVAL_S
             if beat_s >= self._times["beat_s"]:
                 beat_s = 0.0
-                self._send_to_rank(self.own, "lives")
+                self._send_to_all_links(self.own, "lives")
             # counted in own ticks: a machine that was suspended has heard nothing either
             for rank in self._silent_s:
                 self._silent_s[rank] += _TICK_INTERVAL_S
@@ -94,7 +94,7 @@ class Watch:
                 await self._terminate_own_rank()
                 return
         self._over = self.own
-        self._send_to_rank(self.own, "ended")
+        self._send_to_all_links(self.own, "ended")
         until = time.monotonic() + _END_ANSWER_TIMEOUT_S
         while time.monotonic() < until:
             if self._links and self._links <= self._heard:
@@ -149,9 +149,9 @@ class Watch:
     async def _exchange_heartbeats_with_rank(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Process the messages from the watch process of one other rank, until the connection is
-        lost or brings nothing for four times `beat_s` seconds. If there are too many connections,
-        close one that has brought no valid message."""
+        """Process the messages of another rank's watch process until the connection is lost, brings an
+        invalid message, or is silent for four times `beat_s` seconds. With _MAX_LINKS connections,
+        first close one that has brought no valid message."""
         if len(self._links) >= _MAX_LINKS:
             stranger = next((link for link in self._links if link not in self._known), writer)
             self._links.discard(stranger)
@@ -160,9 +160,9 @@ class Watch:
             return
         self._links.add(writer)
         try:
-            self._send(writer, self.own, "lives")
+            self._send_word_of_rank(writer, self.own, "lives")
             if self._over is not None:
-                self._send(writer, self._over, "ended")
+                self._send_word_of_rank(writer, self._over, "ended")
             while True:
                 line = await asyncio.wait_for(reader.readline(), 4 * self._times["beat_s"])
                 if not line or not self._process_if_authentic(line, writer):
@@ -176,8 +176,8 @@ class Watch:
             writer.close()
 
     def _process_if_authentic(self, line: bytes, writer: asyncio.StreamWriter) -> bool:
-        """Process a message from the watch process of another rank. Return False if the message is
-        not from a rank of this server."""
+        """Process `line`, a message of another rank's watch process, and return True. Return False if it
+        is not from a rank of this server. Raises ValueError or TypeError if it has another form."""
         rank, word, mac = json.loads(line.decode())
         if rank not in self.ranks or not hmac.compare_digest(mac, self._message_mac(rank, word)):
             return False
@@ -186,7 +186,7 @@ class Watch:
             self._heard.add(writer)
         elif word == "ended":
             self._record_rank_end(rank, "has ended")
-            self._send(writer, self.own, "heard")
+            self._send_word_of_rank(writer, self.own, "heard")
             self._heard.add(writer)
         if word == "leaves":
             self._silent_s.pop(rank, None)
@@ -199,13 +199,13 @@ class Watch:
             self._over = rank
             self._write_to_log(f"{rank} {what_happened}: this rank is stopped too")
             if self._is_head:
-                self._send_to_rank(rank, "ended")
+                self._send_to_all_links(rank, "ended")
 
-    def _send_to_rank(self, rank: str, word: str) -> None:
+    def _send_to_all_links(self, rank: str, word: str) -> None:
         for writer in self._links:
-            self._send(writer, rank, word)
+            self._send_word_of_rank(writer, rank, word)
 
-    def _send(self, writer: asyncio.StreamWriter, rank: str, word: str) -> None:
+    def _send_word_of_rank(self, writer: asyncio.StreamWriter, rank: str, word: str) -> None:
         with suppress(OSError, RuntimeError):  # a lost connection
             writer.write(json.dumps([rank, word, self._message_mac(rank, word)]).encode() + b"\n")
 
@@ -246,8 +246,8 @@ _UNWATCHED_RANKS_TEXT = "if a rank ends while no Workbench is open, the others k
 
 
 def _stat_fields_from_state(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat after the process name, beginning with the state; [] if
-    the process does not exist or is a zombie."""
+    """Return the fields of /proc/PID/stat from the state on, which is behind the name; [] if the process
+    does not exist or is a zombie."""
     try:
         words = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].decode().split()
     except OSError:
@@ -261,9 +261,9 @@ def _start_ticks_text(pid: int) -> str | None:
 
 
 def _pids_of_run() -> list[int]:
-    """Return the ids of the run's processes: those of this session, and those of other sessions
-    whose environment variable WORKBENCH_RUN names the run. The session leader, which records the
-    exit code, and this watch process are left out."""
+    """Return the ids of the run's processes: those in this session, and those elsewhere whose variable
+    WORKBENCH_RUN names the run. The session's leader, which records the exit code, this process and
+    its parent are left out."""
     found, session = [], os.getsid(0)
     # the leader, this watch, and the shell that restarts it
     others = (session, os.getpid(), os.getppid())
@@ -293,8 +293,8 @@ async def _watch_rank(watch: Watch) -> None:
 
 
 def main() -> None:
-    """Watch a rank until it has ended. The command-line arguments are the run directory and the id
-    of the rank's main process."""
+    """Watch a rank until it has ended. The arguments on the command line are the run directory and the
+    id of the rank's main process."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # it ends after its rank, and tells the others
     run_dir, pid = sys.argv[1:]

@@ -20,8 +20,8 @@ _STATUS_TIMEOUT_S = 30.0  # `ray status` loads its modules for seconds
 async def count_ray_gpus(
     host: Host, plan: LaunchPlan, head: str, env: Mapping[str, str]
 ) -> int | None:
-    """Return the number of GPUs in the Ray cluster whose head has the address `head`. None if no
-    Ray answers there."""
+    """Return the number of GPUs in the Ray cluster whose head has the address `head`; None if no Ray
+    answers there. `env` is the environment of the command that asks."""
     argv = ray.make_ray_status_command(plan, head)
     try:
         done = await host.run(argv, env=env, timeout_s=_STATUS_TIMEOUT_S)
@@ -35,19 +35,17 @@ async def count_ray_gpus(
 async def wait_for_gpus(
     host: Host, plan: LaunchPlan, head: str, env: Mapping[str, str], wanted: int
 ) -> None:
-    """Wait until the Ray cluster at the address `head` has at least `wanted` GPUs, or with 0 until
-    Ray answers. Raises ServerError after RAY_START_TIMEOUT_S seconds."""
+    """Wait until the Ray cluster whose head has the address `head` has `wanted` GPUs; 0 waits until
+    Ray answers. Raises ServerError after RAY_START_TIMEOUT_S."""
     deadline, found = time.monotonic() + RAY_START_TIMEOUT_S, None
     while time.monotonic() < deadline:
         found = await count_ray_gpus(host, plan, head, env)
         if found is not None and found >= wanted:
             return
         await asyncio.sleep(_ASK_INTERVAL_S)
-    what = (
-        f"has {found} of the {wanted} GPUs of the plan"
-        if found is not None
-        else ("does not answer")
-    )
+    what = "does not answer"
+    if found is not None:
+        what = f"has {found} of the {wanted} GPUs of the plan"
     raise ServerError(
         f"Ray at {head}:{ray.PORT} {what} after {RAY_START_TIMEOUT_S:.0f} s",
         host=host.name,
@@ -60,8 +58,8 @@ async def wait_for_gpus(
 def too_few_gpus_error(
     host: Host, plan: LaunchPlan, head: str, found: int, wanted: int
 ) -> ServerError:
-    """Return the error for a Ray cluster that Workbench did not start and that has fewer GPUs than
-    the plan needs."""
+    """Return the error for a Ray cluster that runs already and has `found` GPUs, fewer than `wanted`,
+    those that the plan needs."""
     return ServerError(
         f"the Ray cluster that runs at {head}:{ray.PORT} has {found} GPUs, and the plan needs "
         f"{wanted}",

@@ -19,17 +19,16 @@ FIRST_TIMEOUT_S = 300.0  # the first forward pass may compile kernels
 
 
 async def check_and_record_readiness(host: Host, run: WatchedRun) -> bool:
-    """Ask the server of a run for text. If it answers for the first time since its start, record
-    readiness in `run` and in ready.json, and return True. Otherwise return False. Raises HostError
-    if the host cannot be reached."""
+    """Ask the server of a run for text. If it answers for the first time since its start, record in
+    `run` and in ready.json that it is ready, and return True, otherwise False. Read its API key from
+    the host if it needs one. Raises HostError if the host cannot be reached."""
     answer = await _ask_for_text(run)
     if answer.needs_key and run.api_key is None and run.engine is not None:
         run.api_key = await running_server_secrets.read_key_from_file(
             host, run.engine, run.record.command.workdir
         )
-    if not answer.is_ready or answer.model is None:
-        return False
-    if run.facts.ready is not None:
+    is_known = run.facts.ready is not None
+    if is_known or not answer.is_ready or answer.model is None:
         return False
     await _record_ready(
         host,
@@ -40,9 +39,9 @@ async def check_and_record_readiness(host: Host, run: WatchedRun) -> bool:
 
 
 async def probe_served_text_again(host: Host, run: WatchedRun) -> ServedText:
-    """Ask the READY server of a run for text once more, and record the answers in place of the
-    former ones. Raises ServerError if the server does not answer, and HostError if the host cannot
-    be reached."""
+    """Ask the READY server of a run for text once more, record the answers in place of the former ones,
+    and return them. Raises ServerError if it does not answer or is not READY, and HostError if the
+    host cannot be reached."""
     ready, answer = run.facts.ready, await _ask_for_text(run)
     text = _with_time_of_answer(run, answer.text)
     if ready is None or text is None:

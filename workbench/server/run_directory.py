@@ -67,8 +67,8 @@ class RunRecord:
 
     @property
     def has_port(self) -> bool:
-        """Whether the run's server has a port that answers requests. Of a server that spans several
-        hosts, only the head has such a port."""
+        """Whether the run's server answers requests at a port: of the ranks of a server on several
+        hosts, only the head does."""
         return self.cluster is None or self.cluster.server_id == self.run_id
 
 
@@ -123,6 +123,11 @@ class RunFacts:
     )
 
     @property
+    def has_living_processes(self) -> bool:
+        """Whether a process of the run is alive, even if the one that Workbench started has ended."""
+        return self.alive or self.members > 0
+
+    @property
     def stop_requested(self) -> bool:
         return self.stop_unix_s is not None
 
@@ -133,30 +138,29 @@ class RunFacts:
 
     @property
     def launch_report(self) -> LaunchedServer:
-        """What a launcher reported; no value is known if none did."""
+        """What a launcher reported; a report without any value if none did."""
         return self.launched or LaunchedServer()
 
     @property
     def server_pid(self) -> int | None:
         """The process id of the server on its host; None if unknown. If a launcher runs the server,
-        the id is from the launcher's report, and the run's own process is the keeper that follows
-        the server."""
+        it is the id that the launcher reported, not that of the run's keeper."""
         if self.record.is_plain_process:
             return self.pid
         return self.launch_report.pid
 
     @property
     def server_started_unix_s(self) -> float | None:
-        """When the server's present process was started, in Unix seconds by the host's clock; None
-        if a launcher has not started it yet."""
+        """When the server's present process was started, in Unix seconds of the host's clock; None
+        while a launcher has not started it yet."""
         if self.record.is_plain_process:
             return self.started_unix_s or self.record.created_unix_s
         return self.launch_report.began_unix_s
 
 
 def new_run_id(engine: str, unix_s: float) -> str:
-    """Return a new run id such as "20261121-031502-vllm-3f2a". The id begins with the time `unix_s`
-    in UTC, so that sorted ids of all hosts are in the order of their starts."""
+    """Return a new, random run id such as "20261121-031502-vllm-3f2a". It begins with the time `unix_s`
+    in UTC, so that sorted ids are in the order of their starts."""
     return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(unix_s))}-{engine}-{secrets.token_hex(2)}"
 
 
@@ -170,8 +174,8 @@ def encode_record(record: RunRecord) -> bytes:
 
 
 def decode_record(run_id: str, data: bytes) -> RunRecord:
-    """Return the record in `data`, the bytes of plan.json. If these cannot be read, return a record
-    whose `problem` says why: the run must still be listed, because its process may be alive."""
+    """Return the record in `data`, the content of plan.json. If that cannot be read, return a record
+    whose `problem` says why: the run is listed nevertheless, because its process may live."""
     try:
         body = json.loads(data)
         if body["format"] > RECORD_FORMAT:

@@ -39,9 +39,8 @@ exit 0
 
 @dataclass(frozen=True, slots=True)
 class RunPreparation:
-    """A start that has been checked, and whose files are on the host. Its directory has a name that
-    no list of runs shows, because a run directory without a process would look like a failed run.
-    """
+    """A start that has been checked, and whose files are on the host, in a directory that no list of
+    runs shows: a run directory without a process would look like a failed run."""
 
     host: Host
     run: WatchedRun
@@ -54,10 +53,9 @@ class RunPreparation:
         return f"{parent}/{PREPARED_PREFIX}{name}"
 
     async def launch_and_get_pid(self) -> int | None:
-        """Start the process of the run, and return its process id. Return None if the connection to
-        the host was lost during the start. The process may run nevertheless, so the caller must not
-        try again. Raises HostError if the process cannot be started; no run directory is then left.
-        """
+        """Start the process of the run, and return its id. None if the connection was lost during the
+        start: the process may run, so do not try again. Raises HostError if the process cannot be
+        started; no run directory is then left, unless the host is unreachable."""
         run_dir = self.run.run_dir
         self.run.record_start()
         own = self.run.record.plan.run_as == PROCESS
@@ -82,7 +80,7 @@ class RunPreparation:
             raise
 
     async def discard(self) -> None:
-        """Remove the files. Does nothing if the run was started."""
+        """Remove the files from the host. Do nothing if the run was started. Raises HostError."""
         await self.host.run(["rm", "-rf", "--", self.directory])
 
 
@@ -94,14 +92,11 @@ async def prepare_run(
     *,
     replaced: ServerStatus | None = None,
 ) -> RunPreparation:
-    """Check the start of a run with its launcher, and write the files of the run. For a `rank` of a
-    server on several nodes, the process to start is that of the rank and its watch. `replaced` is
-    the server that is stopped before the launch. A missing container image is fetched now, while
-    that server still runs.
-
-    Raises PlanError if a launcher cannot start the server, and HostError if a file cannot be
-    written. No file is then left.
-    """
+    """Check the start of a run with its launcher, and write the files of the run. For the `rank` of a
+    server on several nodes, the process to start is the rank with its watch. `replaced` is the
+    server that the caller stops before the launch: a missing container image is fetched now, while
+    that still runs. Raises PlanError if a launcher cannot start the server, and HostError if a file
+    cannot be written; no file is then left."""
     keeper = await _make_keeper(host, run, command, rank, replaced)
     prepared = RunPreparation(host, run, command, keeper)
     # first: the next Workbench then knows what was left
@@ -144,9 +139,9 @@ async def _make_keeper(
     rank: RankStart | None,
     replaced: ServerStatus | None,
 ) -> Keeper:
-    """Return the command of the run's process: the server's own command, or that of the keeper,
-    which starts and follows the server through a launcher. Raises PlanError if the launcher cannot
-    start the server."""
+    """Return the command of the run's process: that of the server, or of the keeper, which starts and
+    follows it through a launcher. Store the launcher's findings in `run.at_start`. Raises PlanError
+    if the launcher cannot start the server."""
     argv = tuple(word.replace("{run_dir}", run.run_dir) for word in command.argv)
     found = launcher_of(run.record.plan.run_as)
     if found is None:
@@ -188,8 +183,8 @@ def _make_keeper_without_launcher(
 
 
 def _path_in_run_dir(run_dir: str, name: str) -> str:
-    """Return the name of a file relative to the run directory. Raises PlanError if the file would
-    be outside of it."""
+    """Return the path of the file `name` relative to `run_dir`. Raises PlanError if it would be outside
+    of that."""
     path = posixpath.normpath(posixpath.join(run_dir, name))
     if not path.startswith(f"{run_dir}/"):
         raise PlanError(

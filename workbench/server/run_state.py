@@ -37,13 +37,10 @@ class _LauncherFields(TypedDict):
 def compute_status(
     facts: RunFacts, *, now_unix_s: float, silent_s: float | None = None, phase: str | None = None
 ) -> ServerStatus:
-    """Return the status of a run. `now_unix_s` is the present time of the host's clock. `silent_s`
-    is the number of seconds for which a ready server has not answered, None if it answers. `phase`
-    is the start-up phase from the server's log.
-
-    A server that is not ready in time is FAILED, but its process is left running, and the reason
-    says so: the server may only need more time, and becomes READY when it answers a prompt.
-    """
+    """Return the status of the run with `facts`. `now_unix_s` is the present time of the host's clock.
+    `silent_s` is for how many seconds a ready server has not answered, None if it answers. `phase`
+    is the start-up phase by its log, None if unknown. A server that is not ready in time is FAILED,
+    and becomes READY when it answers a prompt after all: its process is left running."""
     record = facts.record
     state, reason = _state_and_reason_of_run(facts, now_unix_s, silent_s)
     ready = facts.ready
@@ -79,9 +76,8 @@ def compute_status(
 
 
 def _current_start_phase(facts: RunFacts, log_phase: str | None) -> str | None:
-    """Return the present phase of the start: `log_phase`, the phase from the server's log, once the
-    server's process runs. Before that, return the state that the launcher reports, such as "PENDING
-    (Resources)"."""
+    """Return the phase of the start: `log_phase`, that of the server's log, once the server's process
+    runs. Before, return the state that the launcher reports, such as "PENDING (Resources)"."""
     if facts.server_started_unix_s is not None:
         return log_phase
     return facts.launch_report.state or f"waiting for {facts.record.plan.run_as}"
@@ -114,14 +110,14 @@ def _launcher_fields(facts: RunFacts) -> _LauncherFields:
 
 
 def server_address_from_host(facts: RunFacts) -> str:
-    """Return the address at which the run's server can be reached from its host: the node that a
-    launcher reported, otherwise the address that the server binds to."""
+    """Return the address at which the host of a run reaches its server: the node that a launcher
+    reported, otherwise `reachable_address` of what the server binds to."""
     return facts.launch_report.node or reachable_address(facts.record.command.host)
 
 
 def reachable_address(bind_host: str) -> str:
-    """Return the address at which a server that binds to `bind_host` can be reached from the host
-    on which it runs."""
+    """Return the address at which a server that binds to `bind_host` is reached from its own host, for
+    a URL: an IPv6 address is in brackets."""
     if bind_host in ("", "0.0.0.0", "::", "localhost", "*"):
         return "127.0.0.1"
     return f"[{bind_host}]" if ":" in bind_host else bind_host
@@ -131,7 +127,7 @@ def _state_and_reason_of_run(
     facts: RunFacts, now_unix_s: float, silent_s: float | None
 ) -> tuple[ServerState, str | None]:
     if facts.stop_requested:
-        if facts.alive or facts.members:
+        if facts.has_living_processes:
             return ServerState.STOPPING, None
         adopted = facts.record.adopts
         kept = f"no longer followed; {adopted} was left as it is" if adopted else None
@@ -171,15 +167,15 @@ def _describe_end(facts: RunFacts) -> str:
 
 
 def ending_finding(facts: RunFacts) -> Finding | None:
-    """Return the finding about the reason for which the launcher ended the server. None if the user
-    stopped the server, or if it ended by itself."""
+    """Return the finding about why the launcher ended the server. None if the user stopped it, if it
+    ended by itself, or if it has not ended."""
     if facts.launched is None or facts.stop_requested:
         return None
     return finding_of_end_reason(facts.launched.ended)
 
 
 def _served_text_findings(facts: RunFacts) -> list[Finding]:
-    """Return the findings about the text of a living server that was ready."""
+    """Return the findings about the text of a living server, the error first; [] without a text."""
     text = facts.ready.text if facts.ready is not None else None
     if text is None or not facts.alive:
         return []
@@ -240,7 +236,7 @@ def _rank_finding(facts: RunFacts) -> Finding | None:
 
 
 def _orphan_finding(facts: RunFacts) -> Finding | None:
-    """Return the finding about processes that outlived the server."""
+    """Return the finding about processes that outlived the server; None if there are none."""
     if not facts.members or facts.alive:
         return None
     processes = f"{count_of(facts.members, 'process', 'processes')} of the server"

@@ -17,10 +17,10 @@ CONNECT_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The reply to one request. `status` is None if there was no HTTP answer, and `problem` says
-    why. `body` is the decoded JSON, not cleaned, and None if the reply is no JSON; `text` is the
-    reply as it came. `invalid_utf8` says that its bytes are not UTF-8, and `late` that the request
-    was given up: the server may still work on it."""
+    """The reply to one request. `status` is None if there was no HTTP answer, and `problem` says why.
+    `text` is the body as it came, and `body` its decoded JSON, not cleaned, None if it is no JSON.
+    `invalid_utf8` says that its bytes are not UTF-8. `late` says that no answer came in time: the
+    server may still work on the request."""
 
     status: int | None
     body: Any = None
@@ -31,7 +31,7 @@ class Reply:
 
     @property
     def cleaned_json_or_short_text(self) -> Any:
-        """The cleaned JSON, or the text of a reply that is no JSON."""
+        """The cleaned JSON; if the reply is no JSON, its text as one line, cut to 200 characters."""
         return error_message_of(self.text) if self.body is None else clean_data(self.body)
 
 
@@ -42,7 +42,7 @@ AskPath = Callable[[str, Mapping[str, Any] | None, float], Awaitable[Reply]]
 
 
 def make_getter(ask: AskPath, query: str = "") -> GetPath:
-    """Return a function that requests a path, with `query` if it is given, through `ask`."""
+    """Return a function that requests a path through `ask`, with `query` unless that is ""."""
     end = f"?{query}" if query else ""
     return lambda path, timeout_s: ask(path + end, None, timeout_s)
 
@@ -69,12 +69,12 @@ async def _request_with_httpx(
 
 
 def make_timeout_reply(timeout_s: float) -> Reply:
-    """Return the reply for a request that got no complete answer in time."""
+    """Return the reply for a request without a complete answer within `timeout_s`."""
     return Reply(None, problem=f"the server did not answer within {timeout_s:.0f} s", late=True)
 
 
 def make_reply(status: int, data: bytes) -> Reply:
-    """Return the reply with this HTTP status and body."""
+    """Return the reply with the HTTP status `status` and the body `data`."""
     text = data.decode("utf-8", "replace")
     invalid_utf8 = text.encode() != data
     try:
@@ -84,7 +84,8 @@ def make_reply(status: int, data: bytes) -> Reply:
 
 
 def error_message_of(content: Any) -> str:
-    """Return the message in an error reply as one line, cut to 200 characters."""
+    """Return the message in `content`, the JSON or the text of an error reply, as one line, cut to 200
+    characters."""
     if isinstance(content, dict):
         content = content.get("error") or content.get("detail") or content
     if isinstance(content, dict):

@@ -30,8 +30,8 @@ class StartLines:
         self._silent: set[str] = set()
 
     def search_new_lines(self, lines: Sequence[str], number_free_lines: Sequence[str]) -> None:
-        """Search new lines of the log for the start-up phase, the engine's version and the port.
-        `number_free_lines` are these lines without their numbers (see `remove_numbers_from_lines`)."""
+        """Search the new lines `lines` of the log for the phase, the version and the port.
+        `number_free_lines` are the same lines from `remove_numbers_from_lines`."""
         if len(self._silent) > _MOST_SILENT:
             self._silent.clear()
         for line, form in zip(lines, number_free_lines, strict=True):
@@ -39,8 +39,8 @@ class StartLines:
                 self._silent.add(form)
 
     def update_if_start_fact_found(self, line: str) -> bool:
-        """Set the phase, the version or the port that a line of the log reports. Return whether the
-        line reported one of them."""
+        """Set the phase, the version or the port that `line` reports, and return whether it reports one.
+        A version that is known is not replaced. False for an unknown engine."""
         engine = self._engine
         if engine is None:
             return False

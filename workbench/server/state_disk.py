@@ -15,8 +15,8 @@ _TIMEOUT_S = 5.0
 
 
 async def check_state_directory(host: Host) -> list[Finding]:
-    """Return why no server can be started on `host`, or a warning about it, if the disk with its
-    state directory is full, read-only or nearly full. Empty if all is well, or if the host does not
+    """Return a finding if the disk with the state directory of `host` is nearly full, or if nothing can
+    be written there, so that no server can be started. [] if all is well, or if the host does not
     answer in time. Raises HostUnreachable if there is no connection."""
     try:
         state_dir = await host.state_dir()
@@ -39,8 +39,9 @@ async def check_state_directory(host: Host) -> list[Finding]:
 def state_directory_findings(
     state_dir: str, write_result: str, free_kib: int | None
 ) -> list[Finding]:
-    """Return the findings about a state directory. `write_result` is "yes", the reason why nothing
-    can be written, or "" if that is unknown. `state_dir` is "" if the directory could not be made."""
+    """Return a finding about a state directory in which nothing can be written, or whose disk is nearly
+    full; [] if all is well. `write_result` is "yes", why nothing can be written, or "" if unknown.
+    `state_dir` is "" if it could not be made. `free_kib` is None if unknown."""
     found = []
     if write_result and write_result != "yes":
         where = f"nothing can be written to the state directory {state_dir}: " if state_dir else ""

@@ -186,7 +186,7 @@ class WatchedRun:
 
     @property
     def has_ended(self) -> bool:
-        return not self.facts.alive and not self.facts.members
+        return not self.facts.has_living_processes
 
     @property
     def now_unix_s(self) -> float:

@@ -109,7 +109,7 @@ async def measure_quality(arguments: argparse.Namespace) -> int:
             print_message(warning)
         await _confirm_stop_of_runs(session, (a, b), arguments)
         async with cancel_on_signals():
-            result = await comparisons.compare(a, b, bases, options, print_message)
+            result = await comparisons.compare_answers(a, b, bases, options, print_message)
     code = print_json_or_lines(arguments.json, asdict(result), _quality_lines(result))
     unmeasured = result.verdict == NOT_MEASURED or (options.own is not None and result.own is None)
     return code or (_UNMEASURED if unmeasured else 0)

@@ -62,8 +62,8 @@ Progress = Callable[[str, int, int], None]  # what is done, and how many of how 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """The texts that were scored; a text that the server could not take has a problem and no
-    positions. `problem` says why the measurement ended early; "" if it did not."""
+    """The scored texts. A text that the server cannot score has a problem and no positions.
+    `problem` says why the scoring ended before all texts were scored; "" if it did not."""
 
     texts: tuple[ScoredText, ...]
     problem: str = ""
@@ -71,7 +71,8 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """The answers that were written, and why the measurement ended early; "" if it did not."""
+    """The answers that a server wrote. `problem` says why it ended before all were written; "" if
+    it did not."""
 
     answers: tuple[GreedyAnswer, ...]
     problem: str = ""
@@ -79,8 +80,8 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class AnswersScored:
-    """How probable the server finds answers, and why the measurement ended early; "" if it did
-    not."""
+    """How probable a server finds answers. `problem` says why the scoring ended before all answers
+    were scored; "" if it did not."""
 
     scores: tuple[AnswerScore, ...]
     problem: str = ""
@@ -146,8 +147,8 @@ class Instrument:
 
     async def check_scores_agree(self, texts: Sequence[Text], side: str) -> InstrumentProof:
         """Score tokens of the first texts in two ways, and return the proof. It is usable if the
-        scores agree, and otherwise has the reason, also if the server failed. `side` is "A" or
-        "B"."""
+        scores agree, and otherwise has the reason, also if the server failed. `side` is "A" or "B".
+        """
         differences: list[float] = []
 
         def make_unusable_proof(reason: str, defect: str = "") -> InstrumentProof:
@@ -278,8 +279,9 @@ class Instrument:
     # ---- scores of texts
 
     async def score_texts(self, texts: Sequence[Text], *, concurrency: int = 1) -> Scores:
-        """Score texts, at most `concurrency` of them together. With a concurrency above 1, each
-        position is one request, because whole prompts together need too much memory."""
+        """Score texts, at most `concurrency` of them together. A failure of the server ends the
+        scoring and is not raised. With a concurrency above 1, each position is one request, because
+        whole prompts together need too much memory."""
 
         async def score_or_report_problem(text: Text, slot: int) -> ScoredText:
             try:
@@ -345,7 +347,7 @@ class Instrument:
 
     async def write_answers(self, texts: Sequence[Text], *, concurrency: int) -> Answers:
         """Return the greedy answers with which the server continues the beginning of each short
-        text, `concurrency` texts together."""
+        text, `concurrency` texts together. A failure of the server ends this and is not raised."""
 
         async def write_answer(text: Text, slot: int) -> GreedyAnswer:
             try:
@@ -387,8 +389,8 @@ class Instrument:
     async def score_answers(
         self, texts: Sequence[Text], answers: Sequence[GreedyAnswer]
     ) -> AnswersScored:
-        """Return how probable this server finds answers to the texts, one at a time. An answer that
-        was scored before, of whichever server, is not asked for again."""
+        """Return how probable this server finds answers to the texts, one at a time. An equal
+        answer is scored only once. A failure of the server ends the scoring and is not raised."""
         asked = {text.name: text for text in texts}
         scores: list[AnswerScore] = []
         for answer in answers:
@@ -414,7 +416,7 @@ class Instrument:
         self, text: Text, answer: GreedyAnswer
     ) -> Sequence[ScoredPosition]:
         """Return the scores of the tokens of an answer, each after its prompt and the tokens before
-        it. Raises UnusableText if there are none."""
+        it. Raises UnusableText if no token can be scored."""
         if answer.problem:
             raise UnusableText(answer.problem)
         if not answer.tokens:
@@ -452,8 +454,9 @@ class Instrument:
         what: str,
         measure: Callable[[Text, int], Awaitable[T]],
     ) -> tuple[list[T], str]:
-        """Measure each text, `concurrency` of them together. Return what was measured, in the order
-        of the texts, and why it ended early; "" if it did not."""
+        """Call `measure` for each text, `concurrency` of them together. Return (results in the
+        order of the texts, why it ended before all were measured or ""). `what` says in that text
+        what was done."""
         found: dict[int, T] = {}
         waiting = list(enumerate(texts))[::-1]
         problems: list[str] = []

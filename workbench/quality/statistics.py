@@ -219,8 +219,8 @@ def p_value_of_nonzero_mean(values: Sequence[float]) -> float:
 
 def p_value_of_sparse_differences(values: Sequence[float]) -> float:
     """Return the two-sided p-value that the mean of the population is not 0, for differences of
-    which many may be exactly 0. It is that of the t test, but at least that of a sign test in
-    which all others have one sign: after a few equal ones, the t test would be too sure."""
+    which many may be exactly 0. It is that of the t test, but at least that of a sign test in which
+    all others have one sign: after a few equal ones, the t test would be too sure."""
     others = sum(value != 0.0 for value in values)
     return max(p_value_of_nonzero_mean(values), min(1.0, 2 * 0.5**others))
 
@@ -399,8 +399,8 @@ def count_forks(
 
 def p_value_of_more_forks(forks_of_b: ForkCount, floor: ForkCount) -> float:
     """Return the p-value of the exact one-sided test that B forks from A more often than A from
-    itself (`floor`): given their sum, the forks of B are binomial (Przyborowski and Wilenski
-    1940)."""
+    itself (`floor`): given their sum, the forks of B are binomial (Przyborowski and Wilenski 1940).
+    """
     share = forks_of_b.at_risk / (forks_of_b.at_risk + floor.at_risk)
     return binomial_upper_tail(forks_of_b.forks, forks_of_b.forks + floor.forks, share)
 
@@ -422,8 +422,7 @@ def top2_gap_noise_under_load_nats(
     a: Sequence[GreedyAnswer], repeated_a: Sequence[GreedyAnswer]
 ) -> float:
     """Return the noise of a top-2 gap in nats in answers that A wrote twice, by the tokens before
-    they part. Where a result depends on the batch, it is higher than that of texts scored
-    alone."""
+    they part. Where a result depends on the batch, it is higher than that of texts scored alone."""
     moves: list[float] = []
     for one, other in _pair_answers_by_text(a, repeated_a):
         alike = find_fork(one, other).tokens_before_fork

@@ -82,8 +82,8 @@ _MOST_NOTED = 3  # names of texts in a note
 
 @dataclass(frozen=True, slots=True)
 class ScoredAnswers:
-    """How probable A finds the answers: its own, its own written again, and those of B. All were
-    written `concurrency` together."""
+    """The log probabilities under A of answers: of its own (`a`), of its own written `again`, and
+    of those of B (`b`). All were written `concurrency` together."""
 
     a: Sequence[AnswerScore] = ()
     again: Sequence[AnswerScore] = ()

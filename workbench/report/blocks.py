@@ -15,8 +15,8 @@ MARKS = ("", "good", "bad", "warning", "dim")  # formats with colours show them
 
 
 class Wording(str):
-    """A text of a table that has a shorter form for narrow screens. It may be empty there, if
-    another column says the same in its shorter form."""
+    """A text of a table that has a shorter form for narrow screens. The shorter form may be empty
+    if that of another column says the same."""
 
     short: str
 
@@ -55,7 +55,7 @@ SIMULATED = Alert("simulated", "SIMULATED", ("Values of a model, not of hardware
 
 
 def simulated_alert(simulated: bool) -> list[Block]:
-    """Return the alert about simulated values; [] for others."""
+    """Return the alert that values are simulated; [] if `simulated` is false."""
     return [SIMULATED] if simulated else []
 
 

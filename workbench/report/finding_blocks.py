@@ -15,9 +15,9 @@ def doctor_blocks(
     fact_rows: Sequence[tuple[str, str]],
     text_without_findings: str = "Nothing is missing.",
 ) -> list[ShownBlock]:
-    """Return what is missing or does not fit on a host or a cluster, with the next steps, and then
-    `fact_rows`, pairs (label, text) with what was read. `text_without_findings` is shown if all
-    fits."""
+    """Return the blocks on what is missing or does not fit on a host or a cluster, with the next
+    steps; `text_without_findings` if all fits. Then follow `fact_rows`, pairs (label, text) on what
+    was read."""
     found: list[ShownBlock] = []
     for finding in findings:
         changes = " ".join(change.option_text for change in finding.changes)
@@ -37,9 +37,9 @@ def gpu_path_blocks(
     fact_rows: Sequence[tuple[str, str]],
     tested_when: str | None = None,
 ) -> list[ShownBlock]:
-    """Return the matrix of copies between GPUs, whose rows are the GPUs that send, and `fact_rows`,
-    pairs (label, text) about the GPUs; [] without `fact_rows`. `tested_when` says when a stored
-    trial was made."""
+    """Return the blocks on the copies between GPUs; [] without `fact_rows`. A row of `matrix` has
+    the GPU that sends and the GB/s to each GPU, `fact_rows` are pairs (label, text) about the GPUs,
+    and `tested_when` says when a stored trial was made."""
     if not fact_rows:
         return []
     title = "Paths between GPUs"
@@ -56,8 +56,8 @@ def gpu_path_blocks(
 def trap_table_blocks(
     summary: str, rows: Sequence[tuple[str, str, str, str, str]]
 ) -> list[ShownBlock]:
-    """Return the table of published traps. A row has the number, the title, what sees the trap or
-    why nothing does, versions and status."""
+    """Return the blocks on published traps: `summary` and a table. A row has the number, the title,
+    what sees the trap or why nothing does, versions and status."""
     head = ("trap", "what", "seen by", "versions", "status")
     return [TextBlock(summary), Table(head, tuple(rows), importance=(0, 0, 0, 1, 2))]
 
@@ -65,8 +65,9 @@ def trap_table_blocks(
 def advice_blocks(
     findings: Sequence[Finding], verdicts: Mapping[str, Sequence[str]]
 ) -> list[ShownBlock]:
-    """Return all findings of the advisor. Each has its expected gain, evidence, next step, change,
-    the verdicts of its tests, which `verdicts` has by code, and its source."""
+    """Return a block for each finding of the advisor, with its expected gain, evidence, next step,
+    change, source, and the verdicts of its tests, which `verdicts` has by the finding's code. One
+    sentence if there are no findings."""
     if not findings:
         return [TextBlock(NO_ADVICE)]
     found: list[ShownBlock] = []

@@ -32,7 +32,7 @@ Sample = Mapping[str, Any]
 
 def throughput_plot(samples: Sequence[Sample], summary: BenchSummary) -> PlotBlock | None:
     """Return a plot of the output tokens per second over the time of the run. None if fewer than
-    ten chunks have a time."""
+    ten chunks have a time, or if the run took no time."""
     arrivals = list(chain.from_iterable(map(_arrival_s_and_token_count, samples)))
     if len(arrivals) < 10:
         return None

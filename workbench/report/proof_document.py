@@ -44,7 +44,8 @@ def json_text(document: Mapping[str, Any]) -> str:
 
 
 def html_page_with_data(document: Mapping[str, Any], page: str) -> str:
-    """Return an HTML page with the data of the proof at its end."""
+    """Return `page`, an HTML page, with the data of the proof and a checksum of the page at its
+    end."""
     data = json_text({**document, "page_sha256": _digest_of_page(page)})
     before, _, after = page.rpartition(_END)
     return f"{before}{_OPEN}{html.escape(data)}{_CLOSE}{_END}{after}"

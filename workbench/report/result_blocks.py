@@ -155,13 +155,13 @@ def _mark_invalid_plots(summary: BenchSummary, drawn: Iterable[PlotBlock]) -> li
 
 
 def slo_blocks(summary: BenchSummary) -> list[Block]:
-    """Return how many requests kept each limit of the SLO; [] without one."""
+    """Return the blocks on how many requests kept each limit of the SLO; [] without an SLO."""
     return _facts_section("SLO", slo_rows(summary.slo))
 
 
 def answer_text_fact_blocks(summary: BenchSummary) -> list[Block]:
-    """Return what the answers said and what is wrong with them; [] if their text was not
-    checked."""
+    """Return the blocks on what the answers said and what is wrong with them; [] if their text was
+    not checked."""
     return _facts_section("Text", answer_text_rows(summary.text))
 
 
@@ -244,7 +244,8 @@ def _failed_requests_text(summary: BenchSummary) -> str:
 
 
 def latency_blocks(summary: BenchSummary) -> list[Block]:
-    """Return the table of latencies, and what a reader must know to understand its values."""
+    """Return the blocks with the table of latencies, and with what a reader must know to understand
+    its values."""
     blocks: list[Block] = [Heading("Latency"), _latency_table(summary)]
     names = [metric.name for metric in metrics_of_group(LATENCY)]
     measured = [name for name in names if summary.latency_ms(name, "p50") is not None]

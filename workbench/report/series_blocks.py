@@ -113,8 +113,8 @@ def _gpu_setting_text(name: str, value: Any) -> str:
 
 
 def quality_line_block(comparison: Comparison) -> list[Block]:
-    """Return one line that says whether B answers the same as A; [] if nothing differs that changes
-    the answers."""
+    """Return the block with one line that says whether B answers the same as A; [] if nothing
+    differs that changes the answers."""
     if not comparison.quality:
         return []
     why = ", ".join(comparison.answer_changes)

@@ -59,7 +59,10 @@ def stored(number: int, tokenizer: TokenizerIdentity, **spec: Any) -> BenchResul
 def test_what_tells_one_tokenizer_from_another(other: dict[str, Any], same: bool) -> None:
     changed = replace(HERE, **other)
     assert tokenizer_of_result(stored(1, HERE).conditions) == HERE
-    assert (changed.may_equal(HERE), HERE.may_equal(changed)) == (same, same)
+    assert (changed.may_be_same_tokenizer(HERE), HERE.may_be_same_tokenizer(changed)) == (
+        same,
+        same,
+    )
     before = stored(7, changed)
     found = find_earlier_comparable_result([before], before.spec, HERE)
     assert (found.result_id if found else None) == (7 if same else None)
@@ -68,8 +71,8 @@ def test_what_tells_one_tokenizer_from_another(other: dict[str, Any], same: bool
 def test_the_files_of_the_model_decide_if_they_are_known() -> None:
     known = replace(HERE, files="1234")
     moved = replace(known, host="box", model="/elsewhere/tiny")
-    assert known.may_equal(moved) and known.may_equal(HERE)
-    assert not known.may_equal(replace(known, files="5678"))
+    assert known.may_be_same_tokenizer(moved) and known.may_be_same_tokenizer(HERE)
+    assert not known.may_be_same_tokenizer(replace(known, files="5678"))
 
 
 def test_the_newest_result_of_as_long_answers_comes_first() -> None:
@@ -95,7 +98,7 @@ def test_a_server_that_others_started_is_known_by_its_address() -> None:
         tokenizer_of_server(server, spec, ModelFingerprint(None, ""), simulated=False)
         for server in servers
     )
-    assert not one.may_equal(other) and one.may_equal(again)
+    assert not one.may_be_same_tokenizer(other) and one.may_be_same_tokenizer(again)
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ _CLASSES = {
 
 
 def interface_class(name: str) -> type[ScoringInterface]:
-    """Return the class of the interface that is called `name`."""
+    """Return the class of the scoring interface `name`, which is `score_interface` of an engine."""
     module, kind = _CLASSES[name]
     found: type[ScoringInterface] = getattr(
         import_module(f"workbench.quality.lanes.{module}"), kind

@@ -63,7 +63,7 @@ class Prompt:
     ids: tuple[int, ...]
 
     def first_tokens(self, tokens: int) -> Prompt:
-        """Return the first tokens of the prompt."""
+        """Return the prompt cut to its first `tokens` tokens."""
         return replace(self, ids=self.ids[:tokens])
 
 
@@ -124,7 +124,8 @@ class ScoringInterface(ABC):
         return replace(prompt, ids=(ids[0], *ids[1 - tokens :]))
 
     def store_token_text(self, token: Token, text: Any) -> None:
-        """Store the text of a token, if the server has given one."""
+        """Store the text of a token for display. Do nothing if `text` is no text, or if the token
+        has one already."""
         if isinstance(text, str) and token not in self.pieces:
             self.pieces[token] = format_token_text(text)
 
@@ -169,8 +170,8 @@ class ScoringInterface(ABC):
 
 
 def check_prompt_token_count(counted: Any, sent: int, extra: int = 0) -> None:
-    """Raise ScoreError if the server counted another number of prompt tokens than were sent. It may
-    count `extra` tokens more, which it added by itself."""
+    """Raise ScoreError unless `counted`, the server's number of prompt tokens, is the number that
+    was `sent`, or up to `extra` more, which the server added by itself."""
     number = integer_or_none(counted, 0, 2**31)
     if number is None:
         raise ScoreError("the server does not say how many tokens of the prompt it has read")
@@ -209,7 +210,8 @@ def most_probable_tokens(entries: Iterable[tuple[Token, float]]) -> tuple[tuple[
 
 
 def require_list_of_length(value: Any, count: int, what: str) -> Sequence[Any]:
-    """Return a list of a reply that must have `count` entries. Raises ScoreError if it has not."""
+    """Return a list of a reply that must have `count` entries. Raises ScoreError, in which `what`
+    names the entries, if it has not."""
     if not isinstance(value, list):
         raise ScoreError(f"the server's answer has no {what}")
     if len(value) != count:
@@ -226,7 +228,7 @@ def require_first_choice(reply: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def require_object(value: Any, what: str) -> Mapping[str, Any]:
-    """Return an object of a reply. Raises ScoreError if it is none."""
+    """Return an object of a reply. Raises ScoreError, in which `what` names it, if it is none."""
     if not isinstance(value, dict):
         raise ScoreError(f"the server's answer has no {what}")
     return value

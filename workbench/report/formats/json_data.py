@@ -46,14 +46,16 @@ def _result_json(report: Report, result: BenchResult) -> dict[str, Any]:
 
 
 def simulated_fields(simulated: bool) -> dict[str, Any]:
-    """Return the fields that say whether values are of a model: for programs, and in words."""
+    """Return the fields of an export that say whether its values are simulated, and if they are,
+    also a field that says it in words."""
     if not simulated:
         return {"simulated": False}
     return {"simulated": True, "simulation": SIMULATED}
 
 
 def answers_json(answers: Answers) -> list[dict[str, Any]]:
-    """Return the comparisons of answers of a result, each with the side that the result was."""
+    """Return the comparisons of answers of a result as JSON, each with the side, "A" or "B", that
+    the result was."""
     return [{"side": side, **to_json(one)} for side, one in answers]
 
 

@@ -13,9 +13,8 @@ from workbench.model.slo import Limit, parse_slo
 
 
 def require_exportable_load(result: BenchResult, format_name: str) -> None:
-    """Raise InputError if nothing says with which load the requests of `result` came, because the
-    other tool's `format_name` needs one, or if the load has an option for which that form has no
-    word."""
+    """Raise InputError if `result` cannot be written in another tool's form, `format_name`: its
+    load is not known, or has an option or a limit for which that form has no word."""
     if result.spec.command:
         raise missing_field_error(result, format_name, "its own command decided the load")
     if not any(map(result.conditions.knows_workload_field, ("concurrency", "rate"))):
@@ -48,7 +47,8 @@ def slo_limits_ms(slo: str, name_by_latency: Mapping[str, str]) -> dict[str, flo
 
 
 def missing_field_error(result: BenchResult, form: str, why: str) -> InputError:
-    """Return the error for a result that the other tool's `form` cannot describe."""
+    """Return the error for a result that another tool's `form` cannot describe, for the reason
+    `why`."""
     return InputError(
         f"result {result.id} cannot be written in {form}'s form: {why}",
         next_step="export it in Workbench's own form: --format json",

@@ -107,7 +107,7 @@ def _refuse_impossible_counts(fields: Fields, index: int, imported: Imported) ->
 
 
 def _names_and_counts(imported: Imported) -> Iterator[tuple[str, Any]]:
-    """Yield the name and the value of each count of a result. Tokens are those of one request."""
+    """Yield (name, value) for each count of a result. Counts of tokens are for one request."""
     made, load = imported.summary, imported.spec
     yield "answered requests", made.requests_ok
     yield "failed requests", made.requests_failed

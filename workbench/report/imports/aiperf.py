@@ -174,9 +174,9 @@ def _fields_of_one_run_and_note(fields: Fields) -> tuple[Fields, str]:
 def _attainment_fields_and_note(
     fields: Fields, config: Fields, requests: int
 ) -> tuple[dict[str, Any], str]:
-    """Return (attainment and goodput as fields of BenchSummary, note with the limits), ({}, "")
-    without limits. AIPerf's limits have no percentage: a request is good if it keeps all of them,
-    and one that failed is not."""
+    """Return (share of requests that kept the SLO and goodput, as fields of BenchSummary; note on
+    the limits). ({}, "") if the file does not count such requests. AIPerf's limits have no
+    percentage: a request must keep all of them, and one that failed keeps none."""
     good = _metric_total(fields, "good_request_count")
     limits = as_table(config.data.get("slos"))
     if good is None or not requests:

@@ -38,7 +38,8 @@ class AnswerClient:
         self._idle: list[Connection] = []
 
     async def post(self, body: Mapping[str, Any], timeout_s: float) -> Reply:
-        """Make one request, and return the reply or the reason why there is none."""
+        """Send `body` as one request, and return the reply. If the request fails or takes longer
+        than `timeout_s`, the reply has no status and says why."""
         try:
             async with asyncio.timeout(timeout_s + CONNECT_TIMEOUT_S):
                 return await self._post_request(json.dumps(body, ensure_ascii=False).encode())
@@ -50,7 +51,7 @@ class AnswerClient:
             return Reply(None, problem=error.message)
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections that are kept open."""
         while self._idle:
             self._idle.pop().close()
 
@@ -189,8 +190,8 @@ class _AnswerExchange:
         return bool(self.body) and kind.startswith("text/event-stream")
 
     def _pause_reading(self) -> None:
-        """Read next at the next beat, together with the other streamed answers. Nobody asks when a
-        piece came, so one read takes all pieces of a beat."""
+        """Stop reading a streamed answer until the next beat, which all streamed answers share. One
+        read then takes all pieces of a beat, whose exact times nobody needs."""
         self._loop.remove_reader(self.connection.fd)
         beats = self._loop.time() // _READ_INTERVAL_S + 1
         self._next_read = self._loop.call_at(beats * _READ_INTERVAL_S, self._handle_socket_ready)

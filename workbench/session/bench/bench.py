@@ -212,7 +212,8 @@ class Bench:
     async def store_detached_benchmark(
         self, load: BenchmarkLoad, measured: MeasuredLoad
     ) -> ResultId:
-        """Store what a killed Workbench has measured. Return the id of the result."""
+        """Store `measured`, what a killed Workbench has measured of `load`. Return the id of the
+        result."""
         files = await self._identify_model_files(load.server)
         ended_unix_s = measured.outcome.t1_unix or None
         result_id = await self._store_result(measured, load, files, ended_unix_s=ended_unix_s)
@@ -254,7 +255,8 @@ class Bench:
     # ---- any benchmark
 
     async def benchmark_run(self, run_id: str, **overrides: Any) -> ResultId:
-        """Benchmark a run whose server is READY. Return the id of the stored result."""
+        """Benchmark a run whose server is READY, with the fields `overrides` of BenchSpec. Return
+        the id of the stored result."""
         async with self._load.open_load_on_run(run_id, overrides, prestart=True) as load:
             return await self._measure_load(load)
 
@@ -594,7 +596,8 @@ def _kind_and_id_of_running_series(state: SessionState) -> tuple[str, int] | Non
 
 
 def _content_key_outside_results(spec: BenchSpec) -> tuple[object, ...]:
-    """Return what identifies the content of a load that results do not contain."""
+    """Return the names and the command that identify the content of a load that results do not
+    contain: prompts, trace and command."""
     return spec.prompts_name, spec.trace_name, spec.command
 
 

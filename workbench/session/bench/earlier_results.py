@@ -44,10 +44,10 @@ class TokenizerIdentity:
     image: str | None = None
     simulated: bool = False
 
-    def may_equal(self, other: TokenizerIdentity) -> bool:
-        """Return whether both servers have the same tokenizer, as far as it is known. If the files
-        of both are known, these decide. Otherwise a path or a name means the same only on one
-        host, and a server that others started is known by its address only."""
+    def may_be_same_tokenizer(self, other: TokenizerIdentity) -> bool:
+        """Return whether two servers may have the same tokenizer: nothing that is known differs. If
+        the files of both are known, these decide. Otherwise a path or a name means the same only on
+        one host, and a server that others started is known by its address only."""
         engines = {self.engine, other.engine} - {None}
         if len(engines) > 1:
             return False
@@ -103,7 +103,7 @@ def find_earlier_comparable_result(
             continue
         if not _are_fields_equal(_LOAD_FIELDS, result.spec, spec):
             continue
-        if not tokenizer_of_result(result.conditions).may_equal(tokenizer):
+        if not tokenizer_of_result(result.conditions).may_be_same_tokenizer(tokenizer):
             continue
         if _are_fields_equal(_LENGTH_FIELDS, result.spec, spec):
             return EarlierResult(result.id, text.load, same_lengths=True)

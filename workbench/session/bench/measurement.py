@@ -138,8 +138,8 @@ class MeasuredLoad:
 class Measurement:
     """Sends one load to a server and measures it. `idle` is the idle power of the server's GPUs if
     an earlier benchmark has measured it. `known` has the GPUs' clocks under earlier loads, and
-    `on_sent` gets the outcome of the load, before the last readings of GPUs and engine.
-    `earlier` is an earlier result of the same model and load, None if there is none."""
+    `on_sent` gets the outcome of the load, before the last readings of GPUs and engine. `earlier`
+    is an earlier result of the same model and load, None if there is none."""
 
     def __init__(
         self,

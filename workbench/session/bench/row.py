@@ -27,7 +27,7 @@ class CeilingView:
 @dataclass(frozen=True, slots=True)
 class SeriesView:
     """The experiment or the sweep to which a result belongs: what it is ("A/B" or "sweep"), its
-    number, and what it said."""
+    number, and what it has found (`said`)."""
 
     kind: str
     number: int

@@ -42,9 +42,8 @@ if TYPE_CHECKING:
 class ServerLoad:
     """Prepares a server for a load, with `open_load_on_server`, `open_load_on_run` or
     `open_load_on_url`. The caller may send the load inside their block, and a second block at the
-    same time raises BenchError. `overrides` are fields of BenchSpec and
-    "prompts_file". With `prestart`, the processes of a benchmark are started when the block is
-    opened."""
+    same time raises BenchError. `overrides` are fields of BenchSpec and "prompts_file". With
+    `prestart`, the processes of a benchmark are started when the block is opened."""
 
     def __init__(
         self, core: StateHolder, presets: Presets, servers: Servers, lock: MeasurementLock
@@ -66,8 +65,8 @@ class ServerLoad:
         return spec_from_fields(suggested, overrides)
 
     def why_preset_is_unreadable(self, preset_id: str | None) -> str:
-        """Return why a load lacks what the preset of its run suggests: the preset cannot be read.
-        "" if it can, or if there is none."""
+        """Return why the preset of a run cannot be read, so that a load lacks what it suggests; ""
+        if it can be read, or if there is no preset."""
         try:
             if preset_id is not None:
                 self._presets.get(preset_id)

@@ -66,8 +66,8 @@ def make_paths_absolute(bench: Mapping[str, Any]) -> dict[str, Any]:
 
 def set_default_prompt_content(bench: Mapping[str, Any], content: str) -> dict[str, Any]:
     """Return the fields `bench` of a load with `content` as the content of its synthetic prompts.
-    Return them unchanged if they decide already what is sent. A series stores them, so that a
-    later version sends the same prompts when it resumes the series."""
+    Return them unchanged if they decide already what is sent. A series stores them, so that a later
+    version sends the same prompts when it resumes the series."""
     if any(bench.get(name) for name in _TEXT_DECIDING_FIELDS):
         return dict(bench)
     return {**bench, "content": content}

@@ -248,8 +248,8 @@ class TextProbe:
     async def _send_and_recount_short_answers(
         self, count: CountTokens | None, until_s: float
     ) -> None:
-        """Ask for answers of a second length, and count their tokens again: hidden marks are about
-        as many in short answers as in long ones."""
+        """Ask for short answers, and count their tokens again. Tokens that the text does not show,
+        such as end marks, are about as many in short answers as in long ones."""
         left_s = until_s - time.monotonic()
         asks = make_short_asks(_RECOUNTED_ANSWERS_PER_LENGTH)
         async with asyncio.TaskGroup() as group:
@@ -302,8 +302,8 @@ class TextProbe:
         self, summary: BenchSummary, earlier: EarlierResult | None = None
     ) -> BenchSummary:
         """Return the summary of the load with the report on its text. What is wrong with the text
-        is added as a reason why the result is invalid, as a mark or as a note. A summary without
-        a text is returned as it is."""
+        is added as a reason why the result is invalid, as a mark or as a note. A summary without a
+        text is returned as it is."""
         if summary.text is None:
             return summary
         requests, prompt, output = self.sent_request_and_token_counts

@@ -80,7 +80,7 @@ async def _store_detached_result(session: Session, detached: BenchmarkNote) -> N
             if message is not None and await _is_result_stored(session, message):
                 return  # it was killed after that: the result is among the others
             if message is not None:
-                result_id = await _store_result(session, detached.about, message)
+                result_id = await _store_result_of_message(session, detached.about, message)
     outcome = "nothing was stored, because no request had been measured"
     if result_id is not None:
         outcome = f"what was measured until then is result {result_id}, a partial one"
@@ -143,7 +143,7 @@ async def _is_result_stored(session: Session, message: Mapping[str, Any]) -> boo
     return any(result.spec.salt == salt for result in newest)
 
 
-async def _store_result(
+async def _store_result_of_message(
     session: Session, about: Mapping[str, Any], message: Mapping[str, Any]
 ) -> int | None:
     """Store the result in the final message of a load client, and return its id. None if the

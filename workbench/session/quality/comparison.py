@@ -70,10 +70,10 @@ class QualityComparisons:
     async def compare_and_show_progress(
         self, a: Arm, b: Arm, bases: BasePlans, options: QualityOptions
     ) -> QualityResult:
-        """Compare the answers as `compare` does, and show the progress and the outcome in the
-        session's state. `stop` ends it."""
+        """Compare the answers as `compare_answers` does, and show the progress and the outcome in
+        the session's state. `stop` ends it."""
         with self.show_comparison(arm_arguments_text(a), arm_arguments_text(b)):
-            result = await self.compare(
+            result = await self.compare_answers(
                 a, b, bases, options, self.report_finished_step, self.show_step
             )
             self.show_finding(result.summary)
@@ -84,8 +84,8 @@ class QualityComparisons:
         self, a: str, b: str, stopped_text: str = _STOPPED_AND_RESTORED
     ) -> Iterator[None]:
         """Show a comparison in the session's state while the block measures it with
-        `report_finished_step` and `show_step`. `stop` ends the task that runs the block, and
-        `stopped_text` says what is then left."""
+        `report_finished_step` and `show_step`. `a` and `b` name its sides. `stop` ends the task
+        that runs the block, and `stopped_text` says what is then left."""
         self._core.update(quality=QualityView(a, b))
         self._running = asyncio.current_task()
         ended = ""
@@ -127,7 +127,7 @@ class QualityComparisons:
         if (view := self._core.state.quality) is not None:
             self._core.update(quality=replace(view, **view_fields))
 
-    async def compare(
+    async def compare_answers(
         self,
         a: Arm,
         b: Arm,
@@ -152,9 +152,9 @@ class QualityComparisons:
             measured.quality_result((arm_arguments_text(a), arm_arguments_text(b)))
         )
         result = replace(result, unix_s=began, took_s=round(time.time() - began, 3))
-        return await self.store(result)
+        return await self.store_comparison(result)
 
-    async def store(self, result: QualityResult) -> QualityResult:
+    async def store_comparison(self, result: QualityResult) -> QualityResult:
         """Store a comparison, and return it with the id under which it is stored."""
         return await asyncio.to_thread(QualityDb(paths.results_db()).add, result)
 
@@ -190,7 +190,8 @@ class _RunningComparison:
         self._own_problem = ""
 
     async def carry_out_comparison(self, host: str) -> Measuring:
-        """Measure A and B, and restore the servers that ran before."""
+        """Measure A and B, and restore the servers that ran before. Return the measurements, which
+        have the reason if they ended early."""
         parts = self._measuring.parts
         new = Experiment(0, time.time(), host, self._spec, restarts=True)
         new = replace(new, replaces=self._arms.run_id_to_stop())
@@ -226,8 +227,8 @@ class _RunningComparison:
             await self._measure_step_or_end_early(AGAIN_STEP)
 
     async def _score_answers_of_b(self) -> None:
-        """Let an A that still runs score the answers of A and of B. If it does not answer any
-        more, a note says so, and the comparison goes on without these scores."""
+        """Let an A that still runs score the answers of A and of B. If it does not answer any more,
+        a note says so, and the comparison goes on without these scores."""
         if self._measuring.parts.problems:
             return
         try:
@@ -301,8 +302,8 @@ class _RunningComparison:
 def plan_lines(
     a: Arm, b: Arm, bases: BasePlans, options: QualityOptions, engine_name: str | None = None
 ) -> list[str]:
-    """Return what a comparison measures and what it takes, before it starts. `engine_name` is the
-    engine of A, if A runs already and its engine is known."""
+    """Return lines on what a comparison of answers will measure, and in how many requests.
+    `engine_name` is the engine of A, if A runs already and its engine is known."""
     from workbench import engines
     from workbench.quality.lanes import interface_class
 

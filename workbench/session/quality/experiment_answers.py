@@ -109,8 +109,8 @@ class ExperimentQualityFactory:
 
 
 def _first_side_name(side_names: Iterable[str], arm_name: str) -> str:
-    """Return the name of the side of an arm. On two hosts, the answers on the first one are
-    compared."""
+    """Return the first of `side_names` that is a side of an arm: on two hosts, only the answers on
+    the first one are compared."""
     return next(name for name in side_names if name.startswith(arm_name))
 
 

@@ -86,7 +86,8 @@ class Measuring:
         self.parts.problems += (problem,)
 
     async def check_no_other_clients(self, server: ScoredServer, *, anyway: bool) -> None:
-        """Raise InputError if a server serves others. With `anyway`, the result says so instead."""
+        """Raise InputError if a server serves others. With `anyway`, add a note to the result
+        instead."""
         if not anyway:
             await server.check_no_other_clients()
             return
@@ -96,8 +97,9 @@ class Measuring:
             self.parts.notes += (serving,)
 
     async def measure_step(self, step: str, server: ScoredServer, *, may_be_shared: bool) -> None:
-        """Measure one step on its server. `may_be_shared` says whether somebody else may use the
-        server: Workbench itself asks a server that it has started whether it is well."""
+        """Measure one step on its server. If `may_be_shared`, count the requests of other clients
+        meanwhile, and add a note about them to the result. Those of a server that Workbench has
+        started for this are not counted, because Workbench itself asks it whether it is well."""
         began = time.monotonic()
         side = CHANGED_STEP if step == CHANGED_STEP else FIRST_STEP
         await server.start_counting_requests()
@@ -277,8 +279,8 @@ def comparison_cost_lines(
 ) -> Sequence[str]:
     """Return lines on what a comparison of answers will measure, and in how many requests.
     `prefill` says whether the engine of A scores a whole prompt in one request; None if the engine
-    is not known yet. `restarted` says
-    whether A is measured again after a restart, and `judged` whether A scores the answers of B."""
+    is not known yet. `restarted` says whether A is measured again after a restart, and `judged`
+    whether A scores the answers of B."""
     texts = options.texts.texts
     short = sum(not text.is_long for text in texts)
     times = 3 if restarted else 2

@@ -137,7 +137,7 @@ class AnswersOfRestart:
             parts = before.measuring.parts
             result = before.measuring.quality_result((before.run_id, run_id))
             self._comparisons.show_finding(result.summary)
-        return await self._comparisons.store(
+        return await self._comparisons.store_comparison(
             replace(result, unix_s=before.unix_s, took_s=round(parts.took_s, 3))
         )
 

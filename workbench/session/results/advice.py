@@ -148,7 +148,8 @@ class Advisor:
         return self._servers.supervisor.record(run_id).plan
 
     def _find_newest_result(self, run_id: str) -> BenchResult | None:
-        """Return the newest result of a run from which advice can be given."""
+        """Return the newest result of a run from which advice can be given; None if there is
+        none."""
         for result in self._results.db.list(None, run_id):
             # a command of the user may have sent nothing, and an idle GPU says nothing about the
             # plan

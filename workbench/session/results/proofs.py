@@ -344,7 +344,8 @@ def _unusable_proof_error(path: Path, why: str) -> InputError:
 
 
 def _can_render(document: Mapping[str, Any]) -> bool:
-    """Return whether this Workbench makes the same page from the same data."""
+    """Return whether this Workbench has the version that wrote the proof, and so makes the same
+    page from the same data."""
     return document.get("workbench_version") == __version__
 
 

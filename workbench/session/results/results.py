@@ -181,8 +181,8 @@ class Results:
         await self.refresh_result_rows()
 
     async def add_result(self, *parts: Any, unix_s: float | None = None) -> ResultId:
-        """Store a result and return its id; the arguments are those of `ResultsDb.add`. Then
-        delete the requests of the oldest results beyond the setting `keep_samples`."""
+        """Store a result and return its id; the arguments are those of `ResultsDb.add`. Then delete
+        the requests of the oldest results beyond the setting `keep_samples`."""
         result_id = await asyncio.to_thread(self.db.add, *parts, unix_s=unix_s)
         with suppress(StoreError):  # this result is stored; the next one prunes again
             await asyncio.to_thread(lambda: self.db.prune_samples(_max_results_with_requests()))

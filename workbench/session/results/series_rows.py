@@ -54,6 +54,6 @@ def _sweep_views_by_result_id(shown_ids: set[int]) -> Mapping[int, SeriesView]:
 
 
 def sweep_result_text(sweep: Sweep) -> str:
-    """Return what a sweep found, after what it varied."""
+    """Return as text what a sweep varied, and why it failed, what it found or else its state."""
     said = sweep.error or sweep.knee_text or str(sweep.state)
     return f"{sweep.name}: {said}"

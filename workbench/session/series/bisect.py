@@ -38,7 +38,8 @@ _MAX_VERSIONS = 1_000
 
 
 def validated_versions(versions: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the versions. Raises InputError unless they are several different ones of one kind."""
+    """Return `versions`. Raises InputError unless they are at least two, all different, and either
+    all images or all environments."""
     for version in versions:
         validated_candidate(version)
     kinds = {version.partition(":")[0] for version in versions}

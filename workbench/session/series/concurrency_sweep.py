@@ -103,8 +103,8 @@ def validated_levels(levels: Sequence[int]) -> tuple[int, ...]:
 @dataclass
 class ConcurrencySweep(SweepDesign):
     """Measures a server at rising numbers of concurrent requests, the levels, until a level fails.
-    `bench` has the fields of BenchSpec that the user gave. The
-    numbers of requests and of warm-up requests grow with the level unless the user gave them."""
+    `bench` has the fields of BenchSpec that the user gave. The numbers of requests and of warm-up
+    requests grow with the level unless the user gave them."""
 
     parts: SweepParts
     progress: SweepProgress
@@ -143,7 +143,8 @@ class ConcurrencySweep(SweepDesign):
         }
 
     def estimated_run_s(self, run: int) -> float:
-        """Return the time of a level at the highest tok/s that was measured so far."""
+        """Return the estimated seconds of a level's run, at the highest tok/s measured so far; 0
+        before the first level is measured."""
         spec: BenchSpec = self.parts.load.make_spec(
             None, self.bench_fields_at_level(self.levels[run])
         )

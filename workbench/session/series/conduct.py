@@ -61,15 +61,15 @@ class SeriesEnding:
 
     @property
     def unexpected_error(self) -> BaseException | None:
-        """An error that is none of the user's or of a host's: the caller raises it, once the series
-        is stored."""
+        """The error that ended the series if it is a defect of Workbench or the end of its task:
+        the caller raises it once the series is stored. None if there is no such error."""
         expected = (WorkbenchError, SeriesEndedEarly)
         return None if isinstance(self.cause, expected) else self.cause
 
 
 async def carry_out_series(design: Design[Run]) -> SeriesEnding:
-    """Carry out a series, and return how it ended. Raises nothing, so that the caller can
-    store the series whatever happened (SeriesEnding.unexpected_error)."""
+    """Carry out a series, and return how it ended. Raises nothing, so that the caller can store the
+    series whatever happened (SeriesEnding.unexpected_error)."""
     try:
         try:
             await design.prepare_series()

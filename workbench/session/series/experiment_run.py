@@ -83,8 +83,8 @@ class TestBed(Protocol):
     async def ensure_server(self, arm: str, note_run_id: NoteRunId) -> str:
         """Return the run id of the arm's server, started if necessary. The server need not be READY
         yet. A new server is started for each run if the arms differ in anything that only a restart
-        changes. `note_run_id` is called with the run id of a new server before its process
-        starts."""
+        changes. `note_run_id` is called with the run id of a new server before its process starts.
+        """
         ...
 
     async def prepare_server(self, arm: str, run_id: str, report_line: ReportLine) -> None:
@@ -115,8 +115,8 @@ class TestBed(Protocol):
         self, arm: str, run_id: str
     ) -> tuple[float | None, Mapping[str, str]]:
         """Return what the arm's server says about itself: the seconds that its start took, if the
-        experiment started it, and what its engine uses, by name. Nothing that cannot be read raises
-        an error."""
+        experiment started it, and what its engine uses, by name. What cannot be read is None or
+        left out."""
         ...
 
     async def restore_host_and_report(self, experiment: Experiment) -> Sequence[str]:
@@ -127,7 +127,7 @@ class TestBed(Protocol):
 
 class AnswerComparison(Protocol):
     """The comparison of the answers of A and B, made while the servers of an experiment run anyway.
-    Nothing that fails in it ends the experiment, except a lost link."""
+    Of its failures, only a lost link to the host ends the experiment."""
 
     async def measure_missing_answers(
         self, run: ExperimentRun, report_line: ReportLine
@@ -178,11 +178,10 @@ class AnswerComparisonFactory(Protocol):
 
 
 class ExperimentConduct(Design[ExperimentRun]):
-    """Carries out one experiment. `show_experiment` is called with it after each change,
-    and `save` writes it to disk. `results` are the earlier results if the experiment is resumed,
-    and `left_s` is the estimated duration in seconds, None if unknown. `quality` has the
-    measured comparisons of answers, the newest first, and `answers` makes the experiment's own;
-    None if it makes none."""
+    """Carries out one experiment. `show_experiment` is called with it after each change, and `save`
+    writes it to disk. `results` are the earlier results if the experiment is resumed, and `left_s`
+    is the estimated duration in seconds, None if unknown. `quality` has the measured comparisons of
+    answers, the newest first, and `answers` makes the experiment's own; None if it makes none."""
 
     def __init__(
         self,
@@ -391,8 +390,8 @@ class ExperimentConduct(Design[ExperimentRun]):
 
     async def _compare_answers(self, run: ExperimentRun, report_line: ReportLine) -> None:
         """Measure the answers of the run's server, if that is still to be done: after its
-        benchmark, which they cannot disturb any more, and before the server of the next run
-        starts."""
+        benchmark, which they cannot disturb any more, and before the server of the next run starts.
+        """
         if self._answers is None:
             return
         found = await self._answers.measure_missing_answers(run, report_line)

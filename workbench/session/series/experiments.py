@@ -127,8 +127,8 @@ class Experiments:
         return design.evaluate_experiment(experiment, results, quality)
 
     async def _list_quality_results(self, experiment: Experiment) -> Sequence[QualityResult]:
-        """Return the measured comparisons of answers, newest first, and among them the one of the
-        experiment."""
+        """Return the newest comparisons of answers, and that of the experiment unless it was
+        deleted."""
         known = await self._results.list_quality_results()
         own_id = experiment.quality_id
         if own_id is None or own_id in [result.id for result in known]:
@@ -393,7 +393,8 @@ class Experiments:
     async def _stored_experiment_of_sweep(
         self, spec: ExperimentSpec, progress: SweepProgress
     ) -> Experiment | None:
-        """Return the stored experiment of a sweep, if it compares the same arms."""
+        """Return the stored experiment of a sweep; None if there is none, or if it compares other
+        arms than `spec`."""
         if progress.sweep.experiment_id is None:
             return None
         stored = await self.get(progress.sweep.experiment_id)
@@ -451,8 +452,8 @@ class Experiments:
                 )
 
     async def _check_files_unchanged(self, experiment: Experiment) -> None:
-        """Raise InputError if the trace or the prompts file of an experiment is another one than
-        that of its runs."""
+        """Raise InputError if the trace or the prompts file of an experiment has changed since its
+        first run."""
         bench = experiment.spec.bench
         if not (bench.get("trace_file") or bench.get("prompts_file")):
             return

@@ -119,7 +119,7 @@ class FlagSweep(SweepDesign):
         """Return the fields of BenchSpec for the run of the point with this index."""
         return self.bench
 
-    def experiment_options(self) -> dict[str, Any]:
+    def confirmation_experiment_fields(self) -> dict[str, Any]:
         """Return the fields of ExperimentSpec for the experiment that compares the best combination
         with the current values."""
         metric = metric_that_ranks_points(self.progress.sweep.points)
@@ -144,7 +144,7 @@ class FlagSweep(SweepDesign):
                 combination.editor.effective_plan, combination.editor
             )
             run_id = await self._start_server_until_ready(combination.editor)
-            await self.set_up_server(run)
+            await self.prepare_started_server(run)
         except (BenchCancelled, HostError):  # the combination is not to blame
             raise
         except WorkbenchError as error:
@@ -165,7 +165,7 @@ class FlagSweep(SweepDesign):
         """Benchmark the server of a point, and return the id of the result."""
         return await self.parts.bench.benchmark_run(run_id, **self.bench_fields_of_run(run))
 
-    async def set_up_server(self, run: int) -> None:
+    async def prepare_started_server(self, run: int) -> None:
         """Do what comes between the start of a server and its measurement. By default nothing."""
 
     async def _start_server_until_ready(self, editor: PlanEditor) -> str:
@@ -244,7 +244,7 @@ class FlagSweep(SweepDesign):
         """Compare the plan with the changes `b` against the plan as it is, in an experiment, and
         return the experiment. `spec_fields` has fields of ExperimentSpec. If a resumed sweep had
         begun this experiment already, continue it, or return it if it is done."""
-        options = {**self.experiment_options(), **spec_fields}
+        options = {**self.confirmation_experiment_fields(), **spec_fields}
         left_s = self.progress.limit.remaining_s
         minutes = None if math.isinf(left_s) else left_s / 60
         begun = self.progress.sweep.experiment_id

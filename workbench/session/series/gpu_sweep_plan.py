@@ -63,8 +63,8 @@ class GpuSweepPlanner:
     ) -> PlannedSweep:
         """Check a sweep of `setting` over `values` on a GPU, and return it. `gpu` None stands for
         every GPU that the server is known to use. The server is the run `run_id` or the one at
-        `url`. None for `settle_s` or `pairs` stands for the default. Raises InputError
-        or SettingsError for a sweep that cannot be carried out."""
+        `url`. None for `settle_s` or `pairs` stands for the default. Raises InputError or
+        SettingsError for a sweep that cannot be carried out."""
         parts = self.parts
         wanted, shape = parse_swept_values(setting, values), bench_fields_per_value(bench)
         if pairs is not None and pairs != 0 and not 2 <= pairs <= MAX_PAIRS:

@@ -113,7 +113,8 @@ def trust_image_of_candidate(candidate: LaunchPlan) -> None:
 
 
 def pinned_and_candidate_arms(plan: LaunchPlan, watch: Watch) -> tuple[Arm, Arm, BasePlans]:
-    """Return the pinned arm, the arm of the candidate, and the plans that they start."""
+    """Return (arm A with the pinned version, arm B with the candidate, the plans that they start by
+    "A" and "B")."""
     other = candidate_plan(plan, watch.candidate)
     names = (watch.preset, f"{watch.preset} with {watch.candidate}")
     return arms_of_plans(names, (plan, other), watch.sets)
@@ -122,7 +123,8 @@ def pinned_and_candidate_arms(plan: LaunchPlan, watch: Watch) -> tuple[Arm, Arm,
 def arms_of_plans(
     names: tuple[str, str], plans: tuple[LaunchPlan, LaunchPlan], sets: tuple[str, ...]
 ) -> tuple[Arm, Arm, BasePlans]:
-    """Return an arm for each of two plans, and the plans. `sets` are launch flags of both arms."""
+    """Return (arm A, arm B, the plans that they start by "A" and "B"). `sets` are assignments of
+    launch flags for both arms."""
     arms = []
     for name, plan in zip(names, plans, strict=True):
         target = ArmTarget(name, plan=asdict(mask_secrets_of_plan(plan)), preset_id=plan.preset_id)
@@ -147,8 +149,8 @@ class NightRun:
         self._began = time.monotonic() - night.took_s
 
     async def run_night_experiments(self) -> Night:
-        """Measure what the night still lacks, judge it, and return it. A watch that fails is named,
-        and the others go on."""
+        """Measure what the night still lacks, judge its losses, and return it. A watch that fails
+        is stored as failed with the reason, and the others go on."""
         for place, entry in enumerate(self.night.entries):
             if entry.state == FAILED:
                 continue

@@ -72,7 +72,7 @@ _SERVER_REFUSAL_PREFIXES = (
 @dataclass(frozen=True, slots=True)
 class RateRange:
     """The rates in requests/s that a search may try: `first` is the first one, and `most` the
-    highest. Each counts over `horizon_s` seconds."""
+    highest. Each is judged over `horizon_s` seconds."""
 
     first: float | None = None
     most: float = MOST_RATE

@@ -67,8 +67,8 @@ class SweepProgress:
 
     @property
     def mean_seconds_per_value(self) -> float:
-        """The mean seconds that a value of the sweep has taken so far; 0 before the first value
-        has ended."""
+        """The mean seconds that a value of the sweep has taken so far; 0 before the first value has
+        ended."""
         ended = self._first_missing - self._missing_point_count
         return self.elapsed_s / ended if ended else 0.0
 
@@ -133,7 +133,7 @@ class SweepProgress:
         self.change_sweep(experiment_id=experiment_id)
         await self.save()
 
-    def _estimate_time_left(self, runs: int) -> None:
+    def _count_runs_and_estimate_left(self, runs: int) -> None:
         """Add `runs` to the number of finished runs, and estimate how long the sweep still takes
         from the mean time of a run."""
         self._runs += runs
@@ -185,7 +185,7 @@ class SweepProgress:
         if text and not any(" reference: " in note for note in self.sweep.notes):
             self.add_note(f"{self.sweep.points[point_index].label} reference: {text}")
         self._runs_each = len(found)
-        self._estimate_time_left(len(found))
+        self._count_runs_and_estimate_left(len(found))
         return found
 
     async def run_with_one_repeat(

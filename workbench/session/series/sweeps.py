@@ -228,8 +228,8 @@ class Sweeps:
     ) -> PlannedSweep:
         """Return a tune of the plan under edit that `run_tune` carries out. `goal` is a key of
         GOALS (model/tune.py), `limits_text` a text such as "ttft<=500@p95, power<=400", and
-        `starts` the most servers that it starts. Raises WorkbenchError if it cannot be carried
-        out."""
+        `starts` the most servers that it starts. Raises WorkbenchError if it cannot be carried out.
+        """
         return await self._tunes.plan_new_tune(
             goal,
             limits_text,
@@ -418,8 +418,8 @@ class Sweeps:
 
 def remaining_minutes(sweep: Sweep) -> float | None:
     """Return the minutes that are left of the time limit of a tune, which counts all of its work.
-    None for a tune without a limit or in its final, and for any other sweep, whose limit counts
-    for one command. Raises InputError if nothing is left."""
+    None for a tune without a limit or in its final, and for any other sweep, whose limit counts for
+    one command. Raises InputError if nothing is left."""
     limit = sweep.spec.max_minutes if sweep.spec is not None else None
     if sweep.kind != TUNES.name or limit is None or sweep.experiment_id is not None:
         return None

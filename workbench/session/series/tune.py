@@ -134,7 +134,7 @@ class Tune(FlagSweep):
                 next_step="revert them first: r on the screen, or workbench gpu revert",
             )
 
-    async def set_up_server(self, run: int) -> None:
+    async def prepare_started_server(self, run: int) -> None:
         settings = gpu_settings_of_candidate(self.combinations[run].sets)
         if not settings:
             return
@@ -241,7 +241,8 @@ class Tune(FlagSweep):
         self.progress.add_note(note)
 
     def bench_fields_of_run(self, run: int) -> Mapping[str, Any]:
-        """Return the load of a point. All servers of a block get the same."""
+        """Return the load of a point as fields of BenchSpec, the same for all servers of a
+        block."""
         block, _ = parse_point_label(self.progress.sweep.points[run].label)
         return {**self._bench_fields_of_tune, "seed": self._benchmark_base_seed + block}
 
@@ -259,9 +260,9 @@ class Tune(FlagSweep):
         return {**self.bench, "concurrency": max(1, round(served))}
 
     async def measure_point_on_server(self, run_id: str, run: int) -> Sequence[BenchResult]:
-        """Measure a point on its server. If its runs differ by more than chance explains, a further
-        run shows which of them was cold or disturbed, and that one does not count: a candidate
-        never leaves the race for it."""
+        """Measure a point on its server, and return the results that count. If its runs differ by
+        more than chance explains, make one more: the outlier does not count, and a candidate never
+        leaves the race for it. () if a run raised an error."""
         found = await super().measure_point_on_server(run_id, run)
         runs = self._goal_logarithms_of_results(found)
         point = self.progress.sweep.points[run]
@@ -365,7 +366,8 @@ class Tune(FlagSweep):
 
     @property
     def _race_noise(self) -> Noise:
-        """The noise by which the race judges: the assumed one, or more if runs differ more here."""
+        """The noise that the race takes for chance: the assumed one, or more if runs differ more
+        here."""
         assumed = Noise()
         factor = max(1.0, (self._run_noise_pct or 0.0) / assumed.run_pct)
         return Noise(assumed.server_pct * factor, assumed.run_pct * factor)
@@ -451,8 +453,8 @@ class Tune(FlagSweep):
 
     # ---- the final
 
-    def experiment_options(self) -> dict[str, Any]:
-        options = super().experiment_options()
+    def confirmation_experiment_fields(self) -> dict[str, Any]:
+        options = super().confirmation_experiment_fields()
         # the race has warmed the machine up, and compiled both servers
         return {
             **options,
@@ -585,7 +587,7 @@ class Tune(FlagSweep):
 
     @property
     def _server_starts_before_final(self) -> int:
-        """The number of servers that were started so far, but for those of the final."""
+        """The number of servers that were started so far, without those of the final."""
         starts = tune_race.ANSWER_CHECK_STARTS * self._checks
         for point in self.progress.sweep.points:
             was_not_tried = (point.error or "").startswith(_NOT_TRIED_TEXT)
@@ -691,7 +693,7 @@ class Tune(FlagSweep):
         self._run_noise_pct = tune_race.run_noise_std_pct(servers)
 
     def _goal_logarithms_of_results(self, results: Sequence[BenchResult]) -> list[float]:
-        """Return the logarithms of what the goal measures, of the results that have it."""
+        """Return the natural logarithm of the metric of the goal for each result that has it."""
         name, _, part = self._tune_goal.metric.partition(".")
         values = [getattr(result.summary, name) for result in results]
         if part:

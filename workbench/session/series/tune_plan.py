@@ -79,8 +79,8 @@ class TunePlanner(FlagSweepPlanner):
         quality_texts: str,
         bench: Mapping[str, Any],
     ) -> PlannedSweep:
-        """Check a tune, and return it. Raises InputError or PlanError for a tune that cannot be
-        carried out."""
+        """Check a tune of the plan under edit, and return it. The arguments are those of
+        `Sweeps.plan_tune`. Raises InputError or PlanError for a tune that cannot be carried out."""
         check_time_limit_minutes(max_minutes)
         chosen, kept = tune.find_goal(goal), tune.parse_tune_limits(limits_text)
         shape = dict(bench)
@@ -311,8 +311,8 @@ def select_candidates_and_left_out(
 
 
 def _host_cores_if_unrestricted(editor: PlanEditor) -> HostCores | None:
-    """Return the cores of the host, if the plan's server runs there with all of them: a scheduler
-    or an image may give it fewer."""
+    """Return the cores of the host if the plan's server runs there with all of them; None if a
+    scheduler or an image may give it fewer, or if they are not known."""
     found = editor.host_context.found
     if found is None or not uses_host_files(editor.plan.run_as):
         return None
@@ -330,7 +330,7 @@ def _tune_load_from_spec(load: BenchSpec, goal: str) -> TuneLoad:
 
 
 def _check_goal_and_limits(goal: str, limits: TuneLimits, load: BenchSpec) -> None:
-    """Raise InputError if a goal needs limits on latencies or a load that are not given."""
+    """Raise InputError if a goal needs limits on latencies that are not given, or another load."""
     if goal not in tune.OF_LATENCIES:
         return
     if not limits.slo:

@@ -423,7 +423,7 @@ def test_a_limit_is_the_same_in_a_part_of_a_window() -> None:
     view.per_cell, view.value_s = 2, 5
     for second in range(NOW, NOW + 100):
         history.add((0, "limit_w"), second, 600.0 if second < NOW + 53 else 400.0)
-    window, strip = view.window(NOW + 99, 12), GpuStrip(history)
+    window, strip = view.window(NOW + 99, 12), GpuStrip(history, session.state)
     (sample,) = session.telemetry().gpus
     whole = strip._limit_cells(sample, "limit_w", window)
     assert set(whole) == {600.0, 400.0, None}
@@ -445,7 +445,7 @@ def test_a_strip_with_kept_cells_equals_one_that_is_drawn_whole(
     luck = random.Random(seed)
     session = FakeSession(gpus)
     history, pace = History(), ReadingIntervals()
-    strip = GpuStrip(history)
+    strip = GpuStrip(history, session.state)
     telemetry = session.telemetry()
     state = replace(
         session.state,

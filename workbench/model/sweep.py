@@ -205,6 +205,10 @@ class Sweep:
         return self.kind_facts or _BEFORE.get(self.kind) or make_gpu_setting_sweep_kind(self.kind)
 
     @property
+    def is_tune(self) -> bool:
+        return self.kind == TUNE
+
+    @property
     def outcome_text(self) -> str:
         """The error that ended the sweep, else what it found, else its state."""
         return self.error or self.knee_text or self.state

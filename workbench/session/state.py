@@ -318,6 +318,22 @@ class SessionState:
             return None
         return self.guard.trial_left_s
 
+    @property
+    def server_with_process(self) -> ServerStatus | None:
+        """The selected server while its process is alive, even if its start has failed; else
+        None."""
+        server = self.server
+        if server is None or not server.alive:
+            return None
+        return server
+
+    @property
+    def tune(self) -> Sweep | None:
+        """The sweep if it is a tune, else None."""
+        if self.sweep is None or not self.sweep.is_tune:
+            return None
+        return self.sweep
+
     def find_result(self, result_id: int | None) -> BenchRow | None:
         """Return the listed result with this number; None if it is not listed."""
         return next((row for row in self.results if row.id == result_id), None)

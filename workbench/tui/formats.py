@@ -246,14 +246,14 @@ def setting_change_text(setting: str, before: str, now: str) -> str:
 
 def altered_setting_texts(alterations: Iterable[Alteration], gpu_count: int) -> list[str]:
     """Return a text for each altered setting, such as "GPU0-1 power limit 250 → 170 W". The GPUs
-    are left out if all `gpu_count` GPUs of the host have the alteration. A setting of another user
-    has the user's name."""
+    are left out if all `gpu_count` GPUs of the host have the alteration, and if `gpu_count` is 0,
+    because the GPUs are not known. A setting of another user has the user's name."""
     groups: dict[str, set[int]] = {}
     for one in alterations:
         text = f"{alteration_text(one)}{enclose_nonempty_text(', set by ', one.by)}"
         groups.setdefault(text, set()).add(one.gpu_index)
     return [
-        text if len(indexes) >= gpu_count else f"{gpus_text(sorted(indexes))} {text}"
+        text if len(indexes) >= max(gpu_count, 1) else f"{gpus_text(sorted(indexes))} {text}"
         for text, indexes in groups.items()
     ]
 

@@ -59,7 +59,8 @@ class MainScreen(Screen[None]):
     def __init__(self, session: Session) -> None:
         super().__init__()
         self.session = session
-        self.status_bar, self.strip = StatusBar(), GpuStrip(session.timeline.history)
+        self.status_bar = StatusBar()
+        self.strip = GpuStrip(session.timeline.history, session.state)
         self.tabs = TabRow([pane.TITLE for pane in PANES])
         self.command_bar, self.notice_bar, self.footer = CommandBar(session), NoticeBar(), Footer()
         self.progress = ProgressRows()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from workbench.model.errors import InputError, WorkbenchError
 from workbench.model.findings import Level
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from workbench.tui.widgets.progress import ProgressRows
     from workbench.tui.widgets.status_bar import StatusBar
 
+D = TypeVar("D")
 T = TypeVar("T")
 COMMAND_CELLS = 60  # of a command in a message: enough to recognise it
 # a message goes after this time; an error stays until esc
@@ -155,14 +156,20 @@ class Services:
             exit_on_error=False,
         )
 
-    def run_or_show_error(self, work: Callable[[], T]) -> T | None:
+    @overload
+    def run_or_show_error(self, work: Callable[[], T]) -> T | None: ...
+
+    @overload
+    def run_or_show_error(self, work: Callable[[], T], default: D) -> T | D: ...
+
+    def run_or_show_error(self, work: Callable[[], T], default: D | None = None) -> T | D | None:
         """Call `work` now, and return its result. If it raises a WorkbenchError, show the error as
-        a message and return None."""
+        a message and return `default`."""
         try:
             return work()
         except WorkbenchError as error:
             self.show_error(error)
-            return None
+            return default
 
     def show_error(self, error: Exception) -> None:
         """Show an error as a message. Any exception but a WorkbenchError is unexpected, and its

@@ -46,8 +46,8 @@ class BenchController(Controller):
                     outlives_screen=True,
                 )
 
-        profiles = (
-            self.run_or_show_error(lambda: self.session.bench.profile_titles_and_fields()) or {}
+        profiles = self.run_or_show_error(
+            lambda: self.session.bench.profile_titles_and_fields(), {}
         )
         load_source = "standard"
         if self.session.bench.asked:
@@ -113,8 +113,9 @@ class BenchController(Controller):
             restart_and_compare,
             self.restart_and_repeat_benchmark,
             followup_text=_AGAIN,
-            answers_cost_text=self.run_or_show_error(self.session.bench.answer_comparison_cost_text)
-            or "",
+            answers_cost_text=self.run_or_show_error(
+                self.session.bench.answer_comparison_cost_text, ""
+            ),
         )
 
     def _show_comparison(self) -> None:

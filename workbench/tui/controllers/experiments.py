@@ -282,7 +282,7 @@ class ExperimentController(SeriesController[Experiment]):
         marked A. B is the plan. Both arms are empty if nothing differs, or if the difference
         cannot be written as arms."""
         state = self.state
-        changes = list(self.run_or_show_error(self.session.servers.changes_against_running) or ())
+        changes = self.run_or_show_error(self.session.servers.changes_against_running, ())
         about = "A is the running server, B the plan under edit."
         if not changes and state.mark_a is not None and state.plan is not None:
             result = await self.session.results.get(state.mark_a)
@@ -413,10 +413,12 @@ def _has_arm_with_gpu_settings(a: Arm, b: Arm) -> bool:
 
 
 def _flag_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[PlanDifference]:
-    changes = [
-        PlanDifference("flag", name, old.get(name), new.get(name)) for name in {**old, **new}
-    ]
-    return [change for change in changes if change.a != change.b]
+    changes = []
+    for name in {**old, **new}:
+        before, now = old.get(name), new.get(name)
+        if before != now:
+            changes.append(PlanDifference("flag", name, before, now))
+    return changes
 
 
 def _experiment_list_text(e: Experiment) -> str:

@@ -100,7 +100,7 @@ class HostController(Controller):
         While the list is open, read the state of each cluster's servers and add it to the cluster's
         row."""
         now = self.state.host.name
-        known = self.run_or_show_error(self.session.hosts.known_hosts) or ()
+        known = self.run_or_show_error(self.session.hosts.known_hosts, ())
         cells = min(NAME_CELLS, max((len(host.name) for host in known), default=0))
 
         def make_list_items() -> list[Choice]:

@@ -35,6 +35,7 @@ from workbench.tui.panes.log import LogPane
 if TYPE_CHECKING:
     from workbench.model.in_force import InForceReport
     from workbench.model.job import Job
+    from workbench.model.plan import PlanDifference
     from workbench.model.server_run import ServedText, ServerStatus
     from workbench.server.external_servers import FoundServer
     from workbench.session.servers.endpoint import Endpoint
@@ -133,9 +134,10 @@ class ServerController(Controller):
         does. `answers_cost_text` says what comparing the answers adds; "" if they are not
         compared."""
         state = self.state
-        server, changes = state.server, None
+        server = state.server
+        changes: Sequence[PlanDifference] = ()
         if state.live_server is not None:
-            changes = self.run_or_show_error(self.session.servers.changes_against_running)
+            changes = self.run_or_show_error(self.session.servers.changes_against_running, ())
         elif server is not None and not server.outlived:
             server = None  # nothing of it is in the way
 
@@ -148,7 +150,7 @@ class ServerController(Controller):
         page = ConfirmStart(
             plan,
             server,
-            changes or (),
+            changes,
             make_disturbance_rows,
             next_step_text=followup_text,
             answers_cost_text=answers_cost_text,
@@ -337,8 +339,8 @@ class ServerController(Controller):
             adoption,  # loads modules that the first frame does not need
         )
 
-        server = self.state.server
-        if server is None or not server.alive:
+        server = self.state.server_with_process
+        if server is None:
             self.show_message("no running server is selected")
         else:
             self.run_in_background(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from workbench.model.findings import Level
 from workbench.model.sweep import Sweep, SweepSpec
-from workbench.model.tune import TUNE, gpu_settings_of_candidate
+from workbench.model.tune import gpu_settings_of_candidate
 from workbench.report.tune_blocks import plan_blocks
 from workbench.tui.block_rows import block_rows
 from workbench.tui.cells import Row, paragraph_rows
@@ -30,10 +30,7 @@ if TYPE_CHECKING:
 class TuneController(SeriesController[Sweep]):
     @property
     def latest_measurement(self) -> Sweep | None:
-        sweep = self.state.sweep
-        if sweep is None or sweep.kind != TUNE:
-            return None
-        return sweep
+        return self.state.tune
 
     def make_measurement_page(self) -> TunePage:
         return TunePage(self.state, self.services.progress.remaining_s, self.run_page_action)

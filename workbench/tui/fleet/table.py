@@ -254,7 +254,7 @@ def notes_row(host: FleetHost) -> Row:
     if host.is_live:
         for reason, gpus in host.throttle_reasons.items():
             notes.append((f"! {gpus_text(gpus)} {reason}", "warnb"))
-    for text in altered_setting_texts(host.altered, len(host.gpus) or 1):
+    for text in altered_setting_texts(host.altered, len(host.gpus)):
         notes.append((f"{G.alert} {text}", "warn"))
     for server in host.servers:
         if problem := server.text or server.problem:

@@ -46,8 +46,11 @@ def parse_settings_form(values: Values, gpu_count: int) -> RequestedSettings:
     for an invalid field."""
     gpu = parse_gpu_index(values, gpu_count)
     trial_s = parse_positive_number(values, "trial", "trial", "s")
-    texts = [(setting, values.get(setting.name, "").strip()) for setting in SETTINGS]
-    settings = GpuSettings({setting.key: setting.parse(text) for setting, text in texts if text})
+    settings = GpuSettings()
+    for setting in SETTINGS:
+        text = values.get(setting.name, "").strip()
+        if text:
+            settings[setting.key] = setting.parse(text)
     if not settings:
         raise InputError("no setting is given: enter a value in at least one field")
     return RequestedSettings(settings, gpu, trial_s)

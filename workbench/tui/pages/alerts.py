@@ -34,10 +34,14 @@ def alert_rows(
     rows: list[Row] = []
     for note in notes:
         rows += paragraph_rows(note, width, "warn", "  ")
-    if not any(view.rule.limits is not None and view.effects for view in rules):
+    on, off = [], []
+    for view in rules:
+        if view.effects:
+            on.append(view)
+        else:
+            off.append(view.rule.name)
+    if all(view.rule.limits is None for view in on):
         rows += paragraph_rows(_HINT, width, "dim")
-    on = [view for view in rules if view.effects]
-    off = [view.rule.name for view in rules if not view.effects]
     if on:
         rows += [_rule_table_row(" ", "head", "rule", "state", "effects", width)]
     rows += [_rule_row(view, width) for view in sorted(on, key=_rule_sort_key)]

@@ -85,7 +85,7 @@ def _change_times_and_texts(
         by_user.setdefault(alteration.by, []).append(alteration)
     for of_user in by_user.values():
         at_unix_s = max(one.changed_unix_s for one in of_user)
-        for text in altered_setting_texts(of_user, gpu_count or 1):
+        for text in altered_setting_texts(of_user, gpu_count):
             yield at_unix_s, text
     if since.guard_did:
         yield 0.0, f"the guard {since.guard_did}"

@@ -144,8 +144,12 @@ def _mapping_differences(
 def _values_that_differ(named_values: Iterable[tuple[str, Any, Any]]) -> Sequence[Difference]:
     """Return those of (name, value in A, value in B) whose values differ, as texts. An empty text
     counts as no value, and becomes "n/a"."""
-    texts = [(name, _value_text(p), _value_text(q)) for name, p, q in named_values]
-    return [(name, p, q) for name, p, q in texts if p != q]
+    differing = []
+    for name, value_a, value_b in named_values:
+        a, b = _value_text(value_a), _value_text(value_b)
+        if a != b:
+            differing.append((name, a, b))
+    return differing
 
 
 def _value_text(value: Any) -> str:

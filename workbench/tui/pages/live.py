@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from workbench.model.operating_map import operating_map_from_sweep, point_of_live_server
 from workbench.model.sweep import Sweep
-from workbench.model.tune import TUNE
 from workbench.tui.cells import Row
 from workbench.tui.formats import bench_progress_text
 from workbench.tui.interval_histories import IntervalHistory
@@ -279,10 +278,7 @@ class TunePage(MeasurementPage):
 
     @property
     def latest_measurement(self) -> Sweep | None:
-        s = self.state.sweep
-        if s is None or s.kind != TUNE:
-            return None
-        return s
+        return self.state.tune
 
     def measurement_rows(self, width: int, height: int) -> list[Row]:
         s = self.latest_measurement

@@ -159,8 +159,13 @@ def model_copy_rows(model_copy: ModelCopy, width: int) -> list[Row]:
 def model_file_rows(model_copy: ModelCopy, width: int) -> list[Row]:
     """Return the rows of a model copy's page: its directory, commit, problems and digest, then its
     files with size and hash."""
-    damaged = [file.name for file in model_copy.files if file.is_damaged]
-    hashed = sum(file.sha256 is not None for file in model_copy.files)
+    damaged, hashed, named = [], 0, 0
+    for file in model_copy.files:
+        if file.is_damaged:
+            damaged.append(file.name)
+        if file.sha256 is not None:
+            hashed += 1
+            named += file.sha256 == file.blob
     rows = model_copy_rows(model_copy, width)
     if damaged:
         text = (
@@ -169,9 +174,6 @@ def model_file_rows(model_copy: ModelCopy, width: int) -> list[Row]:
         )
         rows += [(), *paragraph_rows(text, width, "bad", "  ")]
     elif hashed == len(model_copy.files):
-        named = sum(
-            file.sha256 is not None and file.sha256 == file.blob for file in model_copy.files
-        )
         text = (
             f"ok every byte was hashed; {count_of(named, 'file')} compared with the hash that "
             "the hub gave"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from textual.message import Message
@@ -91,7 +92,11 @@ class Pane(Painted, can_focus=True):
     def footer_keys(self) -> list[Key]:
         """Return the keys in HINTS that only this pane has. The footer of a small terminal shows
         them, because the pane has no border there."""
-        return [key for key in self.KEYS if key.key in self.HINTS]
+        return self._own_keys(self.HINTS)
+
+    def _own_keys(self, key_names: Collection[str]) -> list[Key]:
+        """Return those keys of the pane whose Textual names are among `key_names`."""
+        return [key for key in self.KEYS if key.key in key_names]
 
     @property
     def tab_badge(self) -> str:

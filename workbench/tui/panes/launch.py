@@ -161,7 +161,7 @@ class Launch(Pane, PickList):
             return []
         keys = super().footer_keys
         if plan.installed_problem:
-            keys = [*(key for key in self.KEYS if key.key == "e"), *keys]
+            keys = [*self._own_keys("e"), *keys]
         return keys
 
     # search

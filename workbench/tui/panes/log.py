@@ -150,8 +150,8 @@ class LogPane(Pane):
     @property
     def _has_log_findings(self) -> bool:
         """Whether something is known of the log of a server that is alive."""
-        server = self.session.state.server
-        return server is not None and server.alive and bool(server.findings)
+        server = self.session.state.server_with_process
+        return server is not None and bool(server.findings)
 
     def on_resize(self, event: events.Resize) -> None:
         super().on_resize(event)
@@ -167,7 +167,7 @@ class LogPane(Pane):
     def footer_keys(self) -> list[Key]:
         keys = super().footer_keys
         if self._has_log_findings:
-            keys = [*(key for key in self.KEYS if key.key == "i"), *keys]
+            keys = [*self._own_keys("i"), *keys]
         return keys
 
     # search

@@ -341,9 +341,14 @@ class Results(Pane, PickList):
         order come last."""
         column, highest = self.order
         value = ORDERS[column][0]
-        known = [row for row in state.results if value(row) is not None]
-        absent = [row for row in state.results if value(row) is None]
-        return [*sorted(known, key=lambda row: (value(row), row.id), reverse=highest), *absent]
+        known, absent = [], []
+        for row in state.results:
+            if value(row) is None:
+                absent.append(row)
+            else:
+                known.append(row)
+        known.sort(key=lambda row: (value(row), row.id), reverse=highest)
+        return [*known, *absent]
 
     def sort_by_column(self, column: str) -> None:
         """Sort the results by a column. A second call with the same column reverses the order."""

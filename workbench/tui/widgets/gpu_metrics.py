@@ -330,8 +330,8 @@ def value_range_and_note(
 def other_node_warning(state: SessionState) -> str:
     """Return a warning that the selected server runs on another node than the GPUs on the screen;
     "" if it does not."""
-    server = state.server
-    if server is None or not server.alive:
+    server = state.server_with_process
+    if server is None:
         return ""
     gpus = f"; these are the GPUs of {state.host.name}"
     return enclose_nonempty_text("the server runs on node ", server.node, gpus)

@@ -120,9 +120,9 @@ class GpuStrip(Painted):
         changed the seconds per cell, or switched between one row for all GPUs of a type and one row
         per GPU."""
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: History, state: SessionState) -> None:
         super().__init__(id="gpus")
-        self.history = history
+        self.history, self.state = history, state
         self.graph_cache = GraphCache(history)
         self.engine = EngineRows(history)
         self.unlike = UnlikeGpus(history)
@@ -130,7 +130,6 @@ class GpuStrip(Painted):
         self.view = TimeView()
         # the user's choice of a row per GPU; None: as there is room
         self.unfolded: bool | None = None
-        self.state: SessionState | None = None
         self._telemetry: Telemetry | None = None
         self.stale: float | None = None
         self.arranged: StripLayout | None = None
@@ -246,14 +245,12 @@ class GpuStrip(Painted):
         return any(event.kind in LABELLED for event in self.history.events[since:])
 
     def _count_engine_rows(self, columns: Columns, height: int) -> int:
-        if self.state is None:
-            return 0
         if self._is_stacked:
             return self.engine.count_rows_when_stacked(self.state, height)
         return self.engine.count_rows(self.state, columns, height)
 
     def _draw_engine(self, window: Window, columns: Columns, width: int) -> Sequence[Row]:
-        if self.state is None or not self._engine_rows:
+        if not self._engine_rows:
             return ()
         return self.engine.rows(self.state, window, columns, width)
 
@@ -315,7 +312,6 @@ class GpuStrip(Painted):
         """Return the rows below the graphs of the GPUs if each graph has the whole width: the
         engine's tokens, what happened, the time axis, and the other figures of the engine."""
         state, columns = self.state, layout.columns
-        assert state is not None
         graph: list[Row] = []
         figures: list[Row] = []
         if self._engine_rows:
@@ -333,16 +329,11 @@ class GpuStrip(Painted):
     @property
     def _is_measuring(self) -> bool:
         """Whether a benchmark or a comparison of answers runs, which the axis shows up to now."""
-        state = self.state
-        if state is None:
-            return False
-        return state.bench.running or state.running_quality is not None
+        return self.state.bench.running or self.state.running_quality is not None
 
     def _other_node_rows(self, width: int) -> list[Row]:
         """Return the row that says that the selected server runs on another node than these GPUs;
         [] if it does not."""
-        if self.state is None:
-            return []
         text = other_node_warning(self.state)
         if not text:
             return []
@@ -351,8 +342,6 @@ class GpuStrip(Painted):
     # without readings
     def _no_gpu_rows(self, width: int) -> list[Row]:
         """Return the rows that say why there are no GPUs to show."""
-        if self.state is None:
-            return [(("GPUs: waiting for the first reading", "dim"),), ()]
         telemetry, host = self.state.telemetry, self.state.host
         if telemetry is not None and not telemetry.driver.is_ok:
             driver = telemetry.driver
@@ -492,14 +481,14 @@ class GpuStrip(Painted):
     def _gpu_indexes_and_lasting_conditions(self) -> list[tuple[int, Run]]:
         """Return (GPU index, text with role) for each condition that lasts: a lost GPU, a
         setting that someone else changed, a clock lock with or without effect."""
-        state = self.state
-        if state is None or state.telemetry is None:
+        state, telemetry = self.state, self.state.telemetry
+        if telemetry is None:
             return []
         signs: list[tuple[int, Run]] = []
-        for sample in state.telemetry.gpus:
+        for sample in telemetry.gpus:
             if not sample.has_readings:
                 signs.append((sample.index, _lost_gpu_text_and_role(sample)))
-            info = state.telemetry.info(sample.index)
+            info = telemetry.info(sample.index)
             if info is not None and info.mig:
                 signs.append((sample.index, (info.mig_text, "dim")))
             signs += [(sample.index, sign) for sign in self._setting_state_texts(state, sample)]
@@ -703,7 +692,7 @@ class GpuStrip(Painted):
     def _value_role(self, metric: Metric, samples: Iterable[GpuSample]) -> str:
         if self.shows_past:
             return "strong"
-        if not metric.setting or self.state is None:
+        if not metric.setting:
             return self._text_role
         indexes = {sample.index for sample in samples}
         altered, _ = split_altered_and_begun_changes(self.state.alterations, self.state.telemetry)

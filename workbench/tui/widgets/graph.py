@@ -299,8 +299,8 @@ def _draw_faint_band(
     it is above the lowest of them."""
     below = DOTS * row
     lowest = [
-        a > below or b > below
-        for a, b in zip(lowest_dot_heights[::2], lowest_dot_heights[1::2], strict=True)
+        max(pair) > below
+        for pair in zip(lowest_dot_heights[::2], lowest_dot_heights[1::2], strict=True)
     ]
     return merge_runs(
         (char, "band" if its == graph_role and not solid else its)

@@ -19,9 +19,10 @@ def guard_rows(guard: GuardView, trial_left_s: float | None, width: int) -> list
     """Return rows about the guard: when it will revert GPU settings, and what it did last.
     `trial_left_s` are the seconds until the end of a trial. For None, show the number that the
     guard reported last, if it reported one."""
-    if guard.problem and not guard.running:
-        return paragraph_rows(f"! no guard: {guard.problem}", width, "warn", "  ")
-    if guard.running and not guard.guarding:
+    if not guard.running:
+        if guard.problem:
+            return paragraph_rows(f"! no guard: {guard.problem}", width, "warn", "  ")
+    elif not guard.guarding:
         text = f"! the guard (pid {guard.pid}) does not guard the settings: {guard.problem}"
         return paragraph_rows(text, width, "warn", "  ")
     rows: list[Row] = []

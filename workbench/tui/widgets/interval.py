@@ -58,8 +58,10 @@ def make_axis(spans: Sequence[ChangeSpan], max_cells: int) -> Axis:
     first = LEAST_PCT
     for change, half in spans[:1]:
         first = max(abs(change) + (half or 0.0), LEAST_PCT)
-    near = [size for size in (abs(change) for change, _ in spans) if size <= FAR * first]
-    widest = max((first, *near))
+    widest = first
+    for change, _ in spans:
+        if abs(change) <= FAR * first:
+            widest = max(widest, abs(change))
     size = 10.0 ** math.floor(math.log10(widest))
     limit = next(s * size for s in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if s * size >= widest)
     if max_cells < LEAST_CELLS:

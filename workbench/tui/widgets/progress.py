@@ -226,7 +226,7 @@ class ProgressRows(Painted):
         elif sweep is not None and sweep.state == "running":
             from workbench.tui.widgets.sweep import current_point_text, sweep_remaining_time_text
 
-            done, count = sum(p.state == "done" for p in sweep.points), len(sweep.points)
+            done, count = sweep.measured_value_count, len(sweep.points)
             left = sweep_remaining_time_text(sweep, remaining_s)
             what = sweep.description
             how_far = f"{done} of {count} {sweep.points_noun}{current_point_text(sweep, now)}"

@@ -236,7 +236,7 @@ class StatusBar(Painted):
                 what += " (r asks)"
             return what
         shown = altered or [one.change for one in begun]
-        said, *more = altered_setting_texts(shown, len(state.gpus) or 1)
+        said, *more = altered_setting_texts(shown, len(state.gpus))
         if more:
             said += f" +{len(more)}"
         word, shortest_word, key = "altered", "", "r reverts"

@@ -84,7 +84,10 @@ def arrange_strip(
     together = tuple(groups)
     single: tuple[Group, ...] = tuple((index,) for index in sorted(chain(*groups)))
     wanted = together
-    if block_per_gpu or (block_per_gpu is None and name_cells > 0):
+    is_apart = block_per_gpu
+    if block_per_gpu is None:
+        is_apart = name_cells > 0
+    if is_apart:
         wanted = single
     stacked = _stacked_layout(wanted, width, max_rows, name_cells, has_labels)
     if stacked is not None:
@@ -98,10 +101,11 @@ def arrange_strip(
     count, axis = len(blocks), max_rows > 1
     each, beside = max(1, (max_rows - axis) // count), (max_rows - axis - 1) // count
     has_header = False
-    if max_rows > 2 and beside < 1:
-        has_header = needs_header
-    elif max_rows > 2 and (beside >= 2 or beside == each):
-        has_header, each = True, beside
+    if max_rows > 2:
+        if beside < 1:
+            has_header = needs_header
+        elif beside >= 2 or beside == each:
+            has_header, each = True, beside
     heights = _rows_per_graph_line(each)
     fits = max(1, max_rows - axis - (has_header and beside >= 1))
     columns = _strip_columns(width, blocks, heights[0], name_cells)

@@ -9,7 +9,6 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from workbench.model.operating_map import operating_map_from_sweep
-from workbench.model.tune import TUNE
 from workbench.model.tune_standings import block_label_for_people
 from workbench.tui.cells import Row, cut_text, fit_row, justify_row, paragraph_rows, row_width
 from workbench.tui.formats import measurement_origin_text, number_text, remaining_time_text
@@ -107,12 +106,12 @@ def current_point_text(s: Sweep, bench_progress: str) -> str:
     now = _point_being_measured(s)
     if now is not None:
         label = now.label
-        if s.kind == TUNE:
+        if s.is_tune:
             label = block_label_for_people(label)
         return f"; {label}: {bench_progress or _preparation_text(s)}"
     if s.state != "running" or any(p.state == "planned" for p in s.points):
         return ""
-    if s.kind == TUNE:
+    if s.is_tune:
         return f"; {FINAL}"
     if s.sweep_kind.sets_gpu and not s.left_s:
         return f"; {REVERTING}"
@@ -145,10 +144,10 @@ def _preparation_text(s: Sweep) -> str:
 
 def _state_row(s: Sweep, width: int, remaining_s: float | None, bench_progress: str) -> Row:
     sign, word, role = STATES.get(s.state, ("?", s.state, "warn"))
-    done = sum(p.state == "done" for p in s.points)
+
     left: Row = (
         (f"{sign} {word}", role),
-        (f"  {done} of {len(s.points)} {s.points_noun}", "text"),
+        (f"  {s.measured_value_count} of {len(s.points)} {s.points_noun}", "text"),
         (current_point_text(s, bench_progress), "text"),
     )
     right: Row = ()

@@ -222,7 +222,7 @@ def check_rdma(report: ClusterReport) -> Iterator[Finding]:
                 "log in again"
             )
             yield Finding(Level.WARN, "cluster.rdma-memlock", text, fix=fix, source=NCCL_MEMLOCK)
-    if with_rdma and len(with_rdma) < len(report.reached_nodes):
+    if 0 < len(with_rdma) < len(report.reached_nodes):
         without = ", ".join(node.name for node in report.reached_nodes if not node.place.rdma)
         text = f"no RDMA device is active on {without}: NCCL uses sockets between all nodes"
         yield Finding(
@@ -370,11 +370,11 @@ def check_free_memory(report: ClusterReport) -> Iterator[Finding]:
         free = _free_memory_bytes(node)
         if free is None:
             continue
-        reserve, kind, need = 0, "memory on a GPU", report.need_bytes
+        reserve, kind, shares = 0, "memory on a GPU", 1
         if node.has_unified_memory:
             reserve, kind = report.reserve_bytes, "memory, which GPU and system share,"
-            need = need and need * len(node.seen.gpus)
-        if need is None:
+            shares = len(node.seen.gpus)
+        if report.need_bytes is None:
             if node.has_unified_memory and free < reserve:
                 text = (
                     f"{node.name} has only {free / _GIB:.1f} GiB of {kind} free, less than the "
@@ -384,11 +384,11 @@ def check_free_memory(report: ClusterReport) -> Iterator[Finding]:
                     f"stop programs that use memory: `ps aux --sort -rss` on {node.name} lists them"
                 )
                 yield Finding(Level.ERROR, "cluster.memory", text, fix=fix)
-        elif free - reserve < need:
+        elif free - reserve < report.need_bytes * shares:
             kept = f" and {reserve / _GIB:.1f} GiB stay in reserve" if reserve else ""
             text = (
                 f"{node.name} has {free / _GIB:.1f} GiB of {kind} free; "
-                f"the plan needs {need / _GIB:.1f} GiB there{kept}"
+                f"the plan needs {report.need_bytes * shares / _GIB:.1f} GiB there{kept}"
             )
             fix = (
                 "stop programs that use it (see `nvidia-smi`), or lower the plan's memory "

@@ -40,7 +40,13 @@ IMPORT_S = 60.0  # of torch, from a cold disk
 CASE_S = 20.0
 ALL_CASES_S = 240.0
 WORDS = 1 << 24  # 64 MiB a copy
-NVLINK_GB_S = {1: 20.0, 2: 25.0, 3: 25.0, 4: 25.0, 5: 50.0}  # one link, one direction
+NVLINK_GB_S: Mapping[int | None, float] = {
+    1: 20.0,
+    2: 25.0,
+    3: 25.0,
+    4: 25.0,
+    5: 50.0,
+}  # one link, one direction
 _STAND_IN = Path(__file__).parents[1] / "sim" / "stand_in"
 
 
@@ -172,7 +178,7 @@ class GpuPaths:
         NVLinks if these work, otherwise of the slower PCIe link. None if unknown."""
         ends = self.gpu(pair.a), self.gpu(pair.b)
         if pair.nvlink == "ok" and all(end.nvlinks and end.nvlink_version for end in ends):
-            each = NVLINK_GB_S.get(ends[0].nvlink_version or 0)
+            each = NVLINK_GB_S.get(ends[0].nvlink_version)
             return each * min(end.nvlinks for end in ends) if each else None
         rates = [end.pcie_link_gb_s for end in ends if end.pcie_link_gb_s is not None]
         return min(rates) if len(rates) == len(ends) else None

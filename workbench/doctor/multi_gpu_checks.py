@@ -20,6 +20,7 @@ WRONG = "https://github.com/noonghunna/club-3090/issues/922"
 # Shares of the nominal bandwidth below which a path is called slow. A copy through the memory of
 # the host crosses two links, one after the other in parts.
 DIRECT_SHARE, STAGED_SHARE = 0.5, 0.2
+UNTRIED_REDUCTION = Reduction(ranks=0, skipped="it was not tried")
 # a plan that does not need peer-to-peer copies
 WITHOUT_P2P: tuple[PlanChange, ...] = (
     PlanChange("NCCL_P2P_DISABLE", "1", env=True),
@@ -153,16 +154,16 @@ def check_unkillable_processes(paths: GpuPaths) -> Iterator[Finding]:
 def check_all_reduce(paths: GpuPaths) -> Iterator[Finding]:
     """Report an all-reduce of NCCL that hangs, fails or gives a wrong sum, and whether it works
     without peer-to-peer copies."""
-    with_p2p = next((one for one in paths.reductions if one.p2p), None)
-    without = next((one for one in paths.reductions if not one.p2p), None)
-    if with_p2p is None or with_p2p.is_correct or with_p2p.skipped is not None:
+    with_p2p = next((one for one in paths.reductions if one.p2p), UNTRIED_REDUCTION)
+    without = next((one for one in paths.reductions if not one.p2p), UNTRIED_REDUCTION)
+    if with_p2p.is_correct or with_p2p.skipped is not None:
         return
     said = f"an all-reduce of NCCL {paths.nccl or ''} over {with_p2p.ranks} GPUs".replace("  ", " ")
     code, text = _finding_code_and_text(paths, with_p2p, said)
     changes, fix = WITHOUT_P2P, _fix_for_broken_path(paths, paths.pairs)
-    if without is not None and without.is_correct:
+    if without.is_correct:
         text += "; without peer-to-peer copies (NCCL_P2P_DISABLE=1) it is right"
-    elif without is not None and without.skipped is None:
+    elif without.skipped is None:
         text += "; so it does without peer-to-peer copies"
         fix = "start with NCCL_DEBUG=INFO: its last lines name the transport that fails"
         changes = ()

@@ -25,8 +25,9 @@ def _copy_matrix_cell(paths: GpuPaths, source: int, target: int) -> str:
     if source == target:
         return "·"
     wanted = {source, target}
-    pair = next((pair for pair in paths.pairs if {pair.a, pair.b} == wanted), None)
-    if pair is None or pair.skipped is not None:
+    untried = Pair(source, target, skipped="it was not tried")
+    pair = next((pair for pair in paths.pairs if {pair.a, pair.b} == wanted), untried)
+    if pair.skipped is not None:
         return "not tried"
     if pair.hang:
         return "HANGS"

@@ -237,7 +237,7 @@ def check_cuda_toolkit(seen: Examination) -> Iterator[Finding]:
     another CUDA version than torch. FlashInfer and other packages compile kernels with nvcc at run
     time."""
     values = seen.values
-    if values.cuda_home and values.cuda_home_missing:
+    if values.cuda_home_missing:
         text = f"CUDA_HOME names {values.cuda_home}, which does not exist"
         evidence = f"CUDA_HOME={values.cuda_home}"
         fix = "unset CUDA_HOME, or set CUDA_HOME to the directory of an installed CUDA toolkit"

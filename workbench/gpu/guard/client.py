@@ -19,7 +19,7 @@ from typing import Any
 from workbench.gpu.guard.files import GUARD_VERSION
 from workbench.gpu.remote_programs import GUARD_PROGRAM
 from workbench.gpu.settings import journal as journals
-from workbench.gpu.settings.journal import Journal, JournalEntry, LockedJournal
+from workbench.gpu.settings.journal import KEPT_STATE, Journal, JournalEntry, LockedJournal
 from workbench.gpu.settings.rights import (
     ENGLISH_LOCALE,
     SUDO_WITH_PASSWORD,
@@ -47,7 +47,6 @@ START_S = 30.0
 STALLED_AFTER_S = 20.0  # a guard completes a round at least every 5 s
 MOST_UPTIME_S = 1e10
 JOURNAL_REREAD_S = 3.0  # time for the guard to read a changed journal
-KEPT_STATE = "kept"
 NO_PYTHON = "the guard needs python3 3.8 or later, which this host lacks"
 
 READ_STATUS_SCRIPT = read_script(__file__, "read_guard_status.sh")
@@ -164,8 +163,8 @@ async def start_guard(
     try:
         answer = dict(parse_strict_json(done.out.splitlines()[-1]))
     except (ValueError, IndexError, TypeError, RecursionError):
-        said = done.err.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-        return GuardView(False, problem=f"the guard could not be started: {said[0]}", log=log)
+        why = f"the guard could not be started: {done.problem}"
+        return GuardView(False, problem=why, log=log)
     if "error" in answer:
         return GuardView(False, problem=clean_text(str(answer["error"])), log=log)
     view = (await read_guard_status(host)).view
@@ -199,8 +198,8 @@ def _root_prefix_and_problem(
     ]
     if back and all(sudo_permission_for(rights.rules, command) == "free" for command in back):
         return (), None
-    how = sudo_permission_for(rights.rules, argv) if rights.python3 else ""
-    if how == "free" or (how and rights.unasked):
+    how = rights.sudo_permission_now(argv) if rights.python3 else ""
+    if how == "free":
         return SUDO, None
     if how and rights.password is not None:
         return SUDO_WITH_PASSWORD, None
@@ -263,9 +262,7 @@ async def _journal_has_nothing_to_watch(host: Host) -> bool:
         journal = await journals.read_journal(host, with_log=False)
     except SettingsError:
         return False
-    return not any(
-        entry.watch and entry.state != KEPT_STATE for entry in _entries_that_still_apply(journal)
-    )
+    return not any(entry.is_watched for entry in _entries_that_still_apply(journal))
 
 
 def _parse_guard_status(
@@ -366,7 +363,7 @@ async def confirm_setting_trials(host: Host, heartbeat_s: float | None = None) -
     async with journals.locked_journal(host) as held:
         living = _entries_that_still_apply(held.journal)
         tried = [e for e in living if e.watch.get("trial")]
-        watched = [e for e in living if e.watch and e.state != KEPT_STATE]
+        watched = [e for e in living if e.is_watched]
         changed = watched if heartbeat_s else tried
         if not (tried or changed):
             raise SettingsError(

@@ -322,12 +322,11 @@ class Guard:
         heated = {e["gpu_uuid"] for e in self.entries if self.entry_heats_gpu(e)}
         hot = {}
         for uuid, index in gpus.items():
-            celsius, limit = self.temperatures.celsius.get(uuid), self.temperatures.limits.get(uuid)
-            if celsius is not None and limit is not None and celsius >= limit:
-                hot[uuid] = self.hot.get(uuid) or (
-                    f"GPU{index} reached {celsius} °C, its limit is {limit:g} °C"
-                )
-            elif uuid in self.hot and uuid in heated:
+            reached = self.temperatures.text_if_at_limit(uuid)
+            if uuid not in self.hot:
+                if reached:
+                    hot[uuid] = f"GPU{index} {reached}"
+            elif reached or uuid in heated:
                 hot[uuid] = self.hot[uuid]
         self.hot = hot
         stays = [

@@ -10,7 +10,6 @@ WORKBENCH_NVML_LIBRARY another NVML library.
 from __future__ import annotations
 
 import ctypes
-import math
 import os
 import threading
 import time
@@ -231,6 +230,14 @@ class TemperatureReader:
                 self.celsius.pop(uuid, None)
             self.wake.set()
 
+    def text_if_at_limit(self, uuid: str) -> str:
+        """Return "reached 91 °C, its limit is 90 °C" if the GPU `uuid` is at its thermal limit,
+        otherwise "", also if its temperature or its limit is unknown."""
+        celsius, limit = self.celsius.get(uuid), self.limits.get(uuid)
+        if celsius is None or limit is None or celsius < limit:
+            return ""
+        return f"reached {celsius} °C, its limit is {limit:g} °C"
+
     @property
     def problem(self) -> str | None:
         since = self.asking_since
@@ -268,10 +275,8 @@ class TemperatureReader:
         if not answered:
             self.sensors = None  # a fresh start of NVML can help
         self.refusal, self.asking_since = problem, 0.0
-        limits, celsius = self.limits, self.celsius
-        cold = -math.inf  # the other thread may drop a GPU meanwhile
-        hot = [u for u in self.watched if celsius.get(u, cold) >= limits.get(u, math.inf)]
-        news = (problem, tuple(limits), hot)
+        hot = list(filter(self.text_if_at_limit, self.watched))
+        news = (problem, tuple(self.limits), hot)
         if news != self.reported:
             self.reported = news
             self.report_change()

@@ -194,11 +194,11 @@ def select_alterations_in_force(
     return tuple(found)
 
 
-def lock_drift_message(one: Alteration, others: Sequence[Alteration]) -> str | None:
+def lock_drift_message(one: Alteration, others: Sequence[Alteration]) -> str:
     """Return a message if another Workbench has replaced the clock lock `one` by its own, otherwise
-    None."""
+    ""."""
     if not is_clock_lock(one.setting):
-        return None
+        return ""
     return claims.drift_message(
         _entry_of_alteration(one), None, list(map(_claim_of_alteration, others))
     )

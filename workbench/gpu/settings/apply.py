@@ -471,7 +471,7 @@ def note_foreign_values_in_commands(
         key, live = (one.gpu_uuid, one.setting), now.value(one.gpu_uuid, one.setting)
         ours = state.entry_field_values(*key)
         by = claims.claim_behind_present_value(state.others, key, live, ours)
-        note = claims.drift_message(ours, live, state.others) if ours else None
+        note = claims.drift_message(ours, live, state.others) if ours else ""
         if by and not note:
             note = f"now {by.value_and_origin_text}"
         foreign = claims.replaces_foreign_value(key, one.value, live, ours, state.others)

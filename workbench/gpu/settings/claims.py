@@ -251,7 +251,7 @@ def decide_revert(
         return RevertDecision(RESTORE, value)
     if value_equals(setting, live, value) or value_equals(setting, live, entry["before"]):
         return RevertDecision(DONE, live, "the setting has its previous value already")
-    return RevertDecision(ASK, live, drift_message(entry, live, claims) or "")
+    return RevertDecision(ASK, live, drift_message(entry, live, claims))
 
 
 def _why_no_revert_is_needed(entry: Entry, live: Any, claims: Sequence[SettingClaim]) -> str:
@@ -322,18 +322,18 @@ def replaces_foreign_value(
 
 def drift_message(
     entry: Entry, live: Any, claims: Sequence[SettingClaim] = (), disk_full: bool = False
-) -> str | None:
+) -> str:
     """Return a message if the host's present value `live` differs from the value of this journal
-    entry. None if it does not differ or is unknown. Of a clock lock, which cannot be read, return a
+    entry, otherwise "", also if `live` is unknown. Of a clock lock, which cannot be read, return a
     message only if another Workbench claims to have replaced it. With `disk_full`, the journal's
     disk has no room: if the setting has its previous value, a revert could not be recorded."""
     setting, now = entry["setting"], entry["now"]
     by = claim_behind_present_value(claims, (entry["gpu_uuid"], setting), live, entry)
     ours = f"set to {value_text(setting, now)} by Workbench"
     if is_clock_lock(setting):
-        return f"{ours}, now {by.value_and_origin_text}" if by is not None else None
+        return f"{ours}, now {by.value_and_origin_text}" if by is not None else ""
     if live is None or value_equals(setting, live, now):
-        return None
+        return ""
     is_as_before = value_equals(setting, live, entry["before"])
     if entry.get("state") == PENDING:
         begun = f"a change to {value_text(setting, now)} was begun"

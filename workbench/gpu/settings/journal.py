@@ -55,6 +55,7 @@ from workbench.model.untrusted_text import clean_text
 
 LOG_LINES = 200
 WAIT_S = 5.0
+KEPT_STATE = "kept"  # state of an entry whose setting the user chose to keep
 
 __all__ = [
     "Journal",
@@ -116,6 +117,11 @@ class JournalEntry:
     @property
     def gpu_or_host_name(self) -> str:
         return gpu_or_host_name(self.gpu_uuid, self.gpu_index)
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether the guard has instructions for the setting, and may revert it."""
+        return bool(self.watch) and self.state != KEPT_STATE
 
     @property
     def change_text(self) -> str:

@@ -133,7 +133,7 @@ def assess_effects_of_settings(
 
 def _proof_of_replaced_lock(one: Alteration, others: Sequence[Alteration]) -> Proof | None:
     said = lock_drift_message(one, others)
-    if said is None:
+    if not said:
         return None
     what = _name_of_clock_lock(one.setting)
     text = f"{what} changed by someone else: {said}"

@@ -88,15 +88,21 @@ class Rights:
         path = {"nvidia-smi": self.nvidia_smi, "tee": self.tee}.get(command[0], command[0])
         return (*self.prefix, path, *command[1:])
 
+    def sudo_permission_now(self, command: Sequence[str]) -> SudoPermission:
+        """Return how sudo allows `command` at this moment, as `sudo_permission_for` returns it. It
+        is "free" instead of "asks" if sudo asks for no password now."""
+        how = sudo_permission_for(self.rules, command)
+        return "free" if how == "asks" and self.unasked else how
+
     def missing_right_for(self, argv: Sequence[str]) -> str | None:
         """Return a text that says which right the user lacks to run a command from
         `argv_with_prefix()`, and how to get it. None if the user may run the command."""
         if not self.by_sudoers:
             return self.refusal
-        how = sudo_permission_for(self.rules, argv[len(self.prefix) :])
+        how = self.sudo_permission_now(argv[len(self.prefix) :])
         if how == "free":
             return None
-        if how == "asks" and (self.unasked or self.password is not None):
+        if how == "asks" and self.password is not None:
             return None
         asks = (
             "and sudo asks for a password"

@@ -130,7 +130,7 @@ def reason_of_empty_cell(text: str) -> str | None:
     bare = text.strip()
     if bare.startswith("[") and bare.endswith("]"):
         inner = bare[1:-1].strip().lower()
-        return REASON_OF_TOKEN.get(inner, inner or "empty")
+        return REASON_OF_TOKEN.get(inner, inner)
     return REASON_OF_TOKEN.get(bare.lower())
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,11 +111,12 @@ def test_a_gpu_that_cannot_be_given_back_does_not_hold_up_another(tmp_path: Path
 @pytest.mark.slow
 def test_a_guard_that_is_asked_to_make_way_stays_until_another_is_there(box: GuardedHost) -> None:
     """Whoever asked may have been killed since."""
-    run(box.change(trial_s=3.0))
+    run(box.change(heartbeat_s=600.0))
     (box.gpu / "guard" / "leave").touch()
     eventually(lambda: "this guard continues" in box.log, "the guard to go on", WITHIN_S)
     assert alive(box.pid) and not (box.gpu / "guard" / "leave").exists()
-    box.given_back(10)
+    os.kill(box.pid, signal.SIGTERM)
+    box.given_back(WITHIN_S)
     box.ended()
 
 

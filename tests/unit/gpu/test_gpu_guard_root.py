@@ -130,16 +130,20 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 
 def test_commands_are_roots_and_files_the_persons(served: Served) -> None:
-    served.write(served.entry())
+    served.write(served.entry(watch={"heartbeat_s": 600.0}))
     pid = served.start()["pid"]
-    words = {
-        line.partition(":")[0]: line.split()[1:]
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines()
-    }
-    assert words["Uid"] == ["0", str(NOBODY), "0", str(NOBODY)] and words["Gid"][1] == str(NOBODY)
+
+    def is_person() -> bool:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        words = {line.partition(":")[0]: line.split()[1:] for line in lines}
+        uids = ["0", str(NOBODY), "0", str(NOBODY)]
+        return words["Uid"] == uids and words["Gid"][1] == str(NOBODY)
+
+    eventually(is_person, "the person's rights")
     environment = dict(
         e.split("=", 1) for e in Path(f"/proc/{pid}/environ").read_text().split("\0") if "=" in e
     )
+    os.kill(pid, signal.SIGTERM)
     eventually(lambda: served.altered() == [], "the settings of before")
     assert served.calls[1] == f"0 / -i {UUID} -pl 600"
     eventually(lambda: not alive(pid), "its end")

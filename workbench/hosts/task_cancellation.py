@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from typing import TypeGuard
 
 AGAIN_S = 1.0  # between two cancellations of a task that has not ended
 
 
-def is_running(task: asyncio.Task[Any] | None) -> bool:
+def is_running(task: asyncio.Task[Any] | None) -> TypeGuard[asyncio.Task[Any]]:
     """Return whether `task` was begun and has not ended. None stands for a task never begun."""
     return task is not None and not task.done()
 

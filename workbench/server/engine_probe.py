@@ -152,8 +152,7 @@ def _parse_interpreter(script: Sequence[str]) -> str | None:
     words = script[0].removeprefix("#!").split()
     if words and "python" in posixpath.basename(words[0]):
         return words[0]
-    is_run_by_env = len(words) > 1 and posixpath.basename(words[0]) == "env"
-    if is_run_by_env and "python" in words[-1]:
+    if len(words) > 1 and posixpath.basename(words[0]) == "env" and "python" in words[-1]:
         return words[-1]
     for line in script[1:]:
         exec_ = re.match(r"""'''exec'\s+"?([^"]+?)"?\s+"\$0\"""", line)

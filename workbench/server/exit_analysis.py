@@ -117,8 +117,7 @@ async def analyse_exit(host: Host, run: WatchedRun, first_error: str | None) -> 
     if ended_by not in _VIOLENT_SIGNALS or run.facts.launched is not None:
         return ServerEnding(first_error)
     kernel = await read_kernel_log(host, run, None)
-    says_nothing = not kernel.lines and not kernel.oom_kills
-    if says_nothing and first_error is not None:
+    if first_error is not None and not kernel.lines and not kernel.oom_kills:
         return ServerEnding(first_error)
     return ServerEnding(None, _kernel_findings(kernel, ended_by))
 
@@ -269,12 +268,11 @@ def _kernel_findings(kernel: KernelLog, ended_by: str | None) -> tuple[Finding, 
 def _explain_kernel_lines(lines: Sequence[str]) -> tuple[Finding, ...]:
     """Return the findings about the known `lines` of the kernel's log; if none is known, one finding
     that quotes the first."""
-    known = log_patterns.explain_lines(lines)
+    if known := log_patterns.explain_lines(lines):
+        return known
     line = log_patterns.strip_log_prefix(lines[0])
-    other = Finding(
-        Level.ERROR, _FINDING_CODE, "the kernel's log names it", fix=_KERNEL_LOG_HINT, evidence=line
-    )
-    return known or (other,)
+    text = "the kernel's log names it"
+    return (Finding(Level.ERROR, _FINDING_CODE, text, fix=_KERNEL_LOG_HINT, evidence=line),)
 
 
 def _quote_line_in_finding(finding: Finding) -> Finding:

@@ -367,19 +367,18 @@ class ExplainedLog:
     ) -> Finding:
         """Return the finding, as a warning or a hint if lines after it show that it is no cause:
         those in `recovery_lines`, the line `stop_line`, or a success of the server."""
-        finding = self._downgrade_recovered_error(finding, recovery_lines)
-        finding = self._downgrade_error_after_stop(finding, stop_line)
-        return self._downgrade_error_before_success(finding)
-
-    def _downgrade_recovered_error(
-        self, finding: Finding, recovery_lines: Mapping[int, int]
-    ) -> Finding:
-        """Return the finding, as a hint if it is an error whose last line has a later one in
-        `recovery_lines`."""
-        later = recovery_lines.get(self._last_line_number(finding))
-        if later is None or not finding.is_error:
+        if not finding.is_error:
             return finding
-        return self._describe_nonfatal_error(finding, "went on with its start", later, Level.HINT)
+        later = recovery_lines.get(self._last_line_number(finding))
+        if later is not None:
+            shown = "went on with its start"
+            return self._describe_nonfatal_error(finding, shown, later, Level.HINT)
+        if line_number_of(finding) <= stop_line:
+            return self._downgrade_error_before_success(finding)
+        text = (
+            f"{finding.text.rstrip('.')}. The server had begun to stop before, in line {stop_line}"
+        )
+        return replace(finding, level=Level.WARN, text=text)
 
     def _find_stop_line_number(self, findings: Iterable[Finding]) -> int:
         """Return the number of the first line which says that the server was stopped from outside, or
@@ -395,16 +394,6 @@ class ExplainedLog:
         ):
             return after_log
         return stop
-
-    def _downgrade_error_after_stop(self, finding: Finding, stop_line: int) -> Finding:
-        """Return the finding, as a warning if it is an error in a line after the line number
-        `stop_line`."""
-        if not finding.is_error or line_number_of(finding) <= stop_line:
-            return finding
-        text = (
-            f"{finding.text.rstrip('.')}. The server had begun to stop before, in line {stop_line}"
-        )
-        return replace(finding, level=Level.WARN, text=text)
 
     def _last_line_number(self, finding: Finding) -> int:
         """Return the number of the last line that the finding is about; 0 if unknown."""

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import importlib
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 MAX_ANSWER_BYTES = 16 * 1024 * 1024  # of one answer; a metrics page of vLLM has 100 KB
 _MOST_HEAD_BYTES = 64 * 1024
 _MOST_LINE_BYTES = 1024  # of the size of a chunk, and of a line after the last chunk
+_STATUS_LINE = re.compile(r"(?P<version>HTTP/1\.[^ ]*) (?P<status>[0-9]{3})(?: |\Z)")
+_CHUNK_SIZE = re.compile(rb"[0-9A-Fa-f]{1,15}")
 _STATUSES_WITHOUT_BODY = (204, 304)
 _NEXT_ADDRESS_DELAY_S = 0.25  # a name may have an IPv6 address at which nothing answers
 _TURN_TIMEOUT_S = 0.25  # for the answer to another request
@@ -165,21 +168,17 @@ class KeepAliveConnection:
         self._in_use += 1
         try:
             connection.writer.write(self._format_request(path, body))
-            status, headers, keep = await _read_status_headers_keepalive(reader)
+            status, headers, stays_open = await _read_status_headers_keepalive(reader)
             if headers.get("content-encoding", "identity").lower() != "identity":
                 raise _BadAnswerError(
                     "the server's answer is compressed, although Workbench requested it "
                     "uncompressed"
                 )
-            keep = keep and _has_known_body_end(status, headers)
             content = await _read_body(reader, status, headers)
-        except BaseException:
-            keep = False
-            raise
+            keep = stays_open and _has_known_body_end(status, headers)
         finally:
-            was_closed = connection.closed_before != self._closed
-            has_room = self._idle is None and not was_closed
-            if keep and has_room:
+            is_newest = connection.closed_before == self._closed
+            if keep and is_newest and self._idle is None:
                 self._idle = connection
             else:
                 connection.writer.transport.abort()
@@ -244,23 +243,21 @@ async def _read_status_headers_keepalive(
                 raise _ClosedEarlyError from None
             raise
         lines = head.decode("latin-1").split("\r\n")
-        words = lines[0].split(" ", 2)
-        number = words[1] if len(words) > 1 else ""
-        is_number = len(number) == 3 and number.isascii() and number.isdecimal()
-        if not words[0].startswith("HTTP/1.") or not is_number:
+        found = _STATUS_LINE.match(lines[0])
+        if found is None:
             raise _BadAnswerError(
                 f"the server did not answer with HTTP/1.x: {clean_text(lines[0][:60])!r}"
             )
-        if int(number) >= 200:
+        if int(found["status"]) >= 200:
             break  # before it, interim answers such as 100 Continue
     headers = {}
     for line in lines[1:]:
         name, _, value = line.partition(":")
         headers[name.lower()] = value.strip()
     wanted = headers.get("connection", "").lower()
-    is_new = words[0] == "HTTP/1.1"
+    is_new = found["version"] == "HTTP/1.1"
     keep = "close" not in wanted if is_new else "keep-alive" in wanted
-    return int(number), headers, keep
+    return int(found["status"]), headers, keep
 
 
 def _has_known_body_end(status: int, headers: dict[str, str]) -> bool:
@@ -321,8 +318,7 @@ async def _read_line(reader: asyncio.StreamReader) -> bytes:
 
 def _parse_chunk_size(line: bytes) -> int:
     digits = line.partition(b";")[0].strip()
-    is_hexadecimal = bool(digits) and not digits.strip(b"0123456789abcdefABCDEF")
-    if not is_hexadecimal or len(digits) > 15:
+    if not _CHUNK_SIZE.fullmatch(digits):
         raise _BadAnswerError(f"the server sent an invalid size of a chunk: {line[:40]!r}")
     return int(digits, 16)
 

@@ -95,7 +95,7 @@ async def restart_keeper_or_record_end(host: Host, run: WatchedRun) -> None:
         except ServerError as error:
             raise HostError(error.message, host=host.name, next_step=error.next_step) from None
         exit_state = await launcher.read_exit_state(host, run.make_launch(), launched)
-    elif exit_state.lives and handle is not None:
+    elif exit_state.lives and handle:
         keeper = launcher.make_adopting_keeper(run.make_launch(), handle)
         try:
             await detached_process.restart_in_run_dir(host, run.run_dir, keeper.argv, keeper.env)

@@ -136,10 +136,8 @@ class Watch:
                 why = error.strerror or str(error)
             else:
                 await self._exchange_heartbeats_with_rank(reader, writer)
-            waited_s = time.monotonic() - began
-            is_first_problem = bool(why) and not said
-            is_never_connected = not self._silent_s and waited_s > self._times["connect_s"]
-            if is_first_problem and is_never_connected:
+            has_waited = time.monotonic() - began > self._times["connect_s"]
+            if why and has_waited and not said and not self._silent_s:
                 said = True
                 self._write_to_log(
                     f"cannot reach the first rank at {self.address}:{self.port} ({why}): {_UNWATCHED_RANKS_TEXT}"

@@ -422,11 +422,11 @@ class Supervisor:
     async def _find_run(self, run_id: str) -> WatchedRun:
         if run_id not in self._runs:
             await self.runs()
-        if run_id not in self._runs and run_id in self.older:
-            run_dir = posixpath.join(await self.runs_dir(), run_id)
-            self._update_run(
-                await detached_process.read_status(self.host, run_dir, files=READ_FILES)
-            )
+            if run_id in self.older:
+                run_dir = posixpath.join(await self.runs_dir(), run_id)
+                self._update_run(
+                    await detached_process.read_status(self.host, run_dir, files=READ_FILES)
+                )
         return self._require_run(run_id)
 
     # ---- wait
@@ -872,10 +872,11 @@ class Supervisor:
         _IMMEDIATE_PROOF_TIMEOUT_S. A command that only lists servers ends before the watch asks."""
         if not run.can_receive_requests:
             return
-        if run.task is None or run.task.done():
+        task = run.task
+        if not is_running(task):
             run.asked_s = time.monotonic()
-            run.task = asyncio.create_task(self._check_readiness(run))
-        await asyncio.wait([run.task], timeout=_IMMEDIATE_PROOF_TIMEOUT_S)
+            task = run.task = asyncio.create_task(self._check_readiness(run))
+        await asyncio.wait([task], timeout=_IMMEDIATE_PROOF_TIMEOUT_S)
 
     async def has_unread_runs(self) -> bool:
         """Return whether the host has runs that this supervisor has not read, or has read before their

@@ -319,10 +319,10 @@ def _is_in_traceback(text: str) -> bool:
 
 
 def _frame_of_match(found: re.Match[str]) -> Frame:
-    path = found["path"] or found["shown_path"]
-    line = parse_whole_number(found["line"] or found["shown_line"] or "")
-    function = found["function"] or found["shown_function"] or "?"
-    return Frame(path.replace("\\", "/"), function, line)
+    shown = "shown_" if found["path"] is None else ""  # by IPython
+    function = found[f"{shown}function"] or "?"
+    line = parse_whole_number(found[f"{shown}line"])
+    return Frame(found[f"{shown}path"].replace("\\", "/"), function, line)
 
 
 def _count_continuation_lines(message: str) -> int:

@@ -449,7 +449,7 @@ def test_a_job_of_another_user_with_the_same_name_is_not_taken(pbs: Pbs, tmp_pat
     job = json.loads(mine.read_text())
     mine.write_text(json.dumps({**job, "owner": "mallory"}))
     fate = asyncio.run(launcher().read_exit_state(LocalHost(), launch(tmp_path), LaunchedServer()))
-    assert (fate.lives, fate.handle) == (False, None)
+    assert (fate.lives, fate.handle) == (False, "")
     mine.write_text(json.dumps(job))
     assert (
         asyncio.run(
@@ -461,7 +461,7 @@ def test_a_job_of_another_user_with_the_same_name_is_not_taken(pbs: Pbs, tmp_pat
 
 def test_a_keeper_that_was_lost_before_the_job_left_none(pbs: Pbs, tmp_path: Path) -> None:
     fate = asyncio.run(launcher().read_exit_state(LocalHost(), launch(tmp_path), LaunchedServer()))
-    assert (fate.lives, fate.handle) == (False, None) and "not submitted" in (fate.ended or "")
+    assert (fate.lives, fate.handle) == (False, "") and "not submitted" in (fate.ended or "")
     asyncio.run(launcher().stop(LocalHost(), launch(tmp_path), LaunchedServer()))
 
 

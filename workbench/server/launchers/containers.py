@@ -434,7 +434,7 @@ class Containers:
         container of Workbench that has exited but exists: a keeper, the process that follows the
         server, must then copy its log and its exit code. Raises HostError without an answer."""
         own = container_name(launch.run_id)
-        handle = launched.handle or ""
+        handle = launched.handle
         argv = shell_argv(
             scripts.ASK_SCRIPT,
             launch.run_id,
@@ -465,7 +465,7 @@ class Containers:
         missing = f"the container {handle or own} is gone"
         if launched.began_unix_s is None:
             missing = "its keeper was lost before the server started"
-        return ServerExitState(False, handle=handle or None, ended=missing)
+        return ServerExitState(False, handle=handle, ended=missing)
 
     async def stop(self, host: Host, launch: Launch, launched: LaunchedServer) -> None:
         grace = self._option_value(launch, "grace")

@@ -196,14 +196,10 @@ class JobLauncher(ABC):
         self, host: Host, launch: Launch, launched: LaunchedServer
     ) -> ServerExitState:
         script = job_scripts.state_script(self.scheduler.functions)
-        words = (job_name_of(launch.run_id), launched.handle or "", launch.run_dir)
+        words = (job_name_of(launch.run_id), launched.handle, launch.run_dir)
         done = await host.run(shell_argv(script, *words), timeout_s=_ASK_TIMEOUT_S, check=True)
         seen = dict(line.partition(" ")[::2] for line in done.out.splitlines())
-        phase, job, code = (
-            seen.get("phase", "unknown"),
-            seen.get("job") or None,
-            seen.get("code", ""),
-        )
+        phase, job, code = seen.get("phase", "unknown"), seen.get("job", ""), seen.get("code", "")
         if phase == "unknown":
             why = seen.get("why") or done.problem
             raise HostError(
@@ -223,7 +219,7 @@ class JobLauncher(ABC):
         return ServerExitState(False, job, ended, parse_whole_number(code))
 
     async def stop(self, host: Host, launch: Launch, launched: LaunchedServer) -> None:
-        name, job = job_name_of(launch.run_id), launched.handle or ""
+        name, job = job_name_of(launch.run_id), launched.handle
         script = job_scripts.cancel_script(self.scheduler.functions)
         words = (name, job, launch.run_dir, str(int(self.stop_s)))
         done = await host.run(shell_argv(script, *words), timeout_s=self.stop_s + _ASK_TIMEOUT_S)

@@ -69,10 +69,10 @@ class Keeper:
 @dataclass(frozen=True, slots=True)
 class LaunchedServer:
     """What a keeper, the process that follows a server for Workbench, has reported in the file
-    `launched`, whose lines have a key, a space and a value. None stands for a value that was not
-    reported."""
+    `launched`, whose lines have a key, a space and a value. None, or "" for `handle`, stands for a
+    value that was not reported."""
 
-    handle: str | None = None  # the unit, the container or the job id
+    handle: str = ""  # the unit, the container or the job id; "" if it is not known yet
     # in the launcher's words, such as "PENDING (Resources)" or "pulling the image, 40 %"
     state: str | None = None
     # the address at which the server's port is reached from the host; None: the host's own
@@ -96,7 +96,7 @@ class ServerExitState:
     for a server that waits to start. `ended` is why it has ended, None if it lives."""
 
     lives: bool
-    handle: str | None = None
+    handle: str = ""  # as in LaunchedServer
     ended: str | None = None  # in the launcher's words, such as "unit x.service failed: oom-kill"
     exit_code: int | None = None
 
@@ -213,7 +213,7 @@ def parse_launched(data: bytes | None) -> LaunchedServer | None:
 
     ends, began = number("ends_unix_s"), number("began_unix_s")
     return LaunchedServer(
-        handle=text("handle"),
+        handle=values.get("handle", "").strip(),
         state=text("state"),
         node=text("node"),
         pid=number("pid") or None,

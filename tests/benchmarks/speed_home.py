@@ -159,7 +159,7 @@ class Home:
                         for gpu in range(4)
                         for place, name in enumerate(_GPU_VALUES)
                     }
-                    file.writelines(cells.add(range(second, second + 1), values))
+                    file.writelines(cells.add_reading(range(second, second + 1), values))
 
     def add_hosts(self, count: int) -> None:
         """Add hosts to hosts.toml. Nothing listens on their addresses, which are for documentation."""

@@ -69,7 +69,7 @@ def stored_night(
         simulated=True,
     )
     entry = replace(entry, **changes)
-    store.save(replace(store.store_new_night(), entries=(entry,), done=True))
+    store.save(replace(store.add_night(), entries=(entry,), done=True))
 
 
 def test_watches_are_added_listed_and_removed(cli: Cli, store: WatchStore) -> None:
@@ -117,7 +117,7 @@ def test_a_night_names_the_host_of_each_watch(cli: Cli, store: WatchStore, tmp_p
             NightEntry(one, QUIET, pinned_speed=100.0, speed=speeds[one.host_text], version="1")
             for one in hosts
         ]
-        store.save(replace(store.store_new_night(), entries=tuple(entries), done=True))
+        store.save(replace(store.add_night(), entries=tuple(entries), done=True))
     xml = tmp_path / "night.xml"
     shown = cli("watch", "show", "--junit", str(xml)).out
     for name in speeds:
@@ -242,9 +242,7 @@ def test_the_list_names_a_night_that_is_not_finished(
 ) -> None:
     stored_night(store)
     assert "not finished" not in cli("watch", "list").out
-    begun = replace(
-        store.store_new_night(), unix_s=time.time() - age_s, entries=(NightEntry(WATCH),)
-    )
+    begun = replace(store.add_night(), unix_s=time.time() - age_s, entries=(NightEntry(WATCH),))
     night = store.save(begun)
     ran = cli("watch", "list")
     assert f"night {night.id} is not finished" in ran.out, ran

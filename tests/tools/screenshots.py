@@ -399,7 +399,7 @@ async def _nights(scene: Scene) -> None:
             simulated=True,
         )
         begun = time.time() - 86_400 * (13 - number)
-        store.save(replace(store.store_new_night(), unix_s=begun, entries=(entry,), done=True))
+        store.save(replace(store.add_night(), unix_s=begun, entries=(entry,), done=True))
     await scene.press("J")
     await scene.until(lambda: scene.page.startswith("Night 14"))
     await scene.shot("night-120x40")

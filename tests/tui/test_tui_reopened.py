@@ -145,7 +145,7 @@ def test_the_activity_is_read_from_disk_and_contains_no_secret() -> None:
 def test_the_activity_log_stays_short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(activity, "MOST_BYTES", 2000)
     for n in range(200):
-        activity.append_entry(
+        activity.append_activity_entry(
             {"unix_s": float(n), "host": "box", "command": f"command {n}", "outcome": ""}
         )
     assert activity.activity_log_path().stat().st_size <= 2100
@@ -163,9 +163,11 @@ def test_a_busy_host_does_not_displace_the_activity_of_another(
     """The one log of all hosts lost its older half, and with it all of a host that was quiet."""
     monkeypatch.setattr(activity, "MOST_BYTES", 2000)
     quiet = {"unix_s": 1.0, "host": "quiet", "command": "once", "outcome": ""}
-    activity.append_entry(quiet)
+    activity.append_activity_entry(quiet)
     for n in range(200):
-        activity.append_entry({"unix_s": float(n), "host": "busy", "command": f"command {n}"})
+        activity.append_activity_entry(
+            {"unix_s": float(n), "host": "busy", "command": f"command {n}"}
+        )
     assert activity.read_newest_entries("quiet", 5) == [quiet]
     assert activity.read_newest_entries("busy", 1)[0]["command"] == "command 199"
     assert activity.activity_log_path().stat().st_size <= 2100

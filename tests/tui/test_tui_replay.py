@@ -65,7 +65,7 @@ def recorded(path: Path, seconds: int = 120, simulated: bool = False) -> Path:
             (ENGINE, "running"): 8.0 if loaded else 0.0,
         }
         read = {(0, name): value for name, value in values.items()} | engine
-        lines += cells.add(range(T0 + second, T0 + second + 1), read)
+        lines += cells.add_reading(range(T0 + second, T0 + second + 1), read)
     lines += cells.finish_open_cells()
     for second, kind in (
         (seconds // 3, EventKind.BENCH_BEGIN),

@@ -791,7 +791,7 @@ def test_the_newest_night_of_the_watches_is_a_page(drive: Any) -> None:
         for number, share in enumerate((1.0, 1.0, 1.0, 0.9, 0.9, 0.9)):
             speed = 100.0 + number % 2
             entry = NightEntry(watch, QUIET, pinned_speed=speed, speed=share * speed)
-            store.save(replace(store.store_new_night(), entries=(entry,), done=True))
+            store.save(replace(store.add_night(), entries=(entry,), done=True))
         await d.press("J")
         await d.until(lambda: "Night 6 of the watches" in d.text and "candidate -10.0 %" in d.text)
         await d.press("escape")

@@ -34,7 +34,7 @@ def stored(begin_s: int, watts: float, seconds: int = 60) -> int:
         if busy:
             values[CLIENT_TOK_S] = watts * 10
         at = begin_s + second
-        lines += cells.add(range(at, at + 1), values)
+        lines += cells.add_reading(range(at, at + 1), values)
     lines += cells.finish_open_cells()
     marks = ((10, EventKind.BENCH_BEGIN), (10 + seconds, EventKind.BENCH_END))
     lines += [

@@ -208,7 +208,7 @@ async def run_watches(arguments: argparse.Namespace) -> int:
             next_step="add --yes to confirm",
         )
         if night.id == 0:
-            night = store.save(replace(store.store_new_night(), entries=night.entries))
+            night = store.save(replace(store.add_night(), entries=night.entries))
         print_message(f"night {night.id}")
 
         @asynccontextmanager

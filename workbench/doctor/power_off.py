@@ -156,7 +156,7 @@ def assess_end_of_boot(
     text = f"this host was started again {ends}, and whether it was shut down cannot be read"
     if known:
         text = f"this host went off without a shutdown {ends}"
-    cells = end.last_minute
+    cells = end.last_minute_cells
     told = "; ".join(_gpu_texts(end, infos))
     ran = "; ".join(event.text for event in end.running.values())
     span_s = round(end.last_s - cells[0].unix_s)
@@ -168,7 +168,7 @@ def assess_end_of_boot(
 
 def _gpu_texts(end: EndOfBoot, infos: Sequence[GpuInfo]) -> Iterator[str]:
     """Yield the mean and the highest readings of each GPU, and those of the server."""
-    cells = end.last_minute
+    cells = end.last_minute_cells
     names = {info.index: info.name for info in infos}
     for gpu in sorted({gpu for cell in cells for gpu, _ in cell.values if gpu != ENGINE}):
         readings = join_nonempty(

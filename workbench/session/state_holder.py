@@ -104,7 +104,7 @@ class StateHolder:
 
         masked = (mask_text(clean_text(text), remembered_secrets()) for text in (command, outcome))
         entry = Activity(time.time(), self.host.name, *masked)
-        activity_log.append_entry(asdict(entry))
+        activity_log.append_activity_entry(asdict(entry))
         self.update(activity=(*self._state.activity, entry)[-MAX_KEPT_ACTIVITY:])
 
     @contextmanager

@@ -25,7 +25,7 @@ def activity_log_path() -> Path:
     return paths.state_dir() / "activity.jsonl"
 
 
-def append_entry(entry: Mapping[str, Any]) -> None:
+def append_activity_entry(entry: Mapping[str, Any]) -> None:
     """Append `entry`, an action of Workbench on a host, to the log file. The caller must have
     masked secrets in the entry. If the file cannot be written, the entry is lost silently."""
     line = (json.dumps(dict(entry)) + "\n").encode()

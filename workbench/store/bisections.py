@@ -12,8 +12,8 @@ from workbench.model.errors import InputError, StoreError
 from workbench.model.json_records import from_json, to_json
 from workbench.model.series_state import SeriesState
 from workbench.model.untrusted_text import clean_json
-from workbench.store.numbered_files import next_number
-from workbench.store.series_lock import INTERRUPTED, hold_lock, is_held
+from workbench.store.numbered_files import next_record_number
+from workbench.store.series_lock import INTERRUPTED, hold_lock, is_lock_held
 from workbench.store.text_files import write_atomic
 
 
@@ -26,7 +26,7 @@ class BisectionStore:
     def add(self, found: Bisection) -> Bisection:
         """Store a new bisection. Return it with its id."""
         with hold_lock(self.directory / "new.lock", "a new bisection"):
-            numbered = replace(found, id=next_number(self.directory))
+            numbered = replace(found, id=next_record_number(self.directory))
             self.save(numbered)
         return numbered
 
@@ -46,14 +46,14 @@ class BisectionStore:
             ) from None
         except (OSError, ValueError) as error:
             raise StoreError(f"bisection {number} in {path} cannot be read: {error}") from None
-        if found.state != SeriesState.RUNNING or is_held(self._lock(number)):
+        if found.state != SeriesState.RUNNING or is_lock_held(self._lock_path(number)):
             return found
         return replace(found, state=SeriesState.STOPPED, error=found.error or INTERRUPTED)
 
     def hold_lock(self, number: int) -> AbstractContextManager[None]:
-        return hold_lock(self._lock(number), f"bisection {number}")
+        return hold_lock(self._lock_path(number), f"bisection {number}")
 
-    def _lock(self, number: int) -> Path:
+    def _lock_path(self, number: int) -> Path:
         return self.directory / f"{number}.lock"
 
     def _path(self, number: int) -> Path:

@@ -32,8 +32,8 @@ _RETIRED = {  # settings of earlier versions that may still be in the file
 
 
 class ConfigStore:
-    """The user's file config.toml. It is read at first use and then cached. `findings` lists its
-    problems."""
+    """The user's file config.toml. It is read at first use and then cached. `findings` has its
+    problems, from that first use on."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or paths.config_file()
@@ -46,7 +46,7 @@ class ConfigStore:
             self._config, self.findings = self._read_file()
         return self._config
 
-    def remembered_values(self, host: str, preset_id: str) -> dict[str, Remembered]:
+    def remembered_variables(self, host: str, preset_id: str) -> dict[str, Remembered]:
         """Return {variable: remembered value} for a preset on `host`, or {} if there are none. The
         values are those with which the server last became ready."""
         return dict(self.config.remembered.get(host, {}).get(preset_id, {}))
@@ -60,7 +60,7 @@ class ConfigStore:
         """Store the preset variables with which the server of the run `run_id` became ready. A
         stored value from a newer run is not overwritten. Raises StoreError if the file cannot be
         written."""
-        known = self.remembered_values(host, preset_id)
+        known = self.remembered_variables(host, preset_id)
         new = {n: v for n, v in values.items() if n not in known or known[n].run < run_id}
         if new:
             old = {n: asdict(v) for n, v in known.items()}
@@ -77,7 +77,7 @@ class ConfigStore:
 
         from workbench.store.toml_edit import merge
 
-        text = read_user_text(self.path) or ""
+        text = read_user_text(self.path)
         try:
             tomllib.loads(text)
         except (ValueError, RecursionError) as error:
@@ -103,7 +103,7 @@ class ConfigStore:
         try:
             text = read_user_text(self.path)
         except StoreError as error:
-            return Config(), (_unusable_finding(error.message, file),)
+            return Config(), (_unusable_config_finding(error.message, file),)
         if not text:
             return Config(), ()
         import tomllib
@@ -113,14 +113,14 @@ class ConfigStore:
         try:
             document = tomllib.loads(text)
         except RecursionError:
-            return Config(), (_unusable_finding("not valid TOML: nested too deeply", file),)
+            return Config(), (_unusable_config_finding("not valid TOML: nested too deeply", file),)
         except ValueError as error:
             why = parser_error_message(error)
-            return Config(), (_unusable_finding(f"not valid TOML: {why}", file),)
+            return Config(), (_unusable_config_finding(f"not valid TOML: {why}", file),)
         return _validate_config(document, file, LineIndex(text))
 
 
-def _unusable_finding(reason: str, file: str) -> Finding:
+def _unusable_config_finding(reason: str, file: str) -> Finding:
     text = f"the configuration file cannot be used, so every setting has its default: {reason}"
     return Finding(
         Level.ERROR, "config.unusable", text, file=file, fix="correct or remove config.toml"
@@ -140,15 +140,15 @@ def _validate_config(
         level, code, text = Level.WARN, "config.unknown-setting", _unknown_setting_message(path)
         if wrong:
             level, code, text = Level.ERROR, "config.wrong-value", f"{wrong}; the default is used"
-        line = lines.line(path) if lines else None
+        line = lines.line_of_field(path) if lines else None
         text = f"{name}: {_RETIRED.get(name, text)}"
         findings.append(Finding(level, code, text, file=file, line=line, field=name))
     return config, tuple(findings)
 
 
 def _unknown_setting_message(path: Sequence[str]) -> str:
-    """Return what is wrong with a setting that does not exist. A setting of a table that is written
-    at the top of the file names that table."""
+    """Return the sentence about a setting that does not exist. If it stands at the top of the file
+    and belongs into a table, the sentence names that table."""
     text = "Workbench has no such setting and ignores it"
     if len(path) != 1:
         return text

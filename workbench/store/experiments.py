@@ -21,7 +21,7 @@ from workbench.model.series_state import SeriesState
 from workbench.model.untrusted_text import clean_json
 from workbench.store.database import BUSY_S, Database
 from workbench.store.results_db import migration_scripts
-from workbench.store.series_lock import INTERRUPTED, hold_lock, is_held
+from workbench.store.series_lock import INTERRUPTED, hold_lock, is_lock_held
 
 FORMAT = 1  # of the JSON; a new field with a default needs no new format
 _TABLE = """
@@ -58,16 +58,14 @@ class ExperimentsDb:
             raise _no_such_experiment(experiment.id)
 
     def get(self, experiment_id: int) -> Experiment:
-        """Return the experiment with this id. If its Workbench ended while running it, its state is
-        "stopped" in the returned experiment."""
-        rows = (
-            self._select_experiments("WHERE id = ?", experiment_id)
-            if experiment_id.bit_length() < 64
-            else ()
-        )
+        """Return the experiment with this id. If its Workbench ended while running it, the returned
+        experiment has the state "stopped". Raises StoreError if it is damaged."""
+        rows: Sequence[Any] = ()
+        if experiment_id.bit_length() < 64:  # a larger number is no id
+            rows = self._select_experiments("WHERE id = ?", experiment_id)
         if not rows:
             raise _no_such_experiment(experiment_id)
-        return self._with_present_state(_decode_experiment(*rows[0]))
+        return self._mark_stopped_if_interrupted(_decode_experiment(*rows[0]))
 
     def list(self) -> tuple[Experiment, ...]:
         """Return the experiments, newest first. Damaged experiments are left out. `get` raises an
@@ -75,19 +73,19 @@ class ExperimentsDb:
         found = []
         for row in self._select_experiments("ORDER BY id DESC"):
             with contextlib.suppress(StoreError):
-                found.append(self._with_present_state(_decode_experiment(*row)))
+                found.append(self._mark_stopped_if_interrupted(_decode_experiment(*row)))
         return tuple(found)
 
     def hold_lock(self, experiment_id: int) -> AbstractContextManager[None]:
         """Return the lock of an experiment as a context manager, so that only one Workbench runs
         it. Entering raises InputError if another Workbench holds the lock."""
-        return hold_lock(self._lock(experiment_id), f"experiment {experiment_id}")
+        return hold_lock(self._lock_path(experiment_id), f"experiment {experiment_id}")
 
-    def _lock(self, experiment_id: int) -> Path:
+    def _lock_path(self, experiment_id: int) -> Path:
         return self.path.parent / "experiments" / f"{experiment_id}.lock"
 
-    def _with_present_state(self, experiment: Experiment) -> Experiment:
-        if experiment.state != SeriesState.RUNNING or is_held(self._lock(experiment.id)):
+    def _mark_stopped_if_interrupted(self, experiment: Experiment) -> Experiment:
+        if experiment.state != SeriesState.RUNNING or is_lock_held(self._lock_path(experiment.id)):
             return experiment
         return replace(
             experiment,

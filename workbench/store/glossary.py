@@ -43,7 +43,8 @@ def read_all_terms() -> tuple[Term, ...]:
 
 
 def _fill_in_percentiles(text: str) -> str:
-    """Return a text of the file, with the names of the percentiles and the values that they need."""
+    """Return a text of the glossary's file with {percentiles} replaced by the names of the
+    percentiles, and {needs} by the numbers of values that they need."""
     if "{" not in text:
         return text
     percentiles = PERCENTILES.values()

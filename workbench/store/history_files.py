@@ -90,10 +90,10 @@ class HistoryWriter:
         )
         self._thread.start()
 
-    def write(self, step_s: int, line: str) -> None:
-        """Append `line` to the history file with one line per `step_s` seconds, within a few
-        seconds and without waiting for the disk. If too many lines wait already, the line is
-        dropped."""
+    def write_line(self, step_s: int, line: str) -> None:
+        """Append `line`, with its line break, to the history file with one line per `step_s`
+        seconds. That happens within a few seconds, without waiting for the disk. If too many lines
+        wait already, the line is dropped."""
         self._lines.append((step_s, line))
         now = time.monotonic()
         full = len(self._lines) >= _MOST_LINES
@@ -107,7 +107,7 @@ class HistoryWriter:
         host."""
         self._boot_id = boot_id
         for step_s in STEPS_S:
-            self.write(step_s, recording.format_boot(time.time(), boot_id))
+            self.write_line(step_s, recording.format_boot_line(time.time(), boot_id))
 
     def _write_lines(self) -> None:
         lines, self._lines = self._lines, []
@@ -117,7 +117,7 @@ class HistoryWriter:
     def close(self, wait_s: float = 1.0) -> None:
         """Write the lines that wait and the line of an orderly end, and close the files. If the disk
         does not respond, return after `wait_s` seconds."""
-        self._lines += [(step_s, recording.format_end(time.time())) for step_s in STEPS_S]
+        self._lines += [(step_s, recording.format_end_line(time.time())) for step_s in STEPS_S]
         self._write_lines()
         with contextlib.suppress(queue.Full):
             self._writes.put_nowait(None)
@@ -155,7 +155,7 @@ class HistoryWriter:
             path = self.folder / f"{self.name}.{self._number}.{step_s}s.jsonl"
             file = self._files[step_s] = _File(path, self._header, step_s)
             if self._boot_id:
-                file.append(recording.format_boot(time.time(), self._boot_id))
+                file.append(recording.format_boot_line(time.time(), self._boot_id))
         return file
 
     def _close_files(self) -> None:
@@ -202,11 +202,11 @@ class _File:
 
 
 def delete_old_files(folder: Path, now: float) -> None:
-    """Delete old history files of all hosts. For the host with the directory `folder`, also delete
-    the oldest files beyond 16 MB. `now` is the Unix time."""
+    """Delete the history files of all hosts that are older than KEPT_S. For the host with the
+    directory `folder`, also delete the oldest files beyond 16 MB. `now` is the Unix time."""
     total = 0
     for path, status in _history_files_newest_first(folder.parent.glob("*/*.jsonl"), now):
-        if now - status.st_mtime > KEPT_S.get(_step_of_file(path), 0.0):
+        if now - status.st_mtime > KEPT_S.get(_step_s_of_file(path), 0.0):
             _remove_file(path)
     for path, status in _history_files_newest_first(folder.glob("*.jsonl"), now):
         total += status.st_size
@@ -241,7 +241,7 @@ def _history_files_newest_first(
     return sorted(found, key=age_rank)
 
 
-def _step_of_file(path: Path) -> int:
+def _step_s_of_file(path: Path) -> int:
     found = _NAME.fullmatch(path.name)
     if not found:
         return 0
@@ -261,7 +261,7 @@ class EndOfBoot:
     in_order: bool = False
 
     @property
-    def last_minute(self) -> Sequence[recording.Cell]:
+    def last_minute_cells(self) -> Sequence[recording.Cell]:
         """The readings of the last minute, the finest that are kept."""
         first_s = self.last_s - LAST_MINUTE_S
         for step_s in STEPS_S:
@@ -278,14 +278,17 @@ class EndOfBoot:
             most = LAST_MINUTE_S // step_s
             self.cells.setdefault(step_s, deque(maxlen=most)).append(item)
             self.last_s = max(self.last_s, item.unix_s + step_s)
-        elif isinstance(item, Event) and item.kind in _BEGINS:
-            self.running[_subject_of_event(item)] = item
-        elif isinstance(item, Event) and item.kind in _ENDS:
-            self.running.pop(_subject_of_event(item), None)
+        elif isinstance(item, Event):
+            subject = _subject_of_event(item)
+            if item.kind in _BEGINS:
+                self.running[subject] = item
+            elif item.kind in _ENDS:
+                self.running.pop(subject, None)
 
 
 def _subject_of_event(event: Event) -> str:
-    """Return what begins or ends with `event`: the server of a run, or a benchmark."""
+    """Return the name of what begins or ends with `event`: the run id of a server, or "" for a
+    benchmark."""
     if event.kind in _OF_BENCH:
         return ""
     return event.text.rpartition(" (run ")[2]
@@ -316,7 +319,7 @@ class LoadedHistory:
     def find_unclean_previous_boot_end(self, boot_id: str) -> EndOfBoot | None:
         """Return the end of the newest recording under another boot than `boot_id`. None if there is
         none, or if its Workbench ended it itself."""
-        earlier = [one for one in self.boots if one.boot_id != boot_id and one.last_minute]
+        earlier = [one for one in self.boots if one.boot_id != boot_id and one.last_minute_cells]
         newest = max(earlier, key=lambda one: one.last_s, default=None)
         if newest is None or newest.in_order:
             return None
@@ -333,7 +336,7 @@ def load_history(folder: Path, host: str, now: float, excluded_writer: str = "")
         name = path.name.split(".")[0]
         if name != excluded_writer and status.st_size < 2 * _MOST_FILE_BYTES:
             with contextlib.suppress(OSError, InputError):
-                _load_file(kept, path, host, now, writers.setdefault(name, _Writer()))
+                _load_history_file(kept, path, host, now, writers.setdefault(name, _Writer()))
     kept.boots = tuple(boot for writer in writers.values() for boot in writer.boots.values())
     for writer in writers.values():
         if writer.begun is not None and not writer.alive:
@@ -347,7 +350,9 @@ def load_history(folder: Path, host: str, now: float, excluded_writer: str = "")
     return kept
 
 
-def _load_file(kept: LoadedHistory, path: Path, host: str, now: float, writer: _Writer) -> None:
+def _load_history_file(
+    kept: LoadedHistory, path: Path, host: str, now: float, writer: _Writer
+) -> None:
     with path.open("rb") as file:
         header = recording.parse_header(file.readline(recording.MOST_LINE_BYTES), path.name)
         if header.host != host or header.step_s not in STEPS_S:

@@ -100,7 +100,7 @@ class HostsStore:
         from workbench.store.text_files import read_user_text, write_atomic
         from workbench.store.toml_edit import merge
 
-        text = read_user_text(self.path) or ""
+        text = read_user_text(self.path)
         _parse_toml(text, self.path)
         document = tomlkit.parse(text)
         wanted = document.unwrap()
@@ -114,7 +114,7 @@ class HostsStore:
             step = "give --replace to replace it, or choose another name"
             raise InputError(f"{self.path} already has a host {entry.name}", next_step=step)
         new = entry.name not in hosts
-        hosts[entry.name] = _changed_fields(entry)
+        hosts[entry.name] = _non_default_fields(entry)
         for problem in check_hosts_document(wanted).problems:
             if problem.text and problem.path[:2] == ("hosts", entry.name):
                 name = ".".join(problem.path[2:]) or "name"
@@ -139,12 +139,12 @@ class HostsStore:
             return self._read[1], self._read[2]
         self._broken = None
         try:
-            text = read_user_text(self.path) or ""
+            text = read_user_text(self.path)
             found = check_hosts_document(_parse_toml(text, self.path))
             lines = LineIndex(text)
             problems = dict.fromkeys(found.problems)  # those of a list are often all the same
             findings = tuple(
-                _hosts_file_finding(problem, str(self.path), lines.line(problem.path))
+                _hosts_file_finding(problem, str(self.path), lines.line_of_field(problem.path))
                 for problem in problems
             )
         except StoreError as error:
@@ -180,7 +180,7 @@ def _parse_toml(text: str, path: Path) -> dict[str, Any]:
         ) from error
 
 
-def _changed_fields(entry: HostEntry) -> dict[str, Any]:
+def _non_default_fields(entry: HostEntry) -> dict[str, Any]:
     """Return the fields of a host entry that differ from their defaults, without its name."""
     from dataclasses import fields
 
@@ -198,8 +198,8 @@ def _to_toml_value(value: Any) -> Any:
 
 
 def _most_serious_findings(findings: Sequence[Finding], file: str) -> tuple[Finding, ...]:
-    """Return all findings if they are few. Otherwise return the most serious ones, and a last
-    finding that says how many are left out."""
+    """Return all findings if they are at most 30. Otherwise return the 30 most serious ones, and a
+    last finding that says how many are left out."""
     from workbench.model.findings import Finding, Level, by_severity
 
     if len(findings) <= _MOST_FINDINGS:

@@ -48,6 +48,9 @@ Path = tuple[str, ...]
 
 
 def _pattern_checker(pattern: re.Pattern[str], expected: str) -> Kind:
+    """Return a function that checks a text that must match `pattern` and have no unsafe characters.
+    `expected` describes a valid text in messages."""
+
     def check(value: Any, path: Path, problems: list[Problem]) -> Any:
         if isinstance(value, str) and pattern.fullmatch(value) and not UNSAFE.search(value):
             return value
@@ -63,10 +66,7 @@ def _check_label(value: Any, path: Path, problems: list[Problem]) -> Any:
     return clean_text(checked, NAME_CHARS).strip()
 
 
-def _check_text(value: Any, path: Path, problems: list[Problem]) -> Any:
-    if isinstance(value, str) and _ONE_LINE.fullmatch(value) and not UNSAFE.search(value):
-        return value
-    return add_problem(path, "one line of text without control characters is expected", problems)
+_check_text = _pattern_checker(_ONE_LINE, "one line of text without control characters")
 
 
 def _check_text_or_number(value: Any, path: Path, problems: list[Problem]) -> Any:
@@ -221,7 +221,7 @@ class Checked:
 
 
 def check_hosts_document(document: Mapping[str, Any]) -> Checked:
-    """Return the hosts and clusters of a document, with the problems of their entries."""
+    """Return the usable hosts and clusters of a document, with the problems of all entries."""
     unknown = [name for name in document if name not in SECTIONS]
     problems = [Problem((name,), _did_you_mean(name, SECTIONS)) for name in unknown]
     unusable: set[tuple[str, str]] = set()
@@ -264,7 +264,8 @@ def check_hosts_document(document: Mapping[str, Any]) -> Checked:
 
 
 def _did_you_mean(name: str, known: Iterable[str]) -> str | None:
-    """Return the text about an unknown name that looks like a known one; None if none does."""
+    """Return the sentence that suggests the known name which is the most like the unknown `name`;
+    None if none is similar."""
     close = get_close_matches(name, known, 1, _CLOSE)
     if not close:
         return None

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 
-def numbers_in(directory: Path) -> list[int]:
+def record_numbers_in(directory: Path) -> list[int]:
     """Return the numbers of the records in a directory, in no order."""
     return [int(path.stem) for path in directory.glob("*.json") if path.stem.isdecimal()]
 
 
-def next_number(directory: Path) -> int:
+def next_record_number(directory: Path) -> int:
     """Return the first number after those of the records in a directory."""
-    return max(numbers_in(directory), default=0) + 1
+    return max(record_numbers_in(directory), default=0) + 1

@@ -13,6 +13,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 
 from workbench.engines import memory_locks, registry
 from workbench.model.errors import InputError
@@ -55,8 +56,8 @@ class Checked:
 
 
 def check_file(path: Path) -> Checked:
-    """Return the findings about the preset file at `path`, sorted by line, with its document and
-    preset."""
+    """Check the preset file at `path`. Return the findings, sorted by line, with its document and
+    preset. A file that cannot be read is a finding too."""
     text = read_text(path)
     if isinstance(text, Finding):
         return Checked((text,))
@@ -70,8 +71,9 @@ def check_file(path: Path) -> Checked:
 
 
 def check_text(text: str, *, file: str | None = None) -> Checked:
-    """Return the findings about the text of a preset, with its document and preset. `file` is the
-    file name for messages; without its suffix, it should equal the preset's id."""
+    """Check the text of a preset. Return the findings, sorted by line, with its document and
+    preset. `file` is the file name for messages; without its suffix, it should equal the preset's
+    id."""
     document = parse_preset_text(text, file)
     if isinstance(document, Finding):
         return Checked((document,))
@@ -99,7 +101,7 @@ def check_text(text: str, *, file: str | None = None) -> Checked:
 def _finding_with_file_and_line(
     finding: Finding, path: FieldPath, file: str | None, lines: LineIndex
 ) -> Finding:
-    placed = replace(finding, file=file, line=lines.line(path))
+    placed = replace(finding, file=file, line=lines.line_of_field(path))
     field = dotted_path(path)
     if not field:
         return replace(placed, field=None)
@@ -123,7 +125,7 @@ def dotted_path(path: Sequence[str | int]) -> str:
 def _validate_document(
     document: Mapping[str, Any],
 ) -> tuple[Preset | None, list[tuple[FieldPath, Finding]]]:
-    found = {(path, finding.code): finding for path, finding in _unknown_engine(document)}
+    found = {(path, finding.code): finding for path, finding in _unknown_engine_findings(document)}
     preset = None
     try:
         preset = Preset.model_validate(document)
@@ -135,19 +137,19 @@ def _validate_document(
     return preset, [(path, finding) for (path, _), finding in found.items()]
 
 
-def _unknown_engine(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Finding]]:
+def _unknown_engine_findings(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Finding]]:
     name = as_table(document.get("engine")).get("name")
     if name is not None and name not in registry.engine_names():
         known = ", ".join(f'"{known}"' for known in registry.engine_names())
-        text = f"expected one of {known}, found {_found_text(name)}"
+        text = f"expected one of {known}, found {_found_value_text(name)}"
         fix = _did_you_mean(str(name), registry.engine_names())
         yield ("engine", "name"), Finding(Level.ERROR, "preset.wrong-type", text, fix=fix)
 
 
 def _existing_field_path(location: Sequence[str | int], document: Any, kind: str) -> FieldPath:
-    """Return the path in `document` of the field to which pydantic's error location refers. Names
-    in the location that are not in the document, such as those of union members, are left out.
-    `kind` is pydantic's error type."""
+    """Return the path in `document` of the field to which pydantic's error location refers. The
+    path ends before the first name that is not in the document, such as that of a union member; the
+    name of a missing field is its last part. `kind` is pydantic's error type."""
     path: list[str | int] = []
     value = document
     for part in location:
@@ -171,7 +173,7 @@ def _schema_finding(
 ) -> Finding:
     annotation = _annotation_at(path, schema)
     if kind == "extra_forbidden":
-        siblings = _field_names(_annotation_at(path[:-1], schema))
+        siblings = list(_fields_by_name(_annotation_at(path[:-1], schema)))
         return Finding(
             Level.ERROR,
             "preset.unknown-field",
@@ -179,20 +181,20 @@ def _schema_finding(
             fix=_did_you_mean(str(path[-1]), siblings),
         )
     if kind == "missing":
-        text = f"missing; expected {_expected_text(annotation)}"
+        text = f"missing; expected {_expected_type_text(annotation)}"
         return Finding(Level.ERROR, "preset.missing-field", text)
     value = _value_at(document, path)
     if annotation is not None and kind.endswith(_WRONG_TYPES):
-        text = f"expected {_expected_text(annotation)}, found {_found_text(value)}"
+        text = f"expected {_expected_type_text(annotation)}, found {_found_value_text(value)}"
         choices: Sequence[str] = ()
         if kind == _WRONG_CHOICE:
-            choices = [str(c) for c in get_args(_bare_annotation(annotation))]
+            choices = [str(c) for c in get_args(_annotation_without_optional(annotation))]
         fix = _did_you_mean(str(value), choices)
         return Finding(Level.ERROR, "preset.wrong-type", text, fix=fix)
     text = message.removeprefix("Value error, ")
     if not text[:2].isupper():  # a sentence, and no abbreviation such as SLO
         text = text[:1].lower() + text[1:]
-    return Finding(Level.ERROR, "preset.wrong-value", f"{text}, found {_found_text(value)}")
+    return Finding(Level.ERROR, "preset.wrong-value", f"{text}, found {_found_value_text(value)}")
 
 
 def _annotation_at(path: FieldPath, schema: Any) -> Any:
@@ -200,7 +202,7 @@ def _annotation_at(path: FieldPath, schema: Any) -> Any:
     there."""
     here: Any = schema
     for part in path:
-        here = _bare_annotation(here)
+        here = _annotation_without_optional(here)
         if isinstance(part, int) and get_origin(here) in (list, tuple):
             here = get_args(here)[0]
         elif get_origin(here) is dict:
@@ -212,18 +214,18 @@ def _annotation_at(path: FieldPath, schema: Any) -> Any:
     return here
 
 
-def _bare_annotation(annotation: Any) -> Any:
+def _annotation_without_optional(annotation: Any) -> Any:
     while get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]
     if get_origin(annotation) in (Union, UnionType):
         inner = [a for a in get_args(annotation) if a is not NoneType]
         if len(inner) == 1:
-            return _bare_annotation(inner[0])
+            return _annotation_without_optional(inner[0])
     return annotation
 
 
-def _expected_text(annotation: Any) -> str:
-    bare = _bare_annotation(annotation)
+def _expected_type_text(annotation: Any) -> str:
+    bare = _annotation_without_optional(annotation)
     origin, inner = get_origin(bare), get_args(bare)
     simple = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
     if bare in simple:
@@ -231,14 +233,14 @@ def _expected_text(annotation: Any) -> str:
     if origin is Literal:
         return f"one of {', '.join(map(_choice_text, inner))}"
     if origin in (Union, UnionType):
-        return " or ".join(map(_expected_text, inner))
+        return " or ".join(map(_expected_type_text, inner))
     if origin in (list, tuple):
-        return f"a list ({_expected_text(inner[0])})"
+        return f"a list ({_expected_type_text(inner[0])})"
     if origin is dict:
         return "a table"
     if not hasattr(bare, "model_fields"):
         return "a value"
-    required = [f.alias or n for n, f in bare.model_fields.items() if f.is_required()]
+    required = [name for name, field in _fields_by_name(bare).items() if field.is_required()]
     if not required:
         return "a table"
     return f"a table with {', '.join(required)}"
@@ -248,7 +250,7 @@ def _choice_text(choice: Any) -> str:
     return f'"{choice}"' if isinstance(choice, str) else str(choice)
 
 
-def _found_text(value: Any) -> str:
+def _found_value_text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
@@ -266,9 +268,11 @@ def _value_at(document: Any, path: FieldPath) -> Any:
     return document
 
 
-def _field_names(schema: Any) -> list[str]:
-    fields = getattr(_bare_annotation(schema), "model_fields", {})
-    return [f.alias or n for n, f in fields.items()]
+def _fields_by_name(schema: Any) -> dict[str, FieldInfo]:
+    """Return the fields of a table of the schema by the names that they have in a file; {} if the
+    schema has no table."""
+    fields = getattr(_annotation_without_optional(schema), "model_fields", {})
+    return {field.alias or name: field for name, field in fields.items()}
 
 
 def _did_you_mean(name: str, candidates: Iterable[str]) -> str | None:
@@ -332,7 +336,7 @@ def _run_findings(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Find
     if not isinstance(word, str):
         return  # a finding of the schema
     if word not in OPTIONS:
-        text = f"expected one of {', '.join(OPTIONS)}, found {_found_text(word)}"
+        text = f"expected one of {', '.join(OPTIONS)}, found {_found_value_text(word)}"
         yield (
             ("launch", "run_as"),
             Finding(Level.ERROR, "preset.run-as", text, fix=_did_you_mean(word, OPTIONS)),

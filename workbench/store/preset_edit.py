@@ -40,7 +40,7 @@ def save_preset(
             f"the preset file {path} exists already",
             next_step="choose another preset id, or remove the file first",
         )
-    text = _merge_text({**document, "id": preset_id}, path)
+    text = _merged_file_text({**document, "id": preset_id}, path)
     checked = check_text(text, file=str(path))
     if checked.preset is None:
         first = checked.errors[0]
@@ -53,7 +53,7 @@ def save_preset(
     return path
 
 
-def _merge_text(document: Mapping[str, Any], path: Path) -> str:
+def _merged_file_text(document: Mapping[str, Any], path: Path) -> str:
     old = read_text(path) if path.exists() else None
     if isinstance(old, str) and isinstance(parse_preset_text(old), dict):
         target = tomlkit.parse(old)
@@ -109,7 +109,7 @@ def document_from_plan(
         "engine": {
             **own_engine,
             "name": plan.engine,
-            "executable": _argv_with_variables(plan.executable, engine.get("executable"), known),
+            "executable": _argv_or_template(plan.executable, engine.get("executable"), known),
             "workdir": _template_or_value(plan.workdir, engine.get("workdir"), known),
         },
         "launch": _launch_table(plan, parent.get("launch", {}), known),
@@ -174,7 +174,7 @@ def _launch_table(
     return {"run_as": plan.run_as, "run_options": options}
 
 
-def _argv_with_variables(
+def _argv_or_template(
     argv: Sequence[str], template: Any, known: Mapping[str, str]
 ) -> list[str] | None:
     return _template_or_value(list(argv), template, known) if argv else None

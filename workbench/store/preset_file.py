@@ -30,21 +30,21 @@ def read_text(path: Path) -> str | Finding:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            return _file_finding("preset.not-a-file", "not a regular file", file)
+            return _file_error_finding("preset.not-a-file", "not a regular file", file)
         with path.open("rb") as handle:
             data = handle.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         reason = error_reason(error)
-        return _file_finding("preset.unreadable", f"cannot be read: {reason}", file)
+        return _file_error_finding("preset.unreadable", f"cannot be read: {reason}", file)
     if len(data) > MAX_BYTES:
-        return _file_finding(
+        return _file_error_finding(
             "preset.too-large", f"larger than {MAX_BYTES // 1024} KiB: not a preset", file
         )
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        return _file_finding(
+        return _file_error_finding(
             "preset.not-utf8", f"not UTF-8 text (byte 0x{data[error.start]:02x})", file, line
         )
 
@@ -57,22 +57,22 @@ def parse_preset_text(text: str, file: str | None = None) -> dict[str, Any] | Fi
     for number, line in enumerate(text.split("\n"), 1):
         # parsing it would take quadratic time
         if line.count(".") > MAX_DEPTH and _is_deep_key(line):
-            return _file_finding("preset.too-deep", "nested too deep", file, number)
+            return _file_error_finding("preset.too-deep", "nested too deep", file, number)
     try:
         document = tomllib.loads(text)
     except RecursionError:
-        return _file_finding("preset.too-deep", "nested too deep", file)
+        return _file_error_finding("preset.too-deep", "nested too deep", file)
     except ValueError as error:
         found = _POSITION.match(str(error))
         if not found:
             why = parser_error_message(error)
-            return _file_finding("preset.bad-toml", f"not valid TOML: {why}", file)
+            return _file_error_finding("preset.bad-toml", f"not valid TOML: {why}", file)
         message = f"not valid TOML: {found[1]}, column {found[3]}"
-        return _file_finding("preset.bad-toml", message, file, int(found[2]))
+        return _file_error_finding("preset.bad-toml", message, file, int(found[2]))
     if _nesting_depth(document) > MAX_DEPTH:
-        return _file_finding("preset.too-deep", "nested too deep", file)
+        return _file_error_finding("preset.too-deep", "nested too deep", file)
     if _largest_integer(document) > MAX_NUMBER:
-        return _file_finding(
+        return _file_error_finding(
             "preset.bad-toml", "not valid TOML: a whole number of more than 64 bits", file
         )
     return document
@@ -85,13 +85,13 @@ def _is_deep_key(line: str) -> bool:
     return len(parts) > MAX_DEPTH and all(len(part.split()) == 1 for part in parts)
 
 
-def _file_finding(code: str, text: str, file: str | None, line: int | None = None) -> Finding:
+def _file_error_finding(code: str, text: str, file: str | None, line: int | None = None) -> Finding:
     return Finding(Level.ERROR, code, text, file=file, line=line)
 
 
 def _largest_integer(value: Any) -> int:
-    """Return the largest absolute value among the integers in a document, which must not be deeply
-    nested."""
+    """Return the largest absolute value among the integers in a document, 0 if it has none. The
+    document must not be deeply nested."""
     if isinstance(value, dict | list):
         return max(map(_largest_integer, _inner_values(value)), default=0)
     return abs(value) if isinstance(value, int) else 0

@@ -29,7 +29,7 @@ def read_cache(path: Path) -> dict[str, tuple[Stamp, dict[str, Any]]]:
     used."""
     with contextlib.suppress(ValueError, TypeError, AttributeError, RecursionError):
         head, _, body = read_stored_file(path).partition(b"\n")
-        if head == _cache_head(body):
+        if head == _cache_first_line(body):
             entries = json.loads(body)
             return {
                 name: (tuple(stamp), field_values_with_tuples(fields))
@@ -43,8 +43,8 @@ def write_cache(path: Path, entries: Mapping[str, tuple[Stamp, Mapping[str, Any]
     the file cannot be written, do nothing."""
     body = json.dumps(entries)
     with contextlib.suppress(StoreError):
-        write_atomic(path, f"{_cache_head(body.encode()).decode()}\n{body}")
+        write_atomic(path, f"{_cache_first_line(body.encode()).decode()}\n{body}")
 
 
-def _cache_head(body: bytes) -> bytes:
+def _cache_first_line(body: bytes) -> bytes:
     return f"{_FORMAT}, {zlib.crc32(body):08x}".encode()

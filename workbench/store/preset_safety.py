@@ -95,7 +95,7 @@ def variables_used_in(text: str) -> list[str]:
 
 
 def safety_findings(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Finding]]:
-    """Yield (path, finding) for each suspicious value in a preset document."""
+    """Yield (path of the value, finding) for each suspicious value in a preset document."""
     engine = _engine_of_document(document)
     for path, value in walk_values(document):
         if isinstance(value, str) and (found := _CONTROL.search(value)):
@@ -131,7 +131,7 @@ def _launcher_of_document(document: Mapping[str, Any]) -> str:
 
 def _value_findings(value: Any) -> Iterator[Finding]:
     if isinstance(value, str):
-        yield from _text_findings(value)
+        yield from _launch_text_findings(value)
     elif not isinstance(value, bool | int | float):
         text = f"a launch value cannot be a date: {value}"
         yield _error_finding("preset.wrong-type", text, "put quotes around the value")
@@ -147,7 +147,7 @@ def _workdir_findings(engine: str, workdir: str) -> Iterator[Finding]:
         yield _error_finding("preset.path-traversal", text)
 
 
-def _text_findings(value: str) -> Iterator[Finding]:
+def _launch_text_findings(value: str) -> Iterator[Finding]:
     bare = _VARIABLE_NAME.sub("", value)
     if found := _SUBSTITUTION.search(value) or _CHAINED.search(value):
         yield _error_finding(
@@ -198,7 +198,7 @@ def _findings_of_flags(
             yield at, _error_finding("preset.flag-name", f"not a flag name: {_shorten(name)}")
         for part in find_foreign_flags(engine, {name: value}):
             yield at, part.finding_with_fix(LOOK)
-        if is_secret_name(name) and _is_plain_text(value):
+        if _is_plain_secret(name, value):
             yield at, _secret_finding(name)
 
 
@@ -212,15 +212,16 @@ def _findings_of_env(
             yield at, _error_finding("preset.env-name", text)
         for part in find_foreign_variables(engine, {name: value}):
             yield at, part.finding_with_fix(LOOK)
-        if is_secret_name(name) and _is_plain_text(value):
+        if _is_plain_secret(name, value):
             yield at, _secret_finding(name)
 
 
-def _is_plain_text(value: Any) -> bool:
-    """Return whether the value is a text, and not only the name of a variable."""
-    if not isinstance(value, str) or not value:
+def _is_plain_secret(name: str, value: Any) -> bool:
+    """Return whether the setting `name` is a secret and `value` its text. False for an empty text,
+    and for one that is only the name of a variable."""
+    if not is_secret_name(name) or value == "":
         return False
-    return not _VARIABLE_NAME.fullmatch(value)
+    return isinstance(value, str) and not _VARIABLE_NAME.fullmatch(value)
 
 
 def _executable_findings(engine: str, argv: list[str]) -> Iterator[Finding]:
@@ -267,5 +268,5 @@ def _shorten(text: str) -> str:
 
 
 def escape_and_shorten(text: str) -> str:
-    """Return the beginning of a text for a message, with its unprintable characters escaped."""
+    """Return the first 60 characters of a text for a message, with unprintable ones escaped."""
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text[:_SHOWN])

@@ -74,7 +74,7 @@ def preset_sections(preset: Preset) -> list[Section]:
         _plain_section("Host settings (Workbench never applies them)", host_settings),
         _plain_section("Reference results", map(_reference_text, preset.references)),
         Section("Caveats", tuple(Line(caveat, sign="warn") for caveat in preset.caveats)),
-        *_claims_by_document(preset),
+        *_claim_sections(preset),
     ]
     return [section for section in sections if section.lines]
 
@@ -83,7 +83,7 @@ def _plain_section(title: str, texts: Iterable[str]) -> Section:
     return Section(title, tuple(map(Line, texts)))
 
 
-def _claims_by_document(preset: Preset) -> Iterator[Section]:
+def _claim_sections(preset: Preset) -> Iterator[Section]:
     found: dict[str, list[Line]] = {}
     for claim in preset.claims:
         document = claim.document or preset.provenance.document
@@ -115,21 +115,19 @@ def texts_about_flag(preset: Preset, name: str, aliases: Iterable[str] = ()) -> 
 def _fact_lines(preset: Preset) -> list[Line]:
     engine, source = preset.engine, preset.provenance
     open_files = f"at least {engine.open_files:,} open" if engine.open_files else ""
+    model = preset.fill_in_variable_defaults(preset.model.id)
     endpoint = ""
     if preset.endpoint:
         endpoint = f"{preset.endpoint.name} in {preset.endpoint.file}"
     status = ", ".join(filter(None, (source.status, source.date)))
     facts = (
-        ("engine", f"{engine.name} {engine.versions or ''}"),
+        ("engine", _join_known(engine.name, engine.versions)),
         ("program", shlex.join(map(preset.fill_in_variable_defaults, engine.executable or ()))),
         ("directory", preset.fill_in_variable_defaults(engine.workdir or "")),
-        ("image", engine.image or ""),
+        ("image", _join_known(engine.image)),
         ("runs as", _launcher_text(preset)),
         ("files", open_files),
-        (
-            "model",
-            f"{preset.fill_in_variable_defaults(preset.model.id)} {preset.model.quantization or ''}",
-        ),
+        ("model", _join_known(model, preset.model.quantization)),
         ("weights", _weights_text(preset)),
         ("limit", _speed_limit_text(preset)),
         ("hardware", _hardware_text(preset)),
@@ -138,9 +136,14 @@ def _fact_lines(preset: Preset) -> list[Line]:
         ("benchmark", _benchmark_text(preset)),
         ("endpoint", endpoint),
         ("warm-up", _warm_up_text(preset)),
-        ("source", f"{source.document} ({status}) {source.note or ''}"),
+        ("source", _join_known(f"{source.document} ({status})", source.note)),
     )
     return [Line(text.strip(), label) for label, text in facts if text.strip()]
+
+
+def _join_known(*parts: str | None) -> str:
+    """Return the parts that are known, separated by spaces."""
+    return " ".join(filter(None, parts))
 
 
 def _launcher_text(preset: Preset) -> str:
@@ -172,8 +175,8 @@ def _weights_text(preset: Preset) -> str:
 
 
 def _speed_limit_text(preset: Preset) -> str:
-    """Return the highest possible tokens per second of one stream on the GPUs of the preset, as
-    text; "" if unknown."""
+    """Return a text on the highest possible tokens per second of one stream on the GPUs of the
+    preset; "" if the preset names no GPU or the sizes of the model are not known."""
     from workbench.engines.plans import plan_from_preset
     from workbench.engines.registry import get_engine
     from workbench.engines.roofline import compute_speed_limits

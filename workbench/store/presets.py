@@ -79,8 +79,8 @@ class PresetLibrary:
         return self.dirs[0]
 
     def list(self) -> tuple[ListedPreset, ...]:
-        """Return the presets sorted by id, the invalid ones last. Reads only files that changed
-        since the last call."""
+        """Return the presets sorted by id, then the invalid ones. Of presets with the same id, the
+        user's own is listed. Only files that changed since the last call are read."""
         good: dict[str, ListedPreset] = {}
         broken: list[ListedPreset] = []
         for path, entry in self._read_entries().items():
@@ -113,7 +113,7 @@ class PresetLibrary:
                     Finding(Level.INFO, "preset.duplicate-id", text, file=entry.path, field="id")
                 )
             if entry.baseline and entry.baseline not in ids:
-                found.append(_missing_baseline(entry.baseline, ids, entry.path))
+                found.append(_missing_baseline_finding(entry.baseline, ids, entry.path))
         return tuple(found)
 
     def path(self, preset_id: str) -> Path:
@@ -145,11 +145,13 @@ class PresetLibrary:
         return preset
 
     def register_preset_file(self, preset_id: str, path: Path) -> None:
-        """Let an id stand for a file outside the library, without reading it, unless the id is known."""
+        """Let an id stand for a preset file outside the library, which is not read now. Do nothing
+        if the id stands for such a file already."""
         self._given.setdefault(preset_id, path)
 
     def registered_preset_path(self, preset_id: str) -> Path | None:
-        """Return the file outside the library for which this id stands; None if there is none."""
+        """Return the preset file outside the library for which this id stands. None if there is
+        none, or if a preset of the library has the id."""
         path = self._given.get(preset_id)
         if path is None or self.path(preset_id) != path:
             return None
@@ -159,7 +161,7 @@ class PresetLibrary:
         """Return the preset in the file `path` after checking the file, with the claims of its
         source documents (write-ups). Raises PresetError with the findings if the file is invalid.
         """
-        checked = self.read_checked(path)
+        checked = self.read_and_check(path)
         if checked.preset is not None:
             return preset_documents.add_claims(checked.preset)
         errors = checked.errors
@@ -172,9 +174,9 @@ class PresetLibrary:
 
     def check(self, path: Path) -> tuple[Finding, ...]:
         """Return all findings about the preset file at `path`."""
-        return self.read_checked(path).findings
+        return self.read_and_check(path).findings
 
-    def read_checked(self, path: Path) -> Checked:
+    def read_and_check(self, path: Path) -> Checked:
         """Return the checked preset file `path`. It is read again only if it has changed."""
 
         from workbench.store.preset_check import check_file
@@ -232,13 +234,18 @@ class PresetLibrary:
         for name, (stamp, fields) in cached.items():
             path = Path(name)
             with suppress(TypeError):  # fields that no entry has
-                self._entries[path] = stamp, ListedPreset(**{**fields, **self._path_fields(path)})
+                self._entries[path] = (
+                    stamp,
+                    ListedPreset(**{**fields, **self._path_and_origin_fields(path)}),
+                )
 
     def _write_cached_entries(self, files: Sequence[Path]) -> None:
         good = {}
         for path in files:
-            stamp, entry = self._entries.get(path, (None, None))
-            if stamp is not None and entry is not None and entry.error is None:
+            if path not in self._entries:
+                continue
+            stamp, entry = self._entries[path]
+            if entry.error is None:
                 good[str(path)] = (stamp, _cached_fields(entry))
         preset_list_cache.write_cache(paths.preset_list_file(), good)
 
@@ -247,7 +254,7 @@ class PresetLibrary:
         known_stamp, known = self._entries.get(path, (None, None))
         if known is not None and known_stamp == stamp:
             return known
-        entry = _read_entry(**self._path_fields(path))
+        entry = _read_list_entry(**self._path_and_origin_fields(path))
         if stamp is not None:
             self._entries[path] = (stamp, entry)
         return entry
@@ -257,14 +264,14 @@ class PresetLibrary:
         before it may run programs."""
         return path.resolve().parent == paths.shipped_presets_dir().resolve()
 
-    def _path_fields(self, path: Path) -> dict[str, str]:
+    def _path_and_origin_fields(self, path: Path) -> dict[str, str]:
         """Return the fields "path" and "origin" of a list entry, which follow from the path of the
         preset file."""
         is_own = path.absolute().parent == self.own_dir.absolute()
         return {"path": str(path), "origin": "own" if is_own else "shipped"}
 
 
-def _missing_baseline(baseline: str, ids: Iterable[str], file: str) -> Finding:
+def _missing_baseline_finding(baseline: str, ids: Iterable[str], file: str) -> Finding:
     """Return the finding about a preset in `file` whose baseline is not among the presets `ids`."""
     close, fix = _close_names(baseline, ids), None
     if close:
@@ -304,50 +311,50 @@ def _file_stamp(path: Path) -> Stamp | None:
     return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
 
 
-def _read_entry(path: str, origin: str) -> ListedPreset:
+def _read_list_entry(path: str, origin: str) -> ListedPreset:
     document = _read_document(Path(path), path)
     if isinstance(document, Finding):
         return ListedPreset(Path(path).stem, path, origin, error=document)
     for field in (("id",), ("title",), ("engine", "name")):
-        if _value_of_kind(document, str, *field) is None:
+        if _field_of_type(document, str, *field) is None:
             name = ".".join(field)
             text = f"{name}: missing; expected text"
             error = Finding(Level.ERROR, "preset.missing-field", text, file=path, field=name)
             return ListedPreset(Path(path).stem, path, origin, error=error)
-    listed = _value_of_kind(document, list, "hardware", "gpu_names") or []
+    listed: list[Any] = _field_or_default(document, [], "hardware", "gpu_names")
     gpu_names = tuple(name for name in listed if isinstance(name, str))
-    gpu_count = _value_or(document, 1, "hardware", "count") or 1
-    platform = _value_of_kind(document, str, "hardware", "platform")
+    gpu_count = _field_or_default(document, 1, "hardware", "count") or 1
+    platform = _field_of_type(document, str, "hardware", "platform")
     return ListedPreset(
         id=document["id"],
         path=path,
         origin=origin,
         title=document["title"],
-        summary=_value_or(document, "", "summary"),
+        summary=_field_or_default(document, "", "summary"),
         engine=document["engine"]["name"],
         model=_listed_model_name(document),
-        quantization=_value_of_kind(document, str, "model", "quantization"),
+        quantization=_field_of_type(document, str, "model", "quantization"),
         hardware=hardware_line(gpu_names, gpu_count, platform),
         gpu_names=gpu_names,
         gpu_count=gpu_count,
-        nodes=max(1, len(_value_or(document, [], "nodes"))),
-        status=_value_or(document, "", "provenance", "status"),
-        document=_value_or(document, "", "provenance", "document"),
-        baseline=_value_of_kind(document, str, "baseline"),
-        caveats=len(_value_or(document, [], "caveats")),
+        nodes=max(1, len(_field_or_default(document, [], "nodes"))),
+        status=_field_or_default(document, "", "provenance", "status"),
+        document=_field_or_default(document, "", "provenance", "document"),
+        baseline=_field_of_type(document, str, "baseline"),
+        caveats=len(_field_or_default(document, [], "caveats")),
     )
 
 
-def _value_of_kind(document: Mapping[str, Any], kind: type[T], *path: str) -> T | None:
+def _field_of_type(document: Mapping[str, Any], kind: type[T], *path: str) -> T | None:
     found: Any = document
     for key in path:
         found = as_table(found).get(key)
     return found if isinstance(found, kind) else None
 
 
-def _value_or(document: Mapping[str, Any], default: T, *path: str) -> T:
+def _field_or_default(document: Mapping[str, Any], default: T, *path: str) -> T:
     """Return the value of a field of the document; `default` if it is missing, or of another type."""
-    found = _value_of_kind(document, type(default), *path)
+    found = _field_of_type(document, type(default), *path)
     return default if found is None else found
 
 
@@ -366,8 +373,8 @@ def _listed_model_name(document: Mapping[str, Any]) -> str:
     the last part of its example."""
 
     def value_of_variable(match: re.Match[str]) -> str:
-        default = _value_or(document, "", "variables", match[1], "default")
-        example = _value_or(document, "", "variables", match[1], "example") or match[0]
+        default = _field_or_default(document, "", "variables", match[1], "default")
+        example = _field_or_default(document, "", "variables", match[1], "example") or match[0]
         return default or example.rstrip("/").rsplit("/", 1)[-1]
 
-    return re.sub(r"\$\{(\w+)\}", value_of_variable, _value_or(document, "", "model", "id"))
+    return re.sub(r"\$\{(\w+)\}", value_of_variable, _field_or_default(document, "", "model", "id"))

@@ -60,8 +60,8 @@ class QualityDb:
         return replace(result, id=int(self._database.write(insert_result) or 0))
 
     def add_new(self, result: QualityResult) -> None:
-        """Store an imported comparison, unless it is among the newest ones: another result of its
-        file has it too, or it was measured here."""
+        """Store an imported comparison of answers. Do nothing if it is among the newest ones,
+        because it was measured here, or came with another result of the imported file."""
         bare = replace(result, id=0, imported="")
         if all(replace(one, id=0, imported="") != bare for one in self.newest_comparisons()):
             self.add(result)
@@ -93,8 +93,8 @@ class QualityDb:
     # ---- what an experiment has measured so far
 
     def store_parts(self, experiment_id: int, parts: QualityParts) -> None:
-        """Store what an experiment has measured of the answers so far, in place of what it had
-        measured before. Of other experiments, only the newest parts are kept."""
+        """Store what an experiment has measured of the answers so far, in place of what was stored
+        of it before. Only the parts of the eight newest experiments are kept."""
         values = (experiment_id, _PARTS_FORMAT, zlib.compress(to_bytes(parts), 1))
 
         def insert_parts(db: sqlite3.Connection) -> None:
@@ -108,8 +108,8 @@ class QualityDb:
         self._database.write(insert_parts)
 
     def parts(self, experiment_id: int) -> QualityParts | None:
-        """Return what an experiment has measured of the answers so far. None if there is nothing, or
-        if it cannot be read: it is then measured again."""
+        """Return what an experiment has measured of the answers so far. None if nothing is stored,
+        or if it cannot be read."""
 
         def select_parts(db: sqlite3.Connection) -> Any:
             sql = "SELECT 1 FROM sqlite_master WHERE name = 'quality_parts'"
@@ -128,7 +128,8 @@ class QualityDb:
             return None
 
     def delete_parts(self, experiment_id: int) -> None:
-        """Forget what an experiment has measured of the answers: the comparison is stored."""
+        """Delete what an experiment has measured of the answers so far. It is not needed any more
+        when the comparison is stored."""
 
         def delete_rows(db: sqlite3.Connection) -> None:
             db.execute(_PARTS_TABLE)

@@ -104,8 +104,8 @@ Item = Cell | Event | Infos | Boot | End
 
 class CellWriter:
     """Turns readings into lines of a recording, one line per cell (time span) of `step_s` seconds.
-    The line of a cell is written one cell later, because the readings of GPUs and engine do not
-    arrive at the same time."""
+    The line of a cell is made one cell later, because the readings of GPUs and engine do not arrive
+    at the same time."""
 
     def __init__(self, step_s: int) -> None:
         self.step_s = step_s
@@ -114,10 +114,10 @@ class CellWriter:
         self._written: Mapping[Key, float | int] = {}
         self._count = 0
 
-    def add(self, seconds: range, values: Mapping[Key, float | None]) -> Iterator[str]:
+    def add_reading(self, seconds: range, values: Mapping[Key, float | None]) -> Iterator[str]:
         """Add a reading that is valid for the Unix seconds in `seconds`. Yield the lines of the
-        cells (time spans of the recording) that are now complete. A second whose cell is already
-        written is ignored, unless the clock was set back."""
+        cells (time spans of the recording) that are now complete. A second whose line was yielded
+        already is ignored, unless the clock was set back by more than 60 cells."""
         for second in seconds:
             cell = second // self.step_s * self.step_s
             if cell < self._next_s - 60 * self.step_s:
@@ -125,7 +125,7 @@ class CellWriter:
             if cell < self._next_s:
                 continue
             if cell not in self._open:
-                yield from self._write_cells_before(cell - self.step_s)
+                yield from self._lines_of_cells_before(cell - self.step_s)
                 self._open[cell] = {}
             sums = self._open[cell]
             for key, value in values.items():
@@ -141,26 +141,29 @@ class CellWriter:
     def finish_open_cells(self) -> Iterator[str]:
         """Yield the lines of the cells (time spans of the recording) that are not complete yet.
         Call this at the end of the recording."""
-        yield from self._write_cells_before(max(self._open, default=0) + 1)
+        yield from self._lines_of_cells_before(max(self._open, default=0) + 1)
 
-    def _write_cells_before(self, before_s: int) -> Iterator[str]:
+    def _lines_of_cells_before(self, before_s: int) -> Iterator[str]:
         for cell in sorted(cell for cell in self._open if cell < before_s):
             sums = self._open.pop(cell)
             self._next_s = cell + self.step_s
             if sums:
                 means = {key: total / count for key, (total, count) in sums.items()}
-                yield self.line(cell, _round_values(means))
+                yield self.format_cell(cell, _round_values(means))
 
-    def line(self, unix_s: int, values: Mapping[Key, float | int]) -> str:
+    def format_cell(self, unix_s: int, values: Mapping[Key, float | int]) -> str:
         """Return the line of the cell (time span) that begins at `unix_s`, with the values that
-        changed since the previous call."""
+        changed since the previous call. Every 60th line has all values."""
         full = self._count % FULL_EVERY == 0
         self._count += 1
         before = {} if full else self._written
-        shown: dict[str, float | int | None] = {
-            f"{key[0]}.{key[1]}": value for key, value in values.items() if before.get(key) != value
-        }
-        shown.update({f"{gpu}.{name}": None for gpu, name in before if (gpu, name) not in values})
+        shown: dict[str, float | int | None] = {}
+        for key, value in values.items():
+            if before.get(key) != value:
+                shown[f"{key[0]}.{key[1]}"] = value
+        for key in before:
+            if key not in values:
+                shown[f"{key[0]}.{key[1]}"] = None
         self._written = values
         fields: dict[str, Any] = {"t": unix_s}
         if full:
@@ -182,7 +185,8 @@ def format_event(event: Event) -> str:
 
 
 def format_gpu_infos(unix_s: float, infos: Sequence[GpuInfo]) -> str:
-    """Return the line that describes the host's GPUs, without fields that no graph needs."""
+    """Return the line of a recording with the properties of the host's GPUs, without empty fields
+    and those that no graph needs."""
     shown = []
     for info in infos:
         fields = asdict(replace(info, supported_sm_mhz=(), supported_memory_mhz=(), absent={}))
@@ -191,11 +195,11 @@ def format_gpu_infos(unix_s: float, infos: Sequence[GpuInfo]) -> str:
     return _format_json_line({"t": round(unix_s, 3), "infos": shown})
 
 
-def format_boot(unix_s: float, boot_id: str) -> str:
+def format_boot_line(unix_s: float, boot_id: str) -> str:
     return _format_json_line({"t": round(unix_s, 3), "boot": boot_id})
 
 
-def format_end(unix_s: float) -> str:
+def format_end_line(unix_s: float) -> str:
     return _format_json_line({"t": round(unix_s, 3), "end": True})
 
 
@@ -220,7 +224,7 @@ def format_history(
             if value is not None:
                 values[key] = value
         if values:
-            yield writer.line(cell, _round_values(values))
+            yield writer.format_cell(cell, _round_values(values))
 
 
 def parse_line_time(line: str) -> float:
@@ -242,8 +246,7 @@ def open_recording(path: Path) -> tuple[Header, Iterator[Item]]:
         lines = _read_lines(path, compressed=compressed)
         return parse_header(next(lines, b""), path.name), parse_items(lines)
     except (OSError, EOFError, zlib.error) as error:
-        why = error_reason(error)
-        raise InputError(f"{path} cannot be read: {why}") from None
+        raise InputError(f"{path} cannot be read: {error_reason(error)}") from None
 
 
 def _read_lines(path: Path, *, compressed: bool) -> Iterator[bytes]:
@@ -268,7 +271,7 @@ def read_bounded_lines(file: BinaryIO | GzipFile) -> Iterator[bytes]:
 def parse_header(line: str | bytes, name: str) -> Header:
     """Return the header of a recording from its first line. Raises InputError if the line is no
     header; `name` is the file name for the message."""
-    data = _parse_json_object(line) or {}
+    data = _parse_json_object(line)
     version = data.get("version")
     if data.get("workbench") != "recording" or not isinstance(version, int):
         step = "give a file that `workbench record` wrote"
@@ -309,7 +312,7 @@ def parse_items(lines: Iterable[str | bytes]) -> Iterator[Item]:
 def _parse_items(lines: Iterable[str | bytes]) -> Iterator[Item | None]:
     values: dict[Key, float] | None = None
     for line in lines:
-        data = _parse_json_object(line) or {}
+        data = _parse_json_object(line)
         at = _parse_time(data.get("t"))
         if at is None:
             values = None
@@ -317,7 +320,7 @@ def _parse_items(lines: Iterable[str | bytes]) -> Iterator[Item | None]:
         elif "event" in data:
             yield _parse_event(at, data)
         elif "infos" in data:
-            yield Infos(at, _parse_infos(data["infos"]))
+            yield Infos(at, _parse_gpu_infos(data["infos"]))
         elif "boot" in data:
             yield Boot(at, clean_text(str(data["boot"]), NAME_CHARS))
         elif "end" in data:
@@ -328,12 +331,15 @@ def _parse_items(lines: Iterable[str | bytes]) -> Iterator[Item | None]:
             if values is None:
                 yield None
                 continue
-            values = _with_changes(values, as_table(data.get("v")))
+            values = _apply_cell_changes(values, as_table(data.get("v")))
             yield Cell(int(at), values)
 
 
-def _with_changes(values: Mapping[Key, float], changes: Mapping[str, Any]) -> dict[Key, float]:
-    """Return the values of a cell, from those of the cell before it and from what has changed."""
+def _apply_cell_changes(
+    values: Mapping[Key, float], changes: Mapping[str, Any]
+) -> dict[Key, float]:
+    """Return the values of a cell: those of the cell before, `values`, with the `changes` of the
+    cell's line. A change without a number removes the value, and an unknown name is left out."""
     changed = dict(values)
     for name, value in changes.items():
         found = _NAME.fullmatch(name)
@@ -362,7 +368,7 @@ def _parse_event(unix_s: float, data: Mapping[str, Any]) -> Event | None:
     )
 
 
-def _parse_infos(listed: Any) -> tuple[GpuInfo, ...]:
+def _parse_gpu_infos(listed: Any) -> tuple[GpuInfo, ...]:
     found = []
     for one in as_list(listed)[:MOST_GPUS]:
         with contextlib.suppress(ValueError):
@@ -370,15 +376,14 @@ def _parse_infos(listed: Any) -> tuple[GpuInfo, ...]:
     return tuple(found)
 
 
-def _parse_json_object(line: str | bytes) -> dict[str, Any] | None:
-    """Return a line as a JSON object, or None if it is not one."""
+def _parse_json_object(line: str | bytes) -> Mapping[str, Any]:
+    """Return a line as a JSON object, {} if it is not one or is too long."""
     if len(line) > MOST_LINE_BYTES:
-        return None
+        return {}
     try:
-        data = json.loads(line)
+        return as_table(json.loads(line))
     except (ValueError, RecursionError):
-        return None
-    return data if isinstance(data, dict) else None
+        return {}
 
 
 def _parse_time(value: Any) -> float | None:

@@ -60,7 +60,8 @@ def _sample_evenly(samples: Sequence[Mapping[str, Any]], most: int) -> Sequence[
 def _compress_rows_and_collect_gaps(
     samples: Sequence[Mapping[str, Any]], kept_one_of: int = 1
 ) -> tuple[bytes, list[array[int]]]:
-    """Return (compressed rows, gaps of those requests whose gaps are whole numbers)."""
+    """Return (compressed rows, gaps of each request whose gaps are whole numbers). Gaps that are
+    not stay in their row. One of `kept_one_of` requests is kept; from 2 on, each row says so."""
     lines: list[str] = []
     all_gaps: list[array[int]] = []
     kept = {KEPT_ONE_OF: kept_one_of} if kept_one_of > 1 else {}
@@ -119,7 +120,8 @@ def _gaps_as_int_array(gaps: Sequence[Any] | None) -> array[int] | None:
 
 
 def _finest_fitting_resolution_us(all_gaps: Sequence[array[int]], most_bytes: int) -> int:
-    """Return the finest resolution with which the gaps take at most `most_bytes` bytes."""
+    """Return the finest resolution, in microseconds, with which the gaps take at most `most_bytes`
+    bytes, as estimated from the first requests. If none suffices, return the coarsest."""
     count = sum(map(len, all_gaps))
     tried: list[array[int]] = []
     for gaps in all_gaps:
@@ -144,7 +146,8 @@ def _compress_gaps(all_gaps: Sequence[array[int]], resolution_us: int) -> bytes:
 
 
 def _round_gaps(gaps: array[int], resolution_us: int) -> array[int]:
-    """Return the gaps between the rounded arrival times, so that errors do not add up."""
+    """Return the gaps between the arrival times, rounded to `resolution_us` and in that unit. The
+    times are rounded, not the gaps, so that errors do not add up."""
     half_later = list(accumulate(gaps, initial=resolution_us // 2))
     last = half_later[-1] // resolution_us
     if _STEPS_EACH * last > len(gaps):

@@ -53,8 +53,8 @@ def create_index_sql(searched_text_sql: str) -> str:
 def filter_condition(
     search: str | None, host: str | None, tag: str | None
 ) -> tuple[str, list[str]]:
-    """Return (SQL condition on the index table, its parameters) for the filters that are not None.
-    The condition is "" without a filter."""
+    """Return (SQL condition on the index table, its parameters) for the filters that are given.
+    Without a filter, return ("", []). A result matches `search` if it has all of its words."""
     conditions: list[str] = []
     values: list[str] = []
     for word in (search or "").split():

@@ -39,7 +39,8 @@ def timeline_path(folder: Path, uid: str) -> Path:
 
 
 def write_timeline(path: Path, header: recording.Header, lines: Iterable[str]) -> None:
-    """Write the lines of a timeline, all or none. Raises StoreError."""
+    """Write the lines of a timeline to the file `path`, all or none. Raises StoreError if the file
+    cannot be written."""
     temporary = path.with_name(f".{path.name}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

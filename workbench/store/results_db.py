@@ -180,12 +180,9 @@ class ResultsDb:
         tags: Iterable[str] = (),
     ) -> int:
         """Store a result and return its id. `samples` has one mapping per request
-        (`RequestRecord.as_json`). If a result with this `uid` is stored already, only its id is
-        returned.
-
-        If the database cannot be written, the result is written to a JSON file, and the raised
-        StoreError names that file.
-        """
+        (`RequestRecord.as_json`). If a result with this `uid` is stored already, only return its
+        id. If the database cannot be written, the result is written to a JSON file, and the raised
+        StoreError names that file."""
         row = {
             "uid": uid or os.urandom(16).hex(),
             "unix_s": time.time() if unix_s is None else unix_s,
@@ -311,7 +308,7 @@ class ResultsDb:
             return ()
         path = self.samples_dir / name
         try:
-            return tuple(map(_sample_from_data, request_file.decode_requests(path.read_bytes())))
+            return tuple(map(_checked_sample, request_file.decode_requests(path.read_bytes())))
         except (OSError, EOFError, ValueError, struct.error, zlib.error) as error:
             raise StoreError(
                 f"the requests of result {result_id} could not be read from {path}: {error}",
@@ -369,7 +366,7 @@ class ResultsDb:
 
     def change_stamp(self) -> object:
         """Return a value that changes with every write to the database. It comes from the status of
-        the files, without opening the database."""
+        the database's files, which are not opened; a missing file is no error."""
         found = []
         for path in (self.path, self.path.with_name(f"{self.path.name}-wal")):
             with contextlib.suppress(OSError):
@@ -523,7 +520,7 @@ def _clear_older_samples(db: sqlite3.Connection, kept: int) -> Sequence[str]:
     return [name for _, name in rows]
 
 
-def _sample_from_data(data: dict[str, Any]) -> dict[str, Any]:
+def _checked_sample(data: dict[str, Any]) -> dict[str, Any]:
     from_json(_Sample, data)
     return data
 

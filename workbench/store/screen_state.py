@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from workbench.model.errors import StoreError
@@ -21,7 +22,7 @@ def _read_states() -> dict[str, Any]:
     return dict(as_table(found))
 
 
-def _state_file() -> Any:
+def _state_file() -> Path:
     return paths.state_dir() / "left-off.json"
 
 

@@ -21,7 +21,7 @@ def hold_lock(path: Path, what: str) -> Iterator[None]:
     file cannot be created."""
     file = _open_file(path)
     try:
-        if not _lock_file(file, path, fcntl.LOCK_EX):
+        if not _try_to_lock(file, path, fcntl.LOCK_EX):
             raise InputError(
                 f"another Workbench is running {what}",
                 next_step=f"wait until {what} has ended, or cancel it in that Workbench",
@@ -31,12 +31,12 @@ def hold_lock(path: Path, what: str) -> Iterator[None]:
         os.close(file)
 
 
-def is_held(path: Path) -> bool:
+def is_lock_held(path: Path) -> bool:
     """Return whether any process, including this one, holds the lock of a series. `path` is its
     lock file. Concurrent calls do not affect each other."""
     file = _open_file(path)
     try:
-        return not _lock_file(file, path, fcntl.LOCK_SH)
+        return not _try_to_lock(file, path, fcntl.LOCK_SH)
     finally:
         os.close(file)
 
@@ -51,7 +51,7 @@ def _open_file(path: Path) -> int:
         ) from None
 
 
-def _lock_file(file: int, path: Path, kind: int) -> bool:
+def _try_to_lock(file: int, path: Path, kind: int) -> bool:
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:

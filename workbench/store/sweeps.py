@@ -19,8 +19,8 @@ from workbench.model.json_records import field_values_with_tuples, from_json, to
 from workbench.model.series_state import SeriesState
 from workbench.model.sweep import PointState, Sweep, SweepKind, SweepPoint, SweepSpec
 from workbench.model.untrusted_text import clean_json
-from workbench.store.numbered_files import next_number, numbers_in
-from workbench.store.series_lock import INTERRUPTED, hold_lock, is_held
+from workbench.store.numbered_files import next_record_number, record_numbers_in
+from workbench.store.series_lock import INTERRUPTED, hold_lock, is_lock_held
 from workbench.store.text_files import write_atomic
 
 
@@ -34,7 +34,7 @@ class SweepStore:
         """Store a new sweep, and return it with its id. Raises StoreError if it cannot be written."""
         try:
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            number = next_number(self.directory)
+            number = next_record_number(self.directory)
             while True:
                 try:
                     os.close(
@@ -63,14 +63,14 @@ class SweepStore:
         """Return the sweep with this id. If its Workbench ended while running it, its state is
         "stopped" in the returned sweep."""
         sweep = self._read(sweep_id)
-        if sweep.state == SeriesState.RUNNING and not is_held(self._lock(sweep_id)):
+        if sweep.state == SeriesState.RUNNING and not is_lock_held(self._lock_path(sweep_id)):
             return _mark_interrupted(sweep)
         return sweep
 
     def hold_lock(self, sweep_id: int) -> AbstractContextManager[None]:
         """Return the lock of a sweep as a context manager, so that only one Workbench runs it.
         Entering raises InputError if another Workbench holds the lock."""
-        return hold_lock(self._lock(sweep_id), f"sweep {sweep_id}")
+        return hold_lock(self._lock_path(sweep_id), f"sweep {sweep_id}")
 
     @contextmanager
     def lock_and_read(self, sweep_id: int) -> Iterator[Sweep]:
@@ -85,7 +85,7 @@ class SweepStore:
         """Return the sweeps, newest first. Unreadable sweeps are left out. `get` raises an error
         that says what is wrong with one."""
         found = []
-        for number in sorted(numbers_in(self.directory), reverse=True):
+        for number in sorted(record_numbers_in(self.directory), reverse=True):
             with contextlib.suppress(StoreError, InputError):
                 found.append(self.get(number))
         return tuple(found)
@@ -105,7 +105,7 @@ class SweepStore:
             sweep, spec=replace(sweep.spec, bench=field_values_with_tuples(sweep.spec.bench))
         )
 
-    def _lock(self, sweep_id: int) -> Path:
+    def _lock_path(self, sweep_id: int) -> Path:
         return self.directory / f"{sweep_id}.lock"
 
     def _path(self, sweep_id: int) -> Path:

@@ -14,10 +14,10 @@ MAX_BYTES = 4 << 20  # of a file that the user writes; ten thousand hosts take l
 MAX_KEPT_BYTES = 64 << 20  # of a file that Workbench writes; a thousand presets take 0.7 MB
 
 
-def read_user_text(path: Path) -> str | None:
-    """Return the text of a regular UTF-8 file, or None if the file does not exist. Raises
-    StoreError for a file that is not regular (it could block or have no end), is larger than
-    MAX_BYTES, or cannot be read."""
+def read_user_text(path: Path) -> str:
+    """Return the text of a regular UTF-8 file, "" if the file does not exist. Raises StoreError for
+    a file that is not regular (it could block or have no end), is larger than MAX_BYTES, or cannot
+    be read."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             raise StoreError(
@@ -31,7 +31,7 @@ def read_user_text(path: Path) -> str | None:
             )
         return data.decode("utf-8-sig")
     except FileNotFoundError:
-        return None
+        return ""
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
         raise StoreError(
@@ -53,12 +53,10 @@ def read_stored_file(path: Path) -> bytes:
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Write a UTF-8 text file so that readers see the old text or the new one and never a part,
-    even after a crash. Raises StoreError.
-
-    Missing directories are created with mode 0700. An existing file keeps its mode, a new one gets
-    0600. If `path` is a symbolic link, the file that it names is replaced.
-    """
+    """Write a UTF-8 text file so that readers see the old text or the new one, never a part of it,
+    even after a crash. Missing directories are created with mode 0700. An existing file keeps its
+    mode, a new one gets 0600. If `path` is a symbolic link, the file that it names is replaced.
+    Raises StoreError if the file cannot be written."""
     try:
         target = path.resolve()
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

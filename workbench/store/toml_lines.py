@@ -19,16 +19,17 @@ _STRINGS_AND_COMMENTS = re.compile(r""""(?:[^"\\]|\\.)*"|'[^']*'|#.*$""")
 
 
 class LineIndex:
-    """The line numbers of the fields in a TOML text. `line(("claims", 2, "text"))` returns the
-    line, counted from 1, of that field. If the field has no line of its own, it returns the line of
-    the innermost table that contains the field, or None without such a table."""
+    """The line numbers of the fields in a TOML text, counted from 1."""
 
     def __init__(self, text: str) -> None:
         self._lines: dict[FieldPath, int] = {}
         self._arrays: dict[FieldPath, int] = {}
         self._index_lines(text)
 
-    def line(self, path: Sequence[str | int]) -> int | None:
+    def line_of_field(self, path: Sequence[str | int]) -> int | None:
+        """Return the line number of the field at `path`, such as ("claims", 2, "text"). If the
+        field has no line of its own, return that of the innermost table that contains the field;
+        None without such a table."""
         wanted = tuple(path)
         while wanted:
             if wanted in self._lines:
@@ -42,7 +43,7 @@ class LineIndex:
         closing, depth = "", 0
         for number, line in enumerate(text.split("\n"), 1):
             if closing:
-                closing = _find_open_delimiter(line, closing)
+                closing = _delimiter_if_still_open(line, closing)
             elif depth > 0:
                 depth, closing = _open_brackets_and_string_delimiter(line, depth)
             elif header := _TABLE.match(line):
@@ -76,7 +77,7 @@ def _open_brackets_and_string_delimiter(line: str, depth: int) -> tuple[int, str
     for delimiter in ('"""', "'''"):
         before, found, rest = line.partition(delimiter)
         if found:
-            closing = _find_open_delimiter(rest, delimiter)
+            closing = _delimiter_if_still_open(rest, delimiter)
             return depth + _count_open_brackets(before), closing
     return max(0, depth + _count_open_brackets(line)), ""
 
@@ -86,7 +87,9 @@ def _count_open_brackets(text: str) -> int:
     return sum(map(bare.count, "[{")) - sum(map(bare.count, "]}"))
 
 
-def _find_open_delimiter(line: str, delimiter: str) -> str:
+def _delimiter_if_still_open(line: str, delimiter: str) -> str:
+    """Return the delimiter of a multi-line string that is open before `line` and not closed in it;
+    "" if it is closed."""
     if delimiter in line:
         return ""
     return delimiter

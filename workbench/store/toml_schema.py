@@ -96,23 +96,24 @@ def map_checker(kind: Kind) -> Kind:
 
 
 def table_checker(
-    made: Callable[..., Any], kinds: Mapping[str, Kind], *, required: bool = False
+    make_value: Callable[..., Any], kinds: Mapping[str, Kind], *, required: bool = False
 ) -> Kind:
-    """Return a function that checks a table and returns `made(**values)`. `kinds` has the check of
-    each key. An invalid value is left out. If `required` is True, however, an invalid or missing
-    value makes the function return UNUSABLE."""
+    """Return a function that checks a table and returns `make_value(**values)`. `kinds` has the
+    check of each key. An invalid value is left out. If `required` is True, however, an invalid or
+    missing value makes the function return UNUSABLE."""
 
     def check(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
         if not isinstance(value, dict):
             return add_problem(path, "a table is expected", problems)
         problems += [Problem((*path, name), None) for name in value if name not in kinds]
         usable = _check_table_values(kinds, value, path, problems)
-        missing = [name for name in kinds if name not in value]
-        if required and missing:
-            return add_problem(path, f"{' and '.join(missing)} is missing", problems)
-        if required and len(usable) < len(kinds):
-            return UNUSABLE
-        return made(**usable)
+        if required:
+            missing = [name for name in kinds if name not in value]
+            if missing:
+                return add_problem(path, f"{' and '.join(missing)} is missing", problems)
+            if len(usable) < len(kinds):
+                return UNUSABLE
+        return make_value(**usable)
 
     return check
 

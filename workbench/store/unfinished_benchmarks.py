@@ -22,7 +22,7 @@ from workbench.model.errors import StoreError, WorkbenchError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_text import clean_json
 from workbench.store import paths
-from workbench.store.series_lock import hold_lock, is_held
+from workbench.store.series_lock import hold_lock, is_lock_held
 from workbench.store.text_files import read_stored_file, write_atomic
 
 
@@ -87,7 +87,7 @@ def find_benchmark_notes(host: str) -> tuple[BenchmarkNote, ...]:
         with suppress(WorkbenchError, ValueError, OSError, RecursionError):
             about = clean_json(read_stored_file(path))
             if isinstance(about, dict) and about.get("host") == host:
-                notes.append(BenchmarkNote(path.stem, about, is_held(_lock_path(path.stem))))
+                notes.append(BenchmarkNote(path.stem, about, is_lock_held(_lock_path(path.stem))))
     return tuple(sorted(notes, key=lambda note: note.began_unix_s))
 
 

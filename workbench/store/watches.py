@@ -15,7 +15,7 @@ from workbench.model.errors import InputError, StoreError
 from workbench.model.json_records import from_json, to_json
 from workbench.model.untrusted_text import clean_json
 from workbench.model.watch import Night, Watch
-from workbench.store.numbered_files import next_number, numbers_in
+from workbench.store.numbered_files import next_record_number, record_numbers_in
 from workbench.store.series_lock import hold_lock
 from workbench.store.text_files import write_atomic
 
@@ -89,13 +89,14 @@ class WatchStore:
     # ---- nights
 
     def hold_night_lock(self) -> AbstractContextManager[None]:
-        """Return the lock of the nights: only one Workbench measures them."""
+        """Return the lock of the nights as a context manager, so that only one Workbench measures
+        them. Entering raises InputError if another Workbench holds the lock."""
         return hold_lock(self.directory / "night.lock", "the watches")
 
     def nights(self) -> tuple[Night, ...]:
         """Return the nights, newest first. Damaged ones are left out."""
         found = []
-        for number in sorted(numbers_in(self.directory), reverse=True):
+        for number in sorted(record_numbers_in(self.directory), reverse=True):
             with contextlib.suppress(StoreError):
                 found.append(self.night(number))
         return tuple(found)
@@ -115,9 +116,9 @@ class WatchStore:
                 f"night {number} in {self._path(number)} is damaged: {error}", next_step=_NEXT_STEP
             ) from None
 
-    def store_new_night(self) -> Night:
+    def add_night(self) -> Night:
         """Store a new night and return it."""
-        night = Night(id=next_number(self.directory), unix_s=time.time())
+        night = Night(id=next_record_number(self.directory), unix_s=time.time())
         self.save(night)
         return night
 

@@ -43,7 +43,10 @@ def recorded(
     first_s = last_s - 180
     for step_s in history_files.STEPS_S:
         cells = CellWriter(step_s)
-        lines = [Header(host, False, step_s, first_s).line(), recording.format_boot(first_s, boot)]
+        lines = [
+            Header(host, False, step_s, first_s).line(),
+            recording.format_boot_line(first_s, boot),
+        ]
         if step_s == 10:
             ran = Event(first_s, EventKind.SERVER_READY, "vllm READY (run r1)")
             gone = Event(first_s, EventKind.SERVER_START, "sglang m starts (run r0)")
@@ -57,9 +60,9 @@ def recorded(
                 (0, "temperature_c"): 83.0,
                 (ENGINE, "generation_tok_s"): 31.0,
             }
-            lines += cells.add(range(second, second + 1), values)
+            lines += cells.add_reading(range(second, second + 1), values)
         lines += cells.finish_open_cells()
-        lines += [recording.format_end(last_s)] if in_order else []
+        lines += [recording.format_end_line(last_s)] if in_order else []
         (folder / f"{name}.1.{step_s}s.jsonl").write_text("".join(lines))
 
 
@@ -86,7 +89,7 @@ def test_an_hour_later_the_means_of_10_s_are_left(tmp_path: Path) -> None:
     recorded(tmp_path)
     (tmp_path / "1-1-a.1.1s.jsonl").unlink()
     end = kept_in(tmp_path, LAST_S + 30_000.0).find_unclean_previous_boot_end(NEW)
-    assert end is not None and len(end.last_minute) == 6
+    assert end is not None and len(end.last_minute_cells) == 6
 
 
 @pytest.mark.parametrize(

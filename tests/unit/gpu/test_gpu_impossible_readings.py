@@ -217,7 +217,7 @@ def test_a_value_that_is_not_finite_leaves_a_gap_in_the_history_and_the_recordin
     history, writer = History(), CellWriter(1)
     values = {(0, "power_w"): math.nan, (0, "sm_mhz"): 2790.0}
     history.add_reading_to_seconds(values, range(100, 101))
-    lines = [*writer.add(range(100, 101), values), *writer.finish_open_cells()]
+    lines = [*writer.add_reading(range(100, 101), values), *writer.finish_open_cells()]
     assert history.cell_means((0, "power_w"), 100.5, 1, 1)[0] is None
     assert history.cell_means((0, "sm_mhz"), 100.5, 1, 1)[0] == 2790.0
     assert strict(lines[0])["v"] == {"0.sm_mhz": 2790}

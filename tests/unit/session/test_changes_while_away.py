@@ -148,7 +148,7 @@ def test_what_was_done_on_another_host_is_there_again_after_the_return(
     """The log of the host that was opened took the place of it, also where no log was written."""
     core = StateHolder(LocalHost("first"))
     memory = ScreenMemory(core, pytest.fail, pytest.fail)
-    monkeypatch.setattr(activity_log, "append_entry", lambda entry: None)  # a full disk
+    monkeypatch.setattr(activity_log, "append_activity_entry", lambda entry: None)  # a full disk
     core.record_command("workbench stop")
     for name in ("second", "first"):
         core.host = LocalHost(name)

@@ -36,7 +36,7 @@ def write(store: ConfigStore, text: str) -> None:
 
 def test_a_missing_file_counts_as_empty(store: ConfigStore) -> None:
     assert store.config.gpu.heartbeat_s == 30.0 and store.config.ui.refresh_s == 1.0
-    assert store.findings == () and store.remembered_values("anywhere", "p") == {}
+    assert store.findings == () and store.remembered_variables("anywhere", "p") == {}
     assert not store.path.exists()
 
 
@@ -54,7 +54,7 @@ OLD, NEW = "20261121-031502-vllm-3f2a", "20261122-031502-vllm-0001"
 def values(store: ConfigStore, host: str, preset: str) -> dict[str, str]:
     return {
         name: row.value
-        for name, row in ConfigStore(store.path).remembered_values(host, preset).items()
+        for name, row in ConfigStore(store.path).remembered_variables(host, preset).items()
     }
 
 

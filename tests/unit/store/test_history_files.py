@@ -56,7 +56,7 @@ def test_what_is_written_is_read(readings: list[dict[tuple[int, str], int]]) -> 
     lines = [
         line
         for i, values in enumerate(readings)
-        for line in writer.add(range(T0 + i, T0 + i + 1), dict(values))
+        for line in writer.add_reading(range(T0 + i, T0 + i + 1), dict(values))
     ]
     lines += writer.finish_open_cells()
     expected = [(T0 + i, values) for i, values in enumerate(readings) if values]
@@ -69,7 +69,7 @@ def test_a_damaged_line_costs_at_most_the_cells_to_the_next_full_one(data: st.Da
     lines = [
         line
         for i in range(200)
-        for line in writer.add(range(T0 + i, T0 + i + 1), {POWER: float(i // 7)})
+        for line in writer.add_reading(range(T0 + i, T0 + i + 1), {POWER: float(i // 7)})
     ]
     at = data.draw(st.integers(0, len(lines) - 1))
     lines[at] = data.draw(
@@ -214,7 +214,7 @@ def writer(folder: Path) -> Iterator[HistoryWriter]:
 def lines_at(first: int, count: int, watts: float) -> list[str]:
     cells = CellWriter(1)
     return [
-        *cells.add(range(T0 + first, T0 + first + count), {POWER: watts, ENGINE_RATE: 5.0}),
+        *cells.add_reading(range(T0 + first, T0 + first + count), {POWER: watts, ENGINE_RATE: 5.0}),
         *cells.finish_open_cells(),
     ]
 
@@ -223,7 +223,7 @@ def test_two_workbenches_on_one_host_are_merged_and_a_simulated_host_is_apart(fo
     for first, watts in ((0, 100.0), (300, 200.0)):
         writer = HistoryWriter(folder, Header("box", False, 1, T0), lambda problem: None)
         for line in lines_at(first, 10, watts):
-            writer.write(1, line)
+            writer.write_line(1, line)
         writer.close()
     history = history_files.load_history(folder, "box", NOW).history
     assert history.value_at(POWER, T0 + 5) == 100.0 and history.value_at(POWER, T0 + 305) == 200.0
@@ -254,11 +254,11 @@ from workbench.store.history_files import HistoryWriter
 from workbench.store.recording import CellWriter, Header, format_event
 writer = HistoryWriter(Path(sys.argv[1]), Header("box", False, 1, 0.0), print)
 cells = CellWriter(1)
-writer.write(10, format_event(Event(1764000003.0, EventKind.BENCH_BEGIN, "benchmark of 8 streams begins")))
+writer.write_line(10, format_event(Event(1764000003.0, EventKind.BENCH_BEGIN, "benchmark of 8 streams begins")))
 second = 1764000000
 while True:
-    for line in cells.add(range(second, second + 1), {(0, "power_w"): float(second % 100)}):
-        writer.write(1, line)
+    for line in cells.add_reading(range(second, second + 1), {(0, "power_w"): float(second % 100)}):
+        writer.write_line(1, line)
     second += 1
     print(second, flush=True)
     time.sleep(0.001)
@@ -311,7 +311,7 @@ def test_a_disk_that_cannot_be_written_is_told_once_and_costs_only_the_history(
         folder.parent.write_text("a file")
     writer = HistoryWriter(folder, Header("box", False, 1, T0), tell)
     for line in lines_at(0, 100, 100.0):
-        writer.write(1, line)
+        writer.write_line(1, line)
     assert told.wait(10)
     writer.close()
     assert len(said) == 1 and str(folder) in said[0]
@@ -378,7 +378,7 @@ def test_a_full_disk_leaves_neither_files_nor_descriptors(
         history_files.os, "write", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left"))
     )
     for line in lines_at(0, 50, 100.0):
-        writer.write(1, line)
+        writer.write_line(1, line)
     writer.close()
     assert len(os.listdir("/proc/self/fd")) < before + 10 and not list(folder.iterdir())
 
@@ -392,7 +392,7 @@ def test_a_huge_file_is_not_read(folder: Path) -> None:
 
 def test_own_files_are_not_read_again(folder: Path, writer: HistoryWriter) -> None:
     for line in lines_at(0, 10, 100.0):
-        writer.write(1, line)
+        writer.write_line(1, line)
     writer.close()
     assert POWER in history_files.load_history(folder, "box", NOW).history
     assert POWER not in history_files.load_history(folder, "box", NOW, writer.name).history

@@ -366,12 +366,12 @@ def _forge(change: Callable[[Any], Any]) -> None:
     body = json.dumps(
         change(json.loads(paths.preset_list_file().read_bytes().partition(b"\n")[2]))
     ).encode()
-    paths.preset_list_file().write_bytes(preset_list_cache._cache_head(body) + b"\n" + body)
+    paths.preset_list_file().write_bytes(preset_list_cache._cache_first_line(body) + b"\n" + body)
 
 
 def _deep(path: Path) -> None:
     body = b"[" * 100_000
-    path.write_bytes(preset_list_cache._cache_head(body) + b"\n" + body)
+    path.write_bytes(preset_list_cache._cache_first_line(body) + b"\n" + body)
 
 
 HOSTILE_LISTS: dict[str, Callable[[Path], Any]] = {

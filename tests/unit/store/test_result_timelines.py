@@ -15,7 +15,9 @@ def test_times_that_are_years_apart_are_not_read_as_cells(tmp_path: Path) -> Non
     """Each step between the first time and the last would be a cell of every graph."""
     cells = CellWriter(1)
     lines = [
-        line for at in (1, 10**11) for line in cells.add(range(at, at + 1), {(0, "power_w"): 250.0})
+        line
+        for at in (1, 10**11)
+        for line in cells.add_reading(range(at, at + 1), {(0, "power_w"): 250.0})
     ]
     lines += cells.finish_open_cells()
     path = tmp_path / "timeline"

@@ -57,7 +57,7 @@ class KeptHistory:
         if writer is not None:
             for cells in self._cells:
                 for line in cells.finish_open_cells():
-                    writer.write(cells.step_s, line)
+                    writer.write_line(cells.step_s, line)
             writer.close()
 
     def _get_writer(self) -> HistoryWriter:
@@ -67,8 +67,8 @@ class KeptHistory:
     def _write_values(self, seconds: range, values: Mapping[Key, float | None]) -> None:
         writer = self._get_writer()
         for cells in self._cells:
-            for line in cells.add(seconds, values):
-                writer.write(cells.step_s, line)
+            for line in cells.add_reading(seconds, values):
+                writer.write_line(cells.step_s, line)
 
     def _write_gpu_properties(self) -> None:
         from workbench.store.history_files import STEPS_S
@@ -76,13 +76,14 @@ class KeptHistory:
 
         telemetry = self._core.state.telemetry
         if telemetry is not None:
-            self._get_writer().write(STEPS_S[-1], format_gpu_infos(time.time(), telemetry.infos))
+            line = format_gpu_infos(time.time(), telemetry.infos)
+            self._get_writer().write_line(STEPS_S[-1], line)
 
     def _write_event(self, event: Event) -> None:
         from workbench.store.history_files import STEPS_S
         from workbench.store.recording import format_event
 
-        self._get_writer().write(STEPS_S[-1], format_event(event))
+        self._get_writer().write_line(STEPS_S[-1], format_event(event))
 
     def _record_boot_after_reconnect(self, state: SessionState, changed: frozenset[str]) -> None:
         """Record under which boot the host runs when its link is back: it may have been started

@@ -49,7 +49,8 @@ class Recorder:
 
     def _write_values(self, seconds: range, values: Mapping[Key, float | None]) -> None:
         self.begun.set()
-        self.seconds += self._write_lines_and_count(self._cells.add(seconds, values))
+        lines = self._cells.add_reading(seconds, values)
+        self.seconds += self._write_lines_and_count(lines)
 
     def _write_event(self, event: Event) -> None:
         # the timeline also hears of earlier runs when it meets them

@@ -150,7 +150,7 @@ class Presets:
         return resolve_variables(
             preset,
             self._core.host,
-            self._config.remembered_values(self._core.host.name, preset.id),
+            self._config.remembered_variables(self._core.host.name, preset.id),
             given,
         )
 

@@ -47,7 +47,7 @@ def library() -> SimulatedNvml:
 
 
 def host_file(path: str) -> str | None:
-    """Return the simulated contents of the file `path`, or None if the real file applies.
+    """Return the simulated contents of the host's file at `path`, or None if the real file applies.
 
     These files are simulated: /proc/meminfo on a host with unified memory, because its contents
     follow the GPU memory that the engines use, the governors of CPU cores if the real machine has

@@ -75,7 +75,7 @@ class SimState:
         self._paths = {
             name: self.directory / name for name in ("settings.json", "thermal.json", "faults.json")
         }
-        self._cache: dict[str, tuple[tuple[int, int], Any]] = {}
+        self._cache: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {}
         self._loads: list[dict[str, Any]] = []
         self._loads_mtime = -1
         self._alive_checked = 0.0
@@ -88,8 +88,9 @@ class SimState:
         self._thermal: tuple[float, list[float], list[float]] = (0.0, [], [])
 
     def _store_initial_thermal_state(self) -> None:
-        """Store the time from which all processes count the energy. If each began to count when it
-        first read, one could see less than another: as after a reload of the driver."""
+        """Store the time from which all processes count the energy, unless one is stored. If each
+        began to count when it first read, one could see less than another, as after a reload of the
+        driver."""
         start = self.directory / "thermal.json"
         if not start.exists():
             _write_json(start, self._initial_thermal_state(time.time()))
@@ -116,12 +117,12 @@ class SimState:
         moment = time.monotonic()
         if moment - self._faults_moment > SNAPSHOT_S:
             self._faults_moment = moment
-            self._faults = self._read_json_file("faults.json") or {}
+            self._faults = self._read_json_file("faults.json")
         return self._faults
 
     def settings(self) -> tuple[GpuSetting, ...]:
         """Return the settings of all GPUs."""
-        stored = self._read_json_file("settings.json") or {}
+        stored = self._read_json_file("settings.json")
         return tuple(
             _setting_from_stored(stored.get(str(i), {})) for i in range(self.profile.count)
         )
@@ -156,7 +157,7 @@ class SimState:
                     * (1.0 + physics.half_second_noise(key + "i", now, 0.008)),
                     power_average_w=point.power_w
                     * (1.0 + physics.half_second_noise(key + "a", now, 0.002)),
-                    limit_w=settings[i].limit_w or profile.gpu.power_default_w,
+                    limit_w=settings[i].power_limit_w(profile.gpu),
                     gpu_util_pct=util,
                     temperature_c=float(told_c.get(str(i), temperatures[i])),
                     energy_j=energies[i],
@@ -225,13 +226,14 @@ class SimState:
         return self._points[key]
 
     def _reload_live_loads(self) -> None:
+        """Read the loads again if their directory has changed, and drop those of processes that have
+        ended. That is looked up at most once in ALIVE_CHECK_S seconds."""
         mtime = os.stat(self._loads_dir).st_mtime_ns  # noqa: PTH116 (as above)
         moment = time.monotonic()
         if mtime != self._loads_mtime:
             self._loads_mtime = mtime
-            self._loads = [
-                load for load in map(_read_json, sorted(self._loads_dir.glob("*.json"))) if load
-            ]
+            files = sorted(self._loads_dir.glob("*.json"))
+            self._loads = list(filter(None, map(_read_json, files)))
         elif moment - self._alive_checked < ALIVE_CHECK_S:
             return
         self._alive_checked = moment
@@ -242,6 +244,8 @@ class SimState:
         ]
 
     def _gpu_activity_at(self, gpu: int, now: float) -> GpuActivity:
+        """Return the activity of all loads together on the GPU with this index, at the Unix time
+        `now`."""
         total = physics.IDLE_ACTIVITY
         for load in self._loads:
             part = load["gpus"].get(str(gpu))
@@ -262,7 +266,9 @@ class SimState:
             if key in load["gpus"]
         )
 
-    def _read_json_file(self, name: str) -> Any:
+    def _read_json_file(self, name: str) -> dict[str, Any]:
+        """Return the JSON object in a file of `_paths`; {} if there is none. It is read again only
+        if it has changed."""
         path = self._paths[name]
         try:
             status = os.stat(path)  # noqa: PTH116 (pathlib takes twice as long)
@@ -271,8 +277,7 @@ class SimState:
             stamp = (0, 0)
         cached = self._cache.get(name)
         if cached is None or cached[0] != stamp:
-            cached = (stamp, _read_json(path) if stamp[1] else None)
-            self._cache[name] = cached
+            cached = self._cache[name] = (stamp, _read_json(path))
         return cached[1]
 
     # -- writing -----------------------------------------------------------------------------------
@@ -281,7 +286,7 @@ class SimState:
         """Change fields of the `GpuSetting` of one GPU. The value None restores the default of the
         field."""
         with self._lock_and_store_thermal_state():
-            stored = dict(self._read_json_file("settings.json") or {})
+            stored = dict(self._read_json_file("settings.json"))
             mine = {
                 **stored.get(str(gpu), {}),
                 **{_NAME_IN_FILE.get(k, k): v for k, v in changes.items()},
@@ -293,25 +298,27 @@ class SimState:
     def publish_load(
         self,
         pid: int,
-        gpus: Mapping[int, Mapping[str, float]],
+        loads_by_gpu: Mapping[int, Mapping[str, float]],
         *,
         active_unix_s: float | None = None,
     ) -> None:
-        """Store the load of process `pid`. `gpus` maps a GPU index to the memory in bytes
-        ("memory_bytes") and to the shares of time in which the GPU is busy, reads memory and
-        computes. `active_unix_s` is when the process last used a GPU."""
+        """Store the load of process `pid`. `loads_by_gpu` has for each GPU index the memory in bytes
+        ("memory_bytes") and the shares of time, 0 to 1, in which the GPU is busy ("busy"), reads
+        memory ("memory") and computes ("compute"). `active_unix_s` is when the process last used a
+        GPU; None if it never did."""
         load = {
             "pid": pid,
             "start_ticks": process_start_ticks(pid),
             "unix_s": time.time(),
             "active_unix_s": active_unix_s,
-            "gpus": {str(i): dict(part) for i, part in gpus.items()},
+            "gpus": {str(i): dict(part) for i, part in loads_by_gpu.items()},
         }
         with self._lock_and_store_thermal_state():
             _write_json(self._loads_dir / f"{pid}.json", load)
         self._readings = ()
 
     def withdraw_load(self, pid: int) -> None:
+        """Delete the stored load of process `pid`, if it has one."""
         with self._lock_and_store_thermal_state(), contextlib.suppress(FileNotFoundError):
             (self._loads_dir / f"{pid}.json").unlink()
         self._readings = ()
@@ -339,7 +346,7 @@ class SimState:
         copies={"hang": [[0, 1]]}  the trial of copies between GPUs fails; sim/stand_in/torch lists the ways
         """
         with self._lock_and_store_thermal_state():
-            stored = {**(self._read_json_file("faults.json") or {}), **faults}
+            stored = {**self._read_json_file("faults.json"), **faults}
             _write_json(self._paths["faults.json"], {k: v for k, v in stored.items() if v})
         self._faults_moment = 0.0
 
@@ -418,11 +425,13 @@ def _setting_from_stored(stored: Mapping[str, Any]) -> GpuSetting:
     )
 
 
-def _read_json(path: Path) -> Any:
+def _read_json(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file; {} if the file is missing or not complete."""
     try:
-        return json.loads(path.read_bytes())
+        found: dict[str, Any] = json.loads(path.read_bytes())
+        return found
     except (OSError, ValueError):
-        return None
+        return {}
 
 
 def _write_json(path: Path, data: object) -> None:

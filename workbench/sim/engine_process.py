@@ -37,7 +37,8 @@ class Stop(Exception):
 
 
 class EngineServer:
-    """A server process of a simulated engine, from its parsed command line to its end."""
+    """A server process of a simulated engine, from its parsed command line to its end. It is made in
+    the event loop that runs it."""
 
     def __init__(self, plan: LaunchOptions) -> None:
         self.plan = plan
@@ -49,7 +50,7 @@ class EngineServer:
         self.replicas: list[Replica] = []
         self.clocks: list[tuple[float, float]] = []
         self.ready = False
-        self.end: asyncio.Future[int] | None = None
+        self.end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.port = plan.port
         self.tasks: list[asyncio.Task[None]] = []
         self.links = RankLinks(plan, self._publish_load_of_rank_0, self._end_on_lost_rank)
@@ -58,8 +59,8 @@ class EngineServer:
     # -- life --------------------------------------------------------------------------------------
 
     async def run(self) -> int:
+        """Start the server, and return its exit status when it has ended."""
         loop = asyncio.get_running_loop()
-        self.end = loop.create_future()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._handle_stop_signal)
         starting = loop.create_task(self._start())
@@ -77,14 +78,14 @@ class EngineServer:
 
     def _report_start_failure(self, starting: asyncio.Task[None]) -> None:
         error = None if starting.cancelled() else starting.exception()
-        if error and self.end and not self.end.done():
+        if error and not self.end.done():
             self.end.set_exception(error)
 
     def _handle_stop_signal(self) -> None:
         if "hang_on_term" in self.faults and not self.ready:
             self._terminate_workers()
             return
-        if self.end and not self.end.done():
+        if not self.end.done():
             self.engine.log_stop(self.log)
             self.end.set_result(0)
 
@@ -93,11 +94,13 @@ class EngineServer:
             self._publish_replica_loads(self.placed, loads, active_unix_s)
 
     def _end_on_lost_rank(self, line: str) -> None:
-        if self.end and not self.end.done():
+        if not self.end.done():
             self.log.write_raw_line(line)
             self.end.set_result(1)
 
     async def _start(self) -> None:
+        """Start the server, from its first log line until it is ready, and the tasks that it runs
+        then. Raises Stop if it cannot start."""
         plan, log = self.plan, self.log
         startup.write_banner(log, plan, self.state.profile.name)
         if "exit_at_start" in self.faults:
@@ -110,15 +113,15 @@ class EngineServer:
                 await self.links.connect_to_rank_0()
             placed = memory_fit.fit_server_on_gpus(plan, self.state)
             self.placed = placed
-            self._start_workers(len(placed.replicas))
+            self._start_worker_processes(len(placed.replicas))
             self._publish_idle_memory_use(placed)
         except Failure as failure:
             await asyncio.sleep(min(0.3, 0.1 * startup.start_seconds(plan)))
             if self.engine.fails_in_worker(failure):
-                self._start_workers(1)
+                self._start_worker_processes(1)
             self.engine.log_failure(log, failure, self._worker_pids())
             raise Stop(failure.code) from None
-        api = self._make_api(placed)
+        api = self._make_replicas_and_api(placed)
         api.apply_faults(self.faults)
         server = None
         if self.engine.listens_while_loading and not plan.headless:
@@ -161,6 +164,8 @@ class EngineServer:
     # -- sockets -----------------------------------------------------------------------------------
 
     def _bind(self) -> socket.socket:
+        """Return a socket that is bound to the server's port, or to the next free one if the engine
+        tries several. Raises Stop if none is free."""
         plan = self.plan
         family = socket.AF_INET6 if ":" in plan.host else socket.AF_INET
         for port in range(plan.port, plan.port + self.engine.port_attempts):
@@ -185,7 +190,8 @@ class EngineServer:
 
     # -- processes and load ------------------------------------------------------------------------
 
-    def _start_workers(self, count: int) -> None:
+    def _start_worker_processes(self, count: int) -> None:
+        """Start `count` worker processes, unless they run already or the engine has none."""
         name = self.engine.worker_name
         if not name or self.workers:
             return
@@ -220,8 +226,8 @@ class EngineServer:
             self.state.withdraw_load(pid)
 
     def _replica_holder_pids(self, count: int) -> list[int]:
-        """Return, for each of the server's `count` replicas of the model, the id of the process
-        that uses the GPU memory. This is a worker, or this process if the engine has no workers."""
+        """Return the id of the process that uses the GPU memory, for each of the server's `count`
+        replicas of the model: a worker, or this process if the engine has no workers."""
         return self._worker_pids() or [os.getpid()] * count
 
     def _publish_idle_memory_use(self, fit: Fit) -> None:
@@ -230,6 +236,8 @@ class EngineServer:
     def _publish_replica_loads(
         self, fit: Fit, load_shares: list[tuple[float, float, float]], active_unix_s: float | None
     ) -> None:
+        """Report the load of each replica of the model to the simulated driver. `load_shares` has
+        (busy, memory, compute) of each replica: shares of time, 0 to 1."""
         holders = self._replica_holder_pids(len(fit.replicas))
         for pid, gpus, (busy, memory, compute) in zip(holders, fit.replicas, load_shares):  # noqa: B905
             part = {
@@ -247,7 +255,7 @@ class EngineServer:
         while True:
             await asyncio.sleep(PUBLISH_S)
             now = time.monotonic()
-            activities = [replica.activity(now - last) for replica in self.replicas]
+            activities = [replica.pop_activity(now - last) for replica in self.replicas]
             last = now
             busy = any(a.busy > 0.0 for a in activities)
             if busy or was_busy:
@@ -268,7 +276,8 @@ class EngineServer:
 
     # -- serving -----------------------------------------------------------------------------------
 
-    def _make_api(self, fit: Fit) -> Api:
+    def _make_replicas_and_api(self, fit: Fit) -> Api:
+        """Make the replicas of the model and the metrics of the server, and return its API."""
         plan, gpu = self.plan, self.state.profile.gpu
         noise = float(os.environ.get("WORKBENCH_SIM_NOISE", "0.005"))
         seed = int(os.environ.get("WORKBENCH_SIM_SEED", str(os.getpid())))
@@ -329,7 +338,7 @@ class EngineServer:
                 api.silent = True
             crash = alive_s >= self.faults.get("crash_after_ready", float("inf"))
             dead = next((c for c in self.workers if c.poll() is not None), None)
-            if (crash or dead) and self.end and not self.end.done():
+            if (crash or dead) and not self.end.done():
                 self.log.write_line(
                     "EngineCore encountered a fatal error.", source="core.py:1310", level="ERROR"
                 )
@@ -347,4 +356,8 @@ def _parse_faults(text: str) -> dict[str, float]:
 
 def run_engine(plan: LaunchOptions) -> int:
     """Run one server with the launch options `plan` until it ends. Return its exit status."""
-    return asyncio.run(EngineServer(plan).run())
+
+    async def make_and_run_server() -> int:
+        return await EngineServer(plan).run()
+
+    return asyncio.run(make_and_run_server())

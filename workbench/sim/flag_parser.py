@@ -60,9 +60,9 @@ class Catalog:
         ]
         return max(known, key=lambda p: [int(n) for n in re.findall(r"\d+", p.stem)])
 
-    def find_flag_and_is_enabled(self, option: str) -> tuple[dict[str, Any], bool] | None:
+    def find_flag_and_is_on(self, option: str) -> tuple[dict[str, Any], bool] | None:
         """Return (definition of the flag, whether the option turns the flag on) for a command-line
-        option. None for an unknown option."""
+        option. None for an unknown option. Raises ArgumentsRejected for an ambiguous beginning."""
         option = self.engine.normalize_option(option)
         if option in self.spellings:
             return self.spellings[option]
@@ -96,7 +96,7 @@ def parse_flags(catalog: Catalog, argv: Sequence[str]) -> tuple[dict[str, Any], 
         field = ""
         if option.startswith("--") and catalog.engine.dotted_fields:
             option, _, field = option.partition(".")
-        found = catalog.find_flag_and_is_enabled(option)
+        found = catalog.find_flag_and_is_on(option)
         if found is None:
             catalog.engine.reject_unknown_argument(word)
             unknown.append(word)
@@ -124,24 +124,32 @@ def _is_option(word: str) -> bool:
 def _parse_flag_value(
     engine: SimulatedEngine,
     flag: dict[str, Any],
-    on: bool,
+    is_on: bool,
     option: str,
-    given: list[str],
-    rest: list[str],
+    inline_values: list[str],
+    following_words: list[str],
     *,
     json_field: bool,
 ) -> Any:
-    """Return the value of one flag. `given` has the value after "=", if any. Further values are
-    removed from the front of `rest`, the words after the option. `on` says whether the option turns
-    the flag on, and `json_field` whether it sets one field of a JSON value."""
+    """Return the value of one flag. `inline_values` is [the value after "="], or [] without one; the
+    value is then removed from the front of `following_words`, the words after the option. `is_on`
+    says whether the option turns the flag on, and `json_field` whether it sets one field of a JSON
+    value. Raises ArgumentsRejected if the value is missing or invalid."""
     if flag["kind"] == "bool" and not flag.get("value_takes_bool_word"):
-        if flag["name"] == "flash-attn" and rest and not rest[0].startswith("-"):
-            return rest.pop(0)
-        return on
+        if (
+            flag["name"] == "flash-attn"
+            and following_words
+            and not following_words[0].startswith("-")
+        ):
+            return following_words.pop(0)
+        return is_on
     many = flag.get("nargs") in ("+", "*")
+    given = list(inline_values)
     if not given:
-        while rest and (not given or many) and not (_is_option(rest[0]) and len(rest[0]) > 1):
-            given.append(rest.pop(0))
+        while following_words and (not given or many):
+            if _is_option(following_words[0]) and following_words[0] != "-":
+                break
+            given.append(following_words.pop(0))
     title = "/".join([f"--{flag['name']}", *flag.get("aliases", ())])
     if not given and flag.get("nargs") not in ("*", "?"):
         raise engine.missing_value_error(option, title, many)
@@ -165,13 +173,15 @@ def _parse_json_value(engine: SimulatedEngine, title: str, text: str) -> Any:
 
 
 def _convert_value(engine: SimulatedEngine, flag: dict[str, Any], title: str, text: str) -> Any:
-    kind, choices = flag["kind"], flag.get("choices") or ()
+    """Return the value of `text` for a flag, in the type of the flag. `title` has all spellings of
+    the flag. Raises ArgumentsRejected if the flag cannot have this value."""
+    kind, choices = flag["kind"], flag.get("choices", ())
     if choices and text not in map(str, choices):
         listed = ", ".join(repr(str(c)) for c in choices)
         raise engine.rejection_error(
             f"argument {title}: invalid choice: {text!r} (choose from {listed})"
         )
-    if text in (flag.get("words") or ()):
+    if text in flag.get("words", ()):
         return text
     if kind == "bool":
         if text.lower() not in TRUE_WORDS | FALSE_WORDS:
@@ -187,9 +197,10 @@ def _convert_value(engine: SimulatedEngine, flag: dict[str, Any], title: str, te
         raise engine.invalid_value_error(title, kind, text) from None
 
 
-def parse_small_yaml(text: str) -> dict[str, Any]:
-    """Return {flag name: value} from the text of a configuration file. The text is JSON, or YAML
-    with scalars, lists and one level of sections. The names of sections are ignored."""
+def parse_config_flags(text: str) -> dict[str, Any]:
+    """Return {flag name: value} for the text of an engine's configuration file: JSON, or YAML with
+    scalars, lists and one level of sections. The names of sections are ignored, and lines that are
+    not understood too."""
     try:
         data = json.loads(text)
     except ValueError:

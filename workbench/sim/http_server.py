@@ -48,6 +48,7 @@ class Request:
 
     @property
     def peer(self) -> str:
+        """The address and port of the client, "127.0.0.1:40000"."""
         return self.connection.peer
 
     def reply(self, status: int, body: Any = b"", content_type: str = "application/json") -> None:

@@ -48,6 +48,9 @@ class Damage:
     garbage: bool = False
 
 
+_UNDAMAGED = Damage()
+
+
 @dataclass(frozen=True)
 class Predicted:
     """The distribution of one token: its log probability, and the most probable tokens with theirs,
@@ -59,7 +62,7 @@ class Predicted:
 
 def token_ids_of(text: str) -> list[int]:
     """Return the token ids of a text."""
-    return [_piece_id(piece) for piece in _SPACED.findall(text)]
+    return [_token_id_of_piece(piece) for piece in _SPACED.findall(text)]
 
 
 def pieces_of(ids: Sequence[int]) -> list[str]:
@@ -78,7 +81,7 @@ def count_user_turns(text: str) -> int:
     return len(_TURN.findall(text))
 
 
-def _piece_id(piece: str) -> int:
+def _token_id_of_piece(piece: str) -> int:
     return zlib.crc32(piece.encode("utf-8", "replace")) & _MASK
 
 
@@ -100,7 +103,9 @@ class _Ngrams:
         self.tokens = sorted(self.alone)
 
     def _count_ngrams(self, pieces: Sequence[str], counts: Counter[int]) -> None:
-        ids = [_piece_id(piece) for piece in pieces]
+        """Add the tokens of one text to `counts`, and those that follow one or two others to
+        `after_one` and `after_two`."""
+        ids = [_token_id_of_piece(piece) for piece in pieces]
         self.pieces.update(zip(ids, pieces))  # noqa: B905
         counts.update(ids)
         for place, token in enumerate(ids[1:], start=1):
@@ -115,15 +120,16 @@ def _shared_model() -> _Ngrams:
 
 
 def _base_tilt_sign(token: int) -> int:
-    """Return the side of the vocabulary on which a token is, 1 or -1, when it is tilted."""
+    """Return 1 or -1, the half of the vocabulary to which a token belongs when a distribution is
+    tilted. A context can swap the two halves."""
     return 1 if zlib.crc32(b"side %d" % token) & 1 else -1
 
 
 class LanguageModel:
     """The model of one server, with its damage."""
 
-    def __init__(self, damage: Damage | None = None) -> None:
-        self.damage = damage or Damage()
+    def __init__(self, damage: Damage = _UNDAMAGED) -> None:
+        self.damage = damage
 
     def predict(
         self,
@@ -139,7 +145,7 @@ class LanguageModel:
         the number of turns in the prompt."""
         damage = self.damage
         if damage.garbage:
-            return _single_token_distribution(_piece_id(GARBAGE), token, top)
+            return _single_token_distribution(_token_id_of_piece(GARBAGE), token, top)
         if (damage.together and batch_size > 1) or (damage.second_turn and turn_count > 1):
             return _uniform_distribution(context, token, top)
         divergence = damage.kld * _divergence_factor_of_position(context) if damage.kld else 0.0
@@ -181,7 +187,7 @@ class _Distribution:
             self._scale = _log_normalizer(plus, minus, self._tilt)
 
     def predict(self, token: int, top: int) -> Predicted:
-        """Return the log probability of `token` and those of the most probable tokens."""
+        """Return the log probability of `token` and those of the `top` most probable tokens."""
         if not top:
             return Predicted(self._log_probability(token), ())
         best = nlargest(top, ((self._log_probability(one), -one) for one in self._probable))
@@ -203,16 +209,18 @@ class _Distribution:
 
 
 def _log_normalizer(raised_probability: float, lowered_probability: float, tilt: float) -> float:
-    """Return the logarithm of what all probabilities add up to after a tilt, if those of the tokens
-    that become more probable are `raised_probability`, and `lowered_probability` those that become
-    less probable."""
+    """Return the logarithm of the sum of all probabilities after a tilt. Before it,
+    `raised_probability` is the probability of all tokens that become more probable, and
+    `lowered_probability` that of those that become less probable."""
     return log(1 + raised_probability * (exp(tilt) - 1) + lowered_probability * (exp(-tilt) - 1))
 
 
 def _find_tilt_for_divergence(
     raised_probability: float, lowered_probability: float, divergence: float
 ) -> float:
-    """Return the tilt that makes the divergence. It grows with the tilt, so it is found by halving."""
+    """Return the tilt that makes the Kullback-Leibler divergence `divergence`, at most _MOST_TILT. The
+    other two are the probabilities, before the tilt, of all tokens that become more or less
+    probable. The divergence grows with the tilt, so it is found by halving."""
     low, high = 0.0, _MOST_TILT
     for _ in range(48):
         middle = (low + high) / 2
@@ -235,13 +243,14 @@ def _hash_context(context: Sequence[int]) -> int:
     return zlib.crc32(repr(tuple(context[-4:])).encode())
 
 
-def _single_token_distribution(only: int, token: int, top: int) -> Predicted:
-    """Return a distribution in which one token of the vocabulary has nearly all of the probability."""
+def _single_token_distribution(certain_token: int, token: int, top: int) -> Predicted:
+    """Return a distribution in which `certain_token` has nearly all of the probability: the log
+    probability of `token`, and the `top` most probable tokens."""
     others = _shared_model().tokens
     rest = log(_SPARE / len(others))
-    after = [one for one in others[:top] if one != only][: max(0, top - 1)]
-    best = ((only, log(1 - _SPARE)), *((one, rest) for one in after))
-    return Predicted(log(1 - _SPARE) if token == only else rest, best[:top])
+    after = [one for one in others[:top] if one != certain_token][: max(0, top - 1)]
+    best = ((certain_token, log(1 - _SPARE)), *((one, rest) for one in after))
+    return Predicted(log(1 - _SPARE) if token == certain_token else rest, best[:top])
 
 
 def _uniform_distribution(context: Sequence[int], token: int, top: int) -> Predicted:

@@ -38,7 +38,7 @@ class LaunchOptions:
     max_sequences: int = 256
     batched_tokens: int = 8192
     memory_share: float = 0.92
-    kv_tokens: int | None = None  # size of the KV cache, if a flag sets it
+    kv_tokens: int = 0  # size of the KV cache that a flag sets; 0: none does
     prefix_cache: bool = True
     metrics: bool = True
     stats_log: bool = True
@@ -109,7 +109,7 @@ def _multi_host_launch_fields(flags: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "nodes": nodes,
         "node_rank": rank,
-        "master": str(flags.get("dist-init-addr") or master),
+        "master": text_flag(flags, "dist-init-addr", master),
         "headless": rank > 0,
     }
 
@@ -130,8 +130,9 @@ def text_flag(flags: Mapping[str, Any], name: str, default: str = "") -> str:
 
 
 def api_key_flag(flags: Mapping[str, Any], variable: str) -> str | None:
-    """Return the first API key that the flag sets, else that of the environment variable."""
-    return values_or_default(flags.get("api-key"), os.environ.get(variable, ""))[0] or None
+    """Return the first API key that the flag api-key sets, else the key in the environment variable
+    `variable`; None if neither has one."""
+    return flag_values_or_default(flags.get("api-key"), os.environ.get(variable, ""))[0] or None
 
 
 def arguments_after_serve(engine: SimulatedEngine, arguments: list[str]) -> list[str]:
@@ -143,7 +144,7 @@ def arguments_after_serve(engine: SimulatedEngine, arguments: list[str]) -> list
     return arguments[1:]
 
 
-def values_or_default(value: Any, default: str) -> tuple[str, ...]:
+def flag_values_or_default(value: Any, default: str) -> tuple[str, ...]:
     """Return the values of a flag that may be given several times, as texts. If it is not set,
     return (`default`,)."""
     if isinstance(value, list):
@@ -153,7 +154,7 @@ def values_or_default(value: Any, default: str) -> tuple[str, ...]:
 
 def _read_config(catalog: Catalog, path: str) -> dict[str, Any]:
     try:
-        return flag_parser.parse_small_yaml(Path(path).read_text(encoding="utf-8"))
+        return flag_parser.parse_config_flags(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise catalog.engine.rejection_error(
             f"argument --config: cannot read {path}: {error.strerror}"

@@ -58,24 +58,26 @@ class _Known:
 _TABLE = tuple(_Known(**row) for row in _DATA["models"])
 
 
-def named_quantization(model_id: str) -> str | None:
-    """Return the quantization that a model's name contains, such as AWQ. None if it contains none."""
+def quantization_named_in_id(model_id: str) -> str:
+    """Return the quantization that the id or path of a model names, such as "awq"; "" if it names
+    none."""
     name = model_id.lower()
     quantizations: dict[str, str] = _DATA["quantization_in_name"]
     for quantization, pattern in quantizations.items():
         if re.search(pattern, name):
             return quantization
-    return None
+    return ""
 
 
 def describe_model(
-    model_id: str, *, quantization: str | None = None, dtype: str = "auto", kv_fp8: bool = False
+    model_id: str, *, quantization: str = "", dtype: str = "auto", kv_fp8: bool = False
 ) -> SimulatedModel:
-    """Return the simulated model for `model_id`. `quantization` and `dtype` are the values of the
-    engine's flags; `kv_fp8` is True for an 8-bit KV cache.
+    """Return the simulated model for the id or path `model_id`. Its sizes are guessed from its name
+    if it is not known. `quantization` and `dtype` are the values of the engine's flags, "" if the
+    engine has no such flag or it is not set; `kv_fp8` is True for an 8-bit KV cache.
     """
     name = model_id.lower().rstrip("/")
-    quant = _DATA["quantization_flag"].get((quantization or "").lower()) or named_quantization(name)
+    quant = _DATA["quantization_flag"].get(quantization.lower()) or quantization_named_in_id(name)
     quant = quant or ("fp32" if dtype in ("float", "float32") else "bf16")
     bits = BITS[quant]
     # the names of exl2 and exl3 files contain the bits

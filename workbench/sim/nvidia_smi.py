@@ -95,29 +95,29 @@ class Options:
 
 
 def parse_options(argv: Sequence[str]) -> Options:
+    """Return the options of the command line by their long names. Raises Exit for an unknown option,
+    a missing value, and more than one change of a setting."""
     options, rest = Options(), list(argv)
     while rest:
         word, separator, value = rest.pop(0).partition("=")
         name = ALIASES.get(word, word)
-        setter = SETTERS.get(name)
-        if name in SWITCHES or (setter is not None and not setter.takes_value):
-            options.values[name] = ""
-        elif name in VALUED or setter is not None:
-            if not separator:
-                if not rest:
-                    raise Exit(
-                        1,
-                        f'Option "{word}" is missing its value. Please run \'nvidia-smi '
-                        "-h' for help.",
-                    )
-                value = rest.pop(0)
-            options.values[name] = value
-        else:
+        if name not in _TAKES_VALUE:
             raise Exit(
                 1,
                 "Invalid combination of input arguments. Please run 'nvidia-smi -h' for "
                 f'help.\n"{word}"',
             )
+        if not _TAKES_VALUE[name]:
+            options.values[name] = ""
+            continue
+        if not separator:
+            if not rest:
+                raise Exit(
+                    1,
+                    f"Option \"{word}\" is missing its value. Please run 'nvidia-smi -h' for help.",
+                )
+            value = rest.pop(0)
+        options.values[name] = value
     if sum(name in options for name in SETTERS) > 1:
         raise Exit(1, "Only one device modification may be done at a time.")
     return options
@@ -198,8 +198,8 @@ def _select_devices(selectors: str, library: SimulatedNvml) -> list[Device]:
 
 
 def _responding_devices(devices: list[Device]) -> list[Device]:
-    """Return the GPUs that respond, and print the real program's message about each lost GPU. If
-    the only GPU in `devices` is lost, Exit is raised."""
+    """Return the GPUs that respond, and print the real program's message about each lost GPU. Raises
+    Exit if the only GPU in `devices` is lost."""
     answering = []
     for device in devices:
         try:
@@ -326,9 +326,9 @@ def _print_table(devices: list[Device], library: SimulatedNvml) -> None:
 # -- settings --------------------------------------------------------------------------------------
 
 
-def _set_values(setter: str, value: str, devices: list[Device]) -> None:
+def _set_values(option: str, value: str, devices: list[Device]) -> None:
     for device in _responding_devices(devices):
-        SETTERS[setter].change(device, value)
+        SETTERS[option].change(device, value)
     print("All done.")
 
 
@@ -416,6 +416,8 @@ def _lock_clocks(device: Device, kind: str, value: str) -> None:
 
 
 def _apply_clocks(device: Device, function: str, kind: str, *arguments: int) -> bool:
+    """Call an NVML function that locks or resets the clocks of a kind, "Gpu" or "Memory", and return
+    whether it succeeded, as `_apply_change` does."""
     return _apply_change(
         device,
         lambda: device.call(function, *arguments),
@@ -428,9 +430,9 @@ def _apply_clocks(device: Device, function: str, kind: str, *arguments: int) -> 
 def _apply_change(
     device: Device, change: Callable[[], object], *, denied: str, unsupported: str
 ) -> bool:
-    """Call `change`, which changes a setting, and return whether it succeeded. If the board does
-    not support the setting, print the warning `unsupported`. Other errors raise Exit. `denied` is
-    the message for a missing permission."""
+    """Call `change`, which changes a setting, and return True. If the board does not support the
+    setting, print the warning `unsupported` and return False. Raises Exit for other errors; `denied`
+    is its message for a missing permission."""
     try:
         change()
     except NvmlError as refused:
@@ -457,6 +459,13 @@ SETTERS = {
         lambda gpu, _: _apply_clocks(gpu, "nvmlDeviceResetMemoryLockedClocks", "Memory"),
         takes_value=False,
     ),
+}
+
+
+_TAKES_VALUE: dict[str, bool] = {
+    **dict.fromkeys(SWITCHES, False),
+    **dict.fromkeys(VALUED, True),
+    **{name: setter.takes_value for name, setter in SETTERS.items()},
 }
 
 

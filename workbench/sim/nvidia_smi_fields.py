@@ -62,6 +62,7 @@ class Device:
         self.handle = ctypes.c_void_p(index + 1)
 
     def call(self, name: str, *arguments: Any) -> None:
+        """Call the NVML function `name` for this GPU. Raises NvmlError if it does not succeed."""
         try:
             function = getattr(self.library, name)
         except AttributeError:
@@ -71,11 +72,13 @@ class Device:
             raise NvmlError(code)
 
     def get(self, name: str, *arguments: Any) -> Any:
+        """Return the value that the NVML function nvmlDeviceGet… writes; `name` is its end."""
         cell = Cell()
         self.call("nvmlDeviceGet" + name, *arguments, cell)
         return cell.value
 
     def text(self, name: str) -> str:
+        """Return the text that the NVML function nvmlDeviceGet… writes; `name` is its end."""
         cell = Cell()
         self.call("nvmlDeviceGet" + name, cell, 96)
         return str(cell.value.decode())
@@ -246,5 +249,6 @@ def query_cell(device: Device, name: str, units: bool) -> str:
 
 
 def query_header(name: str, units: bool) -> str:
+    """Return the title of the query field `name`, with its unit if `units` is True."""
     title, unit, _ = FIELDS[name]
     return f"{title} [{unit}]" if unit and units else title

@@ -217,8 +217,8 @@ class SimulatedNvml:
         return call_and_return_code
 
     def _gpu_and_instance_of_handle(self, handle: Any) -> tuple[int, int] | None:
-        """Return (GPU, number) of the MIG instance to which `handle` belongs; None if it belongs to
-        a whole GPU."""
+        """Return (index of the GPU, number of the instance on it) for the handle of a MIG instance;
+        None for that of a whole GPU."""
         value = ctypes.c_size_t.from_buffer(handle).value
         number = value >> INSTANCE_BITS
         return ((value & ~(-1 << INSTANCE_BITS)) - 1, number - 1) if number else None
@@ -229,8 +229,7 @@ class SimulatedNvml:
             raise NvmlRefusal(NOT_SUPPORTED)
         if not 0 <= index < self._state.profile.count:
             raise NvmlRefusal(INVALID_ARGUMENT)
-        faults = self._state.faults()
-        if faults and index in faults.get("lost", ()):
+        if index in self._state.faults().get("lost", ()):
             raise NvmlRefusal(GPU_IS_LOST)
         return index
 
@@ -303,7 +302,8 @@ class SimulatedNvml:
     # -- clocks ------------------------------------------------------------------------------------
 
     def _clock_mhz(self, kind: Any, sm_mhz: int, memory_mhz: int) -> int:
-        """Return the clock of a kind of NVML, from the SM clock and the memory clock."""
+        """Return the clock of the kind that NVML numbers with `kind`, given the SM clock and the
+        memory clock. Raises NvmlRefusal if there is no such clock."""
         number = _value_of_argument(kind)
         if number not in range(4):
             raise NvmlRefusal(INVALID_ARGUMENT)

@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from workbench.model.untrusted_text import as_table
 from workbench.sim.engine_log import EngineLog
 from workbench.sim.engine_metrics import Metrics
 from workbench.sim.http_server import Request
@@ -107,8 +108,9 @@ class Api:
             if self.engine.uses_defective_speculation(self.launch)
             else ""
         )
-        self.stale_prompts = "stale_prompts" in faults or defect == "stale_prompts"
-        self.zero_log_probabilities = "zeros" in faults or defect == "zeros"
+        defects = {*faults, defect}
+        self.stale_prompts = "stale_prompts" in defects
+        self.zero_log_probabilities = "zeros" in defects
 
     def handle(self, request: Request) -> None:
         """Answer one request."""
@@ -121,7 +123,7 @@ class Api:
                 raise self._unknown_route_error(request.path)
             if not self.ready and request.path != "/health":
                 raise ApiError(503, "unavailable_error", "Loading model")
-            self._authorize(request)
+            self._require_api_key(request)
             route(request)
         except ApiError as error:
             status = error.status
@@ -136,7 +138,7 @@ class Api:
             return ApiError(405, "NotFoundError", "Method Not Allowed")
         return ApiError(404, "NotFoundError", "Not Found")
 
-    def next_id(self, form: ReplyForm) -> str:
+    def make_reply_id(self, form: ReplyForm) -> str:
         """Return the id of a new reply of this form."""
         self.count += 1
         return f"{form.id_prefix}-simulated-{self.created:x}-{self.count}"
@@ -186,7 +188,9 @@ class Api:
         ]
         request.reply(200, {"object": "list", "data": entries})
 
-    def _authorize(self, request: Request) -> None:
+    def _require_api_key(self, request: Request) -> None:
+        """Raise ApiError if the server has an API key, the path needs it, and the request does not
+        have it."""
         key = self.launch.api_key
         if not key or request.path in OPEN_PATHS:
             return
@@ -204,7 +208,7 @@ class Api:
         model = body.get("model")
         if self.engine.checks_model and model is not None and model not in self.launch.served:
             raise ApiError(404, "NotFoundError", f"The model `{model}` does not exist.", "model")
-        if not chat and self.engine.requests_log_probabilities(body):
+        if not chat and self.engine.asks_for_log_probabilities(body):
             self.engine.reply_with_log_probabilities(self, request, body)
             return
         length = self._choose_output_token_count(body, len(prompt), chat)
@@ -220,8 +224,9 @@ class Api:
         answer_length: Any,
         make_body: Callable[[ScoredReply], dict[str, Any]],
     ) -> None:
-        """Reply with log probabilities to the prompt `ids` and to an answer of `answer_length`
-        tokens. `make_body` makes the body of the reply."""
+        """Answer a request with log probabilities. `ids` are the token ids of its prompt,
+        `answer_length` is the number of tokens to generate, as the request has it, and `make_body`
+        makes the body of the reply. Raises ApiError for an empty prompt and an invalid length."""
         if not ids:
             raise bad_request("The decoder prompt cannot be empty")
         most = self._choose_output_token_count(
@@ -268,7 +273,8 @@ class Api:
                     "usage": usage,
                 }
                 request.reply(
-                    200, {"id": self.next_id(COMPLETION), "created": int(time.time()), **frame}
+                    200,
+                    {"id": self.make_reply_id(COMPLETION), "created": int(time.time()), **frame},
                 )
 
         sequence = Sequence(prompt, 1, reply_when_finished, embedding=True)
@@ -303,7 +309,12 @@ class Api:
             )
             % 360
         )
-        return min(most, max(natural, int(body.get("min_tokens") or 0)))
+        return min(most, max(natural, int_field(body, "min_tokens")))
+
+
+def int_field(body: Mapping[str, Any], name: str, default: int = 0) -> int:
+    """Return the field `name` of a request as a number, or `default` if it is absent, null or 0."""
+    return int(body.get(name) or default)
 
 
 def requested_token_limit(body: dict[str, Any]) -> Any:
@@ -316,9 +327,9 @@ def requested_token_limit(body: dict[str, Any]) -> Any:
 compact = json.JSONEncoder(separators=(",", ":")).encode  # JSON without spaces
 
 
-def prompt_ids(given: Any) -> list[int]:
-    """Return the token ids of a prompt, which is a text or token ids. Raises ApiError if it is
-    neither."""
+def require_prompt_ids(given: Any) -> list[int]:
+    """Return the token ids of a prompt, the field `given` of a request: a text, or a list of token
+    ids. Raises ApiError if it is neither, or an empty list."""
     if isinstance(given, str):
         return token_ids_of(given)
     if isinstance(given, list) and given and all(type(one) is int and one >= 0 for one in given):
@@ -337,6 +348,8 @@ def parse_json_body(request: Request) -> dict[str, Any]:
 
 
 def _prompt_pieces(body: dict[str, Any], chat: bool) -> list[str]:
+    """Return the tokens of a request's prompt as texts, with those of the chat template if `chat` is
+    true. Raises ApiError if the request has no prompt."""
     if not chat:
         return PIECE.findall(_prompt_text(body))
     return ["<s>", *PIECE.findall(_chat_text(body)), "<assistant>"]
@@ -381,7 +394,7 @@ class ApiReply:
         self.request = request
         self.chat = chat
         self.stream = bool(body.get("stream"))
-        options = body.get("stream_options") or {}
+        options = as_table(body.get("stream_options"))
         self.usage_chunk = bool(options.get("include_usage"))
         self.every_usage = bool(options.get("continuous_usage_stats"))
         limit = requested_token_limit(body)
@@ -389,7 +402,7 @@ class ApiReply:
             "length" if limit is None or length >= limit or body.get("ignore_eos") else "stop"
         )
         self.form = CHAT if chat else COMPLETION
-        self.id = api.next_id(self.form)
+        self.id = api.make_reply_id(self.form)
         self.sequence: Sequence | None = None
         self.sent = 0
         prompt = _chat_text(body) if chat else _prompt_text(body)
@@ -412,7 +425,7 @@ class ApiReply:
         elif finished:
             self._send_whole_reply(sequence)
         if finished:
-            self.engine.log_finished(self.api, self.id, sequence)
+            self.engine.log_finished_request(self.api, self.id, sequence)
 
     def _send_reply_chunk(self, sequence: Sequence, tokens: int, finished: bool) -> None:
         events = ""
@@ -431,7 +444,7 @@ class ApiReply:
         events += self._content_event_text(content, reason, self._continuous_usage_fields(sequence))
         if finished:
             self.request.end_stream(
-                (events + self.engine.stream_end_events(self, sequence)).encode()
+                (events + self.engine.stream_end_events_text(self, sequence)).encode()
             )
         else:
             self.request.send_event(events.encode())
@@ -455,6 +468,7 @@ class ApiReply:
         return self._content_event_text({} if self.chat else "", self.reason, fields)
 
     def _send_whole_reply(self, sequence: Sequence) -> None:
+        """Send the reply to a request that is not streamed."""
         text = self.text.text_of_token_range(0, sequence.generated)
         choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": self.reason}
         if self.chat:

@@ -36,6 +36,10 @@ class GpuSetting:
     gpu_lock_mhz: tuple[int, int] | None = None
     memory_lock_mhz: tuple[int, int] | None = None
 
+    def power_limit_w(self, gpu: GpuModel) -> float | None:
+        """Return the power limit of a GPU of this type in watts; None if it has none."""
+        return self.limit_w or gpu.power_default_w
+
 
 @dataclass(frozen=True)
 class GpuActivity:
@@ -95,7 +99,7 @@ def operating_point(
         power = gpu.power_floor_w * min(1.0, x) if up or x > 0.4 else gpu.power_idle_w
         pstate = gpu.pstate_compute if up else gpu.pstate_idle
         return OperatingPoint(round(sm), memory, power, pstate, IDLE, 0, 0)
-    limit = setting.limit_w or gpu.power_default_w
+    limit = setting.power_limit_w(gpu)
     level = _relative_power(gpu, load)
     if limit is not None and _power_w_at_clock(gpu, sm, level) > limit:
         sm, reasons = _highest_sm_mhz_at_power(gpu, limit, level, sm), SW_POWER_CAP
@@ -116,9 +120,9 @@ def operating_point(
 
 
 def _relative_power(gpu: GpuModel, load: GpuActivity) -> float:
-    """Return the power of this load on a scale on which decoding, limited by memory, is 1.0. The
-    constant part, which a GPU with high clocks draws even without a load, is not included. The
-    result is about 0.35 if the GPU mostly waits for its next kernel."""
+    """Return the power of this load on a scale on which decoding, limited by memory, is 1.0; about
+    0.35 if the GPU mostly waits for its next kernel. The power that a GPU with high clocks draws
+    without a load is not included."""
     return load.busy * 0.3 + 0.7 * load.memory + gpu.compute_weight * load.compute
 
 
@@ -146,6 +150,8 @@ def _highest_sm_mhz_at_power(
 
 
 def _clamp_mhz_to_lock(wanted_mhz: float, lock: tuple[int, int] | None, gpu: GpuModel) -> float:
+    """Return the SM clock within the lock, and below the limit of the voltage; `wanted_mhz` without
+    a lock."""
     if lock is None:
         return wanted_mhz
     named = {UNLIMITED_MHZ: gpu.sm_max_mhz, TDP_MHZ: gpu.sm_compute_mhz}
@@ -154,6 +160,8 @@ def _clamp_mhz_to_lock(wanted_mhz: float, lock: tuple[int, int] | None, gpu: Gpu
 
 
 def _memory_clock_mhz(gpu: GpuModel, setting: GpuSetting, clocks_up: bool) -> int:
+    """Return the memory clock, with the lock of `setting` if it has one. `clocks_up` says whether
+    the GPU works, or did so a moment ago."""
     wanted = gpu.memory_compute_mhz if clocks_up else gpu.memory_idle_mhz
     if setting.memory_lock_mhz is None or not gpu.memory_steps_mhz:
         return wanted
@@ -184,11 +192,11 @@ def half_second_noise(seed: str, unix_s: float, amplitude: float) -> float:
 
 
 def relative_speed_drift(unix_s: float, std_dev: float) -> float:
-    """Return the difference of the machine's speed at this time from its average speed, as a share
-    of the average.
+    """Return by how much the machine is faster at this time than on average, as a share of the
+    average speed; below 0 if it is slower.
 
-    The difference is a slow wave with the standard deviation `std_dev`. All servers of a machine have
-    the same wave.
+    The difference is a slow wave with the standard deviation `std_dev`, the same for all servers of
+    a machine.
     """
     waves = (math.sin(2 * math.pi * unix_s / period) for period in DRIFT_PERIODS_S)
     return std_dev * math.fsum(waves) * math.sqrt(2 / len(DRIFT_PERIODS_S))

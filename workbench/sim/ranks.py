@@ -83,11 +83,13 @@ class RankLinks:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         self._writers.append(writer)
-        task = asyncio.get_running_loop().create_task(self._wait_for_end(reader))
+        task = asyncio.get_running_loop().create_task(self._read_loads_until_lost(reader))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _wait_for_end(self, reader: asyncio.StreamReader) -> None:
+    async def _read_loads_until_lost(self, reader: asyncio.StreamReader) -> None:
+        """Pass on the loads that another rank sends until its connection is lost, and report the
+        loss."""
         with contextlib.suppress(OSError):
             async for line in reader:
                 loads, active_unix_s = json.loads(line)

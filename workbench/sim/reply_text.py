@@ -60,6 +60,7 @@ class ReplyText:
         return "".join(map(self._token_text, range(start, start + count)))
 
     def _token_text(self, position: int) -> str:
+        """Return the text of token number `position` of the answer, with the space before it."""
         if position == 0:
             return self._opening[0]
         if position < len(self._opening):

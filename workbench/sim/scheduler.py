@@ -48,6 +48,11 @@ class Sequence:
     blocks: list[int] = field(default_factory=list)
 
     @property
+    def is_finished(self) -> bool:
+        """Whether all tokens are generated, or the client has gone."""
+        return self.aborted or self.generated >= self.length
+
+    @property
     def context_tokens(self) -> int:
         return len(self.prompt) + self.generated
 
@@ -161,7 +166,7 @@ class Replica:
         self.counters = Counters()
         self.wake = asyncio.Event()
         self.moment = 0.0  # end of the current step
-        # seconds of steps, of memory and of compute since the last call of `activity`
+        # seconds of steps, of memory and of compute since the last call of `pop_activity`
         self.work = (0.0, 0.0, 0.0)
         # without a request; `idle_since` is the start of the idle time, 0 during requests
         self.idle_s = 0.0
@@ -174,7 +179,7 @@ class Replica:
         return len(self.running) + len(self.waiting)
 
     @property
-    def used_tokens(self) -> int:
+    def used_kv_tokens(self) -> int:
         return sum(s.context_tokens for s in self.running)
 
     def add_sequence(self, sequence: Sequence) -> None:
@@ -187,19 +192,20 @@ class Replica:
         if sequence in self.waiting:
             self.waiting.remove(sequence)
 
-    def activity(self, interval_s: float) -> GpuActivity:
-        """Return the activity of the replica's GPUs since the last call, `interval_s` seconds ago. If
-        a step began before and still runs, return the activity during such a step."""
+    def pop_activity(self, interval_s: float) -> GpuActivity:
+        """Return the activity of the replica's GPUs since the last call, `interval_s` seconds ago,
+        and begin to count anew. If no step has ended since and one still runs, return the activity
+        during such a step."""
         now = asyncio.get_running_loop().time()
         idle, self.idle_s = self.idle_s, 0.0
         if self.idle_since:
             idle += now - self.idle_since
             self.idle_since = now
         (stepped, memory, compute), self.work = self.work, (0.0, 0.0, 0.0)
-        if self.running and stepped == 0.0:  # one step longer than the interval
-            return self._compute_engine_step(len(self.running), 0).activity
         if stepped == 0.0:
-            return GpuActivity()
+            if not self.running:
+                return GpuActivity()
+            return self._compute_engine_step(len(self.running), 0).activity  # a step still runs
         busy = max(0.0, 1.0 - idle / max(interval_s, 1e-6))
         return GpuActivity(
             busy, busy * min(1.0, memory / stepped), busy * min(1.0, compute / stepped), 0.0
@@ -208,7 +214,7 @@ class Replica:
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            if not self.running and not self.waiting:
+            if not self.unfinished_request_count:
                 self.wake.clear()
                 self.idle_since = loop.time()
                 await self.wake.wait()
@@ -218,7 +224,7 @@ class Replica:
             if now - self.moment > SLIP_S:
                 self.moment = now
             taken = 0
-            while (self.running or self.waiting) and taken < 64:
+            while self.unfinished_request_count and taken < 64:
                 self._run_step()
                 taken += 1
                 if self.moment > loop.time():
@@ -266,7 +272,7 @@ class Replica:
             sm_mhz=sm_mhz,
             memory_mhz=memory_mhz,
             sequences=max(decoding, 0 if prefill else 1),
-            context_tokens=self.used_tokens,
+            context_tokens=self.used_kv_tokens,
             prefill_tokens=prefill,
         )
 
@@ -309,11 +315,11 @@ class Replica:
             sequence.generated += 1
             sequence.pending += 1
             counters.generated_tokens += not sequence.embedding
-        if any(s.aborted or s.generated >= s.length for s in self.running):
-            for sequence in self.running:
-                if sequence.aborted or sequence.generated >= sequence.length:
-                    self._finish_request(sequence)
-            self.running = [s for s in self.running if not (s.aborted or s.generated >= s.length)]
+        finished = [sequence for sequence in self.running if sequence.is_finished]
+        for sequence in finished:
+            self._finish_request(sequence)
+        if finished:
+            self.running = [sequence for sequence in self.running if not sequence.is_finished]
 
     def _finish_request(self, sequence: Sequence) -> None:
         self.reserved -= len(sequence.prompt) + sequence.length

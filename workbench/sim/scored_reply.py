@@ -31,7 +31,7 @@ class ScoredReply:
         make_body: Callable[[ScoredReply], dict[str, Any]],
     ) -> None:
         self.ids = list(ids)
-        self.id = api.next_id(COMPLETION)
+        self.id = api.make_reply_id(COMPLETION)
         self.served = api.launch.served[0]
         self.stale_prompts, self.zeros = api.stale_prompts, api.zero_log_probabilities
         self.sequence = RequestSequence(
@@ -43,13 +43,14 @@ class ScoredReply:
             count_user_turns(text_of_tokens(self.ids)) if self._model.damage.second_turn else 1
         )
 
-    def prompt_token(self, place: int, top: int) -> Predicted:
-        """Return the distribution of the prompt's token at `place`, which is not 0."""
-        context = self.ids[: place - 1] if self.stale_prompts else self.ids[:place]
-        return self._predict(context, self.ids[place], top)
+    def predict_prompt_token(self, position: int, top: int) -> Predicted:
+        """Return the distribution of token number `position` of the prompt, from 1 on, with the `top`
+        most probable tokens there."""
+        context = self.ids[: position - 1] if self.stale_prompts else self.ids[:position]
+        return self._predict(context, self.ids[position], top)
 
     def generate_token_ids(self) -> list[int]:
-        """Return the tokens of the answer."""
+        """Return the token ids of the answer, as many as were generated."""
         made: list[int] = []
         while len(made) < self.sequence.generated:
             made.append(self._predict([*self.ids, *made], 0, 1).top[0][0])
@@ -91,4 +92,4 @@ class ScoredReply:
         if not finished:
             return
         self._request.reply(200, self._body_of(self))
-        self._api.engine.log_finished(self._api, self.id, self.sequence)
+        self._api.engine.log_finished_request(self._api, self.id, self.sequence)

@@ -161,9 +161,13 @@ class SimulatedHost(BaseHost):
             raise
 
     async def _merge_environment(self, env: Mapping[str, str] | None) -> dict[str, str]:
+        """Return the environment of a program on the simulated host: `environment()` with the
+        variables of `env`. A PATH in `env` comes after the simulated programs."""
         await self._prepare_simulated_environment()
-        merged = {**self.environment(), **(env or {})}
-        if env and "PATH" in env:
+        if env is None:
+            return self.environment()
+        merged = {**self.environment(), **env}
+        if "PATH" in env:
             merged["PATH"] = f"{BIN}:{env['PATH']}"
         return merged
 

@@ -31,8 +31,8 @@ class StartupPhase:
 
 
 def start_seconds(launch: LaunchOptions) -> float:
-    """Return the seconds from the first log line until the server is ready. The environment
-    variable WORKBENCH_SIM_START_S can set them.
+    """Return how many seconds the start takes, from the first log line until the server is ready:
+    those in the environment variable WORKBENCH_SIM_START_S, otherwise by the size of the model.
     """
     given = os.environ.get("WORKBENCH_SIM_START_S")
     if given:

@@ -46,8 +46,12 @@ class ModelReplica:
     bandwidth_share: float = 1.0  # of the bandwidth that the best engine reaches
 
     @property
-    def uses_custom_all_reduce(self) -> bool:
-        return self.custom_all_reduce and self.tp == 2 and self.link.custom_us is not None
+    def custom_all_reduce_us(self) -> float | None:
+        """The latency of an all-reduce by the engine's own kernel, in microseconds; None if NCCL
+        does it."""
+        if not self.custom_all_reduce or self.tp != 2:
+            return None
+        return self.link.custom_us
 
 
 @dataclass(frozen=True)
@@ -124,9 +128,9 @@ def _flops_at_clock(gpu: GpuModel, model: SimulatedModel, sm_mhz: float) -> floa
 def _communication_s(serving: ModelReplica, tokens: int) -> float:
     if serving.tp == 1:
         return 0.0
-    link, model = serving.link, serving.model
-    if serving.uses_custom_all_reduce and link.custom_us is not None:
-        latency_us = link.custom_us * (1.5 if serving.eager else 1.0)
+    link, model, custom_us = serving.link, serving.model, serving.custom_all_reduce_us
+    if custom_us is not None:
+        latency_us = custom_us * (1.5 if serving.eager else 1.0)
     else:
         latency_us = link.nccl_eager_us if serving.eager else link.nccl_us
     moved = 2.0 * (serving.tp - 1) / serving.tp * tokens * model.hidden * 2.0

@@ -147,7 +147,7 @@ def test_unknown_vllm_variables_cause_warnings(monkeypatch):
 def test_small_yaml():
     text = 'a: 1\nb: 1.5\n# no\nc: "x y"\nd: [1, 2]\ne: plain words\nf:\ng: False\n'
     values = {"a": 1, "b": 1.5, "c": "x y", "d": [1, 2], "e": "plain words", "g": False}
-    assert flag_parser.parse_small_yaml(text) == values
+    assert flag_parser.parse_config_flags(text) == values
 
 
 # -- memory and placement --------------------------------------------------------------------------

@@ -76,7 +76,7 @@ def serve(one: Replica, jobs: list[tuple[int, int]]) -> tuple[list[Client], list
 def test_every_request_gets_exactly_its_tokens_within_the_limits(jobs, limit):
     seen = []
     one = replica(speedup=3000.0, max_sequences=limit, kv_tokens=8000, batched_tokens=512)
-    one.on_step = lambda: seen.append((len(one.running), one.used_tokens))
+    one.on_step = lambda: seen.append((len(one.running), one.used_kv_tokens))
     clients, sequences, _ = serve(one, jobs)
     assert [c.tokens for c in clients] == [length for _, length in jobs]
     assert max(n for n, _ in seen) <= limit and max(used for _, used in seen) <= 8000
@@ -143,7 +143,7 @@ def test_activity_distinguishes_busy_from_idle():
         one = replica()
         worker = asyncio.get_running_loop().create_task(one.run())
         await asyncio.sleep(0)
-        assert one.activity(1.0).busy == 0.0
+        assert one.pop_activity(1.0).busy == 0.0
         client = Client()
         began = asyncio.get_running_loop().time()
         one.add_sequence(Sequence(["x"] * 16, 30, client.deliver))
@@ -151,7 +151,7 @@ def test_activity_distinguishes_busy_from_idle():
         await asyncio.sleep(0)
         worked_s = asyncio.get_running_loop().time() - began
         one.idle_since -= worked_s  # as if it had been idle for as long as it worked
-        shares = one.activity(2 * worked_s)
+        shares = one.pop_activity(2 * worked_s)
         assert 0.4 < shares.busy < 0.65 and shares.memory > 0.8 * shares.busy > shares.compute
         worker.cancel()
 

@@ -15,7 +15,7 @@ QWEN_VL = "Qwen/Qwen3-VL-2B-Instruct"
 
 
 def serving(
-    profile: str, model: str, *, tp: int = 1, quantization: str | None = None, **more
+    profile: str, model: str, *, tp: int = 1, quantization: str = "", **more
 ) -> ModelReplica:
     host = profiles.get_profile(profile)
     described = model_sizes.describe_model(model, quantization=quantization)

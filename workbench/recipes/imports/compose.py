@@ -221,11 +221,11 @@ def _fill_in_variables(value: Any, notes: Notes, values: Mapping[str, str]) -> A
     if not isinstance(value, str):
         return value
     return "".join(
-        _expand_value_part(part, notes, values) for part in parse_compose_file_value(value)
+        _expand_compose_value_part(part, notes, values) for part in parse_compose_file_value(value)
     )
 
 
-def _expand_value_part(part: Any, notes: Notes, values: Mapping[str, str]) -> str:
+def _expand_compose_value_part(part: Any, notes: Notes, values: Mapping[str, str]) -> str:
     if part == Variable("@"):  # a shell script's arguments, written without a second dollar sign
         return "$@"
     if not isinstance(part, Variable):
@@ -233,7 +233,9 @@ def _expand_value_part(part: Any, notes: Notes, values: Mapping[str, str]) -> st
     known = values.get(part.name)
     if part.alternative is not None:
         if known:
-            return "".join(_expand_value_part(one, notes, values) for one in part.alternative)
+            return "".join(
+                _expand_compose_value_part(one, notes, values) for one in part.alternative
+            )
         notes.add_left_out_note(
             shorten_value(part.source), f"{part.name} has no value in the compose file's .env"
         )
@@ -244,4 +246,4 @@ def _expand_value_part(part: Any, notes: Notes, values: Mapping[str, str]) -> st
         return (
             notes.add_variable_and_get_reference(part.name, FORM_TITLE) if known is None else known
         )
-    return "".join(_expand_value_part(one, notes, values) for one in part.default)
+    return "".join(_expand_compose_value_part(one, notes, values) for one in part.default)

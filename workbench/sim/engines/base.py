@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.sim.flag_parser import ArgumentsRejected, Catalog
+from workbench.sim.launch_options import text_flag
 from workbench.sim.memory_fit import GIB, Failure, Fit, GpuMemory
 from workbench.sim.startup import StartupPhase
 
@@ -85,9 +86,8 @@ class SimulatedEngine:
         return {flag["negation"]} if flag.get("negation") else set()
 
     def flag_missing_from_catalog(self, option: str) -> dict[str, Any] | None:
-        """Return the definition of an option that the engine accepts although its flag catalog
-        lacks it. None for other options.
-        """
+        """Return the definition of the flag for an option that the engine accepts although its flag
+        catalog lacks it. None for any other option."""
         return None
 
     def reject_unknown_argument(self, argument: str) -> None:
@@ -100,11 +100,13 @@ class SimulatedEngine:
             f"usage: {self.program} [-h] [options]\n{self.program}: error: {why}", 2
         )
 
-    def missing_value_error(self, option: str, title: str, many: bool) -> ArgumentsRejected:
+    def missing_value_error(
+        self, option: str, title: str, takes_several: bool
+    ) -> ArgumentsRejected:
         """Return the error for an option without a value. `title` has all spellings of the option's
-        flag. `many` says whether the flag takes several values."""
+        flag, and `takes_several` says whether the flag takes several values."""
         return self.rejection_error(
-            f"argument {title}: expected {'at least one' if many else 'one'} argument"
+            f"argument {title}: expected {'at least one' if takes_several else 'one'} argument"
         )
 
     def invalid_value_error(self, title: str, kind: str, text: str) -> ArgumentsRejected:
@@ -157,7 +159,7 @@ class SimulatedEngine:
 
     def requested_kv_cache_bytes(self, launch: LaunchOptions, memory: GpuMemory) -> float:
         """Return the size of the KV cache that the flags request, in bytes per GPU."""
-        return (launch.kv_tokens or 0) * memory.per_token
+        return launch.kv_tokens * memory.per_token
 
     def require_context_fits_cache(
         self, max_len: int, kv_cache_bytes: float, memory: GpuMemory
@@ -184,9 +186,9 @@ class SimulatedEngine:
     ) -> str:
         """Return a log line in the engine's format."""
 
-    def access_line(self, text: str) -> str | None:
-        """Return the log line for one request from uvicorn's text, or None if the engine logs no
-        requests."""
+    def access_line(self, uvicorn_text: str) -> str | None:
+        """Return the engine's log line for one request. `uvicorn_text` is what uvicorn, the HTTP
+        server, logs for it. None if the engine logs no requests."""
         return None
 
     def lines_before_loading(self, launch: LaunchOptions) -> Iterator[StartupPhase]:
@@ -249,23 +251,24 @@ class SimulatedEngine:
     usage_unasked = True  # in an answer that is no stream
 
     def uses_defective_speculation(self, launch: LaunchOptions) -> bool:
-        """Return whether the flags turn on a form of speculation that has the defect."""
+        """Return whether the flags turn on a form of speculation that has the engine's
+        `speculation_defect`."""
         return False
 
     def quantization_kl_divergence(self, launch: LaunchOptions) -> float:
-        """Return how far the answers of this server are from those of 8-bit weights, as others
-        measured it for 4-bit weights. The share of an FP8 KV cache is an assumption."""
+        """Return the Kullback-Leibler divergence of the answers of this server from those with 8-bit
+        weights and a 16-bit KV cache, in nats per token. For 4-bit weights it is as others measured
+        it; the part of an 8-bit or smaller KV cache is an assumption."""
         bits = 8 * launch.model.weight_bytes / launch.model.parameters
-        kinds = [str(launch.flags.get(name) or "auto") for name in self.cache_type_flags]
-        small = any(kind.startswith(("fp8", "q8", "q4", "nvfp4")) for kind in kinds)
         divergence = 0.0
         if bits < _FEW_BITS:
             divergence += DIVERGENCE_4_BIT
-        if small:
+        kinds = [text_flag(launch.flags, name) for name in self.cache_type_flags]
+        if any(kind.startswith(("fp8", "q8", "q4", "nvfp4")) for kind in kinds):
             divergence += DIVERGENCE_FP8_CACHE
         return divergence
 
-    def requests_log_probabilities(self, body: Mapping[str, Any]) -> bool:
+    def asks_for_log_probabilities(self, body: Mapping[str, Any]) -> bool:
         """Return whether a request to /v1/completions asks for log probabilities."""
         return bool(body.get("logprobs")) and not body.get("stream")
 
@@ -281,7 +284,8 @@ class SimulatedEngine:
         return {}
 
     def metric_lines(self, metrics: Metrics) -> list[str]:
-        """Return the body of /metrics as lines, with the metric names of this engine."""
+        """Return the lines of the body of /metrics, with the metric names of this engine; [] if it
+        has no metrics."""
         return []
 
     def health_body(self, ready: bool) -> Any:
@@ -314,9 +318,9 @@ class SimulatedEngine:
         """Return the top-level fields of a finished reply that only this engine has."""
         return {}
 
-    def stream_end_events(self, reply: ApiReply, sequence: RequestSequence) -> str:
-        """Return the last events of a streamed reply: finish_reason, usage if requested, [DONE].
-        finish_reason is left out if the last text had it."""
+    def stream_end_events_text(self, reply: ApiReply, sequence: RequestSequence) -> str:
+        """Return the last server-sent events of a streamed reply as one text: finish_reason, usage
+        if requested, and [DONE]. finish_reason is left out if the last content had it."""
         fields, text = self.extra_reply_fields(sequence), ""
         if not self.finish_on_content:
             text += reply.finish_event_text({} if reply.usage_chunk else fields)
@@ -326,5 +330,5 @@ class SimulatedEngine:
             )
         return text + "data: [DONE]\n\n"
 
-    def log_finished(self, api: Api, reply_id: str, sequence: RequestSequence) -> None:
+    def log_finished_request(self, api: Api, reply_id: str, sequence: RequestSequence) -> None:
         """Write the engine's log lines about one finished request."""

@@ -7,14 +7,20 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from workbench.model.untrusted_text import as_list
 from workbench.sim import launch_options, model_sizes
 from workbench.sim.engine_metrics import Metrics, metric_sample_lines
 from workbench.sim.engines.base import SimulatedEngine
 from workbench.sim.flag_parser import ArgumentsRejected, Catalog
 from workbench.sim.language_model import text_of_tokens
-from workbench.sim.launch_options import LaunchOptions, int_flag, values_or_default
+from workbench.sim.launch_options import (
+    LaunchOptions,
+    flag_values_or_default,
+    int_flag,
+    text_flag,
+)
 from workbench.sim.memory_fit import Failure, Fit, GpuMemory
-from workbench.sim.openai_api import parse_json_body, prompt_ids
+from workbench.sim.openai_api import int_field, parse_json_body, require_prompt_ids
 from workbench.sim.startup import StartupPhase
 
 if TYPE_CHECKING:
@@ -50,7 +56,9 @@ class SimulatedLlamacpp(SimulatedEngine):
     def rejection_error(self, why: str) -> ArgumentsRejected:
         return ArgumentsRejected(f"error: {why}", 1)
 
-    def missing_value_error(self, option: str, title: str, many: bool) -> ArgumentsRejected:
+    def missing_value_error(
+        self, option: str, title: str, takes_several: bool
+    ) -> ArgumentsRejected:
         return self.rejection_error(f'expected value for argument "{option}"')
 
     def invalid_value_error(self, title: str, kind: str, text: str) -> ArgumentsRejected:
@@ -65,7 +73,7 @@ class SimulatedLlamacpp(SimulatedEngine):
         if not name:
             raise self.rejection_error("--model or --hf-repo is needed")
         # a GGUF file whose name has no quantization is simulated as the usual Q4_K_M
-        quant = model_sizes.named_quantization(str(name))
+        quant = model_sizes.quantization_named_in_id(str(name))
         model = model_sizes.describe_model(str(name) if quant else f"{name}-Q4_K_M")
         slots = int_flag(flags, "parallel", -1)
         context = int_flag(flags, "ctx-size") or min(model.max_len, _CONTEXT_TOKENS)
@@ -73,7 +81,7 @@ class SimulatedLlamacpp(SimulatedEngine):
             catalog,
             flags,
             model,
-            served=values_or_default(flags.get("alias"), str(name)),
+            served=flag_values_or_default(flags.get("alias"), str(name)),
             max_len=context,
             max_sequences=slots if slots > 0 else 4,
             batched_tokens=int_flag(flags, "batch-size", 2048),
@@ -87,7 +95,7 @@ class SimulatedLlamacpp(SimulatedEngine):
     # -- memory ------------------------------------------------------------------------------------
 
     def model_path(self, launch: LaunchOptions) -> str | None:
-        return str(launch.flags.get("model") or "") or None
+        return text_flag(launch.flags, "model") or None
 
     def missing_model_failure(self, path: str) -> Failure:
         return Failure(
@@ -164,7 +172,7 @@ class SimulatedLlamacpp(SimulatedEngine):
     def uses_defective_speculation(self, launch: LaunchOptions) -> bool:
         return bool(launch.flags.get("spec-draft-model") or launch.flags.get("spec-draft-hf"))
 
-    def requests_log_probabilities(self, body: Mapping[str, Any]) -> bool:
+    def asks_for_log_probabilities(self, body: Mapping[str, Any]) -> bool:
         """Return False: /v1/completions has none of the prompt, and Workbench uses /completion."""
         return False
 
@@ -218,7 +226,7 @@ class SimulatedLlamacpp(SimulatedEngine):
             }
         }
 
-    def log_finished(self, api: Api, reply_id: str, sequence: RequestSequence) -> None:
+    def log_finished_request(self, api: Api, reply_id: str, sequence: RequestSequence) -> None:
         fresh = len(sequence.prompt) - sequence.cached
         lines = (
             ("prompt eval", sequence.prefill_s, fresh),
@@ -260,8 +268,8 @@ class SimulatedLlamacpp(SimulatedEngine):
 def _reply_completion(api: Api, request: Request) -> None:
     """Answer a request to llama-server's own endpoint."""
     body = parse_json_body(request)
-    top = int(body.get("n_probs") or 0)
-    biases = body.get("logit_bias") or []
+    top = int_field(body, "n_probs")
+    biases = as_list(body.get("logit_bias"))
     forced = next((token for token, bias in biases if bias >= _FORCING_BIAS), None)
 
     def logprob_entry(token: int, logged: float) -> dict[str, Any]:
@@ -293,9 +301,9 @@ def _reply_completion(api: Api, request: Request) -> None:
             ]
         return answer
 
-    limit = int(body.get("n_predict") or 128)
+    limit = int_field(body, "n_predict", 128)
     api.reply_with_log_probabilities(
-        request, prompt_ids(body.get("prompt")), limit, make_completion_body
+        request, require_prompt_ids(body.get("prompt")), limit, make_completion_body
     )
 
 

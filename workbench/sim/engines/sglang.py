@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from workbench.model.untrusted_text import as_list, as_table
 from workbench.sim import launch_options, model_sizes
 from workbench.sim.engine_metrics import Metrics, metric_sample_lines
 from workbench.sim.engines.base import SimulatedEngine
@@ -13,13 +14,13 @@ from workbench.sim.flag_parser import Catalog
 from workbench.sim.language_model import text_of_tokens
 from workbench.sim.launch_options import (
     LaunchOptions,
+    flag_values_or_default,
     float_flag,
     int_flag,
     text_flag,
-    values_or_default,
 )
 from workbench.sim.memory_fit import GIB, GRAPHS_GIB, Failure, Fit, GpuMemory
-from workbench.sim.openai_api import parse_json_body, prompt_ids
+from workbench.sim.openai_api import int_field, parse_json_body, require_prompt_ids
 from workbench.sim.startup import (
     StartupPhase,
     reason_against_custom_all_reduce,
@@ -79,11 +80,11 @@ class SimulatedSglang(SimulatedEngine):
             flags,
             model_sizes.describe_model(
                 str(name),
-                quantization=flags.get("quantization"),
+                quantization=text_flag(flags, "quantization"),
                 dtype=text_flag(flags, "dtype", "auto"),
                 kv_fp8=text_flag(flags, "kv-cache-dtype").startswith("fp8"),
             ),
-            served=values_or_default(flags.get("served-model-name"), str(name)),
+            served=flag_values_or_default(flags.get("served-model-name"), str(name)),
             tp=int_flag(flags, "tensor-parallel-size", 1),
             pp=int_flag(flags, "pipeline-parallel-size", 1),
             dp=int_flag(flags, "data-parallel-size", 1),
@@ -93,7 +94,7 @@ class SimulatedSglang(SimulatedEngine):
             max_sequences=int_flag(flags, "max-running-requests", 256),
             batched_tokens=chunk if chunk > 0 else 1 << 20,
             memory_share=float_flag(flags, "mem-fraction-static", 0.88),
-            kv_tokens=flags.get("max-total-tokens"),
+            kv_tokens=int_flag(flags, "max-total-tokens"),
             prefix_cache=not flags.get("disable-radix-cache"),
             metrics=bool(flags.get("enable-metrics")),
             api_key=flags.get("api-key"),
@@ -122,8 +123,8 @@ class SimulatedSglang(SimulatedEngine):
         rank = f" {process}" if process and log.ranks else ""
         return f"[{time.strftime('%Y-%m-%d %H:%M:%S')}{rank}] {text}"
 
-    def access_line(self, text: str) -> str | None:
-        return f"[{time.strftime('%Y-%m-%d %H:%M:%S')}] {text}"
+    def access_line(self, uvicorn_text: str) -> str | None:
+        return f"[{time.strftime('%Y-%m-%d %H:%M:%S')}] {uvicorn_text}"
 
     def lines_before_loading(self, launch: LaunchOptions) -> Iterator[StartupPhase]:
         given = _server_arguments(launch)
@@ -207,11 +208,11 @@ class SimulatedSglang(SimulatedEngine):
     def enable_step_logging(self, server: EngineServer, replica: Replica) -> None:
         plan, log = server.plan, server.log
         rank = f"TP0 DP{server.replicas.index(replica)}" if plan.dp > 1 else "TP0"
-        interval = int(plan.flags.get("decode-log-interval") or 40)
+        interval = int_flag(plan.flags, "decode-log-interval", 40)
 
         def log_prefill_batch(fresh: list[RequestSequence], tokens: int) -> None:
             cached = sum(s.cached for s in fresh)
-            usage = replica.used_tokens / replica.kv_tokens
+            usage = replica.used_kv_tokens / replica.kv_tokens
             log.write_line(
                 f"Prefill batch, #new-seq: {len(fresh)}, #new-token: {tokens}, #cached-token: "
                 f"{cached}, token usage: "
@@ -223,7 +224,7 @@ class SimulatedSglang(SimulatedEngine):
         def log_decode_batch() -> None:
             if replica.counters.steps % interval:
                 return
-            used = replica.used_tokens
+            used = replica.used_kv_tokens
             log.write_line(
                 f"Decode batch, #running-req: {len(replica.running)}, #token: {used}, token usage: "
                 f"{used / replica.kv_tokens:.2f}, cuda graph: {not plan.eager}, gen throughput "
@@ -264,7 +265,7 @@ class SimulatedSglang(SimulatedEngine):
         for i, (replica, histograms) in enumerate(zip(metrics.replicas, metrics.histograms)):  # noqa: B905
             labels = f'engine_type="unified",model_name="{metrics.launch.served[0]}",moe_ep_rank="0",pp_rank="0"'
             labels += f',tp_rank="0",dp_rank="{i}"' if several else ',tp_rank="0"'
-            counters, used = replica.counters, replica.used_tokens
+            counters, used = replica.counters, replica.used_kv_tokens
             gauges = {
                 "sglang:max_total_num_tokens": metrics.kv_tokens,
                 "sglang:num_running_reqs": len(replica.running),
@@ -313,14 +314,15 @@ def _server_arguments(launch: LaunchOptions) -> dict[str, Any]:
 def _reply_generation(api: Api, request: Request) -> None:
     """Answer a request to SGLang's own endpoint."""
     body = parse_json_body(request)
-    sampling = body.get("sampling_params") or {}
+    sampling = as_table(body.get("sampling_params"))
     given = body.get("input_ids")
-    ids = prompt_ids(body.get("text") if given is None else given)
-    scores, start = bool(body.get("return_logprob")), int(body.get("logprob_start_len") or 0)
-    top, wanted = int(body.get("top_logprobs_num") or 0), body.get("token_ids_logprob") or []
+    ids = require_prompt_ids(body.get("text") if given is None else given)
+    scores, start = bool(body.get("return_logprob")), int_field(body, "logprob_start_len")
+    top, wanted = int_field(body, "top_logprobs_num"), as_list(body.get("token_ids_logprob"))
     with_text = bool(body.get("return_text_in_logprobs"))
 
     def logprob_triple(token: int, logged: float | None) -> list[Any]:
+        """Return [log probability, token id, text of the token or None]."""
         return [logged, token, text_of_tokens([token]) if with_text else None]
 
     def logprob_triples(top: Sequence[tuple[int, float]]) -> list[list[Any]]:
@@ -353,7 +355,7 @@ def _reply_generation(api: Api, request: Request) -> None:
                 for place in range(len(made))
             ]
         if scores and start >= 0:
-            prompt = [reply.prompt_token(place, top) for place in range(1, len(ids))]
+            prompt = [reply.predict_prompt_token(place, top) for place in range(1, len(ids))]
             predicted = zip(prompt, ids[1:])  # noqa: B905
             meta["input_token_logprobs"] = [
                 logprob_triple(ids[0], None),

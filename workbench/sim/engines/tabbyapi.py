@@ -8,13 +8,19 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workbench.model.untrusted_text import as_table
 from workbench.sim import driver_state, launch_options, model_sizes
 from workbench.sim.engines.base import SimulatedEngine
-from workbench.sim.flag_parser import Catalog, parse_small_yaml
+from workbench.sim.flag_parser import Catalog, parse_config_flags
 from workbench.sim.language_model import pieces_of, text_of_tokens, token_ids_of
 from workbench.sim.launch_options import LaunchOptions, int_flag, text_flag
 from workbench.sim.memory_fit import Fit
-from workbench.sim.openai_api import bad_request, parse_json_body, prompt_ids
+from workbench.sim.openai_api import (
+    bad_request,
+    int_field,
+    parse_json_body,
+    require_prompt_ids,
+)
 from workbench.sim.startup import StartupPhase
 
 if TYPE_CHECKING:
@@ -49,11 +55,11 @@ class SimulatedTabbyapi(SimulatedEngine):
             raise self.rejection_error("unrecognized arguments: " + " ".join(positional))
         name = text_flag(flags, "model-name", "none")
         # a directory without a quantization in its name is simulated as a 4-bit EXL3 checkpoint
-        quant = model_sizes.named_quantization(name) or ("" if "bpw" in name.lower() else "awq")
-        cache = text_flag(flags, "cache-mode", "FP16")
-        model = model_sizes.describe_model(
-            name, quantization=quant or None, kv_fp8=cache.upper() != "FP16"
+        quant = model_sizes.quantization_named_in_id(name) or (
+            "" if "bpw" in name.lower() else "awq"
         )
+        cache = text_flag(flags, "cache-mode", "FP16")
+        model = model_sizes.describe_model(name, quantization=quant, kv_fp8=cache.upper() != "FP16")
         length = int_flag(flags, "max-seq-len") or min(model.max_len, _CONTEXT_TOKENS)
         return launch_options.options_from_flags(
             catalog,
@@ -73,7 +79,7 @@ class SimulatedTabbyapi(SimulatedEngine):
     # -- memory ------------------------------------------------------------------------------------
 
     def model_path(self, launch: LaunchOptions) -> str | None:
-        name, directory = launch.model.id, str(launch.flags.get("model-dir") or "")
+        name, directory = launch.model.id, text_flag(launch.flags, "model-dir")
         if directory.startswith("/"):
             return f"{directory.rstrip('/')}/{name}"
         return name if name.startswith("/") else None
@@ -83,7 +89,7 @@ class SimulatedTabbyapi(SimulatedEngine):
     ) -> int:
         if launch.tp > 1:
             return super().gpus_per_replica(launch, state, gpus)
-        need = launch.model.weight_bytes + (launch.kv_tokens or 0) * launch.model.kv_bytes_per_token
+        need = launch.model.weight_bytes + launch.kv_tokens * launch.model.kv_bytes_per_token
         room = state.profile.gpu.memory_bytes * _FILLED_SHARE
         return next(
             (count for count in range(1, len(gpus) + 1) if need <= count * room), max(1, len(gpus))
@@ -131,7 +137,7 @@ class SimulatedTabbyapi(SimulatedEngine):
     def reply_with_log_probabilities(
         self, api: Api, request: Request, body: Mapping[str, Any]
     ) -> None:
-        prompt, top = body.get("prompt"), int(body.get("logprobs") or 0)
+        prompt, top = body.get("prompt"), int_field(body, "logprobs")
         if not isinstance(prompt, str):
             raise bad_request("prompt: Input should be a valid string", "prompt")
 
@@ -153,7 +159,7 @@ class SimulatedTabbyapi(SimulatedEngine):
                 "finish_reason": "length",
             }
             head = {"id": reply.id, "object": "text_completion", "model": reply.served}
-            asked = (body.get("stream_options") or {}).get("include_usage")
+            asked = as_table(body.get("stream_options")).get("include_usage")
             told = asked or self.usage_unasked
             return {
                 **head,
@@ -170,7 +176,7 @@ class SimulatedTabbyapi(SimulatedEngine):
     def extra_routes(self, api: Api) -> dict[tuple[str, str], Callable[[Request], None]]:
         return {
             ("POST", "/v1/token/decode"): lambda r: r.reply(
-                200, {"text": text_of_tokens(prompt_ids(parse_json_body(r).get("tokens")))}
+                200, {"text": text_of_tokens(require_prompt_ids(parse_json_body(r).get("tokens")))}
             )
         }
 
@@ -190,12 +196,12 @@ class SimulatedTabbyapi(SimulatedEngine):
             "completion_tokens_per_sec": sequence.generated / max(decode_s, 1e-9),
         }
 
-    def stream_end_events(self, reply: ApiReply, sequence: RequestSequence) -> str:
+    def stream_end_events_text(self, reply: ApiReply, sequence: RequestSequence) -> str:
         """Return the end of a streamed reply: one event with finish_reason and usage, and [DONE]."""
         usage = {"usage": reply.make_usage_object(sequence)} if reply.usage_chunk else {}
         return reply.finish_event_text(usage) + "data: [DONE]\n\n"
 
-    def log_finished(self, api: Api, reply_id: str, sequence: RequestSequence) -> None:
+    def log_finished_request(self, api: Api, reply_id: str, sequence: RequestSequence) -> None:
         prompt_s, decode_s = sequence.prefill_s, sequence.decode_s
         fresh, made = len(sequence.prompt) - sequence.cached, sequence.generated
         api.log.write_line(
@@ -219,7 +225,7 @@ def _count_visible_gpus() -> int:
 def _stored_api_key() -> str:
     path = Path(_KEY_FILE)
     if path.is_file():
-        return str(parse_small_yaml(path.read_text(encoding="utf-8")).get("api-key"))
+        return str(parse_config_flags(path.read_text(encoding="utf-8")).get("api-key"))
     import secrets
 
     key, admin = secrets.token_hex(16), secrets.token_hex(16)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from workbench.model.untrusted_text import as_list, as_table
 from workbench.sim import launch_options, model_sizes
 from workbench.sim.engine_metrics import Metrics, metric_sample_lines
 from workbench.sim.engines.base import SimulatedEngine
@@ -15,13 +16,13 @@ from workbench.sim.flag_parser import ArgumentsRejected, Catalog
 from workbench.sim.language_model import text_of_tokens
 from workbench.sim.launch_options import (
     LaunchOptions,
+    flag_values_or_default,
     float_flag,
     int_flag,
     text_flag,
-    values_or_default,
 )
 from workbench.sim.memory_fit import CONTEXT_GIB, GIB, GRAPHS_GIB, Failure, Fit, GpuMemory
-from workbench.sim.openai_api import bad_request, prompt_ids
+from workbench.sim.openai_api import bad_request, int_field, require_prompt_ids
 from workbench.sim.startup import (
     StartupPhase,
     reason_against_custom_all_reduce,
@@ -93,13 +94,10 @@ class SimulatedVllm(SimulatedEngine):
     ) -> LaunchOptions:
         if len(positional) > 1:
             raise self.rejection_error("unrecognized arguments: " + " ".join(positional[1:]))
-        name = str(positional[0] if positional else flags.get("model") or "Qwen/Qwen3-0.6B")
+        name = positional[0] if positional else text_flag(flags, "model", "Qwen/Qwen3-0.6B")
         length = flags.get("max-model-len")
-        compilation = flags.get("compilation-config") or {}
-        no_graphs = (
-            isinstance(compilation, dict)
-            and str(compilation.get("cudagraph_mode", "")).lower() == "none"
-        )
+        compilation = as_table(flags.get("compilation-config"))
+        no_graphs = str(compilation.get("cudagraph_mode", "")).lower() == "none"
         dp = int_flag(flags, "data-parallel-size", 1)
         servers = int_flag(flags, "api-server-count", dp)
         max_len = None
@@ -111,11 +109,11 @@ class SimulatedVllm(SimulatedEngine):
             flags,
             model_sizes.describe_model(
                 name,
-                quantization=flags.get("quantization"),
+                quantization=text_flag(flags, "quantization"),
                 dtype=text_flag(flags, "dtype", "auto"),
                 kv_fp8=text_flag(flags, "kv-cache-dtype", "auto").startswith("fp8"),
             ),
-            served=values_or_default(flags.get("served-model-name"), name),
+            served=flag_values_or_default(flags.get("served-model-name"), name),
             tp=int_flag(flags, "tensor-parallel-size", 1),
             pp=int_flag(flags, "pipeline-parallel-size", 1),
             dp=dp,
@@ -204,8 +202,8 @@ class SimulatedVllm(SimulatedEngine):
         who = f"({process or 'APIServer'} pid={pid or os.getpid()})"
         return f"{who} {level} {time.strftime('%m-%d %H:%M:%S')} [{source}] {text}"
 
-    def access_line(self, text: str) -> str | None:
-        return text
+    def access_line(self, uvicorn_text: str) -> str | None:
+        return uvicorn_text
 
     def lines_before_loading(self, launch: LaunchOptions) -> Iterator[StartupPhase]:
         source = {"source": "api_utils.py:347"}
@@ -376,7 +374,7 @@ class SimulatedVllm(SimulatedEngine):
                 "generation "
                 f"throughput: {made / seconds:.1f} tokens/s, Running: {len(replica.running)} reqs, "
                 f"Waiting: {len(replica.waiting)} reqs, GPU KV cache usage: "
-                f"{100 * replica.used_tokens / replica.kv_tokens:.1f}%, Prefix cache hit rate: "
+                f"{100 * replica.used_kv_tokens / replica.kv_tokens:.1f}%, Prefix cache hit rate: "
                 f"{hit:.1f}%",
                 source="loggers.py:335",
             )
@@ -386,13 +384,15 @@ class SimulatedVllm(SimulatedEngine):
     speculation_defect = "stale_prompts"
 
     def uses_defective_speculation(self, launch: LaunchOptions) -> bool:
-        config = launch.flags.get("speculative-config") or {}
-        return isinstance(config, dict) and "mtp" in str(config.get("method", "")).lower()
+        config = as_table(launch.flags.get("speculative-config"))
+        return "mtp" in str(config.get("method", "")).lower()
 
-    def requests_log_probabilities(self, body: Mapping[str, Any]) -> bool:
-        if body.get("prompt_logprobs") is not None and body.get("stream"):
+    def asks_for_log_probabilities(self, body: Mapping[str, Any]) -> bool:
+        if body.get("prompt_logprobs") is None:
+            return super().asks_for_log_probabilities(body)
+        if body.get("stream"):
             raise bad_request("`prompt_logprobs` are not available when `stream=True`.")
-        return body.get("prompt_logprobs") is not None or super().requests_log_probabilities(body)
+        return True
 
     def reply_with_log_probabilities(
         self, api: Api, request: Request, body: Mapping[str, Any]
@@ -430,7 +430,7 @@ class SimulatedVllm(SimulatedEngine):
 
         api.reply_with_log_probabilities(
             request,
-            prompt_ids(body.get("prompt")),
+            require_prompt_ids(body.get("prompt")),
             body.get("max_tokens") or 16,
             make_completion_body,
         )
@@ -460,7 +460,7 @@ class SimulatedVllm(SimulatedEngine):
             gauges = {
                 "vllm:num_requests_running": len(replica.running),
                 "vllm:num_requests_waiting": len(replica.waiting),
-                "vllm:kv_cache_usage_perc": replica.used_tokens / tokens,
+                "vllm:kv_cache_usage_perc": replica.used_kv_tokens / tokens,
             }
             totals = {
                 "vllm:prefix_cache_queries_total": counters.prompt_tokens,
@@ -484,12 +484,12 @@ class SimulatedVllm(SimulatedEngine):
         return out
 
 
-def _prompt_token_entry(reply: ScoredReply, place: int, top: int) -> dict[str, Any]:
-    """Return what the API says of one token of the prompt: the `top` tokens, and the token itself
-    in addition if it is not among them."""
-    found = reply.prompt_token(place, top)
+def _prompt_token_entry(reply: ScoredReply, position: int, top: int) -> dict[str, Any]:
+    """Return what the API says of token number `position` of the prompt: log probability, rank and
+    text of the `top` most probable tokens there, and of the token itself, by token id."""
+    found = reply.predict_prompt_token(position, top)
     entries = dict(found.top)
-    entries.setdefault(reply.ids[place], found.log_probability)
+    entries.setdefault(reply.ids[position], found.log_probability)
     return {
         str(token): {"logprob": logged, "rank": rank, "decoded_token": text_of_tokens([token])}
         for rank, (token, logged) in enumerate(entries.items(), start=1)
@@ -497,26 +497,27 @@ def _prompt_token_entry(reply: ScoredReply, place: int, top: int) -> dict[str, A
 
 
 def _answer_logprobs(
-    reply: ScoredReply, made: Sequence[int], body: Mapping[str, Any]
+    reply: ScoredReply, answer_ids: Sequence[int], body: Mapping[str, Any]
 ) -> dict[str, list[Any]]:
-    """Return the object "logprobs" of an answer."""
+    """Return the object "logprobs" of an answer with the tokens `answer_ids`, as the request `body`
+    asks for it."""
     as_ids = body.get("return_tokens_as_token_ids")
 
     def token_label(token: int) -> str:
         return f"token_id:{token}" if as_ids else text_of_tokens([token])
 
     tops = []
-    for place, token in enumerate(made):
-        found = reply.predict_answer_token(made, place, int(body.get("logprobs") or 0))
+    for place, token in enumerate(answer_ids):
+        found = reply.predict_answer_token(answer_ids, place, int_field(body, "logprobs"))
         entries = {token: found.log_probability, **dict(found.top)}
-        for wanted in body.get("logprob_token_ids") or ():
-            one = reply.predict_answer_token(made, place, 0, wanted)
+        for wanted in as_list(body.get("logprob_token_ids")):
+            one = reply.predict_answer_token(answer_ids, place, 0, wanted)
             entries[wanted] = one.log_probability
         tops.append({token_label(one): logged for one, logged in entries.items()})
     return {
         "text_offset": [],
-        "tokens": list(map(token_label, made)),
-        "token_logprobs": [top[token_label(token)] for top, token in zip(tops, made)],  # noqa: B905
+        "tokens": list(map(token_label, answer_ids)),
+        "token_logprobs": [top[token_label(token)] for top, token in zip(tops, answer_ids)],  # noqa: B905
         "top_logprobs": tops,
     }
 

@@ -24,9 +24,10 @@ CORRUPT_PAGE = 3
 STATE = driver_state.sim_state_from_environment()
 
 
-def read_copy_fault(name: str) -> Any:
-    """Return what the simulated fault "copies" says about `name`, None if nothing."""
-    return STATE.faults().get("copies", {}).get(name)
+def read_copy_fault(name: str, default: Any = None) -> Any:
+    """Return what the simulated fault "copies" says about `name`, such as "hang"; `default` if it
+    says nothing."""
+    return STATE.faults().get("copies", {}).get(name, default)
 
 
 def hang_forever() -> None:
@@ -49,13 +50,11 @@ class Tensor:
         return self.to("cpu")
 
     def copy_(self, source: Tensor) -> None:
-        ways = [[int(end.rpartition(":")[2]) for end in (source.device, self.device)]]
-        if any(way in (read_copy_fault("hang") or ()) for way in ways):
+        way = [int(end.rpartition(":")[2]) for end in (source.device, self.device)]
+        if way in read_copy_fault("hang", ()):
             hang_forever()
-        self.wrong = (
-            PAGE_BYTES if any(way in (read_copy_fault("corrupt") or ()) for way in ways) else 0
-        )
-        rate = STATE.profile.interconnect.link_gbs * (read_copy_fault("rate") or 1.0)
+        self.wrong = PAGE_BYTES if way in read_copy_fault("corrupt", ()) else 0
+        rate = STATE.profile.interconnect.link_gbs * read_copy_fault("rate", 1.0)
         cuda.passed_ms += 4 * self.words / (rate * 1e6)
 
     def view(self, kind: None) -> Tensor:

@@ -100,7 +100,7 @@ def test_replicas_and_graphs_beat_tensor_parallelism_for_a_small_model():
 
 def test_two_peers_use_the_engines_own_all_reduce_and_four_cannot():
     two, four = (serving("four-pcie", QWEN_VL, tp=tp) for tp in (2, 4))
-    assert two.uses_custom_all_reduce and not four.uses_custom_all_reduce
+    assert two.custom_all_reduce_us is not None and four.custom_all_reduce_us is None
     without = serving("four-pcie", QWEN_VL, tp=2, custom_all_reduce=False)
     assert single_stream_tok_s(without) < single_stream_tok_s(two)
     assert not serving("rtx-5060ti-x2", QWEN_VL, tp=2).uses_custom_all_reduce

@@ -103,7 +103,7 @@ def test_two_peers_use_the_engines_own_all_reduce_and_four_cannot():
     assert two.custom_all_reduce_us is not None and four.custom_all_reduce_us is None
     without = serving("four-pcie", QWEN_VL, tp=2, custom_all_reduce=False)
     assert single_stream_tok_s(without) < single_stream_tok_s(two)
-    assert not serving("rtx-5060ti-x2", QWEN_VL, tp=2).uses_custom_all_reduce
+    assert serving("rtx-5060ti-x2", QWEN_VL, tp=2).custom_all_reduce_us is None
 
 
 def test_memory_clock_bounds_decode():

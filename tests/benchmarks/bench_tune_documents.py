@@ -192,11 +192,11 @@ class _Bed:
     async def must_compile_first(self, arm: str) -> bool:
         return False
 
-    async def ensure_server(self, arm: str, note_run_id: object) -> str:
+    async def start_or_reuse_server(self, arm: str, note_run_id: object) -> str:
         self.now = self.servers.server(self.editors[arm])
         return arm
 
-    async def prepare_server(self, arm: str, run_id: str, tell: Any) -> None:
+    async def await_server_and_apply_settings(self, arm: str, run_id: str, tell: Any) -> None:
         return None
 
     async def stop_server_and_revert_settings(self) -> None:

@@ -86,7 +86,7 @@ def written() -> dict[str, str]:
     experiment = asyncio.run(ExperimentConduct(new, runs, save=save).carry_out_experiment())
     results = tuple(replace(one, **of_stored(one, READ)) for one in runs.results)
     document = proofs.make_proof(Report(results=results, experiment=experiment))
-    return {"json": proof_document.json_text(document), "html": proofs.proof_page(document)}
+    return {"json": proof_document.json_text(document), "html": proofs.render_proof_page(document)}
 
 
 @pytest.fixture
@@ -226,7 +226,7 @@ def test_a_page_that_shows_something_else_than_its_data_is_found(cli: Cli, page:
     shown, data = proof_document.split_page_and_data(page.read_text())
     assert data is not None
     forged = re.sub(r"B is faster by [\d.]+", "B is faster by 99.9", shown)
-    page.write_text(proof_document.html_page_with_data(json.loads(data), forged))
+    page.write_text(proof_document.proof_page_with_data(json.loads(data), forged))
     ran = cli("results", "verify", str(page))
     assert ran.code == 1 and "page, line" in ran.out and "99.9" in ran.out, ran
     assert "checksum" not in ran.out, ran

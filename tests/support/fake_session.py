@@ -273,7 +273,7 @@ PARTS = {
     "results": "get=result delete=delete_result toggle_comparison_mark=mark compare export_result "
     "compare_result_under_cursor=follow show_matching_results=find_results set_result_note=note_result"
     " set_result_tags=tag_result",
-    "bench": "benchmark_selected_run=run_bench default_spec=bench_defaults default_fields=bench_shape "
+    "bench": "benchmark_selected_run=run_bench default_spec=bench_defaults default_spec_fields=bench_shape "
     "profile_titles_and_fields=bench_profiles "
     "cancel=cancel_bench"
     " restart_and_compare_results=restart_bench_compare answer_comparison_cost_text=restart_answers_cost",

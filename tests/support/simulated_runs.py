@@ -99,7 +99,9 @@ class SimulatedRuns:
     async def must_compile_first(self, arm: str) -> bool:
         return False
 
-    async def ensure_server(self, arm: str, note_run_id: Callable[[str], Awaitable[None]]) -> str:
+    async def start_or_reuse_server(
+        self, arm: str, note_run_id: Callable[[str], Awaitable[None]]
+    ) -> str:
         keep = not self.restarts or (self.shared_starts and arm == self._arm)
         if self.started_run_id is None or not keep:
             self.starts += 1
@@ -109,7 +111,9 @@ class SimulatedRuns:
         self._arm = arm
         return self.started_run_id
 
-    async def prepare_server(self, arm: str, run_id: str, tell: Callable[[str], None]) -> None:
+    async def await_server_and_apply_settings(
+        self, arm: str, run_id: str, tell: Callable[[str], None]
+    ) -> None:
         assert run_id == self.started_run_id
 
     async def stop_server_and_revert_settings(self) -> None:

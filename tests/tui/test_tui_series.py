@@ -113,7 +113,7 @@ def test_an_experiment_compares_the_running_server_with_the_plan(drive: Any) -> 
         assert options == {
             "pairs": 5,
             "metric": "output_tok_s",
-            "bench": d.session.bench.default_fields(),
+            "bench": d.session.bench.default_spec_fields(),
         }
         await d.until(lambda: "A/B experiment 7" in d.text and "no claim yet" in d.text)
 

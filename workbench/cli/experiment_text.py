@@ -123,11 +123,11 @@ def experiment_lines(experiment: Experiment) -> Iterator[str]:
     from workbench.report.series_blocks import (
         comparison_blocks,
         engine_choice_blocks,
+        experiment_outcome_blocks,
         failed_runs_block,
-        machine_blocks,
-        outcome_blocks,
-        pairs_table,
-        unfinished_block,
+        raw_pairs_table,
+        twin_machine_blocks,
+        unfinished_experiment_block,
     )
 
     simulated = simulated_suffix(experiment.simulated)
@@ -135,12 +135,16 @@ def experiment_lines(experiment: Experiment) -> Iterator[str]:
     yield f"A: {format_arm(experiment.spec.a)}\nB: {format_arm(experiment.spec.b)}"
     if experiment.comparison is not None:
         yield from block_lines(comparison_blocks(experiment.comparison))
-        yield from block_lines(machine_blocks(experiment))
-        yield from block_lines([Heading("Pairs"), pairs_table(experiment.comparison.metrics[:1])])
+        yield from block_lines(twin_machine_blocks(experiment))
+        yield from block_lines(
+            [Heading("Pairs"), raw_pairs_table(experiment.comparison.metrics[:1])]
+        )
     yield from block_lines(engine_choice_blocks(experiment))
     notes = Items(tuple(experiment.note.splitlines()))
     yield from block_lines([*failed_runs_block(experiment), notes])
     yield ""
-    yield from block_lines([*outcome_blocks(experiment), *unfinished_block(experiment)])
+    yield from block_lines(
+        [*experiment_outcome_blocks(experiment), *unfinished_experiment_block(experiment)]
+    )
     if experiment.state in ("stopped", "failed"):
         yield f"to resume it: {experiment.resume_command}"

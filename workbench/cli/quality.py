@@ -81,7 +81,7 @@ _MOST_EVAL_MINUTES = 10_080  # a week
     ),
 )
 async def measure_quality(arguments: argparse.Namespace) -> int:
-    from workbench.session.quality.comparison import plan_lines
+    from workbench.session.quality.comparison import comparison_plan_lines
     from workbench.session.quality.sides import resolve_arms_to_servers, resolve_result_to_server
 
     options = _quality_options(arguments)
@@ -103,7 +103,7 @@ async def measure_quality(arguments: argparse.Namespace) -> int:
         a, b, bases = await comparisons.targets.resolve_targets(a, b, variables)
         if arguments.trust:
             comparisons.targets.trust_preset_parts_of_plans(bases)
-        for line in plan_lines(a, b, bases, options):
+        for line in comparison_plan_lines(a, b, bases, options):
             print_message(line)
         for warning in session.experiments.doubtful_value_warnings(a, b, bases):
             print_message(warning)

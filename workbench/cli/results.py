@@ -412,7 +412,7 @@ async def report_results(arguments: argparse.Namespace) -> int:
             groups,
             experiment_id=arguments.experiment,
             sweep_id=arguments.sweep,
-            requests=arguments.requests,
+            with_requests=arguments.requests,
         )
     if output is None:
         if arguments.json and form != "json":

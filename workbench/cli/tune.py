@@ -152,11 +152,11 @@ async def _confirm_server_starts(
 def _tune_plan_lines(session: Session, planned: PlannedSweep, cost: TuneCost) -> Iterator[str]:
     """Yield lines that describe a tune before its start: candidates, what is left out, the cost."""
     from workbench.report.formats.terminal import block_lines
-    from workbench.report.tune_blocks import plan_blocks
+    from workbench.report.tune_blocks import tune_plan_blocks
 
     assert planned.spec.tune is not None
     yield f"tune of {planned.spec.preset_id or 'the plan'} on {session.host.name}"
-    blocks = plan_blocks(planned.spec.tune, cost, simulated=session.state.simulated)
+    blocks = tune_plan_blocks(planned.spec.tune, cost, simulated=session.state.simulated)
     yield from block_lines(blocks)
 
 

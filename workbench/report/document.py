@@ -11,12 +11,12 @@ from workbench.model.sweep import Sweep
 from workbench.report.blocks import SIMULATED, Block, Document, Fold, Heading, simulated_alert
 from workbench.report.content import Report
 from workbench.report.format_values import utc_time
-from workbench.report.quality_blocks import answer_blocks, quality_blocks
+from workbench.report.quality_blocks import answer_comparison_blocks, quality_blocks
 from workbench.report.result_blocks import (
-    overview_table,
     result_blocks,
     result_subtitle,
     result_title,
+    results_overview_table,
 )
 from workbench.report.series_blocks import comparison_blocks, experiment_blocks, sweep_blocks
 
@@ -30,7 +30,7 @@ def document_from_report(report: Report) -> Document:
     if len(report.results) == 1:
         (result,) = report.results
         blocks = result_blocks(result, report.samples.get(result.id, ()))
-        blocks += answer_blocks(report.answers.get(result.id, ()), with_measures=True)
+        blocks += answer_comparison_blocks(report.answers.get(result.id, ()), with_measures=True)
         return Document(
             result_title(result), result_subtitle(result), tuple(blocks), report.simulated
         )
@@ -61,7 +61,7 @@ def _model_of_results(report: Report) -> str:
 
 
 def _several_results_document(report: Report) -> Document:
-    blocks = [*simulated_alert(report.simulated), overview_table(report.results)]
+    blocks = [*simulated_alert(report.simulated), results_overview_table(report.results)]
     if report.comparison is not None:
         blocks += [*comparison_blocks(report.comparison), *_quality_section(report)]
     for result in report.results:
@@ -106,7 +106,7 @@ def _result_blocks_inside_report(report: Report, result: BenchResult) -> list[Bl
     The SIMULATED alert is left out, because the larger report shows it at its top.
     """
     blocks = result_blocks(result, report.samples.get(result.id, ()))
-    blocks += answer_blocks(report.answers.get(result.id, ()), with_measures=False)
+    blocks += answer_comparison_blocks(report.answers.get(result.id, ()), with_measures=False)
     inner: list[Block] = []
     for block in blocks:
         if isinstance(block, Heading):

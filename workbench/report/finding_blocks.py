@@ -81,11 +81,11 @@ def advice_blocks(
             ("source", "; ".join(filter(None, (finding.code, finding.source)))),
         )
         known = tuple((label, text) for label, text in facts if text)
-        found.append(FindingBlock(finding.level, text_with_gain(finding), known, number))
+        found.append(FindingBlock(finding.level, finding_text_with_gain(finding), known, number))
     return found
 
 
-def text_with_gain(finding: Finding) -> str:
+def finding_text_with_gain(finding: Finding) -> str:
     """Return a finding as one line of text, followed by its expected gain if it is known."""
     if not finding.expected_gain:
         return finding.text

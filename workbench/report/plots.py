@@ -136,7 +136,7 @@ def _latency_axis(low: float, high: float) -> svg.SvgAxis:
     return svg.SvgAxis("ms", low * 0.98, high * 1.02 or 1.0)
 
 
-def change_plot(metrics: Sequence[MetricChange]) -> PlotBlock | None:
+def metric_change_plot(metrics: Sequence[MetricChange]) -> PlotBlock | None:
     """Return a plot with the change of each metric and its interval. None if no metric has an
     interval."""
     claims = {"better": True, "worse": False}

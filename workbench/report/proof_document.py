@@ -31,7 +31,7 @@ def is_proof(document: Any) -> bool:
     return isinstance(document, Mapping) and "workbench_proof" in document
 
 
-def digest_of(document: Mapping[str, Any]) -> str:
+def digest_of_proof(document: Mapping[str, Any]) -> str:
     """Return the checksum of a proof's data, which does not depend on how the JSON is written."""
     content = {name: value for name, value in document.items() if name not in _UNSIGNED}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -40,10 +40,13 @@ def digest_of(document: Mapping[str, Any]) -> str:
 
 def json_text(document: Mapping[str, Any]) -> str:
     """Return the proof as the text of a JSON file, with its checksum."""
-    return json.dumps({**document, "sha256": digest_of(document)}, indent=1, allow_nan=False) + "\n"
+    return (
+        json.dumps({**document, "sha256": digest_of_proof(document)}, indent=1, allow_nan=False)
+        + "\n"
+    )
 
 
-def html_page_with_data(document: Mapping[str, Any], page: str) -> str:
+def proof_page_with_data(document: Mapping[str, Any], page: str) -> str:
     """Return `page`, an HTML page, with the data of the proof and a checksum of the page at its
     end."""
     data = json_text({**document, "page_sha256": _digest_of_page(page)})
@@ -103,10 +106,10 @@ def read_proof_data_and_page(path: Path) -> tuple[dict[str, Any], str]:
     return dict(document), page
 
 
-def check_intact(document: Mapping[str, Any], path: Path) -> None:
+def check_proof_intact(document: Mapping[str, Any], path: Path) -> None:
     """Raise InputError if the data of a proof were changed after they were written."""
     try:
-        intact = document.get("sha256") == digest_of(document)
+        intact = document.get("sha256") == digest_of_proof(document)
     except (ValueError, RecursionError):
         intact = False
     if not intact:

@@ -61,7 +61,7 @@ def quality_blocks(result: QualityResult) -> list[Block]:
         TextBlock(result.summary),
         *instrument_problem_blocks(result),
         Facts(compared_sides_rows(result)),
-        *detail_blocks(result),
+        *quality_detail_blocks(result),
     ]
 
 
@@ -88,7 +88,7 @@ def instrument_problem_blocks(result: QualityResult) -> list[Block]:
     return [Alert("warning", "An instrument was not usable", lines)]
 
 
-def detail_blocks(result: QualityResult) -> list[Block]:
+def quality_detail_blocks(result: QualityResult) -> list[Block]:
     """Return the blocks below the verdict: measures, where A and B part, how it was measured,
     notes, and each text."""
     blocks = [
@@ -156,14 +156,14 @@ def _score_text(value: float | None) -> str:
     return NA if value is None else f"{value:.4g}"
 
 
-def answer_blocks(answers: Answers, *, with_measures: bool) -> list[Block]:
+def answer_comparison_blocks(answers: Answers, *, with_measures: bool) -> list[Block]:
     """Return the blocks about the comparisons of answers in which the configuration of a result was
     one side; [] without any. Each has one line, and if `with_measures` is true, the newest one also
     has all its measures."""
     if not answers:
         return []
     blocks: list[Block] = [Heading("Answers against other configurations")]
-    lines = [answer_line(side, one) for side, one in answers]
+    lines = [answer_comparison_line(side, one) for side, one in answers]
     if not with_measures:
         return [*blocks, *bulleted_list(lines)]
     _, newest = answers[0]
@@ -176,7 +176,7 @@ def answer_blocks(answers: Answers, *, with_measures: bool) -> list[Block]:
     return [*blocks, *bulleted_list(lines[1:])]
 
 
-def answer_line(side: str, result: QualityResult) -> str:
+def answer_comparison_line(side: str, result: QualityResult) -> str:
     """Return one line about a comparison of answers in which a configuration was `side`."""
     other, said = result.a, result.summary
     if side == "A":

@@ -465,7 +465,7 @@ def _note_blocks(result: BenchResult) -> list[Block]:
     return blocks
 
 
-def overview_table(results: Sequence[BenchResult]) -> Table:
+def results_overview_table(results: Sequence[BenchResult]) -> Table:
     """Return a table with one row for each result."""
     metrics, rows = names_of_narrow_table_metrics(), []
     for result in results:

@@ -35,7 +35,7 @@ from workbench.report.format_values import (
     percent_change,
     setting_text,
 )
-from workbench.report.result_blocks import condition_blocks, overview_table, workload_facts
+from workbench.report.result_blocks import condition_blocks, results_overview_table, workload_facts
 from workbench.report.tune_blocks import tune_blocks
 
 _POINT_METRICS = {  # field of SweepPoint -> metric, in the order of the columns
@@ -80,10 +80,10 @@ def comparison_blocks(comparison: Comparison) -> list[Block]:
         *answer_text_blocks(comparison),
         Heading("Effect"),
     ]
-    forest = plots.change_plot(comparison.metrics)
+    forest = plots.metric_change_plot(comparison.metrics)
     if forest is not None:
         blocks.append(forest)
-    return [*blocks, change_table(comparison.metrics), *bulleted_list(comparison.notes)]
+    return [*blocks, metric_change_table(comparison.metrics), *bulleted_list(comparison.notes)]
 
 
 def difference_blocks(comparison: Comparison) -> list[Block]:
@@ -142,7 +142,7 @@ def answer_text_blocks(comparison: Comparison) -> list[Block]:
     return [Heading("What A and B answered"), Facts(rows)]
 
 
-def change_table(metrics: Sequence[MetricChange]) -> Table:
+def metric_change_table(metrics: Sequence[MetricChange]) -> Table:
     """Return the table of the changes of the metrics from A to B, with their verdicts."""
     rows, marks = [], []
     for m in metrics:
@@ -168,23 +168,23 @@ def experiment_blocks(experiment: Experiment, results: Sequence[BenchResult]) ->
     """
     spec, comparison = experiment.spec, experiment.comparison
     blocks = simulated_alert(experiment.simulated)
-    blocks += [*outcome_blocks(experiment), *unfinished_block(experiment)]
+    blocks += [*experiment_outcome_blocks(experiment), *unfinished_experiment_block(experiment)]
     blocks += [Heading("Design"), Facts(_design_rows(experiment)), _arms_table(spec.a, spec.b)]
     blocks += bulleted_list(experiment.note.splitlines())
     if comparison is not None:
-        blocks += [*comparison_blocks(comparison), *machine_blocks(experiment)]
+        blocks += [*comparison_blocks(comparison), *twin_machine_blocks(experiment)]
         blocks.append(Heading("Raw pairs"))
         change = experiment.deciding_change
         if change is not None and (plot := plots.raw_pairs_plot(change)) is not None:
             blocks.append(plot)
-        blocks.append(pairs_table(comparison.metrics))
+        blocks.append(raw_pairs_table(comparison.metrics))
     blocks += [*engine_choice_blocks(experiment), Heading("Runs"), _runs_table(experiment)]
     if results:
-        blocks += [overview_table(results), *_condition_blocks_of_first(results, "run")]
+        blocks += [results_overview_table(results), *_condition_blocks_of_first(results, "run")]
     return blocks
 
 
-def outcome_blocks(experiment: Experiment) -> list[Block]:
+def experiment_outcome_blocks(experiment: Experiment) -> list[Block]:
     """Return the blocks that say what an experiment has found: its verdict, what that says about
     the advice that it tests, and the smallest difference that it could show."""
     blocks: list[Block] = []
@@ -211,7 +211,7 @@ def _verdict_mark(experiment: Experiment) -> str:
     return mark
 
 
-def unfinished_block(experiment: Experiment) -> list[Block]:
+def unfinished_experiment_block(experiment: Experiment) -> list[Block]:
     """Return the block that says how far an experiment is and what ended it; [] if it is done."""
     if experiment.state == "done":
         return []
@@ -229,7 +229,7 @@ def failed_runs_block(experiment: Experiment) -> list[Block]:
     return bulleted_list(lines)
 
 
-def machine_blocks(experiment: Experiment) -> list[Block]:
+def twin_machine_blocks(experiment: Experiment) -> list[Block]:
     """Return the blocks about the difference between the two machines of an experiment that
     compares machines of the same kind; [] for any other experiment."""
     if experiment.comparison is None or experiment.comparison.machine is None:
@@ -348,7 +348,7 @@ def _changes_of_arm(arm: Arm) -> str:
     return ", ".join(arm.target_and_change_texts) or "the base as it is"
 
 
-def pairs_table(metrics: Sequence[MetricChange]) -> Table:
+def raw_pairs_table(metrics: Sequence[MetricChange]) -> Table:
     """Return a table with the values of every metric in every pair of runs, from which readers can
     compute the outcome themselves."""
     rows = []

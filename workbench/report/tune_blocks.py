@@ -48,7 +48,7 @@ _WROTE = "wrote the preset"  # begins the note about the preset of the winner
 UNKNOWN = "known after the first run: there is no earlier start or benchmark like this one"
 
 
-def plan_blocks(spec: TuneSpec, cost: TuneCost, *, simulated: bool) -> list[Block]:
+def tune_plan_blocks(spec: TuneSpec, cost: TuneCost, *, simulated: bool) -> list[Block]:
     """Return the blocks that describe a tune before its start: its cost, its candidates with the
     reason for each, and what is left out, with the reason against it."""
     starts = (

@@ -58,7 +58,7 @@ def night_blocks(night: Night, earlier: Sequence[Night] = ()) -> list[Block]:
     return blocks
 
 
-def outcome_clause(entry: NightEntry) -> str:
+def watch_outcome_clause(entry: NightEntry) -> str:
     """Return in one clause what came of a watch: its alarms, or why it failed, or its state."""
     if entry.state == FAILED:
         return entry.error
@@ -103,7 +103,7 @@ def _night_row(entry: NightEntry) -> tuple[str, ...]:
         watch.host_text,
         entry.version or NA,
         entry.pinned_version or NA,
-        outcome_clause(entry),
+        watch_outcome_clause(entry),
         entry.quality or NA,
         ", ".join(map(str, experiments)) or NA,
     )
@@ -224,7 +224,7 @@ def _junit_case(entry: NightEntry) -> str:
     watch = entry.watch
     name = quoteattr(clean_text(f"{simulated}{watch.candidate} on {watch.host_text}"))
     start = f"  <testcase classname={quoteattr(clean_text(watch.preset))} name={name}>"
-    said = clean_text(outcome_clause(entry))
+    said = clean_text(watch_outcome_clause(entry))
     if entry.state == ALARM:
         inner = f"<failure message={quoteattr(said)}>{escape(clean_text(entry.verdict))}</failure>"
     elif entry.state == FAILED:

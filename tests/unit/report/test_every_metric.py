@@ -31,7 +31,7 @@ from workbench.model.metrics import (
 from workbench.report.content import Report
 from workbench.report.format_values import format_metric_value, number_text
 from workbench.report.registry import find_output_format
-from workbench.report.result_blocks import overview_table
+from workbench.report.result_blocks import results_overview_table
 from workbench.tui.pages.result import result_rows
 
 
@@ -197,7 +197,7 @@ def test_the_scatter_of_several_runs_has_each_compared_metric_by_its_title() -> 
 def test_several_results_are_listed_with_the_metrics_of_narrow_tables(render: str) -> None:
     """Reports had a list of their own."""
     result = with_every_metric()
-    table = overview_table([result])
+    table = results_overview_table([result])
     assert table.head[3:-1] == tuple(map(narrow_table_title, names_of_narrow_table_metrics()))
     cells = [
         format_metric_value(name, metric_value(result.summary, name))

@@ -17,7 +17,7 @@ from workbench.report.content import Report, comparisons_by_result_id
 from workbench.report.formats.terminal import block_lines
 from workbench.report.quality_blocks import compared_sides_rows, quality_blocks
 from workbench.report.registry import find_output_format
-from workbench.report.series_blocks import outcome_blocks
+from workbench.report.series_blocks import experiment_outcome_blocks
 
 SUMMARY = "its answers differ: KLD >= 0.035 ± 0.003"
 TWO = Report((made.result(), made.result(8)), comparison=made.comparison(), quality=made.quality())
@@ -53,7 +53,7 @@ def test_a_faster_b_with_other_answers_is_not_marked_as_good(answers: str, mark:
     assert faster.comparison is not None and faster.deciding_change is not None
     assert faster.deciding_change.verdict == "better"
     compared = replace(faster.comparison, quality_verdict=answers)
-    [first, *_] = outcome_blocks(replace(faster, comparison=compared))
+    [first, *_] = experiment_outcome_blocks(replace(faster, comparison=compared))
     assert isinstance(first, TextBlock) and (first.lead, first.mark) == (True, mark)
 
 

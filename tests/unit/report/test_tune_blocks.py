@@ -17,7 +17,12 @@ from workbench.model.tune_standings import (
 )
 from workbench.report.blocks import Alert
 from workbench.report.formats.terminal import block_lines
-from workbench.report.tune_blocks import plan_blocks, race_table, tune_blocks, tune_outcome_blocks
+from workbench.report.tune_blocks import (
+    race_table,
+    tune_blocks,
+    tune_outcome_blocks,
+    tune_plan_blocks,
+)
 
 
 def states(**fields: object) -> dict[str, str]:
@@ -83,13 +88,13 @@ def test_the_reason_of_a_failed_tune_stands_once_not_with_each_candidate() -> No
 
 def test_the_plan_groups_what_is_left_out_and_says_what_a_tune_takes() -> None:
     cost = TuneCost(18, 5, "128 requests", 5400.0, 0.62)
-    text = "\n".join(block_lines(plan_blocks(tune_spec(), cost, simulated=True)))
+    text = "\n".join(block_lines(tune_plan_blocks(tune_spec(), cost, simulated=True)))
     assert "SIMULATED" in text and "about 90 min" in text and "at most 0.62 kWh" in text
     assert "ttft<=500@p95, power<=400, temp<=83" in text
     assert "async-scheduling=true, performance-mode=throughput: no room in 24 starts" in text
     unknown = TuneCost(18, 5, "128 requests")
     assert "known after the first run" in "\n".join(
-        block_lines(plan_blocks(tune_spec(), unknown, simulated=False))
+        block_lines(tune_plan_blocks(tune_spec(), unknown, simulated=False))
     )
 
 

@@ -29,7 +29,7 @@ from workbench.session.state import BenchState
 def test_the_shape_asks_for_the_same_again(asked: dict[str, Any]) -> None:
     session = Session.of_host()
     spec = session.bench.asked = spec_from_fields(None, asked)
-    again = session.server_load.make_spec(None, session.bench.default_fields())
+    again = session.server_load.make_spec(None, session.bench.default_spec_fields())
     assert {n: getattr(again, n) for n in REPEATED if n != "profile"} == {
         n: getattr(spec, n) for n in REPEATED if n != "profile"
     }
@@ -42,7 +42,7 @@ def test_a_load_of_a_sweep_or_a_proof_is_no_benchmark_of_the_persons() -> None:
     session.core.update(bench=BenchState(spec=load))
     assert (
         session.bench.default_spec() == session.bench.asked
-        and session.bench.default_fields()["concurrency"] == 3
+        and session.bench.default_spec_fields()["concurrency"] == 3
     )
 
 

@@ -226,7 +226,9 @@ class Failing(SimulatedRuns):
             if self.left[arm] == -1 or (self.always and self.left[arm] < 0):
                 raise self.error
 
-    async def prepare_server(self, arm: str, run_id: str, tell: Callable[[str], None]) -> None:
+    async def await_server_and_apply_settings(
+        self, arm: str, run_id: str, tell: Callable[[str], None]
+    ) -> None:
         self._perhaps(arm, "ready")
 
     async def run_benchmark(self, arm: str, run: ExperimentRun, seed: int) -> BenchResult:
@@ -293,14 +295,14 @@ def test_a_server_is_named_on_disk_before_its_process_starts() -> None:
     at_launch: list[str | None] = []
 
     class Noting(SimulatedRuns):
-        async def ensure_server(
+        async def start_or_reuse_server(
             self, arm: str, note_run_id: Callable[[str], Awaitable[None]]
         ) -> str:
             async def noted(run_id: str) -> None:
                 await note_run_id(run_id)
                 at_launch.append(carried.kept[-1].server)
 
-            return await super().ensure_server(arm, noted)
+            return await super().start_or_reuse_server(arm, noted)
 
     carried = Carried(Noting(0.1, 1, QUIET))
     carried.ended()

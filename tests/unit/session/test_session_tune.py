@@ -36,7 +36,7 @@ from workbench.report.tune_blocks import race_table
 from workbench.session.plans.plan_editor import PlanEditor
 from workbench.session.series.conduct import carry_out_series
 from workbench.session.series.sweep_progress import SweepProgress
-from workbench.session.series.sweeps import remaining_minutes
+from workbench.session.series.sweeps import remaining_tune_minutes
 from workbench.session.series.tune import Tune
 from workbench.session.series.tune_plan import (
     _check_goal_and_limits,
@@ -299,10 +299,10 @@ class Bed:
     async def must_compile_first(self, arm: str) -> bool:
         return False
 
-    async def ensure_server(self, arm: str, note_run_id: object) -> str:
+    async def start_or_reuse_server(self, arm: str, note_run_id: object) -> str:
         return arm
 
-    async def prepare_server(self, arm: str, run_id: str, tell: Any) -> None:
+    async def await_server_and_apply_settings(self, arm: str, run_id: str, tell: Any) -> None:
         return
 
     async def stop_server_and_revert_settings(self) -> None:
@@ -771,11 +771,13 @@ def test_a_resumed_tune_keeps_what_is_left_of_its_time_limit() -> None:
     asked = raced.progress.sweep
     assert asked.spec is not None
     half = replace(asked, spec=replace(asked.spec, max_minutes=30.0), worked_s=600.0)
-    assert remaining_minutes(half) == pytest.approx(20.0)
-    assert remaining_minutes(replace(half, experiment_id=7)) is None, "a final goes on to its end"
-    assert remaining_minutes(asked) is None
+    assert remaining_tune_minutes(half) == pytest.approx(20.0)
+    assert remaining_tune_minutes(replace(half, experiment_id=7)) is None, (
+        "a final goes on to its end"
+    )
+    assert remaining_tune_minutes(asked) is None
     with pytest.raises(InputError, match="has worked for its 30 minutes"):
-        remaining_minutes(replace(half, worked_s=1800.0))
+        remaining_tune_minutes(replace(half, worked_s=1800.0))
 
 
 def test_a_tune_stores_how_long_it_has_worked_and_plans_with_it_when_it_is_resumed() -> None:

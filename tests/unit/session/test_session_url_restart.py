@@ -70,7 +70,7 @@ def test_a_server_that_is_started_again_is_waited_for(monkeypatch: pytest.Monkey
 
     async def scenario() -> None:
         arms = arms_at(f"http://127.0.0.1:{port}")
-        waiting = asyncio.ensure_future(arms.prepare_server("A", "", tell))
+        waiting = asyncio.ensure_future(arms.await_server_and_apply_settings("A", "", tell))
         await asyncio.wait_for(refused.wait(), 10)
         assert not waiting.done()
         async with await asyncio.start_server(answer, "127.0.0.1", port):
@@ -109,7 +109,7 @@ def test_a_server_that_stays_away_ends_the_wait(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(experiment_arms, "RESTART_TIMEOUT_S", 0.05)
     arms = arms_at(f"http://127.0.0.1:{free_port()}")
     with pytest.raises(StartFailedError, match=r"does not answer: .*; Workbench waited 0 s for it"):
-        asyncio.run(arms.prepare_server("A", "", lambda text: None))
+        asyncio.run(arms.await_server_and_apply_settings("A", "", lambda text: None))
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from workbench.model.untrusted_numbers import (
 )
 from workbench.model.untrusted_text import clean_data, unique_json_object
 from workbench.report.imports.checked_fields import Fields, Imported, ImportOptions
-from workbench.report.proof_document import check_intact, is_proof, split_page_and_data
+from workbench.report.proof_document import check_proof_intact, is_proof, split_page_and_data
 from workbench.report.registry import IMPORT_FORMATS, importable_tool_names_text
 
 __all__ = ["ImportOptions", "Imported", "read_results"]
@@ -53,7 +53,7 @@ def read_results(path: Path, options: ImportOptions | None = None) -> tuple[Impo
             text = f"{path}: {at or 'the file'} is not a JSON object"
             raise InputError(text, next_step=_NEXT_STEP)
         if is_proof(document):
-            check_intact(document, path)
+            check_proof_intact(document, path)
         results = _read_document(document, path, at, line, options or ImportOptions())
         if not results:
             raise empty
@@ -89,7 +89,7 @@ def _read_document(
     results = tool.read(fields, options)
     for place, one in enumerate(results):
         _refuse_impossible_counts(fields, place, one)
-    checked = [_check_imported(one, path) for one in results]
+    checked = [_mark_invalid_or_refuse(one, path) for one in results]
     return [replace(one, uid=one.uid or f"{digest}-{n}") for n, one in enumerate(checked)]
 
 
@@ -124,7 +124,7 @@ def _names_and_counts(imported: Imported) -> Iterator[tuple[str, Any]]:
                 yield f"{name} tokens of request {sample.get('index', '?')}", sample[field]
 
 
-def _check_imported(one: Imported, path: Path) -> Imported:
+def _mark_invalid_or_refuse(one: Imported, path: Path) -> Imported:
     """Return an imported result, marked as invalid if too many of its requests failed. Raises
     InputError for a result without any measured value."""
     made = one.summary

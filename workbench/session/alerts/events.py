@@ -142,17 +142,17 @@ def _has_ended(before: Experiment | Sweep | None, now: Experiment | Sweep | None
 
 
 def _experiment_text(experiment: Experiment | None) -> str:
-    from workbench.session.results.series_rows import experiment_verdict
+    from workbench.session.results.series_rows import experiment_outcome_text
 
     if experiment is None:
         return ""
-    return f"experiment {experiment.id}: {experiment_verdict(experiment)}"
+    return f"experiment {experiment.id}: {experiment_outcome_text(experiment)}"
 
 
 def _sweep_text(sweep: Sweep | None) -> str:
     from workbench.model.tune import TUNE
-    from workbench.session.results.series_rows import sweep_result_text
+    from workbench.session.results.series_rows import sweep_outcome_text
 
     if sweep is None:
         return ""
-    return f"{'tune' if sweep.kind == TUNE else 'sweep'} {sweep.id}: {sweep_result_text(sweep)}"
+    return f"{'tune' if sweep.kind == TUNE else 'sweep'} {sweep.id}: {sweep_outcome_text(sweep)}"

@@ -102,7 +102,7 @@ class Bench:
         server = self._core.state.server
         return self.asked or self._load.make_spec(server.preset_id if server else None, {})
 
-    def default_fields(self) -> dict[str, Any]:
+    def default_spec_fields(self) -> dict[str, Any]:
         """Return the fields of the default benchmark that are set, by name, as keyword arguments
         for a sweep or an experiment."""
         # the profile may be a preset's own word

@@ -91,10 +91,10 @@ async def _store_detached_result(session: Session, detached: BenchmarkNote) -> N
     bench = session.state.bench
     if not (bench.running or bench.queued):
         session.core.update(bench=replace(bench, error=text, stored_id=result_id))
-    session.core.notify(Level.WARN, text, _next_step_text(detached))
+    session.core.notify(Level.WARN, text, _next_step_after_cut_off(detached))
 
 
-def _next_step_text(detached: BenchmarkNote) -> str:
+def _next_step_after_cut_off(detached: BenchmarkNote) -> str:
     match detached.about.get("series"):
         case [str(kind), int(number)] if kind in _PAGE_KEY_OF_SERIES:
             return f"press {_PAGE_KEY_OF_SERIES[kind]}, then R to resume {kind} {number}"

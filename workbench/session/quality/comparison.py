@@ -253,8 +253,8 @@ class _RunningComparison:
         run_id = side.measured_run_id_or_url
         if run_id is None:
             self._report_line(f"{step}: starting")
-            run_id = await self._arms.ensure_server(name)
-            await self._arms.prepare_server(
+            run_id = await self._arms.start_or_reuse_server(name)
+            await self._arms.await_server_and_apply_settings(
                 name, run_id, lambda text: self._report_line(f"{step}: {text}")
             )
         async with side.open_benchmark_load(run_id) as load, open_scored_server(load) as server:
@@ -299,7 +299,7 @@ class _RunningComparison:
         return replace(result, notes=(problem, *result.notes)) if problem else result
 
 
-def plan_lines(
+def comparison_plan_lines(
     a: Arm, b: Arm, bases: BasePlans, options: QualityOptions, engine_name: str | None = None
 ) -> list[str]:
     """Return lines on what a comparison of answers will measure, and in how many requests.

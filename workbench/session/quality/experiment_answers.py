@@ -24,7 +24,7 @@ from workbench.session.quality.measuring import (
     JUDGED_STEP,
     Measuring,
     QualityOptions,
-    added_cost_text,
+    comparison_cost_text,
 )
 from workbench.session.quality.scored_server import open_scored_server
 
@@ -44,7 +44,7 @@ _MAX_ANSWERS_TOGETHER = 256
 _WORK_SHARES = {FIRST_STEP: 1.0, AGAIN_STEP: 0.5, CHANGED_STEP: 0.5, JUDGED_STEP: 0.25}
 
 
-def load_text_set(spec: ExperimentSpec) -> TextSet:
+def load_quality_text_set(spec: ExperimentSpec) -> TextSet:
     """Return the texts with which an experiment compares answers. Raises InputError if the user's
     file cannot be read."""
     if spec.quality_texts:
@@ -59,7 +59,9 @@ def make_quality_options(
     `starts_servers_of_a` says whether each run of A has a server of its own."""
     again = starts_servers_of_a and spec.pairs > 1
     return QualityOptions(
-        texts=load_text_set(spec), concurrency=answers_to_write_together(concurrency), restart=again
+        texts=load_quality_text_set(spec),
+        concurrency=answers_to_write_together(concurrency),
+        restart=again,
     )
 
 
@@ -84,7 +86,7 @@ class ExperimentQualityFactory:
         """Return in a sentence how many requests comparing the answers adds to an experiment, and
         about how much time. `changed_settings` names the settings in which A and B differ, and
         `engine_names` the engines, as far as they are known."""
-        return cost_text_for_engines(
+        return comparison_cost_text_for_engines(
             changed_settings,
             engine_names,
             make_quality_options(spec, concurrency, starts_servers_of_a=starts_servers_of_a),
@@ -114,7 +116,7 @@ def _first_side_name(side_names: Iterable[str], arm_name: str) -> str:
     return next(name for name in side_names if name.startswith(arm_name))
 
 
-def cost_text_for_engines(
+def comparison_cost_text_for_engines(
     changed_settings: Sequence[str],
     engine_names: Collection[str],
     options: QualityOptions,
@@ -126,7 +128,7 @@ def cost_text_for_engines(
     took, None if not known."""
     interfaces = [engines.get_engine(name).score_interface for name in engine_names]
     prefill = all(one is not None and interface_class(one).prefill for one in interfaces)
-    return added_cost_text(prefill, options, changed_settings, last_took_s)
+    return comparison_cost_text(prefill, options, changed_settings, last_took_s)
 
 
 class ExperimentQuality:

@@ -307,7 +307,7 @@ def comparison_cost_lines(
     return lines
 
 
-def added_cost_text(
+def comparison_cost_text(
     prefill: bool,
     options: QualityOptions,
     changed_settings: Sequence[str],

@@ -19,7 +19,7 @@ from workbench.model.server_run import ServerState
 from workbench.quality import texts
 from workbench.session.quality.experiment_answers import (
     answers_to_write_together,
-    cost_text_for_engines,
+    comparison_cost_text_for_engines,
 )
 from workbench.session.quality.measuring import (
     CHANGED_STEP,
@@ -79,7 +79,9 @@ class AnswersOfRestart:
             return ""
         names = {self._core.state.server.engine, self._plans.editor.plan.engine}
         options = self._quality_options(None)
-        return cost_text_for_engines(why, names, options, self._last_comparison_duration_s(options))
+        return comparison_cost_text_for_engines(
+            why, names, options, self._last_comparison_duration_s(options)
+        )
 
     def _last_comparison_duration_s(self, options: QualityOptions) -> float | None:
         """Return how long the last comparison of two runs of this host took with the texts of

@@ -143,9 +143,9 @@ def make_proof(report: Report) -> dict[str, Any]:
     return plain
 
 
-def proof_page(document: Mapping[str, Any]) -> str:
+def render_proof_page(document: Mapping[str, Any]) -> str:
     """Return the proof as an HTML page that contains its data."""
-    return proof_document.html_page_with_data(document, _page_html(document, read_proof(document)))
+    return proof_document.proof_page_with_data(document, _page_html(document, read_proof(document)))
 
 
 def _page_html(document: Mapping[str, Any], proven: ProvenContent) -> str:
@@ -379,7 +379,7 @@ def _first_metric_change_text(comparison: Mapping[str, Any]) -> str:
 def _proof_differences(
     document: Mapping[str, Any], page: str, proven: ProvenContent, recomputed: Mapping[str, Any]
 ) -> Iterator[ProofDifference]:
-    if document.get("sha256") != proof_document.digest_of(document):
+    if document.get("sha256") != proof_document.digest_of_proof(document):
         yield ProofDifference("checksum", "the data were changed after they were written")
     yield from _page_differences(document, page, proven)
     if proven.experiment is not None:

@@ -29,13 +29,13 @@ class Reports:
         *,
         experiment_id: int | None = None,
         sweep_id: int | None = None,
-        requests: bool = False,
+        with_requests: bool = False,
     ) -> str:
         """Return a report, in the format `output_format`, on groups of results, on an experiment or
-        on a sweep. Two groups are compared, the first as A. With `requests`, the report lists every
+        on a sweep. Two groups are compared, the first as A. With `with_requests`, the report lists every
         request. Raises InputError unless exactly one of the three is given."""
         chosen = find_output_format(output_format)
-        report = await self._collect_report(result_groups, experiment_id, sweep_id, requests)
+        report = await self._collect_report(result_groups, experiment_id, sweep_id, with_requests)
         return await asyncio.to_thread(chosen.render, report)
 
     async def proof_text(
@@ -53,7 +53,7 @@ class Reports:
         report = await self._collect_report(result_groups, experiment_id, None, False)
         document = await asyncio.to_thread(proofs.make_proof, report)
         return await asyncio.to_thread(
-            proofs.proof_page if output_format == "html" else json_text, document
+            proofs.render_proof_page if output_format == "html" else json_text, document
         )
 
     async def _collect_report(

@@ -225,7 +225,7 @@ class Results:
         a = state.mark_a
         if a is None or row is None or not _becomes_b_under_cursor(state, row):
             return
-        comparison = await self._compare_stored(a, result_id)
+        comparison = await self._compare_stored_results(a, result_id)
         now = self._core.state
         if (now.mark_a, now.mark_b, now.b_chosen) == (a, state.mark_b, False):
             self._core.update(mark_b=result_id, comparison=comparison)
@@ -237,11 +237,11 @@ class Results:
         first, second = self.resolve_result_pair(
             a or self._core.state.mark_a, b or self._core.state.mark_b
         )
-        comparison = await self._compare_stored(first, second)
+        comparison = await self._compare_stored_results(first, second)
         self._core.update(comparison=comparison)
         return comparison
 
-    async def _compare_stored(self, a: int, b: int) -> Comparison:
+    async def _compare_stored_results(self, a: int, b: int) -> Comparison:
         from workbench.bench.compare import compare
 
         return compare(

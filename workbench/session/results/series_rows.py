@@ -32,11 +32,11 @@ def series_by_result_id(rows: Sequence[BenchRow]) -> Mapping[int, SeriesView]:
     for number in numbers:
         views[number] = SeriesView("A/B", number, "")
         with suppress(WorkbenchError):  # a damaged one: its runs are still one row
-            views[number] = SeriesView("A/B", number, experiment_verdict(db.get(number)))
+            views[number] = SeriesView("A/B", number, experiment_outcome_text(db.get(number)))
     return {**found, **{row: views[arm[0]] for row, arm in arms.items() if arm is not None}}
 
 
-def experiment_verdict(experiment: Experiment) -> str:
+def experiment_outcome_text(experiment: Experiment) -> str:
     return experiment.verdict or experiment.error or str(experiment.state)
 
 
@@ -47,13 +47,13 @@ def _sweep_views_by_result_id(shown_ids: set[int]) -> Mapping[int, SeriesView]:
 
     found = {}
     for sweep in SweepStore(paths.sweeps_dir()).list():
-        view = SeriesView("sweep", sweep.id, sweep_result_text(sweep))
+        view = SeriesView("sweep", sweep.id, sweep_outcome_text(sweep))
         ids = (number for point in sweep.points for number in point.result_ids)
         found.update({number: view for number in ids if number in shown_ids})
     return found
 
 
-def sweep_result_text(sweep: Sweep) -> str:
+def sweep_outcome_text(sweep: Sweep) -> str:
     """Return as text what a sweep varied, and why it failed, what it found or else its state."""
     said = sweep.error or sweep.knee_text or str(sweep.state)
     return f"{sweep.name}: {said}"

@@ -194,7 +194,7 @@ class ExperimentArms:
                 return False
         return True
 
-    async def ensure_server(self, arm: str, note_run_id: NoteRunId | None = None) -> str:
+    async def start_or_reuse_server(self, arm: str, note_run_id: NoteRunId | None = None) -> str:
         self._arm, side = arm, self._sides[arm]
         if self._run is not None and self._restarts:
             await self.stop_server_and_revert_settings()
@@ -228,7 +228,9 @@ class ExperimentArms:
             return None
         return selected
 
-    async def prepare_server(self, arm: str, run_id: str, report_line: ReportLine) -> None:
+    async def await_server_and_apply_settings(
+        self, arm: str, run_id: str, report_line: ReportLine
+    ) -> None:
         """Wait until the server is READY, or until the server at a URL answers, then apply the
         arm's GPU settings. `report_line` is called with texts on the progress. Raises
         StartFailedError if the server does not become READY."""

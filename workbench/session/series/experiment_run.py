@@ -80,14 +80,16 @@ class TestBed(Protocol):
         configuration was never started before."""
         ...
 
-    async def ensure_server(self, arm: str, note_run_id: NoteRunId) -> str:
+    async def start_or_reuse_server(self, arm: str, note_run_id: NoteRunId) -> str:
         """Return the run id of the arm's server, started if necessary. The server need not be READY
         yet. A new server is started for each run if the arms differ in anything that only a restart
         changes. `note_run_id` is called with the run id of a new server before its process starts.
         """
         ...
 
-    async def prepare_server(self, arm: str, run_id: str, report_line: ReportLine) -> None:
+    async def await_server_and_apply_settings(
+        self, arm: str, run_id: str, report_line: ReportLine
+    ) -> None:
         """Wait until the server `run_id` is READY, or until the server at a URL answers, then apply
         the GPU settings of `arm`. `report_line` is called with texts on the progress. Raises
         StartFailedError if the server does not become READY."""
@@ -305,9 +307,9 @@ class ExperimentConduct(Design[ExperimentRun]):
     async def _ensure_ready_server(self, arm: str, report_line: ReportLine) -> str:
         """Start the arm's server if needed, wait until it is READY, apply the arm's GPU settings,
         and return the run id."""
-        run_id = await self._bench.ensure_server(arm, self._record_server_run_id)
+        run_id = await self._bench.start_or_reuse_server(arm, self._record_server_run_id)
         await self._record_server_run_id(self._bench.started_run_id)
-        await self._bench.prepare_server(arm, run_id, report_line)
+        await self._bench.await_server_and_apply_settings(arm, run_id, report_line)
         return run_id
 
     async def _record_server_run_id(self, run_id: str | None) -> None:
@@ -408,7 +410,7 @@ class ExperimentConduct(Design[ExperimentRun]):
 
     def _was_server_unreachable(self, run: ExperimentRun, result: BenchResult) -> bool:
         """Return whether no request succeeded because the server at a URL was away, for example
-        because its owner restarts it. The next run waits for it (TestBed.prepare_server)."""
+        because its owner restarts it. The next run waits for it (TestBed.await_server_and_apply_settings)."""
         none_served = not result.summary.requests_ok
         return (
             none_served

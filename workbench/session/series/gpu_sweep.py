@@ -409,12 +409,14 @@ class ValuePairTestBed:
     async def must_compile_first(self, arm: str) -> bool:
         return False
 
-    async def ensure_server(self, arm: str, note_run_id: NoteRunId) -> str:
+    async def start_or_reuse_server(self, arm: str, note_run_id: NoteRunId) -> str:
         if self.sweep.progress.stop.is_set():
             raise SeriesStopped("cancelled")
         return self.sweep.target.run_id or ""
 
-    async def prepare_server(self, arm: str, run_id: str, report_line: ReportLine) -> None:
+    async def await_server_and_apply_settings(
+        self, arm: str, run_id: str, report_line: ReportLine
+    ) -> None:
         previous = {gpu: start.settings for gpu, start in self.sweep.previous.items()}
         wanted = previous if arm == "A" else dict.fromkeys(previous, self.value.wanted)
         report = await self.sweep.apply_settings(wanted)

@@ -248,7 +248,7 @@ class Sweeps:
 
     def estimate_tune_cost(self, planned: PlannedSweep) -> TuneCost:
         """Return what a planned tune takes: starts, time and energy."""
-        return self._tunes.cost_of_tune(planned)
+        return self._tunes.estimate_cost_of_tune(planned)
 
     async def preview_tune_setting_changes(self, spec: SweepSpec) -> Sequence[SettingOutcome]:
         """Return what a tune would do to GPU settings, as the outcomes of dry runs."""
@@ -267,7 +267,7 @@ class Sweeps:
         if the sweep cannot be resumed."""
         async with self._hold_lock_with_stop_event(f"sweep {sweep_id}") as stop:
             with self.sweep_store.lock_and_read(sweep_id) as sweep:
-                left = remaining_minutes(sweep) if max_minutes is None else max_minutes
+                left = remaining_tune_minutes(sweep) if max_minutes is None else max_minutes
                 spec = replace(self._require_resumable_spec(sweep), max_minutes=left)
                 await self._parts.servers.supervisor.runs()
                 planner = self._resumed_by.get(sweep.kind)
@@ -416,7 +416,7 @@ class Sweeps:
         )
 
 
-def remaining_minutes(sweep: Sweep) -> float | None:
+def remaining_tune_minutes(sweep: Sweep) -> float | None:
     """Return the minutes that are left of the time limit of a tune, which counts all of its work.
     None for a tune without a limit or in its final, and for any other sweep, whose limit counts for
     one command. Raises InputError if nothing is left."""

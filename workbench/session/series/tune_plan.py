@@ -208,7 +208,7 @@ class TunePlanner(FlagSweepPlanner):
                 found += (await self.parts.gpu.apply_settings_by_gpu(by_gpu, dry_run=True)).outcomes
         return found
 
-    def cost_of_tune(self, planned: PlannedSweep) -> TuneCost:
+    def estimate_cost_of_tune(self, planned: PlannedSweep) -> TuneCost:
         """Return what a planned tune takes: starts, time and energy."""
         spec = planned.spec
         assert spec.tune is not None

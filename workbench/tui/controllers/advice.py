@@ -83,7 +83,7 @@ class AdviceController(Controller):
         """Show `findings` in a list titled `title`, and call `use_finding` with the
         finding that the user picks. If there is only one finding, call `use_finding` with it
         without showing a list."""
-        from workbench.report.finding_blocks import text_with_gain
+        from workbench.report.finding_blocks import finding_text_with_gain
 
         async def use_finding_by_number(number: str | None) -> None:
             if number is not None:
@@ -99,7 +99,7 @@ class AdviceController(Controller):
         for number, finding in enumerate(findings):
             options = [change.option_text for change in finding.changes]
             changes = " ".join([*options, *finding.settings])
-            items.append((str(number), f"{changes}  {text_with_gain(finding)}", "text"))
+            items.append((str(number), f"{changes}  {finding_text_with_gain(finding)}", "text"))
         await self.app.push_screen(PickModal(title, items, free=False), use_finding_by_number)
 
     async def _start_experiment(self, advised: AdvisedResult, finding: Finding) -> None:

@@ -178,7 +178,10 @@ class ExperimentController(SeriesController[Experiment]):
         )
 
     async def _ask_precision_of_change(self, a: Arm, b: Arm) -> None:
-        spec, shape = self.session.bench.default_spec(), dict(self.session.bench.default_fields())
+        spec, shape = (
+            self.session.bench.default_spec(),
+            dict(self.session.bench.default_spec_fields()),
+        )
         load = f"{count_of(spec.requests, 'request')} at {count_of(spec.concurrency, 'stream')}"
         about = [f"Each run is {load}; tok/s decides. The first run is discarded."]
         if b.gpu:
@@ -313,7 +316,7 @@ class ExperimentController(SeriesController[Experiment]):
         if the user accepts. `source_sentence` says where A and B come from. `options` has the load
         and the metric for testing the advised change `advice`; with None, the load is that of the
         next benchmark."""
-        given = options or {"bench": self.session.bench.default_fields()}
+        given = options or {"bench": self.session.bench.default_spec_fields()}
         shape = dict(given["bench"])
         requests = "as many requests as fit"
         if "requests" in shape:

@@ -105,7 +105,7 @@ class QualityController(Controller):
 
     def _confirm_comparison(self, page: QualityPage, planned: PlannedComparison) -> None:
         """Show what a comparison does and what it takes, and start it if the user agrees."""
-        from workbench.session.quality.comparison import plan_lines
+        from workbench.session.quality.comparison import comparison_plan_lines
         from workbench.session.quality.sides import run_ids_to_stop
 
         a, b, bases, options = planned
@@ -117,7 +117,7 @@ class QualityController(Controller):
             if row is not None:
                 lines.append(f"{side} is the server of result #{number}: {row.label}")
                 engines[side] = row.engine
-        lines += plan_lines(a, b, bases, options, engines["A"])
+        lines += comparison_plan_lines(a, b, bases, options, engines["A"])
 
         def make_question_rows(width: int) -> list[Row]:
             rows = stack_paragraphs(lines, width, "text", "   ")

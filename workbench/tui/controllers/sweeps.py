@@ -116,7 +116,7 @@ class SweepController(SeriesController[Sweep]):
             self.session.sweeps.check_flags_can_be_swept(flags)
 
     async def _run_sweep(self, wanted: RequestedSweep, **extra_options: Any) -> Sweep:
-        load = {**self.session.bench.default_fields(), **extra_options}
+        load = {**self.session.bench.default_spec_fields(), **extra_options}
         return await STARTS[wanted.kind](self.session, wanted, load)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from workbench.model.findings import Level
 from workbench.model.sweep import Sweep, SweepSpec
 from workbench.model.tune import gpu_settings_of_candidate
-from workbench.report.tune_blocks import plan_blocks
+from workbench.report.tune_blocks import tune_plan_blocks
 from workbench.tui.block_rows import block_rows
 from workbench.tui.cells import Row, paragraph_rows
 from workbench.tui.controllers.series import (
@@ -81,7 +81,7 @@ class TuneController(SeriesController[Sweep]):
                     wanted.limits,
                     starts=wanted.starts,
                     max_minutes=wanted.max_minutes,
-                    **self.session.bench.default_fields(),
+                    **self.session.bench.default_spec_fields(),
                 )
             ]
 
@@ -90,7 +90,7 @@ class TuneController(SeriesController[Sweep]):
                 self.session.screen_memory.store_form("tune", values)
                 self._confirm_tune(found[0])
 
-        load = self.session.sweeps.tune_load_text(self.session.bench.default_fields())
+        load = self.session.sweeps.tune_load_text(self.session.bench.default_spec_fields())
         last = self.session.screen_memory.last_form_values("tune")
         await self.app.push_screen(tune_form(load, last, plan_tune_from_form), confirm_planned_tune)
 
@@ -100,7 +100,7 @@ class TuneController(SeriesController[Sweep]):
         spec, stops = planned.spec.tune, self.state.live_server
         assert spec is not None
         cost = self.session.sweeps.estimate_tune_cost(planned)
-        blocks = plan_blocks(spec, cost, simulated=self.state.simulated)
+        blocks = tune_plan_blocks(spec, cost, simulated=self.state.simulated)
 
         def make_question_rows(width: int) -> list[Row]:
             rows = block_rows(blocks, width)

@@ -18,14 +18,16 @@ _ROLES = {Level.ERROR: "bad", Level.WARN: "warn", Level.HINT: "strong", Level.IN
 def top_finding_rows(advised: AdvisedResult, width: int) -> list[Row]:
     """Return a heading and rows with the most important findings, each with its expected gain and
     the verdicts of its tests. Return [] if the advice has no finding."""
-    from workbench.report.finding_blocks import text_with_gain  # not for the first frame
+    from workbench.report.finding_blocks import finding_text_with_gain  # not for the first frame
 
     rows: list[Row] = []
     for number, finding in enumerate(_most_important_findings(advised.findings), 1):
         rows += rows_beside_label(
             f"{number} ",
             "dim",
-            paragraph_rows(text_with_gain(finding), max(8, width - 2), _ROLES[finding.level]),
+            paragraph_rows(
+                finding_text_with_gain(finding), max(8, width - 2), _ROLES[finding.level]
+            ),
         )
         for verdict in advised.verdicts.get(finding.code, ()):
             lines = paragraph_rows(verdict, max(8, width - 2), "good")

@@ -140,8 +140,8 @@ def quality_comparison_rows(result: QualityResult, width: int) -> list[Row]:
     from workbench.report.blocks import SIMULATED
     from workbench.report.quality_blocks import (
         compared_sides_rows,
-        detail_blocks,
         instrument_problem_blocks,
+        quality_detail_blocks,
     )
     from workbench.tui.block_rows import block_rows, fact_rows
 
@@ -153,5 +153,5 @@ def quality_comparison_rows(result: QualityResult, width: int) -> list[Row]:
     rows += _compared_side_rows(result.a, result.b, width)
     facts = [fact for fact in compared_sides_rows(result) if fact[0] not in ("A", "B")]
     rows += fact_rows(facts, width)
-    blocks: Sequence[Block] = detail_blocks(result)
+    blocks: Sequence[Block] = quality_detail_blocks(result)
     return [*rows, *block_rows(blocks, width, show_all=True)]

@@ -30,7 +30,7 @@ def result_rows(
     advisor. `quality_results` are comparisons of answers; the page has a line about each that
     concerns the result."""
     from workbench.engines.answer_settings import find_sides_in_quality_comparisons
-    from workbench.report.quality_blocks import answer_blocks
+    from workbench.report.quality_blocks import answer_comparison_blocks
     from workbench.report.result_blocks import (  # not needed by the first frame
         alert_boxes,
         key_metrics,
@@ -51,7 +51,7 @@ def result_rows(
     if advice_rows:
         rows += [(), *advice_rows]
     answers = find_sides_in_quality_comparisons(result.conditions, quality_results)
-    rows += block_rows(answer_blocks(answers, with_measures=False), width)
+    rows += block_rows(answer_comparison_blocks(answers, with_measures=False), width)
     rows += block_rows(latency_blocks(summary), width)
     if summary.notes or summary.command_output:
         rows.append(())

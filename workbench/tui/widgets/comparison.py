@@ -119,16 +119,16 @@ def comparison_rows(comparison: Comparison, width: int, reason_for_b: str = "") 
     from workbench.report.blocks import Items
     from workbench.report.series_blocks import (  # not for the first frame
         answer_text_blocks,
-        change_table,
         difference_blocks,
         like_for_like_blocks,
+        metric_change_table,
         quality_line_block,
     )
     from workbench.tui.block_rows import block_rows
 
     blocks = [
         *quality_line_block(comparison),
-        change_table(comparison.metrics),
+        metric_change_table(comparison.metrics),
         *like_for_like_blocks(comparison),
         *answer_text_blocks(comparison),
     ]

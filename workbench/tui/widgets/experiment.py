@@ -199,14 +199,14 @@ def _state_row(e: Experiment, width: int, remaining_s: float | None, bench_progr
 
 def _verdict_rows(e: Experiment, width: int) -> list[Row]:
     from workbench.report.series_blocks import (
-        outcome_blocks,
-        unfinished_block,
+        experiment_outcome_blocks,
+        unfinished_experiment_block,
     )  # not for the first frame
     from workbench.tui.block_rows import block_rows
 
-    rows = block_rows(outcome_blocks(e), width)
+    rows = block_rows(experiment_outcome_blocks(e), width)
     if e.state != "running":
-        return [*rows, *block_rows(unfinished_block(e), width)]
+        return [*rows, *block_rows(unfinished_experiment_block(e), width)]
     if e.verdict:
         return rows
     # the row of the state says how far it is

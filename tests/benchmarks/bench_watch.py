@@ -12,7 +12,8 @@ import argparse
 import random
 from collections.abc import Sequence
 
-from workbench.bench.watch_rule import Noise, simulate_alarms_of_night
+from workbench.bench.tune_race import Noise
+from workbench.bench.watch_rule import simulate_alarms_of_night
 
 PRESETS, NIGHTS, ALLOWED = 5, 365, 2
 NOISES = (Noise(0.7, 0.7), Noise(1.5, 1.0))

@@ -203,19 +203,22 @@ class RuleWatch:
     def _update_group_alert(self, group: _Group, now_s: float) -> AlertChange | None:
         joined = self._activate_targets_beyond_threshold(group, now_s)
         active = [target for target in group.targets if target.active]
-        if active and not group.active:
-            group.active, group.told = True, now_s - group.rung_s >= RING_S
-            return self._create_alert_start(group, active, now_s, group.told)
-        untold = joined or not group.told
-        if active and untold and now_s - group.rung_s >= RING_S:
+        if not active:
+            return self._end_group_alert(group, now_s) if group.active else None
+        may_ring = now_s - group.rung_s >= RING_S
+        if not group.active:
+            group.active, group.told = True, may_ring
+            return self._create_alert_start(group, active, now_s, may_ring)
+        if may_ring and (joined or not group.told):
             group.told = True
             return self._create_alert_start(group, active, now_s, True)
-        if group.active and not active:
-            group.end_alert(now_s)
-            indexes = _sorted_indexes_of_targets(group.targets)
-            worst = self._worst_value(group.targets)
-            return AlertChange(self.rule.name, END, indexes, worst, group.told)
         return None
+
+    def _end_group_alert(self, group: _Group, now_s: float) -> AlertChange:
+        group.end_alert(now_s)
+        indexes = _sorted_indexes_of_targets(group.targets)
+        worst = self._worst_value(group.targets)
+        return AlertChange(self.rule.name, END, indexes, worst, group.told)
 
     def _activate_targets_beyond_threshold(self, group: _Group, now_s: float) -> bool:
         """If a pending target has been beyond the threshold for the rule's time, make it and all

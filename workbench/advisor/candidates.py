@@ -126,13 +126,8 @@ def _parallelism_choices(context: PlanContext, load: TuneLoad) -> Iterator[Candi
     gpus, streams = context.visible_gpu_count, load.streams
     if gpus < 2 or context.gpus_needed_per_node > 1 or context.node_count > 1:
         return
-    if _REPLICAS in context.catalog.flags and streams == 1:
-        yield LeftOut(_REPLICAS, _NO_REPLICA)
-    elif _REPLICAS in context.catalog.flags:
-        most = gpus if streams is None else min(gpus, streams)
-        for replicas in sorted({2, most}, reverse=True):
-            reason = f"{replicas} replicas share the requests, and need no link between the GPUs"
-            yield TuneCandidate((f"{_REPLICAS}={replicas}",), reason)
+    if _REPLICAS in context.catalog.flags:
+        yield from _replica_choices(gpus, streams)
     if _TENSOR not in context.catalog.flags:
         return
     if streams != 1 and not load.for_latency and not _may_gpus_have_nvlink(context):
@@ -141,6 +136,17 @@ def _parallelism_choices(context: PlanContext, load: TuneLoad) -> Iterator[Candi
         return
     reason = "each GPU reads half of the weights for a token; the link between them decides"
     yield TuneCandidate((f"{_TENSOR}=2",), reason)
+
+
+def _replica_choices(gpus: int, streams: int | None) -> Iterator[CandidateOrLeftOut]:
+    """Yield numbers of replicas on this number of GPUs, at most one for each request at a time."""
+    if streams == 1:
+        yield LeftOut(_REPLICAS, _NO_REPLICA)
+        return
+    most = gpus if streams is None else min(gpus, streams)
+    for replicas in sorted({2, most}, reverse=True):
+        reason = f"{replicas} replicas share the requests, and need no link between the GPUs"
+        yield TuneCandidate((f"{_REPLICAS}={replicas}",), reason)
 
 
 def _may_gpus_have_nvlink(context: PlanContext) -> bool:

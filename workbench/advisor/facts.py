@@ -178,20 +178,24 @@ class Facts:
         return self.per_stream_tok_s / self.ceiling_tok_s
 
     @property
+    def speed_fraction_or_zero(self) -> float:
+        """`speed_fraction_of_limit`, 0 if it is unknown."""
+        return self.speed_fraction_of_limit or 0.0
+
+    @property
     def is_memory_bound(self) -> bool:
-        return (self.speed_fraction_of_limit or 0.0) >= MEMORY_BOUND
+        return self.speed_fraction_or_zero >= MEMORY_BOUND
 
     @property
     def is_launch_bound(self) -> bool:
-        fraction = self.speed_fraction_of_limit
-        return fraction is not None and fraction < LAUNCH_BOUND and self.has_few_streams
+        return 0 < self.speed_fraction_or_zero < LAUNCH_BOUND and self.has_few_streams
 
     @property
     def is_between_memory_and_launch_bound(self) -> bool:
         """Whether each of at most 8 streams (simultaneous requests) decodes at 30 to 60 % of the
         speed that the memory bandwidth allows. Then neither memory reads nor kernel launches take
         most of a decoding step."""
-        fraction = self.speed_fraction_of_limit or 0.0
+        fraction = self.speed_fraction_or_zero
         return LAUNCH_BOUND <= fraction < MEMORY_BOUND and self.has_few_streams
 
     @property

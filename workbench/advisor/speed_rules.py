@@ -169,7 +169,7 @@ def report_sixteen_bit_weights(facts: Facts) -> Iterator[Advice]:
         text += ", the largest gain there is"
         half_pct = 100.0
     else:
-        half_pct = 100 * (1 / (1 - (facts.speed_fraction_of_limit or 0) / 2) - 1)
+        half_pct = 100 * (1 / (1 - facts.speed_fraction_or_zero / 2) - 1)
     evidence = f"{sizes.weight_bytes / 1e9:.1f} GB of weights, {bits:.1f} bits per weight"
     changes: tuple[PlanChange, ...] = ()
     if facts.has_flag("quantization"):
@@ -294,9 +294,9 @@ def report_eager_mode(facts: Facts) -> Iterator[Advice]:
 def report_launch_bound(facts: Facts) -> Iterator[Advice]:
     """Report that kernel launches or synchronization, and neither reading nor computing, take most
     of a step."""
-    if not facts.is_launch_bound or facts.speed_fraction_of_limit is None:
+    if not facts.is_launch_bound:
         return
-    reached = format_share_as_percent(facts.speed_fraction_of_limit)
+    reached = format_share_as_percent(facts.speed_fraction_or_zero)
     text = (
         f"a stream reaches only {reached} of its limit by memory bandwidth: launches or "
         "synchronization take most of each step, and neither memory nor compute is the limit"

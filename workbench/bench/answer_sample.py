@@ -27,7 +27,8 @@ class AnswerSample:
         self.seen += 1
 
     def add_answer(self, record: RequestRecord, reply: Reply, prompt: str) -> None:
-        """Note the answer to a request. `prompt` identifies its prompt (`Answer.prompt`)."""
+        """Count the answer to a request, and keep it if it is sampled. `prompt` identifies its prompt
+        (`Answer.prompt`)."""
         if self.is_next_answer_sampled:
             self._kept.append((record, reply, prompt))
             if len(self._kept) > self._limit:
@@ -46,7 +47,7 @@ def _answer_from_reply(record: RequestRecord, reply: Reply, prompt: str) -> Answ
     return Answer(
         text=text,
         reasoning=reasoning,
-        end=end or ("" if text else reasoning_end),
+        end=end if text else reasoning_end,
         characters=characters,
         reasoning_characters=reasoning_characters,
         output_tokens=record.output_tokens,

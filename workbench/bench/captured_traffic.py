@@ -113,8 +113,8 @@ class CapturedTraffic:
         prompt_tokens = usage.prompt or self._estimate_tokens(text)
         answer_tokens = usage.answer
         if answer_tokens is None:
-            answer_tokens = estimate_tokens(characters) if characters else 0
-            answer_tokens = min(answer_tokens, asked.most_tokens or answer_tokens)
+            estimated = estimate_tokens(characters) if characters else 0
+            answer_tokens = min(known_values((estimated, asked.most_tokens)))
         if not answer_tokens:
             raise LeftOutError("ended before the first token")
         if max(prompt_tokens, answer_tokens) > _MOST_TOKENS:
@@ -480,13 +480,14 @@ def _read_token_count(fields: dict[str, Any], name: str) -> int | None:
 
 
 def _higher_usage_counts(one: Usage, other: Usage) -> Usage:
-    """Return the higher of each count: a stream counts up, and may report one of them early."""
+    """Return the higher of each count; None for a count that neither has. A stream counts up, and may
+    report one count early."""
     pairs = zip(one, other, strict=True)
     return Usage(*(max(known_values(pair), default=None) for pair in pairs))
 
 
 def _parse_answer_text(document: dict[str, Any]) -> str:
-    """Return the text of the answer in one of its JSON objects."""
+    """Return the text of the answer that one of its JSON objects has; "" if it has none."""
     choices = document.get("choices")
     if isinstance(choices, list):
         text = ""

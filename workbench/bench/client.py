@@ -398,7 +398,7 @@ class Client:
     def _next_due_ns(self, now_ns: int) -> int | None:
         if now_ns >= self._start_until_ns:
             self._drop_unsent_requests(self._start_until_ns - _UNSENT_BY_CHANCE_NS)
-        if not (self._ready or self._phase.left or self._turns or self._thought_about):
+        if not self._count_waiting_requests():
             return None
         turn_ns = 0 if self._idle and self._idle[0].turn is not None else self._turns.due_ns
         if turn_ns <= now_ns or not (self._ready or self._phase.left):
@@ -579,8 +579,8 @@ class Client:
         if exchange is None:  # the peer closed the connection, or sent bytes, between two requests
             self._drop_connection(slot)
             return
-        if not data and self._may_reconnect(slot):
-            self._reconnect(slot)
+        if not data and self._may_reconnect(slot, exchange):
+            self._reconnect(slot, exchange)
             return
         self._unheard = 0
         first = not exchange.parsing
@@ -712,31 +712,31 @@ class Client:
         slot.exchange = Exchange(old.index, old.warmup, body, due_ns=old.due_ns, stream=old.stream)
         self._connect_or_send(slot)
 
-    def _may_reconnect(self, slot: StreamSlot) -> bool:
+    def _may_reconnect(self, slot: StreamSlot, exchange: Exchange) -> bool:
         """Return whether the request of a stream (`slot`) may be sent again on a new connection.
+        `exchange` is this request.
 
         This is allowed if the server closed a reused connection before any byte of the answer,
         because the connection was idle too long or had served enough requests. Each request may be
         sent again only once.
         """
-        exchange, connection = slot.exchange, slot.connection
-        if exchange is None or connection is None:
+        connection = slot.connection
+        if connection is None:
             return False
         return connection.used > 0 and not exchange.response.received and not exchange.reconnected
 
-    def _reconnect(self, slot: StreamSlot) -> None:
-        exchange = slot.exchange
-        assert exchange is not None
+    def _reconnect(self, slot: StreamSlot, exchange: Exchange) -> None:
         self._drop_connection(slot)
         self._keeps_connections = False
         exchange.reconnected = True
         self._connect_or_send(slot)
 
     def _handle_lost_connection(self, slot: StreamSlot, error: OSError) -> None:
-        if slot.exchange is None:
+        exchange = slot.exchange
+        if exchange is None:
             self._drop_connection(slot)
-        elif self._may_reconnect(slot):
-            self._reconnect(slot)
+        elif self._may_reconnect(slot, exchange):
+            self._reconnect(slot, exchange)
         else:
             self._finish_exchange(
                 slot, *describe_connection_failure(error, connecting=not slot.open)
@@ -775,7 +775,7 @@ class Client:
     def _move_finished_streams_last(self) -> None:
         """If only turns of paused streams are left to send, move the streams without such a turn
         behind the paused ones."""
-        while self._idle and not (self._ready or self._turns or self._phase.left):
+        while self._idle and self._count_waiting_requests() == self._thought_about:
             first = self._idle[0]
             if first.turn is not None or first.ready_ns == NEVER_NS:
                 return

@@ -46,7 +46,7 @@ class WorkerOutput:
         self._waiting = bytearray()
         self._records: list[str] = []
         self._records_bytes = 0
-        self._watching = False
+        self._watching_loop: EventLoop | None = None  # that waits until the pipe accepts bytes
         self._was_blocking = os.get_blocking(fd)
 
     def attach_to_loop(self, loop: EventLoop) -> None:
@@ -79,17 +79,17 @@ class WorkerOutput:
             while self._waiting:
                 del self._waiting[: os.write(self.fd, self._waiting[:65536])]
         except BlockingIOError:
-            if not self._watching and self._loop is not None:
+            if self._watching_loop is None and self._loop is not None:
                 self._loop.watch(self.fd, WRITABLE, self.flush)
-                self._watching = True
+                self._watching_loop = self._loop
             return
         except OSError:  # the reader is gone
             self._waiting.clear()
             if self._loop is not None:
                 self._loop.stop(OUTPUT_UNREAD)
-        if self._watching and self._loop is not None:
-            self._loop.unwatch(self.fd)
-            self._watching = False
+        if self._watching_loop is not None:
+            self._watching_loop.unwatch(self.fd)
+            self._watching_loop = None
 
     def finish(self, *, wait_s: float) -> None:
         """Write the bytes that still wait, and make stdout blocking again if it was blocking at the

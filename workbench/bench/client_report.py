@@ -61,6 +61,7 @@ class ClientReport:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ClientReport:
+        """Return the report from `data`, which `asdict` made and JSON carried."""
         warmup = data["warmup"] and WarmupOutcome(**data["warmup"])
         cpu = tuple(map(tuple, data["cpu"]))
         answers = tuple(Answer(**one) for one in data["answers"])

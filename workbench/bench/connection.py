@@ -162,6 +162,7 @@ class ReceiveClock:
         self.unstamped_read = self.cut_read = False
 
     def reset(self) -> None:
+        """Set the counters of reads, and the latest read, to 0."""
         self.reads = self.unstamped = self.late = self.latest_ns = 0
 
     def receive_time_ns(self, ancillary: list[tuple[int, int, bytes]]) -> int:

@@ -97,7 +97,7 @@ class Exchange:
 
     def parsed_reply(self) -> Reply:
         """Return the reply of a complete answer, with its text."""
-        if self.whole is not None and self._unparsed:
+        if self._unparsed:
             self._parse_response_bytes(self._unparsed, self.last_byte_ns)
             self._unparsed = b""
         return self.reply
@@ -111,7 +111,8 @@ class Exchange:
 
     @property
     def is_uncompressed_and_delimited(self) -> bool:
-        """Whether the complete answer is not compressed and its bytes end where its head says."""
+        """Whether the complete answer came uncompressed, and its end is known by its length or its
+        last chunk and not by the end of the connection. No bytes follow it."""
         response = self.response
         return self._decode is None and not response.rest and not response.ends_at_close
 
@@ -273,6 +274,8 @@ class Exchange:
     def make_record(
         self, run_began_ns: int, error: str | None, detail: str | None
     ) -> RequestRecord:
+        """Return the record of this request, which has ended, with its times since `run_began_ns`.
+        `error` and `detail` say how it failed; None if it did not."""
         if self.whole is not None:
             return self.whole.make_record(self, run_began_ns)
         reply, sent = self.reply, self.sent_ns or self.began_ns

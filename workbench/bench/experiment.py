@@ -477,8 +477,8 @@ def evaluate_experiment(
             if spec.twins:
                 kinds.append(twins.are_arm_hosts_swapped(spec, a.pair))
     if not pairs:
-        verdict = _verdict_sentence(experiment, None)
-        return replace(experiment, comparison=None, smallest_pct=None, verdict=verdict)
+        experiment = replace(experiment, comparison=None, smallest_pct=None)
+        return replace(experiment, verdict=_verdict_sentence(experiment))
     left, right = zip(*pairs, strict=True)
     comparison = compare(
         left,
@@ -504,7 +504,7 @@ def evaluate_experiment(
     change = comparison.metrics[0]
     smallest_pct = _smallest_detectable_change_pct(change, level, kinds)
     experiment = replace(experiment, smallest_pct=smallest_pct)
-    verdict = _verdict_sentence(experiment, change)
+    verdict = _verdict_sentence(experiment)
     if experiment.state != SeriesState.DONE:
         comparison = replace(comparison, metrics=downgrade_verdicts_to_hints(comparison.metrics))
         if comparison.machine is not None:
@@ -556,7 +556,8 @@ def _disturbance_sentences(
 
 
 def _metric_factor_of_second_host(experiment: Experiment) -> dict[str | None, float]:
-    """Return by which factor the chosen metric is higher on the second of two hosts, by its name."""
+    """Return {second host: the factor by which the chosen metric is higher there than on the first}.
+    {} in an experiment on one host."""
     machine = _change_between_hosts(experiment)
     if machine is None:
         return {}
@@ -636,11 +637,11 @@ def _notes_on_choice_and_confidence(experiment: Experiment) -> list[str]:
     return notes
 
 
-def _verdict_sentence(experiment: Experiment, change: MetricChange | None) -> str:
+def _verdict_sentence(experiment: Experiment) -> str:
     """Return the verdict of the experiment as one sentence for the user. In an experiment on two
-    hosts, the sentence also gives the difference between them. `change` is the change of the chosen
-    metric, or None without complete pairs."""
-    said = _change_sentence(experiment, change)
+    hosts, the sentence also gives the difference between them. "" for a running experiment without
+    a complete pair."""
+    said = _change_sentence(experiment)
     machine = _change_between_hosts(experiment)
     if not said or machine is None or not _measured_change_text(machine):
         return said
@@ -652,11 +653,13 @@ def _verdict_sentence(experiment: Experiment, change: MetricChange | None) -> st
     return f"{said}; no difference between the machines is shown: {second} against {first} {seen}"
 
 
-def _change_sentence(experiment: Experiment, change: MetricChange | None) -> str:
-    """Return the part of the verdict about the change of the chosen metric from A to B."""
+def _change_sentence(experiment: Experiment) -> str:
+    """Return the part of the verdict about the change of the chosen metric from A to B. "" for a
+    running experiment without a complete pair."""
     done, comparison = experiment.completed_pairs, experiment.comparison
-    if comparison is None or change is None or change.change_pct is None:
+    if comparison is None or comparison.metrics[0].change_pct is None:
         return "" if experiment.state == SeriesState.RUNNING else "no claim: no pair is complete"
+    change = comparison.metrics[0]
     if change.interval_pct is None:
         return (
             f"no claim: {count_of(done, 'pair')} cannot be distinguished from the noise "

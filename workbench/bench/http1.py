@@ -159,8 +159,14 @@ class ResponseReader:
     @property
     def is_between_chunks(self) -> bool:
         """Whether the next byte begins a chunk, or the end of the body."""
-        inside = self._left or self._in_chunk_end or self._in_trailer or self._framing
-        return self._chunked and not inside and not self.complete
+        return (
+            self._chunked
+            and not self.complete
+            and not self._left
+            and not self._in_chunk_end
+            and not self._in_trailer
+            and not self._framing
+        )
 
     def _parse_head_and_return_rest(self) -> bytes:
         while True:

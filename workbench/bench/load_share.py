@@ -68,9 +68,10 @@ WHOLE_LOAD = Share()
 
 @dataclass(frozen=True, slots=True)
 class WarmupValues:
-    """Values measured in the warm-up: (number of a request, its prompt tokens), the durations of requests in
-    seconds, and the earliest start of the measured part in monotonic nanoseconds. Each process
-    first has its own values. Then all processes use the combined values."""
+    """Values measured in the warm-up. `prompt_tokens` has (number of a request, its prompt tokens),
+    `durations_s` the durations of the newest requests, and `begin_ns` is the earliest start of the
+    measured part in monotonic nanoseconds. Each process first has its own values. Then all
+    processes use the combined values."""
 
     prompt_tokens: tuple[tuple[int, int], ...]
     durations_s: tuple[float, ...]

@@ -234,7 +234,9 @@ def _change_and_p_value_of_metric(
 
 @dataclass(frozen=True, slots=True)
 class StandardError:
-    size: float  # of mean(b) - mean(a)
+    """The standard error of mean(b) - mean(a), with its degrees of freedom."""
+
+    size: float
     df: float
 
 

@@ -118,7 +118,8 @@ async def measure_trace_passage_tokens(spec: BenchSpec, count: CountTokens) -> T
     def mean_tokens_beyond_passages(
         tokens: Sequence[int], numbers: Sequence[Sequence[int]]
     ) -> float:
-        """Return the mean tokens of prompts without those of their passages."""
+        """Return the mean tokens of prompts without those of their passages. `numbers` has for each
+        prompt the numbers of its passages."""
         own = [sum(passages[number] for number in some) for some in numbers]
         return fmean(map(sub, tokens, own))
 

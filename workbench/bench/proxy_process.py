@@ -271,7 +271,7 @@ class ConnectionRelay:
         connections if both ends have, or if they are to be closed; wait for more bytes otherwise."""
         ends = joined.client, joined.server
         for end in ends:
-            if end.far.read_all and not (end.shut or end.waiting):
+            if end.far.read_all and not end.shut and not end.waiting:
                 end.shut = True
                 assert end.socket is not None
                 with suppress(OSError):  # it has gone meanwhile, which the next read tells
@@ -351,7 +351,8 @@ class ConnectionRelay:
             self._ready.unregister(self._frames)
 
     def _stop_sending_frames(self) -> None:
-        """Only pass on from now on: the reader of the frames has ended."""
+        """Pass bytes on, but tell nothing of them any more, because the reader of the frames has
+        ended."""
         self._frames = -1
         self._unsent.clear()
 

@@ -40,8 +40,9 @@ class RealText:
         self._begins = begins
 
     def passage_starts_and_piece_counts(self) -> list[tuple[int, int]]:
-        """Return (first piece, number of pieces) of the passages that the texts consist of. Each begins
-        where an excerpt may begin, or goes on from a very long one."""
+        """Return (number of the first piece, number of pieces) of the passages that the texts consist
+        of, in their order. A passage begins where an excerpt may begin, or is the rest of a passage
+        that was too long."""
         borders = [self._starts[0]]
         for start in (*self._starts[1:], len(self._ends)):
             while start - borders[-1] > _MAX_PASSAGE_PIECES:

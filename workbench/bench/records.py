@@ -145,7 +145,8 @@ _MAX_JSON_TEMPLATES = 64
 
 
 def _json_template_of(record: RequestRecord) -> str:
-    """Return the JSON text of a record, with places for `%` in place of its free values."""
+    """Return the JSON text of a record as a format for `%`. Its values are the index, the times and,
+    if the record has one, the TTFT."""
     said = record.as_json()
     fixed = {name: _encode_json(value).replace("%", "%%") for name, value in said.items()}
     free = {name: place for name, place in _PLACEHOLDERS_OF_VARYING_FIELDS.items() if name in said}

@@ -172,8 +172,8 @@ def _percent_rounded_down(percent: float) -> str:
 
 
 def _reason_of_busy_client(good: Sequence[RequestRecord], facts: ClientFacts) -> str | None:
-    used_pct = facts.client_cpu_pct or 0.0
-    if not good or used_pct <= BUSY_CLIENT_PCT:
+    used_pct = facts.client_cpu_pct
+    if not good or used_pct is None or used_pct <= BUSY_CLIENT_PCT:
         return None
     return (
         f"the client itself used {used_pct:.0f} % of a core (the limit is "

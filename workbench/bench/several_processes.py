@@ -123,6 +123,7 @@ class SharedRun:
                 process.send_signal(signal.SIGTERM)
 
     def run(self) -> dict[str, Any]:
+        """Wait for all processes, and return the message that ends the run."""
         self._output.attach_to_loop(self)
         for number, process in enumerate(self._processes, start=1):
             self.watch(process.output, READABLE, self._create_line_reader(process, number))

@@ -31,6 +31,8 @@ class SseDecoder:
         self._started = False
 
     def feed(self, data: bytes) -> list[SseEvent]:
+        """Return the events that end within the next bytes of the stream. Raises SseError for an
+        event of more than 16 MiB."""
         if self._after_cr or b"\r" in data:
             data = self._normalize_line_ends(data)
         if self._tail:

@@ -220,13 +220,11 @@ def _uncertainty_ms_by_metric(
 def _uncertainty_notes(uncertainties: Mapping[str, time_uncertainty.Uncertainty]) -> list[str]:
     notes = []
     for name in ("ttft_ms", "itl_ms", "tpot_ms"):
-        if (
-            name in uncertainties
-            and uncertainties[name].reported_uncertainty_ms > time_uncertainty.MAX_UNCERTAINTY_MS
-        ):
+        uncertainty = uncertainties.get(name, time_uncertainty.EXACT)
+        if uncertainty.reported_uncertainty_ms > time_uncertainty.MAX_UNCERTAINTY_MS:
             notes.append(
                 f"the {name.removesuffix('_ms').upper()} is known within "
-                f"{uncertainties[name].widest_ms:.1f} ms: the load client got several chunks with one time"
+                f"{uncertainty.widest_ms:.1f} ms: the load client got several chunks with one time"
             )
     return notes
 

@@ -9,7 +9,6 @@ time.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
@@ -59,9 +58,8 @@ class TimeLimits:
     def __init__(self, spec: BenchSpec) -> None:
         self.spec = spec
         self.heard_ns = 0
-        lasts_s = min(spec.seconds or math.inf, spec.trace_s or math.inf)
-        if not math.isfinite(lasts_s):
-            lasts_s = _think_time_per_stream_s(spec)
+        planned_s = filter(None, (spec.seconds, spec.trace_s))
+        lasts_s = min(planned_s, default=_think_time_per_stream_s(spec))
         self.deadline_s = spec.deadline_s or RUN_TIMEOUT_S + lasts_s
         prompt_tokens = _longest_prompt_tokens(spec)
         together = min(spec.concurrency, _PREFILLED_TOGETHER)

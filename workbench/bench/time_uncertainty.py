@@ -49,6 +49,9 @@ class Uncertainty:
         return self.widest_ms if self.too_wide is None else 0.0
 
 
+EXACT = Uncertainty(0.0, None)
+
+
 def any_time_is_uncertain(good: Sequence[RequestRecord]) -> bool:
     """Return whether any time of these requests is known only as a range."""
     return any(record.unsure or record.send_us for record in good)

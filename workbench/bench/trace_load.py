@@ -79,7 +79,8 @@ class TraceLoad:
         return index
 
     def messages_of(self, index: int) -> list[dict[str, Any]]:
-        """Return the messages of request `index` of a conversation, with all before them."""
+        """Return the messages of request `index` of a conversation: its own, after those of all
+        requests before it."""
         parts: list[list[dict[str, Any]]] = []
         at: int | None = index
         while at is not None:
@@ -93,7 +94,7 @@ class TraceLoad:
         return list(zip(flat[::2], flat[1::2], strict=True))
 
     def input_tokens(self, index: int) -> int:
-        """Return the length of the prompt of request `index`."""
+        """Return the tokens of the prompt of request `index`, which must not be of a conversation."""
         return sum(tokens for _, tokens in self.block_numbers_and_tokens(index))
 
 

@@ -19,7 +19,7 @@ from dataclasses import replace
 from statistics import fmean
 
 from workbench.bench.metric_changes import variance
-from workbench.model.lazy_dataclass import dataclass
+from workbench.bench.tune_race import Noise
 from workbench.model.multiple_tests import rejected_by_holm_procedure
 from workbench.model.student_t import t_cdf
 from workbench.model.watch import MEMORY, SPEED, START, Loss
@@ -110,15 +110,6 @@ def _mean_loss_percent(losses: Losses) -> float:
 
 
 # -- how often it is wrong -------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Noise:
-    """Standard deviations in percent: between servers that are started alike, and between the runs of
-    one server."""
-
-    server_pct: float = 1.5
-    run_pct: float = 1.0
 
 
 def simulate_alarms_of_night(

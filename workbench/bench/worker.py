@@ -162,16 +162,16 @@ def _run_in_several_processes(
 def _read_request_line(wake: int) -> bytes | None:
     """Return the first line of stdin. None if stdin is empty or a signal arrives before the line is
     complete. A signal makes the descriptor `wake` readable."""
-    pieces: list[bytes] = []
-    while not (pieces and pieces[-1].endswith(b"\n")):
+    line = bytearray()
+    while not line.endswith(b"\n"):
         ready, _, _ = select.select([0, wake], [], [])
         if wake in ready:
             return None
         piece = os.read(0, 65536)
         if not piece:
             break
-        pieces.append(piece)
-    return b"".join(pieces) or None
+        line += piece
+    return bytes(line) or None
 
 
 def _parse_request(line: bytes) -> tuple[BenchSpec, str | None, int | None]:

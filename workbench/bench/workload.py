@@ -122,8 +122,8 @@ class Workload:
         most = max(self.words, 4 * spec.input_tokens + 16)
         self._real = make_real_text_once(spec.texts) if spec.has_real_text else None
         # prompts that differ from others only in their mark
-        self._has_excerpts = self._real is not None and not (
-            load or self._own or spec.length_spread
+        self._has_excerpts = (
+            self._real is not None and not load and not self._own and not spec.length_spread
         )
         self._trace_text: TraceText | None = None
         if self._trace is not None and self._real is not None:

@@ -74,6 +74,12 @@ def test_without_noise_both_effects_are_exact() -> None:
     )
 
 
+def test_without_its_results_an_experiment_says_nothing_of_the_machines() -> None:
+    one = made(spec_of(4), SimulatedRuns(0.05, 1, Noise(0, 0, 0, 0, machine=-0.03)))
+    without = design.evaluate_experiment(one, {})
+    assert without.verdict == "no claim: no pair is complete"
+
+
 def test_the_formula_gives_what_a_hand_calculation_gives() -> None:
     """d = 0.10 and 0.12 as they are, 0.02 and 0.06 swapped."""
     found = twins.separate_host_effect([0.10, 0.02, 0.12, 0.06], [False, True, False, True], 0.0)

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import pytest
 
 from workbench.bench import watch_rule
+from workbench.bench.tune_race import Noise
 from workbench.bench.watch_rule import (
-    Noise,
     detect_losses_of_night,
     needs_more_pairs,
     needs_second_experiment,

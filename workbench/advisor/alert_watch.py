@@ -97,7 +97,8 @@ class _Target:
         return self.share
 
     def discard_pending_alert(self) -> None:
-        """Discard what was pending. An active alert stays active."""
+        """Discard the value and the start of an alert that is not active yet. An active alert keeps
+        both."""
         self.seen_s = None
         if not self.active:
             self.since_s, self.share, self.value = math.inf, 0.0, None
@@ -151,7 +152,7 @@ class RuleWatch:
         return list(filter(None, changes))
 
     def discard_pending_alerts(self) -> None:
-        """Discard what was pending, because of a gap between two readings."""
+        """Discard all alerts that are not active yet, because of a gap between two readings."""
         for target in self._targets.values():
             target.discard_pending_alert()
 
@@ -262,7 +263,8 @@ class RuleWatch:
 
 
 class AlertWatch:
-    """All measured rules that are on, on one host. `limits` has those rules with their limits."""
+    """Watches all measured rules that are switched on, on one host. `limits` has the limits of
+    these rules by their names."""
 
     def __init__(self, limits: Mapping[str, AlertLimits]) -> None:
         self.rules = {name: RuleWatch(RULES[name], given) for name, given in limits.items()}

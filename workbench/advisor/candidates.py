@@ -63,8 +63,8 @@ _NO_REPLICA = "the load has 1 request at a time, and a second replica would have
 def list_candidates_and_left_out(
     context: PlanContext, findings: Sequence[Finding], load: TuneLoad
 ) -> Iterator[CandidateOrLeftOut]:
-    """Yield the candidates and what is left out, the largest possible gains first. `findings` are
-    those about the plan."""
+    """Yield the changes to try and those that are left out, each with its reason, the largest
+    possible gains first. `findings` are those about the plan."""
     yield from _cuda_graph_choices(context)
     yield from _make_choices_from_findings(context, findings, load.streams)
     yield from _parallelism_choices(context, load)
@@ -90,7 +90,8 @@ def _flag_of_version(context: PlanContext, name: str | None) -> str | None:
 def _make_choices_from_findings(
     context: PlanContext, findings: Sequence[Finding], streams: int | None
 ) -> Iterator[CandidateOrLeftOut]:
-    """Yield what findings about the plan propose for its speed."""
+    """Yield the changes that findings about the plan propose for its speed. A finding without an
+    expected gain proposes none."""
     for finding in findings:
         if not finding.changes or finding.expected_gain is None:
             continue
@@ -326,8 +327,9 @@ def _tunable_flag_choices(context: PlanContext, load: TuneLoad) -> Iterator[Cand
 
 
 def _make_assignments(flag: TunableFlag, text: str, context: PlanContext) -> tuple[str, ...]:
-    """Return the assignments that give a flag this value: the flag whose value caps it is raised
-    too, since the engine would silently take less, and so is what it does not work without."""
+    """Return the assignments that give a flag the value `text`. If another flag caps it, that flag
+    is raised too, since the engine would silently take less. So are the flags set without which it
+    does not work."""
     cap = context.effective_flag_number(flag.within)
     assignments = [f"{flag.name}={text}"]
     if cap is not None and float(text) > cap:

@@ -155,13 +155,14 @@ class Facts:
         """The number of machines that the server spans; 1 if its command line is unknown."""
         if self.plan_context is None:
             return 1
+        if not self.gpus:
+            return self.plan_context.node_count
         ranks = self.tp * self.pp
-        if self.gpus and self.gpus[0].name == NODES_OF_ONE_GPU:
+        if self.gpus[0].name == NODES_OF_ONE_GPU:
             return ranks * self.dp
-        spanned = 1
-        if self.gpus and not self.plan_context.engine.uses_all_gpus:
-            spanned = math.ceil(ranks / len(self.gpus))
-        return max(self.plan_context.node_count, spanned)
+        if self.plan_context.engine.uses_all_gpus:
+            return self.plan_context.node_count
+        return max(self.plan_context.node_count, math.ceil(ranks / len(self.gpus)))
 
     @property
     def per_stream_tok_s(self) -> float | None:

@@ -463,7 +463,8 @@ def _peak_fraction_of_link(link: PcieDuring) -> float:
 
 
 def _fraction_of_usable_link(link: PcieDuring, *mb_s: float | None) -> float:
-    """Return the highest of these rates as a share of what the link can carry in practice."""
+    """Return the highest of these rates in MB/s as a share of what the link can carry in practice.
+    Unknown rates are left out; 0 if all are."""
     highest = max(filter(None, mb_s), default=0.0)
     return highest / (_USABLE_LINK * (link.link_mb_s or 0.0))
 

@@ -137,8 +137,9 @@ class CapturedTraffic:
         return row, usage
 
     def _estimate_tokens(self, text: str) -> int:
-        """Return about how many tokens a prompt has: by those of the prompts before, if any were
-        reported."""
+        """Return about how many tokens a prompt has, from its characters. The tokens per character
+        are those of the prompts so far whose answers reported their tokens, or else a fixed
+        number."""
         if not self._characters:
             return estimate_tokens(text)
         return max(1, round(len(text) * self._tokens / self._characters))
@@ -226,8 +227,9 @@ def _tokens_up_to_character(
 
 
 class ConversationTurn(NamedTuple):
-    """The number of the conversation of a request, None for a prompt that is none, and how long after
-    the answer before the request came, None for the first one."""
+    """The number of the conversation that a request belongs to, and how many milliseconds after the
+    answer before it the request came. Both are None for a prompt that is no conversation, and
+    `delay_ms` is None for its first request."""
 
     conversation: int | None = None
     delay_ms: int | None = None
@@ -326,7 +328,8 @@ def _read_responses_api_prompt(fields: dict[str, Any]) -> CapturedPrompt:
 def _join_conversation_prompt(
     fields: dict[str, Any], leading_fields: Sequence[str], messages: list[Any]
 ) -> CapturedPrompt:
-    """Return the prompt of messages, and of the fields `leading_fields` that engines put before them."""
+    """Return the prompt that consists of the fields `leading_fields`, which engines put before the
+    messages, and of the messages. A leading field that is absent or empty is left out."""
     said = [_extract_text(fields[name]) for name in leading_fields if fields.get(name)]
     for message in messages:
         said.append(f"{_read_role(message)}\n{_extract_text(message)}\n")

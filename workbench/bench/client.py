@@ -316,17 +316,20 @@ class Client:
                 self._phase_tokens += record.output_tokens or 0
                 if record.output_tokens is None and self.workload.request_usage_from_now_on():
                     self._rebuild_request_bodies()
-            if record.ok and not record.warmup:
-                if self.answers.is_next_answer_sampled:
-                    prompt = self.workload.prompt_identity_without_mark(record.index)
-                    self.answers.add_answer(record, exchange.parsed_reply(), prompt)
-                else:
-                    self.answers.count_unsampled_answer()
+                if not record.warmup:
+                    self._sample_answer(record, exchange)
             self._on_record(record)
             if record.warmup:
                 self._record_warmup_request(record)
         elif self._phase.left:
             self._prepare_exchange()
+
+    def _sample_answer(self, record: RequestRecord, exchange: Exchange) -> None:
+        if self.answers.is_next_answer_sampled:
+            prompt = self.workload.prompt_identity_without_mark(record.index)
+            self.answers.add_answer(record, exchange.parsed_reply(), prompt)
+        else:
+            self.answers.count_unsampled_answer()
 
     def _prepare_exchange(self) -> Exchange:
         warmup = self._phase.warmup
@@ -627,9 +630,9 @@ class Client:
             self._finish_exchange(slot, exchange.reply.error, exchange.reply.detail)
 
     def _find_equal_earlier_answer(self, exchange: Exchange, data: bytes) -> WholeAnswer | None:
-        """Return an earlier answer if `data`, the first bytes of an answer, are a whole one with the
-        right length that differs from it only in its id and its text. None if they may be anything
-        else, or if the time of its token needs a closer look."""
+        """Return the earlier answer that `data`, the first bytes of an answer, differ from only in
+        the id and the text. None if there is none, if the answer has not the requested length, or
+        if the time of its token must be examined."""
         clock = self.clock
         if clock.unstamped_read or clock.cut_read or self._end_after_ns > _SLOW_SEND_NS:
             return None
@@ -765,8 +768,8 @@ class Client:
         self._start_next_request_if_due(slot)
 
     def _pause_stream(self, slot: StreamSlot, pause_s: float, turn: int | None) -> None:
-        """Make a stream (`slot`) pause before its next request, which is `turn` if its conversation
-        goes on."""
+        """Make a stream (`slot`) wait for `pause_s` seconds before its next request. `turn` is the
+        index of that request if the conversation goes on; None if the stream takes any request."""
         slot.turn = turn
         self._thought_about += turn is not None
         slot.ready_ns = time.monotonic_ns() + int(pause_s * _NS_PER_SECOND)
@@ -809,8 +812,10 @@ class Client:
         if connection is None:
             return
         connection.used += 1
-        reusable = self._keeps_connections and exchange.can_reuse_connection
-        if not reusable or connection.wants_write:
+        is_reusable = (
+            self._keeps_connections and exchange.can_reuse_connection and not connection.wants_write
+        )
+        if not is_reusable:
             self._drop_connection(slot)
 
     def _drop_connection(self, slot: StreamSlot) -> None:
@@ -921,8 +926,9 @@ class Client:
         )
 
     def _expected_requests_of_phase(self, warming: bool, started: int, elapsed_s: float) -> int:
-        """Return how many requests this phase will have: if it is limited by time, as many as fit at
-        this pace."""
+        """Return how many requests the current phase will have. `warming` says that it is the
+        warm-up, `started` how many have started. A phase that is limited by time has as many as fit
+        at the pace of the first `elapsed_s` seconds."""
         if warming:
             return max(self.spec.warmup, started)
         if self.spec.seconds is None:

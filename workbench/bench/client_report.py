@@ -174,8 +174,8 @@ def _analyze_answer_texts(
 
 
 def _count_words_per_prompt(spec: BenchSpec, reports: Sequence[ClientReport]) -> int | None:
-    """Return the words of a synthetic prompt; for a trace, those of a prompt of the mean length. None
-    if the prompts have a text of their own."""
+    """Return the number of words of a synthetic prompt; for a trace, of a prompt of the mean
+    length. None for prompts that Workbench did not make: those of a file or of conversations."""
     if spec.prompts or spec.has_conversations:
         return None
     words = reports[0].words

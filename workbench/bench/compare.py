@@ -262,13 +262,12 @@ def _condition_differences(a: BenchResult, b: BenchResult) -> Iterable[dict[str,
     yield from _mapping_differences("env", x.env, y.env)
     yield from _mapping_differences("gpu setting", x.gpu_settings, y.gpu_settings)
     yield from _difference_if_unequal("gpus", "gpus", _gpu_names(x.gpus), _gpu_names(y.gpus))
+    kinds = {}
+    if _differ_only_by_build(x.engine_version, y.engine_version):
+        kinds["engine_version"] = "engine build"
     for name in _PLACE_CONDITIONS:
-        alike = name == "engine_version" and _differ_only_by_build(
-            x.engine_version, y.engine_version
-        )
-        yield from _difference_if_unequal(
-            "engine build" if alike else name, name, getattr(x, name), getattr(y, name)
-        )
+        kind = kinds.get(name, name)
+        yield from _difference_if_unequal(kind, name, getattr(x, name), getattr(y, name))
     yield from _difference_if_unequal("simulated", "simulated", x.simulated, y.simulated)
     for name in _WORKLOAD_FIELDS:
         u, v = getattr(a.spec, name), getattr(b.spec, name)

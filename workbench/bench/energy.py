@@ -55,7 +55,7 @@ def add_energy_metrics(
         energy = round(power * seconds, 3)
     ratio = per_request = net = None
     if energy is None:
-        why = gpu.absent.get("energy_j") or absent["power_w"]
+        why = gpu.absent.get("energy_j", absent["power_w"])
         absent |= dict.fromkeys(ENERGY_METRICS[1:], why)
     elif energy <= 0:
         why = "the energy counter did not change during the run"

@@ -91,7 +91,8 @@ class Exchange:
         return self.response.status
 
     def accept_answer_like_earlier(self, whole: WholeAnswer, data: bytes, stamp_ns: int) -> None:
-        """Accept the complete answer `data`, which differs from `whole` only in its id and its text."""
+        """Accept the complete answer `data`. It differs from the earlier answer `whole` only in its
+        id and its text, so it is parsed only if its text is wanted."""
         self.whole, self._unparsed = whole, data
         self.last_byte_ns = max(stamp_ns, self.last_byte_ns)
 
@@ -130,8 +131,9 @@ class Exchange:
         self._parse_response_bytes(data, stamp_ns)
 
     def try_receive_text_chunk(self, data: bytes, stamp_ns: int) -> bool:
-        """Do what `receive_bytes` does if `data` is one chunk with nothing but one more piece of text, as
-        most reads are. Return False, without any effect, if it may be anything else."""
+        """Receive `data` if it is one chunk with nothing but one more piece of text, as most reads
+        are, and return True. Otherwise change nothing and return False; `receive_bytes` must then
+        parse it."""
         text_chunk = self._text_chunk
         if text_chunk is None or stamp_ns < self.last_byte_ns or not text_chunk.is_text_chunk(data):
             return False

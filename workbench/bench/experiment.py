@@ -296,8 +296,9 @@ def arm_and_host_by_side(spec: ExperimentSpec) -> Mapping[str, tuple[str, str | 
 
 
 def add_or_replace_run(experiment: Experiment, run: ExperimentRun) -> Experiment:
-    """Return the experiment with `run` added, or updated if it is already in the list. If the run
-    failed, the other run of its pair is dropped too, because the whole pair is made again."""
+    """Return the experiment with `run` added, or put in place of the run with the same `place`. If
+    the run failed, the other run of its pair is dropped too, because the whole pair is made
+    again."""
     runs = [*experiment.runs[: run.place], run, *experiment.runs[run.place + 1 :]]
     if run.state == RunState.FAILED:
         why = f"the other run of its pair failed (run {run.place + 1})"
@@ -385,8 +386,11 @@ def why_enough_pairs(experiment: Experiment) -> str | None:
     spec, done = experiment.spec, experiment.completed_pairs
     if spec.until_pct is None:
         return f"all {spec.pairs} pairs are done" if done >= spec.pairs else None
-    may_end = done >= MIN_PAIRS_UNTIL_SURE and twins.are_hosts_balanced(spec, done)
-    if may_end and _interval_half_width_pct(experiment) <= spec.until_pct:
+    if (
+        done >= MIN_PAIRS_UNTIL_SURE
+        and twins.are_hosts_balanced(spec, done)
+        and _interval_half_width_pct(experiment) <= spec.until_pct
+    ):
         return f"the interval is within ± {spec.until_pct:g} %"
     if done < spec.pairs:
         return None
@@ -698,8 +702,8 @@ def _change_sentence(experiment: Experiment) -> str:
 
 
 def add_quality_to_claim(claim: str, comparison: Comparison) -> str:
-    """Return a claim about speed together with what is known about the answers: "B is faster by
-    31 % ± 2; quality not measured"."""
+    """Return a claim about speed, followed by what is known about the answers: "B is faster by 31 %
+    ± 2; quality not measured". The claim alone if nothing that changes the answers differs."""
     if not comparison.quality:
         return claim
     joint = ", but" if comparison.quality_verdict in (DIFFERS, BROKEN) else ";"

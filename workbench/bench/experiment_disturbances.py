@@ -154,8 +154,8 @@ def _report_two_speeds(arms: Sequence[Runs]) -> list[str]:
 
 
 def _threshold_for_run_count(thresholds: Mapping[int, float], run_count: int) -> float | None:
-    """Return the threshold for this number of runs, or for the next smaller number in `thresholds`.
-    None if it has no smaller one."""
+    """Return the threshold for this number of runs, or for the next smaller number that
+    `thresholds` has. None if `thresholds` has no such number."""
     known = max((number for number in thresholds if number <= run_count), default=None)
     return None if known is None else thresholds[known]
 
@@ -263,8 +263,9 @@ def _report_order_effect(pairs: Sequence[Pair], slope: float) -> Iterator[str]:
 
 
 def _order_effect_text(effect: float, pairs: Sequence[Pair]) -> str:
-    """Return how much an effect of the second run of a pair is part of the difference between A and
-    B. That depends on how often A ran first."""
+    """Return which part of an order effect goes into the difference between A and B. `effect` is by
+    how much the second run of a pair differs, as a logarithm. The part depends on how often A ran
+    first."""
     first, count = sum(map(_ran_a_first, pairs)), len(pairs)
     share = (2 * first - count) / count
     moved = _format_log_as_percent(effect * share)

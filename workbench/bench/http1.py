@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 _MAX_HEAD_BYTES = 64 * 1024
+_DIGITS = re.compile("[0-9]+")
 _STATUS_LINE = re.compile(r"HTTP/1\.[^ ]* ([0-9]{3})(?: |\Z)")
 _STATUSES_WITHOUT_BODY = (204, 304)
 _ZLIB_WINDOWS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
@@ -221,7 +222,7 @@ class ResponseReader:
             return BodyFraming(kept, True, 0)
         if length is None:
             return BodyFraming(False, False, None)
-        if not (length.isascii() and length.isdecimal()):
+        if not _DIGITS.fullmatch(length):
             raise HttpError(f"invalid Content-Length in the response: {length[:40]!r}")
         return BodyFraming(kept, False, int(length))
 

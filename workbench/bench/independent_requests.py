@@ -27,9 +27,10 @@ _LATENCY_OF_FAILED_MS = 1e9  # stands for the latency of a request that failed
 def equivalent_independent_requests(
     latencies_ms: Sequence[float], limit_ms: float, wanted_percent: float
 ) -> float:
-    """Return how many independent requests these are worth, at least 1 and at most their number;
-    0.0 for no requests. `latencies_ms` are in the order in which the requests were due, infinite if
-    one failed. `wanted_percent` of them should be at most `limit_ms`."""
+    """Return how many independent requests the requests of a run are worth: at least 1 and at most
+    their number, 0.0 without requests. `latencies_ms` are in the order in which the requests were
+    due, infinite for one that failed. `wanted_percent` of the requests should take at most
+    `limit_ms`."""
     if not latencies_ms:
         return 0.0
     logs = [

@@ -58,8 +58,8 @@ class Share:
 
     def due_times_of_share(self, times: Iterator[float] | None) -> Iterator[float] | None:
         """Return an iterator over the due times of this share's requests. `times` yields the due
-        times of all requests. It is None, and so is the result, if requests have no due times
-        because each stream starts one when its previous one has ended."""
+        times of all requests. None if `times` is None, because each stream starts a request when
+        its previous one has ended."""
         return None if times is None else islice(times, self.first, None, self.of)
 
 

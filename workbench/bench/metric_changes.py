@@ -65,11 +65,11 @@ class ResultMetric:
         return max(_WINDOW_RESOLUTION_SHARE, _RESOLUTION_BY_UNIT.get(self.unit, 0.0) / value)
 
     def value_in(self, summary: BenchSummary) -> float | None:
-        """Return this metric's value in `summary`, or None if it was not measured."""
+        """Return this metric's value in `summary`; None if it was not measured."""
         return metric_value(summary, self.name)
 
     def values_in(self, runs: Iterable[BenchResult]) -> list[float | None]:
-        """Return this metric's value in each run."""
+        """Return this metric's value in each run; None for a run in which it was not measured."""
         return [self.value_in(run.summary) for run in runs]
 
     def largest_measurement_error_share(self, runs: Sequence[BenchResult]) -> float:
@@ -296,9 +296,9 @@ def _downgrade_verdict_unless_confirmed(change: MetricChange, is_confirmed: bool
 def downgrade_verdicts_to_hints(
     changes: Iterable[MetricChange], *, of_latency: str = ""
 ) -> tuple[MetricChange, ...]:
-    """Return the changes of metrics with each verdict "better" or "worse" replaced by "hint only".
-    Used if the runs are not comparable or not complete. `of_latency` is the latency that is not
-    comparable, such as "itl_ms"; "" means all metrics."""
+    """Return the changes with "hint only" in place of the verdicts "better" and "worse", for runs
+    that are not comparable or not complete. `of_latency` limits this to one latency, such as
+    "itl_ms"; "" means all metrics."""
     downgraded = []
     for change in changes:
         latency = change.metric.partition(".")[0]

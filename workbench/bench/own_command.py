@@ -314,9 +314,8 @@ def add_engine_counts(summary: BenchSummary, engine: EngineDuring) -> BenchSumma
     ):
         rates[name] = ratio_or_none(count, summary.duration_s, 4)
         if rates[name] is None:
-            absent.setdefault(
-                name, absent.get("output_tokens") or "the engine counted nothing during the run"
-            )
+            nothing = "the engine counted nothing during the run"
+            absent.setdefault(name, absent.get("output_tokens", nothing))
     notes = (
         "requests and tokens are the engine's own counts, which include those of any other clients",
     )

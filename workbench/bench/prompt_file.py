@@ -36,8 +36,9 @@ _ROLES = ("system", "developer", "user", "assistant", "tool")
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """The user's own prompts from a file. `prompts` are the values for BenchSpec.prompts. `name` is
-    stored with a result, such as "FILE (12 prompts, sha256 3fa…)"."""
+    """The user's own prompts from a file. `prompts` are the prompts as JSON texts, for
+    BenchSpec.prompts. `name` describes the file in results, such as "FILE (12 prompts, sha256
+    3fa…)"."""
 
     prompts: tuple[str, ...]
     name: str

@@ -62,9 +62,9 @@ def read_frames(source_fd: int) -> Iterator[Frame]:
 
 
 class Exchange(NamedTuple):
-    """A request and its answer. The times are those of `time.monotonic`: of the first byte of the
-    request, and of the last one of the answer. `whole` is False if the connection ended before the
-    answer did. `encoding` is the answer's Content-Encoding."""
+    """A request and its answer. `begin_s` is when the first byte of the request came, and `end_s`
+    when the last one of the answer came, on the clock of `time.monotonic`. `whole` is False if the
+    connection ended before the answer did. `encoding` is the answer's Content-Encoding."""
 
     begin_s: float
     end_s: float
@@ -127,7 +127,8 @@ class PassedTraffic:
 
 
 class _PendingRequest(NamedTuple):
-    """A request whose answer has not ended. `body` is None if it is not told of."""
+    """A request whose answer has not ended. `body` is None if nobody wants to hear of this
+    request."""
 
     begin_s: float
     method: str
@@ -177,7 +178,7 @@ class _Connection:
             self._start_request(head)
         assert self._body is not None
         part = self._body.feed(data)
-        if part and self._parts is not None:
+        if self._parts is not None:
             self._kept += len(part)
             if self._kept > MOST_KEPT:
                 raise HttpError("the request is too large")
@@ -225,7 +226,7 @@ class _Connection:
         if asked.method == "HEAD" and reader.status:  # its length is that of no body
             self._end_exchange(at_s, whole=True)
             return part + reader.rest
-        if part and asked.body is not None:
+        if asked.body is not None:
             self._answered_bytes += len(part)
             if self._answered_bytes > MOST_KEPT:
                 raise HttpError("the answer is too large")
@@ -267,7 +268,8 @@ class _Connection:
         self._traffic.on_exchange(told)
 
     def ignore_further_bytes(self) -> None:
-        """Stop parsing this connection, and discard its requests."""
+        """Stop parsing this connection, whose further bytes are not known or not understood. Its
+        requests in flight are discarded, and it is counted once as unread."""
         if not self.reads:
             return
         self.reads = False

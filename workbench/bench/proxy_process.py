@@ -377,8 +377,8 @@ class ConnectionRelay:
                 self._end_connection_if_unchanged(*map(int, numbers))
 
     def _stop_accepting_and_drain(self) -> None:
-        """Accept no more connections. The reader of the frames knows which of those that are left
-        carry no request."""
+        """Accept no more connections, and end those that have carried nothing. The reader of the
+        frames then names the other connections that carry no request."""
         self._stop_listening()
         self._send_frame(DRAINING)
         for joined in tuple(self._joined.values()):

@@ -60,7 +60,8 @@ def lowest_measurable_rate(horizon_s: float) -> float:
 
 
 def short_run_duration_s(rate: float, horizon_s: float) -> float:
-    """Return how long a look at a rate is: at most a part of the horizon."""
+    """Return how many seconds a short run at a rate takes: at least a minute and 100 requests,
+    usually at most a fifth of the horizon, and never longer than the horizon."""
     wanted_s = max(SHORT_RUN_S, _SHORT_RUN_REQUESTS / rate)
     return min(wanted_s, max(_SHORT_RUN_SHARE * horizon_s, _SHORT_RUN_REQUESTS / rate), horizon_s)
 
@@ -172,7 +173,8 @@ class RateSearch:
 
     @property
     def _rates_within_limits(self) -> list[float]:
-        """The rates whose last run kept all limits, as far as it can tell."""
+        """The rates at which the newest run kept all limits and the server kept up. Unlike a
+        verdict, this can be chance."""
         return [rate for rate, runs in self.levels.items() if self._is_within_limits(runs[-1])]
 
     def _is_within_limits(self, run: RateRun) -> bool:

@@ -85,9 +85,9 @@ class Reply:
 
     @property
     def prefix_suffix_and_text_buffer(self) -> tuple[bytes, bytes, bytearray] | None:
-        """The bytes before and after the text in the newest event that contained text, and where
-        the text of the next such event must be appended. None if the next event may have other
-        bytes around its text."""
+        """The bytes before and after the text in the newest event that contained text, and the
+        buffer to which the text of the next such event is appended. None if the next event may have
+        other bytes around its text."""
         return (
             None if self._prefix is _UNMATCHED_PREFIX else (self._prefix, self._suffix, self._kept)
         )
@@ -283,7 +283,9 @@ def find_event_id_field(data: bytes) -> bytes:
 def _store_event_without_text(
     key: bytes, parsed: tuple[dict[str, Any] | None, str | None, str | None]
 ) -> None:
-    """Store what an event without text says for events that differ from it only in the id."""
+    """Store the usage, finish reason and model of an event without text, under its bytes without
+    the id (`key`). An event with equal bytes is then not parsed again. An empty `key` stores
+    nothing."""
     if key:
         if len(_KNOWN_EVENTS) >= _MAX_KNOWN_EVENTS:
             _KNOWN_EVENTS.clear()

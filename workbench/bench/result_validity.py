@@ -356,8 +356,8 @@ def _first_chunk_notes(good: Sequence[RequestRecord], facts: ClientFacts) -> lis
 
 
 def _length_difference_note(spec: BenchSpec, good: Sequence[RequestRecord]) -> str:
-    """Return how far the lengths of the single prompts are from those of the trace, as the end of a
-    note; "" if they are not known."""
+    """Return how far the lengths of single prompts are from those in the trace, as the end of a
+    note. "" for a load that is no trace."""
     if not spec.trace:
         return ""
     load = trace_load(spec.trace)

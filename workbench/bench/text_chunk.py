@@ -53,8 +53,9 @@ class TextChunk:
         return len(texts)
 
     def _text_of_single_chunk(self, data: bytes) -> bytes:
-        """Return the text in `data`, which ends as a chunk does, if it is one chunk with this
-        prefix and suffix; b"" if it is not. If it is, remember what stands before its text."""
+        """Return the text in `data` if `data` is one chunk with this prefix and suffix. b"" if it
+        is not, or if its text is not valid in JSON. The caller has checked the end of `data`. What
+        stands before the text is stored for later chunks of this length."""
         head = self._heads.get(len(data))
         if head is None or not data.startswith(head):
             line_end = data.find(b"\r\n", 0, 9)

@@ -129,7 +129,9 @@ class TimeLimits:
         """
         if elapsed_s <= self.deadline_s:
             return False
-        share = share_done() if self.spec.deadline_s is None and self.spec.seconds is None else 0.0
+        if self.spec.deadline_s is not None or self.spec.seconds is not None:
+            return True
+        share = share_done()
         if share > 0 and elapsed_s / share <= MAX_RUN_TIMEOUT_S:
             self.deadline_s = min(MAX_RUN_TIMEOUT_S, _RUN_TIME_SLACK_FACTOR * elapsed_s / share)
         return elapsed_s > self.deadline_s

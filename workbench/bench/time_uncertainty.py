@@ -130,7 +130,8 @@ def _uncertainty_between(
     high: Distribution | None,
     statistics: Sequence[str] = _LATENCY_STATISTICS,
 ) -> Uncertainty:
-    """Return the uncertainty of a latency whose statistics lie between those of `low` and `high`."""
+    """Return the uncertainty of a latency whose `statistics` lie between those of `low` and `high`.
+    A statistic that one of the two lacks is left out."""
     widest, too_wide = 0.0, None
     for part in statistics:
         least, most = getattr(low, part, None), getattr(high, part, None)

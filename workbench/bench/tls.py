@@ -39,7 +39,8 @@ def tls_context(spec: BenchSpec) -> ssl.SSLContext:
 
 
 def certificate_problem(error: BaseException) -> str | None:
-    """Return what is wrong with the server's certificate if that caused `error`; otherwise None."""
+    """Return what is wrong with the server's certificate if that caused `error`. None if the error
+    has another cause."""
     import ssl
 
     seen: BaseException | None = error

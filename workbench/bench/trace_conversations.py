@@ -24,9 +24,10 @@ EXPECTED_FORM = (
 
 
 class Turn(NamedTuple):
-    """One request of a conversation. `before` is the number of the request before it, None for the
-    first one, and `messages` is what was said since then. The tokens are about those of the whole
-    prompt and of the recorded answer."""
+    """One request of a conversation. `before` is the index of the request before it, None for the
+    first one, and `messages` are the messages since that request. `input_tokens` are about the
+    tokens of the whole prompt, `reused_tokens` those that the request before had too, and
+    `output_tokens` those of the recorded answer."""
 
     before: int | None
     output_tokens: int
@@ -67,7 +68,9 @@ def is_conversation(entry: Any) -> bool:
 
 
 def _requests_of_conversation(entry: Any, number: int) -> list[Turn]:
-    """Return the requests of one conversation. The first of them has the given number."""
+    """Return the requests of one conversation: one for each answered question. `number` is the
+    index of the first of them in the trace. Raises ValueError for an entry that is no
+    conversation."""
     if not is_conversation(entry):
         raise ValueError("the entry is no conversation")
     said = entry.get("conversations", entry.get("conversation"))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-import math
+import re
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
@@ -41,6 +41,7 @@ _MAX_TIME = 1e15  # in the unit of the file
 _HEAD_BYTES = 4096
 _BOM = b"\xef\xbb\xbf"
 _LARGE_NUMBER = 1_000_000_000
+_WHOLE_NUMBER = re.compile(r"-?[0-9]+")
 _BLOCK_TOKENS = 512  # of a Mooncake trace,
 _BLOCK_SIZES = (16, 32, 64, 128, 256, _BLOCK_TOKENS, 1024, 2048)  # and of traces of the same form
 _MOONCAKE_FIELDS = ("timestamp", "input_length", "output_length")
@@ -219,8 +220,8 @@ def _create_trace_from_rows(
     prompts: _PromptBlocks,
     left_out: tuple[int, int],
 ) -> Trace:
-    """Return the trace of rows in the order of their times. `left_out` counts the rows without tokens,
-    and the turns that add to them."""
+    """Return the trace that consists of these rows, which are in the order of their times.
+    `left_out` has the number of rows without tokens, and of later turns that add to such rows."""
     begin_s = rows[0].at_s
     prompt_tokens = sum(
         [prompts.add_prompt_and_count_tokens(place, row) for place, row in enumerate(rows)]
@@ -316,9 +317,9 @@ def _create_trace_from_turns(path: Path, turns: Sequence[Turn]) -> Trace:
 def _detect_parser_form_and_lines(
     path: Path, file: BinaryIO
 ) -> tuple[ParseRow, str, Iterator[tuple[int, str]]]:
-    """Return what parses a line, the name of the format, and the lines with their numbers. The lines
-    of a CSV file come without its header. Raises InputError if the file is empty or its first line
-    fits no known format."""
+    """Return the function that parses a line, the name of the format, and the numbered lines,
+    without the header of a CSV file. Raises InputError if the file is empty or its first line fits
+    no known format."""
     lines = _numbered_lines(path, file)
     first = next(lines, None)
     if first is None:
@@ -440,7 +441,7 @@ def _csv_parser(
 
 def _parse_token_count(cell: str, name: str) -> int:
     digits = cell.strip()
-    if not digits.isascii() or not digits.removeprefix("-").isdecimal():
+    if not _WHOLE_NUMBER.fullmatch(digits):
         raise ValueError(f"the {name} is {digits!r:.40}, which is no whole number")
     return _require_valid_token_count(int(digits[:30]), name)
 
@@ -466,8 +467,7 @@ def _parse_plain_seconds(text: str) -> float:
 def _require_valid_time(value: Any, name: str) -> float:
     if type(value) not in (int, float):
         raise ValueError(f"the {name} is {value!r:.40}, which is no number")
-    # compared first: a whole number can be too large for `isfinite`
-    if abs(value) > _MAX_TIME or not math.isfinite(value):
+    if not abs(value) <= _MAX_TIME:  # so is what is no number (NaN)
         raise ValueError(f"the {name} {value!r:.40} is too large")
     if value < 0:
         raise ValueError(f"the {name} {value!r:.40} is negative")
@@ -644,8 +644,9 @@ class _PromptBlocks:
     def _next_prefix_and_is_cached(
         self, node: int, number: int, tokens: int, cached: bool
     ) -> tuple[int, bool]:
-        """Go on from a prefix (`node`) by one block. Return the longer prefix, and whether all of it
-        was in earlier prompts."""
+        """Go from the prefix `node` to the one that is longer by one block. `cached` says whether
+        all of `node` was in earlier prompts. Return the longer prefix, and whether all of it was in
+        earlier prompts too."""
         known = self._after.get(_key_of_extended_prefix(node, number))
         if known is None:
             known = len(self._longest)

@@ -23,8 +23,10 @@ class ReuseFindings:
 def compare_prefix_reuse_with_trace(
     spec: BenchSpec, summary: BenchSummary, during: EngineDuring, *, is_partial: bool
 ) -> ReuseFindings:
-    """Return what a result of a trace says about reused prompt tokens. It is marked if the engine's
-    share differs by more than 2 points from the trace's own."""
+    """Return notes and marks on how many prompt tokens the engine reused, compared with the trace.
+    The result is marked if the engine's share differs by more than 2 percentage points; 5 for
+    conversations. Empty for a load that is no trace, and for a result with failures or that is
+    partial."""
     if spec.trace_reuse is None or is_partial or summary.requests_failed or not summary.requests_ok:
         return ReuseFindings()
     expected_pct = 100 * spec.trace_reuse
@@ -53,8 +55,9 @@ def compare_prefix_reuse_with_trace(
 def _reused_and_all_prompt_tokens(
     summary: BenchSummary, during: EngineDuring
 ) -> tuple[int, int] | None:
-    """Return the reused prompt tokens of the measured requests, and all of them. The prompts of the
-    warm-up share nothing. None if nobody counted."""
+    """Return (reused prompt tokens, all prompt tokens) of the measured requests, by the engine's
+    counters or by the answers. None if neither counted them. The prompts of the warm-up share
+    nothing with others."""
     if during.prefix_hit_tokens is not None and during.prompt_tokens:
         measured = during.prompt_tokens - (summary.warmup_prompt_tokens or 0)
         return (during.prefix_hit_tokens, measured) if measured > 0 else None

@@ -20,9 +20,9 @@ _PASSAGE_BEGIN_TOKENS, _BLOCK_TOKENS = 24.0, 9.0  # of the digits and a chat tem
 
 @dataclass(frozen=True, slots=True)
 class PassageTokens:
-    """The tokens of the parts of a prompt: `begin` of the chat template and the first mark, `between`
-    of what joins two passages, `block` of the mark of each further block, and `passages` of the
-    passages themselves."""
+    """The tokens of the parts of a prompt. `begin` are those of the chat template and the first
+    mark, `between` those of what joins two passages, `block` those of the mark of each further
+    block, and `passages` those of each passage."""
 
     begin: float
     between: float

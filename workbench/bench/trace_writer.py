@@ -48,7 +48,7 @@ def main(path: Path, began_s: float) -> int:
 
 
 class _TraceWriter:
-    """Writes the lines of a file, and tells on stdout what the command wants to know."""
+    """Writes the captured requests to a file, and prints totals and idle connections on stdout."""
 
     def __init__(self, file: BinaryIO, began_s: float) -> None:
         self._file, self._began_s = file, began_s
@@ -71,7 +71,7 @@ class _TraceWriter:
                 self._report_connection_if_idle(number)
 
     def end_and_print_totals(self) -> None:
-        """Write what was cut by the end, and print the totals."""
+        """End all exchanges in flight, write those that can be written, and print the totals."""
         self._passed.end_all_exchanges(time.monotonic())
         self._print_totals()
 
@@ -137,7 +137,7 @@ class _Totals:
         self._first_ms = self._last_ms = 0
 
     def add_exchange(self, row: CapturedRow, usage: Usage, *, whole: bool) -> None:
-        """Count one request of the capture. `whole` says whether its answer was complete."""
+        """Add one captured request to the totals. `whole` says whether its answer was complete."""
         first = not self.requests
         self.requests += 1
         self._first_ms = row.at_ms if first else min(self._first_ms, row.at_ms)

@@ -97,8 +97,8 @@ class TrafficCapture:
             commands.write(" ".join(map(str, words)).encode() + b"\n")
 
     async def end_capture(self) -> dict[str, Any]:
-        """Cut what is still in flight, and return what was written. Raises StoreError if one of the
-        processes failed; what was written stays."""
+        """Cut what is still in flight, and return the totals of what was written. Raises StoreError
+        if one of the processes failed; the file then keeps its whole lines."""
         if self._port is None or self._writer is None or self._reading is None:
             return self._totals
         assert self._port.stdin is not None

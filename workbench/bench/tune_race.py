@@ -171,7 +171,9 @@ def select_final_entry(
     was not faster than the start preset, so that a final could not show a gain. If the start preset
     does not keep the limits (`start_keeps_limits`), the best entry meets it, faster or not."""
     best = max(gains, key=lambda entry: gains[entry], default=None)
-    if best is None or (start_keeps_limits and gains[best] <= 0):
+    if best is None:
+        return None
+    if start_keeps_limits and gains[best] <= 0:
         return None
     return best
 
@@ -191,8 +193,8 @@ class SimulatedTune:
 def simulate_tune(
     true_pct: Mapping[str, float], size: RaceSize, noise: Noise, rng: random.Random
 ) -> SimulatedTune:
-    """Carry out one tune whose candidates gain `true_pct` percent, on servers and runs with this
-    noise. Gains of joined candidates are multiplied."""
+    """Simulate one tune, and return how it ended. Each candidate truly gains `true_pct` percent,
+    and servers and runs scatter by `noise`. Gains of joined candidates are multiplied."""
 
     def simulate_log_speed(entry: Entry, runs: int = RUNS_PER_RACE_START) -> float:
         true = sum(math.log1p(true_pct[name] / 100) for name in entry)
@@ -218,9 +220,9 @@ def simulate_tune(
 
 
 def findable_gain_pct(size: RaceSize, noise: Noise, tunes: int = _SIMULATED_TUNES) -> float | None:
-    """Return the smallest gain of one candidate, in steps of half a percent, that at least
-    `FOUND_TUNES_SHARE` of tunes of this size prove. None if it is above 50 %. The tunes are simulated,
-    always with the same random numbers."""
+    """Return the smallest gain of one candidate in percent, in steps of 0.5, that at least 70 % of
+    tunes of this size prove. None if it is above 50 %. The tunes are simulated, always with the
+    same random numbers."""
     low, high = 0, round(MAX_GAIN_PCT / _GAIN_STEP_PCT)
     if not _do_most_tunes_find_gain(high * _GAIN_STEP_PCT, size, noise, tunes):
         return None

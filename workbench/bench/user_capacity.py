@@ -142,8 +142,9 @@ def _mean_and_one_sided_half_width(values: Sequence[float], error: float) -> tup
 def _attainment_lower_bound(
     runs: Sequence[LevelRun], limit_index: int, error: float = _ERROR_PROBABILITY
 ) -> float:
-    """Return the lower bound of the share of requests that keep the limit at this index: Clopper
-    and Pearson over all requests of the runs."""
+    """Return the lower confidence bound (Clopper and Pearson) of the share of requests that keep
+    the limit at this index, over all requests of the runs. `error` is the probability that the
+    share is lower."""
     requests = kept = 0
     for run in runs:
         requests += run.requests
@@ -224,8 +225,9 @@ class CapacitySearch:
         return users
 
     def _repeated_runs(self, users: int) -> Sequence[LevelRun]:
-        """Return the runs of a level that came after a run of another level, which came after its
-        first one. Of a level without another one, all after the usual number count."""
+        """Return the runs of a level that were made after the search came back to it from another
+        level. If no other level was measured meanwhile, return the runs after the first ones that
+        decided the level."""
         own = self.levels[users]
         numbers = {run.number for runs in self.levels.values() for run in runs}
         others = numbers.difference(run.number for run in own)
@@ -242,8 +244,8 @@ class CapacitySearch:
 
     @property
     def level_of_changed_verdict(self) -> int | None:
-        """The lowest level whose first runs decided what its later ones contradict; None if there is
-        none."""
+        """The lowest level whose first runs decided it and whose verdict over all runs is another
+        one. None if there is no such level."""
         for users in sorted(self.levels):
             runs = self.levels[users]
             first = self._verdict_of_runs(runs[: len(runs) - len(self._repeated_runs(users))])

@@ -30,7 +30,8 @@ _TEXT_FIELD = re.compile(
 
 
 class WholeAnswer:
-    """An answer that was parsed: what it said, and its bytes around its id and its text."""
+    """An answer that was parsed: its token counts and finish reason, and its bytes before and after
+    its id and its text."""
 
     def __init__(self, data: bytes, text: tuple[int, int], exchange: Exchange) -> None:
         reply = exchange.reply
@@ -69,7 +70,8 @@ class WholeAnswer:
         return not free.translate(None, PLAIN_TEXT_BYTES)
 
     def make_record(self, exchange: Exchange, run_began_ns: int) -> RequestRecord:
-        """Return the record of a request that got this answer, with another id and text."""
+        """Return the record of a request whose answer differs from this one only in its id and
+        text."""
         sent_ns, due_ns = exchange.sent_ns, exchange.due_ns
         took_us = (exchange.last_byte_ns - sent_ns) // 1000
         return RequestRecord(
@@ -99,8 +101,8 @@ class WholeAnswers:
         self._to_learn = _MAX_LEARNED_PER_REFRESH
 
     def renew_store_allowance(self) -> None:
-        """Allow `store_answer` to store as many answers again as between two calls. Call this several
-        times a second, so that storing takes little time of each."""
+        """Allow `store_answer` to store up to 32 answers until the next call. Call this several
+        times a second, so that storing takes little time of each second."""
         self._to_learn = _MAX_LEARNED_PER_REFRESH
 
     def find_answer(self, data: bytes) -> WholeAnswer | None:
@@ -110,8 +112,9 @@ class WholeAnswers:
         return known if known is not None and known.matches(data) else None
 
     def store_answer(self, data: bytes, exchange: Exchange) -> None:
-        """Store an answer that came as `data`, was parsed and is correct, if it has at most one token
-        and later ones can be compared with it."""
+        """Store the answer `data`, which was parsed and is correct. Do nothing if it has several
+        chunks, is large, or cannot be compared with later answers, or if too many were stored
+        lately."""
         if (
             not self._to_learn
             or len(data) > _MAX_ANSWER_BYTES

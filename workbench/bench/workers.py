@@ -243,8 +243,8 @@ class HostWorker:
             yield self._convert_times_to_local_clock(await self._fetch_result_file(lost))
 
     def _convert_times_to_local_clock(self, line: bytes) -> bytes:
-        """Return the summary in `line`, a line of JSON, with its times converted to this machine's
-        clock."""
+        """Return the final message in `line`, a line of JSON, with its Unix times converted to this
+        machine's clock."""
         message = _parse_message(line)
         if "sent_unix_s" in message:
             self._ahead_s = min(self._ahead_s, time.time() - message.pop("sent_unix_s"))

@@ -251,7 +251,8 @@ class Workload:
         )
 
     def prompt_as_fields(self, prompt: Any) -> dict[str, Any]:
-        """Return a text or messages as part of a JSON body, as `prompt_fields` does."""
+        """Return `prompt`, a text or messages, as the fields of a JSON body that the endpoint takes
+        it in: "prompt", "input" or "messages"."""
         if self.spec.endpoint == "completions":
             return {"prompt": prompt}
         if self.spec.endpoint == "embeddings":

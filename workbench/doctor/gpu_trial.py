@@ -140,13 +140,15 @@ class GpuTrial:
             for reader in select.select(sorted(waiting), [], [], left)[0]:
                 part = os.read(reader, 4096)
                 answers[reader] += part
-                done = answers[reader].endswith(b"\n")
-                if not part and not done:
-                    failed = {"error": "its process ended without an answer"}
-                if done or not part or len(answers[reader]) > MOST_BYTES:
+                if answers[reader].endswith(b"\n"):
                     waiting.discard(reader)
-                if done and b'"error"' in answers[reader]:
-                    failed = json.loads(answers[reader].decode())
+                    if b'"error"' in answers[reader]:
+                        failed = json.loads(answers[reader].decode())
+                elif not part:
+                    waiting.discard(reader)
+                    failed = {"error": "its process ended without an answer"}
+                elif len(answers[reader]) > MOST_BYTES:
+                    waiting.discard(reader)
         left_over = kill_and_list_unkillable_pids(children)
         if failed is None and waiting:
             failed = {"hang": True, "limit_s": self.case_s}

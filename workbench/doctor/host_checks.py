@@ -97,7 +97,7 @@ def check_engines_on_path(seen: Examination) -> Iterator[Finding]:
 
 def check_governor(seen: Examination) -> Iterator[Finding]:
     name = seen.host_sample.cpu_governor
-    if name and name != "performance":
+    if name not in (None, "", "performance"):
         text = (
             f"the CPU governor is {name}: the engine's scheduler, which runs on one core, "
             "starts each step late"

@@ -44,6 +44,15 @@ def start_ticks_of_process(pid: int) -> str:
     return "" if len(words) < 20 or words[0] in "ZX" else words[19]
 
 
+def process_of_lock_owner(owner: str) -> tuple[int, str] | None:
+    """Return (process id, start time) of the owner of a lock, as its text
+    "BOOT_ID:PID:START_TIME:USER@HOST" names them. None for a process of another machine or boot."""
+    boot, pid, start, who = [*owner.split(":", 3), "", "", "", ""][:4]
+    if boot == boot_id() and pid.isdecimal() and who.endswith("@" + os.uname().nodename):
+        return int(pid), start
+    return None
+
+
 def uids_of_process(pid: int) -> set[int]:
     """Return the real, effective, saved and file system user id of a process; an empty set if the
     process has ended."""

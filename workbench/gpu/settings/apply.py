@@ -582,10 +582,9 @@ def _has_returned_to_value(
     *,
     other: SettingValue | None,
 ) -> bool:
-    """Return whether the setting of a command has `value` now, and `value` is not `other`."""
+    """Return whether the setting of a command has `value` now, and not `other`. False if the
+    present value or `value` is unknown (None)."""
     live = values.value(one.gpu_uuid, one.setting)
-    if live is None or value is None:
-        return False
     return value_equals(one.setting, live, value) and not value_equals(one.setting, live, other)
 
 

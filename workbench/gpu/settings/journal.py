@@ -294,10 +294,11 @@ class Journal:
         merged = self
         for key in dict.fromkeys(e.gpu_and_setting for e in (*old.entries, *new.entries)):
             was, now = old.find_entry(*key), new.find_entry(*key)
-            if now is not None and now != was:
+            if now is None:
+                if merged.find_entry(*key) == was:
+                    merged = merged.without_entry(key)
+            elif now != was:
                 merged = merged.with_entry(now)
-            elif now is None and merged.find_entry(*key) == was:
-                merged = merged.without_entry(key)
         lines = tuple(line for line in new.log if line not in old.log)
         return replace(merged, log=(*merged.log, *lines)[-LOG_LINES:])
 

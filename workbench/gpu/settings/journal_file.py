@@ -25,7 +25,12 @@ import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from workbench.gpu.process_facts import boot_id, start_ticks_of_process, uids_of_process
+from workbench.gpu.process_facts import (
+    boot_id,
+    process_of_lock_owner,
+    start_ticks_of_process,
+    uids_of_process,
+)
 from workbench.gpu.settings import claims, register
 from workbench.model import setting_commands
 from workbench.model.setting_commands import JOURNAL_VERSION
@@ -268,11 +273,11 @@ class JournalFile:
         """Return whether the owner of a lock is a process of this host that has ended, or that does
         not run as the user who made the lock. `owner` is the lock's text,
         "BOOT_ID:PID:START_TIME:USER@HOST", and `uid` the owner of the link."""
-        boot, pid, start, who = [*owner.split(":", 3), "", "", "", ""][:4]
-        ours = boot == self.boot_id and pid.isdecimal() and who.endswith("@" + self.node)
-        if not ours:
+        process = process_of_lock_owner(owner)
+        if process is None:
             return False
-        return start_ticks_of_process(int(pid)) != start or uid not in uids_of_process(int(pid))
+        pid, start = process
+        return start_ticks_of_process(pid) != start or uid not in uids_of_process(pid)
 
     def lock_owner(self) -> str:
         """Return the owner of the lock; "" if the journal is not locked."""

@@ -116,7 +116,7 @@ def _text_of_lower_enforced_limit(one: SettingCommand, after: CurrentValues | No
     setting = setting_of(one.setting)
     if after is None or not isinstance(setting, NumberSetting):
         return None
-    if not setting.enforced or not isinstance(one.value, float):
+    if not isinstance(one.value, float):
         return None
     enforced = getattr(after.sample(one.gpu_uuid), setting.enforced, None)
     if enforced is None or enforced >= one.value - WATTS_EQUAL:

@@ -8,7 +8,11 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from workbench.gpu.process_facts import boot_id, start_ticks_of_process
+from workbench.gpu.process_facts import (
+    boot_id,
+    process_of_lock_owner,
+    start_ticks_of_process,
+)
 
 THIS, ALIVE, DEAD, ELSEWHERE = "this", "alive", "dead", "elsewhere"
 
@@ -60,11 +64,11 @@ def owner_process_state(owner: Mapping[str, Any]) -> str:
 def has_lock_owner_ended(token: str) -> bool:
     """Return whether the owner of a lock is a process of this machine that has ended. False for a
     process of another machine or boot. `token` names the owner (see `owner_token`)."""
-    boot, pid, start, name, *_ = [*token.split(":", 3), "", "", "", ""]
-    ours = boot == boot_id() and pid.isdecimal() and name.endswith(f"@{os.uname().nodename}")
-    if not ours:
+    process = process_of_lock_owner(token)
+    if process is None:
         return False
-    return start_ticks_of_process(int(pid)) != start
+    pid, start = process
+    return start_ticks_of_process(pid) != start
 
 
 def owner_text(token: str) -> str:

@@ -328,12 +328,12 @@ class GpuReader:
             self.absent[field] = why
             return
         count, kind = value
-        before = self.pcie.get(field)
+        before_s, before_count = self.pcie.get(field, (now, count))
         self.pcie[field] = (now, count)
-        if before is None or now <= before[0]:
+        if now <= before_s:
             self.absent[field] = "needs a second reading"
             return
-        seconds, moved = now - before[0], count - before[1]
+        seconds, moved = now - before_s, count - before_count
         if kind == pynvml.NVML_VALUE_TYPE_UNSIGNED_INT:
             fastest = 1e6 * (pcie_link_mb_s(*self.link) or 0.0)
             if fastest * seconds >= 2**32:

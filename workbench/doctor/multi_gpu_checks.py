@@ -182,7 +182,8 @@ def check_peer_access_off(paths: GpuPaths) -> Iterator[Finding]:
     """Report pairs for which the driver offers no peer-to-peer copies."""
     refused: dict[str, list[str]] = {}
     for pair in paths.pairs:
-        why = next((said for said in (pair.read, pair.write) if said and said != "ok"), None)
+        answers = (pair.read, pair.write)
+        why = next((said for said in answers if said not in (None, "", "ok")), None)
         if why is None and pair.direct is False and pair.read == "ok":
             why = "offered by the driver and not by CUDA"
         if why is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -40,11 +41,11 @@ class IfHeld(Enum):
 @dataclass(slots=True)
 class OtherMeasurement:
     """A measurement of somebody else on the same host. `ended_s` is when its end was noticed, on
-    the clock of `time.monotonic`; None while it lasts."""
+    the clock of `time.monotonic`; infinity while it lasts."""
 
     who: str
     identity: tuple[str, int] | None  # user and process; None if unknown
-    ended_s: float | None = None
+    ended_s: float = math.inf
 
 
 class OtherMeasurements:
@@ -65,8 +66,8 @@ class OtherMeasurements:
         self._lost_s = time.monotonic()
 
     def record_end_of_lock_loss(self) -> None:
-        """Record that a lost lock was taken again, or is no longer needed. Do nothing if the lock is
-        not lost."""
+        """Record that a lost lock was taken again, or is no longer needed. Do nothing if the lock
+        is not lost."""
         if self._lost_s is not None:
             self._losses.append((self._lost_s, time.monotonic()))
             self._lost_s = None
@@ -89,13 +90,13 @@ class OtherMeasurements:
 
     def record_end_of_measurement(self, owner: MeasurementOwner) -> None:
         for one in self._recorded:
-            if one.identity == _user_and_pid_of(owner) and one.ended_s is None:
-                one.ended_s = time.monotonic()
+            if one.identity == _user_and_pid_of(owner):
+                one.ended_s = min(one.ended_s, time.monotonic())
 
     def owner_texts_since(self, start_s: float) -> tuple[str, ...]:
         """Return the texts that name who else measured at any time after `start_s`
         (`time.monotonic`)."""
-        lasted = (one for one in self._recorded if one.ended_s is None or one.ended_s >= start_s)
+        lasted = (one for one in self._recorded if one.ended_s >= start_s)
         return tuple(dict.fromkeys(one.who for one in lasted))
 
 

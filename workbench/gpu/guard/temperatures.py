@@ -10,6 +10,7 @@ WORKBENCH_NVML_LIBRARY another NVML library.
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import threading
 import time
@@ -216,7 +217,7 @@ class TemperatureReader:
         self.wake = threading.Event()
         self.sensors: NvmlSensors | None = None
         self.reported: object = None  # what the last call of `report_change` was about
-        self.asking_since = 0.0
+        self.asking_since = math.inf  # while no GPU is being asked
 
     def start(self) -> None:
         """Start the thread that reads temperatures. Call this after the guard's forks, because
@@ -240,8 +241,7 @@ class TemperatureReader:
 
     @property
     def problem(self) -> str | None:
-        since = self.asking_since
-        if since and time.monotonic() - since > RETRY_S:
+        if time.monotonic() - self.asking_since > RETRY_S:
             return "temperatures are not watched: the driver does not answer"
         return self.refusal if self.watched else None
 
@@ -274,7 +274,7 @@ class TemperatureReader:
                 problem = f"the temperature of {uuid} is not watched: {self.failure_text(why)}"
         if not answered:
             self.sensors = None  # a fresh start of NVML can help
-        self.refusal, self.asking_since = problem, 0.0
+        self.refusal, self.asking_since = problem, math.inf
         hot = list(filter(self.text_if_at_limit, self.watched))
         news = (problem, tuple(self.limits), hot)
         if news != self.reported:

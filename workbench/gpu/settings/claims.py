@@ -198,6 +198,11 @@ def foreign_values_to_be_replaced(
         return [c.now for c in claims_on_setting(claims, key) if c.set_unix_s <= by.set_unix_s]
     if entry is None or not _is_present_value_of_entry(entry, live):
         return []
+    return _replaced_values(entry)
+
+
+def _replaced_values(entry: Entry) -> list[Any]:
+    """Return the values of other Workbenches that the entry's value has replaced, oldest first."""
     return list(entry.get("over") or ())
 
 
@@ -211,7 +216,7 @@ def value_after_revert(entry: Entry, claims: Sequence[SettingClaim]) -> Any:
     the entry's values in `over`, set by other Workbenches, that one of them still claims. If there
     is none, it is the entry's `before`."""
     lasting = [c.now for c in claims_on_setting(claims, (entry["gpu_uuid"], entry["setting"]))]
-    for value in reversed(entry.get("over") or ()):
+    for value in reversed(_replaced_values(entry)):
         if any(value_equals(entry["setting"], value, now) for now in lasting):
             return value
     return entry["before"]

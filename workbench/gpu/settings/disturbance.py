@@ -40,9 +40,8 @@ class DisturbanceWatch:
             return
         for setting in SETTINGS:
             if setting.of_host:
-                self._record_value(
-                    setting.label, setting, getattr(telemetry.host, setting.reading or "", None)
-                )
+                value = setting.current_value(telemetry, HOST)
+                self._record_value(setting.label, setting, value)
         for sample in telemetry.gpus:
             if sample.index in self._gpus:
                 for setting in SETTINGS:

@@ -543,7 +543,7 @@ def parse_journal(
     except (ValueError, RecursionError) as error:
         raise _damaged_journal_error(f"the journal is incomplete ({error})", path, host) from None
     version = data.get("version") if isinstance(data, dict) else None
-    if not isinstance(version, int) or isinstance(version, bool):
+    if type(version) is not int:  # no bool
         raise _damaged_journal_error("this file is not a journal of GPU settings", path, host)
     if version > JOURNAL_VERSION:
         raise _newer_version_error(f"the journal of GPU settings {path}", version, host)

@@ -87,8 +87,8 @@ def read_regular_file(name: str, at: int) -> bytes:
     """Return the contents of the regular file `name` in the open directory `at`. Raises OSError if
     the file has more than MOST_BYTES."""
     with open(open_regular_file(name, os.O_RDONLY, at), "rb") as file:
-        found = b"" if os.fstat(file.fileno()).st_size > MOST_BYTES else file.read(MOST_BYTES + 1)
-        if len(found) > MOST_BYTES or os.fstat(file.fileno()).st_size > MOST_BYTES:
+        found = file.read(MOST_BYTES + 1)
+        if len(found) > MOST_BYTES:
             raise OSError(
                 errno.EFBIG,
                 f"the file is larger than {MOST_BYTES >> 20} MiB, more than Workbench writes",
@@ -265,8 +265,8 @@ class JournalFile:
         return False
 
     def try_to_lock_twice(self, silent_owners: tuple[str, ...]) -> bool:
-        """Try to lock the journal, and return whether that worked. If the first try has only removed
-        a lock that no longer counts, the second one can succeed."""
+        """Try to lock the journal, and return whether that worked. If the first try has only
+        removed a lock that no longer counts, the second one can succeed."""
         return self.try_to_lock(silent_owners) or self.try_to_lock(silent_owners)
 
     def owner_has_ended(self, owner: str, uid: int) -> bool:

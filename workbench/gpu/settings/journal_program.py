@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 NO_FILE = "the journal is a link, a FIFO or a device"
 TOO_LARGE = f"the journal is larger than {MOST_BYTES >> 20} MiB, more than Workbench writes"
 # errors of reading a file that Workbench cannot have written
-_DAMAGE = {
+_DAMAGE: Mapping[int | None, str] = {
     errno.ELOOP: NO_FILE,
     errno.EINVAL: NO_FILE,
     errno.ENXIO: NO_FILE,
@@ -132,7 +132,7 @@ class JournalProgram:
         except FileNotFoundError:
             return None, None
         except OSError as error:
-            damage = _DAMAGE.get(error.errno or 0)
+            damage = _DAMAGE.get(error.errno)
             if damage is None:
                 raise
             return None, damage

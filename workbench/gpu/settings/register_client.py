@@ -79,10 +79,12 @@ def parse_register(text: object) -> Register:
 def _claim_is_valid(one: Any) -> bool:
     """Return whether `one`, a register file as the host has read it, can be used. The host has
     checked its files, but the host itself may send anything."""
-    if not register.register_document_is_valid(one):
-        return False
-    known = isinstance(one.get("user"), str) and "version" in one and "changes" in one
-    return known and number_for_field("uid", one.get("uid")) is not None
+    return (
+        register.register_document_is_valid(one)
+        and isinstance(one.get("user"), str)
+        and {"version", "changes"} <= one.keys()
+        and number_for_field("uid", one.get("uid")) is not None
+    )
 
 
 def _parse_lock_changes(found: Sequence[Mapping[str, Any]]) -> Iterator[LockChange]:

@@ -70,8 +70,7 @@ async def revert_settings(
         if not held.journal.entries:
             return SettingsReport((), path, recovery=held.recovery)
         await _wait_for_rival_changes(held)
-        rights = rights or await read_rights(host)
-        state, now, doubts, ways = await _decide_reverts(
+        state, now, rights, doubts, ways = await _decide_reverts(
             host, held.journal, gpu, settings, rights, foreign
         )
         of_others = {r.entry.gpu_and_setting for r in state.records() if r.owner == ALIVE}
@@ -118,12 +117,14 @@ async def revert_settings(
 
 
 class _DecidedReverts(NamedTuple):
-    """What a revert does. `state` is the journal without lost settings and forged claims, and `now`
-    has the present values. `doubts` has a text about each forged claim by (GPU UUID, key), and
-    `ways` each entry to revert with the decision, in the order of the revert."""
+    """What a revert does. `state` is the journal without lost settings and forged claims, `now` has
+    the present values, and `rights` are those with which commands are run. `doubts` has a text
+    about each forged claim by (GPU UUID, key), and `ways` each entry to revert with the decision,
+    in the order of the revert."""
 
     state: Journal
     now: CurrentValues
+    rights: Rights
     doubts: dict[tuple[str, str], str]
     ways: list[tuple[JournalEntry, claims.RevertDecision]]
 
@@ -133,15 +134,17 @@ async def _decide_reverts(
     journal: Journal,
     gpu: int | str | None,
     settings: Collection[str] | None,
-    rights: Rights,
+    rights: Rights | None,
     foreign: ForeignChoice | None,
 ) -> _DecidedReverts:
     now = await read_values(host, journal.settings)
+    rights = rights or await read_rights(host)
     state, doubts = await drop_forged_claims_and_explain(
         host, journal.without_entries_of_lost_settings(now.energy_j), rights
     )
     entries = _entries_to_revert(state.entries, gpu, now, settings)
-    return _DecidedReverts(state, now, doubts, _revert_decisions(entries, state, now, foreign))
+    ways = _revert_decisions(entries, state, now, foreign)
+    return _DecidedReverts(state, now, rights, doubts, ways)
 
 
 async def drop_forged_claims_and_explain(
@@ -219,8 +222,9 @@ async def _planned_outcomes(
     state = await journals.read_journal(host)
     if not state.entries:
         return []
-    rights = rights or await read_rights(host)
-    _, now, doubts, ways = await _decide_reverts(host, state, gpu, settings, rights, foreign)
+    _, now, rights, doubts, ways = await _decide_reverts(
+        host, state, gpu, settings, rights, foreign
+    )
     found = []
     for entry, way in ways:
         if way.do != claims.RESTORE:

@@ -258,8 +258,10 @@ def sudo_permission_for(rules: str, command: Sequence[str]) -> SudoPermission:
     found: SudoPermission = ""
     for line in rules.splitlines():
         rule = _SUDO_RULE.match(line)
-        runas = re.split(r"[,:\s]+", rule[1]) if rule else []
-        if rule is None or not {"root", "ALL"} & set(runas):
+        if rule is None:
+            continue
+        runas = re.split(r"[,:\s]+", rule[1])
+        if not {"root", "ALL"} & set(runas):
             continue
         asks = True
         for part in _RULE_PARTS.findall(rule[2]):

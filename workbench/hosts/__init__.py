@@ -125,7 +125,8 @@ def split_host_and_container(name: str) -> tuple[str, tuple[str, str] | None]:
 
 
 def list_configured_host_names() -> tuple[str, ...]:
-    """Return the names to offer to the user: this machine and the aliases of the ssh configuration."""
+    """Return the names to offer to the user: this machine and the aliases of the ssh
+    configuration."""
     return tuple(name for kind in KINDS for name in kind.names())
 
 

@@ -193,8 +193,8 @@ def raise_on_failure(done: Completed, host: str) -> None:
 
 
 def state_dir_error(host: str, reason: str | None, path: str = "") -> FileError:
-    """Return the error for Workbench's state directory on the host if it cannot be created. `reason`
-    is the message of the host's system. `path` is the directory, "" if it is not known."""
+    """Return the error for Workbench's state directory on the host if it cannot be created.
+    `reason` is the message of the host's system. `path` is the directory, "" if it is not known."""
     named = f"the state directory {path}" if path else "the state directory"
     return FileError(
         f"cannot create {named}: {reason}",
@@ -433,8 +433,8 @@ class Host(Protocol):
 
     async def read_job_gpus(self) -> tuple[str, ...] | None:
         """Return the indices or UUIDs of the GPUs that a batch system gave to this host, which is a
-        job. None if this host is no job, or may use all GPUs that the driver shows. Raises HostError
-        if that cannot be read."""
+        job. None if this host is no job, or may use all GPUs that the driver shows. Raises
+        HostError if that cannot be read."""
         ...
 
     async def close(self) -> None: ...

@@ -20,8 +20,8 @@ def choose_node_addresses(
     nodes: Sequence[ClusterNode], networks: Sequence[NodeNetwork]
 ) -> tuple[NodeAddress, ...]:
     """Return the address, interface and RDMA devices of each node. `networks` are those of `nodes`,
-    in their order. Values in hosts.toml take precedence; the others are those of the fastest network
-    that all nodes have in common. A node without an address has the reason in `problem`."""
+    in their order. Values in hosts.toml take precedence; the others are those of the fastest
+    network that all nodes have in common. A node without an address has the reason in `problem`."""
     shared = _choose_common_network(nodes, networks)
     return tuple(
         _choose_node_address(node, network, shared)

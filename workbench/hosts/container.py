@@ -388,8 +388,8 @@ class ContainerHost(BaseHost):
         return None if self._link.connected else self._why
 
     def end_streams_and_reconnect(self, running: _Running, why: HostError) -> None:
-        """End all streamed commands of the container `running`, and begin to search for it again. It
-        can no longer be entered, for the reason `why`."""
+        """End all streamed commands of the container `running`, and begin to search for it again.
+        It can no longer be entered, for the reason `why`."""
         self._why = why
         self._link.report_lost(running, why.message)
         for stream in tuple(self._streams):

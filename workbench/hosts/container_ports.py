@@ -172,9 +172,9 @@ class _PortProgram:
         self._reading = asyncio.create_task(self._read_frames())
 
     async def open_connection(self, address: str, port: int) -> _Connection:
-        """Open a connection to `address`:`port` as the container reaches it. Raises OSError with the
-        reason if it is refused, TimeoutError after CONNECT_S, and HostError if the program cannot be
-        reached."""
+        """Open a connection to `address`:`port` as the container reaches it. Raises OSError with
+        the reason if it is refused, TimeoutError after CONNECT_S, and HostError if the program
+        cannot be reached."""
         self._last += 1
         connection = _Connection(self, self._last)
         self._connections[connection.number] = connection
@@ -267,9 +267,9 @@ class ContainerPorts:
 
     async def forward(self, running_container: object, port: int, address: str) -> Forward:
         """Open a local port that leads to `address`:`port` as the container reaches it.
-        `running_container` is any object; the container's network is examined again if it is another
-        one than at the call before. Raises HostError if the container has neither python3 nor an
-        address."""
+        `running_container` is any object; the container's network is examined again if it is
+        another one than at the call before. Raises HostError if the container has neither python3
+        nor an address."""
         if running_container is not self._running:
             self._network = _parse_namespace_and_addresses(
                 (await self._host.run(shell_scripts.shell_argv(shell_scripts.NETWORK))).out

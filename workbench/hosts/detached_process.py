@@ -160,8 +160,8 @@ async def restart_in_run_dir(
 ) -> DetachedProcess:
     """Start `argv` in the directory of a run whose process has ended, as the new process of that
     run. The files of the ended process are moved to a subdirectory, and what it left in its session
-    is killed. Raises RunDirUsed if the run's process is alive or another caller starts it again, and
-    the other errors of `start_detached`."""
+    is killed. Raises RunDirUsed if the run's process is alive or another caller starts it again,
+    and the other errors of `start_detached`."""
     state = await _read_run_state(host, run_dir)
     if state.status.alive:
         raise RunDirUsed(f"the process of the run in {run_dir} still runs", host=host.name)
@@ -181,9 +181,9 @@ async def kill_remaining_session_processes(host: Host, run_dir: str) -> None:
 
 
 async def _kill_session(host: Host, state: _RunState) -> None:
-    """Kill the processes in the run's session, except its leader. Do nothing if the leader lives and
-    no end is recorded: another caller has just started the run again, and `state` was read while it
-    wrote the files."""
+    """Kill the processes in the run's session, except its leader. Do nothing if the leader lives
+    and no end is recorded: another caller has just started the run again, and `state` was read
+    while it wrote the files."""
     leader = state.survey.processes.get(state.run.sid or 0)
     if leader is not None and leader.alive and state.run.exit_code is None:
         return
@@ -195,8 +195,8 @@ async def _kill_session(host: Host, state: _RunState) -> None:
 def _parse_started_process(
     done: Completed, host: Host, run_dir: str, argv: Sequence[str], workdir: str | None
 ) -> DetachedProcess:
-    """Return the process that a start script has started. `done` is the result of the script. Raises
-    the HostError for what the script printed, if it started none."""
+    """Return the process that a start script has started. `done` is the result of the script.
+    Raises the HostError for what the script printed, if it started none."""
     started = _STARTED_LINE.fullmatch(done.out)
     if done.returncode == 0 and started is not None:
         pid, start_time, sid = map(int, started.groups())
@@ -311,9 +311,9 @@ async def read_runs_and_unread_names(
 
 
 async def mark_runs_ended(host: Host, root: str, mark_text_by_name: Mapping[str, str]) -> None:
-    """Mark runs in the directory `root` as ended, so that `read_runs_and_unread_names` need not read
-    them. `mark_text_by_name` has the text of each mark by the name of the run's directory. Mark a
-    run only if its end is recorded and none of its processes lives."""
+    """Mark runs in the directory `root` as ended, so that `read_runs_and_unread_names` need not
+    read them. `mark_text_by_name` has the text of each mark by the name of the run's directory.
+    Mark a run only if its end is recorded and none of its processes lives."""
     words = [word for run in mark_text_by_name.items() for word in run]
     if words:
         await host.run(shell_scripts.shell_argv(shell_scripts.MARK_ENDED, root, *words))
@@ -331,8 +331,8 @@ async def stop_run(
     host: Host, run_dir: str, grace_s: float = 15.0, kill_after_s: float = 10.0
 ) -> StopReport:
     """End every process of the run, and remove the shared memory files that it left. The process
-    group gets SIGTERM. After `grace_s` seconds, the remaining processes get SIGKILL again and again,
-    for up to `kill_after_s` seconds. Raises HostError if `run_dir` does not exist."""
+    group gets SIGTERM. After `grace_s` seconds, the remaining processes get SIGKILL again and
+    again, for up to `kill_after_s` seconds. Raises HostError if `run_dir` does not exist."""
     state = await _read_run_state(host, run_dir)
     signalled: set[int] = set()
     killed: set[int] = set()
@@ -373,9 +373,9 @@ async def _terminate_and_list_signalled_pids(host: Host, state: _RunState) -> se
 
 
 async def _kill_and_list_signalled_pids(host: Host, state: _RunState, wait_s: float) -> set[int]:
-    """Send SIGKILL to all members of the run except the session's leader, and return the process ids
-    that got it. The leader records how the server ended. If it is alone, wait up to `wait_s` seconds
-    for its end, then kill it too; it is not in the answer."""
+    """Send SIGKILL to all members of the run except the session's leader, and return the process
+    ids that got it. The leader records how the server ended. If it is alone, wait up to `wait_s`
+    seconds for its end, then kill it too; it is not in the answer."""
     leader, others = state.found.leader, state.found.others
     if others:
         return await _signal_and_list_reached_pids(
@@ -390,9 +390,9 @@ async def _kill_and_list_signalled_pids(host: Host, state: _RunState, wait_s: fl
 
 
 async def record_shared_memory_files(host: Host, run_dir: str, pids: Sequence[int]) -> None:
-    """Write the names of the shared memory files that the living processes `pids` created to the run
-    directory, so that the files can be removed after these processes are killed. `stop_run` calls
-    this; call it also when the server is ready."""
+    """Write the names of the shared memory files that the living processes `pids` created to the
+    run directory, so that the files can be removed after these processes are killed. `stop_run`
+    calls this; call it also when the server is ready."""
     if pids:
         await host.run(
             shell_scripts.shell_argv(
@@ -451,8 +451,9 @@ def _make_run_state(run: RunFiles, survey: Survey) -> _RunState:
 
 
 async def _record_new_run_members(host: Host, run: RunFiles, found: Members) -> None:
-    """Add the members of the run in `found` that are new to the file `members` in the run directory.
-    It shows that a process belongs to the run, even after the process's parents have ended."""
+    """Add the members of the run in `found` that are new to the file `members` in the run
+    directory. It shows that a process belongs to the run, even after the process's parents have
+    ended."""
     new = [p.key for p in found.others if p.key not in run.seen]
     if new:
         await host.run(

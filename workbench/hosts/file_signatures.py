@@ -15,10 +15,10 @@ ChangeSignature = tuple[object, ...]
 def read_file_signatures(
     host: Host, files: Iterable[str], directories_and_prefixes: Iterable[tuple[str, str]]
 ) -> ChangeSignature | None:
-    """Return the inode, the time of the last change and the size of each of `files`, and of the files
-    in each pair (directory, prefix) of `directories_and_prefixes` whose names begin with the prefix.
-    Missing files count as such. None if the host is not this machine: there, this costs as much as
-    to read the files."""
+    """Return the inode, the time of the last change and the size of each of `files`, and of the
+    files in each pair (directory, prefix) of `directories_and_prefixes` whose names begin with the
+    prefix. Missing files count as such. None if the host is not this machine: there, this costs as
+    much as to read the files."""
     if not host.is_local:
         return None
     found: list[object] = [_read_file_signature(Path(path)) for path in files]

@@ -21,8 +21,8 @@ async def state_dir_via_shell(host: Host) -> str:
 
 
 async def read_file_via_shell(host: Host, path: str, offset: int, limit: int | None) -> bytes:
-    """Return the bytes of the file `path` from position `offset` on: all of them, or at most `limit`
-    if it is not None. Raises FileError if the file cannot be read."""
+    """Return the bytes of the file `path` from position `offset` on: all of them, or at most
+    `limit` if it is not None. Raises FileError if the file cannot be read."""
     last = "" if limit is None else str(limit)
     done = await host.run(
         shell_scripts.shell_argv(shell_scripts.READ_FILE, path, str(offset), last),

@@ -62,8 +62,8 @@ async def query_host_facts(host: Host) -> HostFacts:
 def parse_host_facts(
     output: str, name: str, kind: str, latency_ms: float | None = None
 ) -> HostFacts:
-    """Return the properties of the host `name` of the kind `kind` from `output`, the lines key=value
-    that the script FACTS printed there. A property without a line is None."""
+    """Return the properties of the host `name` of the kind `kind` from `output`, the lines
+    key=value that the script FACTS printed there. A property without a line is None."""
     facts: dict[str, str] = {}
     for key, value in shell_scripts.parse_key_value_pairs(output):
         facts.setdefault(key, value.strip())
@@ -117,8 +117,8 @@ def _container_kind(facts: Mapping[str, str]) -> str | None:
 
 
 def _hypervisor_name(facts: Mapping[str, str]) -> str | None:
-    """Return the name of the hypervisor as systemd-detect-virt prints it, "none" without one. If that
-    program is missing, the name follows from the firmware's product name. None if that is not
+    """Return the name of the hypervisor as systemd-detect-virt prints it, "none" without one. If
+    that program is missing, the name follows from the firmware's product name. None if that is not
     known."""
     if facts.get("detect_vm"):
         return facts["detect_vm"]

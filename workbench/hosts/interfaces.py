@@ -17,8 +17,8 @@ _LOOK = read_script(__file__, "list_interfaces.sh")
 
 
 async def read_node_network(host: Host) -> NodeNetwork:
-    """Return the interfaces and the RDMA devices of the host. If the host is out of reach or its `ip`
-    prints no JSON, only `problem` is set, to the reason."""
+    """Return the interfaces and the RDMA devices of the host. If the host is out of reach or its
+    `ip` prints no JSON, only `problem` is set, to the reason."""
     try:
         done = await host.run(shell_scripts.shell_argv(_LOOK))
     except HostError as error:

@@ -33,9 +33,9 @@ class PublicKey(Protocol):
 
 
 class HostKeys:
-    """The known keys of one host, and the check of the key that the host presents. `host` is the name
-    by which the user knows the host, `address` the one by which ssh knows it. `aliased` says whether
-    the ssh configuration sets HostKeyAlias: known_hosts lists an alias without a port.
+    """The known keys of one host, and the check of the key that the host presents. `host` is the
+    name by which the user knows the host, `address` the one by which ssh knows it. `aliased` says
+    whether the ssh configuration sets HostKeyAlias: known_hosts lists an alias without a port.
 
     After a key was rejected, `problem` is the error with the reason, and `accepting` is (the
     known_hosts file, the line to add to it to accept the key)."""
@@ -71,9 +71,9 @@ class HostKeys:
         return (exact[0], *([*x, *y] for x, y in zip(exact[1:], plain[1:], strict=True)))
 
     def accepts(self, host: str, port: int, key: PublicKey) -> bool:
-        """Return whether to trust `key`, which is none of the keys that `known_keys_of_host` returned:
-        the user has accepted it, or known_hosts lists it without the port. If False, `problem` has
-        the reason."""
+        """Return whether to trust `key`, which is none of the keys that `known_keys_of_host`
+        returned: the user has accepted it, or known_hosts lists it without the port. If False,
+        `problem` has the reason."""
         fingerprint, kind = key.get_fingerprint(), key.get_algorithm()
         if fingerprint in self._accepted:
             return True
@@ -111,8 +111,8 @@ class HostKeys:
 
 
 def read_known_hosts(files: Iterable[str], parse: Callable[[str], KnownKeys]) -> KnownKeys:
-    """Return the known keys in all of `files` together. `parse` parses the text of such files. As in
-    OpenSSH, a missing file or an invalid line is ignored."""
+    """Return the known keys in all of `files` together. `parse` parses the text of such files. As
+    in OpenSSH, a missing file or an invalid line is ignored."""
     lines: list[str] = []
     for file in files:
         try:

@@ -96,8 +96,8 @@ class LocalStream:
         return self._tail.text()
 
     async def close(self) -> None:
-        """End the command: close its stdin, wait up to CLOSE_S seconds for its end, then send SIGKILL
-        to its process group."""
+        """End the command: close its stdin, wait up to CLOSE_S seconds for its end, then send
+        SIGKILL to its process group."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         await self._process.wait_then_kill_process_group(CLOSE_S)
@@ -172,8 +172,8 @@ class LocalHost(BaseHost):
             ) from None
 
     async def _wait_for_command_slot(self) -> None:
-        """Wait for a turn of the event loop in which no process was started yet. Ten starts in one turn
-        take 0.1 s, in which the screen would answer no key."""
+        """Wait for a turn of the event loop in which no process was started yet. Ten starts in one
+        turn take 0.1 s, in which the screen would answer no key."""
         loop = asyncio.get_running_loop()
         while self._starting is loop:  # noqa: ASYNC110 (an Event belongs to one loop)
             await asyncio.sleep(0)
@@ -282,8 +282,8 @@ class LocalHost(BaseHost):
 
     @contextlib.contextmanager
     def _os_errors_as_file_error(self, operation: str, path: str) -> Iterator[None]:
-        """Raise FileError in place of an OSError in the block. `operation` is what the block does with
-        the file `path`: "read" or "write"."""
+        """Raise FileError in place of an OSError in the block. `operation` is what the block does
+        with the file `path`: "read" or "write"."""
         try:
             yield
         except OSError as error:

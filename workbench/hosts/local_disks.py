@@ -10,8 +10,8 @@ _MOUNTS = "/proc/self/mountinfo"
 
 
 def is_on_local_disk(folder: str, mounts: str = _MOUNTS) -> bool:
-    """Return whether `folder` is on a disk of this machine, by `mounts`, the kernel's list of mounts.
-    False if that is not known, as on systems other than Linux."""
+    """Return whether `folder` is on a disk of this machine, by `mounts`, the kernel's list of
+    mounts. False if that is not known, as on systems other than Linux."""
     try:
         lines = Path(mounts).read_text(errors="replace").splitlines()
         inside = Path(folder).resolve()

@@ -94,9 +94,9 @@ class LocalProcess:
             os.killpg(self.pid, signal.SIGKILL)
 
     async def wait_then_kill_process_group(self, wait_s: float = 0.0) -> None:
-        """Wait up to `wait_s` seconds for the process to end. Then send SIGKILL to its process group,
-        which kills the process and a child that outlives it, and close the pipes. Return even if
-        the process hangs in the kernel and does not end. A cancellation ends the wait."""
+        """Wait up to `wait_s` seconds for the process to end. Then send SIGKILL to its process
+        group, which kills the process and a child that outlives it, and close the pipes. Return
+        even if the process hangs in the kernel and does not end. A cancellation ends the wait."""
         try:
             if self.returncode is None and wait_s > 0:
                 with contextlib.suppress(TimeoutError):

@@ -141,8 +141,8 @@ class PythonProgram:
 
     @cached_property
     def digest(self) -> str:
-        """The SHA-256 of the sources as they are sent, in hexadecimal digits. A host stores them in a
-        file with this name."""
+        """The SHA-256 of the sources as they are sent, in hexadecimal digits. A host stores them in
+        a file with this name."""
         return hashlib.sha256(self._compressed_sources).hexdigest()
 
     def argv(
@@ -153,8 +153,8 @@ class PythonProgram:
         *,
         stdin_begins_with_frame: bool = False,
     ) -> list[str]:
-        """Return the command that starts the program with the Python `python`; `is_local` says whether
-        that is the Python of this process. `parameters` become the last word, as JSON. With
+        """Return the command that starts the program with the Python `python`; `is_local` says
+        whether that is the Python of this process. `parameters` become the last word, as JSON. With
         `stdin_begins_with_frame`, the program takes the frame from its stdin even if the host has
         the sources. Python runs isolated, so no file on the host can change the program."""
         package, _, name = self.modules[-1].rpartition(".")
@@ -175,9 +175,9 @@ class PythonProgram:
         return [python, "-I", *self.options, "-c", text, json.dumps(parameters)]
 
     def stdin_frame(self, is_local: bool) -> bytes:
-        """Return the frame with which the program's stdin begins: FRAME, a length of eight digits, and
-        compressed JSON. If `is_local`, for the Python of this process, the JSON has the directories
-        to import from, otherwise the sources."""
+        """Return the frame with which the program's stdin begins: FRAME, a length of eight digits,
+        and compressed JSON. If `is_local`, for the Python of this process, the JSON has the
+        directories to import from, otherwise the sources."""
         if is_local:
             packed = zlib.compress(
                 json.dumps(([str(_PACKAGE.parent), *self.places()], [])).encode()
@@ -189,8 +189,8 @@ class PythonProgram:
     def _argv_and_first_stdin(
         self, host: Host, parameters: Mapping[str, Any]
     ) -> tuple[list[str], bytes]:
-        """Return (command that starts the program on `host` with `parameters`, bytes to write to its
-        stdin first). There are no such bytes if the program asks for its sources."""
+        """Return (command that starts the program on `host` with `parameters`, bytes to write to
+        its stdin first). There are no such bytes if the program asks for its sources."""
         python = choose_python(host)
         first = self.stdin_frame(python.is_own) if python.is_own or not self.kept else b""
         return self.argv(*python, parameters), first
@@ -260,8 +260,8 @@ class ProgramStream:
 
 
 class HostPython(NamedTuple):
-    """A Python that runs programs on a host. `is_own` says whether it is the Python of this process,
-    which has Workbench installed."""
+    """A Python that runs programs on a host. `is_own` says whether it is the Python of this
+    process, which has Workbench installed."""
 
     path: str
     is_own: bool

@@ -86,9 +86,9 @@ class Link(Generic[C]):
             return self._connection
 
     async def wait_for_connection(self) -> C:
-        """Return the connection. Open it if it never was open. During an outage, wait up to PATIENCE_S
-        seconds for it, then raise HostUnreachable, or the error with which the host refused a new
-        connection."""
+        """Return the connection. Open it if it never was open. During an outage, wait up to
+        PATIENCE_S seconds for it, then raise HostUnreachable, or the error with which the host
+        refused a new connection."""
         if self._connection is not None:
             return self._connection
         if self._lost_at is None:
@@ -109,8 +109,8 @@ class Link(Generic[C]):
         return HostUnreachable(f"no connection{since}{reason}", host=self.host, next_step=step)
 
     def report_lost(self, connection: C, reason: str) -> None:
-        """Note that `connection` has ended for `reason`, tell the listeners, and begin to reconnect. Do
-        nothing if it is not the current connection."""
+        """Note that `connection` has ended for `reason`, tell the listeners, and begin to
+        reconnect. Do nothing if it is not the current connection."""
         if connection is not self._connection:
             return
         self._connection = None

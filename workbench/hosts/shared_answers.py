@@ -20,8 +20,8 @@ class SharedAnswer(Generic[T]):
         self._task: asyncio.Task[T] | None = None
 
     async def get(self) -> T:
-        """Return the answer to the request that is under way, or to a new one if there is none. Raises
-        the errors of `ask`."""
+        """Return the answer to the request that is under way, or to a new one if there is none.
+        Raises the errors of `ask`."""
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._ask())
             self._task.add_done_callback(_retrieve_exception)

@@ -18,14 +18,14 @@ SUDO = ("sudo", "-n")  # before a command that needs root; fails where sudo woul
 
 
 def quote(text: str) -> str:
-    """Return `text` as one quoted word for a POSIX shell. It is on one line: for each newline it has
-    the shell variable $_wb_nl, which the script must set."""
+    """Return `text` as one quoted word for a POSIX shell. It is on one line: for each newline it
+    has the shell variable $_wb_nl, which the script must set."""
     return "'" + text.replace("'", "'\\''").replace("\n", "'\"$_wb_nl\"'") + "'"
 
 
 def parse_key_value_pairs(output: str, limit: int = LINE_CHARS) -> list[tuple[str, str]]:
-    """Return (key, value) for each line key=value in `output`, in their order. The lines are cleaned,
-    and cut after `limit` characters. Other lines are left out."""
+    """Return (key, value) for each line key=value in `output`, in their order. The lines are
+    cleaned, and cut after `limit` characters. Other lines are left out."""
     found = (clean_text(line, limit).partition("=") for line in output.split("\n"))
     return [(key, value) for key, equals, value in found if equals]
 
@@ -89,8 +89,8 @@ def remove_text_before_mark(stderr_text: str, mark: str = MARK) -> str:
 
 
 def parse_pid_after_mark(stderr_text: str) -> int | None:
-    """Return the process id that the script PRELUDE printed on stderr after MARK; None if it printed
-    none there."""
+    """Return the process id that the script PRELUDE printed on stderr after MARK; None if it
+    printed none there."""
     word = stderr_text.partition(MARK)[2].split("\n")[0].strip()
     return parse_whole_number(word)
 

@@ -330,8 +330,8 @@ class SshHost(BaseHost):
         return connection
 
     def _raise_if_server_keeps_disconnecting(self) -> None:
-        """Raise AuthFailed if the server ended the last TRIES_MAX connections soon after the user had
-        answered its questions. It could ask for ever, because a lost connection is restored."""
+        """Raise AuthFailed if the server ended the last TRIES_MAX connections soon after the user
+        had answered its questions. It could ask for ever, because a lost connection is restored."""
         if time.monotonic() - self._logged_in_s > LASTING_S:
             self._short_logins = 0
         if self._short_logins < TRIES_MAX:
@@ -406,8 +406,8 @@ class SshHost(BaseHost):
         return arguments
 
     async def _cached_or_asked_passphrase(self, file: str) -> str | None:
-        """Return the passphrase of the key file `file`. The user is asked at the first call only, and
-        again if the answer is wrong. None if the user declines or cannot be asked."""
+        """Return the passphrase of the key file `file`. The user is asked at the first call only,
+        and again if the answer is wrong. None if the user declines or cannot be asked."""
         if file not in self._passphrases and self.login_prompt is not None:
             self._passphrases[file] = await self._ask_passphrase(file)
         return self._passphrases.get(file)
@@ -577,8 +577,8 @@ class SshHost(BaseHost):
                 await asyncio.sleep(0.1)
 
     async def _start_shell(self, connection: asyncssh.SSHClientConnection) -> _Process:
-        """Start a shell in an ssh session of `connection`, or of an additional connection to the same
-        host if sshd allows no more sessions on this one (MaxSessions). Raises
+        """Start a shell in an ssh session of `connection`, or of an additional connection to the
+        same host if sshd allows no more sessions on this one (MaxSessions). Raises
         asyncssh.ChannelOpenError if there is no additional connection."""
         tried: asyncssh.SSHClientConnection | None = connection
         number = 0
@@ -660,8 +660,8 @@ class SshHost(BaseHost):
         return Completed(tuple(argv), process.returncode, own_out, errors)
 
     async def _end_command_processes(self, output: CommandOutput) -> None:
-        """Kill the processes of a command for which nobody waits any more. Their process group is in
-        `output`, the command's output until now. Do nothing if it is not, or without a
+        """Kill the processes of a command for which nobody waits any more. Their process group is
+        in `output`, the command's output until now. Do nothing if it is not, or without a
         connection."""
         pid = shell_scripts.parse_pid_after_mark(output.err.decode("utf-8", "replace"))
         if pid is None or not self.connected:

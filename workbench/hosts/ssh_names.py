@@ -192,8 +192,8 @@ def _is_in_known_hosts(host: str) -> bool:
 
 
 def _known_hosts_field_contains(field: str, host: str) -> bool:
-    """Return whether `field`, the names in a known_hosts line, has the name `host`, as text or hashed
-    as |1|SALT|HMAC-SHA1. False for a hash that cannot be decoded."""
+    """Return whether `field`, the names in a known_hosts line, has the name `host`, as text or
+    hashed as |1|SALT|HMAC-SHA1. False for a hash that cannot be decoded."""
     if not field.startswith("|1|"):
         return host in (name.strip("[]").partition("]:")[0] for name in field.split(","))
     try:

@@ -50,8 +50,8 @@ async def run_and_end_leftovers(
 async def read_output_and_end_leftovers(
     host: Host, argv: Sequence[str], *, timeout_s: float, env: Mapping[str, str] | None = None
 ) -> str:
-    """Run `argv` on `host` to its end, then end every process that it has left. Return its stdout as
-    text, whatever its exit code. Its stdin ends if Workbench is killed or the link is lost. The
+    """Run `argv` on `host` to its end, then end every process that it has left. Return its stdout
+    as text, whatever its exit code. Its stdin ends if Workbench is killed or the link is lost. The
     program must limit its output. Raises the errors of `Host.stream`, and CommandTimeout after
     `timeout_s`."""
     mark = secrets.token_hex(8)

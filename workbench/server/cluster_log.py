@@ -33,9 +33,9 @@ def label_line(label: str, line: str) -> str:
 
 
 def merge_logs(logs: Mapping[str, Iterable[str]]) -> list[str]:
-    """Return the lines of all logs, in the order of the times of day that they begin with, each with
-    its rank's label in front. `logs` has the lines of each log by rank label. A line without a time
-    stays behind the line that precedes it in its own log."""
+    """Return the lines of all logs, in the order of the times of day that they begin with, each
+    with its rank's label in front. `logs` has the lines of each log by rank label. A line without a
+    time stays behind the line that precedes it in its own log."""
 
     def list_timed_lines(log_index: int, label: str, lines: Iterable[str]) -> list[_TimedLine]:
         at, rows = 0.0, []

@@ -82,7 +82,8 @@ class RankState:
 
     @property
     def has_living_processes(self) -> bool:
-        """Whether a process of the rank is known to be alive, even if the main process has ended."""
+        """Whether a process of the rank is known to be alive, even if the main process has
+        ended."""
         status = self._known_status
         if status is None:
             return False
@@ -141,8 +142,8 @@ class RankState:
 def find_never_started_ranks(
     ranks: Sequence[RankState], server_age_s: float
 ) -> tuple[RankState, ...]:
-    """Return the ranks that have no run although their hosts could be queried. `server_age_s` is how
-    many seconds ago the server was started: up to NEVER_STARTED_AFTER_S, a rank may still be
+    """Return the ranks that have no run although their hosts could be queried. `server_age_s` is
+    how many seconds ago the server was started: up to NEVER_STARTED_AFTER_S, a rank may still be
     starting, and () is returned."""
     if server_age_s <= NEVER_STARTED_AFTER_S:
         return ()
@@ -150,9 +151,9 @@ def find_never_started_ranks(
 
 
 def find_ranks_to_stop(ranks: Sequence[RankState], server_age_s: float) -> tuple[RankState, ...]:
-    """Return the ranks to stop, the head (the first rank) first. If any rank has failed, was stopped
-    or was never started, these are all ranks with living processes, otherwise (). The server was
-    started `server_age_s` seconds ago."""
+    """Return the ranks to stop, the head (the first rank) first. If any rank has failed, was
+    stopped or was never started, these are all ranks with living processes, otherwise (). The
+    server was started `server_age_s` seconds ago."""
     ended = any(rank.has_failed or rank.was_stopped for rank in ranks)
     if not ended and not find_never_started_ranks(ranks, server_age_s):
         return ()
@@ -160,9 +161,9 @@ def find_ranks_to_stop(ranks: Sequence[RankState], server_age_s: float) -> tuple
 
 
 def find_first_failed_rank(ranks: Sequence[RankState]) -> RankState | None:
-    """Return the rank whose failure made the other ranks fail; None if none has failed. It is the one
-    that failed first, of those whose error does not only report the loss of another rank if there
-    are such."""
+    """Return the rank whose failure made the other ranks fail; None if none has failed. It is the
+    one that failed first, of those whose error does not only report the loss of another rank if
+    there are such."""
 
     def sort_key_of_failed_rank(rank: RankState) -> tuple[bool, float]:
         is_consequence = bool(_CONSEQUENCE_ERRORS.search(rank.state_reason or ""))
@@ -243,8 +244,8 @@ def _state_reason_and_rank(
 def _collect_rank_findings(
     ranks: Sequence[RankState], cause: RankState | None, stopping: Sequence[RankState]
 ) -> tuple[Finding, ...]:
-    """Return the findings of all ranks, one for each code, those of `cause`, the rank that caused the
-    server's state, first. One more finding names the ranks in `stopping`, which are still being
+    """Return the findings of all ranks, one for each code, those of `cause`, the rank that caused
+    the server's state, first. One more finding names the ranks in `stopping`, which are still being
     stopped."""
     found: dict[str, Finding] = {}
     if stopping:

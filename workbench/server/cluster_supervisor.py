@@ -331,8 +331,8 @@ class ClusterSupervisor(Supervisor):
 
     async def wait_for_rank_ends(self) -> None:
         """Wait until the ranks of failed servers are stopped, then until their ends are written, at
-        most _SETTLE_TIMEOUT_S seconds for each of the two. Ranks on hosts that cannot be reached stay
-        as they are."""
+        most _SETTLE_TIMEOUT_S seconds for each of the two. Ranks on hosts that cannot be reached
+        stay as they are."""
         waiting = tuple(filter(is_running, self._stop_tasks.values()))
         if waiting:
             await asyncio.wait(waiting, timeout=_SETTLE_TIMEOUT_S)
@@ -455,9 +455,9 @@ class ClusterSupervisor(Supervisor):
         server: ClusterRun,
         prepared: Sequence[PreparedServer],
     ) -> ServerStatus:
-        """Launch the `prepared` ranks of a server, which are in the order of `commands`: Ray if it is
-        among them, then the head, then the others. Return the server's status. If a rank cannot be
-        started, stop the others and raise its error."""
+        """Launch the `prepared` ranks of a server, which are in the order of `commands`: Ray if it
+        is among them, then the head, then the others. Return the server's status. If a rank cannot
+        be started, stop the others and raise its error."""
 
         async def start_rank(index: int) -> None:
             await prepared[index].launch()
@@ -484,9 +484,9 @@ class ClusterSupervisor(Supervisor):
     async def _omit_running_ray(
         self, plan: LaunchPlan, commands: Sequence[tuple[Node, Command]]
     ) -> Sequence[tuple[Node, Command]]:
-        """Return `commands`, the (node, command) pairs of a start, without those that start Ray if it
-        already runs on the head node. Raises ServerError if that Ray has fewer GPUs than the plan
-        needs."""
+        """Return `commands`, the (node, command) pairs of a start, without those that start Ray if
+        it already runs on the head node. Raises ServerError if that Ray has fewer GPUs than the
+        plan needs."""
         head = next((node for node, _ in commands if node.role and node.rank == 0), None)
         if head is None:
             return commands
@@ -504,9 +504,9 @@ class ClusterSupervisor(Supervisor):
         commands: Sequence[tuple[Node, Command]],
         start: Callable[[int], Awaitable[None]],
     ) -> None:
-        """Start Ray on its head node, then on the other nodes, and wait until it reports the GPUs that
-        the plan needs. `start(i)` starts the process of `commands[i]`. Do nothing if no command
-        starts Ray. Raises ServerError if the GPUs are not there in time."""
+        """Start Ray on its head node, then on the other nodes, and wait until it reports the GPUs
+        that the plan needs. `start(i)` starts the process of `commands[i]`. Do nothing if no
+        command starts Ray. Raises ServerError if the GPUs are not there in time."""
         places = {node.rank: at for at, (node, _) in enumerate(commands) if node.role}
         if not places:
             return
@@ -565,8 +565,8 @@ class ClusterSupervisor(Supervisor):
         )
 
     def _ports_on_node(self, server: ServerStatus, name: str) -> set[int]:
-        """Return the ports on the node `name` that become free when `server` is stopped: those of its
-        living ranks there, and that of the Ray that it started."""
+        """Return the ports on the node `name` that become free when `server` is stopped: those of
+        its living ranks there, and that of the Ray that it started."""
         ranks = [rank.run_id for rank in server.ranks if rank.host == name and rank.alive]
         return {self._supervisor_of_node(name).record(run_id).command.port for run_id in ranks}
 
@@ -595,9 +595,9 @@ class ClusterSupervisor(Supervisor):
             await self.runs()
 
     async def stop(self, run_id: str, *, grace_s: float = STOP_GRACE_S) -> ServerStatus:
-        """Stop every rank of a server, the head first, and return the server's status. If the host of
-        a rank cannot be reached, the status is STOPPING and names it; the next Workbench process that
-        reaches it stops the rank. Raises ServerError for an unknown run."""
+        """Stop every rank of a server, the head first, and return the server's status. If the host
+        of a rank cannot be reached, the status is STOPPING and names it; the next Workbench process
+        that reaches it stops the rank. Raises ServerError for an unknown run."""
         await self._list_runs_if_unread(run_id)
         server = self._find_cluster_run(run_id)
         if server is None:

@@ -147,8 +147,8 @@ def describe_load_of_other_clients(
     *,
     uncounted_prompt_and_output_tokens: tuple[int, int] = (0, 0),
 ) -> str | None:
-    """Return why the result is rejected, if more than MAX_FOREIGN_SHARE of the tokens that the engine
-    counted, or of the requests that it had at a time, were of other clients; otherwise None.
+    """Return why the result is rejected, if more than MAX_FOREIGN_SHARE of the tokens that the
+    engine counted, or of the requests that it had at a time, were of other clients; otherwise None.
     `requests`, `prompt_tokens` and `output_tokens` are the benchmark's own counts, and `streams` is
     the number of its streams. `uncounted_prompt_and_output_tokens` are the most tokens that its
     failed requests may have had.

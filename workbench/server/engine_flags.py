@@ -3,7 +3,8 @@ parser, or its program prints its help text.
 
 The engine's process has no GPU, may not download from the Hugging Face hub, and runs at the lowest
 priority in the root directory. After FLAGS_TIMEOUT_S seconds the process and its children are
-killed. Importing vLLM takes 6 s on a quiet machine, so `session/plans/engine_flags.py` stores the lists.
+killed. Importing vLLM takes 6 s on a quiet machine, so `session/plans/engine_flags.py` stores the
+lists.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ _READ_METADATA_SCRIPT = read_script(__file__, "read_metadata.sh")
 @dataclass(frozen=True, slots=True)
 class InstalledEngine:
     """What a search for an engine on a host has found. `path` is that of its program, None if there
-    is none; `problem` then says where it was searched. `how` says where the version was read, or why
-    `version` is None."""
+    is none; `problem` then says where it was searched. `how` says where the version was read, or
+    why `version` is None."""
 
     engine: str
     path: str | None
@@ -113,8 +113,8 @@ async def _read_installed_version(
 
 
 async def _why_checkout_cannot_run(host: Host, engine: Engine, workdir: str | None) -> str | None:
-    """Return why the engine cannot run from the directory `workdir`; None if that contains its start
-    script. Raises HostError."""
+    """Return why the engine cannot run from the directory `workdir`; None if that contains its
+    start script. Raises HostError."""
     script = engine.launch[-1]
     if workdir is None:
         return (
@@ -144,8 +144,8 @@ def _make_missing_engine(
 
 
 def _parse_interpreter(script: Sequence[str]) -> str | None:
-    """Return the path of the Python that runs a console script, whose first lines are `script`; None
-    if it is not a Python script. If the path is too long for a "#!" line, pip writes the line
+    """Return the path of the Python that runs a console script, whose first lines are `script`;
+    None if it is not a Python script. If the path is too long for a "#!" line, pip writes the line
     `'''exec' "/long/path" …` instead."""
     if not script:
         return None

@@ -35,8 +35,8 @@ class _Counter:
             self.second, self.count_then = int(self.unix_s), self.count
 
     def add_count_and_get_increases(self, unix_s: float, count: int) -> dict[int, float]:
-        """Add a later reading: the counter has the value `count` at `unix_s`. Return its increase in
-        each whole second that has ended since the reading before, as {Unix second: increase}."""
+        """Add a later reading: the counter has the value `count` at `unix_s`. Return its increase
+        in each whole second that has ended since the reading before, as {Unix second: increase}."""
         slope = (count - self.count) / (unix_s - self.unix_s)
         ended: dict[int, float] = {}
         for second in range(math.floor(self.unix_s) + 1, math.floor(unix_s) + 1):
@@ -138,8 +138,8 @@ def _compute_values_of_second(
 
 
 def _rates_per_s_and_shares_pct(increases: Mapping[str, float]) -> dict[str, float]:
-    """Return rates per second and shares in %, as {metric field: value}. `increases` has the increase
-    of each counter within one second; a metric without its counters is left out."""
+    """Return rates per second and shares in %, as {metric field: value}. `increases` has the
+    increase of each counter within one second; a metric without its counters is left out."""
     values = {m.field: increases[m.counters[0]] for m in RATES if m.counters[0] in increases}
     for metric in SHARES:
         part, whole = (increases.get(name) for name in metric.counters)

@@ -47,9 +47,9 @@ _PROCESS_PREFIX = re.compile(r"^\((?P<part>\w+)[^)]*? pid=(?P<pid>\d+)\) ")
 
 @dataclass(frozen=True, slots=True)
 class EndedProcess:
-    """A process of a server whose end another process of it has logged, in the line `line`. `number`
-    is the index of that line in the log. `signal_name` is None if no signal ended it, or if the log
-    does not say. `code` is the exit code, or minus the number of the signal."""
+    """A process of a server whose end another process of it has logged, in the line `line`.
+    `number` is the index of that line in the log. `signal_name` is None if no signal ended it, or
+    if the log does not say. `code` is the exit code, or minus the number of the signal."""
 
     name: str
     pid: int | None
@@ -74,8 +74,8 @@ class EndedProcess:
 
 @dataclass(frozen=True, slots=True)
 class ServerEnding:
-    """Why a server has ended. `reason` is None if neither its log nor its processes tell. `findings`
-    are those about its processes, not those about its log."""
+    """Why a server has ended. `reason` is None if neither its log nor its processes tell.
+    `findings` are those about its processes, not those about its log."""
 
     reason: str | None
     findings: tuple[Finding, ...] = ()
@@ -83,9 +83,9 @@ class ServerEnding:
 
 @dataclass(frozen=True, slots=True)
 class KernelLog:
-    """The lines of the kernel's log about the processes of one run, none if the user may not read it
-    (`readable`). `oom_kills` is how many processes in the run's control group the kernel has killed
-    for lack of memory, None if unknown."""
+    """The lines of the kernel's log about the processes of one run, none if the user may not read
+    it (`readable`). `oom_kills` is how many processes in the run's control group the kernel has
+    killed for lack of memory, None if unknown."""
 
     readable: bool
     lines: tuple[str, ...] = ()
@@ -101,8 +101,8 @@ class KernelLog:
 
 
 async def analyse_exit(host: Host, run: WatchedRun, first_error: str | None) -> ServerEnding:
-    """Return why the server of `run` has ended. Its log must have been read before. `first_error` is
-    the line of the log that explains the end, None if no line does. Raises HostError if the host
+    """Return why the server of `run` has ended. Its log must have been read before. `first_error`
+    is the line of the log that explains the end, None if no line does. Raises HostError if the host
     cannot be queried."""
     lines = run.follower.ring.lines()
     ended = find_first_ended_process(lines, run.engine)
@@ -141,9 +141,9 @@ def find_first_ended_process(lines: Sequence[str], engine: Engine | None) -> End
 
 
 def _add_pid_and_last_line(process: EndedProcess, earlier_lines: Sequence[str]) -> EndedProcess:
-    """Return `process` with its id and its last line, which it wrote with the prefix "(NAME pid=12)"
-    in one of `earlier_lines`. It is unchanged if no such line is its own, or if several processes
-    could be meant."""
+    """Return `process` with its id and its last line, which it wrote with the prefix "(NAME
+    pid=12)" in one of `earlier_lines`. It is unchanged if no such line is its own, or if several
+    processes could be meant."""
     own: dict[int, tuple[str, str]] = {}
     for line in earlier_lines:
         prefix = _PROCESS_PREFIX.match(line)
@@ -242,8 +242,8 @@ def _explain_process_end(process: EndedProcess, kernel: KernelLog, run: WatchedR
 
 
 def _kernel_findings(kernel: KernelLog, ended_by: str | None) -> tuple[Finding, ...]:
-    """Return one or more findings with what the kernel says about the end of a process, also if that
-    is nothing. `ended_by` is the name of the signal that ended it, None if unknown."""
+    """Return one or more findings with what the kernel says about the end of a process, also if
+    that is nothing. `ended_by` is the name of the signal that ended it, None if unknown."""
     if kernel.lines:
         return tuple(
             _quote_line_in_finding(finding) for finding in _explain_kernel_lines(kernel.lines)
@@ -266,8 +266,8 @@ def _kernel_findings(kernel: KernelLog, ended_by: str | None) -> tuple[Finding, 
 
 
 def _explain_kernel_lines(lines: Sequence[str]) -> tuple[Finding, ...]:
-    """Return the findings about the known `lines` of the kernel's log; if none is known, one finding
-    that quotes the first."""
+    """Return the findings about the known `lines` of the kernel's log; if none is known, one
+    finding that quotes the first."""
     if known := log_patterns.explain_lines(lines):
         return known
     line = log_patterns.strip_log_prefix(lines[0])

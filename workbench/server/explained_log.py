@@ -65,9 +65,9 @@ class _LineKind:
 
 
 class ExplainedLog:
-    """Collects the explanation of a log while its lines are added: findings about lines with a known
-    cause, the other warnings and errors, and the first error. Memory is bounded. `engine` is the
-    one that wrote the log; None stands for the engine that the log names most often, or for all
+    """Collects the explanation of a log while its lines are added: findings about lines with a
+    known cause, the other warnings and errors, and the first error. Memory is bounded. `engine` is
+    the one that wrote the log; None stands for the engine that the log names most often, or for all
     engines if it names none."""
 
     def __init__(self, engine: str | None = None) -> None:
@@ -156,8 +156,8 @@ class ExplainedLog:
         return number
 
     def _classify_line(self, line: str, needles: Sequence[str]) -> _LineKind:
-        """Return what a line tells. `needles` are the texts of log patterns that it may contain, from
-        `log_patterns.find_needles`."""
+        """Return what a line tells. `needles` are the texts of log patterns that it may contain,
+        from `log_patterns.find_needles`."""
         named = _log_keywords_by_engine() if self._engine is None else {}
         binary = _is_binary(line)
         finding = (
@@ -236,8 +236,8 @@ class ExplainedLog:
         self, known_findings: Sequence[Finding], engine: str | None
     ) -> Sequence[Finding]:
         """Return the findings, at most one, about the end of a log that no log pattern explains: a
-        traceback that is cut off, an error, a report about another process, or a start that does not
-        go on. `known_findings` are those so far."""
+        traceback that is cut off, an error, a report about another process, or a start that does
+        not go on. `known_findings` are those so far."""
         cut = self._tracebacks.unfinished_traceback
         if cut is not None:
             return (log_patterns.explain_cut_traceback(cut),)
@@ -295,9 +295,9 @@ class ExplainedLog:
         return (log_patterns.explain_report_without_error(error, before),)
 
     def _later_phase_line_number(self, number: int) -> int | None:
-        """Return the number of the later line in which the process that wrote the line `number` went
-        on with its start; None if there is none, if `number` is 0, or if the line `number` belongs
-        to a traceback or has no level."""
+        """Return the number of the later line in which the process that wrote the line `number`
+        went on with its start; None if there is none, if `number` is 0, or if the line `number`
+        belongs to a traceback or has no level."""
         if not number:
             return None
         (line,) = self._lines.lines(number - 1, 1)
@@ -313,8 +313,9 @@ class ExplainedLog:
     def _find_logged_error(
         self, lines: Sequence[str], engine: str | None
     ) -> log_patterns.LoggedError | None:
-        """Return the error in `lines` that explains the end: the first one after the server was ready
-        or answered a request for the last time, or else the first one. None without an error."""
+        """Return the error in `lines` that explains the end: the first one after the server was
+        ready or answered a request for the last time, or else the first one. None without an
+        error."""
         success = 0 if self._lines.dropped else self._last_success_line_number
         later = log_patterns.find_logged_error(lines[success:], engine) if success else None
         if later is not None:
@@ -334,15 +335,15 @@ class ExplainedLog:
         return bool(self._ready or self._answered)
 
     def _with_engine_fix_and_level(self, finding: Finding, engine: str | None) -> Finding:
-        """Return the finding with the fix for `engine`, if that is not None, and as a warning if the
-        server became ready or answered requests after it."""
+        """Return the finding with the fix for `engine`, if that is not None, and as a warning if
+        the server became ready or answered requests after it."""
         if engine is not None:
             finding = log_patterns.add_fix_for_engine(finding, engine)
         return self._downgrade_error_before_success(finding)
 
     def _downgrade_error_before_success(self, finding: Finding) -> Finding:
-        """Return the finding, as a warning if it is an error after whose last line the server became
-        ready or answered requests."""
+        """Return the finding, as a warning if it is an error after whose last line the server
+        became ready or answered requests."""
         last = self._last_line_number(finding)
         if not finding.is_error or not 0 < last < self._last_success_line_number:
             return finding
@@ -355,8 +356,8 @@ class ExplainedLog:
     def _describe_nonfatal_error(
         self, finding: Finding, later_event: str, line: int, level: Level
     ) -> Finding:
-        """Return the finding, with `level`, as one about an error that did not end the server. In the
-        later `line`, the server did what `later_event` says, such as "became ready"."""
+        """Return the finding, with `level`, as one about an error that did not end the server. In
+        the later `line`, the server did what `later_event` says, such as "became ready"."""
         number = self._number_unless_after_gap(line)
         place = "later" if number is None else f"in line {number}"
         text = f"{finding.text.rstrip('.')}. It did not end the server, which {later_event} {place}"
@@ -381,9 +382,9 @@ class ExplainedLog:
         return replace(finding, level=Level.WARN, text=text)
 
     def _find_stop_line_number(self, findings: Iterable[Finding]) -> int:
-        """Return the number of the first line which says that the server was stopped from outside, or
-        shuts down without a failure. It is the number after the last line of the log if there is no
-        such line, or if a start follows it, so that it is the end of an earlier server."""
+        """Return the number of the first line which says that the server was stopped from outside,
+        or shuts down without a failure. It is the number after the last line of the log if there is
+        no such line, or if a start follows it, so that it is the end of an earlier server."""
         after_log = self._lines.total + 1
         lines = {line_number_of(one) for one in findings if one.code in _STOP_CODES}
         stop = min((lines | {self._shut_down}) - {0}, default=after_log)
@@ -400,9 +401,10 @@ class ExplainedLog:
         return self._last.get(finding.code, line_number_of(finding))
 
     def _find_recovery_lines(self, findings: Iterable[Finding]) -> Mapping[int, int]:
-        """Return {number of a line with an error: number of the later line in which its process went
-        on with its start}. The last error ended the server, so it is left out, unless it is before
-        the start and only its kind is known: then the script that starts the server wrote it."""
+        """Return {number of a line with an error: number of the later line in which its process
+        went on with its start}. The last error ended the server, so it is left out, unless it is
+        before the start and only its kind is known: then the script that starts the server wrote
+        it."""
         raised = {one.number for one in self._tracebacks.errors if not one.ended_one_request}
         reported = {self._last_line_number(one) for one in findings if one.is_error}
         numbers = sorted((reported | raised) - {0})
@@ -481,8 +483,8 @@ class ExplainedLog:
 
     def first_cause_or_error_line(self, findings: Sequence[Finding]) -> str | None:
         """Return the log line of the first error in `findings`, those about this log. Without one,
-        return the first line that looks like an error, if the server neither served nor was stopped.
-        None if there is no such line."""
+        return the first line that looks like an error, if the server neither served nor was
+        stopped. None if there is no such line."""
         cause = _first_error_evidence(findings)
         stopped = any(map(log_patterns.reports_process_end, findings))
         if cause is not None or self._has_served or stopped:

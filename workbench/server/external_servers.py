@@ -215,8 +215,8 @@ def _is_shell(seen: _SeenProcess) -> bool:
 
 
 def _parse_processes_and_ports(found: object) -> tuple[list[_SeenProcess], Mapping[str, int]]:
-    """Return (processes, {inode of a listening socket: port}) in `found`, the result of a scan. What
-    has another form, as on a host that lies, is left out."""
+    """Return (processes, {inode of a listening socket: port}) in `found`, the result of a scan.
+    What has another form, as on a host that lies, is left out."""
     document = as_table(found)
     rows = as_list(document.get("processes"))
     processes = [_parse_process_row(row) for row in rows if isinstance(row, dict)]
@@ -266,8 +266,8 @@ def _make_server(seen: _SeenProcess, port: int) -> FoundServer:
 
 
 async def _with_served_models(host: Host, server: FoundServer) -> FoundServer | None:
-    """Return `server` with the names of the models that it serves, or with a note why there are none.
-    None if its port does not answer /v1/models: some ports of an engine do not speak HTTP."""
+    """Return `server` with the names of the models that it serves, or with a note why there are
+    none. None if its port does not answer /v1/models: some ports of an engine do not speak HTTP."""
     from workbench.server import readiness  # not before a server is found
 
     forward = None

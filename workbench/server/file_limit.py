@@ -14,8 +14,8 @@ UNLIMITED_FILES = 2**62
 
 
 class FileLimit(NamedTuple):
-    """The soft and the hard limit on the number of open files of a process. UNLIMITED_FILES stands for
-    no limit. Only root may raise a hard limit."""
+    """The soft and the hard limit on the number of open files of a process. UNLIMITED_FILES stands
+    for no limit. Only root may raise a hard limit."""
 
     soft: int
     hard: int
@@ -28,8 +28,9 @@ async def read_host_file_limit(host: Host) -> FileLimit | None:
 
 
 async def can_open_files(host: Host, files: int) -> bool:
-    """Return whether a process that Workbench starts on the host can have `files` open files. A shell
-    there tries to set this limit, because even root may not raise the hard limit in a container."""
+    """Return whether a process that Workbench starts on the host can have `files` open files. A
+    shell there tries to set this limit, because even root may not raise the hard limit in a
+    container."""
     done = await host.run(shell_argv('ulimit -Hn "$1" && ulimit -Sn "$1"', str(files)))
     return done.returncode == 0
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 
 def hub_cache_script(cache_argument_number: int) -> str:
-    """Return lines of shell code that set `hub` to the directory of the hub's cache. The two values of
-    `hub_cache_and_home_values` are the arguments of the script from `cache_argument_number` on."""
+    """Return lines of shell code that set `hub` to the directory of the hub's cache. The two values
+    of `hub_cache_and_home_values` are the arguments of the script from `cache_argument_number`
+    on."""
     cache = f"${{{cache_argument_number}:-"
     home = f"${{{cache_argument_number + 1}:+${cache_argument_number + 1}/hub}}"
     return (

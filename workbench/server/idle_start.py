@@ -1,8 +1,8 @@
 """Tells a start in which nothing happens from a slow start that works.
 
-A start can hang without keeping a GPU busy: its processes wait for each other, for a disk that does not
-answer, or a signal has stopped them. Then none of them uses the CPU, reads or writes. A start that loads,
-downloads or compiles does at least one of these.
+A start can hang without keeping a GPU busy: its processes wait for each other, for a disk that does
+not answer, or a signal has stopped them. Then none of them uses the CPU, reads or writes. A start
+that loads, downloads or compiles does at least one of these.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class ActivityReading:
         return frozenset(process.pid for process in self.processes)
 
     def has_worked_since(self, before: ActivityReading) -> bool:
-        """Return whether the processes have worked since the reading `before`: they used the CPU, read
-        or wrote more than idle ones do, or a process is new or has ended."""
+        """Return whether the processes have worked since the reading `before`: they used the CPU,
+        read or wrote more than idle ones do, or a process is new or has ended."""
         if self.pids != before.pids:
             return True
         limits = (
@@ -81,14 +81,16 @@ class ActivityReading:
 
 
 class IdleWatch:
-    """Finds, in successive readings of the processes of a start, since when none of them has worked."""
+    """Finds, in successive readings of the processes of a start, since when none of them has
+    worked."""
 
     def __init__(self) -> None:
         self._first: ActivityReading | None = None
         self.last: ActivityReading | None = None
 
     def add_reading(self, reading: ActivityReading | None) -> None:
-        """Add a reading. None stands for processes that cannot be read: the idle time begins anew."""
+        """Add a reading. None stands for processes that cannot be read: the idle time begins
+        anew."""
         self.last = reading
         if reading is None or self._first is None or reading.has_worked_since(self._first):
             self._first = reading
@@ -110,9 +112,9 @@ class IdleWatch:
 
 
 async def read_activity(host: Host, pids: Sequence[int], at_s: float) -> ActivityReading | None:
-    """Return what the processes `pids` have done so far. `at_s` is the monotonic time of this reading.
-    None if there are none, or if not all values can be read. Raises HostError if the host cannot be
-    queried."""
+    """Return what the processes `pids` have done so far. `at_s` is the monotonic time of this
+    reading. None if there are none, or if not all values can be read. Raises HostError if the host
+    cannot be queried."""
     if not pids:
         return None
     done = await host.run(shell_argv(_ACTIVITY_SCRIPT, *map(str, pids)), timeout_s=_READ_TIMEOUT_S)
@@ -148,9 +150,9 @@ def _parse_activity(line: str) -> ProcessActivity | None:
 def idle_finding(
     watch: IdleWatch, phase: str | None, silent_s: float, earlier_start_s: float | None
 ) -> Finding:
-    """Return the finding about a start whose processes do nothing, as `watch` has seen. `phase` is the
-    start-up phase that the log reported last, None if unknown, and `silent_s` how long the log is
-    silent. `earlier_start_s` is how long the start before took, None if unknown."""
+    """Return the finding about a start whose processes do nothing, as `watch` has seen. `phase` is
+    the start-up phase that the log reported last, None if unknown, and `silent_s` how long the log
+    is silent. `earlier_start_s` is how long the start before took, None if unknown."""
     processes = watch.last.processes if watch.last is not None else ()
     text = (
         f"hanging, not working, for {watch.idle_s / 60:.0f} min in the phase "

@@ -147,8 +147,8 @@ def _rename_settings(settings: Mapping[str, str], names: Mapping[str, str]) -> d
 
 
 def _flag_aliases(engine: Engine, version: str | None) -> dict[str, str]:
-    """Return {alternative name: name} of the engine's flags in its `version`, without leading dashes:
-    an engine may log "tp_size" for tensor-parallel-size."""
+    """Return {alternative name: name} of the engine's flags in its `version`, without leading
+    dashes: an engine may log "tp_size" for tensor-parallel-size."""
     flags = engine.catalog(version).flags.values()
     return {alias.lstrip("-"): flag.name for flag in flags for alias in flag.aliases}
 
@@ -161,8 +161,8 @@ def in_force_report(
     sources: Sources,
     secrets: Sequence[str] = (),
 ) -> InForceReport:
-    """Return the comparison of the requested `flags` and environment variables `env` with the values
-    in `sources`. `secrets`, and what looks like one, are masked."""
+    """Return the comparison of the requested `flags` and environment variables `env` with the
+    values in `sources`. `secrets`, and what looks like one, are masked."""
     rows, reported = list[InForceRow](), set[str | None]()
     for answer in engine.answers:
         row = _answer_row(answer, flags, sources)
@@ -190,8 +190,9 @@ class _EndpointAnswer(NamedTuple):
 async def _ask_endpoints(
     run: WatchedRun, engine: Engine, notes: list[str]
 ) -> dict[str, _EndpointAnswer]:
-    """Request the endpoints that report settings, and return their answers by path. A note about each
-    request that fails is added to `notes`. Raises HostError if the server cannot be reached."""
+    """Request the endpoints that report settings, and return their answers by path. A note about
+    each request that fails is added to `notes`. Raises HostError if the server cannot be
+    reached."""
     connection = await run.connection()
 
     async def get(path: str) -> _EndpointAnswer:
@@ -214,8 +215,8 @@ def _parse_answers_and_metrics(
     engine: Engine, http_answers: Mapping[str, _EndpointAnswer], notes: list[str]
 ) -> tuple[dict[str, Any], str]:
     """Return (JSON answers of the endpoints by path, text of the metrics page, "" without one).
-    `http_answers` has the HTTP answers by path. The answer that lists the engine's settings gets the
-    key "config" in place of its path. Notes about unusable answers are added to `notes`."""
+    `http_answers` has the HTTP answers by path. The answer that lists the engine's settings gets
+    the key "config" in place of its path. Notes about unusable answers are added to `notes`."""
     answers: dict[str, Any] = {}
     unused: list[str] = []
     for path in (*_info_paths(engine), *engine.config_paths):
@@ -265,8 +266,8 @@ def _too_long_reason(body: bytes) -> str:
 
 
 def _settings_in_answer(answer: Any) -> dict[str, str]:
-    """Return the settings in `answer`, the JSON answer of an endpoint, by flag name; {} if it is not
-    an object. Settings of SGLang's gRPC gateway are nested in "server_args"."""
+    """Return the settings in `answer`, the JSON answer of an endpoint, by flag name; {} if it is
+    not an object. Settings of SGLang's gRPC gateway are nested in "server_args"."""
     inner = as_table(answer).get("server_args")
     settings = inner if isinstance(inner, dict) else as_table(answer)
     chosen = itertools.islice(settings.items(), MAX_SETTINGS)
@@ -314,7 +315,8 @@ def _find_value_and_source(answer: Answer, sources: Sources) -> tuple[str | None
 
 
 def _find_in_document(document: Any, key_path: str) -> Any:
-    """Return the value in a JSON document at `key_path`, such as "data.0.id"; None if there is none."""
+    """Return the value in a JSON document at `key_path`, such as "data.0.id"; None if there is
+    none."""
     for step in key_path.split("."):
         if isinstance(document, list) and step.isdecimal():
             document = next(iter(document[int(step) :]), None)
@@ -324,9 +326,9 @@ def _find_in_document(document: Any, key_path: str) -> Any:
 
 
 def _find_metric_value(page: str, metric_name: str) -> str | None:
-    """Return the number of the first sample of the metric `metric_name` on a Prometheus page, as text.
-    For "metric{label}", return the value of that label. None if the page has no such sample, or if
-    its value is no number or "None"."""
+    """Return the number of the first sample of the metric `metric_name` on a Prometheus page, as
+    text. For "metric{label}", return the value of that label. None if the page has no such sample,
+    or if its value is no number or "None"."""
     name, _, label = metric_name.rstrip("}").partition("{")
     for sample in _METRIC_LINE.finditer(page):
         if sample["name"] != name:
@@ -344,8 +346,8 @@ def _find_metric_value(page: str, metric_name: str) -> str | None:
 def _make_row_from_answers(
     name: str, value: Any, engine: Engine, sources: Sources
 ) -> InForceRow | None:
-    """Return the row of a flag that the server proves by answering: the port, and the one that turns
-    the metrics page on. None for any other flag, and without an answer."""
+    """Return the row of a flag that the server proves by answering: the port, and the one that
+    turns the metrics page on. None for any other flag, and without an answer."""
     if name == engine.metrics_flag and sources.metrics:
         proven, where = "on", engine.metrics_path or ""
     elif name == "port" and sources.port is not None:
@@ -437,8 +439,8 @@ def _value_text(value: Any) -> str:
 
 
 def _values_differ(asked: str | None, actual: str | None) -> bool:
-    """Return whether the requested value `asked` and the actual value differ. False if one is unknown,
-    if "auto" was asked, and for JSON objects and lists."""
+    """Return whether the requested value `asked` and the actual value differ. False if one is
+    unknown, if "auto" was asked, and for JSON objects and lists."""
     if asked is None or actual is None:
         return False
     if not _is_comparable(asked) or not _is_comparable(actual):

@@ -133,8 +133,8 @@ class KeepAliveConnection:
 
     async def _claim_idle_connection(self) -> _Connection | None:
         """Return the idle connection, and take it out; None if there is none. If a request uses it,
-        wait up to _TURN_TIMEOUT_S for its answer: two tasks that ask at the same time need no second
-        connection."""
+        wait up to _TURN_TIMEOUT_S for its answer: two tasks that ask at the same time need no
+        second connection."""
         if self._idle is None and self._in_use:
             self._given_back.clear()
             with contextlib.suppress(TimeoutError):
@@ -207,9 +207,9 @@ class KeepAliveConnection:
 async def open_keep_alive_connection(
     base_url: str, api_key: str | None, tls: Callable[[], ssl.SSLContext]
 ) -> AsyncIterator[AskPath]:
-    """Yield a function that makes small requests to the server at `base_url`, with `api_key` if it is
-    not None. `tls` returns the TLS context for https. Raises ValueError for any other scheme than
-    http and https."""
+    """Yield a function that makes small requests to the server at `base_url`, with `api_key` if it
+    is not None. `tls` returns the TLS context for https. Raises ValueError for any other scheme
+    than http and https."""
     if urlsplit(base_url).scheme != "https":
         with contextlib.closing(KeepAliveConnection(base_url, api_key=api_key)) as kept:
             yield kept.ask

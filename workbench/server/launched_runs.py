@@ -46,16 +46,16 @@ def launcher_of_plan(plan: LaunchPlan) -> Launcher | None:
 
 
 def _launcher_that_started(run: WatchedRun) -> Launcher | None:
-    """Return the launcher through which Workbench started the run's server. None without a launcher,
-    and for a server that others started."""
+    """Return the launcher through which Workbench started the run's server. None without a
+    launcher, and for a server that others started."""
     if run.record.adopts is not None:
         return None
     return launcher_of_plan(run.record.plan)
 
 
 def has_lost_keeper(run: WatchedRun) -> bool:
-    """Return whether the keeper of a run, the process that follows a server for which a launcher such
-    as Slurm is used, has ended without recording the server's end. False for a run without a
+    """Return whether the keeper of a run, the process that follows a server for which a launcher
+    such as Slurm is used, has ended without recording the server's end. False for a run without a
     launcher, and for one that is no longer followed."""
     facts = run.facts
     if facts.alive or facts.launch_report.ended is not None:
@@ -79,9 +79,9 @@ async def is_launch_report_current(host: Host, run: WatchedRun) -> bool:
 
 
 async def restart_keeper_or_record_end(host: Host, run: WatchedRun) -> None:
-    """Ask the launcher of a run that has lost its keeper whether the server lives. If it does, start a
-    new keeper for it, or stop it if a stop was requested. If it does not, record its end. Raises
-    HostError if the launcher cannot be queried or does not stop the server."""
+    """Ask the launcher of a run that has lost its keeper whether the server lives. If it does,
+    start a new keeper for it, or stop it if a stop was requested. If it does not, record its end.
+    Raises HostError if the launcher cannot be queried or does not stop the server."""
     launcher = launcher_of_plan(run.record.plan)
     assert launcher is not None
     launched = run.facts.launch_report
@@ -130,9 +130,10 @@ async def _wait_for_live_keeper(host: Host, run: WatchedRun, timeout_error: RunD
 async def stop_launched_server(
     host: Host, run: WatchedRun, *, check_alive_first: bool = False
 ) -> None:
-    """Stop the server of a run through its launcher, and wait for its end. With `check_alive_first`,
-    ask the launcher before, and stop only a server that lives. Do nothing if the server has ended,
-    has no launcher, or was not started by Workbench. Raises HostError or ServerError."""
+    """Stop the server of a run through its launcher, and wait for its end. With
+    `check_alive_first`, ask the launcher before, and stop only a server that lives. Do nothing if
+    the server has ended, has no launcher, or was not started by Workbench. Raises HostError or
+    ServerError."""
     launcher = _launcher_that_started(run)
     launched = run.facts.launch_report
     if launcher is None or launched.ended:
@@ -154,8 +155,8 @@ def installed_unit_name(run: WatchedRun) -> str | None:
 async def uninstall_unit_and_list_removed(
     host: Host, run: WatchedRun, runs: Iterable[WatchedRun]
 ) -> Sequence[str]:
-    """Remove what the start of an ended run installed on its host, such as a systemd unit, and return
-    the removed paths; () if it installed nothing. `runs` are all runs of the host. Raises
+    """Remove what the start of an ended run installed on its host, such as a systemd unit, and
+    return the removed paths; () if it installed nothing. `runs` are all runs of the host. Raises
     ServerError if the run's server lives, if its unit now runs the server of another run, or if
     Workbench did not start the server."""
     reason = ""
@@ -185,8 +186,8 @@ async def uninstall_unit_and_list_removed(
 
 
 async def restart_and_return_command(host: Host, run: WatchedRun, *, dry_run: bool) -> str:
-    """Restart the server of a run through its launcher, and return the command line that does it. With
-    `dry_run`, only return the command line. Raises ServerError if the run has ended, or if its
+    """Restart the server of a run through its launcher, and return the command line that does it.
+    With `dry_run`, only return the command line. Raises ServerError if the run has ended, or if its
     launcher cannot restart a server."""
     launcher = launcher_of_plan(run.record.plan)
     launch, launched = run.make_launch(), run.facts.launch_report

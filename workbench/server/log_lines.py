@@ -43,8 +43,8 @@ _INFO_LEVEL = re.compile(r"(?:^|[\s\]])INFO\b|^(?:\[\d+\] )?[\d.]+ I |^\[?I\d{4}
 
 
 def level_of_line(line: str) -> str:
-    """Return the level of a log line by its form: "error", "warn" or "info"; "" if none shows. A line
-    without a level of the engine, such as the end of a traceback, may be an error too."""
+    """Return the level of a log line by its form: "error", "warn" or "info"; "" if none shows. A
+    line without a level of the engine, such as the end of a traceback, may be an error too."""
     head = _RANK_PREFIX.sub("", line[:200])
     if _INFO_LEVEL.search(head[:60]):
         return "info"
@@ -60,9 +60,9 @@ _SIGN_OF_ERROR = re.compile(r"(?i:error|exception)|CRITICAL|FATAL|GGML_A|ault|du
 
 
 def decode_log_line(raw: bytes, secrets: Iterable[str] = ()) -> str:
-    """Return one line of the log as clean text, with `secrets` masked. Of a line that was overwritten,
-    such as a progress bar, return the last state that is an error, because the program may have
-    ended there; without one, return the last state that is not blank."""
+    """Return one line of the log as clean text, with `secrets` masked. Of a line that was
+    overwritten, such as a progress bar, return the last state that is an error, because the program
+    may have ended there; without one, return the last state that is not blank."""
     text = raw.decode("utf-8", "replace")
     if not text.isprintable():
         text = _choose_shown_redraw(text.split("\r"))
@@ -148,8 +148,8 @@ class LineAssembler:
         return lines
 
     def flush_before_gap(self) -> list[str]:
-        """Return what `flush` returns. The next bytes are from a later place of the log, and may begin
-        within a line."""
+        """Return what `flush` returns. The next bytes are from a later place of the log, and may
+        begin within a line."""
         lines = self.flush()
         self._within_line = True
         return lines
@@ -160,8 +160,8 @@ class LineAssembler:
 
 
 def _drop_overwritten_redraws(line: bytes) -> bytes:
-    """Return `line`, an unfinished line of a progress bar, without the states that `decode_log_line`
-    would leave out."""
+    """Return `line`, an unfinished line of a progress bar, without the states that
+    `decode_log_line` would leave out."""
     *old, last = line[:-1].split(b"\r")
     if not old:
         return line
@@ -239,8 +239,8 @@ class LogRing:
         self.dropped += 1
 
     def record_gap(self) -> None:
-        """Record that bytes of the log after the lines so far are not read. All lines after the first
-        `head_lines` are dropped: there can be only one gap."""
+        """Record that bytes of the log after the lines so far are not read. All lines after the
+        first `head_lines` are dropped: there can be only one gap."""
         self.skipped = True
         self.dropped += self._tail_length
         self._clear_tail()
@@ -265,8 +265,9 @@ class LogRing:
         return len(self._head) + self._tail_length + (1 if self._gap_text() else 0)
 
     def lines(self, start: int = 0, count: int | None = None) -> Sequence[str]:
-        """Return up to `count` of the lines in memory from the index `start` on, None for all of them.
-        Index 0 is the first line of the log. The line about dropped lines has an index too."""
+        """Return up to `count` of the lines in memory from the index `start` on, None for all of
+        them. Index 0 is the first line of the log. The line about dropped lines has an index
+        too."""
         stop = len(self) if count is None else max(0, min(start + count, len(self)))
         head, gap = self._head, self._gap_text()
         between = [] if gap is None else [gap]
@@ -293,9 +294,9 @@ class LogRing:
         return found
 
     def find(self, text: str, start: int = 0, backwards: bool = False) -> int | None:
-        """Return the index of the first line in memory from the index `start` on that contains `text`,
-        ignoring case. With `backwards`, search from `start` towards the first line. None if no line
-        does."""
+        """Return the index of the first line in memory from the index `start` on that contains
+        `text`, ignoring case. With `backwards`, search from `start` towards the first line. None if
+        no line does."""
         wanted = text.casefold()
         begin, stop = (0, min(start + 1, len(self))) if backwards else (max(start, 0), len(self))
         chunks = range(begin, stop, BLOCK_LINES)
@@ -348,8 +349,8 @@ class LogFollower:
         return self._make_batch(self._assembler.feed(data), truncated)
 
     def finish(self) -> LogBatch | None:
-        """Return the last line, which has no line end, as a batch; None if the last line was complete.
-        Call this after the program that writes the log has ended."""
+        """Return the last line, which has no line end, as a batch; None if the last line was
+        complete. Call this after the program that writes the log has ended."""
         return self._make_batch(self._assembler.flush(), False)
 
     def _make_batch(self, lines: list[str], truncated: bool) -> LogBatch | None:
@@ -370,10 +371,10 @@ async def read_log_batches(
     ended: Callable[[], bool] = lambda: True,
     wait: Callable[[], Awaitable[None]] | None = None,
 ) -> AsyncIterator[LogBatch]:
-    """Yield all lines of the log file at `path` from its start, in batches, with `secrets` masked. At
-    the end of the file, stop if `ended()` is true, otherwise await `wait()` and read on. Do so also
-    while the host cannot be reached, but raise HostUnreachable if `ended()` is true or `wait` is
-    None."""
+    """Yield all lines of the log file at `path` from its start, in batches, with `secrets` masked.
+    At the end of the file, stop if `ended()` is true, otherwise await `wait()` and read on. Do so
+    also while the host cannot be reached, but raise HostUnreachable if `ended()` is true or `wait`
+    is None."""
     assembler, offset = LineAssembler(secrets), 0
     while True:
         last = ended()
@@ -408,9 +409,9 @@ class LogMatch:
 async def search_log(
     host: Host, path: str, text: str, *, secrets: Iterable[str] = (), limit: int = 500
 ) -> tuple[LogMatch, ...]:
-    """Return the first `limit` lines of the log file at `path` that contain `text` as it is, ignoring
-    case, with `secrets` masked. The search runs on the host. Raises CommandFailed if the file cannot
-    be searched."""
+    """Return the first `limit` lines of the log file at `path` that contain `text` as it is,
+    ignoring case, with `secrets` masked. The search runs on the host. Raises CommandFailed if the
+    file cannot be searched."""
     done = await host.run(
         ["grep", "-a", "-n", "-F", "-i", "-m", str(limit), "-e", text, "--", path]
     )

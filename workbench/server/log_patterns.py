@@ -46,13 +46,13 @@ class LogPattern:
     engines that write them, () for all. What a pattern may be:
 
     only_last  a problem only while the line is the last one of the log
-    general    names only the kind of an error; applies to error lines that no other pattern explains
+    general    names only the kind of an error; counts where no other pattern explains the error
     placed     names a file or a function of the engine, so that the finding names the engine's part
     follows    mostly follows from another error, beside which it is left out
     fix_first  names what to change, so that its fix stands before that of the engine's part
 
-    `changes` has the plan changes of the fix by engine name, "" for any engine. Their values may refer
-    to groups of `regex` (see engines/log_patterns.json)."""
+    `changes` has the plan changes of the fix by engine name, "" for any engine. Their values may
+    refer to groups of `regex` (see engines/log_patterns.json)."""
 
     id: str
     regex: str
@@ -85,16 +85,16 @@ class LogPattern:
         return not self.engines or engine in self.engines
 
     def level_of(self, line: str) -> Level:
-        """Return the level of a finding about `line`: that of the pattern, but WARN in place of ERROR
-        if the engine calls the line a warning, or wrote it where it handles a request."""
+        """Return the level of a finding about `line`: that of the pattern, but WARN in place of
+        ERROR if the engine calls the line a warning, or wrote it where it handles a request."""
         if self.level is not Level.ERROR:
             return self.level
         goes_on = _is_marked_as_warning(line) or _REQUEST_HANDLER_LINE.search(line)
         return Level.WARN if goes_on else Level.ERROR
 
     def has_needle_in(self, lower_text: str) -> bool:
-        """Return whether `lower_text`, in lower case, has one of the needles. Without one, the pattern
-        cannot match."""
+        """Return whether `lower_text`, in lower case, has one of the needles. Without one, the
+        pattern cannot match."""
         return any(needle in lower_text for needle in self.needles)
 
     def matches(self, line: str) -> bool:
@@ -102,8 +102,8 @@ class LogPattern:
         return re.search(self.regex, line.rstrip(), re.IGNORECASE) is not None
 
     def make_finding(self, line: str, engine: str | None) -> Finding:
-        """Return the finding about `line`, a log line of `engine` that matches this pattern. With None
-        for the engine, it has plan changes only if they do not depend on the engine, or if the
+        """Return the finding about `line`, a log line of `engine` that matches this pattern. With
+        None for the engine, it has plan changes only if they do not depend on the engine, or if the
         pattern has those of one engine only."""
         text = ". ".join(filter(None, (self.cause, self.note)))
         if self.severity == "harmless":
@@ -214,16 +214,16 @@ def _patterns_document() -> dict[str, Any]:
 
 
 def explain_lines(lines: Sequence[str], engine: str | None = None) -> tuple[Finding, ...]:
-    """Return a finding for each log pattern of `engine` that matches one of `lines`, in their order;
-    None stands for any engine. Its evidence is the first line that matches."""
+    """Return a finding for each log pattern of `engine` that matches one of `lines`, in their
+    order; None stands for any engine. Its evidence is the first line that matches."""
     matches = sorted(_find_pattern_matches(lines, engine), key=attrgetter("line_index"))
     return tuple(match.pattern.make_finding(match.line, engine) for match in matches)
 
 
 @lru_cache(maxsize=4096)
 def explain_line(line: str, engine: str | None = None) -> Finding | None:
-    """Return the most severe finding about one line of a log of `engine`, None for any engine. None if
-    no log pattern matches the line."""
+    """Return the most severe finding about one line of a log of `engine`, None for any engine. None
+    if no log pattern matches the line."""
     return next(iter(by_severity(explain_lines((line,), engine))), None)
 
 
@@ -248,8 +248,8 @@ def stuck_start_findings(
 
 
 def _cause_and_fix_of_stuck_phase(phase: str | None) -> Mapping[str, str]:
-    """Return {"cause": …, "fix": …} of a start that does not come out of the phase `phase`, None for
-    an unknown one."""
+    """Return {"cause": …, "fix": …} of a start that does not come out of the phase `phase`, None
+    for an unknown one."""
     rows = _patterns_document()["phases"]
     found: Mapping[str, str] = next(row for row in rows if re.search(row["phase"], phase or ""))
     return found
@@ -299,9 +299,9 @@ class LogScan:
     def search_new_lines(
         self, lines: Sequence[str], number_free_lines: Sequence[str], first_number: int | None
     ) -> None:
-        """Search the new lines `lines` of the log, and add the findings to `found`. `number_free_lines`
-        are the same lines from `remove_numbers_from_lines`. `first_number` is the number of the first
-        of them in the log, from 1; None if unknown."""
+        """Search the new lines `lines` of the log, and add the findings to `found`.
+        `number_free_lines` are the same lines from `remove_numbers_from_lines`. `first_number` is
+        the number of the first of them in the log, from 1; None if unknown."""
         self._tracebacks.feed(lines, first_number)
         fresh = set(number_free_lines) - self._forms
         if not fresh:
@@ -359,9 +359,9 @@ def _find_pattern_matches(
 
 
 def _line_reports_pattern(line: str, pattern: LogPattern, preferred: Sequence[LogPattern]) -> bool:
-    """Return whether the pattern matches the line, and the line itself reports it: it does not quote a
-    text, and an error is one of the server. A general pattern also needs an error that none of
-    `preferred` explains."""
+    """Return whether the pattern matches the line, and the line itself reports it: it does not
+    quote a text, and an error is one of the server. A general pattern also needs an error that none
+    of `preferred` explains."""
     if not pattern.matches(line[:_MAX_SEARCHED_CHARACTERS]) or _only_quotes_text(line):
         return False
     if pattern.level is Level.ERROR and _is_no_failure_of_server(line):
@@ -370,16 +370,16 @@ def _line_reports_pattern(line: str, pattern: LogPattern, preferred: Sequence[Lo
 
 
 def _is_no_failure_of_server(line: str) -> bool:
-    """Return whether the line is about one request or an optional part of the engine, or has a level
-    that is only information."""
+    """Return whether the line is about one request or an optional part of the engine, or has a
+    level that is only information."""
     if _OPTIONAL_PART_LINE.search(line) or _LINE_ABOUT_REQUEST.search(line):
         return True
     return _parse_level(line) in _INFO_LEVELS
 
 
 def find_needles(lines: Sequence[str], engine: str | None = None) -> tuple[str, ...]:
-    """Return those needles of the patterns of `engine`, None for all engines, that `lines` contain, in
-    lower case. A line without one of them matches no pattern. They are far fewer than all."""
+    """Return those needles of the patterns of `engine`, None for all engines, that `lines` contain,
+    in lower case. A line without one of them matches no pattern. They are far fewer than all."""
     lower = "\n".join(lines).lower()
     return tuple(needle for needle in _pattern_numbers_by_needle(engine) if needle in lower)
 
@@ -387,8 +387,8 @@ def find_needles(lines: Sequence[str], engine: str | None = None) -> tuple[str, 
 def explain_line_by_needles(
     line: str, engine: str | None, needles: Sequence[str]
 ) -> Finding | None:
-    """Return what `explain_line` returns, for one of many lines. `needles` are from `find_needles` of
-    all of them. None if no pattern matches."""
+    """Return what `explain_line` returns, for one of many lines. `needles` are from `find_needles`
+    of all of them. None if no pattern matches."""
     lower, numbers_of = line.lower(), _pattern_numbers_by_needle(engine)
     numbers = set[int]().union(*(numbers_of[needle] for needle in needles if needle in lower))
     patterns = _patterns_of_any_line(engine)
@@ -409,8 +409,8 @@ def _pattern_numbers_by_needle(engine: str | None) -> Mapping[str, Sequence[int]
 
 
 def _is_unexplained_error(line: str, better: Sequence[LogPattern]) -> bool:
-    """Return whether the line is an error that does not only report another one, and that none of the
-    patterns `better` matches."""
+    """Return whether the line is an error that does not only report another one, and that none of
+    the patterns `better` matches."""
     error, message = _parse_is_error_and_text(line)
     if not error or _WRAPPER_LINE.search(message):
         return False
@@ -469,8 +469,8 @@ _SOURCE_ROOT = re.compile(r"\S*[/\\](?=(?:ggml[/\\])?src[/\\]|ggml-|common[/\\]|
 
 @dataclass(frozen=True, slots=True)
 class EnginePart:
-    """A part of an engine's code, such as quantization. `path` is a regular expression for its files
-    and calls. `name` stands after "in". `fix` says what to try if this part fails."""
+    """A part of an engine's code, such as quantization. `path` is a regular expression for its
+    files and calls. `name` stands after "in". `fix` says what to try if this part fails."""
 
     path: str
     name: str
@@ -488,8 +488,8 @@ def _engine_part_of_path(path: str) -> EnginePart | None:
 
 
 def find_engine_part_name(text: str) -> str | None:
-    """Return the name of the part of an engine's code that `text`, a path or a call, belongs to; None
-    if it belongs to none."""
+    """Return the name of the part of an engine's code that `text`, a path or a call, belongs to;
+    None if it belongs to none."""
     part = _engine_part_of_path(text)
     if part is None:
         return None
@@ -533,10 +533,11 @@ def find_possible_causes(
     engine: str | None,
     survived_line_numbers: Collection[int] = (),
 ) -> tuple[Finding, ...]:
-    """Return those of `findings`, all about one log, that may be causes: not those that probably follow
-    from another error. `tracebacks_read` has the tracebacks of the log; those whose error is in one
-    of the lines `survived_line_numbers` did not end their process. If no pattern explains the error
-    that was raised first, one more finding names its kind and the engine's part that raised it."""
+    """Return those of `findings`, all about one log, that may be causes: not those that probably
+    follow from another error. `tracebacks_read` has the tracebacks of the log; those whose error is
+    in one of the lines `survived_line_numbers` did not end their process. If no pattern explains
+    the error that was raised first, one more finding names its kind and the engine's part that
+    raised it."""
     errors = tuple(one for one in tracebacks_read.errors if one.number not in survived_line_numbers)
     of_requests = [error for error in errors if error.ended_one_request]
     of_server = [error for error in errors if not error.ended_one_request]
@@ -565,9 +566,9 @@ def find_possible_causes(
 def _first_raised_error(
     of_server: Sequence[RaisedError], of_requests: Sequence[RaisedError]
 ) -> RaisedError | None:
-    """Return the error that caused the others: one of `of_server` if one does not only report another
-    error, else one of `of_requests`; of the server's, rather one that does not mostly follow from
-    others. None if all only report another error."""
+    """Return the error that caused the others: one of `of_server` if one does not only report
+    another error, else one of `of_requests`; of the server's, rather one that does not mostly
+    follow from others. None if all only report another error."""
     for errors, is_consequence in (
         (of_server, _reports_or_follows_other_error),
         (of_server, _only_reports_other_error),
@@ -580,9 +581,9 @@ def _first_raised_error(
 
 
 def _add_engine_part_of_line(finding: Finding, errors: Sequence[RaisedError]) -> Finding:
-    """Return the finding with the engine's part that raised the error in its line, by the tracebacks
-    of `errors`. It is unchanged if its pattern is not `placed`, or if no traceback has that
-    error."""
+    """Return the finding with the engine's part that raised the error in its line, by the
+    tracebacks of `errors`. It is unchanged if its pattern is not `placed`, or if no traceback has
+    that error."""
     if finding.line is None or finding.code not in _codes_of_patterns("placed"):
         return finding
     for error in errors:
@@ -604,8 +605,8 @@ def _precedes_causes(
 
 
 def _last_line_number_of_chain(error: RaisedError, errors: Sequence[RaisedError]) -> int:
-    """Return the number of the last line about `error`, with those of `errors` that were raised from
-    it, or that other processes wrote with its text."""
+    """Return the number of the last line about `error`, with those of `errors` that were raised
+    from it, or that other processes wrote with its text."""
     numbers = [error.number]
     for one in errors[errors.index(error) + 1 :]:
         follows = one.replaces or one.caused or one.line == error.line
@@ -618,9 +619,9 @@ def _last_line_number_of_chain(error: RaisedError, errors: Sequence[RaisedError]
 def _drop_ignored_errors(
     findings: Iterable[Finding], ignored_line_numbers: frozenset[int], errors: Sequence[RaisedError]
 ) -> tuple[Finding, ...]:
-    """Return the findings without those in the lines `ignored_line_numbers`, errors after which Python
-    went on. They stay if each of `errors` only reports another one and no other finding is an
-    error: nothing else says then why the server has ended."""
+    """Return the findings without those in the lines `ignored_line_numbers`, errors after which
+    Python went on. They stay if each of `errors` only reports another one and no other finding is
+    an error: nothing else says then why the server has ended."""
     found = tuple(findings)
     others = tuple(one for one in found if one.line not in ignored_line_numbers)
     if any(one.is_error for one in others):
@@ -638,9 +639,9 @@ def _choose_error_with_location(error: RaisedError, errors: Sequence[RaisedError
 
 
 def _find_crashed_call_and_part(calls: Sequence[str]) -> tuple[str, EnginePart | None]:
-    """Return (innermost of `calls`, those of a backtrace, that belongs to a known part of the engine;
-    that part). A call that only passes work on counts if there is no other. ("", None) if there is
-    none."""
+    """Return (innermost of `calls`, those of a backtrace, that belongs to a known part of the
+    engine; that part). A call that only passes work on counts if there is no other. ("", None) if
+    there is none."""
     passing: tuple[str, EnginePart | None] = ("", None)
     for call in native_backtraces.calls_of_crash(calls):
         part = _engine_part_of_path(call)
@@ -654,9 +655,9 @@ def _find_crashed_call_and_part(calls: Sequence[str]) -> tuple[str, EnginePart |
 
 
 def _add_native_calls(findings: Sequence[Finding], calls: Sequence[str]) -> tuple[Finding, ...]:
-    """Return the findings with the engine's part in which native code crashed, by `calls`, those of its
-    backtrace. If none of them is an error, a finding about the crash is added. They are unchanged if
-    the calls name no known part."""
+    """Return the findings with the engine's part in which native code crashed, by `calls`, those of
+    its backtrace. If none of them is an error, a finding about the crash is added. They are
+    unchanged if the calls name no known part."""
     call, part = _find_crashed_call_and_part(calls)
     if part is None:
         return tuple(findings)
@@ -699,8 +700,8 @@ _CODES_WRITTEN_BEFORE = ("log.error-compile",)
 def _precedes_and_explains_error(
     finding: Finding, error: RaisedError, errors: Sequence[RaisedError]
 ) -> bool:
-    """Return whether the finding is about an error before `error` that explains it: of a compiler, and
-    in none of the tracebacks of `errors`."""
+    """Return whether the finding is about an error before `error` that explains it: of a compiler,
+    and in none of the tracebacks of `errors`."""
     if not finding.is_error or finding.code not in _CODES_WRITTEN_BEFORE:
         return False
     if any(finding.line == one.number for one in errors):
@@ -709,8 +710,8 @@ def _precedes_and_explains_error(
 
 
 def _downgrade_to_request_error(finding: Finding) -> Finding:
-    """Return the finding as one about an error that ended only one request: at most a warning, and its
-    text says so."""
+    """Return the finding as one about an error that ended only one request: at most a warning, and
+    its text says so."""
     if finding.is_error:
         finding = replace(finding, level=Level.WARN)
     if finding.text.startswith(_ONE_REQUEST_FAILED_TEXT):
@@ -721,9 +722,9 @@ def _downgrade_to_request_error(finding: Finding) -> Finding:
 def _explain_error_kind(
     error: RaisedError, engine: str | None, known_codes: Collection[str]
 ) -> Finding | None:
-    """Return the finding about `error`: of a pattern that names its kind, with its place in the engine's
-    code, or else of one that explains the message as a whole. None if no pattern matches, or if a
-    pattern whose code is in `known_codes` explains it."""
+    """Return the finding about `error`: of a pattern that names its kind, with its place in the
+    engine's code, or else of one that explains the message as a whole. None if no pattern matches,
+    or if a pattern whose code is in `known_codes` explains it."""
     pattern = _find_general_pattern(error.line, engine) or _find_pattern(
         error.line, engine, known_codes
     )
@@ -736,9 +737,9 @@ def _explain_error_kind(
 
 
 def _find_pattern(line: str, engine: str | None, known_codes: Collection[str]) -> LogPattern | None:
-    """Return the pattern of `engine`, None for any, of the level ERROR that names the cause of the error
-    in `line`, not only its kind. None if there is none, or if one whose code is in `known_codes`
-    matches the line too."""
+    """Return the pattern of `engine`, None for any, of the level ERROR that names the cause of the
+    error in `line`, not only its kind. None if there is none, or if one whose code is in
+    `known_codes` matches the line too."""
     found = [one for one in _find_patterns(line, engine) if not one.general]
     if any(one.code in known_codes for one in found):
         return None
@@ -751,8 +752,8 @@ def _find_patterns(line: str, engine: str | None) -> list[LogPattern]:
 
 
 def _add_source_location(finding: Finding, error: RaisedError) -> Finding:
-    """Return the finding about `error` with the engine's part that raised it, and what the engine did
-    then, as far as its calls show them."""
+    """Return the finding about `error` with the engine's part that raised it, and what the engine
+    did then, as far as its calls show them."""
     doing = _describe_engine_activity(error.frames)
     meanwhile = f", while {doing}" if doing else ""
     place = _call_and_part_of_error(error)
@@ -787,8 +788,8 @@ _SAYS_WHAT_TO_DO = re.compile(
 
 
 def _describe_engine_activity(frames: Sequence[Frame]) -> str:
-    """Return what the engine did in the calls `frames`, such as "it captured CUDA graphs"; "" if they
-    do not show it."""
+    """Return what the engine did in the calls `frames`, such as "it captured CUDA graphs"; "" if
+    they do not show it."""
     rows = _patterns_document()["doings"]
     return next((row["doing"] for row in rows if _shows_activity(row, frames)), "")
 
@@ -817,8 +818,8 @@ def _call_and_part_of_error(error: RaisedError) -> _CallAndPart | None:
 
 @lru_cache(maxsize=256)
 def _find_general_pattern(line: str, engine: str | None = None) -> LogPattern | None:
-    """Return the general log pattern of `engine`, None for any, that matches the error in `line`. None
-    if there is none, or if a pattern that is not general matches too."""
+    """Return the general log pattern of `engine`, None for any, that matches the error in `line`.
+    None if there is none, or if a pattern that is not general matches too."""
     found = _find_patterns(line, engine)
     if not all(one.general for one in found):
         return None
@@ -852,8 +853,8 @@ def writing_process_of_line(line: str) -> str:
 
 
 def _only_quotes_text(line: str) -> bool:
-    """Return whether the line quotes a text in which any words may be: source code of a traceback, the
-    prompt of a request, or all settings of the engine."""
+    """Return whether the line quotes a text in which any words may be: source code of a traceback,
+    the prompt of a request, or all settings of the engine."""
     bare = strip_log_prefix(line)
     return bool(
         _SOURCE_LINE.match(bare) or _REQUEST_LINE.match(bare) or _SETTINGS_LINE.search(bare)
@@ -1006,8 +1007,8 @@ _TEXT_OF_SIGNAL: Mapping[int, str] = {
 
 
 def _explain_exit_code(text: str) -> str | None:
-    """Return what the exit code in `text` says about the end of a process, such as "SIGKILL ended it".
-    None if there is none, or if it says nothing."""
+    """Return what the exit code in `text` says about the end of a process, such as "SIGKILL ended
+    it". None if there is none, or if it says nothing."""
     found = _EXIT_CODE.search(text)
     if found is None:
         return None
@@ -1018,8 +1019,8 @@ def _explain_exit_code(text: str) -> str | None:
 
 
 def explain_report_without_error(error: LoggedError, before: str) -> Finding:
-    """Return the finding about a log in which `error`, a report that something else failed, is the only
-    error. `before` is the line before it, "" if there is none."""
+    """Return the finding about a log in which `error`, a report that something else failed, is the
+    only error. `before` is the line before it, "" if there is none."""
     last = strip_log_prefix(before)
     hint = f"; the line before it may say more: “{last}”" if last else ""
     end, how = _explain_exit_code(error.text), ": a process that was killed writes nothing"
@@ -1042,8 +1043,8 @@ _QUOTED_ERROR = re.compile(r"\bfailed with error ['\"](?P<error>.{3,400}?)['\"](
 
 
 def explain_quoted_error(error: LoggedError) -> Finding | None:
-    """Return the finding about the error of another process that the line of `error` quotes; None if it
-    quotes none."""
+    """Return the finding about the error of another process that the line of `error` quotes; None
+    if it quotes none."""
     quoted = _QUOTED_ERROR.search(error.text)
     if quoted is None:
         return None
@@ -1069,8 +1070,8 @@ def reports_process_end(finding: Finding) -> bool:
 
 
 def explain_error_by_its_text(error: LoggedError, number: int | None, level: Level) -> Finding:
-    """Return the finding, with `level`, about `error`, which no log pattern explains. `number` is that
-    of its line, None if unknown."""
+    """Return the finding, with `level`, about `error`, which no log pattern explains. `number` is
+    that of its line, None if unknown."""
     other = _patterns_by_code()["log.error-other"]
     return Finding(
         level,
@@ -1184,8 +1185,8 @@ def _prefix_pattern() -> re.Pattern[str]:
 
 
 def strip_log_prefix(line: str) -> str:
-    """Return the message of a log line as plain text, at most 500 characters: without colours, control
-    characters, process name, time and level."""
+    """Return the message of a log line as plain text, at most 500 characters: without colours,
+    control characters, process name, time and level."""
     return _prefix_and_message(line)[1].strip()[:500]
 
 
@@ -1205,8 +1206,8 @@ def _remove_control_characters(line: str) -> str:
 
 
 def is_in_traceback(line: str) -> bool:
-    """Return whether the line is a heading, a call or source code of a traceback, and so no error of
-    its own."""
+    """Return whether the line is a heading, a call or source code of a traceback, and so no error
+    of its own."""
     text = _writer_and_text(line)[1]
     return text.startswith((" ", "\t", "~", "^")) or bool(_TRACEBACK_HEADING.search(text))
 
@@ -1223,8 +1224,8 @@ def is_of_request_handler(line: str) -> bool:
 
 
 def has_level(line: str) -> bool:
-    """Return whether the engine wrote a level in front of the message: it logged the line, and did not
-    end with it."""
+    """Return whether the engine wrote a level in front of the message: it logged the line, and did
+    not end with it."""
     return bool(_parse_level(line))
 
 
@@ -1258,16 +1259,16 @@ _SOURCE_CODE_STARTS = (" ", "\t", "~", "^", "raise ", "else: raise ")  # in a tr
 
 
 def _is_never_error(text: str) -> bool:
-    """Return whether `text`, the message of a line, is blank, a part of a traceback, or an error after
-    which a server goes on."""
+    """Return whether `text`, the message of a line, is blank, a part of a traceback, or an error
+    after which a server goes on."""
     if not text.strip() or text.startswith(_SOURCE_CODE_STARTS):
         return True
     return bool(_TRACEBACK_HEADING.search(text) or _HARMLESS_ERROR.search(text))
 
 
 def _find_validation_detail(heading: str, following: Sequence[str]) -> str | None:
-    """Return what a pydantic ValidationError says is wrong, from `following`, the log lines after its
-    first line, `heading`. None if `heading` begins no such error, or if they do not say."""
+    """Return what a pydantic ValidationError says is wrong, from `following`, the log lines after
+    its first line, `heading`. None if `heading` begins no such error, or if they do not say."""
     if not _VALIDATION_HEADING.search(heading):
         return None
     for line in following:

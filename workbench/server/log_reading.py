@@ -43,24 +43,24 @@ async def _read_new_bytes_and_count(host: Host, run: WatchedRun, emit: EmitBatch
 
 
 async def read_missed_log(host: Host, run: WatchedRun, emit: EmitBatch) -> None:
-    """Read the run's log to its present end, and pass the complete lines to `emit`. Return at the first
-    read that reaches the end, even if the server keeps writing."""
+    """Read the run's log to its present end, and pass the complete lines to `emit`. Return at the
+    first read that reaches the end, even if the server keeps writing."""
     while await read_log_and_count_bytes(host, run, emit) == READ_BYTES:
         pass
 
 
 async def read_log_to_end(host: Host, run: WatchedRun, emit: EmitBatch) -> None:
-    """Read the run's log to its present end, and pass the lines to `emit`, with a last line that has no
-    line end."""
+    """Read the run's log to its present end, and pass the lines to `emit`, with a last line that
+    has no line end."""
     await read_missed_log(host, run, emit)
     if last := run.finish_log():
         emit(last)
 
 
 async def explain_ended_run(host: Host, run: WatchedRun, emit: EmitBatch) -> None:
-    """Read the rest of the log of a run that has ended, and set `run.explained` to (reason of its end,
-    None if unknown; findings about the causes). Findings of the log that are no errors did not end
-    the server, and are left out. Raises HostError if the host cannot be queried."""
+    """Read the rest of the log of a run that has ended, and set `run.explained` to (reason of its
+    end, None if unknown; findings about the causes). Findings of the log that are no errors did not
+    end the server, and are left out. Raises HostError if the host cannot be queried."""
     from workbench.server import exit_analysis
     from workbench.server.explained_log import explain_lines_in_memory
 

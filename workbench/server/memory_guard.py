@@ -14,8 +14,8 @@ _GUARDED_SCRIPT = read_script(__file__, "run_with_memory_guard.sh")
 
 
 def memory_guard_command(argv: Sequence[str], reserve_gib: float) -> tuple[str, ...]:
-    """Return the command that runs the server `argv`, and stops it when less than `reserve_gib` GiB of
-    the host's memory are available."""
+    """Return the command that runs the server `argv`, and stops it when less than `reserve_gib` GiB
+    of the host's memory are available."""
     return (
         "sh",
         "-c",

@@ -50,9 +50,9 @@ LinesByName = dict[str, list[str]]  # what follows the name in each line of a se
 async def fetch_metrics(
     get: GetPath, engine: Engine, timeout_s: float = TIMEOUT_S
 ) -> EngineMetrics:
-    """Return one reading of the engine's counters. Never raises: a value that cannot be read is None,
-    and `absent` says why. `live_generation_tokens` has the tokens of running requests, also for an
-    engine that counts them when a request ends."""
+    """Return one reading of the engine's counters. Never raises: a value that cannot be read is
+    None, and `absent` says why. `live_generation_tokens` has the tokens of running requests, also
+    for an engine that counts them when a request ends."""
     if engine.metrics_path is None:
         return metrics_without_values(f"{engine.title} has no metrics page")
     page = await get(engine.metrics_path, timeout_s)
@@ -90,8 +90,8 @@ async def fetch_metrics(
 
 
 def _count_slot_tokens(body: Any) -> int | None:
-    """Return how many output tokens all running requests have so far, by `body`, llama.cpp's JSON list
-    of slots, each of which processes one request. None if it is not such a list."""
+    """Return how many output tokens all running requests have so far, by `body`, llama.cpp's JSON
+    list of slots, each of which processes one request. None if it is not such a list."""
     try:
         busy = [slot for slot in body if slot["is_processing"]]
         counts = [_parse_value(step["n_decoded"]) for slot in busy for step in slot["next_token"]]
@@ -147,9 +147,9 @@ def _value_or_reason(
 def _derive_prompt_and_prefix_counts(
     values: dict[str, float | int], absent: dict[str, str], engine: Engine
 ) -> None:
-    """Add the tokens from the prefix cache to the prompt tokens in `values`, if the engine counts them
-    apart. Use the prompt tokens as the looked-up ones if the engine does not count these. Do nothing
-    if one of the two counts is unknown."""
+    """Add the tokens from the prefix cache to the prompt tokens in `values`, if the engine counts
+    them apart. Use the prompt tokens as the looked-up ones if the engine does not count these. Do
+    nothing if one of the two counts is unknown."""
     hits, prompt = values.get("prefix_hit_tokens"), values.get("prompt_tokens")
     if hits is None or prompt is None:
         return
@@ -166,8 +166,9 @@ def _add_live_counts(
     lines: LinesByName,
     engine: Engine,
 ) -> None:
-    """Add the counts that also rise while requests run to `values`, or the reason to `absent_reasons`.
-    An engine without series for them gets its counts of ended requests in their place."""
+    """Add the counts that also rise while requests run to `values`, or the reason to
+    `absent_reasons`. An engine without series for them gets its counts of ended requests in their
+    place."""
     for field, counter in _LIVE_COUNT_FIELDS.items():
         parts = [_values_of_series(lines, name) for name in engine.live_metrics.get(counter, ())]
         if parts and all(parts):
@@ -186,8 +187,8 @@ def _metric_names(engine: Engine) -> dict[str, tuple[str, ...]]:
 
 
 def _lines_of_read_series(page: str, engine: Engine) -> LinesByName:
-    """Return what follows the name in each line of the series that `parse_metrics` reads, by name. At
-    most _MAX_LINES lines are read. `page` must begin with a line break."""
+    """Return what follows the name in each line of the series that `parse_metrics` reads, by name.
+    At most _MAX_LINES lines are read. `page` must begin with a line break."""
     # one search for all names: vLLM's page has 100 KB of histograms, and is read every second
     lines: LinesByName = {}
     for line in islice(_metric_pattern(engine).finditer(page), _MAX_LINES):
@@ -232,8 +233,8 @@ def _parse_value(text: str | float) -> float | None:
 
 
 def engine_of_metrics_page(page: str) -> Engine | None:
-    """Return the engine that wrote the Prometheus page `page`, by the prefix of its series; None if no
-    known engine did."""
+    """Return the engine that wrote the Prometheus page `page`, by the prefix of its series; None if
+    no known engine did."""
     from workbench import engines
 
     for engine in map(engines.get_engine, engines.engine_names()):

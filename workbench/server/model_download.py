@@ -65,11 +65,11 @@ async def download_model(
     directory: str = "",
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> str:
-    """Download a model with `program`, that of the hub, or continue an interrupted download. Return the
-    last line that it printed, which names the model's directory; "" if it printed nothing. `env` has
-    its variables, such as HF_TOKEN. "" for `revision` or `directory` stands for the default.
-    `on_progress` receives the newest line of its output. Raises InputError for an invalid model id,
-    and HostError if the program fails."""
+    """Download a model with `program`, that of the hub, or continue an interrupted download. Return
+    the last line that it printed, which names the model's directory; "" if it printed nothing.
+    `env` has its variables, such as HF_TOKEN. "" for `revision` or `directory` stands for the
+    default. `on_progress` receives the newest line of its output. Raises InputError for an invalid
+    model id, and HostError if the program fails."""
     if not _MODEL_NAME.fullmatch(model):
         raise InputError(
             f"{model!r} is not the id of a model on the Hugging Face hub",

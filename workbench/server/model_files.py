@@ -102,8 +102,8 @@ def _parse_json_object(text: str) -> dict[str, Any] | None:
 
 async def _read_gguf(host: Host, model: str, paths: Sequence[str], size: int) -> ModelFacts:
     """Return the size and architecture of `model` from the headers of its GGUF files `paths`, whose
-    total size is `size` bytes. If a header is damaged, only the size is known, and `missing` has the
-    reason. Raises HostError."""
+    total size is `size` bytes. If a header is damaged, only the size is known, and `missing` has
+    the reason. Raises HostError."""
     metadata: Mapping[str, object] = {}
     unread = ModelFacts(model, weight_bytes=float(size), source=f"the size of {model}")
     tensors: list[Tensor] = []

@@ -45,9 +45,9 @@ async def identify_model(
     *,
     started_unix_s: float | None = None,
 ) -> ModelFingerprint:
-    """Return the fingerprint of the plan's model. `env` and `workdir` are those of the server, which was
-    started at `started_unix_s`, None if that is not known. Takes one round trip. Never raises:
-    `digest` is None if the files cannot be read, or if one was changed after the start."""
+    """Return the fingerprint of the plan's model. `env` and `workdir` are those of the server,
+    which was started at `started_unix_s`, None if that is not known. Takes one round trip. Never
+    raises: `digest` is None if the files cannot be read, or if one was changed after the start."""
     argv = arguments_to_locate_model(plan, env, workdir)
     try:
         done = await host.run(["sh", "-c", _LIST_FILES_SCRIPT, "sh", *argv], timeout_s=_TIMEOUT_S)
@@ -67,8 +67,8 @@ async def identify_model(
 def arguments_to_locate_model(
     plan: LaunchPlan, env: Mapping[str, str], workdir: str | None
 ) -> list[str]:
-    """Return the arguments of LOCATE_MODEL_SCRIPT, which finds the files of the plan's model. `env` and
-    `workdir` are those of the server."""
+    """Return the arguments of LOCATE_MODEL_SCRIPT, which finds the files of the plan's model. `env`
+    and `workdir` are those of the server."""
     model, revision, directory = plan.model, plan.flag("revision"), plan.flag("model-dir")
     if isinstance(directory, str) and not model.startswith(("/", "~")):
         model = posixpath.join(directory, model)

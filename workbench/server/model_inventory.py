@@ -33,17 +33,17 @@ _HASH_FILES_SCRIPT = read_script(__file__, "hash_files.sh")
 
 @dataclass(frozen=True, slots=True)
 class SearchPlaces:
-    """The places on a host that are searched for models: the hub's cache, by `env`, the environment of
-    its servers, and `paths`, further directories or files."""
+    """The places on a host that are searched for models: the hub's cache, by `env`, the environment
+    of its servers, and `paths`, further directories or files."""
 
     env: Mapping[str, str]
     paths: tuple[str, ...] = ()
 
 
 async def find_copies(host: Host, places: SearchPlaces, model: str = "") -> Sequence[ModelCopy]:
-    """Return the copies of models on a host: all, or those of `model`, which is a hub id, a path, or the
-    last part of either. Only with `model`, small files have their hash, and links that lead out of a
-    copy are listed. Raises HostError if the host cannot list them."""
+    """Return the copies of models on a host: all, or those of `model`, which is a hub id, a path,
+    or the last part of either. Only with `model`, small files have their hash, and links that lead
+    out of a copy are listed. Raises HostError if the host cannot list them."""
     hub = hub_cache_and_home_values(places.env)
     paths = dict.fromkeys((*places.paths, *([model] if model.startswith(("/", "~/")) else [])))
     done = await host.run(
@@ -125,8 +125,8 @@ def file_path_on_host(copy: ModelCopy, file: ModelFile) -> str:
 
 
 async def add_full_file_sizes(host: Host, copy: ModelCopy) -> ModelCopy:
-    """Return the copy with the size that each safetensors file has by its header: a truncated file is
-    smaller. Raises HostError if the host cannot be queried."""
+    """Return the copy with the size that each safetensors file has by its header: a truncated file
+    is smaller. Raises HostError if the host cannot be queried."""
     tensor_files = (file for file in copy.files if file.name.endswith(".safetensors"))
     paths = [file_path_on_host(copy, file) for file in tensor_files]
     if not paths:
@@ -148,8 +148,8 @@ async def add_hashes(
     host: Host, copy: ModelCopy, on_progress: Callable[[int, int], None] = lambda done, total: None
 ) -> ModelCopy:
     """Return the copy with the SHA-256 of every file, which the host computes, and stores until the
-    size or the modification time of the file changes. `on_progress` receives the bytes hashed so far
-    and all bytes. Raises HostError if a file cannot be read."""
+    size or the modification time of the file changes. `on_progress` receives the bytes hashed so
+    far and all bytes. Raises HostError if a file cannot be read."""
     sizes = {file_path_on_host(copy, file): file.size_bytes for file in copy.files}
     hashes = await hash_files(host, sizes, copy.path, on_progress)
     return _with_file_values(copy, {path: {"sha256": digest} for path, digest in hashes.items()})
@@ -161,9 +161,9 @@ async def hash_files(
     root: str,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Mapping[str, str]:
-    """Return the SHA-256 of files on the host by path, computed as by `add_hashes`. `sizes` has the size
-    of each file in bytes by path, and `root` names all of them in messages. Raises HostError if a
-    file cannot be read."""
+    """Return the SHA-256 of files on the host by path, computed as by `add_hashes`. `sizes` has the
+    size of each file in bytes by path, and `root` names all of them in messages. Raises HostError
+    if a file cannot be read."""
     known = f"{await host.state_dir()}/{HASHES_FILE}"
     hashes: dict[str, str] = {}
     done, total = 0, sum(sizes.values())

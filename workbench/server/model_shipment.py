@@ -66,10 +66,10 @@ class RemainingFiles:
 
 
 def plan_shipment(copy: ModelCopy, target: str, *, follow_links: bool = False) -> Shipment:
-    """Return what is sent to copy the model `copy`. `target` is the hub's cache or the directory that
-    receives it. Raises InputError for a file name that leads out of `target` or has a control
-    character, and without `follow_links` for a symbolic link that leads out of the copy: such a copy
-    could reach any file of the user."""
+    """Return what is sent to copy the model `copy`. `target` is the hub's cache or the directory
+    that receives it. Raises InputError for a file name that leads out of `target` or has a control
+    character, and without `follow_links` for a symbolic link that leads out of the copy: such a
+    copy could reach any file of the user."""
     if copy.outside and not follow_links:
         raise InputError(
             f"{copy.path} has symbolic links that lead out of it: {format_first_names(copy.outside)}; "
@@ -117,9 +117,9 @@ def _make_shipment(copy: ModelCopy, target: str) -> Shipment:
 def _file_sizes_and_link_targets(
     copy: ModelCopy, path_prefix: str = ""
 ) -> tuple[Mapping[str, int], Mapping[str, str]]:
-    """Return ({file: size in bytes}, {link: link target}) of a copy of a model: in the hub's cache, the
-    names of its files are links to the files that have the bytes. `path_prefix` leads from the root
-    of the shipment to the copy, with a slash at its end, or is ""."""
+    """Return ({file: size in bytes}, {link: link target}) of a copy of a model: in the hub's cache,
+    the names of its files are links to the files that have the bytes. `path_prefix` leads from the
+    root of the shipment to the copy, with a slash at its end, or is ""."""
     sizes, links = {}, {}
     for file in copy.files:
         name = f"{path_prefix}{file.name}"
@@ -133,8 +133,8 @@ def _file_sizes_and_link_targets(
 
 
 async def resolve_absolute_path(host: Host, places: SearchPlaces, path: str) -> str:
-    """Return `path` as an absolute path on the host, with the home directory there for a leading ~. For
-    "", return the directory of the host's Hugging Face cache. Raises HostError."""
+    """Return `path` as an absolute path on the host, with the home directory there for a leading ~.
+    For "", return the directory of the host's Hugging Face cache. Raises HostError."""
     hub = hub_cache_and_home_values(places.env)
     done = await host.run(
         shell_argv(_RESOLVE_PATH_SCRIPT, path, *hub), timeout_s=LOOK_TIMEOUT_S, check=True
@@ -145,8 +145,8 @@ async def resolve_absolute_path(host: Host, places: SearchPlaces, path: str) -> 
 async def find_remaining_files(
     source: Host, target: Host, shipment: Shipment, may_replace: bool
 ) -> RemainingFiles:
-    """Return which files of `shipment` must still be sent. Raises InputError if the target host has a
-    different file under one of the names and `may_replace` is False, and HostError if the target
+    """Return which files of `shipment` must still be sent. Raises InputError if the target host has
+    a different file under one of the names and `may_replace` is False, and HostError if the target
     directory cannot be written or has too little free space."""
     argv = shell_argv(_LIST_TARGET_SCRIPT, shipment.target, shipment.staging_path, *shipment.sizes)
     done = await target.run(argv, timeout_s=LOOK_TIMEOUT_S, check=True)
@@ -171,8 +171,10 @@ async def find_remaining_files(
             "--to-dir DIR",
         )
     names = tuple(name for name in shipment.sizes if name not in same)
-    unsent = {name: size for name, size in staged.items() if name in names}
-    usable = {name: size for name, size in unsent.items() if size <= shipment.sizes[name]}
+    usable: dict[str, int] = {}
+    for name in staged.keys() & set(names):
+        if staged[name] <= shipment.sizes[name]:
+            usable[name] = staged[name]
     free_kib = next(map(parse_whole_number, found["free"]), None)
     free = 1024 * (free_kib or 0)
     needed = sum(shipment.sizes[name] - usable.get(name, 0) for name in names)
@@ -189,8 +191,8 @@ async def find_remaining_files(
 
 
 def _parse_sizes(texts: Iterable[str]) -> Mapping[str, int]:
-    """Return the size in bytes of each file by name, from texts such as "12 NAME"; -1 for a size that
-    is no number."""
+    """Return the size in bytes of each file by name, from texts such as "12 NAME"; -1 for a size
+    that is no number."""
     sizes = {}
     for text in texts:
         size, _, name = text.partition(" ")
@@ -202,8 +204,8 @@ def _parse_sizes(texts: Iterable[str]) -> Mapping[str, int]:
 async def _find_equal_files(
     source: Host, target: Host, shipment: Shipment, names: Sequence[str]
 ) -> Sequence[str]:
-    """Return those of the files `names` of `shipment` that have the same content on both hosts. A file
-    is read as a whole only if its first and last 64 KiB are equal. Raises HostError."""
+    """Return those of the files `names` of `shipment` that have the same content on both hosts. A
+    file is read as a whole only if its first and last 64 KiB are equal. Raises HostError."""
     if not names:
         return ()
     digests = []
@@ -236,9 +238,9 @@ async def _hash_files_below(host: Host, root: str, sizes: Mapping[str, int]) -> 
 async def put_files_in_place(
     target: Host, shipment: Shipment, names: Sequence[str], may_replace: bool
 ) -> None:
-    """Move the files `names` from the staging directory to their final places, and create the symbolic
-    links and the refs of the shipment. Raises HostError if a staged file is incomplete, or if there
-    is a file at a final place and `may_replace` is False."""
+    """Move the files `names` from the staging directory to their final places, and create the
+    symbolic links and the refs of the shipment. Raises HostError if a staged file is incomplete, or
+    if there is a file at a final place and `may_replace` is False."""
     done = await target.run(
         shell_argv(_LIST_TARGET_SCRIPT, shipment.target, shipment.staging_path, *names),
         timeout_s=LOOK_TIMEOUT_S,

@@ -60,10 +60,10 @@ class TransferWay:
 async def find_rsync_way(
     source: Host, target: Host, addresses: Sequence[tuple[Host, SshAddress]]
 ) -> TransferWay | None:
-    """Return how rsync can send from `source` to `target`; None if neither host reaches the other by
-    SSH, or if one lacks rsync. `addresses` has the addresses to try, each with the host to which it
-    must lead: a file with a random text, which Workbench writes there, shows whether it does. Raises
-    HostError."""
+    """Return how rsync can send from `source` to `target`; None if neither host reaches the other
+    by SSH, or if one lacks rsync. `addresses` has the addresses to try, each with the host to which
+    it must lead: a file with a random text, which Workbench writes there, shows whether it does.
+    Raises HostError."""
     for host in (source, target):
         found = await host.run(["sh", "-c", "command -v rsync"], timeout_s=_REACH_TIMEOUT_S)
         if found.returncode:
@@ -98,9 +98,9 @@ def _ssh_arguments(address: SshAddress) -> list[str]:
 async def send_by_rsync(
     way: TransferWay, shipment: Shipment, rest: RemainingFiles, on_progress: ReportProgress
 ) -> None:
-    """Send the files of `rest` to the staging directory with rsync, of a partly staged file only what is
-    missing. `on_progress` receives the number of bytes staged so far, and a text. Raises HostError
-    if rsync fails."""
+    """Send the files of `rest` to the staging directory with rsync, of a partly staged file only
+    what is missing. `on_progress` receives the number of bytes staged so far, and a text. Raises
+    HostError if rsync fails."""
     runner = way.runner
     listed = f"{await runner.state_dir()}/rsync-{secrets.token_hex(8)}"
     await runner.write_file(
@@ -167,10 +167,10 @@ async def send_through_this_machine(
     rest: RemainingFiles,
     on_progress: ReportProgress,
 ) -> None:
-    """Send the files of `rest` to the staging directory through this machine, one after the other. A
-    partly staged file is continued if its staged part equals the source, otherwise it is sent again.
-    `on_progress` receives the number of bytes staged so far, and a text. Raises HostError if a file
-    cannot be read or written."""
+    """Send the files of `rest` to the staging directory through this machine, one after the other.
+    A partly staged file is continued if its staged part equals the source, otherwise it is sent
+    again. `on_progress` receives the number of bytes staged so far, and a text. Raises HostError if
+    a file cannot be read or written."""
     done = 0
     for name in rest.names:
         size, staged = shipment.sizes[name], rest.staged.get(name, 0)
@@ -210,10 +210,10 @@ async def _append_and_yield_byte_counts(
     end: int,
     source_root: str,
 ) -> AsyncIterator[int]:
-    """Append the bytes from `offset` to `end` of the file `from_path` on `source` to the file `to_path`
-    on `target`, and yield the number of bytes of each block. The former must be below the directory
-    `source_root`, unless that is "". Raises HostError if it ends early, or if the latter cannot be
-    written."""
+    """Append the bytes from `offset` to `end` of the file `from_path` on `source` to the file
+    `to_path` on `target`, and yield the number of bytes of each block. The former must be below the
+    directory `source_root`, unless that is "". Raises HostError if it ends early, or if the latter
+    cannot be written."""
     reader = await source.stream(
         shell_argv(_SEND_FILE_SCRIPT, from_path, str(offset), str(end - offset), source_root)
     )
@@ -258,8 +258,8 @@ class TransferSpeed:
         self._seen: list[tuple[float, int]] = []
 
     def record_and_get_bytes_per_s(self, done_bytes: int) -> float:
-        """Record that `done_bytes` bytes in all have been transferred by now, and return the speed over
-        the last `window_s` in bytes per second; 0.0 at the first call."""
+        """Record that `done_bytes` bytes in all have been transferred by now, and return the speed
+        over the last `window_s` in bytes per second; 0.0 at the first call."""
         now = time.monotonic()
         self._seen = [seen for seen in self._seen if now - seen[0] < self.window_s] + [
             (now, done_bytes)

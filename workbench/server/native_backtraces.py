@@ -1,4 +1,5 @@
-"""Reads the calls of native code in a backtrace that gdb, glibc or llama.cpp has written into a log."""
+"""Reads the calls of native code in a backtrace that gdb, glibc or llama.cpp has written into a
+log."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ _FUNCTION_NAME = re.compile(r"^(?P<name>[\w:~]+(?:<[^()]*>)?(?:::[\w~]+)*)")
 
 
 def parse_backtrace_call(line: str) -> str | None:
-    """Return the call in a line of a backtrace, such as "ggml_abort (libggml.so)"; None if the line is
-    not one of a backtrace."""
+    """Return the call in a line of a backtrace, such as "ggml_abort (libggml.so)"; None if the line
+    is not one of a backtrace."""
     if "+0x" not in line and "#" not in line[:8]:
         return None
     found = _CALL_LINE.match(line)

@@ -63,8 +63,8 @@ def end_mark_text(seen: ProcessStatus, status: ServerStatus) -> str | None:
 
 
 async def write_end_marks(host: Host, root: str, marks: Mapping[str, str | None]) -> None:
-    """Write the marks which record that runs have ended. `marks` has the text of each run's mark by run
-    id, None for a run that gets none. `root` is the directory of all runs."""
+    """Write the marks which record that runs have ended. `marks` has the text of each run's mark by
+    run id, None for a run that gets none. `root` is the directory of all runs."""
     found = [(run_id, text) for run_id, text in marks.items() if text]
     for some in _batch_items_per_command(found):
         await detached_process.mark_runs_ended(host, root, dict(some))
@@ -82,8 +82,8 @@ async def mark_log_as_read(host: Host, run_dir: str) -> None:
 
 
 async def check_disk_space(host: Host, run_dir: str) -> tuple[Finding, ...]:
-    """Return a finding if the disk with the run directory is full, so that the log may lack the reason
-    of a failure. () if it is not, or if its free space is unknown."""
+    """Return a finding if the disk with the run directory is full, so that the log may lack the
+    reason of a failure. () if it is not, or if its free space is unknown."""
     done = await host.run(["df", "-Pk", "--", run_dir])
     words = "".join(done.out.splitlines()[-1:]).split()
     if done.returncode or len(words) <= 5:
@@ -140,9 +140,9 @@ def choose_runs_to_remove(
     keep: float = math.inf,
     size_kib: float = math.inf,
 ) -> tuple[EndedRun, ...]:
-    """Return the runs to remove: those that ended more than `older_than_s` seconds ago, those after the
-    `keep` newest, and the oldest ones beyond a total of `size_kib` KiB. Failed runs whose log no
-    user has seen are left out. `runs` and the result begin with the newest."""
+    """Return the runs to remove: those that ended more than `older_than_s` seconds ago, those after
+    the `keep` newest, and the oldest ones beyond a total of `size_kib` KiB. Failed runs whose log
+    no user has seen are left out. `runs` and the result begin with the newest."""
     found, total_kib = [], 0
     for place, run in enumerate(runs, 1):
         total_kib += run.size_kib
@@ -153,8 +153,8 @@ def choose_runs_to_remove(
 
 
 async def remove_runs(host: Host, root: str, runs: Iterable[EndedRun]) -> tuple[str, ...]:
-    """Remove the directories of `runs` below `root`, and return the ids of the runs that were removed.
-    A run with a living process stays, as does a failed one whose log no user has seen."""
+    """Remove the directories of `runs` below `root`, and return the ids of the runs that were
+    removed. A run with a living process stays, as does a failed one whose log no user has seen."""
     removable = (run.run_id for run in runs if not run.must_not_be_removed)
     names = list(filter(RUN_ID_PATTERN.fullmatch, removable))
     removed: list[str] = []

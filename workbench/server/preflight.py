@@ -37,9 +37,9 @@ async def check_before_start(
     freed_ports: Collection[int] = (),
 ) -> None:
     """Raise ServerError for the first problem that would prevent the start of `command`: a missing
-    file, or a used port. `runs` are all runs of the host. `freed_ports`, those of the server that is
-    stopped before, count as free. The model of a `simulated` engine need not exist. Raises HostError
-    if the host cannot be queried."""
+    file, or a used port. `runs` are all runs of the host. `freed_ports`, those of the server that
+    is stopped before, count as free. The model of a `simulated` engine need not exist. Raises
+    HostError if the host cannot be queried."""
     model = "" if simulated else _model_path(plan)
     facts, listening = await _read_facts_and_listening_ports(host, command, model)
     refuse = partial(_make_refusal, host, command)
@@ -67,8 +67,8 @@ def _make_refusal(host: Host, command: Command, message: str, next_step: str) ->
 
 
 def list_freed_ports(replaced: ServerStatus | None) -> tuple[int, ...]:
-    """Return the port that becomes free when the server `replaced` is stopped, in a tuple; () if it has
-    none or has ended, and for None."""
+    """Return the port that becomes free when the server `replaced` is stopped, in a tuple; () if it
+    has none or has ended, and for None."""
     if replaced is None or replaced.port is None or not replaced.may_still_be_running:
         return ()
     return (replaced.port,)
@@ -77,8 +77,8 @@ def list_freed_ports(replaced: ServerStatus | None) -> tuple[int, ...]:
 async def check_files(
     host: Host, plan: LaunchPlan, command: Command, *, simulated: bool = False
 ) -> None:
-    """Raise ServerError if the program, the working directory or the model of a server is missing on
-    the host. Do nothing for a server that uses no files of the host. Raises HostError."""
+    """Raise ServerError if the program, the working directory or the model of a server is missing
+    on the host. Do nothing for a server that uses no files of the host. Raises HostError."""
     if not uses_host_files(plan.run_as):
         return
     model = "" if simulated else _model_path(plan)
@@ -111,8 +111,8 @@ def _raise_for_missing_files(
 
 
 def uses_host_files(run_as: str) -> bool:
-    """Return whether a server that the launcher `run_as` runs uses the programs and the files of the
-    host itself, not those of an image or of a compute node."""
+    """Return whether a server that the launcher `run_as` runs uses the programs and the files of
+    the host itself, not those of an image or of a compute node."""
     return _uses_host_resource("files", run_as)
 
 
@@ -124,8 +124,8 @@ def _uses_host_resource(resource: str, run_as: str) -> bool:
 
 
 def claimed_port(record: RunRecord) -> int | None:
-    """Return the port that the process of a run claims on its host before it listens. None if the run
-    only follows a server, if that has no port, or if it is not a port of the host."""
+    """Return the port that the process of a run claims on its host before it listens. None if the
+    run only follows a server, if that has no port, or if it is not a port of the host."""
     if record.adopts is not None or not record.has_port:
         return None
     is_on_host = _uses_host_resource("port", record.plan.run_as)
@@ -135,8 +135,8 @@ def claimed_port(record: RunRecord) -> int | None:
 async def find_port_problem(
     host: Host, plan: LaunchPlan, command: Command, runs: Iterable[ServerStatus]
 ) -> Finding | None:
-    """Return a warning about what uses the port of `command`, with a change to a free port. None if the
-    port is free, or if the server will not use a port of this host. Raises HostError."""
+    """Return a warning about what uses the port of `command`, with a change to a free port. None if
+    the port is free, or if the server will not use a port of this host. Raises HostError."""
     if not _uses_host_resource("port", plan.run_as):
         return None
     facts, listening = await _read_facts_and_listening_ports(host, command, "")
@@ -146,8 +146,9 @@ async def find_port_problem(
 async def _read_facts_and_listening_ports(
     host: Host, command: Command, model: str
 ) -> tuple[Mapping[str, str], set[int]]:
-    """Return ({key: value} of what _LOOK_SCRIPT found about the start of `command`, ports on which any
-    process of the host listens). `model` is the path of the model, "" for none. Raises HostError."""
+    """Return ({key: value} of what _LOOK_SCRIPT found about the start of `command`, ports on which
+    any process of the host listens). `model` is the path of the model, "" for none. Raises
+    HostError."""
     search_path = command.env.get("PATH", "")
     argv = [command.argv[0], command.workdir or "", model, str(command.port), search_path]
     done = await host.run(["sh", "-c", _LOOK_SCRIPT, "sh", *argv], check=True)
@@ -202,8 +203,8 @@ def _explain_used_port(
 
 
 def _format_port_holder(holder: str) -> str:
-    """Return the process that uses a port, for the user. `holder` is its id and its command line; "" if
-    they are unknown, as those of another user."""
+    """Return the process that uses a port, for the user. `holder` is its id and its command line;
+    "" if they are unknown, as those of another user."""
     pid, _, line = holder.partition(" ")
     if not pid:
         return "a process of another user"

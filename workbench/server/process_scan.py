@@ -113,7 +113,8 @@ def _argv_of_process(pid: int) -> list[str]:
 
 
 def _start_time(pid: int) -> str | None:
-    """Return the start time of a process in clock ticks since boot, as text; None if it has ended."""
+    """Return the start time of a process in clock ticks since boot, as text; None if it has
+    ended."""
     words = _read_file_start(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return words[19] if len(words) > 19 and words[0] not in "ZX" else None
 
@@ -167,8 +168,8 @@ def _listening_sockets() -> dict[str, int]:
 
 
 def _scope_and_unit_of_process(pid: int, group: str) -> tuple[str, str | None]:
-    """Return (scope, name) of the systemd unit whose main process `pid` is, otherwise (kind, id) of its
-    container, otherwise ("system", None). `group` is the text of its cgroup file."""
+    """Return (scope, name) of the systemd unit whose main process `pid` is, otherwise (kind, id) of
+    its container, otherwise ("system", None). `group` is the text of its cgroup file."""
     for line in group.splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -185,8 +186,8 @@ def _scope_and_unit_of_process(pid: int, group: str) -> tuple[str, str | None]:
 
 
 def _main_pid(scope: str, unit: str) -> int | None:
-    """Return the id of the main process of a systemd unit, 0 if it has none; None if systemd does not
-    say. `scope`, "user" or "system", says whose unit it is."""
+    """Return the id of the main process of a systemd unit, 0 if it has none; None if systemd does
+    not say. `scope`, "user" or "system", says whose unit it is."""
     environment = dict(os.environ)
     environment.setdefault("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
     argv = ["systemctl", "--" + scope, "show", "--property=MainPID", "--", unit]

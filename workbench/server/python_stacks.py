@@ -1,8 +1,8 @@
 """Reads with py-spy where the Python processes of a start that hangs stand.
 
-py-spy is used only if it is installed on the host: on its PATH, or beside the engine's program. It reads
-the memory of another process, without stopping it. The kernel allows this for a process of the same user
-unless kernel.yama.ptrace_scope forbids it.
+py-spy is used only if it is installed on the host: on its PATH, or beside the engine's program. It
+reads the memory of another process, without stopping it. The kernel allows this for a process of
+the same user unless kernel.yama.ptrace_scope forbids it.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class Stacks:
 
 async def read_stacks(host: Host, program: str, pids: Sequence[int]) -> Stacks:
     """Return where the processes `pids`, which Workbench has started, stand: of the first
-    _MOST_PROCESSES. py-spy is also searched beside `program`, the engine's program. Raises HostError
-    if the host cannot be queried."""
+    _MOST_PROCESSES. py-spy is also searched beside `program`, the engine's program. Raises
+    HostError if the host cannot be queried."""
     directory = program.rpartition("/")[0] or "/usr/bin"
     chosen = map(str, pids[:_MOST_PROCESSES])
     done = await host.run(shell_argv(_DUMP_STACKS_SCRIPT, directory, *chosen), timeout_s=_TIMEOUT_S)
@@ -92,8 +92,8 @@ def parse_stacks(output: str) -> Stacks:
 
 
 def _parse_main_stack(pid: int, dump: str) -> PythonStack | None:
-    """Return the stack of the main thread of the process `pid` in `dump`, the output of py-spy, or else
-    that of the first thread; None if it has no thread with calls."""
+    """Return the stack of the main thread of the process `pid` in `dump`, the output of py-spy, or
+    else that of the first thread; None if it has no thread with calls."""
     threads: list[tuple[str, str, list[str]]] = []
     for line in dump.splitlines():
         thread = _THREAD_LINE.match(line)
@@ -112,8 +112,8 @@ def _parse_main_stack(pid: int, dump: str) -> PythonStack | None:
 
 
 def add_python_stacks(finding: Finding, stacks: Stacks | None) -> Finding:
-    """Return the finding about a start that hangs, with where its Python processes stand, or with what
-    to do so that py-spy can show it. It is unchanged if `stacks` is None or says neither."""
+    """Return the finding about a start that hangs, with where its Python processes stand, or with
+    what to do so that py-spy can show it. It is unchanged if `stacks` is None or says neither."""
     if stacks is None:
         return finding
     if stacks.stacks:

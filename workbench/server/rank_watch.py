@@ -37,8 +37,9 @@ _MAX_LINKS = 64
 
 
 class Watch:
-    """The watch process of the rank whose main process is `pid`. `orders` is the content of watch.json,
-    which watched_rank.py writes: own rank, all ranks, address, port, key and times in seconds."""
+    """The watch process of the rank whose main process is `pid`. `orders` is the content of
+    watch.json, which watched_rank.py writes: own rank, all ranks, address, port, key and times in
+    seconds."""
 
     def __init__(self, run_dir: str, pid: int, orders: dict[str, Any]) -> None:
         self.run_dir, self.pid = run_dir, pid
@@ -62,8 +63,8 @@ class Watch:
         return self.own == self.ranks[0]
 
     async def run(self) -> None:
-        """Exchange messages with the watch processes of the other ranks until this rank has ended. End
-        it if another rank has ended."""
+        """Exchange messages with the watch processes of the other ranks until this rank has ended.
+        End it if another rank has ended."""
         self._others = asyncio.ensure_future(
             self._listen_for_ranks() if self._is_head else self._keep_connected()
         )
@@ -147,9 +148,9 @@ class Watch:
     async def _exchange_heartbeats_with_rank(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Process the messages of another rank's watch process until the connection is lost, brings an
-        invalid message, or is silent for four times `beat_s` seconds. With _MAX_LINKS connections,
-        first close one that has brought no valid message."""
+        """Process the messages of another rank's watch process until the connection is lost, brings
+        an invalid message, or is silent for four times `beat_s` seconds. With _MAX_LINKS
+        connections, first close one that has brought no valid message."""
         if len(self._links) >= _MAX_LINKS:
             stranger = next((link for link in self._links if link not in self._known), writer)
             self._links.discard(stranger)
@@ -174,8 +175,9 @@ class Watch:
             writer.close()
 
     def _process_if_authentic(self, line: bytes, writer: asyncio.StreamWriter) -> bool:
-        """Process `line`, a message of another rank's watch process, and return True. Return False if it
-        is not from a rank of this server. Raises ValueError or TypeError if it has another form."""
+        """Process `line`, a message of another rank's watch process, and return True. Return False
+        if it is not from a rank of this server. Raises ValueError or TypeError if it has another
+        form."""
         rank, word, mac = json.loads(line.decode())
         if rank not in self.ranks or not hmac.compare_digest(mac, self._message_mac(rank, word)):
             return False
@@ -244,8 +246,8 @@ _UNWATCHED_RANKS_TEXT = "if a rank ends while no Workbench is open, the others k
 
 
 def _stat_fields_from_state(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat from the state on, which is behind the name; [] if the process
-    does not exist or is a zombie."""
+    """Return the fields of /proc/PID/stat from the state on, which is behind the name; [] if the
+    process does not exist or is a zombie."""
     try:
         words = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].decode().split()
     except OSError:
@@ -259,9 +261,9 @@ def _start_ticks_text(pid: int) -> str | None:
 
 
 def _pids_of_run() -> list[int]:
-    """Return the ids of the run's processes: those in this session, and those elsewhere whose variable
-    WORKBENCH_RUN names the run. The session's leader, which records the exit code, this process and
-    its parent are left out."""
+    """Return the ids of the run's processes: those in this session, and those elsewhere whose
+    variable WORKBENCH_RUN names the run. The session's leader, which records the exit code, this
+    process and its parent are left out."""
     found, session = [], os.getsid(0)
     # the leader, this watch, and the shell that restarts it
     others = (session, os.getpid(), os.getppid())
@@ -291,8 +293,8 @@ async def _watch_rank(watch: Watch) -> None:
 
 
 def main() -> None:
-    """Watch a rank until it has ended. The arguments on the command line are the run directory and the
-    id of the rank's main process."""
+    """Watch a rank until it has ended. The arguments on the command line are the run directory and
+    the id of the rank's main process."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # it ends after its rank, and tells the others
     run_dir, pid = sys.argv[1:]

@@ -20,8 +20,8 @@ _STATUS_TIMEOUT_S = 30.0  # `ray status` loads its modules for seconds
 async def count_ray_gpus(
     host: Host, plan: LaunchPlan, head: str, env: Mapping[str, str]
 ) -> int | None:
-    """Return the number of GPUs in the Ray cluster whose head has the address `head`; None if no Ray
-    answers there. `env` is the environment of the command that asks."""
+    """Return the number of GPUs in the Ray cluster whose head has the address `head`; None if no
+    Ray answers there. `env` is the environment of the command that asks."""
     argv = ray.make_ray_status_command(plan, head)
     try:
         done = await host.run(argv, env=env, timeout_s=_STATUS_TIMEOUT_S)
@@ -58,8 +58,8 @@ async def wait_for_gpus(
 def too_few_gpus_error(
     host: Host, plan: LaunchPlan, head: str, found: int, wanted: int
 ) -> ServerError:
-    """Return the error for a Ray cluster that runs already and has `found` GPUs, fewer than `wanted`,
-    those that the plan needs."""
+    """Return the error for a Ray cluster that runs already and has `found` GPUs, fewer than
+    `wanted`, those that the plan needs."""
     return ServerError(
         f"the Ray cluster that runs at {head}:{ray.PORT} has {found} GPUs, and the plan needs "
         f"{wanted}",

@@ -31,9 +31,10 @@ ANSWER_TIMEOUT_S = (
 
 @dataclass(frozen=True, slots=True)
 class ReadinessResult:
-    """The outcome of a readiness check. `health` says whether the server's health is good. `model` is
-    the name of a model that it listed, None without one. `text` is what it answered to prompts, None
-    if it answered none. `reason` is why the first request that failed did, None if none did."""
+    """The outcome of a readiness check. `health` says whether the server's health is good. `model`
+    is the name of a model that it listed, None without one. `text` is what it answered to prompts,
+    None if it answered none. `reason` is why the first request that failed did, None if none
+    did."""
 
     health: bool = False
     model: str | None = None
@@ -57,8 +58,9 @@ def make_request_connection(base_url: str, api_key: str | None = None) -> KeepAl
 async def find_readiness_problem(
     get: GetPath, path: str, timeout_s: float = ANSWER_TIMEOUT_S
 ) -> str | None:
-    """Request `path`, that of an engine's health or of another page that shows that it lives. Return
-    why the server is not ready; None if it answers with status 200 or requires an API key."""
+    """Request `path`, that of an engine's health or of another page that shows that it lives.
+    Return why the server is not ready; None if it answers with status 200 or requires an API
+    key."""
     reply = await get(path, timeout_s)
     if reply.status in (200, *_KEY_REQUIRED_STATUSES):
         return None
@@ -70,10 +72,10 @@ async def find_readiness_problem(
 async def check_readiness(
     ask: AskPath, engine: Engine, *, first_timeout_s: float, why_nonsense_is_expected: str = ""
 ) -> ReadinessResult:
-    """Request the server's health, its list of models, then answers to a few prompts, until a request
-    fails, and return the outcome. `first_timeout_s` is the time limit for the first answer to a
-    prompt. `why_nonsense_is_expected` says why the text need not be language, "" if it must be.
-    Never raises for what the server answers."""
+    """Request the server's health, its list of models, then answers to a few prompts, until a
+    request fails, and return the outcome. `first_timeout_s` is the time limit for the first answer
+    to a prompt. `why_nonsense_is_expected` says why the text need not be language, "" if it must
+    be. Never raises for what the server answers."""
     if (reason := await find_readiness_problem(make_getter(ask), engine.health_path)) is not None:
         return ReadinessResult(reason=reason)
     listed = await ask(engine.models_path, None, ANSWER_TIMEOUT_S)
@@ -104,8 +106,8 @@ async def check_readiness(
 async def read_status_and_model_names(
     get: GetPath, path: str, timeout_s: float
 ) -> tuple[int | None, list[str]]:
-    """Request the list of models at `path`. Return (HTTP status, names of the models). The status is
-    None if there was no HTTP answer, and there are no names unless it is 200."""
+    """Request the list of models at `path`. Return (HTTP status, names of the models). The status
+    is None if there was no HTTP answer, and there are no names unless it is 200."""
     reply = await get(path, timeout_s)
     names = _listed_names(reply.cleaned_json_or_short_text) if reply.status == 200 else []
     return reply.status, [name for name in names if isinstance(name, str)]

@@ -1,5 +1,5 @@
-"""Asks a server for text, which proves that it is ready, and records the answers in the run directory,
-so that later Workbench processes need not ask again."""
+"""Asks a server for text, which proves that it is ready, and records the answers in the run
+directory, so that later Workbench processes need not ask again."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ FIRST_TIMEOUT_S = 300.0  # the first forward pass may compile kernels
 
 async def check_and_record_readiness(host: Host, run: WatchedRun) -> bool:
     """Ask the server of a run for text. If it answers for the first time since its start, record in
-    `run` and in ready.json that it is ready, and return True, otherwise False. Read its API key from
-    the host if it needs one. Raises HostError if the host cannot be reached."""
+    `run` and in ready.json that it is ready, and return True, otherwise False. Read its API key
+    from the host if it needs one. Raises HostError if the host cannot be reached."""
     answer = await _ask_for_text(run)
     if answer.needs_key and run.api_key is None and run.engine is not None:
         run.api_key = await running_server_secrets.read_key_from_file(
@@ -39,9 +39,9 @@ async def check_and_record_readiness(host: Host, run: WatchedRun) -> bool:
 
 
 async def probe_served_text_again(host: Host, run: WatchedRun) -> ServedText:
-    """Ask the READY server of a run for text once more, record the answers in place of the former ones,
-    and return them. Raises ServerError if it does not answer or is not READY, and HostError if the
-    host cannot be reached."""
+    """Ask the READY server of a run for text once more, record the answers in place of the former
+    ones, and return them. Raises ServerError if it does not answer or is not READY, and HostError
+    if the host cannot be reached."""
     ready, answer = run.facts.ready, await _ask_for_text(run)
     text = _with_time_of_answer(run, answer.text)
     if ready is None or text is None:

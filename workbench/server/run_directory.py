@@ -74,8 +74,8 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True)
 class ReadyFacts:
-    """The content of ready.json: when, with which model and on which port the server first answered a
-    prompt, and what its text was. If this file exists, a later Workbench need not ask again."""
+    """The content of ready.json: when, with which model and on which port the server first answered
+    a prompt, and what its text was. If this file exists, a later Workbench need not ask again."""
 
     unix_s: float
     model: str
@@ -124,7 +124,8 @@ class RunFacts:
 
     @property
     def has_living_processes(self) -> bool:
-        """Whether a process of the run is alive, even if the one that Workbench started has ended."""
+        """Whether a process of the run is alive, even if the one that Workbench started has
+        ended."""
         return self.alive or self.members > 0
 
     @property
@@ -159,8 +160,8 @@ class RunFacts:
 
 
 def new_run_id(engine: str, unix_s: float) -> str:
-    """Return a new, random run id such as "20261121-031502-vllm-3f2a". It begins with the time `unix_s`
-    in UTC, so that sorted ids are in the order of their starts."""
+    """Return a new, random run id such as "20261121-031502-vllm-3f2a". It begins with the time
+    `unix_s` in UTC, so that sorted ids are in the order of their starts."""
     return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(unix_s))}-{engine}-{secrets.token_hex(2)}"
 
 
@@ -174,8 +175,9 @@ def encode_record(record: RunRecord) -> bytes:
 
 
 def decode_record(run_id: str, data: bytes) -> RunRecord:
-    """Return the record in `data`, the content of plan.json. If that cannot be read, return a record
-    whose `problem` says why: the run is listed nevertheless, because its process may live."""
+    """Return the record in `data`, the content of plan.json. If that cannot be read, return a
+    record whose `problem` says why: the run is listed nevertheless, because its process may
+    live."""
     try:
         body = json.loads(data)
         if body["format"] > RECORD_FORMAT:

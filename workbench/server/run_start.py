@@ -1,7 +1,7 @@
 """Starts a run in two steps: `prepare_run` checks the start and writes the files of the run, and
-`RunPreparation.launch_and_get_pid` starts its process. Between the two, a server that the run replaces can be
-stopped. The process is the server itself, or the keeper, which starts and follows the server
-through a launcher."""
+`RunPreparation.launch_and_get_pid` starts its process. Between the two, a server that the run
+replaces can be stopped. The process is the server itself, or the keeper, which starts and follows
+the server through a launcher."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ exit 0
 
 @dataclass(frozen=True, slots=True)
 class RunPreparation:
-    """A start that has been checked, and whose files are on the host, in a directory that no list of
-    runs shows: a run directory without a process would look like a failed run."""
+    """A start that has been checked, and whose files are on the host, in a directory that no list
+    of runs shows: a run directory without a process would look like a failed run."""
 
     host: Host
     run: WatchedRun
@@ -53,9 +53,9 @@ class RunPreparation:
         return f"{parent}/{PREPARED_PREFIX}{name}"
 
     async def launch_and_get_pid(self) -> int | None:
-        """Start the process of the run, and return its id. None if the connection was lost during the
-        start: the process may run, so do not try again. Raises HostError if the process cannot be
-        started; no run directory is then left, unless the host is unreachable."""
+        """Start the process of the run, and return its id. None if the connection was lost during
+        the start: the process may run, so do not try again. Raises HostError if the process cannot
+        be started; no run directory is then left, unless the host is unreachable."""
         run_dir = self.run.run_dir
         self.run.record_start()
         own = self.run.record.plan.run_as == PROCESS
@@ -92,8 +92,8 @@ async def prepare_run(
     *,
     replaced: ServerStatus | None = None,
 ) -> RunPreparation:
-    """Check the start of a run with its launcher, and write the files of the run. For the `rank` of a
-    server on several nodes, the process to start is the rank with its watch. `replaced` is the
+    """Check the start of a run with its launcher, and write the files of the run. For the `rank` of
+    a server on several nodes, the process to start is the rank with its watch. `replaced` is the
     server that the caller stops before the launch: a missing container image is fetched now, while
     that still runs. Raises PlanError if a launcher cannot start the server, and HostError if a file
     cannot be written; no file is then left."""
@@ -139,9 +139,9 @@ async def _make_keeper(
     rank: RankStart | None,
     replaced: ServerStatus | None,
 ) -> Keeper:
-    """Return the command of the run's process: that of the server, or of the keeper, which starts and
-    follows it through a launcher. Store the launcher's findings in `run.at_start`. Raises PlanError
-    if the launcher cannot start the server."""
+    """Return the command of the run's process: that of the server, or of the keeper, which starts
+    and follows it through a launcher. Store the launcher's findings in `run.at_start`. Raises
+    PlanError if the launcher cannot start the server."""
     argv = tuple(word.replace("{run_dir}", run.run_dir) for word in command.argv)
     found = launcher_of(run.record.plan.run_as)
     if found is None:
@@ -183,8 +183,8 @@ def _make_keeper_without_launcher(
 
 
 def _path_in_run_dir(run_dir: str, name: str) -> str:
-    """Return the path of the file `name` relative to `run_dir`. Raises PlanError if it would be outside
-    of that."""
+    """Return the path of the file `name` relative to `run_dir`. Raises PlanError if it would be
+    outside of that."""
     path = posixpath.normpath(posixpath.join(run_dir, name))
     if not path.startswith(f"{run_dir}/"):
         raise PlanError(

@@ -37,10 +37,10 @@ class _LauncherFields(TypedDict):
 def compute_status(
     facts: RunFacts, *, now_unix_s: float, silent_s: float | None = None, phase: str | None = None
 ) -> ServerStatus:
-    """Return the status of the run with `facts`. `now_unix_s` is the present time of the host's clock.
-    `silent_s` is for how many seconds a ready server has not answered, None if it answers. `phase`
-    is the start-up phase by its log, None if unknown. A server that is not ready in time is FAILED,
-    and becomes READY when it answers a prompt after all: its process is left running."""
+    """Return the status of the run with `facts`. `now_unix_s` is the present time of the host's
+    clock. `silent_s` is for how many seconds a ready server has not answered, None if it answers.
+    `phase` is the start-up phase by its log, None if unknown. A server that is not ready in time is
+    FAILED, and becomes READY when it answers a prompt after all: its process is left running."""
     record = facts.record
     state, reason = _state_and_reason_of_run(facts, now_unix_s, silent_s)
     ready = facts.ready
@@ -76,8 +76,9 @@ def compute_status(
 
 
 def _current_start_phase(facts: RunFacts, log_phase: str | None) -> str | None:
-    """Return the phase of the start: `log_phase`, that of the server's log, once the server's process
-    runs. Before, return the state that the launcher reports, such as "PENDING (Resources)"."""
+    """Return the phase of the start: `log_phase`, that of the server's log, once the server's
+    process runs. Before, return the state that the launcher reports, such as "PENDING
+    (Resources)"."""
     if facts.server_started_unix_s is not None:
         return log_phase
     return facts.launch_report.state or f"waiting for {facts.record.plan.run_as}"
@@ -116,8 +117,8 @@ def server_address_from_host(facts: RunFacts) -> str:
 
 
 def reachable_address(bind_host: str) -> str:
-    """Return the address at which a server that binds to `bind_host` is reached from its own host, for
-    a URL: an IPv6 address is in brackets."""
+    """Return the address at which a server that binds to `bind_host` is reached from its own host,
+    for a URL: an IPv6 address is in brackets."""
     if bind_host in ("", "0.0.0.0", "::", "localhost", "*"):
         return "127.0.0.1"
     return f"[{bind_host}]" if ":" in bind_host else bind_host
@@ -167,8 +168,8 @@ def _describe_end(facts: RunFacts) -> str:
 
 
 def ending_finding(facts: RunFacts) -> Finding | None:
-    """Return the finding about why the launcher ended the server. None if the user stopped it, if it
-    ended by itself, or if it has not ended."""
+    """Return the finding about why the launcher ended the server. None if the user stopped it, if
+    it ended by itself, or if it has not ended."""
     if facts.launched is None or facts.stop_requested:
         return None
     return finding_of_end_reason(facts.launched.ended)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 def api_key_of(command: Command, engine: Engine | None) -> str | None:
-    """Return the API key on the command line, or else in the environment, of a server's `command`; None
-    if neither has one. `engine` names the environment variable."""
+    """Return the API key on the command line, or else in the environment, of a server's `command`;
+    None if neither has one. `engine` names the environment variable."""
     for argument, after in pairwise((*command.argv, "")):
         name, equals, value = argument.partition("=")
         if name == "--api-key":
@@ -32,8 +32,8 @@ def api_key_of(command: Command, engine: Engine | None) -> str | None:
 
 
 async def read_process_command(host: Host, pid: int) -> Command | None:
-    """Return the command line and environment of the process `pid`; None if it has ended, or if this
-    user may not read its environment. Raises HostError if the host cannot be queried."""
+    """Return the command line and environment of the process `pid`; None if it has ended, or if
+    this user may not read its environment. Raises HostError if the host cannot be queried."""
     try:
         process = await read_command(host, pid)
     except InputError:
@@ -59,9 +59,9 @@ async def read_run_command(host: Host, run_dir: str, pid: int | None) -> Command
 
 
 def parse_command_text(text: str) -> Command:
-    """Return the command in `text`, that of the file `server` of a job (server/launchers/jobs.py), shell
-    code with `export NAME=value` for the environment and `set -- WORDS` for the command line. Raises
-    ValueError if a quote is not closed."""
+    """Return the command in `text`, that of the file `server` of a job (server/launchers/jobs.py),
+    shell code with `export NAME=value` for the environment and `set -- WORDS` for the command line.
+    Raises ValueError if a quote is not closed."""
     words = shlex.split(text)
     pairs = (after.partition("=") for word, after in pairwise(words) if word == "export")
     at = next((i for i, pair in enumerate(pairwise(words)) if pair == ("set", "--")), len(words))
@@ -69,9 +69,9 @@ def parse_command_text(text: str) -> Command:
 
 
 async def read_key_from_file(host: Host, engine: Engine, workdir: str | None) -> str | None:
-    """Return the API key in the file that the engine writes to `workdir`, its working directory. None if
-    the engine writes no such file, if `workdir` is unknown, or if the file cannot be read or has no
-    key."""
+    """Return the API key in the file that the engine writes to `workdir`, its working directory.
+    None if the engine writes no such file, if `workdir` is unknown, or if the file cannot be read
+    or has no key."""
     if engine.key_file is None or engine.key_file_pattern is None:
         return None
     if not workdir:

@@ -17,10 +17,10 @@ CONNECT_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The reply to one request. `status` is None if there was no HTTP answer, and `problem` says why.
-    `text` is the body as it came, and `body` its decoded JSON, not cleaned, None if it is no JSON.
-    `invalid_utf8` says that its bytes are not UTF-8. `late` says that no answer came in time: the
-    server may still work on the request."""
+    """The reply to one request. `status` is None if there was no HTTP answer, and `problem` says
+    why. `text` is the body as it came, and `body` its decoded JSON, not cleaned, None if it is no
+    JSON. `invalid_utf8` says that its bytes are not UTF-8. `late` says that no answer came in time:
+    the server may still work on the request."""
 
     status: int | None
     body: Any = None
@@ -31,7 +31,8 @@ class Reply:
 
     @property
     def cleaned_json_or_short_text(self) -> Any:
-        """The cleaned JSON; if the reply is no JSON, its text as one line, cut to 200 characters."""
+        """The cleaned JSON; if the reply is no JSON, its text as one line, cut to 200
+        characters."""
         return error_message_of(self.text) if self.body is None else clean_data(self.body)
 
 
@@ -84,8 +85,8 @@ def make_reply(status: int, data: bytes) -> Reply:
 
 
 def error_message_of(content: Any) -> str:
-    """Return the message in `content`, the JSON or the text of an error reply, as one line, cut to 200
-    characters."""
+    """Return the message in `content`, the JSON or the text of an error reply, as one line, cut to
+    200 characters."""
     if isinstance(content, dict):
         content = content.get("error") or content.get("detail") or content
     if isinstance(content, dict):

@@ -30,8 +30,8 @@ _MAX_READING_GAP_S = 15.0  # longer without a reading, something may have change
 
 @dataclass(frozen=True, slots=True)
 class UnchangedPeriod:
-    """A period in which nothing changed on one GPU. `util_pct` and `power_pct` are the lowest and the
-    highest value in it; the latter is in percent of the power limit. Times are monotonic."""
+    """A period in which nothing changed on one GPU. `util_pct` and `power_pct` are the lowest and
+    the highest value in it; the latter is in percent of the power limit. Times are monotonic."""
 
     since_s: float
     last_s: float

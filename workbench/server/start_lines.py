@@ -39,8 +39,8 @@ class StartLines:
                 self._silent.add(form)
 
     def update_if_start_fact_found(self, line: str) -> bool:
-        """Set the phase, the version or the port that `line` reports, and return whether it reports one.
-        A version that is known is not replaced. False for an unknown engine."""
+        """Set the phase, the version or the port that `line` reports, and return whether it reports
+        one. A version that is known is not replaced. False for an unknown engine."""
         engine = self._engine
         if engine is None:
             return False

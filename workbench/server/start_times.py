@@ -42,8 +42,8 @@ class PhaseClock:
             self.began.append((name, at_s))
 
     def phase_durations(self, end_s: float) -> tuple[tuple[str, float], ...]:
-        """Return (phase, seconds that it took) for each phase of a start that ended at the monotonic
-        time `end_s`, in their order."""
+        """Return (phase, seconds that it took) for each phase of a start that ended at the
+        monotonic time `end_s`, in their order."""
         durations = []
         for (name, at_s), (_, next_s) in pairwise([*self.began, ("", end_s)]):
             durations.append((name, round(max(0.0, next_s - at_s), 1)))
@@ -53,8 +53,8 @@ class PhaseClock:
 def find_earlier_ready_run(
     current: ServerStatus, statuses: Iterable[ServerStatus]
 ) -> ServerStatus | None:
-    """Return the last run before `current` with the same engine, model and preset that became READY;
-    None if `statuses` has none."""
+    """Return the last run before `current` with the same engine, model and preset that became
+    READY; None if `statuses` has none."""
     what_starts = attrgetter("engine", "model", "preset_id")
     alike = (one for one in statuses if what_starts(one) == what_starts(current))
     ready = (one for one in alike if one.ready_after_s is not None)

@@ -1,4 +1,5 @@
-"""Whether Workbench can write on a host what it keeps there: the directories and logs of its runs."""
+"""Whether Workbench can write on a host what it keeps there: the directories and logs of its
+runs."""
 
 from __future__ import annotations
 
@@ -15,9 +16,9 @@ _TIMEOUT_S = 5.0
 
 
 async def check_state_directory(host: Host) -> list[Finding]:
-    """Return a finding if the disk with the state directory of `host` is nearly full, or if nothing can
-    be written there, so that no server can be started. [] if all is well, or if the host does not
-    answer in time. Raises HostUnreachable if there is no connection."""
+    """Return a finding if the disk with the state directory of `host` is nearly full, or if nothing
+    can be written there, so that no server can be started. [] if all is well, or if the host does
+    not answer in time. Raises HostUnreachable if there is no connection."""
     try:
         state_dir = await host.state_dir()
     except HostUnreachable:
@@ -39,9 +40,9 @@ async def check_state_directory(host: Host) -> list[Finding]:
 def state_directory_findings(
     state_dir: str, write_result: str, free_kib: int | None
 ) -> list[Finding]:
-    """Return a finding about a state directory in which nothing can be written, or whose disk is nearly
-    full; [] if all is well. `write_result` is "yes", why nothing can be written, or "" if unknown.
-    `state_dir` is "" if it could not be made. `free_kib` is None if unknown."""
+    """Return a finding about a state directory in which nothing can be written, or whose disk is
+    nearly full; [] if all is well. `write_result` is "yes", why nothing can be written, or "" if
+    unknown. `state_dir` is "" if it could not be made. `free_kib` is None if unknown."""
     found = []
     if write_result and write_result != "yes":
         where = f"nothing can be written to the state directory {state_dir}: " if state_dir else ""

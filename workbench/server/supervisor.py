@@ -16,7 +16,15 @@ import contextlib
 import json
 import posixpath
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterator,
+    Sequence,
+)
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -155,13 +163,13 @@ class Supervisor:
         return self._require_run(run_id).api_key
 
     def host_unix_time_s(self, run_id: str) -> float:
-        """Return the present time of the host's clock in Unix seconds, computed from that at the last
-        reading of the run `run_id`. Raises ServerError if the run is unknown."""
+        """Return the present time of the host's clock in Unix seconds, computed from that at the
+        last reading of the run `run_id`. Raises ServerError if the run is unknown."""
         return self._require_run(run_id).now_unix_s
 
     def log(self, run_id: str) -> LogRing:
-        """Return the log lines of a run that were read so far and are in memory. Raises ServerError if
-        the run is unknown."""
+        """Return the log lines of a run that were read so far and are in memory. Raises ServerError
+        if the run is unknown."""
         return self._require_run(run_id).follower.ring
 
     def watched_runs(self) -> Collection[WatchedRun]:
@@ -212,13 +220,14 @@ class Supervisor:
     ) -> PreparedServer:
         """Check the start of the plan's server by `command`, and write its files on the host.
         `adopts` is the unit, container or job of a server that runs already: it is followed, not
-        started. `rank` is the rank of a server on several nodes, whose start the caller has checked;
-        None for any other server. `replaces` is the run that the caller stops before the launch, so
-        that its port counts as free. A server that is not ready within `ready_timeout_s` becomes
-        FAILED, but its process is left running.
+        started. `rank` is the rank of a server on several nodes, whose start the caller has
+        checked; None for any other server. `replaces` is the run that the caller stops before the
+        launch, so that its port counts as free. A server that is not ready within `ready_timeout_s`
+        becomes FAILED, but its process is left running.
 
-        Raises ServerError for a problem of the start, such as a port in use or a missing model path,
-        PlanError if a launcher refuses the plan, and HostError if the files cannot be written.
+        Raises ServerError for a problem of the start, such as a port in use or a missing model
+        path, PlanError if a launcher refuses the plan, and HostError if the files cannot be
+        written.
         """
         if rank is None:
             await self.runs()
@@ -274,9 +283,9 @@ class Supervisor:
 
     async def restart_and_return_command(self, run_id: str, *, dry_run: bool = False) -> str:
         """Restart the server of a run through its launcher, and return the command line for it. The
-        run becomes STARTING, and READY once the server answers a prompt. With `dry_run`, only return
-        the command line. Raises ServerError if the run has ended, or its launcher cannot restart a
-        server."""
+        run becomes STARTING, and READY once the server answers a prompt. With `dry_run`, only
+        return the command line. Raises ServerError if the run has ended, or its launcher cannot
+        restart a server."""
         run = await self._find_run(run_id)
         shown = await launched_runs.restart_and_return_command(self.host, run, dry_run=dry_run)
         await self._read_status(run)
@@ -321,13 +330,12 @@ class Supervisor:
 
     async def _replace_lost_keepers(self, read: Sequence[detached_process.ProcessStatus]) -> None:
         """Start a keeper for each of the runs `read` that has lost the one that followed it."""
-        runs = (self._runs.get(_run_id_of_process(process)) for process in read)
-        lost = [run for run in runs if run is not None and launched_runs.has_lost_keeper(run)]
+        lost = (run for _, run in self._with_runs(read) if launched_runs.has_lost_keeper(run))
         await asyncio.gather(*map(self._replace_keeper, lost))
 
     def _drop_removed_runs(self, read: Sequence[detached_process.ProcessStatus]) -> None:
-        """Drop the runs whose directories are no longer on the host: those that are neither in `read`,
-        the processes that were just read, nor in `self.older`."""
+        """Drop the runs whose directories are no longer on the host: those that are neither in
+        `read`, the processes that were just read, nor in `self.older`."""
         present = {posixpath.basename(process.run_dir) for process in read} | set(self.older)
         self._runs = {run_id: run for run_id, run in self._runs.items() if run_id in present}
 
@@ -345,14 +353,22 @@ class Supervisor:
     def _end_mark_texts_by_run(
         self, read: Sequence[detached_process.ProcessStatus]
     ) -> dict[str, str | None]:
-        """Return the text of the end mark of each run in `read`, by run id, None for one that gets none.
-        Runs that are not known here, or that lost their keeper, are left out."""
-        processes = {_run_id_of_process(process): process for process in read}
+        """Return the text of the end mark of each run in `read`, by run id, None for one that gets
+        none. Runs that are not known here, or that lost their keeper, are left out."""
         return {
-            run_id: old_runs.end_mark_text(process, self._runs[run_id].status)
-            for run_id, process in processes.items()
-            if run_id in self._runs and not launched_runs.has_lost_keeper(self._runs[run_id])
+            run.record.run_id: old_runs.end_mark_text(process, run.status)
+            for process, run in self._with_runs(read)
+            if not launched_runs.has_lost_keeper(run)
         }
+
+    def _with_runs(
+        self, read: Sequence[detached_process.ProcessStatus]
+    ) -> Iterator[tuple[detached_process.ProcessStatus, WatchedRun]]:
+        """Yield (process, its run) for those of `read` whose runs are known here."""
+        for process in read:
+            run = self._runs.get(_run_id_of_process(process))
+            if run is not None:
+                yield process, run
 
     def _update_run(self, process: detached_process.ProcessStatus) -> None:
         """Update the run that `process` describes, and publish its status if that changed. A run
@@ -414,7 +430,8 @@ class Supervisor:
             return None
 
     async def runs_dir(self) -> str:
-        """Return the path of the directory on the host that contains the directories of all runs."""
+        """Return the path of the directory on the host that contains the directories of all
+        runs."""
         if not self._root:
             self._root = posixpath.join(await self.host.state_dir(), "runs")
         return self._root
@@ -444,8 +461,8 @@ class Supervisor:
         return run.status
 
     async def wait_ready(self, run_id: str, timeout_s: float | None = None) -> ServerStatus:
-        """Wait until the server is READY, has failed or is being stopped, and return its status. Raises
-        TimeoutError after `timeout_s` seconds, never for None."""
+        """Wait until the server is READY, has failed or is being stopped, and return its status.
+        Raises TimeoutError after `timeout_s` seconds, never for None."""
         return await self.wait(
             run_id, lambda status: status.state not in _UNDECIDED_STATES, timeout_s
         )
@@ -485,8 +502,9 @@ class Supervisor:
                 self._publish_changed_status(run)
 
     async def _check_for_idle_start(self, run: WatchedRun) -> None:
-        """While the log of a starting server is silent, read every READ_INTERVAL_S what its processes
-        do. Set `run.idle` to a finding if none of them has done anything for HANGING_AFTER_S."""
+        """While the log of a starting server is silent, read every READ_INTERVAL_S what its
+        processes do. Set `run.idle` to a finding if none of them has done anything for
+        HANGING_AFTER_S."""
         if not run.is_starting or not run.record.is_plain_process:
             return
         from workbench.server import idle_start
@@ -517,8 +535,8 @@ class Supervisor:
         return any((sample.gpu_util_pct or 0.0) >= _GPU_WORKS_PCT for sample in used)
 
     async def _read_stacks_of_hang(self, run: WatchedRun) -> None:
-        """Set `run.stacks` to where the processes of a start that hangs stand, by py-spy if the host
-        has it. It is asked once for each hang."""
+        """Set `run.stacks` to where the processes of a start that hangs stand, by py-spy if the
+        host has it. It is asked once for each hang."""
         if run.spinning is None and run.idle is None:
             run.stacks = None
             return
@@ -534,8 +552,8 @@ class Supervisor:
         self._publish_changed_status(run)
 
     def _earlier_start_duration_s(self, run: WatchedRun) -> float | None:
-        """Return how many seconds the last start before this one with the same engine, model and preset
-        took until READY; None if there was none."""
+        """Return how many seconds the last start before this one with the same engine, model and
+        preset took until READY; None if there was none."""
         from workbench.server.start_times import find_earlier_ready_run
 
         before = find_earlier_ready_run(run.status, self.statuses())
@@ -546,10 +564,10 @@ class Supervisor:
     # ---- stop
 
     async def stop(self, run_id: str, *, grace_s: float = STOP_GRACE_S) -> ServerStatus:
-        """Stop every process of the run, remove the shared memory that they left, and return the final
-        status. The run's process group gets SIGTERM, and SIGKILL after `grace_s` seconds. Nothing
-        changes if the run has ended. Raises ServerError if the run is unknown, or with the processes
-        that could not be ended, and HostError if the host cannot be reached."""
+        """Stop every process of the run, remove the shared memory that they left, and return the
+        final status. The run's process group gets SIGTERM, and SIGKILL after `grace_s` seconds.
+        Nothing changes if the run has ended. Raises ServerError if the run is unknown, or with the
+        processes that could not be ended, and HostError if the host cannot be reached."""
         run = await self._find_run(run_id)
         for _ in range(_STOP_TRIES - 1):
             # the host waits for its link, and a stop can be repeated
@@ -625,8 +643,8 @@ class Supervisor:
     # ---- logs and counters
 
     async def load_log(self, run_id: str) -> LogRing:
-        """Return the lines of a run's log in memory: its first and its last part. If nothing of it was
-        read yet, read it from the host. Raises ServerError if there is no such run."""
+        """Return the lines of a run's log in memory: its first and its last part. If nothing of it
+        was read yet, read it from the host. Raises ServerError if there is no such run."""
         run = await self._find_run(run_id)
         if not run.follower.offset:
             read = log_reading.read_log_to_end if run.is_final else log_reading.read_missed_log
@@ -652,8 +670,8 @@ class Supervisor:
             yield batch
 
     def findings_in_log(self, run_id: str) -> tuple[Finding, ...]:
-        """Return the findings about the log lines read so far, also those about harmless lines, in the
-        order of the lines."""
+        """Return the findings about the log lines read so far, also those about harmless lines, in
+        the order of the lines."""
         return self._require_run(run_id).findings_in_log
 
     async def read_settings_in_force(self, run_id: str) -> InForceReport:
@@ -695,7 +713,8 @@ class Supervisor:
     # ---- watching
 
     def ensure_watch(self) -> None:
-        """Start the task that watches all runs that have not ended, unless it is running already."""
+        """Start the task that watches all runs that have not ended, unless it is running
+        already."""
         if self._watch is not None and self._watch.done():
             self._watch.result()  # raises if watching failed: a defect must not stay silent
             self._watch = None
@@ -719,8 +738,8 @@ class Supervisor:
             await asyncio.sleep(self._beat.seconds_to_beat_after_pause(pause_s))
 
     async def _update_and_check_log_growth(self, run: WatchedRun) -> bool:
-        """Read a run's state and log from the host, and return whether its log grew. If the host cannot
-        be queried, the state becomes UNKNOWN, and False is returned."""
+        """Read a run's state and log from the host, and return whether its log grew. If the host
+        cannot be queried, the state becomes UNKNOWN, and False is returned."""
         try:
             if not self.host.connected:
                 run.set_unreachable_reason("the connection to the host is lost")
@@ -779,8 +798,8 @@ class Supervisor:
     async def _gather_if_remote(
         self, first: Coroutine[Any, Any, _FirstResult], second: Coroutine[Any, Any, _SecondResult]
     ) -> tuple[_FirstResult, _SecondResult]:
-        """Return the results of two queries of the host, which run at the same time on a remote host
-        and one after the other on this machine. Raises the error of one of them."""
+        """Return the results of two queries of the host, which run at the same time on a remote
+        host and one after the other on this machine. Raises the error of one of them."""
         if not self.host.is_local:
             both: tuple[_FirstResult, _SecondResult] = await asyncio.gather(first, second)
             return both
@@ -879,8 +898,8 @@ class Supervisor:
         await asyncio.wait([task], timeout=_IMMEDIATE_PROOF_TIMEOUT_S)
 
     async def has_unread_runs(self) -> bool:
-        """Return whether the host has runs that this supervisor has not read, or has read before their
-        start was recorded. Takes one round trip. Raises HostError."""
+        """Return whether the host has runs that this supervisor has not read, or has read before
+        their start was recorded. Takes one round trip. Raises HostError."""
         listed = await list_directory_names(self.host, await self.runs_dir())
         names = set(filter(RUN_ID_PATTERN.fullmatch, listed))
         known = {run_id for run_id, run in self._runs.items() if not run.may_still_start}
@@ -924,8 +943,8 @@ def _has_final_state(run: WatchedRun) -> bool:
 
 
 def _gpu_indices(run: WatchedRun, samples: Sequence[GpuSample]) -> frozenset[int] | None:
-    """Return the indices of the GPUs of `samples` that its launcher or its plan names for a run; None
-    if neither names one."""
+    """Return the indices of the GPUs of `samples` that its launcher or its plan names for a run;
+    None if neither names one."""
     visible = run.record.command.env.get("CUDA_VISIBLE_DEVICES", "")
     words = run.status.gpus or tuple(filter(None, map(str.strip, visible.split(","))))
     uuids = tuple(word for word in words if word.startswith("GPU-"))

@@ -3,14 +3,14 @@ comes back.
 
 A server that returns tokens may return garbage: health, status 200 and usage say nothing about the
 text. So the text is the proof: one prompt alone, then eight at once, because some kernels break
-only in a batch. These answers are short. If the server is not slow, four longer ones follow at once:
-words without spaces, few words, and garbage after a good beginning show only in these. An embedding
-server is probed for vectors.
+only in a batch. These answers are short. If the server is not slow, four longer ones follow at
+once: words without spaces, few words, and garbage after a good beginning show only in these. An
+embedding server is probed for vectors.
 
 The first answer may take minutes, because the first forward pass compiles kernels. All that follows
 has a time limit together. An answer that does not come in that time is not judged: a slow server,
-or one that is busy with the requests of other people, is not a broken one. Neither is a server whose
-context is too short for the prompts.
+or one that is busy with the requests of other people, is not a broken one. Neither is a server
+whose context is too short for the prompts.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ async def probe_text(
 ) -> Probe:
     """Ask the server for text, or for vectors if it generates none, and judge the answers: a chat
     completion is tried first, then a plain completion, then an embedding. `first_timeout_s` is the
-    time limit of the first answer. `too_long_pattern` matches the server's refusal of a request that
-    is longer than its context. `why_nonsense_is_expected` says why the text need not be language, ""
-    if it must be. Never raises for what the server answers."""
+    time limit of the first answer. `too_long_pattern` matches the server's refusal of a request
+    that is longer than its context. `why_nonsense_is_expected` says why the text need not be
+    language, "" if it must be. Never raises for what the server answers."""
     reasons = []
     for endpoint in PATH_OF_INTERFACE:
         asker = _Asker(ask_server, model, endpoint, too_long_pattern)
@@ -149,8 +149,8 @@ class _Asker:
         return await self._send(self._alone, timeout_s)
 
     async def send_other_prompts(self, first: ProbeAnswer) -> None:
-        """Send the other prompts, and keep `first`, the answer to the first prompt, and all that come
-        in time."""
+        """Send the other prompts, and keep `first`, the answer to the first prompt, and all that
+        come in time."""
         alone = []
         if _may_end_within_reasoning(first):
             self._tokens = REASONING_TOKENS
@@ -174,9 +174,9 @@ class _Asker:
             pass  # the answers that did not come are not judged
 
     def _has_time_for_longer_answers(self, short_s: float) -> bool:
-        """Return whether longer answers would come within LONGER_ANSWERS_S, by the seconds `short_s` of
-        the short ones. False if they would show nothing: for vectors, with hidden reasoning, after a
-        failure, and if all answers have a defect."""
+        """Return whether longer answers would come within LONGER_ANSWERS_S, by the seconds
+        `short_s` of the short ones. False if they would show nothing: for vectors, with hidden
+        reasoning, after a failure, and if all answers have a defect."""
         if self._endpoint == EMBEDDINGS or self._tokens != SHORT_ANSWER_TOKENS:
             return False
         if self._failed or not self._answers:
@@ -186,8 +186,8 @@ class _Asker:
         return not all(one.defect for one in self._answers)
 
     def _most_answers_lack_code_word(self) -> bool:
-        """Return whether most answers lack the code word that they were asked to repeat. False after a
-        failed request."""
+        """Return whether most answers lack the code word that they were asked to repeat. False
+        after a failed request."""
         lost = [one for one in self._received_answers if not one.repeats_code_word]
         return not self._failed and 2 * len(lost) > len(self._answers)
 
@@ -232,8 +232,8 @@ class _Asker:
         return {**body, "max_tokens": self._tokens}
 
     def assess_answers(self, why_nonsense_is_expected: str) -> ServedText:
-        """Return what the answers say about the server's text. `why_nonsense_is_expected` says why it
-        need not be language, "" if it must be."""
+        """Return what the answers say about the server's text. `why_nonsense_is_expected` says why
+        it need not be language, "" if it must be."""
         found = [*self._failure_findings(), *self._assess_text(why_nonsense_is_expected)]
         problem = next((one for one in found if one.is_error), None)
         notes = (one.text for one in found if not one.is_error)
@@ -315,8 +315,8 @@ def _vector_findings(vectors: Sequence[Vector]) -> list[Finding]:
 
 
 def _parse_vector(body: Any) -> tuple[float, ...] | None:
-    """Return the vector in `body`, the JSON of /v1/embeddings: a list of numbers, or base64. A member
-    that is no number becomes NaN. None if it has no vector."""
+    """Return the vector in `body`, the JSON of /v1/embeddings: a list of numbers, or base64. A
+    member that is no number becomes NaN. None if it has no vector."""
     entry = next(iter(as_list(as_table(body).get("data"))), None)
     vector = as_table(entry).get("embedding")
     if isinstance(vector, str):

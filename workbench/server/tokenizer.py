@@ -26,9 +26,9 @@ class Tokenizer:
         self._template_tokens: int | None = None  # of the chat template, without the message
 
     async def count_tokens(self, prompt_fields: Mapping[str, Any]) -> int | None:
-        """Return the number of tokens of a request's prompt, with special tokens and the chat template.
-        `prompt_fields` is {"prompt": text}, {"input": text} or {"messages": [...]}. None if the
-        server does not count them; `self.problem` then says why. Never raises."""
+        """Return the number of tokens of a request's prompt, with special tokens and the chat
+        template. `prompt_fields` is {"prompt": text}, {"input": text} or {"messages": [...]}. None
+        if the server does not count them; `self.problem` then says why. Never raises."""
         engine = self._engine
         if engine.tokenize_path is None:
             self.problem = f"{engine.title} has no tokenizer endpoint"
@@ -61,8 +61,8 @@ class Tokenizer:
         return self._parse_token_count(answer)
 
     async def _count_message_tokens(self, messages: Sequence[Mapping[str, str]]) -> int | None:
-        """Return the number of tokens of chat messages for an engine that only counts texts: those of
-        the texts, and those of the chat template, which one request reports. None if the server
+        """Return the number of tokens of chat messages for an engine that only counts texts: those
+        of the texts, and those of the chat template, which one request reports. None if the server
         counts one of the two not; `self.problem` then says why."""
         if self._template_tokens is None:
             sample = [{"role": "user", "content": "one"}]

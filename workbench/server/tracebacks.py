@@ -95,8 +95,8 @@ _REQUEST_VALIDATION_ERROR = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One call in a traceback: the path of the file, the function, and the number of the line in the
-    file, None if unknown."""
+    """One call in a traceback: the path of the file, the function, and the number of the line in
+    the file, None if unknown."""
 
     path: str
     function: str
@@ -141,7 +141,8 @@ class RaisedError:
 
     @property
     def is_commonly_caught(self) -> bool:
-        """Whether the error is of a kind that code often catches, such as that of a failed look-up."""
+        """Whether the error is of a kind that code often catches, such as that of a failed
+        look-up."""
         return bool(_ATTEMPT_ERRORS.search(self.kind))
 
     @property
@@ -177,8 +178,8 @@ class _OpenTraceback:
 
 
 class TracebackReader:
-    """Collects the errors at the ends of the tracebacks in a log, while its lines are added. `split`
-    returns (name of the process that wrote a line, text that it wrote)."""
+    """Collects the errors at the ends of the tracebacks in a log, while its lines are added.
+    `split` returns (name of the process that wrote a line, text that it wrote)."""
 
     def __init__(self, split: Callable[[str], tuple[str, str]]) -> None:
         self._split = split
@@ -189,8 +190,8 @@ class TracebackReader:
         self.native_calls: tuple[str, ...] = ()  # of the first backtrace of native code
 
     def feed(self, lines: Sequence[str], first_number: int | None) -> None:
-        """Add the next lines of the log. `first_number` is the number in the log of the first of them,
-        from 1; None if unknown."""
+        """Add the next lines of the log. `first_number` is the number in the log of the first of
+        them, from 1; None if unknown."""
         if len(self.errors) >= _MAX_ERRORS:
             return
         waiting = any(one.expects_more_lines for one in self._open.values())
@@ -203,8 +204,8 @@ class TracebackReader:
 
     @property
     def unfinished_traceback(self) -> RaisedError | None:
-        """The last traceback that the log ends within, so that its error is missing; None if there is
-        none. `line` and `number` are those of its last call."""
+        """The last traceback that the log ends within, so that its error is missing; None if there
+        is none. `line` and `number` are those of its last call."""
         cut = (one.last for one in self._open.values() if one.reading and not one.left)
         return max(filter(None, cut), key=attrgetter("number"), default=None)
 
@@ -301,7 +302,8 @@ class TracebackReader:
 
 
 def _is_more_specific_than(error: RaisedError, earlier: RaisedError) -> bool:
-    """Return whether `error` says more than `earlier`, the error before it from which it was raised."""
+    """Return whether `error` says more than `earlier`, the error before it from which it was
+    raised."""
     if error.replaces and earlier.is_commonly_caught:
         return True
     if not error.caused:
@@ -336,8 +338,8 @@ def find_root_error(
     errors: Sequence[RaisedError], only_reports_other_error: Callable[[str], bool]
 ) -> RaisedError | None:
     """Return that one of `errors`, in the order of the log, which caused the others.
-    `only_reports_other_error` says of the line of an error whether it only reports another one; such
-    errors are left out. None if no other is there."""
+    `only_reports_other_error` says of the line of an error whether it only reports another one;
+    such errors are left out. None if no other is there."""
     chosen: RaisedError | None = None
     for error in errors:
         if only_reports_other_error(error.line):

@@ -44,8 +44,8 @@ UNWATCHED_CODE = "cluster.unwatched"
 
 @dataclass(frozen=True, slots=True)
 class RankWatch:
-    """The settings that the watch processes of all ranks of one server share. `ranks` has the names of
-    the ranks, the head's first. The head's watch listens at `address` and `port`. `key` is the
+    """The settings that the watch processes of all ranks of one server share. `ranks` has the names
+    of the ranks, the head's first. The head's watch listens at `address` and `port`. `key` is the
     secret with which the watches authenticate their messages."""
 
     ranks: tuple[str, ...]
@@ -55,13 +55,13 @@ class RankWatch:
     times: Mapping[str, float] = field(default_factory=lambda: WATCH_TIMES_S)
 
     def watched_start_command(self, run_dir: str, argv: Sequence[str]) -> tuple[str, ...]:
-        """Return the command that starts the watch process of a rank, whose run directory is `run_dir`,
-        in the background, and then runs the server `argv`."""
+        """Return the command that starts the watch process of a rank, whose run directory is
+        `run_dir`, in the background, and then runs the server `argv`."""
         return ("sh", "-c", _START_WATCHED_SCRIPT, "sh", run_dir, _WATCH_SCRIPT, *argv)
 
     def file_texts_by_name(self, rank_name: str) -> Mapping[str, str]:
-        """Return the texts, by name, of the files that the watch process of the rank `rank_name` needs in
-        its run directory."""
+        """Return the texts, by name, of the files that the watch process of the rank `rank_name`
+        needs in its run directory."""
         orders = {
             "own": rank_name,
             "ranks": self.ranks,
@@ -98,9 +98,10 @@ def rank_name_with_host(rank: ClusterRank) -> str:
 
 
 async def make_rank_watch(head: Host, address: str | None, server: ClusterRun) -> RankWatch | None:
-    """Return the settings of the watch processes of `server`, which end a rank when another has ended.
-    Its first rank runs on the host `head`, which has `address` in the network of the nodes. None if
-    that is unknown, if the host has no python3 or names no free port, or if there is one rank."""
+    """Return the settings of the watch processes of `server`, which end a rank when another has
+    ended. Its first rank runs on the host `head`, which has `address` in the network of the nodes.
+    None if that is unknown, if the host has no python3 or names no free port, or if there is one
+    rank."""
     if not address or len(server.ranks) < 2:
         return None
     try:
@@ -114,8 +115,8 @@ async def make_rank_watch(head: Host, address: str | None, server: ClusterRun) -
 
 
 def unwatched_ranks_warning(server: ClusterRun) -> tuple[Finding, ...]:
-    """Return a warning that the ranks of `server` have no watch processes, so that they keep running if
-    one ends while no Workbench is open. () for a server with one rank."""
+    """Return a warning that the ranks of `server` have no watch processes, so that they keep
+    running if one ends while no Workbench is open. () for a server with one rank."""
     if len(server.ranks) < 2:
         return ()
     host = server.ranks[0].host

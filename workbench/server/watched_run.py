@@ -62,9 +62,9 @@ _WORKER_HANGS_LINE = "No available shared memory broadcast block"
 
 
 class WatchedRun:
-    """A run that a supervisor watches. `engine` is None if this version of Workbench does not know the
-    run's engine: it is listed and can be stopped, but its server gets no requests. `adopted` says
-    that another Workbench process started it."""
+    """A run that a supervisor watches. `engine` is None if this version of Workbench does not know
+    the run's engine: it is listed and can be stopped, but its server gets no requests. `adopted`
+    says that another Workbench process started it."""
 
     def __init__(
         self, host: Host, run_dir: str, record: RunRecord, engine: Engine | None, *, adopted: bool
@@ -141,14 +141,14 @@ class WatchedRun:
 
     @property
     def address(self) -> str:
-        """The address at which the host reaches the server's port: the node that a scheduler chose, or
-        the address that the server binds to."""
+        """The address at which the host reaches the server's port: the node that a scheduler chose,
+        or the address that the server binds to."""
         return server_address_from_host(self.facts)
 
     @property
     def state_deciding_read_interval(self) -> ServerState:
-        """The state by which the supervisor decides how often it reads the run: that of its status, but
-        READY for a starting rank without a port, which never becomes READY."""
+        """The state by which the supervisor decides how often it reads the run: that of its status,
+        but READY for a starting rank without a port, which never becomes READY."""
         state = self.status.state
         if state is ServerState.STARTING and not self.record.has_port:
             return ServerState.READY
@@ -257,8 +257,8 @@ class WatchedRun:
         self.keys_known = True
 
     def make_ready_facts(self, model: str) -> ReadyFacts:
-        """Return the content of ready.json, without the text, for a server that has just answered its
-        first prompts. `model` is the name by which the server lists its model."""
+        """Return the content of ready.json, without the text, for a server that has just answered
+        its first prompts. `model` is the name by which the server lists its model."""
         facts, own = self.facts, self.record.is_plain_process
         began_unix_s = (
             facts.server_started_unix_s or facts.started_unix_s or self.record.created_unix_s
@@ -281,9 +281,9 @@ class WatchedRun:
         )
 
     def add_log_bytes(self, data: bytes, offset: int) -> LogBatch | None:
-        """Add `data`, the bytes at position `offset` of the log, and return the new lines; None if no
-        line is complete. Until the server is ready, its start-up phase, its port and the engine's
-        version are taken from them."""
+        """Add `data`, the bytes at position `offset` of the log, and return the new lines; None if
+        no line is complete. Until the server is ready, its start-up phase, its port and the
+        engine's version are taken from them."""
         # A server that another Workbench started may be READY before its version is read.
         first = self._start.version is None and self.follower.ring.total < _VERSION_SEARCH_LINES
         batch = self.follower.feed(data, offset)
@@ -300,15 +300,15 @@ class WatchedRun:
         return batch
 
     def finish_log(self) -> LogBatch | None:
-        """Return the last line of the log, which has no line end; None if the last line was complete.
-        Call this after the run has ended."""
+        """Return the last line of the log, which has no line end; None if the last line was
+        complete. Call this after the run has ended."""
         batch = self.follower.finish()
         self._scan_and_return_normalized_lines(batch.lines if batch is not None else ())
         return batch
 
     def _scan_and_return_normalized_lines(self, lines: Sequence[str]) -> list[str]:
-        """Search the new lines of the log for known problems, and store the findings. Return the lines
-        without their numbers (see `remove_numbers_from_lines`)."""
+        """Search the new lines of the log for known problems, and store the findings. Return the
+        lines without their numbers (see `remove_numbers_from_lines`)."""
         if not lines:
             return []
         from workbench.server import log_patterns  # 0.4 MiB, which no ended run needs
@@ -334,7 +334,8 @@ class WatchedRun:
         return self._scan.findings_above_info
 
     def set_unreachable_reason(self, reason: str | None) -> None:
-        """Record that the host cannot be queried, for `reason`; None records that it can be again."""
+        """Record that the host cannot be queried, for `reason`; None records that it can be
+        again."""
         if reason is None:
             if self._lost is not None:
                 self.record_health_check(True, 0.0)
@@ -384,8 +385,8 @@ class WatchedRun:
     def _reason_and_findings_of_status(
         self, status: ServerStatus
     ) -> tuple[str | None, tuple[Finding, ...]]:
-        """Return (reason of the state, None if that of `status` holds; findings about the log or the
-        end)."""
+        """Return (reason of the state, None if that of `status` holds; findings about the log or
+        the end)."""
         if status.state is ServerState.STOPPED:
             return None, ()
         reason, found = self.explained or (None, self._log_findings_above_info())
@@ -440,8 +441,8 @@ class WatchedRun:
         )
 
     async def connection(self) -> KeepAliveConnection:
-        """Return the open connection for requests to the server, through a forwarded port of a remote
-        host. Raises HostError if the host cannot forward the port."""
+        """Return the open connection for requests to the server, through a forwarded port of a
+        remote host. Raises HostError if the host cannot forward the port."""
         async with self._reaching:
             forward = await self._forwarded_port()
             if self._kept is None:

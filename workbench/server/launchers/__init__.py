@@ -38,8 +38,8 @@ MODULE_OF_LAUNCHER: dict[str, str] = {
 
 
 def launcher_of(name: str) -> Launcher | None:
-    """Return the launcher called `name`, such as "slurm". None for "process", by which Workbench starts
-    the server itself. Raises InputError for an unknown name."""
+    """Return the launcher called `name`, such as "slurm". None for "process", by which Workbench
+    starts the server itself. Raises InputError for an unknown name."""
     if name == PROCESS:
         return None
     module = importlib.import_module(

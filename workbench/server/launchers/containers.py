@@ -108,8 +108,8 @@ class Containers:
     async def _run_program(
         self, host: Host, argv: Sequence[str], limit_s: float, *, check: bool = False
     ) -> Completed:
-        """Run a command of docker or podman, and return its result. Raises CommandTimeout, which names
-        that program, after `limit_s` seconds, and with `check` CommandFailed."""
+        """Run a command of docker or podman, and return its result. Raises CommandTimeout, which
+        names that program, after `limit_s` seconds, and with `check` CommandFailed."""
         try:
             return await host.run(argv, timeout_s=limit_s, check=check)
         except CommandTimeout:
@@ -142,8 +142,8 @@ class Containers:
         return [*self._host_findings(facts, image, model, launch), *found]
 
     async def fetch_image(self, host: Host, launch: Launch) -> None:
-        """Pull the image of the server if the host lacks it, or if the option `pull` is "always", but
-        not if that is "never". Raises ServerError if it cannot be pulled."""
+        """Pull the image of the server if the host lacks it, or if the option `pull` is "always",
+        but not if that is "never". Raises ServerError if it cannot be pulled."""
         image, pull = self._image_name(launch), self._option_value(launch, "pull")
         source = self.program.full_image_name(image)
         platform = self._option_value(launch, "platform")
@@ -328,16 +328,16 @@ class Containers:
         return choose_image(launch.plan, _engine_of_launch(launch))
 
     def _command_in_container(self, launch: Launch) -> tuple[tuple[str, ...], dict[str, str]]:
-        """Return (command line, environment) of the server in the container. An API key is moved from
-        the command line to the environment variable of the engine, if it has one."""
+        """Return (command line, environment) of the server in the container. An API key is moved
+        from the command line to the environment variable of the engine, if it has one."""
         engine, plan = _engine_of_launch(launch), launch.plan
         own = plan.executable and plan.executable_from == "given"
         argv = launch.argv if own else command_line_in_image(plan, engine, launch.argv)
         return _move_key_to_environment(engine, argv, launch.env)
 
     def _run_arguments(self, launch: Launch) -> list[str]:
-        """Return the arguments of `docker run` or `podman run` before the image, without the mounts of
-        the model and of the hub cache."""
+        """Return the arguments of `docker run` or `podman run` before the image, without the mounts
+        of the model and of the hub cache."""
         argv, env = self._command_in_container(launch)
         words = [
             "--detach",
@@ -372,8 +372,8 @@ class Containers:
         return [*words, "--entrypoint", argv[0]]
 
     def _hub_cache_in_container(self, launch: Launch) -> str:
-        """Return the path in the container at which the host's Hugging Face cache is mounted; "" if it
-        is not mounted, because the model is a path or the user does not want it."""
+        """Return the path in the container at which the host's Hugging Face cache is mounted; "" if
+        it is not mounted, because the model is a path or the user does not want it."""
         given = self._option_value(launch, "hub-cache")
         if given:
             return "" if given == NONE else given
@@ -532,8 +532,8 @@ def _repeat_option(option: str, values: Iterable[str]) -> list[str]:
 
 
 def _variables_passed_by_name(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables in `env` whose values docker or podman takes from its own environment, so
-    that they are not on its command line."""
+    """Return the variables in `env` whose values docker or podman takes from its own environment,
+    so that they are not on its command line."""
     return {
         name: value for name, value in env.items() if not _VARIABLES_NOT_BY_NAME.fullmatch(name)
     }
@@ -588,8 +588,8 @@ def _no_answer_error(handle: str, program: str, host: Host, problem: str) -> Ser
 
 def _parse_adoptable(handle: str, answer: bytes, program: str, host: Host) -> AdoptableServer:
     """Return the running server in the container `handle` from `answer`, the JSON that `container
-    inspect` printed. Raises ServerError if the container does not run, and HostError if the JSON has
-    another form."""
+    inspect` printed. Raises ServerError if the container does not run, and HostError if the JSON
+    has another form."""
     try:
         it = clean_json(answer)[0]
         if not it["State"]["Running"]:
@@ -620,8 +620,8 @@ def _text_or_none(value: Any) -> str | None:
 
 
 def _published_port(ports: Mapping[str, Any]) -> int | None:
-    """Return the port of the host that leads to the container, by `ports` of `container inspect`. None
-    if there is none, or more than one."""
+    """Return the port of the host that leads to the container, by `ports` of `container inspect`.
+    None if there is none, or more than one."""
     found = {binding["HostPort"] for bindings in ports.values() for binding in as_list(bindings)}
     if len(found) != 1:
         return None

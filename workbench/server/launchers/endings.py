@@ -44,8 +44,8 @@ _ENDING_FINDINGS = (
 
 
 def finding_of_end_reason(reason: str | None) -> Finding | None:
-    """Return the finding about `reason`, the launcher's words about the end of a server. None if they
-    do not say that the launcher ended it, and for None."""
+    """Return the finding about `reason`, the launcher's words about the end of a server. None if
+    they do not say that the launcher ended it, and for None."""
     if reason is None:
         return None
     for pattern, code, fix in _ENDING_FINDINGS:

@@ -45,8 +45,8 @@ FIND_INSIDE_JOB_SCRIPT = read_script(__file__, "find_inside_job.sh")
 
 
 def job_commands_script(scheduler: str) -> str:
-    """Return the shell script that prints the commands of the processes of a job. `scheduler` is the
-    shell code of the scheduler's functions."""
+    """Return the shell script that prints the commands of the processes of a job. `scheduler` is
+    the shell code of the scheduler's functions."""
     return f"{_SHARED_FUNCTIONS}{scheduler}{_FIND_SCRIPT}"
 
 
@@ -57,8 +57,8 @@ def keeper_script(scheduler: str) -> str:
 
 
 def cancel_script(scheduler: str) -> str:
-    """Return the shell script that cancels a job and waits for its end. `scheduler` is the shell code
-    of the scheduler's functions."""
+    """Return the shell script that cancels a job and waits for its end. `scheduler` is the shell
+    code of the scheduler's functions."""
     return f"{_SHARED_FUNCTIONS}{scheduler}{_STOP_SCRIPT}"
 
 

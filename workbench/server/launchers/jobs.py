@@ -55,10 +55,10 @@ _CHECK_SCRIPT = read_script(__file__, "check_scheduler.sh")
 
 @dataclass(frozen=True, slots=True)
 class Scheduler:
-    """A scheduler of jobs, such as Slurm. `name` is its value for the option --as, `programs` are those
-    that submit, list and cancel a job, `functions` is the shell code that job_scripts.py describes,
-    and `nodes` the command that prints the names of its nodes. `enters` says whether a command can
-    be run inside a running job."""
+    """A scheduler of jobs, such as Slurm. `name` is its value for the option --as, `programs` are
+    those that submit, list and cancel a job, `functions` is the shell code that job_scripts.py
+    describes, and `nodes` the command that prints the names of its nodes. `enters` says whether a
+    command can be run inside a running job."""
 
     name: str
     programs: tuple[str, ...]
@@ -98,8 +98,8 @@ class JobLauncher(ABC):
 
     @abstractmethod
     def restart_command(self, launch: Launch, launched: LaunchedServer) -> tuple[str, ...]:
-        """Return the command that puts the job back into the queue of the scheduler; () for a job that
-        was not submitted yet."""
+        """Return the command that puts the job back into the queue of the scheduler; () for a job
+        that was not submitted yet."""
 
     async def check(self, host: Host, launch: Launch) -> Sequence[Finding]:
         """Return the findings about a start as a job: missing programs, a scheduler that does not
@@ -317,8 +317,8 @@ def _outermost_engine_command(processes: Sequence[str]) -> ProcessCommand | None
 
 
 def job_name_of(run_id: str) -> str:
-    """Return the name of a run's job, at most 15 characters, which all versions of PBS accept. A plan
-    without a run, whose `run_id` has another form, gets "wb-RUN"."""
+    """Return the name of a run's job, at most 15 characters, which all versions of PBS accept. A
+    plan without a run, whose `run_id` has another form, gets "wb-RUN"."""
     words = run_id.split("-")
     return f"wb-{words[1]}-{words[-1]}"[:15] if len(words) > 2 else "wb-RUN"
 
@@ -351,9 +351,9 @@ def _other_node_findings(launch: Launch, node: str, file_system_type: str) -> li
 
 
 def _server_file_text(launch: Launch) -> str:
-    """Return the text of the file `server`: shell code that sets the server's environment and working
-    directory, and its command line as $1, $2, … CUDA_VISIBLE_DEVICES is left out: the scheduler
-    sets it. Raises InputError for an invalid variable name or a NUL byte."""
+    """Return the text of the file `server`: shell code that sets the server's environment and
+    working directory, and its command line as $1, $2, … CUDA_VISIBLE_DEVICES is left out: the
+    scheduler sets it. Raises InputError for an invalid variable name or a NUL byte."""
     lines = []
     for name, value in launch.env.items():
         if not VARIABLE_NAME.fullmatch(name):

@@ -27,9 +27,9 @@ LAUNCHED_FILE = "launched"
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What a launcher must know about a server to start, or one that was started. `argv` and `env` are
-    those of the engine, with their secrets at the start and masked later. `run_dir` is the run's
-    directory on the host."""
+    """What a launcher must know about a server to start, or one that was started. `argv` and `env`
+    are those of the engine, with their secrets at the start and masked later. `run_dir` is the
+    run's directory on the host."""
 
     run_id: str
     run_dir: str
@@ -47,8 +47,8 @@ class Launch:
 
 
 def launch_from_command(run_id: str, run_dir: str, plan: LaunchPlan, command: Command) -> Launch:
-    """Return the launcher's input for the run `run_id` of `plan`, which runs `command`, the engine's
-    command."""
+    """Return the launcher's input for the run `run_id` of `plan`, which runs `command`, the
+    engine's command."""
     files, host, port = command.open_files, command.host, command.port
     return Launch(
         run_id, run_dir, plan, command.argv, command.env, command.workdir, files, host, port
@@ -92,8 +92,8 @@ class LaunchedServer:
 
 @dataclass(frozen=True, slots=True)
 class ServerExitState:
-    """What a launcher such as Slurm says about a server that has lost its keeper. `lives` is also True
-    for a server that waits to start. `ended` is why it has ended, None if it lives."""
+    """What a launcher such as Slurm says about a server that has lost its keeper. `lives` is also
+    True for a server that waits to start. `ended` is why it has ended, None if it lives."""
 
     lives: bool
     handle: str = ""  # as in LaunchedServer
@@ -132,8 +132,8 @@ class Launcher(Protocol):
         ...
 
     async def fetch_image(self, host: Host, launch: Launch) -> None:
-        """Fetch the container image that the start needs, if the host lacks it. Called before the server
-        that the start replaces is stopped. Raises HostError or ServerError if it cannot be
+        """Fetch the container image that the start needs, if the host lacks it. Called before the
+        server that the start replaces is stopped. Raises HostError or ServerError if it cannot be
         fetched."""
         ...
 
@@ -143,21 +143,21 @@ class Launcher(Protocol):
         ...
 
     def make_keeper(self, launch: Launch) -> Keeper:
-        """Return the command of the keeper, the process that starts the server and follows it to its
-        end."""
+        """Return the command of the keeper, the process that starts the server and follows it to
+        its end."""
         ...
 
     def make_adopting_keeper(self, launch: Launch, handle: str) -> Keeper:
-        """Return the command of a keeper that follows, but does not start, the server that runs already
-        as the unit, container or job `handle`."""
+        """Return the command of a keeper that follows, but does not start, the server that runs
+        already as the unit, container or job `handle`."""
         ...
 
     async def read_exit_state(
         self, host: Host, launch: Launch, launched: LaunchedServer
     ) -> ServerExitState:
-        """Ask the launcher's program whether the server of a run lives, and how it ended. The server is
-        found by the handle (unit, container or job id) in `launched`, or by the run id if that has
-        none. Raises HostError if the program cannot tell."""
+        """Ask the launcher's program whether the server of a run lives, and how it ended. The
+        server is found by the handle (unit, container or job id) in `launched`, or by the run id if
+        that has none. Raises HostError if the program cannot tell."""
         ...
 
     async def stop(self, host: Host, launch: Launch, launched: LaunchedServer) -> None:
@@ -184,23 +184,23 @@ class Launcher(Protocol):
     async def uninstall_and_list_removed(
         self, host: Host, launch: Launch, launched: LaunchedServer
     ) -> Sequence[str]:
-        """Remove what the start of an ended server installed on the host, such as a systemd unit, and
-        return the removed paths; () if it installed nothing. Raises ServerError for files that
+        """Remove what the start of an ended server installed on the host, such as a systemd unit,
+        and return the removed paths; () if it installed nothing. Raises ServerError for files that
         Workbench did not write."""
         ...
 
     async def find_adoptable(
         self, host: Host, handle: str, options: Mapping[str, str]
     ) -> AdoptableServer:
-        """Return the server that runs as the unit, container or job `handle`. `options` are the values
-        of --run-option by name. Raises ServerError if there is no such unit, container or job, or if
-        it does not run, and HostError without an answer."""
+        """Return the server that runs as the unit, container or job `handle`. `options` are the
+        values of --run-option by name. Raises ServerError if there is no such unit, container or
+        job, or if it does not run, and HostError without an answer."""
         ...
 
 
 def parse_launched(data: bytes | None) -> LaunchedServer | None:
-    """Return what a keeper reported in `data`, the content of the file `launched`; None if it is empty
-    or missing. Unknown keys and damaged values are left out."""
+    """Return what a keeper reported in `data`, the content of the file `launched`; None if it is
+    empty or missing. Unknown keys and damaged values are left out."""
     if not data:
         return None
     values = dict(line.partition(" ")[::2] for line in clean_text(data, lines=True).splitlines())

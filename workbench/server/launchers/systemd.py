@@ -274,8 +274,8 @@ class Systemd:
 
 
 def unit_text(launch: Launch) -> str:
-    """Return the text of the unit file for an installed unit. The environment is not in it, but in a
-    file that only the user can read."""
+    """Return the text of the unit file for an installed unit. The environment is not in it, but in
+    a file that only the user can read."""
     command = " ".join(
         quote_argument(double_dollars(word))
         for word in _unit_command_line(launch, _environment_directory(launch))
@@ -294,14 +294,14 @@ def unit_text(launch: Launch) -> str:
 
 
 def _unit_command_line(launch: Launch, home: str) -> tuple[str, ...]:
-    """Return the command line of the unit: a shell that reads the server's environment from the file
-    `environment` in the directory `home`, then runs the server."""
+    """Return the command line of the unit: a shell that reads the server's environment from the
+    file `environment` in the directory `home`, then runs the server."""
     return ("/bin/sh", "-c", script.SERVER_SCRIPT, "sh", home, launch.workdir or "", *launch.argv)
 
 
 def _installation_kind(launch: Launch) -> str:
-    """Return how the unit is installed, by the option `installed`: "yes", "boot" if it is also started
-    at boot, or "" for a transient unit, which is not installed."""
+    """Return how the unit is installed, by the option `installed`: "yes", "boot" if it is also
+    started at boot, or "" for a transient unit, which is not installed."""
     kind = launcher_option_value(LAUNCHER_NAME, launch.plan.run_options, "installed")
     return "" if kind == "no" else kind
 
@@ -318,8 +318,8 @@ def _name_of_started_unit(launch: Launch) -> str:
 
 
 def _environment_directory(launch: Launch) -> str:
-    """Return the directory for the environment file of an installed unit. It is not the run directory,
-    because the unit must work after that is removed."""
+    """Return the directory for the environment file of an installed unit. It is not the run
+    directory, because the unit must work after that is removed."""
     state = posixpath.dirname(posixpath.dirname(launch.run_dir))
     return posixpath.join(state, "units", _name_of_started_unit(launch))
 
@@ -365,8 +365,9 @@ def _property_assignments(launch: Launch) -> list[str]:
 
 
 def _find_unit_problems(scope: str, unit: str, seen: Mapping[str, str]) -> list[Finding]:
-    """Return the finding, if any, about what prevents a start of the unit `unit`, or ends its server
-    early. `scope` is "user" or "system", and `seen` has the values that CHECK_SCRIPT printed."""
+    """Return the finding, if any, about what prevents a start of the unit `unit`, or ends its
+    server early. `scope` is "user" or "system", and `seen` has the values that CHECK_SCRIPT
+    printed."""
     version = parse_whole_number(seen.get("version")) or 0
     user, problem = seen.get("user") or "USER", seen.get("problem", "")
     fix = ""

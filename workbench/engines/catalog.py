@@ -206,7 +206,7 @@ def look_up_flag(catalog: FlagCatalog, spelling: str) -> FlagMatch:
     if name in catalog.flags:
         return FlagMatch(name, catalog.flags[name])
     spellings = _index_flags_by_spelling(catalog)
-    found = spellings.get(bare) or spellings.get(name)
+    found = spellings.get(bare, spellings.get(name))
     if not found and name and catalog.accepts_prefixes:
         candidates = {m.name: m for s, m in spellings.items() if s.startswith(name)}
         if len(candidates) == 1:
@@ -278,14 +278,17 @@ def search_flags(catalog: FlagCatalog, text: str) -> list[FlagSpec]:
 
 
 def _search_score_of_flag(spec: FlagSpec, words: Sequence[str]) -> float | None:
-    names = (spec.name, *(alias.lstrip("-").lower() for alias in spec.aliases))
     group = " ".join(words)
-    scores = [fuzzy.match_score(group, name) for name in names]
+    scores = []
+    for name in (spec.name, *spec.aliases):
+        score = fuzzy.match_score(group, name.lstrip("-").lower())
+        if score is not None:
+            scores.append(score)
     if len(group) > 2 and any(name.lower().startswith(group) for name in _flag_group_words(spec)):
         scores.append(200.0)
     if words and all(word in spec.help.lower() for word in words):
         scores.append(-1000.0)
-    return max((score for score in scores if score is not None), default=None)
+    return max(scores, default=None)
 
 
 def _flag_group_words(spec: FlagSpec) -> tuple[str, ...]:

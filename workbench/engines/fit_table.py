@@ -95,9 +95,15 @@ def make_fit_rows(plan: LaunchPlan, group: GpuGroup, contexts: Sequence[int]) ->
     sizes = [n for n in (1, 2, 4, 8, 16) if n <= len(group.gpus)]
     for name, sized in _estimate_quantized_sizes(plan, facts):
         one = _SizedWeights(name, sized, sized is facts)
-        rows = (_make_fit_row_or_none(plan, one, group, n, contexts) for n in sizes)
-        known = list(filter(None, rows))
-        fitting = [row for row in known if row.fits]
+        known: list[FitRow] = []
+        fitting: list[FitRow] = []
+        for gpu_count in sizes:
+            row = _make_fit_row_or_none(plan, one, group, gpu_count, contexts)
+            if row is None:
+                continue
+            known.append(row)
+            if row.fits:
+                fitting.append(row)
         yield from [*fitting[:1], *fitting[1:][-1:]] or known[-1:]
 
 

@@ -48,8 +48,8 @@ def group_name_of_flag(engine: str, name: str, help_section: str) -> str:
     no pattern matches, `help_section` decides, which is the section of the engine's own help that
     lists the flag."""
     table = _load_engine_flag_table(engine)
-    found = next((group for group, pattern in table.patterns if pattern.search(name)), None)
-    return found or table.own.get(help_section, flag_group_names()[-1])
+    of_section = table.own.get(help_section, flag_group_names()[-1])
+    return next((group for group, pattern in table.patterns if pattern.search(name)), of_section)
 
 
 def sort_key_of_flag(spec: FlagSpec | None) -> tuple[int, int]:

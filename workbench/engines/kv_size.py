@@ -41,6 +41,9 @@ class KvStorageRule:
     no_states: str = "how the engine stores the states of such a model is not known"
 
 
+ALL_TOKENS = KvStorageRule()
+
+
 def kv_bytes_per_token(kv: Sequence[KvLayers]) -> float | None:
     """Return the bytes that each token adds to a 16-bit KV cache, summed over all GPUs. None if the
     size is unknown, or if some layer does not store every token, as with a sliding window."""
@@ -69,12 +72,11 @@ def kv_bytes_of_sequence_per_gpu(
     tp: int = 1,
     pp: int = 1,
     bits: float = 16.0,
-    rule: KvStorageRule | None = None,
+    rule: KvStorageRule = ALL_TOKENS,
 ) -> float:
     """Return the bytes of KV cache that a sequence of `length` tokens takes on one GPU, for the
     tensor-parallel size `tp` and the pipeline-parallel size `pp`. `bits` is the size of one cached
-    value. `rule` None means that every layer stores all tokens."""
-    rule = rule or KvStorageRule()
+    value. Without a `rule`, every layer stores all tokens."""
     token = [max(1, -(-one.heads // tp)) * one.values * bits / 8 for one in kv]  # of one layer
     layers = [-(-one.count // pp) for one in kv]
     states = [one.state_size_bytes(rule.state_bits) / tp for one in kv]

@@ -4,6 +4,7 @@ against real runs of b11434 and b11549.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -170,9 +171,8 @@ class Llamacpp(Engine):
     def why_no_memory_estimate(self, context: PlanContext) -> str | None:
         if context.is_switched_on("cpu-moe") or context.effective_flag_number("n-cpu-moe"):
             return "experts stay in host memory"
-        layers, facts = context.effective_flag_number("n-gpu-layers"), context.plan.model_facts
-        all_on_gpu = facts and facts.layers and layers is not None and layers >= facts.layers
-        if layers is not None and layers >= 0 and not all_on_gpu:
+        layers = context.effective_flag_number("n-gpu-layers")
+        if layers is not None and 0 <= layers < (context.model_facts.layers or math.inf):
             return "some layers may stay in host memory (n-gpu-layers)"
         return None
 

@@ -128,17 +128,23 @@ def parse_layer_kinds(lm_config: Mapping[str, Any]) -> list[str] | None:
         known = [kind for kind in listed if isinstance(kind, str)]
         return known if len(known) == len(listed) == layers else None
     if every := read_first_positive_int(lm_config, "full_attention_interval"):
-        return [LINEAR if (i + 1) % every else FULL for i in range(layers)]
+        return _kinds_with_full_attention_every(every, LINEAR, layers)
     if not lm_config.get("sliding_window") or lm_config.get("use_sliding_window") is False:
         return [FULL] * layers
     every = read_first_positive_int(lm_config, "sliding_window_pattern", "_sliding_window_pattern")
     if every is None and lm_config.get("model_type") in _EVERY_SECOND:
         every = 2
     if every:
-        return [WINDOW if (i + 1) % every else FULL for i in range(layers)]
+        return _kinds_with_full_attention_every(every, WINDOW, layers)
     # Qwen2: the layers before it have no window
     first = min(layers, _read_positive_int_or_zero(lm_config, "max_window_layers"))
     return [FULL] * first + [WINDOW] * (layers - first)
+
+
+def _kinds_with_full_attention_every(every: int, kind: str, layers: int) -> list[str]:
+    """Return the kinds of `layers` layers, of which each `every`-th has full attention and the
+    others have the kind `kind`."""
+    return [kind if (i + 1) % every else FULL for i in range(layers)]
 
 
 def _parse_listed_layer_kinds(lm_config: Mapping[str, Any]) -> list[object]:
@@ -163,12 +169,13 @@ def _parse_kv_layers(lm_config: Mapping[str, Any]) -> tuple[KvLayers, ...]:
     # the last layers use the cache of earlier ones
     shared = _read_positive_int_or_zero(lm_config, "num_kv_shared_layers")
     kept = kinds[: max(1, len(kinds) - shared)]
-    found = [
-        _parse_kv_layers_of_kind(lm_config, kind, kept.count(kind)) for kind in dict.fromkeys(kept)
-    ]
-    if None in found:
-        return ()
-    return tuple(filter(None, found))
+    found = []
+    for kind in dict.fromkeys(kept):
+        layers = _parse_kv_layers_of_kind(lm_config, kind, kept.count(kind))
+        if layers is None:
+            return ()
+        found.append(layers)
+    return tuple(found)
 
 
 def _has_unlisted_state_layers(lm_config: Mapping[str, Any], kinds: list[str]) -> bool:

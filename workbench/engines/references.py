@@ -186,7 +186,7 @@ def _setup_from_result(result: BenchResult) -> Setup:
     setup = Setup(
         model=conditions.model,
         engine="",
-        quantization=conditions.quantization or None,
+        quantization=conditions.quantization,
         gpu_names=tuple(str(gpu.get("name") or "") for gpu in conditions.gpus),
         parallel=None,
         streams=result.spec.concurrency,

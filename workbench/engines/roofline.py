@@ -156,14 +156,15 @@ def compute_speed_limits(
         why = f"the plan uses {count_of(tp * pp * dp, 'GPU')}, but only {len(gpus)} are known"
         return SpeedLimits(None, reason=why)
     known: list[Bandwidth] = []
+    gbs: list[float] = []
     for gpu in gpus[: tp * pp * dp]:
         one = find_memory_bandwidth_or_reason(gpu)
         if isinstance(one, str):
             return SpeedLimits(None, reason=one)
         known.append(one)
+        gbs.append(one.nominal_gbs)
     kv = _compute_kv_bytes_per_step(model, load, tp)
     gb = (model.bytes_per_token + kv) / 1e9
-    gbs = [bandwidth.nominal_gbs for bandwidth in known]
     nominal = [
         _compute_replica_bandwidth_gbs(gbs[i : i + tp * pp], tp, pp)
         for i in range(0, len(gbs), tp * pp)

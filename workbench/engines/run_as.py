@@ -38,9 +38,11 @@ def set_launcher_row(plan: LaunchPlan, name: str, text: str) -> LaunchPlan:
     if name == RUN_AS:
         return set_launcher(plan, require_launcher_name(text.strip() or PROCESS))
     option = name.removeprefix(_OPTION)
-    repeatable = any(known.name == option and known.repeatable for known in OPTIONS[plan.run_as])
+    repeatable = {known.name for known in OPTIONS[plan.run_as] if known.repeatable}
+    values = [text] if text.strip() else []
     try:
-        values = shlex.split(text) if repeatable or not text.strip() else [text]
+        if option in repeatable:
+            values = shlex.split(text)
     except ValueError as error:
         raise InputError(
             f"{name}: {error}", next_step=f"close each quotation mark in {name}"
@@ -67,13 +69,9 @@ def make_launcher_rows(plan: LaunchPlan, base: LaunchPlan, view: str) -> Iterato
         if kept is not None and option.repeatable:
             text = shlex.join(kept.splitlines())
         edited = kept != base.run_options.get(option.name)
-        yield FlagRow(
-            f"{_OPTION}{option.name}",
-            text,
-            option.default or None,
-            _origin_of_launcher_value(edited, text),
-            _flag_spec_from_option(option),
-        )
+        spec = _flag_spec_from_option(option)
+        origin = _origin_of_launcher_value(edited, text)
+        yield FlagRow(spec.name, text, spec.default, origin, spec)
 
 
 def _origin_of_launcher_value(edited: bool, value: str | None) -> Origin:

@@ -72,10 +72,11 @@ def drafted_by_sglang(flags: Mapping[str, Any]) -> int | None:
     if algorithm not in _SGLANG_IN_WINDOWS:
         return None
     window = flags.get("speculative-num-draft-tokens")
-    if window is None and algorithm == "DFLASH":
-        window = flags.get("speculative-dflash-block-size")
-    if window is None and algorithm == "NGRAM":
-        window = _SGLANG_NGRAM_WINDOW
+    if window is None:
+        window = {
+            "DFLASH": flags.get("speculative-dflash-block-size"),
+            "NGRAM": _SGLANG_NGRAM_WINDOW,
+        }.get(algorithm)
     window = _positive_or_none(window)
     return window and window - 1
 

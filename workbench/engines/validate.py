@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from itertools import starmap
 
 from workbench.engines import registry
 from workbench.engines.catalog import (
@@ -64,18 +65,14 @@ def validate_plan(
         text = "CUDA_VISIBLE_DEVICES names a MIG instance that this host does not have"
         fix = "`workbench gpu status` lists the instances"
         found.append(Finding(Level.ERROR, "gpus.no-instance", text, "CUDA_VISIBLE_DEVICES", fix))
-    ranks = [node for node in plan.nodes if not node.role]  # Ray has options of its own
-    settings = (
-        *plan.flags,
-        *(FlagSetting(n, v) for node in ranks for n, v in node.flags.items()),
-    )
-    for setting in settings:
+    flags, variables = [*plan.flags], [*plan.env]
+    for node in plan.nodes:
+        variables += starmap(FlagSetting, node.env.items())
+        if not node.role:  # Ray has options of its own
+            flags += starmap(FlagSetting, node.flags.items())
+    for setting in flags:
         found += _check_flag(context, setting)
     found += _report_repeated_flags(context)
-    variables = (
-        *plan.env,
-        *(FlagSetting(n, v) for node in plan.nodes for n, v in node.env.items()),
-    )
     for setting in variables:
         found += _check_variable(context, setting)
     found += apply_all_rules(context)

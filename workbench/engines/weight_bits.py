@@ -50,7 +50,7 @@ def normalize_quantization(quantization: str | None) -> str | None:
     if word in ("bfloat16", "float16", "bf16", "fp16", "torch.bfloat16", "torch.float16"):
         return "BF16"
     for key, name in _METHODS.items():
-        if word == key or word.startswith((f"{key} ", f"{key}_")):
+        if f"{word} ".startswith((f"{key} ", f"{key}_")):
             return name
     return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict, replace
 
-from workbench.cli.output import print_json_or_lines
+from workbench.cli.output import items_as_json, print_json_or_lines
 from workbench.cli.registry import command
 
 
@@ -34,7 +34,7 @@ def print_config(arguments: argparse.Namespace) -> int:
     document = {
         "file": str(store.path),
         "config": settings,
-        "findings": [f.as_json() for f in store.findings],
+        "findings": items_as_json(store.findings),
     }
     print_json_or_lines(arguments.json, document, tomlkit.dumps(settings).rstrip())
     return 2 if any(f.level is Level.ERROR for f in store.findings) else 0

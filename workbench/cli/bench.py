@@ -226,9 +226,7 @@ def _print_metric_spread(results: list[BenchResult], as_json: bool) -> None:
     spreads, invalid = spread_of_each_metric(summaries), sum(map(_is_summary_invalid, summaries))
     if as_json:
         documents = [result_output.result_json(r) for r in results]
-        print_json(
-            {"results": documents, "spread": [asdict(one) for one in spreads], "refused": invalid}
-        )
+        print_json({"results": documents, "spread": list(map(asdict, spreads)), "refused": invalid})
     else:
         print_lines(result_output.metric_spread_lines(spreads, len(results), invalid))
 

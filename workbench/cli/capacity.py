@@ -15,12 +15,13 @@ from workbench.cli.open_session import connect_session
 from workbench.cli.output import print_message
 from workbench.cli.registry import Option, command, option
 from workbench.cli.servers import wait_for_ready_run_id
-from workbench.cli.shared_options import IF_MEASURED, MAX_MINUTES_LEFT
+from workbench.cli.shared_options import IF_MEASURED, MAX_MINUTES_LEFT, select_given
 from workbench.cli.stop_signals import cancel_on_signals
 from workbench.cli.sweeps import (
     list_stored_sweeps,
     load_stored_sweep,
     load_sweep_to_resume,
+    make_sweep_listener,
     print_sweep,
     print_sweep_list,
     report_resume_command_if_cancelled,
@@ -110,14 +111,14 @@ async def search_capacity(arguments: argparse.Namespace) -> int:
 async def _search_user_capacity(arguments: argparse.Namespace) -> int:
     from workbench.session.series.user_capacity import UserLevels
 
-    given = {"first": arguments.first_level, "most": arguments.most_level}
-    broken = next((each for each in given.values() if each is not None and each % 1), None)
+    given = select_given({"first": arguments.first_level, "most": arguments.most_level})
+    broken = next((each for each in given.values() if each % 1), None)
     if broken is not None:
         raise InputError(
             f"{broken:g} users are not possible",
             next_step="give a whole number, or search a rate with --rate",
         )
-    numbers = {name: int(value) for name, value in given.items() if value is not None}
+    numbers = {name: int(value) for name, value in given.items()}
     if arguments.first_level is None and "most" in numbers:
         numbers["first"] = min(numbers["most"], UserLevels().first)
     levels = UserLevels(**numbers)
@@ -145,7 +146,7 @@ async def _search_rate_capacity(arguments: argparse.Namespace) -> int:
 
     horizon_s = None if arguments.horizon is None else 60 * arguments.horizon
     given = {"first": arguments.first_level, "most": arguments.most_level, "horizon_s": horizon_s}
-    rates = RateRange(**{name: value for name, value in given.items() if value is not None})
+    rates = RateRange(**select_given(given))
     load = read_load_options(arguments)
     async with (
         connect_session(arguments) as session,
@@ -260,10 +261,7 @@ def make_capacity_run_reporter(
     printed = {p.label: len(p.result_ids) for p in resumed.points} if resumed else {}
     unsaid = list(plan)
 
-    def report(state: SessionState, changed: frozenset[str]) -> None:
-        sweep = state.sweep
-        if sweep is None or "sweep" not in changed or arguments.json:
-            return
+    def report(sweep: Sweep) -> None:
         while unsaid:
             print_message(unsaid.pop(0))
         for point in sweep.points:
@@ -277,4 +275,4 @@ def make_capacity_run_reporter(
                 f"{point.label}, run {runs}: {kept} within the SLO, {point.slo_verdict}{left}"
             )
 
-    return report
+    return make_sweep_listener(arguments, report)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.cli.cluster import set_cluster_from_argument
 from workbench.cli.open_session import connect_session
-from workbench.cli.output import print_json_or_lines, print_message
+from workbench.cli.output import items_as_json, print_json_or_lines, print_message
 from workbench.cli.plan import load_plan
 from workbench.cli.registry import command, option
 from workbench.cli.shared_options import CHANGES
@@ -53,7 +53,7 @@ async def check_cluster(arguments: argparse.Namespace) -> int:
     document = {
         "cluster": arguments.name,
         **_cluster_report_json(report),
-        "findings": [f.as_json() for f in found],
+        "findings": items_as_json(found),
     }
     blocks = doctor_blocks(found, lines, "The nodes fit together.")
     print_json_or_lines(arguments.json, document, block_lines(blocks))
@@ -86,7 +86,7 @@ def _cluster_report_json(report: ClusterReport) -> dict[str, Any]:
     ]
     return {
         "nodes": nodes,
-        "connections": [asdict(made) for made in report.connections],
+        "connections": list(map(asdict, report.connections)),
         "engine": report.engine,
         "model": report.model,
         "need_bytes_per_gpu": report.need_bytes,

@@ -27,11 +27,9 @@ def print_completions() -> None:
     two_words: list[str] = []
     for each in _list_parsers(parser):
         for action in each._actions:
-            names = _NAMES.get(str(action.metavar)) or _NAMES.get(
-                (action.option_strings or [""])[0]
-            )
-            if names:
-                action.completer = _make_completer(names)  # type: ignore[attr-defined]
+            for word in (*action.option_strings[:1], str(action.metavar)):
+                if word in _NAMES:
+                    action.completer = _make_completer(_NAMES[word])  # type: ignore[attr-defined]
             if isinstance(action, argparse._SubParsersAction):
                 two_words += [name for name in action.choices if " " in name]
     for each in _list_parsers(parser):

@@ -99,7 +99,7 @@ def _print_known_traps(arguments: argparse.Namespace) -> int:
 
     traps = known_traps()
     document = {
-        "traps": [asdict(trap) for trap in traps],
+        "traps": list(map(asdict, traps)),
         "seen": sum(bool(trap.seen_by) for trap in traps),
     }
     rows = [(t.id, t.title, t.detection_text, t.versions or "", t.status) for t in traps]

@@ -18,8 +18,13 @@ from workbench.cli.servers import wait_for_ready_run_id
     option(
         "--file PATH",
         "the endpoint file on the host (as the run's preset says, or configs/endpoints.py)",
+        default="",
     ),
-    option("--name NAME", "name of the entry (as the run's preset says, or the name of the model)"),
+    option(
+        "--name NAME",
+        "name of the entry (as the run's preset says, or the name of the model)",
+        default="",
+    ),
     examples=(
         "workbench endpoint RUN",
         "workbench endpoint RUN --file configs/endpoints.py --name local-vllm",
@@ -31,9 +36,7 @@ async def print_endpoint(arguments: argparse.Namespace) -> int:
     async with connect_session(arguments) as session:
         run_id = await wait_for_ready_run_id(session, arguments.run)
         assert run_id is not None
-        found = endpoints.make_endpoint_of_run(
-            session, run_id, arguments.name or "", arguments.file or ""
-        )
+        found = endpoints.make_endpoint_of_run(session, run_id, arguments.name, arguments.file)
         said = await endpoints.write_endpoint_and_describe(session, found)
     if found.api_key_advice:
         print_message(found.api_key_advice)

@@ -70,6 +70,11 @@ def read_arm_options(arguments: argparse.Namespace, name: str) -> Arm:
     )
 
 
+def is_flag_assignment(word: str) -> bool:
+    """Return whether a word is of the form flag=value, and not a URL, which may contain "=" too."""
+    return "=" in word and "://" not in word
+
+
 def _choose_target_of_side(
     arguments: argparse.Namespace, words: Sequence[str], name: str
 ) -> ArmTarget:
@@ -82,7 +87,7 @@ def _choose_target_of_side(
     executable = getattr(arguments, f"executable_{name}") or arguments.executable
     if arguments.base is not None:
         return ArmTarget(arguments.base, host, executable)
-    if not words or ("=" in words[0] and "://" not in words[0]):
+    if not words or is_flag_assignment(words[0]):
         raise InputError(
             f"--{name} does not begin with a target (a preset, run or URL), and PRESET|RUN is "
             "missing",

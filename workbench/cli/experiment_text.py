@@ -68,6 +68,11 @@ def _time_left_suffix(left_s: float | None) -> str:
     return f"; about {format_duration(left_s)} left"
 
 
+def experiment_if_changed(state: SessionState, changed: frozenset[str]) -> Experiment | None:
+    """Return the running experiment if it is among what has `changed`, otherwise None."""
+    return state.experiment if "experiment" in changed else None
+
+
 def make_experiment_progress_reporter(
     known_runs: int = 0,
 ) -> Callable[[SessionState, frozenset[str]], None]:
@@ -81,8 +86,8 @@ def make_experiment_progress_reporter(
 
     def report(state: SessionState, changed: frozenset[str]) -> None:
         nonlocal last_id, last_verdict
-        now = state.experiment
-        if "experiment" not in changed or now is None:
+        now = experiment_if_changed(state, changed)
+        if now is None:
             return
         if last_id is None:
             last_id = now.id

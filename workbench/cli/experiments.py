@@ -30,6 +30,7 @@ from workbench.cli.output import print_json_or_lines, print_message
 from workbench.cli.plan import load_plan, parse_variables
 from workbench.cli.questions import require_confirmation
 from workbench.cli.registry import command, option
+from workbench.cli.servers import match_run_ids
 from workbench.cli.shared_options import (
     CHANGES,
     IF_MEASURED,
@@ -38,6 +39,7 @@ from workbench.cli.shared_options import (
     RUN_AS,
     TRUST,
     YES,
+    select_given,
 )
 from workbench.cli.stop_signals import cancel_on_signals
 from workbench.model.errors import InputError
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from workbench.session.session import Session
     from workbench.store.experiments import ExperimentsDb
 
+_MIN_RUN_ID_CHARS = 4  # a shorter word is no part of a run id, but the name of a preset
 _ID = option("id", "id of an experiment; `workbench experiment list` lists them", int)
 
 
@@ -149,7 +152,7 @@ def _read_experiment_options(arguments: argparse.Namespace) -> dict[str, Any]:
     given |= {"bench": read_load_options(arguments), **read_quality_options(arguments)}
     if arguments.until is not None:
         given["pairs"] = arguments.at_most
-    return {name: value for name, value in given.items() if value is not None}
+    return select_given(given)
 
 
 async def _load_base_plan(session: Session, arguments: argparse.Namespace) -> None:
@@ -158,10 +161,10 @@ async def _load_base_plan(session: Session, arguments: argparse.Namespace) -> No
     with a secret."""
     from workbench.model.secrets import MASK
 
-    statuses, base = session.servers.supervisor.statuses(), arguments.base
-    hits = [s for s in statuses if s.run_id == base]
-    if not hits and len(base) >= 4:
-        hits = [s for s in statuses if s.run_id.startswith(base) or s.run_id.endswith(base)]
+    run_ids, base = [s.run_id for s in session.servers.supervisor.statuses()], arguments.base
+    hits = match_run_ids(run_ids, base)
+    if len(base) < _MIN_RUN_ID_CHARS:
+        hits = [run_id for run_id in hits if run_id == base]
     if not hits:
         await load_plan(session, argparse.Namespace(**{**vars(arguments), "preset": base}))
         return
@@ -169,7 +172,7 @@ async def _load_base_plan(session: Session, arguments: argparse.Namespace) -> No
         raise InputError(
             f"{len(hits)} runs match {base!r}", next_step="`workbench servers` lists the runs"
         )
-    run_id = hits[0].run_id
+    run_id = hits[0]
     plan = session.servers.supervisor.record(run_id).plan
     if plan is None or MASK in repr(plan):
         raise InputError(

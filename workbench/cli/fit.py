@@ -80,11 +80,13 @@ def _model_variable_name(model_id: str) -> str:
 
 
 def _parse_context_lengths(text: str | None) -> list[int]:
-    words = (text or "").replace(" ", "").split(",") if text else []
+    if not text:
+        return []
+    words = text.replace(" ", "").split(",")
     lengths = [parse_whole_number(word) or 0 for word in words]
     if not all(0 < length < 10**8 for length in lengths):
         raise InputError(
-            f"--context {(text or '')[:60]!r} has no lengths in tokens",
+            f"--context {text[:60]!r} has no lengths in tokens",
             next_step="give lengths, for example --context 8192,32768",
         )
     return lengths

@@ -115,9 +115,9 @@ def _host_json(host: FleetHost) -> dict[str, Any]:
         "power_w": host.power_w,
         "tok_s": host.tok_s,
         "gpus": [_gpu_json(gpu, names.get(gpu.index)) for gpu in host.gpus],
-        "altered": [asdict(one) for one in host.altered],
+        "altered": list(map(asdict, host.altered)),
         "alerts": list(host.alerts),
-        "servers": [asdict(server) for server in host.servers],
+        "servers": list(map(asdict, host.servers)),
     }
 
 

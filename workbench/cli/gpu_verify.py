@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from workbench.cli.open_session import connect_session
-from workbench.cli.output import print_json_or_lines, print_message
+from workbench.cli.output import items_as_json, print_json_or_lines, print_message
 from workbench.cli.questions import can_prompt, prompt_for_sudo_password
 from workbench.cli.registry import command, option
 from workbench.cli.servers import wait_for_ready_run_id
@@ -82,7 +82,7 @@ async def verify_settings(arguments: argparse.Namespace) -> int:
         "output_tok_s": found.output_tok_s,
         "altered": bool(found.proofs or found.unloaded),
         "in_force": {f"{p.storage_key_prefix}.{p.setting}": str(p.in_force) for p in found.proofs},
-        "proofs": [p.as_json() for p in found.proofs],
+        "proofs": items_as_json(found.proofs),
         "messages": list(found.verdict_lines),
         "simulated": found.simulated,
     }

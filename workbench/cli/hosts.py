@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from workbench.cli.open_session import create_session, read_selected_host_name
-from workbench.cli.output import format_finding, print_json, print_json_or_lines, print_line
+from workbench.cli.output import (
+    format_finding,
+    items_as_json,
+    print_json,
+    print_json_or_lines,
+    print_line,
+)
 from workbench.cli.questions import can_prompt, prompt_for_login_secret
 from workbench.cli.registry import command, option, repeatable_option, switch
+from workbench.cli.shared_options import parse_name_value_pairs
 from workbench.model.errors import InputError
 from workbench.model.run_options import OPTIONS
 
@@ -37,9 +44,9 @@ def list_hosts(arguments: argparse.Namespace) -> int:
         return print_json(
             {
                 "file": str(store.path),
-                "hosts": [asdict(host) for host in listed],
-                "clusters": [asdict(cluster) for cluster in clusters.values()],
-                "findings": [finding.as_json() for finding in store.findings],
+                "hosts": list(map(asdict, listed)),
+                "clusters": list(map(asdict, clusters.values())),
+                "findings": items_as_json(store.findings),
             }
         )
     width = max(len(host.name) for host in listed)
@@ -135,7 +142,7 @@ def _host_entry_labels_and_texts(document: dict[str, Any]) -> Iterator[tuple[str
     option(
         "--ssh ADDRESS", "alias of the ssh configuration, HOST or USER@HOST (the host's own name)"
     ),
-    option("--label TEXT", "text that the screen and lists show"),
+    option("--label TEXT", "text that the screen and lists show", default=""),
     repeatable_option(
         "--engine NAME=PROGRAM", "program that starts an engine there; repeatable", dest="engines"
     ),
@@ -170,11 +177,11 @@ def add_host(arguments: argparse.Namespace) -> int:
         arguments.name,
         arguments.ssh,
         arguments.container,
-        arguments.label or "",
-        _parse_name_value_pairs("--engine", arguments.engines),
-        _parse_name_value_pairs("--env", arguments.envs),
+        arguments.label,
+        parse_name_value_pairs("--engine", arguments.engines),
+        parse_name_value_pairs("--env", arguments.envs),
         arguments.run_as,
-        _parse_name_value_pairs("--run-option", arguments.run_options),
+        parse_name_value_pairs("--run-option", arguments.run_options),
         tuple(arguments.models),
         arguments.sudo,
     )
@@ -192,18 +199,6 @@ def _masked_entry_json(entry: HostEntry) -> dict[str, Any]:
     from workbench.model.secrets import mask_env
 
     return asdict(entry) | {"env": mask_env(entry.env)}
-
-
-def _parse_name_value_pairs(option: str, pairs: Sequence[str]) -> dict[str, str]:
-    values: dict[str, str] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or not name:
-            raise InputError(
-                f"{option} {pair!r} is not of the form name=value", next_step=f"{option} name=value"
-            )
-        values[name] = value
-    return values
 
 
 @command(
@@ -240,8 +235,8 @@ async def check_hosts(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(
             {
-                "hosts": [check.as_json() for check in checks],
-                "findings": [f.as_json() for f in store.findings],
+                "hosts": items_as_json(checks),
+                "findings": items_as_json(store.findings),
             }
         )
     else:

@@ -40,7 +40,7 @@ async def list_jobs(arguments: argparse.Namespace) -> int:
     async with connect_session(arguments) as session:
         found = await read_jobs(session.host, await session.servers.supervisor.runs())
     if arguments.json:
-        return print_json({"jobs": [asdict(job) for job in found]})
+        return print_json({"jobs": list(map(asdict, found))})
     if not found:
         print_message("no jobs of yours on this host")
     for job in found:

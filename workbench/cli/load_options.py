@@ -9,6 +9,7 @@ from typing import Any
 
 from workbench.cli.declared_arguments import convert_options_to_arguments
 from workbench.cli.registry import OneOf, Option
+from workbench.cli.shared_options import select_given
 from workbench.model import declared_options
 from workbench.model.errors import InputError
 from workbench.model.load_spec import OPTIONS
@@ -29,7 +30,7 @@ def read_load_options(arguments: argparse.Namespace) -> dict[str, Any]:
     given = {one.dest: getattr(arguments, one.dest, None) for one in OPTIONS}
     del given["own_command"]
     given["command"] = _read_custom_benchmark_command(arguments)
-    return {name: value for name, value in given.items() if value is not None}
+    return select_given(given)
 
 
 def read_quality_options(arguments: argparse.Namespace) -> dict[str, Any]:

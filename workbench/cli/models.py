@@ -8,7 +8,7 @@ import time
 from dataclasses import asdict
 
 from workbench.cli.open_session import connect_session, create_local_session
-from workbench.cli.output import print_json_or_lines, print_message
+from workbench.cli.output import items_as_json, print_json_or_lines, print_message
 from workbench.cli.questions import can_prompt, prompt_for_login_secret
 from workbench.cli.registry import command, option, repeatable_option
 from workbench.model.model_copy import size_text
@@ -16,7 +16,9 @@ from workbench.model.untrusted_text import clean_text
 
 _MODEL = option("model MODEL", "hub id, path, or the last part of the path of a model")
 _DIRECTORY = option(
-    "--to-dir DIR", "directory that gets the model (as on the source; of a hub id: the hub's cache)"
+    "--to-dir DIR",
+    "directory that gets the model (as on the source; of a hub id: the hub's cache)",
+    default="",
 )
 _EVERY_S = 10.0  # between two lines about progress where stderr is not a terminal
 
@@ -39,7 +41,7 @@ async def list_models(arguments: argparse.Namespace) -> int:
         found = await session.models.find_copies(
             arguments.model, session.models.host_names_to_search(everywhere=arguments.all_hosts)
         )
-    document = {"hosts": [host.as_json() for host in found]}
+    document = {"hosts": items_as_json(found)}
     print_json_or_lines(
         arguments.json,
         document,
@@ -73,7 +75,7 @@ async def check_models(arguments: argparse.Namespace) -> int:
     shown.clear_progress_line()
     document = {
         "ok": check.ok,
-        "hosts": [host.as_json() for host in check.hosts],
+        "hosts": items_as_json(check.hosts),
         "differences": check.differences,
         "compared_by_size": check.unhashed,
     }
@@ -107,7 +109,7 @@ async def copy_model(arguments: argparse.Namespace) -> int:
             arguments.model,
             arguments.source,
             arguments.target,
-            directory=arguments.to_dir or "",
+            directory=arguments.to_dir,
             replace_different=arguments.replace,
             follow_links=arguments.follow_links,
             on_progress=shown,
@@ -135,7 +137,7 @@ async def download_model(arguments: argparse.Namespace) -> int:
             found = await session.models.download(
                 arguments.model,
                 revision=arguments.revision,
-                directory=arguments.to_dir or "",
+                directory=arguments.to_dir,
                 on_progress=lambda text: shown(0, 0, text),
             )
         finally:

@@ -72,7 +72,9 @@ def create_local_session() -> Session:
 def select_recorded_host(arguments: argparse.Namespace, host: str) -> None:
     """Select the host on which a stored experiment or sweep ran, unless the command line names a
     host."""
-    if not (arguments.host or arguments.simulate or arguments.container or arguments.cluster):
+    from workbench.cli.host_words import format_host_options
+
+    if not format_host_options(arguments):
         arguments.host = None if host == "local" else host
 
 

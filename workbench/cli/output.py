@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable
 from itertools import chain, islice
-from typing import Any
+from typing import Any, Protocol
 
 from workbench.model.errors import WorkbenchError
 from workbench.model.findings import Finding
@@ -40,6 +40,15 @@ def simulated_suffix(is_simulated: bool) -> str:
     if is_simulated:
         return "  SIMULATED"
     return ""
+
+
+class _HasJson(Protocol):
+    def as_json(self) -> dict[str, Any]: ...
+
+
+def items_as_json(items: Iterable[_HasJson]) -> list[dict[str, Any]]:
+    """Return each of the items, such as findings, as a JSON object."""
+    return [item.as_json() for item in items]
 
 
 def print_json_list(

@@ -10,10 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.cli.host_words import add_host_options_to_fixes
 from workbench.cli.open_session import connect_session, read_gpus_in_background
-from workbench.cli.output import format_finding_line, print_json, print_line, print_message
+from workbench.cli.output import (
+    format_finding_line,
+    items_as_json,
+    print_json,
+    print_line,
+    print_message,
+)
 from workbench.cli.registry import command
-from workbench.cli.shared_options import CHANGES, PRESET, RUN_AS
-from workbench.model.errors import HostError, InputError
+from workbench.cli.shared_options import CHANGES, PRESET, RUN_AS, parse_name_value_pairs
+from workbench.model.errors import HostError
 from workbench.model.findings import Level
 
 if TYPE_CHECKING:
@@ -67,7 +73,7 @@ async def print_plan(arguments: argparse.Namespace) -> int:
                 "run_options": dict(view.plan.run_options),
                 "run_command": command_json(view.run_command) if view.run_command else None,
                 "nodes": [_node_json(node, found) for node, found in nodes],
-                "findings": [f.as_json() for f in view.findings],
+                "findings": items_as_json(view.findings),
                 "memory": view.memory,
                 "catalog": view.catalog_version,
                 "catalog_from": "engine" if view.catalog_asked else "shipped",
@@ -139,16 +145,8 @@ def parse_variables(arguments: argparse.Namespace) -> dict[str, str]:
     """Return the values that --var sets, by variable. Raises InputError for a value that is not of
     the form name=value.
     """
-    values: dict[str, str] = {}
-    for pair in arguments.variables:
-        name, equals, value = pair.partition("=")
-        if not equals or not name:
-            raise InputError(
-                f"--var {pair!r} is not of the form name=value",
-                next_step="`workbench presets show ID` lists the variables",
-            )
-        values[name] = value
-    return values
+    step = "`workbench presets show ID` lists the variables"
+    return parse_name_value_pairs("--var", arguments.variables, step)
 
 
 def variables_json(plan: LaunchPlan) -> dict[str, Any]:

@@ -115,7 +115,7 @@ def _apply_outcome_json(
     missing = [f"{part.text} ({part.problem})" for part in parts if part.problem]
     return {
         "preset": preset_id,
-        "parts": [asdict(part) for part in parts],
+        "parts": list(map(asdict, parts)),
         "not_applied": missing,
         "dry_run": dry_run,
         "ok": not missing,

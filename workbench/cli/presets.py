@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.cli.open_session import connect_session, create_local_session
 from workbench.cli.output import (
     format_finding_line,
+    items_as_json,
     print_json,
     print_json_or_lines,
     print_line,
@@ -40,9 +41,7 @@ def list_presets(arguments: argparse.Namespace) -> int:
     entries = [entry for entry in library.list() if _matches_words(entry, words)]
     findings = library.findings()
     if arguments.json:
-        return print_json(
-            {"presets": [e.as_json() for e in entries], "findings": [f.as_json() for f in findings]}
-        )
+        return print_json({"presets": items_as_json(entries), "findings": items_as_json(findings)})
     width = max((len(e.id) for e in entries), default=0)
     for entry in entries:
         if entry.error:
@@ -104,7 +103,7 @@ def check_presets(arguments: argparse.Namespace) -> int:
     for file in arguments.files:
         findings = library.check(Path(file))
         ok = not any(f.level is Level.ERROR for f in findings)
-        checked.append({"file": file, "ok": ok, "findings": [f.as_json() for f in findings]})
+        checked.append({"file": file, "ok": ok, "findings": items_as_json(findings)})
         if not arguments.json:
             print_line(f"{file}: {'ok' if ok else 'not valid'}")
             for finding in findings:
@@ -136,7 +135,7 @@ def print_preset_directories(arguments: argparse.Namespace) -> int:
         "--probe",
         "ask the engine that is installed on the host for its own flags; its answer is kept",
     ),
-    option("--executable PATH", EXECUTABLE_HELP),
+    option("--executable PATH", EXECUTABLE_HELP, default=""),
     examples=(
         "workbench flags vllm --search cache",
         "workbench flags vllm --probe --executable /opt/vllm/bin/vllm",
@@ -154,7 +153,7 @@ async def list_flags(arguments: argparse.Namespace) -> int:
     if arguments.probe:
         async with connect_session(arguments) as session:
             found = await session.plans.engine_flags.find_installed_engine(
-                engine, arguments.executable or ""
+                engine, arguments.executable
             )
             if found.problem:
                 raise HostError(
@@ -171,7 +170,7 @@ async def list_flags(arguments: argparse.Namespace) -> int:
         shown = engines.search_flags(catalog, arguments.search)
     if arguments.json:
         about = {"engine": engine.name, "version": catalog.version, "asked": catalog.asked}
-        return print_json({**about, "flags": [asdict(f) for f in shown]})
+        return print_json({**about, "flags": list(map(asdict, shown))})
     print_message(
         f"{engine.title} {catalog.version}: {len(shown)} of {len(catalog.flags)} flags, {source}"
     )

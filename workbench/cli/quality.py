@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
+from workbench.cli.experiment_arms import is_flag_assignment
 from workbench.cli.open_session import connect_session
 from workbench.cli.output import print_json_or_lines, print_message, simulated_suffix
 from workbench.cli.plan import parse_variables
@@ -110,9 +111,9 @@ async def measure_quality(arguments: argparse.Namespace) -> int:
         await _confirm_stop_of_runs(session, (a, b), arguments)
         async with cancel_on_signals():
             result = await comparisons.compare_answers(a, b, bases, options, print_message)
-    code = print_json_or_lines(arguments.json, asdict(result), _quality_lines(result))
+    print_json_or_lines(arguments.json, asdict(result), _quality_lines(result))
     unmeasured = result.verdict == NOT_MEASURED or (options.own is not None and result.own is None)
-    return code or (_UNMEASURED if unmeasured else 0)
+    return _UNMEASURED if unmeasured else 0
 
 
 def _quality_options(arguments: argparse.Namespace) -> QualityOptions:
@@ -185,25 +186,28 @@ def _parse_arms_to_compare(arguments: argparse.Namespace) -> Sequence[Arm]:
     from workbench.model.experiment import Arm, ArmTarget
 
     if arguments.b is None:
-        alone = _split_shell_words(arguments.a, "B")
-        if not alone or _is_flag(alone[0]):
-            raise InputError(
-                "B does not begin with a preset, a run or a result",
-                next_step="for example `workbench quality vllm-any kv-cache-dtype=fp8`",
-            )
-        return [Arm(sets=alone[1:], target=ArmTarget(alone[0]))]
-    of_a, of_b = _split_shell_words(arguments.a, "A"), _split_shell_words(arguments.b, "B")
-    if not of_a or _is_flag(of_a[0]):
-        raise InputError(
-            "A does not begin with a preset, a run, a result or a URL",
-            next_step="for example `workbench quality vllm-any kv-cache-dtype=fp8`",
-        )
-    a = Arm(sets=of_a[1:], target=ArmTarget(of_a[0]))
+        return [_parse_arm_with_target(arguments.a, "B", "a preset, a run or a result")]
+    a = _parse_arm_with_target(arguments.a, "A", "a preset, a run, a result or a URL")
+    of_b = _split_shell_words(arguments.b, "B")
     if not of_b:
         raise InputError("B is empty", next_step="give a preset, run or URL, or changed flags of A")
-    if _is_flag(of_b[0]):
+    if is_flag_assignment(of_b[0]):
         return [a, replace(a, sets=(*a.sets, *of_b))]
     return [a, Arm(sets=of_b[1:], target=ArmTarget(of_b[0]))]
+
+
+def _parse_arm_with_target(text: str, side: str, targets: str) -> Arm:
+    """Return the side "A" or "B" from its target and the flags behind it. Raises InputError if the
+    text does not begin with a target; `targets` says for the message what can be one."""
+    from workbench.model.experiment import Arm, ArmTarget
+
+    words = _split_shell_words(text, side)
+    if not words or is_flag_assignment(words[0]):
+        raise InputError(
+            f"{side} does not begin with {targets}",
+            next_step="for example `workbench quality vllm-any kv-cache-dtype=fp8`",
+        )
+    return Arm(sets=words[1:], target=ArmTarget(words[0]))
 
 
 def _split_shell_words(text: str, error_prefix: str) -> tuple[str, ...]:
@@ -213,10 +217,6 @@ def _split_shell_words(text: str, error_prefix: str) -> tuple[str, ...]:
         raise InputError(
             f"{error_prefix}: {error}", next_step="quote the values of flags as in a shell"
         ) from None
-
-
-def _is_flag(word: str) -> bool:
-    return "=" in word and "://" not in word
 
 
 async def _confirm_stop_of_runs(

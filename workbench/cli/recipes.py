@@ -15,7 +15,13 @@ from workbench.cli.open_session import (
     create_local_session,
     read_gpus_in_background,
 )
-from workbench.cli.output import format_finding_line, print_json, print_line, print_message
+from workbench.cli.output import (
+    format_finding_line,
+    items_as_json,
+    print_json,
+    print_line,
+    print_message,
+)
 from workbench.cli.questions import require_confirmation
 from workbench.cli.registry import command, make_exclusive_options, option
 from workbench.cli.shared_options import CHANGES, YES
@@ -160,7 +166,7 @@ def _imported_recipe_json(imported: ImportedRecipe, path: str | None) -> dict[st
         "form": imported.form,
         "id": imported.preset_id,
         "preset": imported.document,
-        "findings": [finding.as_json() for finding in imported.findings],
+        "findings": items_as_json(imported.findings),
         "saved": path,
     }
 
@@ -199,7 +205,7 @@ async def export_launch(arguments: argparse.Namespace) -> int:
     if arguments.output:
         _write_new_file(Path(arguments.output), exported.text)
     if arguments.json:
-        findings = [finding.as_json() for finding in exported.findings]
+        findings = items_as_json(exported.findings)
         return print_json(
             {
                 "form": exported.form,

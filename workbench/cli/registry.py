@@ -101,7 +101,7 @@ def option(
     An option without metavar, choices and action is a flag, whose value is True if it is given.
     """
     words = spec.split()
-    count = sum(word.startswith("-") for word in words) or 1
+    count = max(1, sum(word.startswith("-") for word in words))
     names, metavar = tuple(words[:count]), " ".join(words[count:])
     if metavar:
         keywords["metavar"] = metavar

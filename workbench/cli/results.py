@@ -7,13 +7,14 @@ import argparse
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench import __version__
 from workbench.cli.open_session import create_session
 from workbench.cli.output import (
+    items_as_json,
     print_error,
     print_json,
     print_json_list,
@@ -90,18 +91,8 @@ def search_results(arguments: argparse.Namespace) -> int:
 def _print_result_list(arguments: argparse.Namespace, words: str | None) -> int:
     """Print the newest results that contain `words`, and note on stderr if there are older ones.
     Results are read in pages, so that the first results are printed early."""
-    if arguments.limit is not None and arguments.limit < 1:
-        raise InputError(
-            f"--limit {arguments.limit} is not a valid number of results",
-            next_step="give --limit 1 or more",
-        )
-    if arguments.limit is not None and arguments.all:
-        raise InputError(
-            "--limit and --all cannot be combined", next_step="give either --limit or --all"
-        )
-    limit, asked = sys.maxsize, None
+    limit, asked = _read_limit(arguments), None
     if not arguments.all:
-        limit = arguments.limit or _NEWEST
         asked = limit + 1  # one more, to know whether there are older ones
     db = open_results_db()
     known = _load_quality_comparisons(db)
@@ -133,6 +124,24 @@ def _print_result_list(arguments: argparse.Namespace, words: str | None) -> int:
             f"the newest {limit} are shown; --all shows all, --before {shown.last} the older ones"
         )
     return 0
+
+
+def _read_limit(arguments: argparse.Namespace) -> int:
+    """Return how many results a list may show. Raises InputError for --limit below 1, and for
+    --limit together with --all."""
+    if arguments.limit is None:
+        return sys.maxsize if arguments.all else _NEWEST
+    if arguments.limit < 1:
+        raise InputError(
+            f"--limit {arguments.limit} is not a valid number of results",
+            next_step="give --limit 1 or more",
+        )
+    if arguments.all:
+        raise InputError(
+            "--limit and --all cannot be combined", next_step="give either --limit or --all"
+        )
+    limit: int = arguments.limit
+    return limit
 
 
 class _ShownResults:
@@ -358,8 +367,16 @@ def export_result(arguments: argparse.Namespace) -> int:
     text = chosen.render(
         Report.from_result(db.get(arguments.id), samples, _load_quality_comparisons(db))
     )
-    if arguments.json and arguments.format != "json":
-        return print_json({"id": arguments.id, "format": arguments.format, "text": text})
+    return _print_formatted_text(arguments, arguments.format, text, {"id": arguments.id})
+
+
+def _print_formatted_text(
+    arguments: argparse.Namespace, form: str, text: str, more_fields: Mapping[str, Any]
+) -> int:
+    """Print `text`, which has the format `form`. With --json, a text that is not JSON itself is a
+    field of a JSON object, beside `more_fields`. Return the exit code 0."""
+    if arguments.json and form != "json":
+        return print_json({**more_fields, "format": form, "text": text})
     print_line(text.rstrip("\n"))
     return 0
 
@@ -415,10 +432,7 @@ async def report_results(arguments: argparse.Namespace) -> int:
             with_requests=arguments.requests,
         )
     if output is None:
-        if arguments.json and form != "json":
-            return print_json({"format": form, "text": text})
-        print_line(text.rstrip("\n"))
-        return 0
+        return _print_formatted_text(arguments, form, text, {})
     try:
         with output.open("x", encoding="utf-8", newline="") as file:
             file.write(text)
@@ -521,7 +535,7 @@ async def import_results(arguments: argparse.Namespace) -> int:
             "results": [{**result_json(result), "new": new} for result, new in stored]
         }
         if errors:
-            document["failed"] = [error.as_json() for error in errors]
+            document["failed"] = items_as_json(errors)
         print_json(document)
     else:
         print_lines(result_row_lines([r for r, _ in stored]))
@@ -547,10 +561,11 @@ def parse_result_ids(text: str) -> tuple[int, ...]:
                 next_step="give ids of results, for example 7, 1-3 or 1,2,5-7",
             )
         first, _, last = part.strip().partition("-")
-        if not 0 <= int(last or first) - int(first) < _MOST_IN_GROUP:
+        last = last or first
+        if not 0 <= int(last) - int(first) < _MOST_IN_GROUP:
             raise InputError(
                 f"{part.strip()!r} is not a range of result ids",
                 next_step=f"give the lower id first, and at most {_MOST_IN_GROUP} results",
             )
-        found += range(int(first), int(last or first) + 1)
+        found += range(int(first), int(last) + 1)
     return tuple(dict.fromkeys(found))

@@ -20,6 +20,7 @@ from workbench.cli.open_session import (
 from workbench.cli.output import (
     format_finding,
     format_finding_line,
+    items_as_json,
     print_json,
     print_json_or_lines,
     print_line,
@@ -114,8 +115,9 @@ def _report_start_outcome(
 ) -> int:
     """Say how the start ended, and return the exit code. `compared_runs` are the runs with which
     the duration of the start is compared."""
+    why = status.reason or "see the log"
     if status.state in (ServerState.FAILED, ServerState.CRASHED):
-        print_message(f"{status.engine} {status.state}: {status.reason or 'see the log'}")
+        print_message(f"{status.engine} {status.state}: {why}")
         causes = [f for f in status.findings if status.alive or f.level is Level.ERROR]
         for finding in add_host_options_to_fixes(causes, arguments):
             print_message(f"  {format_finding(finding)}")
@@ -124,9 +126,7 @@ def _report_start_outcome(
             print_message(f"next: {add_host_options(again, arguments)}")
         return 1
     if arguments.wait and status.state.has_ended:
-        print_message(
-            f"{status.engine} was stopped before it was READY: {status.reason or 'see the log'}"
-        )
+        print_message(f"{status.engine} was stopped before it was READY: {why}")
         return 1
     if arguments.wait and not arguments.json:
         from workbench.server.start_times import format_start_duration
@@ -443,8 +443,15 @@ def status_json(status: ServerStatus) -> dict[str, Any]:
     return {
         **asdict(status),
         "state": status.state_word,
-        "findings": [f.as_json() for f in status.findings],
+        "findings": items_as_json(status.findings),
     }
+
+
+def match_run_ids(run_ids: Sequence[str], run: str) -> list[str]:
+    """Return the run id that is `run`; if there is none, those that begin or end with `run`."""
+    if run in run_ids:
+        return [run]
+    return [run_id for run_id in run_ids if run_id.startswith(run) or run_id.endswith(run)]
 
 
 async def find_run(session: Session, run: str) -> ServerStatus:
@@ -453,14 +460,11 @@ async def find_run(session: Session, run: str) -> ServerStatus:
     """
     supervisor = session.servers.supervisor
     known = [*(s.run_id for s in await supervisor.runs()), *supervisor.older]
-    exact = []
-    if run in known:
-        exact.append(run)
-    else:
+    if run not in known:
         if (pid := parse_whole_number(run)) is not None:
             await _refuse_external_server(session, pid)
         warn_of_unreached_nodes(session)
-    hits = exact or [run_id for run_id in known if run_id.startswith(run) or run_id.endswith(run)]
+    hits = match_run_ids(known, run)
     if len(hits) == 1:
         return await supervisor.load_status(hits[0])
     problem = f"no run {run!r}"

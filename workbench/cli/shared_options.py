@@ -4,11 +4,35 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from workbench.cli.registry import make_exclusive_options, option, repeatable_option
+from workbench.model.errors import InputError
 from workbench.model.run_options import OPTIONS
 from workbench.model.untrusted_text import VARIABLE_NAME
+
+
+def select_given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the options that the command line gives: their value is not None."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def parse_name_value_pairs(
+    option: str, pairs: Sequence[str], next_step: str = ""
+) -> dict[str, str]:
+    """Return the values in texts of the form name=value, by name. Raises InputError for any other
+    text. `option` is the option that takes the texts, for the error."""
+    values: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise InputError(
+                f"{option} {pair!r} is not of the form name=value",
+                next_step=next_step or f"{option} name=value",
+            )
+        values[name] = value
+    return values
 
 
 def make_seconds_parser(lowest: float, highest: float) -> Callable[[str], float]:

@@ -49,6 +49,7 @@ from workbench.model.tune import TUNE
 from workbench.model.tune_standings import block_label_for_people
 
 if TYPE_CHECKING:
+    from workbench.model.server_run import ServerStatus
     from workbench.model.sweep import Sweep, SweepPoint
     from workbench.session.session import Session
     from workbench.session.state import SessionState
@@ -120,14 +121,23 @@ async def sweep_flags(arguments: argparse.Namespace) -> int:
     return print_sweep(sweep, arguments.json)
 
 
+def live_server_of_others(session: Session, own_run_id: str | None) -> ServerStatus | None:
+    """Return the selected server if it is alive and is not the run `own_run_id`, which the sweep
+    itself has started. Otherwise None."""
+    server = session.state.server
+    if server is None or not server.state.is_alive or server.run_id == own_run_id:
+        return None
+    return server
+
+
 async def _confirm_server_stop(
     session: Session, arguments: argparse.Namespace, sweep_run_id: str | None = None
 ) -> None:
     """Ask the user before the sweep stops the running server. A server that the sweep itself has
     started (run id `sweep_run_id`) is stopped without a question.
     """
-    server = session.state.server
-    if server is None or not server.state.is_alive or server.run_id == sweep_run_id:
+    server = live_server_of_others(session, sweep_run_id)
+    if server is None:
         return
     run = f"run {server.run_id} ({server.model})"
     question = f"Stop {run} for the sweep, and start it again afterwards?"
@@ -244,7 +254,7 @@ def print_sweep_list(sweeps: Sequence[Sweep], as_json: bool, plural_name: str) -
     exit code 0."""
     if not sweeps and not as_json:
         print_message(f"no {plural_name} yet")
-    document = {"sweeps": [asdict(sweep) for sweep in sweeps]}
+    document = {"sweeps": list(map(asdict, sweeps))}
     return print_json_or_lines(as_json, document, map(_sweep_list_line, sweeps))
 
 
@@ -299,6 +309,19 @@ def _make_wrong_kind_error(sweep: Sweep, what: str, next_step: str) -> InputErro
     return InputError(text, next_step=next_step)
 
 
+def make_sweep_listener(
+    arguments: argparse.Namespace, report: Callable[[Sweep], None]
+) -> Callable[[SessionState, frozenset[str]], None]:
+    """Return a listener that calls `report` with the running sweep whenever it has changed. With
+    --json, it calls nothing."""
+
+    def report_changed_sweep(state: SessionState, changed: frozenset[str]) -> None:
+        if state.sweep is not None and "sweep" in changed and not arguments.json:
+            report(state.sweep)
+
+    return report_changed_sweep
+
+
 def make_point_reporter(
     arguments: argparse.Namespace, resumed: Sweep | None = None
 ) -> Callable[[SessionState, frozenset[str]], None]:
@@ -309,16 +332,13 @@ def make_point_reporter(
     """
     printed = {p.label: p.state for p in resumed.points if p.state == "done"} if resumed else {}
 
-    def report(state: SessionState, changed: frozenset[str]) -> None:
-        sweep = state.sweep
-        if sweep is None or "sweep" not in changed or arguments.json:
-            return
+    def report(sweep: Sweep) -> None:
         for point in sweep.points:
             if point.state != "planned" and printed.get(point.label) != point.state:
                 printed[point.label] = point.state
                 print_message(_sweep_point_text(point, sweep))
 
-    return report
+    return make_sweep_listener(arguments, report)
 
 
 def _sweep_point_text(point: SweepPoint, sweep: Sweep) -> str:

@@ -38,9 +38,11 @@ from workbench.cli.shared_options import (
 from workbench.cli.stop_signals import cancel_on_signals
 from workbench.cli.sweeps import (
     list_stored_sweeps,
+    live_server_of_others,
     load_stored_sweep,
     load_sweep_to_resume,
     make_point_reporter,
+    make_sweep_listener,
     print_sweep_list,
     report_resume_command_if_cancelled,
 )
@@ -136,9 +138,9 @@ async def _confirm_server_starts(
 ) -> None:
     """Ask the user before the tune starts servers. The question names the running server that it
     stops. `tune_run_id` is a server that the tune itself has started, which is not named."""
-    server = session.state.server
+    server = live_server_of_others(session, tune_run_id)
     stops = ""
-    if server is not None and server.state.is_alive and server.run_id != tune_run_id:
+    if server is not None:
         stops = f", stops run {server.run_id} ({server.model}), and starts it again afterwards"
     what = f"starts and stops servers on {session.host.name}{stops}"
     await require_confirmation(
@@ -254,10 +256,7 @@ def make_decision_reporter(
     prints nothing. Decisions that the `resumed` tune made earlier are not printed again."""
     printed = set(resumed.notes) if resumed else set()
 
-    def report(state: SessionState, changed: frozenset[str]) -> None:
-        sweep = state.sweep
-        if sweep is None or "sweep" not in changed or arguments.json:
-            return
+    def report(sweep: Sweep) -> None:
         for text in sweep.notes:
             if text not in printed:
                 printed.add(text)
@@ -265,4 +264,4 @@ def make_decision_reporter(
                     add_options_of_recorded_host(block_label_for_people(text), sweep.host)
                 )
 
-    return report
+    return make_sweep_listener(arguments, report)

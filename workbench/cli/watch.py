@@ -14,6 +14,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workbench.cli.experiment_text import experiment_if_changed
 from workbench.cli.open_session import connect_session
 from workbench.cli.output import print_json_or_lines, print_message
 from workbench.cli.questions import require_confirmation
@@ -143,7 +144,7 @@ def list_watches(arguments: argparse.Namespace) -> int:
         for one in found
     ]
     night = next(iter(store.nights()), None)
-    document: dict[str, Any] = {"watches": [asdict(one) for one in found], "unfinished_night": None}
+    document: dict[str, Any] = {"watches": list(map(asdict, found)), "unfinished_night": None}
     if night is not None and not night.done:
         document["unfinished_night"] = night.id
         lines.append(_unfinished_night_text(night))
@@ -180,7 +181,7 @@ def remove_watch(arguments: argparse.Namespace) -> int:
         host_text = Watch(arguments.preset, "", "", host=host, simulate=simulate).host_text
     gone = _watch_store().remove(arguments.preset, arguments.candidate, host_text)
     lines = (f"{one.watch_name} is no longer watched" for one in gone)
-    return print_json_or_lines(arguments.json, {"removed": [asdict(one) for one in gone]}, lines)
+    return print_json_or_lines(arguments.json, {"removed": list(map(asdict, gone))}, lines)
 
 
 @command(
@@ -238,8 +239,8 @@ def make_experiment_pair_reporter() -> Callable[[SessionState, frozenset[str]], 
 
     def report(state: SessionState, changed: frozenset[str]) -> None:
         nonlocal said
-        now = state.experiment
-        if "experiment" not in changed or now is None or now.verdict == said:
+        now = experiment_if_changed(state, changed)
+        if now is None or now.verdict == said:
             return
         said = now.verdict
         if said:
@@ -269,12 +270,12 @@ def _find_night_and_watch_names(
         raise InputError(
             "no watch is chosen", next_step="`workbench watch list` shows what is watched"
         )
+    names = [one.watch_name for one in chosen]
     begun = None if arguments.again else find_unfinished_night(store.nights(), _SAME_NIGHT_S)
     if begun is not None and [entry.watch for entry in begun.entries] == chosen:
         print_message(f"night {begun.id} was not finished, and goes on; --again begins a new one")
-        return begun, [one.watch_name for one in chosen]
-    entries = tuple(NightEntry(one) for one in chosen)
-    return Night(id=0, unix_s=0.0, entries=entries), [one.watch_name for one in chosen]
+        return begun, names
+    return Night(id=0, unix_s=0.0, entries=tuple(map(NightEntry, chosen))), names
 
 
 def _write_night_files(night: Night, store: WatchStore, arguments: argparse.Namespace) -> None:

@@ -118,7 +118,7 @@ class FileError(HostError):
     pass
 
 
-def check_argv(argv: Sequence[str], host: str) -> None:
+def raise_if_argv_invalid(argv: Sequence[str], host: str) -> None:
     """Raise CommandNotFound if `argv` is empty, or begins with an empty word or an option. Raise
     HostError if a word contains a NUL byte."""
     if not argv or not argv[0] or argv[0].startswith("-"):

@@ -30,7 +30,7 @@ def choose_node_addresses(
 
 
 def _choose_node_address(
-    node: ClusterNode, network: NodeNetwork, shared: str | None
+    node: ClusterNode, network: NodeNetwork, common_network: str | None
 ) -> NodeAddress:
     origins: dict[str, str] = {}
     address, name = node.address, node.interface
@@ -44,14 +44,14 @@ def _choose_node_address(
         found = network.interface_with_address(address)
         if found is not None:
             origins["interface"] = f"it has the address {address}"
-    elif shared is not None:
-        found = _find_interface_in_network(network, shared)
+    elif common_network is not None:
+        found = _find_interface_in_network(network, common_network)
         if found is not None:
-            origins["interface"] = f"the fastest network that all nodes are in, {shared}"
+            origins["interface"] = f"the fastest network that all nodes are in, {common_network}"
     if found is not None:
         name = found.name
         if address is None and found.addresses:
-            inside = [a for a in found.addresses if str(ip_interface(a).network) == shared]
+            inside = [a for a in found.addresses if str(ip_interface(a).network) == common_network]
             address = (inside or found.addresses)[0].partition("/")[0]
             origins["address"] = f"interface {name}"
     rdma = node.rdma

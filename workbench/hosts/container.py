@@ -36,10 +36,10 @@ from workbench.hosts.base import (
     HostUnreachable,
     LinkEvent,
     Stream,
-    check_argv,
     command_not_found_error,
     command_timeout_error,
     container_program_timeout_error,
+    raise_if_argv_invalid,
 )
 from workbench.hosts.container_kinds import (
     ABSENT,
@@ -461,7 +461,7 @@ class ContainerHost(BaseHost):
     def _encode_command_line(
         self, argv: Sequence[str], env: Mapping[str, str] | None, ends_with_stdin: bool
     ) -> bytes:
-        check_argv(argv, self.name)
+        raise_if_argv_invalid(argv, self.name)
         try:
             return shell_scripts.shell_command_line(
                 argv, env, ends_with_stdin, shell_scripts.PRELUDE_INSIDE

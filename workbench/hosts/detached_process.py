@@ -29,8 +29,8 @@ from workbench.hosts.base import (
     Completed,
     FileError,
     Host,
-    check_argv,
     command_not_found_error,
+    raise_if_argv_invalid,
 )
 from workbench.hosts.run_processes import Members, Process, RunFiles, Survey, signal_name
 from workbench.model.errors import HostError
@@ -146,7 +146,7 @@ async def start_detached(
     process claims `port` until it ends, so that no other start takes that port. The values of `env`
     are never on a command line. Raises CommandNotFound, WorkdirMissing, PortClaimed, RunDirUsed,
     FileError (no permission, disk full), or another HostError."""
-    check_argv(argv, host.name)
+    raise_if_argv_invalid(argv, host.name)
     if not run_dir.startswith("/"):
         raise FileError(f"run directory {run_dir} is not an absolute path", host=host.name)
     command = shell_scripts.start_script_argv(
@@ -165,7 +165,7 @@ async def restart_in_run_dir(
     state = await _read_run_state(host, run_dir)
     if state.status.alive:
         raise RunDirUsed(f"the process of the run in {run_dir} still runs", host=host.name)
-    await _kill_session(host, state)
+    await _kill_session_except_leader(host, state)
     command = shell_scripts.restart_script_argv(
         run_dir.rstrip("/"), f"{state.run.pid}-{state.run.start}", argv
     )
@@ -177,10 +177,10 @@ async def kill_remaining_session_processes(host: Host, run_dir: str) -> None:
     the run's process is alive."""
     state = await _read_run_state(host, run_dir)
     if not state.status.alive:
-        await _kill_session(host, state)
+        await _kill_session_except_leader(host, state)
 
 
-async def _kill_session(host: Host, state: _RunState) -> None:
+async def _kill_session_except_leader(host: Host, state: _RunState) -> None:
     """Kill the processes in the run's session, except its leader. Do nothing if the leader lives
     and no end is recorded: another caller has just started the run again, and `state` was read
     while it wrote the files."""
@@ -189,7 +189,9 @@ async def _kill_session(host: Host, state: _RunState) -> None:
         return
     left = [p for p in state.found.others if p.session == state.run.sid]
     if left:
-        await _signal_and_list_reached_pids(host, "KILL", [p.key for p in left], left, SLICE_S)
+        await _signal_and_list_reached_pids(
+            host, "KILL", [p.pid_and_start for p in left], left, SLICE_S
+        )
 
 
 def _parse_started_process(
@@ -364,9 +366,9 @@ async def _terminate_and_list_signalled_pids(host: Host, state: _RunState) -> se
     once without cleaning up."""
     sid, others = state.run.sid, state.found.others
     group = [p for p in state.found.all if p.group == sid]
-    targets = [f"{group[-1].key}:{sid}"] if group else []
+    targets = [f"{group[-1].pid_and_start}:{sid}"] if group else []
     sent = await _signal_and_list_reached_pids(
-        host, "TERM", [*targets, *(p.key for p in others if p.group != sid)]
+        host, "TERM", [*targets, *(p.pid_and_start for p in others if p.group != sid)]
     )
     reached = bool(group) and group[-1].pid in sent
     return {p.pid for p in others if (reached if p.group == sid else p.pid in sent)}
@@ -379,13 +381,15 @@ async def _kill_and_list_signalled_pids(host: Host, state: _RunState, wait_s: fl
     leader, others = state.found.leader, state.found.others
     if others:
         return await _signal_and_list_reached_pids(
-            host, "KILL", [p.key for p in others], others, wait_s
+            host, "KILL", [p.pid_and_start for p in others], others, wait_s
         )
     if leader is not None:
         await _signal_and_list_reached_pids(host, "KILL", (), (leader,), min(wait_s, LEADER_S))
         again = await _read_run_state(host, state.run.run_dir, earlier=state)
         if again.found.leader is not None and not again.found.others:
-            await _signal_and_list_reached_pids(host, "KILL", [leader.key], (leader,), wait_s)
+            await _signal_and_list_reached_pids(
+                host, "KILL", [leader.pid_and_start], (leader,), wait_s
+            )
     return set()
 
 
@@ -442,7 +446,9 @@ async def _read_run_state(
         raise HostError(f"there is no run directory {run_dir}", host=host.name, next_step=step)
     run = survey.runs[0]
     if earlier is not None:
-        run = replace(run, seen=run.seen | earlier.run.seen | {p.key for p in earlier.found.others})
+        run = replace(
+            run, seen=run.seen | earlier.run.seen | {p.pid_and_start for p in earlier.found.others}
+        )
     return _make_run_state(run, survey)
 
 
@@ -454,7 +460,7 @@ async def _record_new_run_members(host: Host, run: RunFiles, found: Members) -> 
     """Add the members of the run in `found` that are new to the file `members` in the run
     directory. It shows that a process belongs to the run, even after the process's parents have
     ended."""
-    new = [p.key for p in found.others if p.key not in run.seen]
+    new = [p.pid_and_start for p in found.others if p.pid_and_start not in run.seen]
     if new:
         await host.run(
             shell_scripts.shell_argv(
@@ -519,7 +525,7 @@ async def _signal_and_list_reached_pids(
     process groups as "PID:START:GROUP" with a member. Return the process ids that got it, for a
     group that of the member. Then wait up to `wait_s` seconds (at most SLICE_S) for the end of the
     processes `wait_for`."""
-    keys = [p.key for p in wait_for]
+    keys = [p.pid_and_start for p in wait_for]
     seconds = max(1, round(min(wait_s, SLICE_S))) if keys else 0
     done = await host.run(
         shell_scripts.shell_argv(

@@ -22,10 +22,10 @@ from workbench.hosts.base import (
     Completed,
     FileError,
     HostFacts,
-    check_argv,
     command_not_found_error,
     command_timeout_error,
     output_too_large_error,
+    raise_if_argv_invalid,
     state_dir_error,
 )
 from workbench.hosts.line_splitter import CHUNK_BYTES, CommandOutput, Tail, TooMuch, split_lines
@@ -190,7 +190,7 @@ class LocalHost(BaseHost):
         timeout_s: float,
         env: Mapping[str, str] | None,
     ) -> Completed:
-        check_argv(argv, self.name)
+        raise_if_argv_invalid(argv, self.name)
         process = await self._spawn(argv, env, argv, stdin=PIPE if input else DEVNULL)
         try:
             output = await asyncio.wait_for(_exchange_with_process(process, input), timeout_s)
@@ -210,7 +210,7 @@ class LocalHost(BaseHost):
         input: bytes = b"",
         env: Mapping[str, str] | None = None,
     ) -> LocalStream:
-        check_argv(argv, self.name)
+        raise_if_argv_invalid(argv, self.name)
         path = {**os.environ, **(env or {})}.get("PATH")
         if shutil.which(argv[0], path=path) is None:
             raise command_not_found_error(argv, self.name)

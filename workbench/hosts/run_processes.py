@@ -45,7 +45,8 @@ class Process:
         return self.state not in "ZX"
 
     @property
-    def key(self) -> str:
+    def pid_and_start(self) -> str:
+        """The process as the files of a run name it: "PID:START"."""
         return f"{self.pid}:{self.start}"
 
 
@@ -65,7 +66,7 @@ class RunFiles:
     exit_code: int | None = None
     exit_ticks: int | None = None
     ended_unix_s: float | None = None
-    seen: frozenset[str] = frozenset()  # keys of members recorded earlier
+    seen: frozenset[str] = frozenset()  # members recorded earlier, as `Process.pid_and_start`
     marked: bool = False  # as ended: an earlier survey found its end recorded, and no process of it
     files: Mapping[str, bytes] = field(default_factory=dict)
 
@@ -221,18 +222,20 @@ def _is_recognized_member(process: Process, run: RunFiles, tokens: Mapping[int, 
     """Return whether a process belongs to `run`: it is the one that was started, was recorded as a
     member, or has the run's token in its environment. `tokens` has the token of each process, by
     process id."""
-    if process.key in run.seen:
+    if process.pid_and_start in run.seen:
         return True
     if process.pid == run.pid and process.start == run.start:
         return True
     return run.token is not None and tokens.get(process.pid) == run.token
 
 
-def _confirms_session_of_run(process: Process, run: RunFiles, known: set[int]) -> bool:
+def _confirms_session_of_run(process: Process, run: RunFiles, member_pids: set[int]) -> bool:
     """Return whether `process`, whose session has the id of the run's session, shows that this is
-    still that session: its id is in `known`, those of the run's members, or it started before the
-    run's end was recorded. Ids of sessions are reused."""
-    return process.pid in known or (run.exit_ticks is not None and process.start <= run.exit_ticks)
+    still that session: its id is in `member_pids`, those of the run's members, or it started before
+    the run's end was recorded. Ids of sessions are reused."""
+    return process.pid in member_pids or (
+        run.exit_ticks is not None and process.start <= run.exit_ticks
+    )
 
 
 def _roots_and_descendants(roots: set[int], table: Mapping[int, Process]) -> set[int]:

@@ -30,10 +30,10 @@ from workbench.hosts.base import (
     HostUnreachable,
     LinkEvent,
     SshAddress,
-    check_argv,
     command_not_found_error,
     command_timeout_error,
     output_too_large_error,
+    raise_if_argv_invalid,
 )
 from workbench.hosts.known_hosts import HostKeys
 from workbench.hosts.line_splitter import CHUNK_BYTES, CommandOutput, Tail, TooMuch, split_lines
@@ -554,7 +554,7 @@ class SshHost(BaseHost):
         """Start a shell for `argv` on the host. Return (its process, bytes to write to its stdin
         first, after which it runs `argv`). Wait up to PATIENCE_S seconds for a lost connection, and
         as long for a free ssh session, then raise HostError."""
-        check_argv(argv, self.name)
+        raise_if_argv_invalid(argv, self.name)
         try:
             first = shell_scripts.shell_command_line(argv, env, ends_with_stdin)
         except ValueError as error:

@@ -238,7 +238,7 @@ class ClusterSupervisor(Supervisor):
         if any(lives or rank.unreachable for rank in missing):
             self._start_rank_search()
 
-    def _publish_all_or_stop_ranks(self) -> None:
+    def _publish_servers_or_stop_ranks(self) -> None:
         for server in self._list_cluster_runs():
             self._publish_status_or_stop_ranks(server)
 
@@ -282,7 +282,7 @@ class ClusterSupervisor(Supervisor):
             missing.update(one.rank.host for one in self._rank_states(server) if one.is_run_missing)
         await self._load_runs_of_nodes(missing & self._others.keys(), NEWEST_RUNS)
         self._search_task = None
-        self._publish_all_or_stop_ranks()
+        self._publish_servers_or_stop_ranks()
 
     def _list_cluster_runs(self) -> list[ClusterRun]:
         return [record.cluster for record in self._records_by_server().values() if record.cluster]
@@ -297,7 +297,7 @@ class ClusterSupervisor(Supervisor):
             )
         finally:
             self._reading -= 1
-        self._publish_all_or_stop_ranks()
+        self._publish_servers_or_stop_ranks()
         return self.statuses()
 
     async def _load_runs_of_nodes(self, names: Iterable[str], newest: int) -> None:
@@ -559,12 +559,12 @@ class ClusterSupervisor(Supervisor):
         if replaced is not None:
             own = {replaced.run_id, *(rank.run_id for rank in replaced.ranks)}
             runs = tuple(run for run in runs if run.run_id not in own)
-            freed = self._ports_on_node(replaced, name)
+            freed = self._ports_freed_on_node(replaced, name)
         await preflight.check_before_start(
             supervisor.host, plan, command, runs, simulated=simulated, freed_ports=freed
         )
 
-    def _ports_on_node(self, server: ServerStatus, name: str) -> set[int]:
+    def _ports_freed_on_node(self, server: ServerStatus, name: str) -> set[int]:
         """Return the ports on the node `name` that become free when `server` is stopped: those of
         its living ranks there, and that of the Ray that it started."""
         ranks = [rank.run_id for rank in server.ranks if rank.host == name and rank.alive]

@@ -179,7 +179,11 @@ async def read_kernel_log(host: Host, run: WatchedRun, process: EndedProcess | N
     done = await host.run(shell_scripts.shell_argv(shell_scripts.KERNEL_LOG))
     state, *lines = done.out.splitlines() or [""]
     began_s = (run.start_time or 0) / TICKS_PER_S
-    about = [line for line in map(clean_text, lines) if _is_about_run(line, pids, process, began_s)]
+    about = [
+        line
+        for line in map(clean_text, lines)
+        if _is_kernel_line_about_run(line, pids, process, began_s)
+    ]
     # Several lines report one kill; the one with the memory comes first.
     about.sort(key=lambda line: _KERNEL_KILLED.search(line) is None)
     return KernelLog(state == "read", tuple(about), await _count_oom_kills(host, run))
@@ -203,7 +207,7 @@ async def _count_oom_kills(host: Host, run: WatchedRun) -> int | None:
     return parse_whole_number(words[3]) if len(words) > 3 else None
 
 
-def _is_about_run(
+def _is_kernel_line_about_run(
     line: str, pids: set[int | None], process: EndedProcess | None, began_s: float
 ) -> bool:
     """Return whether a line of the kernel's log is about one of the processes `pids`, or about

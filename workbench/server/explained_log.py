@@ -110,7 +110,7 @@ class ExplainedLog:
                 if len(self._kinds) >= log_patterns.MAX_REMEMBERED_FORMS:
                     self._kinds.clear()
                 kind = self._kinds[form] = self._classify_line(line, needles)
-            self._count_line(kind, line, number)
+            self._record_line_kind(kind, line, number)
         self._lines.extend(lines)
 
     def _select_lines_to_search(self, lines_by_form: Mapping[str, str]) -> Mapping[str, str]:
@@ -140,7 +140,7 @@ class ExplainedLog:
         for number, line in enumerate(last, first):
             kind = self._classify_line(line, needles)
             if kind.finding is not None and kind.finding.code not in self._found:
-                self._count_line(kind, line, number)
+                self._record_line_kind(kind, line, number)
 
     def record_unread_section(self, notice: str) -> None:
         """Record that the next section of the log is not read, as the text `notice` says. The lines
@@ -174,7 +174,7 @@ class ExplainedLog:
             unknown=marked and not log_patterns.is_in_traceback(line),
         )
 
-    def _count_line(self, kind: _LineKind, line: str, number: int) -> None:
+    def _record_line_kind(self, kind: _LineKind, line: str, number: int) -> None:
         if kind.engines:
             self._named.update(kind.engines)
         if kind.ready:

@@ -201,12 +201,12 @@ async def _ask_endpoints(
             notes.append(f"{path} cannot be read: {reply.problem}")
         return _EndpointAnswer(reply.status, reply.text.encode())
 
-    paths = (*_info_paths(engine), *engine.config_paths, engine.metrics_path)
+    paths = (*_paths_reporting_settings(engine), *engine.config_paths, engine.metrics_path)
     wanted = list(dict.fromkeys(filter(None, paths)))
     return dict(zip(wanted, await asyncio.gather(*map(get, wanted)), strict=True))
 
 
-def _info_paths(engine: Engine) -> list[str]:
+def _paths_reporting_settings(engine: Engine) -> list[str]:
     named = [answer.info.partition(" ")[0] for answer in engine.answers if answer.info]
     return [path for path in dict.fromkeys(named) if not path.startswith("config")]
 
@@ -219,7 +219,7 @@ def _parse_answers_and_metrics(
     the key "config" in place of its path. Notes about unusable answers are added to `notes`."""
     answers: dict[str, Any] = {}
     unused: list[str] = []
-    for path in (*_info_paths(engine), *engine.config_paths):
+    for path in (*_paths_reporting_settings(engine), *engine.config_paths):
         status, body = http_answers.get(path, _EndpointAnswer(None))
         name = "config" if path in engine.config_paths else path
         if status is None or name in answers:

@@ -544,7 +544,7 @@ def find_possible_causes(
     described = []
     for finding in _drop_ignored_errors(findings, tracebacks_read.ignored, of_server):
         finding = _add_engine_part_of_line(finding, errors)
-        if any(_is_in_lines_of(finding, error) for error in of_requests):
+        if any(_is_in_lines_of_error(finding, error) for error in of_requests):
             finding = _downgrade_to_request_error(finding)
         described.append(finding)
     kept = _add_native_calls(drop_consequences(described), tracebacks_read.native_calls)
@@ -685,7 +685,7 @@ def _add_part_of_crash(finding: Finding, part: EnginePart, where: str) -> Findin
 _DETAIL_LINES = 5  # after the first line of an error
 
 
-def _is_in_lines_of(finding: Finding, error: RaisedError) -> bool:
+def _is_in_lines_of_error(finding: Finding, error: RaisedError) -> bool:
     """Return whether the finding is about the line of `error` or one of the _DETAIL_LINES after it.
     False if the line of one of the two is unknown."""
     if finding.line is None or not error.number:
@@ -725,7 +725,7 @@ def _explain_error_kind(
     """Return the finding about `error`: of a pattern that names its kind, with its place in the
     engine's code, or else of one that explains the message as a whole. None if no pattern matches,
     or if a pattern whose code is in `known_codes` explains it."""
-    pattern = _find_general_pattern(error.line, engine) or _find_pattern(
+    pattern = _find_general_pattern(error.line, engine) or _find_cause_pattern(
         error.line, engine, known_codes
     )
     if pattern is None:
@@ -736,7 +736,9 @@ def _explain_error_kind(
     return _downgrade_to_request_error(finding) if error.ended_one_request else finding
 
 
-def _find_pattern(line: str, engine: str | None, known_codes: Collection[str]) -> LogPattern | None:
+def _find_cause_pattern(
+    line: str, engine: str | None, known_codes: Collection[str]
+) -> LogPattern | None:
     """Return the pattern of `engine`, None for any, of the level ERROR that names the cause of the
     error in `line`, not only its kind. None if there is none, or if one whose code is in
     `known_codes` matches the line too."""

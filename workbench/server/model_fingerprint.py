@@ -37,7 +37,7 @@ class ModelFingerprint:
     basis: str
 
 
-async def identify_model(
+async def read_model_fingerprint(
     host: Host,
     plan: LaunchPlan,
     env: Mapping[str, str],

@@ -185,7 +185,7 @@ def _explain_used_port(
     `listening` are from `_read_facts_and_listening_ports`, and `runs` are all runs of the host."""
     # An engine that is still loading may have bound the port without listening on it. Workbench
     # knows its own runs.
-    alive = filter(_is_alive, runs)
+    alive = filter(_may_be_alive, runs)
     owners = {run.port: run for run in alive if _uses_host_resource("port", run.run_as)}
     used = listening | owners.keys()
     free = next((port for port in range(command.port + 1, 65536) if port not in used), None)
@@ -213,5 +213,5 @@ def _format_port_holder(holder: str) -> str:
     return f"process {pid}: {shown[:_MAX_HOLDER_CELLS]}"
 
 
-def _is_alive(run: ServerStatus) -> bool:
+def _may_be_alive(run: ServerStatus) -> bool:
     return run.alive or not run.state.has_ended

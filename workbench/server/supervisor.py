@@ -330,7 +330,11 @@ class Supervisor:
 
     async def _replace_lost_keepers(self, read: Sequence[detached_process.ProcessStatus]) -> None:
         """Start a keeper for each of the runs `read` that has lost the one that followed it."""
-        lost = (run for _, run in self._with_runs(read) if launched_runs.has_lost_keeper(run))
+        lost = (
+            run
+            for _, run in self._processes_with_known_runs(read)
+            if launched_runs.has_lost_keeper(run)
+        )
         await asyncio.gather(*map(self._replace_keeper, lost))
 
     def _drop_removed_runs(self, read: Sequence[detached_process.ProcessStatus]) -> None:
@@ -357,11 +361,11 @@ class Supervisor:
         none. Runs that are not known here, or that lost their keeper, are left out."""
         return {
             run.record.run_id: old_runs.end_mark_text(process, run.status)
-            for process, run in self._with_runs(read)
+            for process, run in self._processes_with_known_runs(read)
             if not launched_runs.has_lost_keeper(run)
         }
 
-    def _with_runs(
+    def _processes_with_known_runs(
         self, read: Sequence[detached_process.ProcessStatus]
     ) -> Iterator[tuple[detached_process.ProcessStatus, WatchedRun]]:
         """Yield (process, its run) for those of `read` whose runs are known here."""

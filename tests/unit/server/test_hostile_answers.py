@@ -82,7 +82,9 @@ def test_no_number_of_a_file_on_the_host_is_a_defect(odd: str) -> None:
     plan = LaunchPlan("vllm", "m")
     said = f"file={odd} {odd} abc name\n"
     host = FakeHost(lambda call: Completed(call.argv, 0, said.encode(), b""))
-    known = asyncio.run(model_fingerprint.identify_model(host, plan, {}, started_unix_s=1.7e9))
+    known = asyncio.run(
+        model_fingerprint.read_model_fingerprint(host, plan, {}, started_unix_s=1.7e9)
+    )
     assert len(known.basis) < 6000
 
 
@@ -98,8 +100,12 @@ def test_no_number_in_a_log_is_a_defect(odd: str) -> None:
     search = StartLines(tabby, None)
     search.update_if_start_fact_found(f"Port 5000 is currently in use. Switching to {odd}")
     assert search.port is None or 0 < search.port < 65_536
-    assert not exit_analysis._is_about_run(f"Killed process {odd} (python)", {7}, None, 0.0)
-    assert not exit_analysis._is_about_run(f"Killed process {odd} (python)", {None}, None, 0.0)
+    assert not exit_analysis._is_kernel_line_about_run(
+        f"Killed process {odd} (python)", {7}, None, 0.0
+    )
+    assert not exit_analysis._is_kernel_line_about_run(
+        f"Killed process {odd} (python)", {None}, None, 0.0
+    )
 
 
 def test_a_process_without_a_command_line_has_no_key() -> None:

@@ -12,7 +12,7 @@ from support.userland import UserlandHost
 from workbench.hosts.local import LocalHost
 from workbench.model.flags import FlagSetting, Origin
 from workbench.model.plan import LaunchPlan
-from workbench.server.model_fingerprint import ModelFingerprint, identify_model
+from workbench.server.model_fingerprint import ModelFingerprint, read_model_fingerprint
 
 MIB = 1 << 20
 
@@ -26,7 +26,9 @@ def look(
 ) -> ModelFingerprint:
     settings = tuple(FlagSetting(n, v, Origin.EDITED) for n, v in (flags or {}).items())
     plan = LaunchPlan("vllm", model, flags=settings)
-    return asyncio.run(identify_model(LocalHost(), plan, env, workdir, started_unix_s=started))
+    return asyncio.run(
+        read_model_fingerprint(LocalHost(), plan, env, workdir, started_unix_s=started)
+    )
 
 
 def model(directory: Path, weights: bytes = b"w" * 3 * MIB) -> Path:
@@ -133,7 +135,7 @@ def test_missing_metrics_have_reasons(tmp_path: Path) -> None:
         f"no model files of {tmp_path / 'empty'} were found on local"
     )
     bare = asyncio.run(
-        identify_model(
+        read_model_fingerprint(
             UserlandHost(str(tmp_path)), LaunchPlan("vllm", str(model(tmp_path / "m"))), {}
         )
     )

@@ -133,7 +133,7 @@ class Systemd:
         # What a keeper that was killed has left: the environment, and the failed unit.
         await host.run(["rm", "-f", "--", f"{launch.run_dir}/environment"])
         if unit == transient_unit_name(launch.run_id) and state == "failed":
-            await self._systemctl(host, launch.plan.run_options, "reset-failed", "--", unit)
+            await self._run_systemctl(host, launch.plan.run_options, "reset-failed", "--", unit)
         if seen.get("LoadState") == "not-found":
             return ServerExitState(
                 False,
@@ -157,7 +157,7 @@ class Systemd:
 
     async def stop(self, host: Host, launch: Launch, launched: LaunchedServer) -> None:
         unit = _unit_name(launch, launched)
-        done = await self._systemctl(
+        done = await self._run_systemctl(
             host, launch.plan.run_options, "stop", "--", unit, timeout_s=self.stop_s
         )
         if done.returncode not in (0, 5):  # 5: not loaded
@@ -177,7 +177,9 @@ class Systemd:
     async def restart(self, host: Host, launch: Launch, launched: LaunchedServer) -> None:
         unit, scope = _unit_name(launch, launched), _scope_option(launch.plan.run_options)
         words = ("restart", "--no-block", "--", unit)
-        done = await self._systemctl(host, launch.plan.run_options, *words, timeout_s=self.stop_s)
+        done = await self._run_systemctl(
+            host, launch.plan.run_options, *words, timeout_s=self.stop_s
+        )
         if done.returncode:
             raise ServerError(
                 f"systemd did not restart the unit {unit}: {done.problem}",
@@ -245,14 +247,14 @@ class Systemd:
         self, host: Host, options: Mapping[str, str], unit: str
     ) -> Mapping[str, str]:
         names = "LoadState,ActiveState,SubState,Job,MainPID,Result,ExecMainCode,ExecMainStatus"
-        done = await self._systemctl(host, options, "show", f"--property={names}", "--", unit)
+        done = await self._run_systemctl(host, options, "show", f"--property={names}", "--", unit)
         if done.returncode:
             raise HostError(
                 f"`systemctl show` failed for the unit {unit}: {done.problem}", host=host.name
             )
         return dict(line.partition("=")[::2] for line in done.out.splitlines())
 
-    async def _systemctl(
+    async def _run_systemctl(
         self, host: Host, options: Mapping[str, str], *words: str, timeout_s: float = 30.0
     ) -> Completed:
         try:

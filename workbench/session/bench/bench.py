@@ -27,7 +27,7 @@ from workbench.model.load_spec import REPEATED
 from workbench.model.secrets import mask_argv, mask_data
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.tune import TUNE
-from workbench.server.model_fingerprint import ModelFingerprint, identify_model
+from workbench.server.model_fingerprint import ModelFingerprint, read_model_fingerprint
 from workbench.session.bench.earlier_results import (
     find_earlier_comparable_result,
     tokenizer_of_server,
@@ -495,7 +495,7 @@ class Bench:
             return ModelFingerprint(None, "a simulated engine loads no model")
         env, workdir = record.command.env, record.command.workdir
         try:
-            return await identify_model(
+            return await read_model_fingerprint(
                 self._core.host, record.plan, env, workdir, started_unix_s=status.started_unix_s
             )
         except HostUnreachable as lost:

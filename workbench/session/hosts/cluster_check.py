@@ -18,7 +18,7 @@ from workbench.model.counts import count_of
 from workbench.model.errors import ServerError
 from workbench.model.findings import Finding, Level, by_severity
 from workbench.model.untrusted_numbers import parse_whole_number
-from workbench.server.model_fingerprint import ModelFingerprint, identify_model
+from workbench.server.model_fingerprint import ModelFingerprint, read_model_fingerprint
 from workbench.store.hosts_file import HostsStore
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def _executable_for_node(plan: LaunchPlan, node_name: str) -> str | None:
 
 
 async def _identify_model_on_node(host: Host, plan: LaunchPlan) -> ModelFingerprint:
-    return await identify_model(host, plan, plan.env_texts)
+    return await read_model_fingerprint(host, plan, plan.env_texts)
 
 
 def _ports_of_plan(plan: LaunchPlan, editor: PlanEditor) -> Iterator[int]:

@@ -4,14 +4,14 @@ sizes, and kernel launches."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from workbench.advisor.advice import Advice, Gain, Rule, format_share_as_percent, make_advice
 from workbench.advisor.facts import MEMORY_BOUND, NODES_OF_ONE_GPU, Facts
 from workbench.engines.roofline import Load, compute_speed_limits
 from workbench.engines.tuning_rules import FITS_WELL
 from workbench.model.counts import format_four_digits
-from workbench.model.findings import Level, PlanChange
+from workbench.model.findings import Level, PlanChange, option_texts_of_changes
 
 _ARITHMETIC = "arithmetic: each token of a stream reads all active weights once"
 _EAGER = (
@@ -347,7 +347,7 @@ def report_unneeded_model_split(facts: Facts) -> Iterator[Advice]:
         if facts.parallel_size_of_flag(name) > 1:
             changes.append(PlanChange(name, 1))
     changes.append(PlanChange("data-parallel-size", ranks * facts.dp))
-    fix = f"{_option_texts(changes)}; splitting pays only for the latency of one stream"
+    fix = f"{option_texts_of_changes(changes)}; splitting pays only for the latency of one stream"
     evidence = "; ".join(filter(None, (evidence, _format_step_times(facts))))
     yield make_advice(
         Level.HINT,
@@ -358,10 +358,6 @@ def report_unneeded_model_split(facts: Facts) -> Iterator[Advice]:
         source=_REPLICAS,
         changes=tuple(changes),
     )
-
-
-def _option_texts(changes: Iterable[PlanChange]) -> str:
-    return " ".join(change.option_text for change in changes)
 
 
 def report_idle_pipeline_stages(facts: Facts) -> Iterator[Advice]:
@@ -376,7 +372,7 @@ def report_idle_pipeline_stages(facts: Facts) -> Iterator[Advice]:
         PlanChange("tensor-parallel-size", facts.tp * facts.pp),
         PlanChange("pipeline-parallel-size", 1),
     )
-    fix = _option_texts(changes)
+    fix = option_texts_of_changes(changes)
     gain = Gain(0, _TP_OVER_PP_PCT, measured_on=_SPARKS)
     evidence = f"pipeline-parallel-size {facts.pp}, 1 stream"
     yield make_advice(

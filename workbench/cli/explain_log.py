@@ -16,7 +16,7 @@ from workbench.cli.registry import command, option
 from workbench.cli.servers import find_run
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError, error_reason
-from workbench.model.findings import Finding, Level
+from workbench.model.findings import Finding, Level, option_texts_of_changes
 
 if TYPE_CHECKING:
     from workbench.server.explained_log import ExplainedLog
@@ -126,7 +126,7 @@ def _print_explanation(explained: ExplainedLog, document: dict[str, Any]) -> int
         if finding.fix and finding.level is not Level.INFO:
             print_line(f"    fix: {finding.fix}")
         if finding.changes:
-            print_line(f"    change: {' '.join(change.option_text for change in finding.changes)}")
+            print_line(f"    change: {option_texts_of_changes(finding.changes)}")
     for one in document["unknown"]:
         print_line(f"no explanation for {_line_number_text(one['line'], 'a line')}: {one['text']}")
     unknown = count_of(document["unknown_lines"], "warning or error", "warnings or errors")

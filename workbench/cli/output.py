@@ -9,7 +9,7 @@ from itertools import chain, islice
 from typing import Any, Protocol
 
 from workbench.model.errors import WorkbenchError
-from workbench.model.findings import Finding
+from workbench.model.findings import Finding, option_texts_of_changes
 from workbench.model.untrusted_numbers import replace_non_finite
 from workbench.model.untrusted_text import clean_text, escape_control_characters
 
@@ -96,7 +96,7 @@ def print_error(error: WorkbenchError, as_json: bool = False) -> None:
 def format_finding_line(finding: Finding) -> str:
     """Return a finding as one line: "level: place: text — fix  [--set name=value]"."""
     place = f"{finding.file_and_line_text}: " if finding.file_and_line_text else ""
-    changes = " ".join(change.option_text for change in finding.changes)
+    changes = option_texts_of_changes(finding.changes)
     return (f"{finding.level}: {place}{format_finding(finding)}") + (
         f"  [{changes}]" if changes else ""
     )

@@ -44,6 +44,12 @@ class PlanChange:
         return f"{option} {shlex.quote(f'{self.name}={plain}')}"
 
 
+def option_texts_of_changes(changes: Iterable[PlanChange]) -> str:
+    """Return changes of a plan as the options of `workbench start` that make them; "" without
+    changes."""
+    return " ".join(change.option_text for change in changes)
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One statement about a plan, a preset, a host or a run.

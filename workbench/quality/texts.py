@@ -88,10 +88,11 @@ def _shipped_text(path: Path) -> Text:
 def _join_into_long_text(short: list[Text], end_name: str) -> Text:
     """Return a long text: the short texts one after the other, and `end_name` as its scored part.
     `end_name` is not among those before it, so that it cannot be copied."""
-    others = [text.content for text in short if text.name != end_name]
+    contents = {text.name: text.content for text in short}
+    scored = contents.pop(end_name)
+    others = list(contents.values())
     if end_name != _LONG_ENDS[0]:
         others.reverse()
-    scored = next(text.content for text in short if text.name == end_name)
     return Text(f"long-{end_name}", "long", scored, _BETWEEN.join(others) + _BETWEEN)
 
 

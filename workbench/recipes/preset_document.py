@@ -69,7 +69,7 @@ def preset_document_of_recipe(recipe: Recipe, preset_id: str, source: str) -> di
             "open_files": plan.open_files,
         },
         "model": {"id": plan.model},
-        "flags": {flag.name: flag.value for flag in plan.flags},
+        "flags": plan.flag_values,
         "env": {variable.name: str(variable.value) for variable in plan.env},
         "variables": {name: {"description": text} for name, text in recipe.variables.items()},
         "provenance": {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from workbench.model.findings import Finding
+from workbench.model.findings import Finding, option_texts_of_changes
 from workbench.report.blocks import Facts, FindingBlock, Heading, ShownBlock, Table, TextBlock
 
 NO_ADVICE = "No finding: nothing in the facts asks for a change."
@@ -20,7 +20,7 @@ def doctor_blocks(
     was read."""
     found: list[ShownBlock] = []
     for finding in findings:
-        changes = " ".join(change.option_text for change in finding.changes)
+        changes = option_texts_of_changes(finding.changes)
         facts = (("next", finding.fix), ("change", changes))
         known = tuple((label, text) for label, text in facts if text)
         text = ": ".join(filter(None, (finding.file_and_line_text, finding.text)))

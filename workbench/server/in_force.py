@@ -136,7 +136,7 @@ def _compare_settings_in_force(
         tuple(notes),
         run.port if answers or metrics else None,
     )
-    flags = {engine.model_flags[0]: plan.model, **{flag.name: flag.value for flag in plan.flags}}
+    flags = {engine.model_flags[0]: plan.model, **plan.flag_values}
     return in_force_report(
         run.record.run_id, engine, flags, dict(command.env), sources, run.secrets
     )

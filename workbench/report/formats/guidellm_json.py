@@ -22,6 +22,7 @@ from workbench.model.bench import BenchResult, BenchSpec
 from workbench.model.declared_options import GUIDELLM
 from workbench.model.distribution import quantile
 from workbench.model.errors import InputError
+from workbench.model.known_values import known_values
 from workbench.report.content import Report
 from workbench.report.formats.csv_tables import SIMULATED
 from workbench.report.formats.json_data import json_text
@@ -167,7 +168,7 @@ def _milliseconds(microseconds: float | None) -> float | None:
 
 
 def _distribution_of_values(values: Iterable[float | None]) -> dict[str, Any]:
-    return _distribution_of_counts(Counter(value for value in values if value is not None))
+    return _distribution_of_counts(Counter(known_values(values)))
 
 
 def _distribution_of_counts(counts: Counter[float]) -> dict[str, Any]:

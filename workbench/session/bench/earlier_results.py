@@ -5,7 +5,7 @@ tokenizer, because any server may have any name."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from workbench.engines.answer_settings import collect_tokenizer_flag_texts
@@ -64,16 +64,19 @@ def tokenizer_of_server(
 ) -> TokenizerIdentity:
     """Return what identifies the tokenizer of the server under test."""
     status, plan = server.status, server.plan
-    return TokenizerIdentity(
+    found = TokenizerIdentity(
         host=server.host,
-        model=plan.model if plan else spec.model,
-        engine=status.engine if status else None,
+        model=spec.model,
         files=files.digest,
-        flags=collect_tokenizer_flag_texts({f.name: f.value for f in plan.flags}) if plan else {},
         address=server.address,
-        image=status.image if status else None,
         simulated=simulated,
     )
+    if status is not None:
+        found = replace(found, engine=status.engine, image=status.image)
+    if plan is not None:
+        flags = collect_tokenizer_flag_texts(plan.flag_values)
+        found = replace(found, model=plan.model, flags=flags)
+    return found
 
 
 def tokenizer_of_result(conditions: Conditions) -> TokenizerIdentity:

@@ -17,7 +17,7 @@ from workbench.engines.model_facts import Found, choose_model_facts, must_read_m
 from workbench.engines.preset_trust import ForeignPresetPart, list_untrusted_parts
 from workbench.engines.run_as import set_launcher_row
 from workbench.model.errors import InputError, PlanError, WorkbenchError
-from workbench.model.findings import Finding, Level, PlanChange
+from workbench.model.findings import Finding, Level, PlanChange, option_texts_of_changes
 from workbench.model.flags import FlagCatalog, FlagKind, FlagRow, FlagSpec, Origin
 from workbench.model.gpu import GpuInfo
 from workbench.model.gpu_allotment import NO_ALLOTMENT, Allotment
@@ -233,10 +233,7 @@ class PlanEditor:
         for change in changes:
             plan = self._plan_with_change(plan, change)
         if plan == self.plan:
-            text = (
-                "the plan under edit has this already: "
-                f"{' '.join(change.option_text for change in changes)}"
-            )
+            text = f"the plan under edit has this already: {option_texts_of_changes(changes)}"
             raise InputError(text, next_step="start the plan again, or read the other findings")
         self._change_plan(plan)
 

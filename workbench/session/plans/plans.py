@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from workbench import engines
 from workbench.hosts.base import HostUnreachable, is_cluster
 from workbench.model.errors import InputError, PlanError, WorkbenchError
-from workbench.model.findings import Finding, Level
+from workbench.model.findings import Finding, Level, option_texts_of_changes
 from workbench.session.hosts.settings import HostSettings
 from workbench.session.plans.engine_flags import EngineFlags
 
@@ -527,7 +527,7 @@ class Plans:
         self._show_edited_plan()
         if any(change.name == EXECUTABLE_ROW for change in changes):
             self._locate_engine_again()
-        return " ".join(change.option_text for change in finding.changes)
+        return option_texts_of_changes(finding.changes)
 
     def _has_engine_and_model_of(self, other: LaunchPlan) -> bool:
         """Return whether the plan under edit has the engine and the model of `other`. False if no

@@ -117,7 +117,7 @@ class ScoredServer:
                 model=plan.model or self.load.spec.model,
                 argv=record.command.argv,
                 env=dict(record.command.env),
-                flags={flag.name: flag.value for flag in plan.flags},
+                flags=plan.flag_values,
                 image=status.image if status is not None else None,
             )
         return collect_answer_settings(known)

@@ -205,8 +205,8 @@ def arms_of_finding(
             f"the plan under edit is not that of result #{result.id} ({made.engine}, {made.model})",
             next_step=f"press p and load {where}, then test the finding again",
         )
-    sets, unsets = _sets_and_unsets_to_reach({f.name: f.value for f in plan.flags}, made.flags)
-    envs, _ = _sets_and_unsets_to_reach({e.name: str(e.value) for e in plan.env}, made.env)
+    sets, unsets = _sets_and_unsets_to_reach(plan.flag_values, made.flags)
+    envs, _ = _sets_and_unsets_to_reach(plan.env_texts, made.env)
     a = Arm(sets, unsets, envs)
     b = a
     for change in finding.changes:

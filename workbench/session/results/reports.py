@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from workbench.bench.compare import compare
 from workbench.model.errors import InputError
+from workbench.model.known_values import known_values
 from workbench.report.content import Layout, Report, comparisons_by_result_id
 from workbench.report.registry import find_output_format
 from workbench.store.quality_db import QualityDb
@@ -80,7 +81,7 @@ class Reports:
         elif sweep is not None:
             ids = [number for point in sweep.points for number in point.result_ids]
         results, samples = [], {}
-        for number in dict.fromkeys(number for number in ids if number is not None):
+        for number in dict.fromkeys(known_values(ids)):
             try:
                 results.append(await self._results.get(number))
             except InputError:

@@ -195,7 +195,7 @@ class Results:
 
     async def set_result_tags(self, result_id: int, tags: Sequence[str]) -> None:
         """Replace the tags of a result. Raises InputError for an invalid tag."""
-        await asyncio.to_thread(self.db.set_tags, result_id, [validated_tag(tag) for tag in tags])
+        await asyncio.to_thread(self.db.set_tags, result_id, list(map(validated_tag, tags)))
         await self.refresh_result_rows()
 
     def toggle_comparison_mark(self, result_id: int, mark: str) -> None:
@@ -319,7 +319,7 @@ class Results:
         file or a tag is not valid. A result that was stored before is not stored again."""
         from workbench.report.imports import read_results  # needed for nothing else
 
-        checked = [validated_tag(tag) for tag in tags]
+        checked = list(map(validated_tag, tags))
         stored = []
         for one in await asyncio.to_thread(read_results, Path(path).expanduser(), options):
             result_id = known = await asyncio.to_thread(self.db.id_of_uid, one.uid)

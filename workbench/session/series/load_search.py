@@ -168,15 +168,19 @@ class LoadSearch(Design[float]):
             )
         return result
 
+    @property
+    def _levels_of_points(self) -> list[float | None]:
+        """The level of each point, in the order of the points."""
+        return [point.x for point in self.progress.sweep.points]
+
     def _index_of_level(self, level: float) -> int:
-        points = self.progress.sweep.points
-        found = next((n for n, point in enumerate(points) if point.x == level), None)
-        if found is not None:
-            return found
+        levels = self._levels_of_points
+        if level in levels:
+            return levels.index(level)
         added = SweepPoint(self.level_label(level), float(level))
-        ordered = sorted((*points, added), key=lambda p: p.x or 0)
+        ordered = sorted((*self.progress.sweep.points, added), key=lambda p: p.x or 0)
         self.progress.change_sweep(points=tuple(ordered))
-        return next(n for n, point in enumerate(ordered) if point.x == level)
+        return self._levels_of_points.index(level)
 
     def _show_level(self, index: int, level: float) -> None:
         judged = self.verdict_on_level(level)
@@ -201,8 +205,8 @@ class LoadSearch(Design[float]):
         if not self.results:
             return
         holds = self.highest_level_within_slo()
-        points = self.progress.sweep.points
-        index = next((n for n, point in enumerate(points) if point.x == holds), None)
+        levels = self._levels_of_points
+        index = levels.index(holds) if holds in levels else None
         self.progress.change_sweep(knee=index, knee_text=self.search_result_text(ended=ended))
         if ended and holds is not None:
             self.progress.add_note(

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from workbench.bench.compare import failed_requests_text
 from workbench.bench.compared_texts import describe_broken_text
 from workbench.bench.runner import BenchCancelled
 from workbench.engines.references import nearest_reference_text
@@ -234,10 +235,8 @@ def why_server_failed(result: BenchResult) -> str | None:
     """Return why a result shows that the server does not work, such as too many failed requests;
     None if the server works."""
     summary = result.summary
-    failed, requests = summary.requests_failed, summary.requests_ok + summary.requests_failed
-    if failed > FAILED_SHARE * requests:
-        kinds = ", ".join(f"{count} {kind}" for kind, count in summary.errors.items())
-        return f"{failed} of {requests} requests failed ({kinds})"
+    if summary.requests_failed > FAILED_SHARE * (summary.requests_ok + summary.requests_failed):
+        return failed_requests_text(summary)
     if (garbage := describe_broken_text(summary)) is not None:
         return garbage
     if summary.output_tok_s is None:

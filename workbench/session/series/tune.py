@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from workbench.model.bench import BenchResult, BenchSummary, MetricChange, ResultId
     from workbench.model.experiment import Experiment
     from workbench.model.sweep import PointIndex
-    from workbench.model.tune import Goal, TuneLimits, TuneSpec
+    from workbench.model.tune import Goal, TuneCandidate, TuneLimits, TuneSpec
 
 _NOT_TRIED_TEXT = "not tried"
 _ANSWERS_KEEP_LIMIT_TEXT = "its answers keep the limit on KLD"
@@ -420,10 +420,7 @@ class Tune(FlagSweep):
         self._answers_s = 0.0
         if not self.quality:
             return
-        if not any(
-            can_assignments_change_answers(engine, candidate.sets)
-            for candidate in self._spec.candidates
-        ):
+        if not can_candidates_change_answers(engine, self._spec.candidates):
             return
         for result in await self.parts.results.list_quality_results():
             if result.took_s is not None and result.conditions_a.get("model") == plan.model:
@@ -750,6 +747,11 @@ class Tune(FlagSweep):
         self.progress.add_note(
             f"wrote the preset {name} ({path}): `workbench presets apply {name}`"
         )
+
+
+def can_candidates_change_answers(engine: str, candidates: Sequence[TuneCandidate]) -> bool:
+    """Return whether one of the candidates can change what the model answers."""
+    return any(can_assignments_change_answers(engine, candidate.sets) for candidate in candidates)
 
 
 def _arm_of_entry(entry: Entry) -> Arm:

@@ -40,7 +40,7 @@ from workbench.model.tune import (
 from workbench.model.tune_standings import format_point_label, parse_point_label
 from workbench.server.preflight import uses_host_files
 from workbench.session.conditions import gpu_indices_of_plan
-from workbench.session.series.flag_sweep import FlagCombination, can_assignments_change_answers
+from workbench.session.series.flag_sweep import FlagCombination
 from workbench.session.series.flag_sweep_plan import FlagSweepPlanner, editor_with_assignments
 from workbench.session.series.load_search import check_slo_limits
 from workbench.session.series.sweep_parts import (
@@ -50,7 +50,7 @@ from workbench.session.series.sweep_parts import (
     conditions_of_plan,
 )
 from workbench.session.series.sweep_progress import bench_fields_to_store
-from workbench.session.series.tune import Tune
+from workbench.session.series.tune import Tune, can_candidates_change_answers
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchSpec
@@ -230,7 +230,7 @@ class TunePlanner(FlagSweepPlanner):
             took_s=took_s,
             energy_kwh=self._energy_at_power_limits_kwh(took_s),
             checks=checks,
-            compares_answers=spec.quality and _can_candidates_change_answers(engine, candidates),
+            compares_answers=spec.quality and can_candidates_change_answers(engine, candidates),
         )
 
     def _estimate_duration_s(self, spec: SweepSpec, starts: int) -> float | None:
@@ -359,16 +359,12 @@ def _check_answers_are_compared(load: BenchSpec, quality: bool) -> None:
     raise InputError("a limit on KLD needs the comparison of answers", next_step=next_step)
 
 
-def _can_candidates_change_answers(engine: str, candidates: Sequence[TuneCandidate]) -> bool:
-    return any(can_assignments_change_answers(engine, candidate.sets) for candidate in candidates)
-
-
 def _count_answer_check_starts(
     engine: str, candidates: Sequence[TuneCandidate], limits: TuneLimits
 ) -> int:
     """Return how many starts of a tune are kept free to compare the answers of a leader before the
     final. 0 if no candidate can break a limit on KLD."""
-    if limits.kld is None or not _can_candidates_change_answers(engine, candidates):
+    if limits.kld is None or not can_candidates_change_answers(engine, candidates):
         return 0
     return tune_race.ANSWER_CHECK_STARTS
 

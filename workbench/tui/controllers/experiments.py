@@ -290,7 +290,7 @@ class ExperimentController(SeriesController[Experiment]):
         if not changes and state.mark_a is not None and state.plan is not None:
             result = await self.session.results.get(state.mark_a)
             if result.conditions.engine == state.plan.plan.engine:
-                new = {f.name: f.value for f in state.plan.plan.flags}
+                new = state.plan.plan.flag_values
                 changes = _flag_differences(result.conditions.flags, new)
                 about = f"A is the configuration of result #{state.mark_a}, B the plan under edit."
         if not changes:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from workbench.model.errors import InputError, WorkbenchError
-from workbench.model.findings import Finding, Level
+from workbench.model.findings import Finding, Level, option_texts_of_changes
 from workbench.model.flags import FlagRow
 from workbench.session.state import PlanView, PresetEntry
 from workbench.tui.cells import Row, paragraph_rows
@@ -333,7 +333,7 @@ class PlanController(Controller):
             return
         items = []
         for number, f in enumerate(fixable):
-            options = " ".join(change.option_text for change in f.changes)
+            options = option_texts_of_changes(f.changes)
             items.append((str(number), f"{options}   {f.text}", LEVELS[f.level][1]))
         first = str(fixable.index((here or fixable)[0]))
         picker = PickModal("Fix which finding?", items, chosen=first, free=False)

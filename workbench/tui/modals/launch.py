@@ -12,7 +12,13 @@ from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
 from workbench.model.counts import count_of
-from workbench.model.findings import Finding, Level, PlanChange, by_severity
+from workbench.model.findings import (
+    Finding,
+    Level,
+    PlanChange,
+    by_severity,
+    option_texts_of_changes,
+)
 from workbench.model.plan import Command, PlanDifference
 from workbench.model.server_run import ServerStatus
 from workbench.session.state import PlanView
@@ -38,7 +44,7 @@ def finding_rows(findings: Sequence[Finding], width: int) -> list[Row]:
         rows += paragraph_rows(f"{sign} {text}", width, role, "  ")
         fix = f.fix or ""
         if f.changes:
-            fix += f"  [{' '.join(change.option_text for change in f.changes)}]"
+            fix += f"  [{option_texts_of_changes(f.changes)}]"
         if fix:
             rows += paragraph_rows(f"  fix: {fix}", width, "dim", "       ")
         if f.expected_gain:

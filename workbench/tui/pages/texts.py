@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from workbench.model.findings import Finding, Level, by_severity
+from workbench.model.findings import Finding, Level, by_severity, option_texts_of_changes
 from workbench.session.state import Activity
 from workbench.store.preset_text import preset_sections
 from workbench.tui.cells import Row, labelled_paragraph, pad_text, paragraph_rows, rows_beside_label
@@ -148,7 +148,7 @@ def log_finding_rows(findings: Iterable[Finding], width: int) -> list[Row]:
         if finding.fix and finding.level is not Level.INFO:
             about += paragraph_rows(f"  fix: {finding.fix}", room, "text", "    ")
         if finding.changes:
-            options = " ".join(change.option_text for change in finding.changes)
+            options = option_texts_of_changes(finding.changes)
             about += paragraph_rows(f"  f or t: {options}", room, "text", "    ")
         if finding.source:
             about += paragraph_rows(f"  {finding.source}", room, "dim", "  ")

@@ -72,7 +72,7 @@ _check_text = _pattern_checker(_ONE_LINE, "one line of text without control char
 def _check_text_or_number(value: Any, path: Path, problems: list[Problem]) -> Any:
     """Return the value of a variable or an option as text. A whole number becomes its digits. For
     anything but a text or a whole number, add a problem to `problems` and return UNUSABLE."""
-    if isinstance(value, int) and not isinstance(value, bool):
+    if type(value) is int:  # a bool is none
         return str(value)
     if isinstance(value, str) and not UNSAFE.search(value):
         return value

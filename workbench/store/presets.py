@@ -149,13 +149,13 @@ class PresetLibrary:
         if the id stands for such a file already."""
         self._given.setdefault(preset_id, path)
 
-    def registered_preset_path(self, preset_id: str) -> Path | None:
+    def registered_preset_path(self, preset_id: str | None) -> Path | None:
         """Return the preset file outside the library for which this id stands. None if there is
-        none, or if a preset of the library has the id."""
-        path = self._given.get(preset_id)
-        if path is None or self.path(preset_id) != path:
+        none, if a preset of the library has the id, and for None."""
+        if preset_id not in self._given:
             return None
-        return path
+        path = self._given[preset_id]
+        return path if self.path(preset_id) == path else None
 
     def load(self, path: Path) -> Preset:
         """Return the preset in the file `path` after checking the file, with the claims of its

@@ -60,7 +60,7 @@ def number_checker(lowest: float, highest: float) -> Kind:
     float."""
 
     def check(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        is_number = type(value) in (int, float)  # a bool is none
         if is_number and abs(value) < _LARGEST and lowest <= value <= highest:
             return float(value)
         return add_problem(path, f"a number from {lowest:g} to {highest:g} is expected", problems)

@@ -39,6 +39,7 @@ _FOLLOWED_FIELDS = WATCHED_FIELDS | {"gpu_findings"}
 _MAX_TEXT_CHARACTERS = 500  # chat services refuse texts that are much longer
 TEST_RULE = "test"  # the rule of an alert that the user asked for
 SWITCHED_EFFECTS = ("bell", "mark", "title")  # the effects that `switch_all` sets
+_RULES_MARKED_ELSEWHERE = frozenset(rule.name for rule in RULES.values() if rule.marked)
 
 
 class Alerts:
@@ -175,7 +176,7 @@ class Alerts:
             gpus=gpus,
             value=value,
         )
-        if "mark" in effects and not (rule in RULES and RULES[rule].marked):
+        if "mark" in effects and rule not in _RULES_MARKED_ELSEWHERE:
             self._timeline.add_event(EventKind.ALERT, alert.text, unix_s=alert.unix_s)
         if "webhook" in effects and self.webhook is not None:
             self.webhook.send(_webhook_document(alert))

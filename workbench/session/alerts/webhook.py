@@ -92,7 +92,7 @@ class Webhook:
         """Send a document, and once more if the first attempt may have failed by chance. Return why
         it could not be sent; "" if it was."""
         outcome = await self._send_once(client, document)
-        if outcome.problem and outcome.may_work_later:
+        if outcome.may_work_later:
             await asyncio.sleep(RETRY_S)
             outcome = await self._send_once(client, document)
         return outcome.problem

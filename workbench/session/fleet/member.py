@@ -223,8 +223,9 @@ class FleetMember:
             if await self._try_to_connect(ask):
                 break
             await asyncio.sleep(_RETRY_INTERVAL_S)
-        if self._host is None or self._link == "refused":
+        if self._link == "refused":
             return
+        assert self._host is not None
         self._link, self._problem = "connected", ""
         self._look_due_s = time.monotonic() + self._look_after_s
         if self._source is None:

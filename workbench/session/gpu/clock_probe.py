@@ -79,6 +79,11 @@ def choose_probe_clock_mhz(
     return min(lower, key=lambda mhz: abs(mhz - PROBE_CLOCK_SHARE * observed_mhz))
 
 
+def _key_by_gpu_text(locks: Mapping[int, GpuSettings]) -> dict[str, GpuSettings]:
+    """Return locks by the texts with which changes of settings name GPUs: "0" for GPU 0."""
+    return {str(gpu): lock for gpu, lock in locks.items()}
+
+
 class ClockProbe:
     """Runs probes of clock locks: short tries of a lower lock under load. A probe that fails gives
     a note with the reason."""
@@ -92,9 +97,7 @@ class ClockProbe:
         found: list[SettingCommand] = []
         for setting, wanted in probes.items():
             previous = await self._previous_values(setting, wanted)
-            found += await self._gpu.plan_changes_by_gpu(
-                {str(gpu): lock for gpu, lock in wanted.items()}
-            )
+            found += await self._gpu.plan_changes_by_gpu(_key_by_gpu_text(wanted))
             found += await self._gpu.plan_changes_by_gpu(
                 {str(gpu): one.settings for gpu, one in previous.items()}
             )
@@ -140,7 +143,7 @@ class ClockProbe:
         self._gpu.guard.start_heartbeats()  # the guard reverts the lock of a probe that is killed
         try:
             report = await self._gpu.apply_settings_by_gpu(
-                {str(gpu): lock for gpu, lock in wanted.items()}, password=password
+                _key_by_gpu_text(wanted), password=password
             )
             for outcome in report.outcomes:
                 if not outcome.ok:

@@ -64,11 +64,10 @@ class GpuEvidence:
         self, proofs: Sequence[Proof], verdict: InForce
     ) -> list[Alteration]:
         """Return the clock locks of this Workbench about which `proofs` have this verdict."""
-        judged = {
-            (p.gpu_index, p.setting)
-            for p in proofs
-            if p.in_force is verdict and is_clock_lock(p.setting)
-        }
+        judged = set()
+        for proof in proofs:
+            if proof.in_force is verdict and is_clock_lock(proof.setting):
+                judged.add((proof.gpu_index, proof.setting))
         return [a for a in self._core.state.alterations if (a.gpu_index, a.setting) in judged]
 
     async def show_proofs_on_gpus(self, proofs: Sequence[Proof]) -> None:

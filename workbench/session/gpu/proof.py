@@ -128,8 +128,7 @@ class GpuVerifier:
         if not altered:
             return Verification(simulated=self._core.state.simulated)
         is_load_needed = any(setting_of(a.setting).proof != "reading" for a in altered)
-        is_server_given = run_id is not None or url is not None
-        if not is_load_needed and not is_server_given:
+        if not (is_load_needed or run_id or url):
             return await self._verify_by_reading(altered)
         with self._core.show_as_busy(VERIFYING_SETTINGS):
             async with self._load.open_load_on_server(

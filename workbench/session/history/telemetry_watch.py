@@ -85,8 +85,8 @@ class TelemetryWatch:
         """Return the newest reading if it is younger than 5 s (2 s if the GPUs are not read
         continuously), else a new one. Raises SettingsError if no GPU is found and the driver does
         not say why."""
-        watched = self._core.state.telemetry
-        if watched is not None and self._is_newest_reading_fresh():
+        watched = self._fresh_continuous_reading()
+        if watched is not None:
             return watched
         if self._single is not None:
             host, made_s, telemetry = self._single
@@ -102,11 +102,12 @@ class TelemetryWatch:
         self._single = (self._core.host, time.monotonic(), telemetry)
         return telemetry
 
-    def _is_newest_reading_fresh(self) -> bool:
-        """Return whether the GPUs are read continuously and the newest reading is recent."""
-        if self._source is None:
-            return False
-        return (self._source.age_s or 0) < _FRESH_READING_S
+    def _fresh_continuous_reading(self) -> Telemetry | None:
+        """Return the newest reading if the GPUs are read continuously and it is recent, else
+        None."""
+        if self._source is None or (self._source.age_s or 0) >= _FRESH_READING_S:
+            return None
+        return self._core.state.telemetry
 
     def _publish_reading(self, telemetry: Telemetry) -> None:
         """Show a reading in the session's state, and call the listeners with it. An exception of
@@ -124,14 +125,14 @@ class TelemetryWatch:
     def _show_reading(self, telemetry: Telemetry) -> None:
         self._core.beat.record_gpu_reading()
         before = self._core.state.telemetry
-        known = before is not None and before.infos == telemetry.infos
+        has_changed = before is None or telemetry.infos not in ((), before.infos)
         self._core.update(
             telemetry=telemetry,
             telemetry_monotonic_s=time.monotonic(),
             telemetry_interval_s=self._present_interval_s,
         )
         self._core.update_host(telemetry_problem=self._telemetry_problem_text(telemetry))
-        if not known and (telemetry.infos or before is None):
+        if has_changed:
             for listener in self.on_gpus_changed:
                 listener()
 

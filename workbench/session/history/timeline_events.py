@@ -222,7 +222,7 @@ class EventSource:
                 EventKind.LINK_LOST,
                 f"link to {host.name} lost: {reason}",
             )
-        elif host.link == "connected" and old.link == "lost":
+        elif (old.link, host.link) == ("lost", "connected"):
             lost_s = now - (old.lost_since_unix_s or now)
             yield Event(now, EventKind.LINK_BACK, f"link to {host.name} back after {lost_s:.0f} s")
         if host.measured_by != old.measured_by:

@@ -187,6 +187,10 @@ async def _inspect_host(host: Host, entry: HostEntry) -> _HostInspection:
     sudo = "not used: hosts.toml says sudo = false"
     if uses_sudo:
         sudo = values.get("sudo", "not installed")
+    models: dict[str, list[str]] = {"absent": [], "there": []}
+    for key, value in rows:
+        if key in models:
+            models[key].append(value)
     return _HostInspection(
         state_dir,
         _compute_clock_skew_s(values.get("now", ""), started, took_s),
@@ -194,8 +198,8 @@ async def _inspect_host(host: Host, entry: HostEntry) -> _HostInspection:
         parse_whole_number(values.get("free_kib")),
         values.get("program"),
         sudo,
-        tuple(value for key, value in rows if key == "absent"),
-        tuple(value for key, value in rows if key == "there"),
+        tuple(models["absent"]),
+        tuple(models["there"]),
     )
 
 

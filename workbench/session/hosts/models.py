@@ -42,7 +42,8 @@ _IGNORE_PROGRESS: Progress = lambda done, total, text: None  # noqa: E731
 
 @dataclass(frozen=True, slots=True)
 class HostModels:
-    """The copies of models on one host. `problem` is the reason if they cannot be read."""
+    """The copies of models on one host. If they cannot be read, `problem` is the reason, and there
+    are no copies."""
 
     host: str
     copies: tuple[ModelCopy, ...] = ()
@@ -50,10 +51,8 @@ class HostModels:
 
     @property
     def has_complete_copies(self) -> bool:
-        """Whether the host could be read and has copies, all of which are complete."""
-        if self.problem is not None or not self.copies:
-            return False
-        return all(copy.is_complete for copy in self.copies)
+        """Whether the host has copies, all of which are complete. False if it cannot be read."""
+        return bool(self.copies) and all(copy.is_complete for copy in self.copies)
 
     def report_lines(self, model: str = "") -> Iterator[str]:
         """Yield a line of text for each copy on the host. If there is none, or the host cannot be

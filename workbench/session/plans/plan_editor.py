@@ -415,8 +415,8 @@ class PlanEditor:
         # a catalog may lack these
         own = (self.engine.model_flags[0], engines.EXECUTABLE, engines.RUN_AS)
         names = [name for name in own if name.startswith(wanted)]
-        names += [spec.name for spec in engines.search_flags(self.catalog, query)]
-        names += [spec.name for spec in engines.search_variables(self.catalog, query)]
+        for search in (engines.search_flags, engines.search_variables):
+            names += [spec.name for spec in search(self.catalog, query)]
         ranks = {name: rank for rank, name in enumerate(dict.fromkeys(names))}
         found = [row for row in rows if row.name in ranks or wanted in row.name.lower()]
         return sorted(found, key=lambda row: ranks.get(row.name, len(ranks)))

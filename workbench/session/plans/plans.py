@@ -343,7 +343,7 @@ class Plans:
             return tuple(info for info in infos if info.node == first_node)
         if self.current is None or not self._core.state.host.simulated:
             return infos
-        nodes = len(self.current.plan.nodes) or 1
+        nodes = max(1, len(self.current.plan.nodes))
         return infos[: len(infos) // nodes]
 
     def _update_gpus_of_plan(self) -> None:
@@ -641,8 +641,7 @@ class Plans:
         preset_id, of_run = self._of_run
         if self.current is None or preset_id != self.current.plan.preset_id:
             of_run = ()
-        has_nothing_unapplied = not self._gpu_settings and not of_run
-        if has_nothing_unapplied and not state.unapplied:
+        if not (self._gpu_settings or of_run or state.unapplied):
             return False
         from workbench.gpu.settings.preset_settings import texts_of_settings_not_applied
 

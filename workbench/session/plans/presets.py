@@ -80,7 +80,7 @@ class Presets:
     def path_of_preset(self, preset_id: str | None) -> str | None:
         """Return the absolute path of the file that gave the preset with this id. None if it is a
         preset of the library, if no preset has this id, and for None."""
-        path = self.library.registered_preset_path(preset_id or "")
+        path = self.library.registered_preset_path(preset_id)
         return str(path.absolute()) if path is not None else None
 
     def register_preset_file(self, plan: LaunchPlan) -> None:

@@ -167,7 +167,7 @@ class ArmTargets:
             )
         if needs_own_server:
             plan = session.servers.supervisor.record(run.run_id).plan
-            if plan is None or MASK in repr(plan):
+            if MASK in repr(plan):
                 raise InputError(
                     f"run {run.run_id} was started with a secret, which Workbench does not store",
                     next_step="give the preset from which the run was started",

@@ -167,12 +167,11 @@ class EngineReader:
             self._timeline.add_engine_values(values, second)
         for event in self._episodes.episode_events_of_reading(read):
             self._timeline.add_event(event.kind, event.text, unix_s=event.unix_s)
-        absent = {
-            metric.field: read.absent[name]
-            for metric in LIVE_METRICS
-            for name in metric.counters
-            if read.absent.get(name)
-        }
+        absent = {}
+        for metric in LIVE_METRICS:
+            for name in metric.counters:
+                if reason := read.absent.get(name):
+                    absent[metric.field] = reason
         problem = next(iter(absent.values())) if len(absent) == len(LIVE_METRICS) else None
         self._failures = self._failures + 1 if problem else 0
         newest = {**(ended[max(ended)] if ended else {}), **gauge_values(read)}

@@ -330,7 +330,7 @@ class Servers:
             return
         plan = self.supervisor.record(run_id).plan
         # A plan with a masked secret cannot be started again.
-        if plan is not None and MASK not in repr(plan):
+        if MASK not in repr(plan):
             self._plans.edit_plan(plan, plan.preset_id or f"{plan.engine} as run {run_id}")
             self._core.spawn(self._plans.locate_engine())
 
@@ -384,7 +384,7 @@ class Servers:
 
     def running_plan(self) -> LaunchPlan | None:
         """Return the plan of the selected live run, with its secrets masked. None if there is no
-        such run, or if its plan is not known."""
+        such run."""
         live = self._core.state.live_server
         if live is None:
             return None
@@ -392,8 +392,7 @@ class Servers:
 
     def changed_flags_of_running_server(self) -> Sequence[FlagRow]:
         """Return the flags and variables in which the selected live run differs from its engine's
-        defaults, the edited ones first. () if there is no such run, or if its plan is not
-        known."""
+        defaults, the edited ones first. () if there is no such run."""
         running, editor = self.running_plan(), self._plans.current
         if running is None:
             return ()

@@ -30,7 +30,7 @@ def print_config(arguments: argparse.Namespace) -> int:
 
     store = ConfigStore()
     config = store.config
-    settings = asdict(replace(config, alerts=config.alerts.masked))
+    settings = asdict(replace(config, alerts=config.alerts.with_masked_secrets))
     document = {
         "file": str(store.path),
         "config": settings,

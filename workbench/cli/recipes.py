@@ -123,11 +123,11 @@ def _trust_preset_executable(session: Session, preset_id: str) -> None:
     """Trust the program of a saved preset, whose command line the user has typed and confirmed.
     Whatever else the line runs still needs consent at the start."""
     from workbench.engines.preset_trust import list_foreign_parts
-    from workbench.store.trusted_presets import trust
+    from workbench.store.trusted_presets import trust_digests
 
     with contextlib.suppress(WorkbenchError):  # a variable of the preset has no value yet
         parts = list_foreign_parts(session.presets.make_plan(preset_id, {}))
-        trust(part.digest for part in parts if part.name == "executable")
+        trust_digests(part.digest for part in parts if part.name == "executable")
 
 
 def _read_standard_input() -> str:

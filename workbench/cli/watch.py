@@ -325,7 +325,7 @@ def _print_night_report(night: Night, store: WatchStore, as_json: bool) -> None:
 def show_night(arguments: argparse.Namespace) -> int:
     store = _watch_store()
     if arguments.night is not None:
-        night = store.night(arguments.night)
+        night = store.get_night(arguments.night)
     else:
         nights = store.nights()
         if not nights:

@@ -160,10 +160,15 @@ def conditions_of_measurement(
         **_status_conditions(server.status, spec),
     }
     fields |= _gpu_conditions(spec, server.plan, measured, locks, fields["engine_version"])
+    in_force: dict[str, str] = {}
+    findings: dict[str, str] = {}
+    for proof in measured.proofs:
+        key = f"{proof.storage_key_prefix}.{proof.setting}"
+        in_force[key], findings[key] = str(proof.in_force), proof.text
     return Conditions(
         host=server.host,
-        in_force={f"{p.storage_key_prefix}.{p.setting}": str(p.in_force) for p in measured.proofs},
-        findings={f"{p.storage_key_prefix}.{p.setting}": p.text for p in measured.proofs},
+        in_force=in_force,
+        findings=findings,
         client=client_location,
         workbench_version=__version__,
         simulated=simulated,

@@ -56,16 +56,21 @@ class ConfigStore:
         user has set none."""
         return self.config.executables.get(host, {}).get(engine)
 
-    def remember(self, host: str, preset_id: str, values: Mapping[str, str], run_id: str) -> None:
+    def remember_variables(
+        self, host: str, preset_id: str, values: Mapping[str, str], run_id: str
+    ) -> None:
         """Store the preset variables with which the server of the run `run_id` became ready. A
         stored value from a newer run is not overwritten. Raises StoreError if the file cannot be
         written."""
         known = self.remembered_variables(host, preset_id)
-        new = {n: v for n, v in values.items() if n not in known or known[n].run < run_id}
-        if new:
-            old = {n: asdict(v) for n, v in known.items()}
-            rows = {n: {"value": value, "run": run_id} for n, value in new.items()}
-            self.set(("remembered", host, preset_id), {**old, **rows})
+        rows = {name: asdict(value) for name, value in known.items()}
+        has_new = False
+        for name, value in values.items():
+            if name not in known or known[name].run < run_id:
+                rows[name] = {"value": value, "run": run_id}
+                has_new = True
+        if has_new:
+            self.set(("remembered", host, preset_id), rows)
 
     def set(self, path: tuple[str, ...], value: Any) -> None:
         """Write the setting at `path` to the file, for example ("ui", "refresh_s"). If `value` is
@@ -75,7 +80,7 @@ class ConfigStore:
 
         import tomlkit
 
-        from workbench.store.toml_edit import merge
+        from workbench.store.toml_edit import merge_into_table
 
         text = read_user_text(self.path)
         try:
@@ -88,7 +93,7 @@ class ConfigStore:
         document = tomlkit.parse(text)
         wanted = document.unwrap()
         _put_value(wanted, path, value)
-        merge(document, wanted)
+        merge_into_table(document, wanted)
         config, findings = _validate_config(document.unwrap(), str(self.path), None)
         errors = [finding for finding in findings if finding.is_error]
         wrong = [error for error in errors if (error.field or "").startswith(path[0])]

@@ -79,7 +79,7 @@ class AlertsConfig:
         return f"{parts.scheme}://{host}/{MASK}"
 
     @property
-    def masked(self) -> AlertsConfig:
+    def with_masked_secrets(self) -> AlertsConfig:
         """This configuration with its secrets masked, to show it."""
         token = MASK if self.webhook_token else ""
         return replace(self, webhook_url=self.masked_webhook_url, webhook_token=token)

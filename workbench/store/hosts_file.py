@@ -98,7 +98,7 @@ class HostsStore:
 
         from workbench.store.hosts_schema import check_hosts_document
         from workbench.store.text_files import read_user_text, write_atomic
-        from workbench.store.toml_edit import merge
+        from workbench.store.toml_edit import merge_into_table
 
         text = read_user_text(self.path)
         _parse_toml(text, self.path)
@@ -122,7 +122,7 @@ class HostsStore:
                 raise InputError(f"{name}: {problem.text}", next_step=step)
         if "hosts" not in document:
             document["hosts"] = tomlkit.table(is_super_table=True)
-        merge(document, wanted)
+        merge_into_table(document, wanted)
         if new:  # an empty line before what follows
             document["hosts"][entry.name].add(tomlkit.nl())
         write_atomic(self.path, tomlkit.dumps(document))
@@ -184,9 +184,12 @@ def _non_default_fields(entry: HostEntry) -> dict[str, Any]:
     """Return the fields of a host entry that differ from their defaults, without its name."""
     from dataclasses import fields
 
-    values = {each.name: getattr(entry, each.name) for each in fields(entry) if each.name != "name"}
-    plain = {name: _to_toml_value(value) for name, value in values.items()}
-    return {name: value for name, value in plain.items() if value or value is False}
+    found = {}
+    for each in fields(entry):
+        value = _to_toml_value(getattr(entry, each.name))
+        if each.name != "name" and value not in (None, "", [], {}):
+            found[each.name] = value
+    return found
 
 
 def _to_toml_value(value: Any) -> Any:

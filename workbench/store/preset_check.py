@@ -25,7 +25,7 @@ from workbench.model.run_options.option import RunOption
 from workbench.model.settings import MEMORY_CLOCKS
 from workbench.model.untrusted_text import as_list, as_table, clean_text
 from workbench.store import paths, preset_documents
-from workbench.store.preset_file import parse_preset_text, read_text
+from workbench.store.preset_file import parse_preset_text, read_preset_text
 from workbench.store.preset_safety import (
     LOOK,
     escape_and_shorten,
@@ -58,7 +58,7 @@ class Checked:
 def check_file(path: Path) -> Checked:
     """Check the preset file at `path`. Return the findings, sorted by line, with its document and
     preset. A file that cannot be read is a finding too."""
-    text = read_text(path)
+    text = read_preset_text(path)
     if isinstance(text, Finding):
         return Checked((text,))
     checked = check_text(text, file=str(path))

@@ -15,9 +15,9 @@ from workbench.model.flags import FlagSetting, Origin
 from workbench.model.plan import LaunchPlan
 from workbench.model.run_options import PROCESS
 from workbench.store.preset_check import check_text
-from workbench.store.preset_file import parse_preset_text, read_text
+from workbench.store.preset_file import parse_preset_text, read_preset_text
 from workbench.store.text_files import write_atomic
-from workbench.store.toml_edit import drop_none_values, merge
+from workbench.store.toml_edit import drop_none_values, merge_into_table
 
 _ID = re.compile(r"[a-z0-9][a-z0-9.-]{1,63}")
 _ABOUT_THE_PARENT = ("references", "claims")
@@ -54,10 +54,10 @@ def save_preset(
 
 
 def _merged_file_text(document: Mapping[str, Any], path: Path) -> str:
-    old = read_text(path) if path.exists() else None
+    old = read_preset_text(path) if path.exists() else None
     if isinstance(old, str) and isinstance(parse_preset_text(old), dict):
         target = tomlkit.parse(old)
-        merge(target, document)
+        merge_into_table(target, document)
         return tomlkit.dumps(target)
     return tomlkit.dumps(_sort_tables_last(document))
 

@@ -23,7 +23,7 @@ _POSITION = re.compile(r"^(.*) \(at line (\d+), column (\d+)\)$", re.DOTALL)
 _QUOTED = re.compile(r"""\"[^"]*\"|'[^']*'""")
 
 
-def read_text(path: Path) -> str | Finding:
+def read_preset_text(path: Path) -> str | Finding:
     """Return the text of a regular UTF-8 file of at most MAX_BYTES bytes, or a Finding that
     describes the problem."""
     file = str(path)

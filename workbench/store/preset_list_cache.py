@@ -23,7 +23,7 @@ Stamp = tuple[int, ...]
 _FORMAT = f"presets of workbench {__version__}, format 1"
 
 
-def read_cache(path: Path) -> dict[str, tuple[Stamp, dict[str, Any]]]:
+def read_list_cache(path: Path) -> dict[str, tuple[Stamp, dict[str, Any]]]:
     """Return {path of the preset file: (stamp, fields of the list entry)} from the cache file
     `path`. A stamp changes whenever the preset file changes. Return {} if the cache file cannot be
     used."""
@@ -38,7 +38,7 @@ def read_cache(path: Path) -> dict[str, tuple[Stamp, dict[str, Any]]]:
     return {}
 
 
-def write_cache(path: Path, entries: Mapping[str, tuple[Stamp, Mapping[str, Any]]]) -> None:
+def write_list_cache(path: Path, entries: Mapping[str, tuple[Stamp, Mapping[str, Any]]]) -> None:
     """Write the list entries, with the stamps of their preset files, to the cache file `path`. If
     the file cannot be written, do nothing."""
     body = json.dumps(entries)

@@ -19,7 +19,7 @@ from workbench.model.findings import Finding, Level
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_text import as_table
 from workbench.store import paths, preset_documents, preset_list_cache
-from workbench.store.preset_file import parse_preset_text, read_text
+from workbench.store.preset_file import parse_preset_text, read_preset_text
 from workbench.store.preset_list_cache import Stamp
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ class PresetLibrary:
             known = self._checked[path] = (stamp, check_file(path))
         return known[1]
 
-    def document(self, preset_id: str) -> dict[str, Any]:
+    def read_document(self, preset_id: str) -> dict[str, Any]:
         """Return the parsed TOML of the file with this preset, without the checks of `get`. Raises
         PresetError if there is no such file, or it is no TOML."""
         document = _read_document(self.path(preset_id))
@@ -230,7 +230,7 @@ class PresetLibrary:
         return found
 
     def _read_cached_entries(self) -> None:
-        cached = preset_list_cache.read_cache(paths.preset_list_file())
+        cached = preset_list_cache.read_list_cache(paths.preset_list_file())
         for name, (stamp, fields) in cached.items():
             path = Path(name)
             with suppress(TypeError):  # fields that no entry has
@@ -247,7 +247,7 @@ class PresetLibrary:
             stamp, entry = self._entries[path]
             if entry.error is None:
                 good[str(path)] = (stamp, _cached_fields(entry))
-        preset_list_cache.write_cache(paths.preset_list_file(), good)
+        preset_list_cache.write_list_cache(paths.preset_list_file(), good)
 
     def _read_if_changed(self, path: Path) -> ListedPreset:
         stamp = _file_stamp(path)
@@ -283,7 +283,7 @@ def _missing_baseline_finding(baseline: str, ids: Iterable[str], file: str) -> F
 def _read_document(path: Path, file: str | None = None) -> dict[str, Any] | Finding:
     """Return the TOML of a preset file; a finding if it cannot be read. `file` is its name in
     messages."""
-    text = read_text(path)
+    text = read_preset_text(path)
     if isinstance(text, Finding):
         return text
     return parse_preset_text(text, file)
@@ -296,8 +296,12 @@ def _close_names(name: str, names: Iterable[str]) -> Sequence[str]:
 
 
 def _cached_fields(entry: ListedPreset) -> dict[str, Any]:
-    fields = {name: getattr(entry, name) for name in ListedPreset.__slots__}
-    return {name: value for name, value in fields.items() if value is not None}
+    fields = {}
+    for name in ListedPreset.__slots__:
+        value = getattr(entry, name)
+        if value is not None:
+            fields[name] = value
+    return fields
 
 
 def _file_stamp(path: Path) -> Stamp | None:

@@ -92,7 +92,7 @@ class QualityDb:
 
     # ---- what an experiment has measured so far
 
-    def store_parts(self, experiment_id: int, parts: QualityParts) -> None:
+    def store_parts_so_far(self, experiment_id: int, parts: QualityParts) -> None:
         """Store what an experiment has measured of the answers so far, in place of what was stored
         of it before. Only the parts of the eight newest experiments are kept."""
         values = (experiment_id, _PARTS_FORMAT, zlib.compress(to_bytes(parts), 1))
@@ -107,7 +107,7 @@ class QualityDb:
 
         self._database.write(insert_parts)
 
-    def parts(self, experiment_id: int) -> QualityParts | None:
+    def parts_so_far(self, experiment_id: int) -> QualityParts | None:
         """Return what an experiment has measured of the answers so far. None if nothing is stored,
         or if it cannot be read."""
 

@@ -197,7 +197,7 @@ class ResultsDb:
                 row[column.name] = getattr(conditions, column.name)
         requests = list(samples)
         try:
-            result_id = self._insert(row, requests, _COLUMNS)
+            result_id = self._insert_result(row, requests, _COLUMNS)
         except (StoreError, OSError) as error:
             raise self._write_unsaved_result(row, requests, error) from error
         with contextlib.suppress(StoreError):  # this result is stored; the others can wait longer
@@ -295,15 +295,15 @@ class ResultsDb:
 
     def uid(self, result_id: int) -> str:
         """Return the `uid` of a result: a name that is unique over the databases of all users."""
-        return str(self._row(("uid",), result_id)[0])
+        return str(self._select_row(("uid",), result_id)[0])
 
     def get(self, result_id: int) -> BenchResult:
-        return _result_from_row(self._row(_READ, result_id))
+        return _result_from_row(self._select_row(_READ, result_id))
 
     def samples(self, result_id: int) -> tuple[dict[str, Any], ...]:
         """Return the requests of a result, each as a mapping like `RequestRecord.as_json`. () if
         the result has none, or none any more. Raises StoreError if they cannot be read."""
-        (name,) = self._row(("samples",), result_id)
+        (name,) = self._select_row(("samples",), result_id)
         if name is None:
             return ()
         path = self.samples_dir / name
@@ -343,7 +343,7 @@ class ResultsDb:
 
     def delete(self, result_id: int) -> None:
         """Delete a result and its requests."""
-        (name,) = self._row(("samples",), result_id)
+        (name,) = self._select_row(("samples",), result_id)
         self._database.write(
             lambda db: db.execute("DELETE FROM results WHERE id = ?", (result_id,)).rowcount
         )
@@ -388,7 +388,7 @@ class ResultsDb:
             try:
                 row = {"note": "", "tags": [], **json.loads(path.read_text(encoding="utf-8"))}
                 known = [column for column in _COLUMNS if column.version == 1 or column.name in row]
-                ids.append(self._insert(row, row.pop("requests"), known))
+                ids.append(self._insert_result(row, row.pop("requests"), known))
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise StoreError(
                     f"the result in {path} could not be stored: {error}",
@@ -398,7 +398,7 @@ class ResultsDb:
             path.unlink(missing_ok=True)
         return tuple(ids)
 
-    def _insert(
+    def _insert_result(
         self,
         row: Mapping[str, Any],
         requests: Sequence[Mapping[str, Any]],
@@ -425,7 +425,7 @@ class ResultsDb:
         sql = f"SELECT {', '.join(columns)} FROM results {sql_tail}"
         return self._database.read(lambda db: db.execute(sql, values).fetchall())
 
-    def _row(self, columns: Sequence[str], result_id: int) -> tuple[Any, ...]:
+    def _select_row(self, columns: Sequence[str], result_id: int) -> tuple[Any, ...]:
         rows = self._select_rows(columns, "WHERE id = ?", result_id)
         if not rows:
             raise _no_such_result(result_id)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def merge(target: Any, wanted: Mapping[str, Any]) -> None:
+def merge_into_table(target: Any, wanted: Mapping[str, Any]) -> None:
     """Change the TOML table `target` so that its contents equal `wanted`. Values that are equal
     already keep their comments and format."""
     present = target.unwrap()
@@ -17,7 +17,7 @@ def merge(target: Any, wanted: Mapping[str, Any]) -> None:
         if value is None:
             continue
         if isinstance(value, Mapping) and isinstance(present.get(key), Mapping):
-            merge(target[key], value)
+            merge_into_table(target[key], value)
         elif key not in present or present[key] != value or type(present[key]) is not type(value):
             target[key] = drop_none_values(value)
 

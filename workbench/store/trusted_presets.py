@@ -25,7 +25,7 @@ def trusted_digests() -> frozenset[str]:
         return frozenset()
 
 
-def trust(digests: Iterable[str]) -> None:
+def trust_digests(digests: Iterable[str]) -> None:
     """Add digests (hashes) of preset programs and settings to those that the user trusts. Raises
     StoreError if the file cannot be written."""
     new = trusted_digests() | set(digests)

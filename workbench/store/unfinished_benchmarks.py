@@ -42,14 +42,14 @@ class BenchmarkNote:
 
     @property
     def result(self) -> Path:
-        return result_path(self.name)
+        return path_of_left_result(self.name)
 
 
-def new_benchmark_name() -> str:
+def new_note_name() -> str:
     return secrets.token_hex(8)
 
 
-def result_path(name: str) -> Path:
+def path_of_left_result(name: str) -> Path:
     """Return where the load client of a benchmark leaves its result if its Workbench was killed."""
     return _notes_directory() / f"{name}.result"
 
@@ -73,11 +73,11 @@ def store_running_benchmark_note(
         remove_benchmark_note(name)
 
 
-def store_result(name: str, message: Mapping[str, Any]) -> None:
+def store_final_message(name: str, message: Mapping[str, Any]) -> None:
     """Add to a note the final message of its load client. If it cannot be written, the note stays
     without it."""
     with suppress(StoreError):
-        write_atomic(result_path(name), json.dumps(message))
+        write_atomic(path_of_left_result(name), json.dumps(message))
 
 
 def find_benchmark_notes(host: str) -> tuple[BenchmarkNote, ...]:
@@ -101,7 +101,7 @@ def claim_benchmark_note(note: BenchmarkNote) -> Iterator[None]:
 
 
 def remove_benchmark_note(name: str) -> None:
-    for path in (_note_path(name), result_path(name), _lock_path(name)):
+    for path in (_note_path(name), path_of_left_result(name), _lock_path(name)):
         with suppress(OSError):
             path.unlink()
 

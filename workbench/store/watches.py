@@ -98,10 +98,10 @@ class WatchStore:
         found = []
         for number in sorted(record_numbers_in(self.directory), reverse=True):
             with contextlib.suppress(StoreError):
-                found.append(self.night(number))
+                found.append(self.get_night(number))
         return tuple(found)
 
-    def night(self, number: int) -> Night:
+    def get_night(self, number: int) -> Night:
         """Return a stored night. Raises InputError if there is none with this number, and
         StoreError if it is damaged."""
         text = _read_text(self._path(number))

@@ -51,7 +51,7 @@ def test_its_benchmark_and_gpu_settings_count_as_those_of_the_library(tmp_path: 
     assert len(session.plans.preset_gpu_settings()) == 1
     load = session.server_load.make_spec(plan.preset_id, {})
     assert (load.concurrency, load.requests) == (3, 21)
-    assert session.presets.library.document("of-a-file")["title"] == "A preset of a file"
+    assert session.presets.library.read_document("of-a-file")["title"] == "A preset of a file"
 
 
 def test_another_process_knows_the_preset_of_a_run_by_its_plan(tmp_path: Path) -> None:

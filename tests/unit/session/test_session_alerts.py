@@ -275,7 +275,7 @@ def test_a_webhook_gets_the_alert_and_its_secrets_are_shown_nowhere(
         assert "s3cr3tpath" not in text and TOKEN not in text
         six = replace(config, webhook_url="http://me:s3cr3t@[::1]:9990/x")
         assert six.masked_webhook_url == "http://[::1]:9990/***"
-        masked = str(config.masked)
+        masked = str(config.with_masked_secrets)
         assert "https://hooks.example/***" in masked
         assert "s3cr3tpath" not in masked and TOKEN not in masked
 

@@ -121,7 +121,7 @@ class Bed:
             texts, restart=self.sides["A"].measured_run_id_or_url is None and pairs > 1
         )
         spec = replace(SPEC, pairs=pairs)
-        return ExperimentQuality(1, spec, self.sides, options, db, db.parts(1))
+        return ExperimentQuality(1, spec, self.sides, options, db, db.parts_so_far(1))
 
 
 def runs(order: str) -> Sequence[ExperimentRun]:
@@ -172,7 +172,7 @@ async def test_each_step_is_measured_once_on_a_server_that_runs(
     told, found = await carried(comparison, runs(order))
     assert bed.asked == asked
     assert found is not None and found.verdict == "differs" and found.simulated
-    assert found == db.get(found.id) and db.parts(1) is None
+    assert found == db.get(found.id) and db.parts_so_far(1) is None
     assert (found.conditions_a["gap"], found.conditions_b["gap"]) == ("3.0", "2.5")
     assert "sk-secret" not in found.b and "kv-cache-dtype=fp8" in found.b
     assert found.a == "the base as it is", "the page had an empty line for A"

@@ -75,13 +75,13 @@ def test_a_cut_off_benchmark_of_a_series_is_resumed_with_it(
 def next_screen() -> Session:
     """Return the next session of a user whose Workbench was killed before it removed its note."""
     session = Session.of_host()
-    name = unfinished_benchmarks.new_benchmark_name()
+    name = unfinished_benchmarks.new_note_name()
     about = {**ABOUT, "host": session.host.name}
     with unfinished_benchmarks.store_running_benchmark_note(name, about):
         note = unfinished_benchmarks._note_path(name)
         text = note.read_text()
     note.write_text(text)
-    unfinished_benchmarks.store_result(name, outcome_as_client_message(OUTCOME))
+    unfinished_benchmarks.store_final_message(name, outcome_as_client_message(OUTCOME))
     asyncio.run(
         store_detached_results(
             session, unfinished_benchmarks.find_benchmark_notes(session.host.name)

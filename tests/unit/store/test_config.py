@@ -62,8 +62,8 @@ def test_variables_are_remembered_per_host_and_preset_with_comments_kept(
     store: ConfigStore,
 ) -> None:
     write(store, WRITTEN)
-    store.remember("spark-01", "llama-2x", {"interface": "enp1s0f1np1"}, NEW)
-    store.remember("local", "vllm-any", {"model": "tiny"}, NEW)
+    store.remember_variables("spark-01", "llama-2x", {"interface": "enp1s0f1np1"}, NEW)
+    store.remember_variables("local", "vllm-any", {"model": "tiny"}, NEW)
     assert values(store, "spark-01", "llama-2x") == {
         "model": "/models/llama",
         "interface": "enp1s0f1np1",
@@ -75,22 +75,22 @@ def test_variables_are_remembered_per_host_and_preset_with_comments_kept(
 
 
 def test_the_values_of_the_newest_run_are_kept_in_any_order_of_saving(store: ConfigStore) -> None:
-    store.remember("a", "p", {"x": "new"}, NEW)
-    store.remember("a", "p", {"x": "old", "y": "1"}, OLD)
+    store.remember_variables("a", "p", {"x": "new"}, NEW)
+    store.remember_variables("a", "p", {"x": "old", "y": "1"}, OLD)
     assert values(store, "a", "p") == {"x": "new", "y": "1"}
 
 
 def test_remembering_equal_values_does_not_write(store: ConfigStore) -> None:
-    store.remember("a", "p", {"x": "1"}, NEW)
+    store.remember_variables("a", "p", {"x": "1"}, NEW)
     stamp = store.path.stat().st_mtime_ns
     store.path.chmod(0o400)
-    store.remember("a", "p", {"x": "1"}, NEW)
+    store.remember_variables("a", "p", {"x": "1"}, NEW)
     assert store.path.stat().st_mtime_ns == stamp
 
 
 def test_unusual_host_names_are_kept(store: ConfigStore) -> None:
     name = 'me@10.0.0.1:22 "x".y'
-    store.remember(name, "p", {"model": 'C:\\x "quoted"\n'}, NEW)
+    store.remember_variables(name, "p", {"model": 'C:\\x "quoted"\n'}, NEW)
     assert values(store, name, "p") == {"model": 'C:\\x "quoted"\n'}
 
 
@@ -144,7 +144,7 @@ def test_invalid_settings_are_reported_and_the_others_are_used(
 def test_an_invalid_file_is_not_overwritten(store: ConfigStore) -> None:
     write(store, "[ui\n")
     with pytest.raises(StoreError, match="was not changed") as caught:
-        store.remember("a", "p", {"x": "1"}, NEW)
+        store.remember_variables("a", "p", {"x": "1"}, NEW)
     assert caught.value.next_step and store.path.read_text() == "[ui\n"
 
 

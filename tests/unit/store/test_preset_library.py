@@ -163,7 +163,7 @@ def test_listing_needs_no_pydantic() -> None:
 def test_save_and_read_back(dirs: Dirs, minimal: str) -> None:
     put(dirs[1], "mine", minimal)
     library = PresetLibrary(dirs)
-    path = library.save({**library.document("mine"), "title": "New"}, "new-one")
+    path = library.save({**library.read_document("mine"), "title": "New"}, "new-one")
     assert path == dirs[0] / "new-one.toml" and check_file(path).findings == ()
     saved = library.get("new-one")
     assert saved.title == "New" and saved.flags == library.get("mine").flags
@@ -173,7 +173,7 @@ def test_save_and_read_back(dirs: Dirs, minimal: str) -> None:
 def test_saving_over_a_file_keeps_its_comments(dirs: Dirs, minimal: str) -> None:
     put(dirs[0], "mine", minimal)
     library = PresetLibrary(dirs)
-    document = library.document("mine")
+    document = library.read_document("mine")
     document["flags"] = {"max-num-seqs": 32, "enforce-eager": True}
     document["caveats"] = ["new"]
     with pytest.raises(PresetError, match="exists"):
@@ -199,7 +199,7 @@ def test_an_id_cannot_lead_out_of_the_directory(dirs: Dirs, minimal: str, preset
     put(dirs[1], "mine", minimal)
     library = PresetLibrary(dirs)
     with pytest.raises(PresetError, match="is not a valid preset id"):
-        library.save(library.document("mine"), preset_id)
+        library.save(library.read_document("mine"), preset_id)
     assert list(dirs[0].iterdir()) == []
 
 
@@ -207,10 +207,10 @@ def test_an_invalid_preset_is_not_saved(dirs: Dirs, minimal: str) -> None:
     put(dirs[1], "mine", minimal)
     library = PresetLibrary(dirs)
     with pytest.raises(PresetError, match="looks like a command"):
-        library.save({**library.document("mine"), "flags": {"x": "$(id)"}}, "other")
+        library.save({**library.read_document("mine"), "flags": {"x": "$(id)"}}, "other")
     with pytest.raises(PresetError, match="provenance"):
         library.save(
-            {k: v for k, v in library.document("mine").items() if k != "provenance"}, "other"
+            {k: v for k, v in library.read_document("mine").items() if k != "provenance"}, "other"
         )
     assert list(dirs[0].iterdir()) == []
 
@@ -219,7 +219,7 @@ def test_an_invalid_preset_is_not_saved(dirs: Dirs, minimal: str) -> None:
 def test_every_shipped_preset_can_be_saved_as_the_users_own(tmp_path: Path) -> None:
     library = PresetLibrary([tmp_path, paths.shipped_presets_dir()])
     for entry in library.list():
-        library.save({**library.document(entry.id), "title": "Copy"}, f"{entry.id[:55]}-copy")
+        library.save({**library.read_document(entry.id), "title": "Copy"}, f"{entry.id[:55]}-copy")
         copy, original = library.get(f"{entry.id[:55]}-copy"), library.get(entry.id)
         assert copy.model_dump(exclude={"id", "title"}) == original.model_dump(
             exclude={"id", "title"}
@@ -242,7 +242,7 @@ def test_a_preset_from_an_edited_plan(dirs: Dirs) -> None:
     )
     plan = plan.with_flag("max-num-seqs", 4).with_flag("seed", 0, Origin.DEFAULT)
     document = document_from_plan(
-        plan, library.document(parent_id), preset_id="spark-short", title="Short context"
+        plan, library.read_document(parent_id), preset_id="spark-short", title="Short context"
     )
     library.save(document, "spark-short")
     preset, parent = library.get("spark-short"), library.get(parent_id)
@@ -313,7 +313,7 @@ def test_a_plan_with_another_model_drops_the_parents_model_facts_and_variable(di
         plan, engines.get_engine("vllm").catalog(), sets=["model=Qwen/Qwen3-0.6B"]
     )
     document = document_from_plan(
-        plan, library.document("vllm-qwen3-vl-2b-dp4"), preset_id="other-model", title="Other"
+        plan, library.read_document("vllm-qwen3-vl-2b-dp4"), preset_id="other-model", title="Other"
     )
     library.save(document, "other-model")
     preset = library.get("other-model")

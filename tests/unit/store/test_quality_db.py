@@ -57,22 +57,22 @@ def parts(token: int = 7) -> QualityParts:
 
 def test_what_an_experiment_has_measured_is_kept_until_it_is_judged(tmp_path: Path) -> None:
     db = QualityDb(tmp_path / "results.sqlite3")
-    assert db.parts(1) is None
-    db.store_parts(1, parts(6))
-    db.store_parts(1, parts(7))
-    assert db.parts(1) == parts(7) and db.parts(2) is None
+    assert db.parts_so_far(1) is None
+    db.store_parts_so_far(1, parts(6))
+    db.store_parts_so_far(1, parts(7))
+    assert db.parts_so_far(1) == parts(7) and db.parts(2) is None
     db.delete_parts(1)
-    assert db.parts(1) is None
+    assert db.parts_so_far(1) is None
     for number in range(1, 20):
-        db.store_parts(number, parts())
-    assert [number for number in range(1, 20) if db.parts(number)] == list(range(12, 20))
+        db.store_parts_so_far(number, parts())
+    assert [number for number in range(1, 20) if db.parts_so_far(number)] == list(range(12, 20))
 
 
 @pytest.mark.parametrize("data", [b"", b"no zip", zlib.compress(b"{"), zlib.compress(b"[1]")])
 def test_damaged_parts_are_measured_again(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "results.sqlite3"
     db = QualityDb(path)
-    db.store_parts(1, parts())
+    db.store_parts_so_far(1, parts())
     with sqlite3.connect(path) as file:
         file.execute("UPDATE quality_parts SET data = ?", (data,))
-    assert db.parts(1) is None
+    assert db.parts_so_far(1) is None

@@ -179,7 +179,7 @@ class Bench:
             yield lambda _: None
             return
         there = load.prestarted.client == "host"
-        name = unfinished_benchmarks.new_benchmark_name() if there else Path(kept.path).stem
+        name = unfinished_benchmarks.new_note_name() if there else Path(kept.path).stem
         about = {
             "host": self._core.host.name,
             "run_id": load.server.status.run_id if load.server.status else None,
@@ -197,7 +197,7 @@ class Bench:
         with unfinished_benchmarks.store_running_benchmark_note(name, about) as change:
             self._change_note = change
             try:
-                yield lambda outcome: unfinished_benchmarks.store_result(
+                yield lambda outcome: unfinished_benchmarks.store_final_message(
                     name, outcome_as_client_message(outcome)
                 )
             finally:

@@ -202,7 +202,9 @@ class ServerLoad:
             self._cancel, self._run_id = cancel, run_id
             self._began_s = time.monotonic()
             try:
-                keep = unfinished_benchmarks.result_path(unfinished_benchmarks.new_benchmark_name())
+                keep = unfinished_benchmarks.path_of_left_result(
+                    unfinished_benchmarks.new_note_name()
+                )
                 async with prestart_client(
                     self._core.host,
                     lock,

@@ -139,7 +139,7 @@ class FleetMember:
             self._latency_ms,
             self._servers_read,
             self._alerts.active_alert_texts(time.monotonic()),
-            *(tuple(trail) for trail in self._trails),
+            *map(tuple, self._trails),
         )
 
     def _is_simulated(self) -> bool:

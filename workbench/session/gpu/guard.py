@@ -227,9 +227,8 @@ class GpuGuard:
                 waits_for_us = True
             self._ours = waits_for_us or self._applying
             await self._show_guard_status(seen, is_read)
-            deadline = None
-            awaits_heartbeat = seen.view.guarding and seen.view.heartbeat_s is not None
-            if self._ours and awaits_heartbeat:
+            deadline, view = None, seen.view
+            if self._ours and view.guarding and view.heartbeat_s is not None:
                 deadline = time.time() + heartbeat_s
             self._core.update(guard_deadline_unix_s=deadline)
             self._marks = marks
@@ -284,8 +283,7 @@ class GpuGuard:
             await self._alterations.read_altered_settings()
             if not is_stale and self._telemetry.is_reading:
                 await self._telemetry.refresh_gpu_readings()
-        is_new_act = acted and seen.seen_action != str(view.did_unix_s)
-        if is_new_act and self._attended:
+        if self._attended and acted and seen.seen_action != str(view.did_unix_s):
             host = self._core.host
             self._core.notify(
                 Level.WARN, f"{host.name}: the guard {view.did}", f"the guard's log is {view.log}"

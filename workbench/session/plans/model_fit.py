@@ -148,7 +148,7 @@ def _fit_table(rows: Sequence[FitRow], contexts: Sequence[int]) -> Table:
         rows=tuple(_fit_cells(row, contexts) for row in rows),
         numeric=frozenset(range(1, len(head))),
         marks=tuple("" if row.fits else "dim" for row in rows),
-        importance=(0, 0, 2, *(0 for _ in contexts), 1, 3),
+        importance=(0, 0, 2, *(0,) * len(contexts), 1, 3),
     )
 
 
@@ -156,7 +156,7 @@ def _fit_cells(row: FitRow, contexts: Sequence[int]) -> tuple[str, ...]:
     name = row.weights if row.in_files else f"{row.weights} *"
     size = (name, str(len(row.gpus)), f"{row.weights_gib:.1f}")
     if not row.fits:
-        return (*size, *("-" for _ in contexts), "", "")
+        return (*size, *("-",) * len(contexts), "", "")
     sequences = (_sequences_text(row.sequences.get(length)) for length in contexts)
     limits = (
         _text_or_millions(one, format_four_digits(one)) if one else "?"

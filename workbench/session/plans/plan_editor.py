@@ -144,10 +144,10 @@ class PlanEditor:
         none. With `name`, the estimate is for the plan with this flag set to `text`, or unset if
         `text` is empty. Raises InputError for an invalid value."""
         plan = self.plan
-        if name and not text:
-            plan = plan.without_flag(engines.canonical_flag_name(self.catalog, name))
-        elif name:
+        if text:
             plan = engines.apply_assignments(plan, self.catalog, [f"{name}={text}"])
+        elif name:
+            plan = plan.without_flag(engines.canonical_flag_name(self.catalog, name))
         return engines.estimate_memory_or_reason(
             self._complete_plan_for_start(plan), self.host_context.gpus
         )

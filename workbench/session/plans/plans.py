@@ -243,9 +243,9 @@ class Plans:
     def trust_preset_parts(self) -> None:
         """Trust the programs and settings that `untrusted_findings` returns, for this plan and
         later ones. A value that changes later must be trusted again."""
-        from workbench.store.trusted_presets import trust, trusted_digests
+        from workbench.store.trusted_presets import trust_digests, trusted_digests
 
-        trust(part.digest for part in self.editor.untrusted_preset_parts())
+        trust_digests(part.digest for part in self.editor.untrusted_preset_parts())
         self.editor.host_context = replace(self.editor.host_context, trusted=trusted_digests())
         self.show_plan()
 
@@ -276,9 +276,9 @@ class Plans:
 
     def _trust_parts_of_plan(self, plan: LaunchPlan) -> None:
         from workbench.engines.preset_trust import list_foreign_parts
-        from workbench.store.trusted_presets import trust
+        from workbench.store.trusted_presets import trust_digests
 
-        trust(part.digest for part in list_foreign_parts(plan, edited=True))
+        trust_digests(part.digest for part in list_foreign_parts(plan, edited=True))
 
     async def write_tuned_preset_file(
         self,
@@ -307,7 +307,7 @@ class Plans:
         library = self._presets.library
         again = False
         with suppress(WorkbenchError):  # there is none
-            again = library.document(preset_id).get("title") == title
+            again = library.read_document(preset_id).get("title") == title
         path = library.save(document, preset_id, replace_existing=again)
         self._presets.reload_presets()
         return str(path)
@@ -328,9 +328,9 @@ class Plans:
         or the file cannot be read, return that of the engine's general preset."""
         general = engines.get_engine(plan.engine).general_preset
         try:
-            return self._presets.library.document(plan.preset_id or general)
+            return self._presets.library.read_document(plan.preset_id or general)
         except WorkbenchError:
-            return self._presets.library.document(general)
+            return self._presets.library.read_document(general)
 
     # ---- the host
 

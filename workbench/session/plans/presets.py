@@ -188,7 +188,7 @@ class Presets:
         if not values or plan.preset_id is None:
             return
         try:
-            self._config.remember(self._core.host.name, plan.preset_id, values, run_id)
+            self._config.remember_variables(self._core.host.name, plan.preset_id, values, run_id)
         except StoreError as error:
             text = f"the values of the preset's variables were not stored: {error.message}"
             self._core.notify(Level.WARN, text, error.next_step)

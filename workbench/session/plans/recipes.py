@@ -68,11 +68,11 @@ def export_plan(
     launch = build_launch(plan, notes, slug_of(name), title, gpus)
     if node is not None:
         found = [its for one, its in launch.nodes if node in (one.key, one.name, str(one.rank))]
+        parts = ", ".join(one.key for one, _ in launch.nodes)
         if not found:
-            names = ", ".join(one.key for one, _ in launch.nodes) or "none"
-            raise InputError(f"the plan has no node {node!r}", next_step=f"its nodes: {names}")
+            step = f"its nodes: {parts or 'none'}"
+            raise InputError(f"the plan has no node {node!r}", next_step=step)
         if launch.needs_ray:
-            parts = ", ".join(one.key for one, _ in launch.nodes)
             text = f"this starts one of the {len(launch.nodes)} parts of the server: {parts}"
             notes.add(Level.WARN, "one-part", text, fix=f"export each of them; {RAY_ORDER}")
         launch = found[0]

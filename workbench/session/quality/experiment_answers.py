@@ -106,7 +106,7 @@ class ExperimentQualityFactory:
         options = await asyncio.to_thread(
             make_quality_options, spec, concurrency, starts_servers_of_a=starts_a
         )
-        parts = await asyncio.to_thread(db.parts, experiment.id)
+        parts = await asyncio.to_thread(db.parts_so_far, experiment.id)
         return ExperimentQuality(experiment.id, spec, sides, options, db, parts)
 
 
@@ -170,7 +170,7 @@ class ExperimentQuality:
         self._say = report_line
         while step is not None:
             await self._measure_answers_of_step(step, run)
-            await asyncio.to_thread(self._db.store_parts, self._id, self._measuring.parts)
+            await asyncio.to_thread(self._db.store_parts_so_far, self._id, self._measuring.parts)
             step = self._next_step_for_run(run)
         if self._measuring.parts.problems or self._unmeasured_steps():
             return None

@@ -40,7 +40,7 @@ from workbench.model.watch import (
     Watch,
 )
 from workbench.report.format_values import NA
-from workbench.store.trusted_presets import trust
+from workbench.store.trusted_presets import trust_digests
 
 if TYPE_CHECKING:
     from workbench.model.experiment import ExperimentRun
@@ -109,7 +109,7 @@ def trust_image_of_candidate(candidate: LaunchPlan) -> None:
     """Trust the image of a candidate, which a person has named on the command line. The trust is
     stored, so it holds at night too. What the preset itself runs besides its engine stays
     untrusted."""
-    trust(part.digest for part in find_foreign_image(candidate))
+    trust_digests(part.digest for part in find_foreign_image(candidate))
 
 
 def pinned_and_candidate_arms(plan: LaunchPlan, watch: Watch) -> tuple[Arm, Arm, BasePlans]:

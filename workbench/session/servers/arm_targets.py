@@ -23,7 +23,7 @@ from workbench.model.server_run import ServerState
 from workbench.session.conditions import gpu_indices_of_plan
 from workbench.session.plans.plan_editor import PlanEditor
 from workbench.session.servers import server_address
-from workbench.store.trusted_presets import trust, trusted_digests
+from workbench.store.trusted_presets import trust_digests, trusted_digests
 
 if TYPE_CHECKING:
     from workbench.model.gpu import GpuInfo
@@ -189,7 +189,7 @@ class ArmTargets:
         """Trust all programs and code that the presets of these plans run besides their engines.
         `bases` has the plan of each arm of an experiment. The trust is stored, so it also holds for
         later plans."""
-        trust(
+        trust_digests(
             part.digest
             for plan in bases.values()
             for part in list_untrusted_parts(plan, trusted_digests())

@@ -27,8 +27,8 @@ from support.fake_session import FakeSession, walked
 import workbench.tui
 class Live(FakeSession):
     gap = 0.0
-    async def open(self, early=False):
-        if early:
+    async def open(self, before_screen=False):
+        if before_screen:
             return
         self.tasks = [asyncio.create_task(self.tick_for_ever({interval})), asyncio.create_task(self.watch())]
         if {flood}:

@@ -91,7 +91,8 @@ def gpu_settings_by_key(
     telemetry: Telemetry | None, locks: Sequence[Alteration], gpus: Sequence[int]
 ) -> dict[str, Any]:
     """Return the present settings of `gpus`, by keys such as "gpu0.persistence". Drivers do not
-    report clock locks, so these come from `locks`, the locks that Workbenches have set."""
+    report clock locks, so these come from `locks`, the locks that Workbenches have set. Without
+    `telemetry`, a reading of the GPUs, return only the locks."""
     found: dict[str, Any] = {}
     of_gpus = [setting for setting in SETTINGS if not setting.of_host]
     for sample in telemetry.gpus if telemetry else ():

@@ -110,10 +110,10 @@ class Replay(Session):
         assert self.core.state.host.replay is not None
         return self.core.state.host.replay
 
-    async def open(self, *, early: bool = False) -> None:
-        """Begin to play the recording. With `early` do nothing, because the screen is not loaded
-        yet."""
-        if early:
+    async def open(self, *, before_screen: bool = False) -> None:
+        """Begin to play the recording. With `before_screen` do nothing, because the screen is not
+        loaded yet."""
+        if before_screen:
             return
         self._next = next(self._items, None)
         if self._next is not None:

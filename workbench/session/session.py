@@ -282,15 +282,14 @@ class Session:
             await self.host.connect()
             await self.telemetry.start()
 
-    async def open(self, *, early: bool = False) -> None:
+    async def open(self, *, before_screen: bool = False) -> None:
         """Start, in the background, everything that a screen needs. Failures show in the state.
-
-        With `early`, only start the telemetry agent of this machine: its first reading takes as
-        long as loading the screen, after which `open` is called again and does the rest."""
-        if early and not self.host.is_local:
+        With `before_screen`, only start the telemetry agent of this machine: its first reading
+        takes as long as loading the screen. `open` is called again for the rest."""
+        if before_screen and not self.host.is_local:
             return
         kept = self._start_keeping_history()
-        if early:
+        if before_screen:
             self.core.spawn(self._start_telemetry())
             return
         kept.load_stored_history()

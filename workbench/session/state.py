@@ -346,7 +346,7 @@ class SessionState:
 
     @property
     def running_quality(self) -> QualityView | None:
-        """The comparison of answers, while it is running."""
+        """The comparison of answers while it is running, else None."""
         return self.quality if self.quality is not None and self.quality.running else None
 
     @property

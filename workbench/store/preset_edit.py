@@ -87,13 +87,10 @@ def document_from_plan(
     summary: str | None = None,
 ) -> dict[str, Any]:
     """Return the document of a new preset: its `parent` (a preset document) with the settings of
-    `plan`.
-
-    A field of the parent that contains variables, such as "${name}", stays as it is if filling in
-    the plan's variables gives the plan's value. The new preset names the parent as its baseline,
-    with which it is compared. Other fields are copied, except those that describe only the parent,
-    such as its title.
-    """
+    `plan`. A field of the parent that contains variables, such as "${name}", stays as it is if
+    filling in the plan's variables gives the plan's value. The new preset names the parent as its
+    baseline, with which it is compared. Other fields are copied, except those that describe only
+    the parent, such as its title. Without `summary`, the summary says what was changed."""
     known = dict(plan.variables)
     engine = parent["engine"]
     own_engine = engine if plan.engine == engine.get("name") else {}

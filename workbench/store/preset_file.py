@@ -51,7 +51,7 @@ def read_preset_text(path: Path) -> str | Finding:
 
 def parse_preset_text(text: str, file: str | None = None) -> dict[str, Any] | Finding:
     """Return the TOML document in the text of a preset, or a Finding that describes the problem and
-    its line."""
+    its line. `file` is the file name for that Finding, None for a text that is in no file."""
     import tomllib  # the list of presets is kept, so that most screens parse none
 
     for number, line in enumerate(text.split("\n"), 1):

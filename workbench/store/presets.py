@@ -363,7 +363,8 @@ def _field_or_default(document: Mapping[str, Any], default: T, *path: str) -> T:
 
 
 def hardware_line(gpu_names: Sequence[str], count: int, platform: str | None) -> str:
-    """Return a short text about a preset's hardware, such as "2x GB10, dgx spark" or "4x any GPU"."""
+    """Return a short text about a preset's hardware, such as "2x GB10, dgx spark" or "4x any GPU".
+    It has the first of `gpu_names`, and the platform if there is one."""
     line = next(iter(gpu_names), "any GPU").removeprefix("NVIDIA ").removeprefix("GeForce ")
     if count > 1:
         line = f"{count}x {line}"

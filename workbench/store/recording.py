@@ -116,8 +116,9 @@ class CellWriter:
 
     def add_reading(self, seconds: range, values: Mapping[Key, float | None]) -> Iterator[str]:
         """Add a reading that is valid for the Unix seconds in `seconds`. Yield the lines of the
-        cells (time spans of the recording) that are now complete. A second whose line was yielded
-        already is ignored, unless the clock was set back by more than 60 cells."""
+        cells (time spans of the recording) that are now complete. Values that are None or not
+        finite are left out. A second whose line was yielded already is ignored, unless the clock
+        was set back by more than 60 cells."""
         for second in seconds:
             cell = second // self.step_s * self.step_s
             if cell < self._next_s - 60 * self.step_s:

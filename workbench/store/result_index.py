@@ -53,7 +53,7 @@ def create_index_sql(searched_text_sql: str) -> str:
 def filter_condition(
     search: str | None, host: str | None, tag: str | None
 ) -> tuple[str, list[str]]:
-    """Return (SQL condition on the index table, its parameters) for the filters that are given.
+    """Return (SQL condition on the index table, its parameters) for the filters that are not None.
     Without a filter, return ("", []). A result matches `search` if it has all of its words."""
     conditions: list[str] = []
     values: list[str] = []

@@ -180,7 +180,7 @@ class ResultsDb:
         tags: Iterable[str] = (),
     ) -> int:
         """Store a result and return its id. `samples` has one mapping per request
-        (`RequestRecord.as_json`). If a result with this `uid` is stored already, only return its
+        (`RequestRecord.as_json`), and `unix_s` is the time of the result (None: now). If a result with this `uid` is stored already, only return its
         id. If the database cannot be written, the result is written to a JSON file, and the raised
         StoreError names that file."""
         row = {

@@ -59,8 +59,8 @@ class WatchStore:
     def remove(
         self, preset: str, candidate: str | None = None, host_text: str | None = None
     ) -> tuple[Watch, ...]:
-        """Remove the watches of a preset, or only those of one candidate or of one host, and return
-        them. Raises InputError if there are none."""
+        """Remove the watches of a preset, and return them. With `candidate` or `host_text`, remove
+        only those of that candidate or host. Raises InputError if there are none."""
         with self._hold_change_lock():
             known = self.watches()
             gone = tuple(

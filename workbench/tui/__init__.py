@@ -179,7 +179,7 @@ async def _load_application(session: Session) -> type[WorkbenchApp]:
     import asyncio
     import importlib
 
-    await session.open(early=True)
+    await session.open(before_screen=True)
     module = await asyncio.to_thread(importlib.import_module, "workbench.tui.app")
     found: type[WorkbenchApp] = module.WorkbenchApp
     return found

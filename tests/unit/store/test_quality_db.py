@@ -60,7 +60,7 @@ def test_what_an_experiment_has_measured_is_kept_until_it_is_judged(tmp_path: Pa
     assert db.parts_so_far(1) is None
     db.store_parts_so_far(1, parts(6))
     db.store_parts_so_far(1, parts(7))
-    assert db.parts_so_far(1) == parts(7) and db.parts(2) is None
+    assert db.parts_so_far(1) == parts(7) and db.parts_so_far(2) is None
     db.delete_parts(1)
     assert db.parts_so_far(1) is None
     for number in range(1, 20):

@@ -122,7 +122,7 @@ class GpuVerifier:
         setting there is no load and no proof; if none needs a load and no server is given, a
         reading is enough. With `probe`, a lower clock is tried for each clock lock on which this
         load proves nothing: the given probes, or suitable ones if `probe` is True. `bench` has
-        fields of BenchSpec."""
+        fields of BenchSpec, and `password` is for sudo."""
         await self._gpu.alterations.read_altered_settings()
         altered = self._core.state.alterations
         if not altered:

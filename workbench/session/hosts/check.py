@@ -88,8 +88,8 @@ async def check_all_hosts(
     limit_s: float = HOST_TIMEOUT_S,
 ) -> Sequence[HostCheck]:
     """Check hosts, several at the same time, and return their checks. A host that cannot be reached
-    or checked within `limit_s` seconds has that as a finding, and `reached` is False. Questions for
-    passwords are put one at a time."""
+    or checked within `limit_s` seconds has that as a finding, and `reached` is False. `ask` puts
+    the questions for passwords to the user, one at a time; None: the user cannot be asked."""
     slots, asking = asyncio.Semaphore(MAX_CHECKS_AT_ONCE), asyncio.Lock()
 
     async def ask_one_at_a_time(question: LoginQuestion) -> str | None:

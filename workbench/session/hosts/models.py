@@ -408,8 +408,9 @@ class Models:
         on_progress: Callable[[str], None] = lambda text: None,
     ) -> HostModels:
         """Download a model from the hub with the download program of this session's host. Return
-        the host's copies of the model afterwards. Raises InputError for an invalid name, and
-        HostError if there is no such program or it fails."""
+        the host's copies of the model afterwards. `revision` "" stands for the default one, and
+        `directory` "" for the hub's cache. `on_progress` is called with texts. Raises InputError
+        for an invalid name, and HostError if there is no such program or it fails."""
         host = self._session.host
         entry, places = self._entry_of_host(host.name), self.search_paths_on_host(host.name)
         programs = [shlex.split(program)[0] for program in entry.engines.values()]

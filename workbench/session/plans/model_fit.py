@@ -61,8 +61,8 @@ def fit_report_of_plan(
 ) -> FitReport:
     """Return a table of the quantizations, numbers of GPUs and context lengths with which the
     plan's model fits into the GPU memory that is free now. If there is no table, `missing` of the
-    report says why. `contexts` are context lengths in tokens; () stands for the usual ones, up to
-    the longest that the model supports."""
+    report says why: for example, without `telemetry` the GPUs are not known. `contexts` are context
+    lengths in tokens; () stands for the usual ones, up to the longest that the model supports."""
     facts = plan.model_facts or ModelFacts(plan.model)
     lengths = tuple(sorted(set(contexts or _default_contexts(facts))))
     report = FitReport(plan.model, plan.engine, facts.source or "no sizes", lengths)

@@ -207,8 +207,8 @@ class PlanEditor:
         run_options: Sequence[str] = (),
     ) -> None:
         """Apply the values of `--set flag=value`, `--unset flag`, `--env K=V`, `--as` and
-        `--run-option NAME=VALUE` as one step of the undo history. Raises InputError for an invalid
-        value."""
+        `--run-option NAME=VALUE` as one step of the undo history. `run_as` None leaves the launcher
+        as it is. Raises InputError for an invalid value."""
         plan = with_launcher_and_options(self.plan, run_as, run_options)
         self._change_plan(engines.apply_assignments(plan, self.catalog, sets, unsets, envs))
 

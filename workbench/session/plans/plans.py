@@ -91,8 +91,8 @@ class Plans:
     # ---- the plan under edit
 
     async def load_preset(self, preset_id: str, variables: Mapping[str, str] | None = None) -> None:
-        """Make the plan of a preset the plan under edit. The preset's GPU settings are shown, not
-        applied."""
+        """Make the plan of a preset the plan under edit. `variables` are the values that the user
+        gave for the preset's variables. The preset's GPU settings are shown, not applied."""
         plan = self._presets.make_plan(preset_id, variables)
         self.edit_plan(plan, self._presets.get(preset_id).title)
         if self._core.host.connected:
@@ -356,8 +356,9 @@ class Plans:
             self._presets.reload_presets()
 
     async def locate_engine(self, editor: PlanEditor | None = None) -> InstalledEngine:
-        """Find out which engine and model the host has for a plan, by default the plan under edit.
-        The findings about the plan under edit are shown. Return the engine."""
+        """Find out which engine and model the host has for the plan of `editor` (None: the plan
+        under edit), and store that in the editor. Return the engine. If the plan is the one under
+        edit, it is shown with its new findings."""
         editor = editor or self.editor
         found = await self.probe_engine_and_model(editor)
         if editor is self.current:
@@ -598,7 +599,8 @@ class Plans:
 
     def preset_gpu_settings(self, preset_id: str | None = None) -> PresetSettings:
         """Return (GPU index or "all", settings, reason for these settings) for each group of GPU
-        settings of a preset, by default the loaded one. () if the preset has none."""
+        settings of a preset (None: of the loaded one). () if the preset has none, or no preset is
+        loaded."""
         if preset_id is None:
             preset_id = self.current.plan.preset_id if self.current is not None else None
         if preset_id is None:
@@ -626,7 +628,7 @@ class Plans:
 
     def show_unapplied_preset_parts(self, preset_id: str | None, parts: Sequence[str]) -> None:
         """Show in the plan's findings which parts of its preset the running server lacks. `parts`
-        has one text for each."""
+        has one text for each, and `preset_id` is the preset of that server; None clears them."""
         self._of_run = preset_id, parts
         if self._update_unapplied_and_detect_change():
             self._show_plan_view()

@@ -28,8 +28,9 @@ def resolve_variables(
     given: Mapping[str, str] | None = None,
 ) -> ResolvedVariables:
     """Return the value and the source of each variable of the preset that has a known value. The
-    sources, in order of precedence: the user, the nodes of the cluster, the preset's default, a
-    READY run, the host. On a simulated host, the last source is the preset's example."""
+    sources, in order of precedence: the user (`given`), the nodes of the cluster, the preset's
+    default, a READY run (`remembered`), the host. On a simulated host, the last source is the
+    preset's example."""
     known: ResolvedVariables = {}
     for name, value in (given or {}).items():
         known[name] = (value, VariableSource("given"))

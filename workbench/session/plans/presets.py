@@ -104,8 +104,8 @@ class Presets:
         return None
 
     def required_gpu_names(self, preset_id: str | None) -> tuple[str, ...]:
-        """Return the NVML names of the GPUs that a preset is for; () for any GPU, or if there is no
-        such preset."""
+        """Return the NVML names of the GPUs that a preset is for. () if it is for any GPU, if there
+        is no such preset, and for None."""
         try:
             return tuple(self.get(preset_id).hardware.gpu_names) if preset_id else ()
         except PresetError:  # deleted or renamed since
@@ -113,7 +113,7 @@ class Presets:
 
     def missing_hardware_text(self, preset_id: str | None) -> str:
         """Return what the host lacks for a preset, such as "needs 2 x RTX 5060 Ti". "" if the host
-        lacks nothing, or if the preset or the host's GPUs are not known."""
+        lacks nothing, if the preset or the host's GPUs are not known, and for None."""
         telemetry = self._core.state.telemetry
         if not preset_id or telemetry is None:
             return ""

@@ -56,9 +56,9 @@ def export_plan(
     node: str | None = None,
 ) -> ExportedPlan:
     """Return a plan as text in the form of the tool `form`, with references in place of secrets.
-    `node` chooses one node of a plan for several nodes, by its key, name or rank. Raises InputError
-    if there is no such node or the form cannot express the plan, and PlanError for a plan that
-    cannot be started."""
+    `gpus` is the number of GPUs of all nodes (None: that of the plan). `node` chooses one node of
+    a plan for several nodes, by its key, name or rank. Raises InputError if there is no such node
+    or the form cannot express the plan, and PlanError for a plan that cannot be started."""
     from workbench.recipes.launch import RAY_ORDER, build_launch
     from workbench.recipes.preset_document import slug_of
     from workbench.recipes.recipe import Notes

@@ -141,7 +141,7 @@ class QualityComparisons:
         also how far it is. Raises WorkbenchError if a server cannot be started or reached. A server
         that fails later ends the measurement, and the result then says so."""
         spec = ExperimentSpec(mask_secrets_of_arm(a), mask_secrets_of_arm(b), {})
-        sides = await self.targets.sides(spec, {"A": a, "B": b}, bases)
+        sides = await self.targets.make_checked_sides(spec, {"A": a, "B": b}, bases)
         for line in _warning_lines_of_plans(sides):
             report_line(line)
         began = time.time()

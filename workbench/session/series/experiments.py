@@ -350,7 +350,7 @@ class Experiments:
             if a.target is None:
                 await self._locate_engine_unless_searched()
                 bases = {"A": self._plans.editor.plan, "B": self._plans.editor.plan}
-            sides = await self.targets.sides(spec, {"A": a, "B": b}, bases)
+            sides = await self.targets.make_checked_sides(spec, {"A": a, "B": b}, bases)
             restarts = design.starts_server_for_each_run(a, b, bool(spec.twins))
             left_s = await asyncio.to_thread(self._estimate_spec_duration_s, spec, restarts)
             state = self._core.state
@@ -443,7 +443,7 @@ class Experiments:
             if a.target is None:
                 self._plans.edit_plan(bases["A"], f"experiment {experiment_id}")
                 await self._locate_engine_unless_searched()
-            sides = await self.targets.sides(experiment.spec, {"A": a, "B": b}, bases)
+            sides = await self.targets.make_checked_sides(experiment.spec, {"A": a, "B": b}, bases)
             async with hold_measurement_locks(sides, f"experiment {experiment_id}"):
                 return await self._carry_out_in_task(
                     self._carry_out_experiment(

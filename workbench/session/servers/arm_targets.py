@@ -216,7 +216,7 @@ class ArmTargets:
                 found += (await session.gpu.apply_settings_by_gpu(by_gpu, dry_run=True)).outcomes
         return found
 
-    async def sides(
+    async def make_checked_sides(
         self, spec: ExperimentSpec, arms: Mapping[str, Arm], bases: BasePlans
     ) -> dict[str, ComparedSide]:
         """Return the host and the server of each side of an experiment by name: "A" and "B", or "A

@@ -597,7 +597,7 @@ class Servers:
 
     @property
     def _server_to_replace(self) -> ServerStatus | None:
-        """The selected server, if a start would stop it."""
+        """The selected server if a start would stop it, else None."""
         return _server_to_stop(self._core.state.server)
 
     async def find_start_warnings(self) -> tuple[Finding, ...]:
@@ -695,8 +695,9 @@ class Servers:
 
     async def check_start_on_host(self, editor: PlanEditor, replaced: ServerStatus | None) -> None:
         """Raise ServerError if the program or the model of the plan is missing, or if its port is
-        in use. If the start replaces a server, also raise it if the engine would find too little
-        GPU memory after the end of that server."""
+        in use. `replaced` is the server that the start would stop, None if there is none; its port
+        counts as free. Also raise ServerError if the engine would find too little GPU memory after
+        the end of that server."""
         from workbench.server import preflight
 
         simulated = self._core.state.host.simulated is not None
@@ -850,8 +851,8 @@ class Servers:
         return await self.supervisor.prepare(plan, command, editor.engine, **options)
 
     async def stop(self, run_id: str | None = None) -> None:
-        """Stop a run, by default the selected one. Returns when its processes have ended. Raises
-        ServerError if no run is given or selected."""
+        """Stop the run `run_id` (None: the selected one), and return when its processes have ended.
+        Raises ServerError if no run is given or selected."""
         run_id = run_id or self._core.state.run_id
         if run_id is None:
             raise ServerError(
@@ -875,8 +876,9 @@ class Servers:
         return status
 
     async def request_text_of_server(self, run_id: str | None = None) -> ServedText:
-        """Ask the READY server of a run for text again, by default that of the selected run. Return
-        what it answers. Raises ServerError if there is no such server, or if it does not answer."""
+        """Ask the READY server of the run `run_id` (None: of the selected run) for text again.
+        Return what it answers. Raises ServerError if there is no such server, or if it does not
+        answer."""
         run_id = run_id or self._selected_run_id()
         self.check_not_reserved()
         with self._core.show_as_busy("asking for text"):

@@ -33,8 +33,8 @@ class ChangesSinceLastScreen:
 def changes_since_last_screen(
     state: SessionState, left_unix_s: float, host_ahead_s: float
 ) -> ChangesSinceLastScreen:
-    """Return what `state` shows to have happened since `left_unix_s`. The clock of the host is ahead
-    of this machine's by `host_ahead_s` seconds."""
+    """Return what `state` shows to have happened since `left_unix_s`. The clock of the host is
+    ahead of this machine's by `host_ahead_s` seconds."""
     left_host_s = left_unix_s + host_ahead_s
     servers = [
         server for server in state.servers if last_server_change_unix_s(server) > left_host_s
@@ -51,7 +51,8 @@ def changes_since_last_screen(
 
 
 def last_server_change_unix_s(server: ServerStatus) -> float:
-    """Return when a server ended, or else became READY, or else was started, by the host's clock."""
+    """Return when a server ended, or else became READY, or else was started, by the host's
+    clock."""
     return server.ended_unix_s or server.ready_unix_s or server.started_unix_s or 0.0
 
 

@@ -135,7 +135,8 @@ class BenchState:
 @dataclass(frozen=True, slots=True)
 class QualityView:
     """The comparison of answers that is running or ran last. `said` has what was done, in order,
-    `step` what is being done now, such as "B: texts scored", and `done` of `total` how far it is."""
+    `step` what is being done now, such as "B: texts scored", and `done` of `total` how far it
+    is."""
 
     a: str
     b: str
@@ -180,7 +181,8 @@ class PlanView:
 
     @property
     def edit_count(self) -> int:
-        """The number of flags, variables and other parts of the plan that differ from the preset."""
+        """The number of flags, variables and other parts of the plan that differ from the
+        preset."""
         return len(self.changes)
 
     @property

@@ -24,7 +24,8 @@ class Term:
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """Every spelling of the term, without an addition in parentheses such as "(of a preset)"."""
+        """Every spelling of the term, without an addition in parentheses such as "(of a
+        preset)"."""
         return (*(name.partition(" (")[0].strip() for name in self.term.split(",")), *self.seen)
 
 

@@ -63,8 +63,8 @@ def history_directory(host: str, *, simulated: bool) -> Path:
 
 class HistoryWriter:
     """Writes lines to this Workbench's history files of a host, in a background thread. When a file
-    first cannot be written, the thread calls `tell` with a message, and never again. With `durable`,
-    each write of seconds is on the disk before the next one."""
+    first cannot be written, the thread calls `tell` with a message, and never again. With
+    `durable`, each write of seconds is on the disk before the next one."""
 
     def __init__(
         self,
@@ -115,8 +115,8 @@ class HistoryWriter:
             self._writes.put_nowait(lines)
 
     def close(self, wait_s: float = 1.0) -> None:
-        """Write the lines that wait and the line of an orderly end, and close the files. If the disk
-        does not respond, return after `wait_s` seconds."""
+        """Write the lines that wait and the line of an orderly end, and close the files. If the
+        disk does not respond, return after `wait_s` seconds."""
         self._lines += [(step_s, recording.format_end_line(time.time())) for step_s in STEPS_S]
         self._write_lines()
         with contextlib.suppress(queue.Full):
@@ -250,8 +250,8 @@ def _step_s_of_file(path: Path) -> int:
 
 @dataclass
 class EndOfBoot:
-    """The end of what one Workbench recorded under one boot of a host. `cells` has the readings of the
-    last minute by the length of a cell in seconds. `running` are the servers and the benchmark
+    """The end of what one Workbench recorded under one boot of a host. `cells` has the readings of
+    the last minute by the length of a cell in seconds. `running` are the servers and the benchmark
     that had not ended. `in_order` says whether the Workbench ended its recording itself."""
 
     boot_id: str
@@ -317,8 +317,8 @@ class LoadedHistory:
     boots: tuple[EndOfBoot, ...] = ()
 
     def find_unclean_previous_boot_end(self, boot_id: str) -> EndOfBoot | None:
-        """Return the end of the newest recording under another boot than `boot_id`. None if there is
-        none, or if its Workbench ended it itself."""
+        """Return the end of the newest recording under another boot than `boot_id`. None if there
+        is none, or if its Workbench ended it itself."""
         earlier = [one for one in self.boots if one.boot_id != boot_id and one.last_minute_cells]
         newest = max(earlier, key=lambda one: one.last_s, default=None)
         if newest is None or newest.in_order:

@@ -25,7 +25,8 @@ _MOST_FINDINGS, _MOST_NAMES, _FIELD_CHARS = 30, 10, 120  # that are told
 
 
 class HostsStore:
-    """The user's file hosts.toml. It is read at its first use, and again whenever it has changed."""
+    """The user's file hosts.toml. It is read at its first use, and again whenever it has
+    changed."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or paths.hosts_file()

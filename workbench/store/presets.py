@@ -138,8 +138,8 @@ class PresetLibrary:
         return self.load(self.path(preset_id))
 
     def load_preset_file(self, path: Path) -> Preset:
-        """Return the preset in the file `path`, as `load` does. From then on, its id stands for this
-        file, unless a preset of the library has that id."""
+        """Return the preset in the file `path`, as `load` does. From then on, its id stands for
+        this file, unless a preset of the library has that id."""
         preset = self.load(path)
         self._given[preset.id] = path
         return preset
@@ -357,7 +357,8 @@ def _field_of_type(document: Mapping[str, Any], kind: type[T], *path: str) -> T 
 
 
 def _field_or_default(document: Mapping[str, Any], default: T, *path: str) -> T:
-    """Return the value of a field of the document; `default` if it is missing, or of another type."""
+    """Return the value of a field of the document; `default` if it is missing, or of another
+    type."""
     found = _field_of_type(document, type(default), *path)
     return default if found is None else found
 

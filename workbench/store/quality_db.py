@@ -43,7 +43,8 @@ _MOST_PARTS_BYTES = 256 * 1024 * 1024
 
 
 class QualityDb:
-    """The stored comparisons of answers. Methods raise StoreError, and InputError for an unknown id."""
+    """The stored comparisons of answers. Methods raise StoreError, and InputError for an unknown
+    id."""
 
     def __init__(self, path: Path, *, busy_s: float = BUSY_S) -> None:
         self._database = Database(path, migration_scripts(), busy_s)

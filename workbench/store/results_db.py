@@ -180,9 +180,9 @@ class ResultsDb:
         tags: Iterable[str] = (),
     ) -> int:
         """Store a result and return its id. `samples` has one mapping per request
-        (`RequestRecord.as_json`), and `unix_s` is the time of the result (None: now). If a result with this `uid` is stored already, only return its
-        id. If the database cannot be written, the result is written to a JSON file, and the raised
-        StoreError names that file."""
+        (`RequestRecord.as_json`), and `unix_s` is the time of the result (None: now). If a result
+        with this `uid` is stored already, only return its id. If the database cannot be written,
+        the result is written to a JSON file, and the raised StoreError names that file."""
         row = {
             "uid": uid or os.urandom(16).hex(),
             "unix_s": time.time() if unix_s is None else unix_s,

@@ -27,7 +27,8 @@ def _state_file() -> Path:
 
 
 def read_screen_state(host: str) -> dict[str, Any]:
-    """Return the stored state of a host's screen. {} if there is none or the file cannot be read."""
+    """Return the stored state of a host's screen. {} if there is none or the file cannot be
+    read."""
     return dict(as_table(_read_states().get(host)))
 
 

@@ -31,7 +31,8 @@ class SweepStore:
         self.directory = directory
 
     def add(self, sweep: Sweep) -> Sweep:
-        """Store a new sweep, and return it with its id. Raises StoreError if it cannot be written."""
+        """Store a new sweep, and return it with its id. Raises StoreError if it cannot be
+        written."""
         try:
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             number = next_record_number(self.directory)

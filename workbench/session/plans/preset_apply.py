@@ -208,10 +208,10 @@ class PresetApply:
         """Start the server, wait until it is READY, apply the settings, and warm the server up.
         `on_step` is called with a text before each step, and `password` is for sudo. If the server
         does not become READY within `timeout_s` seconds (None: without limit), no setting is
-        changed. If a setting cannot be applied, all of them are reverted, and the server
-        is stopped. Raises ServerError if the server cannot be started. If the caller is cancelled,
-        settings that are being applied are reverted, the server runs on, and Interrupted is raised.
-        """
+        changed. If a setting cannot be applied, all of them are reverted, and the server is
+        stopped. Raises ServerError if the server cannot be started. If the caller is cancelled,
+        settings that are being applied are reverted, the server runs on, and Interrupted is
+        raised."""
         await self._check_rights(preview, password)
         progress = _ApplyProgress()
         try:

@@ -76,8 +76,8 @@ class ComparedSide:
         return self.editor.effective_plan if self.editor is not None else self.plan
 
     def open_benchmark_load(self, run_id: str) -> AbstractAsyncContextManager[BenchmarkLoad]:
-        """Allow requests to the server while the block runs, and yield the load. `run_id` is the run
-        of a server that the experiment started."""
+        """Allow requests to the server while the block runs, and yield the load. `run_id` is the
+        run of a server that the experiment started."""
         if self.url is not None:
             return self.session.server_load.open_load_on_url(self.url, {})
         return self.session.server_load.open_load_on_run(run_id, {})

@@ -33,10 +33,10 @@ _ANSWERING_STATES = (ServerState.READY, ServerState.UNRESPONSIVE)
 
 
 class EngineReader:
-    """Reads the counters of one engine once a second, from the call of `watch_engine` on. That engine
-    serves the selected run, else the newest READY run, else a server that Workbench did not start.
-    The values go into the timeline and into `state.engine`. While a benchmark loads the server, the
-    benchmark's readings are used instead."""
+    """Reads the counters of one engine once a second, from the call of `watch_engine` on. That
+    engine serves the selected run, else the newest READY run, else a server that Workbench did not
+    start. The values go into the timeline and into `state.engine`. While a benchmark loads the
+    server, the benchmark's readings are used instead."""
 
     def __init__(self, core: StateHolder, servers: Servers, timeline: Timeline) -> None:
         self._core, self._servers, self._timeline = core, servers, timeline

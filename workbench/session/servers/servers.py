@@ -608,9 +608,9 @@ class Servers:
 
     async def host_findings(self) -> tuple[Finding, ...]:
         """Return findings about the start of the plan under edit on this host as it is now: another
-        process uses its port, too little GPU memory or disk space is free, nothing can be written to
-        the state directory, or the driver or the engine's packages do not support the GPUs. () on a
-        cluster, and for a plan without a command."""
+        process uses its port, too little GPU memory or disk space is free, nothing can be written
+        to the state directory, or the driver or the engine's packages do not support the GPUs. ()
+        on a cluster, and for a plan without a command."""
         from workbench.server import preflight
 
         editor, host = self._plans.editor, self._core.host
@@ -864,7 +864,8 @@ class Servers:
             await self.stop_run_quietly(run_id)
 
     async def stop_run_quietly(self, run_id: str) -> ServerStatus:
-        """Stop a run without showing this work in `state.busy`. Return the last status of the run."""
+        """Stop a run without showing this work in `state.busy`. Return the last status of the
+        run."""
         for prepare in self.before_end:
             await prepare(run_id)
         started = time.monotonic()

@@ -219,7 +219,7 @@ def _is_journal_lock_outdated(made_unix_s: float) -> bool:
     age_s = time.time() - made_unix_s
     with open("/proc/uptime") as file:
         up_s = float(file.read().split()[0])
-    return abs(age_s) > LEASE_S or age_s > up_s
+    return not -LEASE_S <= age_s <= min(LEASE_S, up_s)
 
 
 def main() -> None:

@@ -192,7 +192,7 @@ def planned_outcome(
     message = join_sentences(refused, one.note, unknown_previous_lock_note(before[1]), warning)
     return SettingOutcome(
         one,
-        dry_run and one.right is None,
+        not refused,
         before[0],
         one.value,
         None,

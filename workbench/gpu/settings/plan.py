@@ -193,7 +193,7 @@ def check_clocks_and_name_substitutes(
     unknown, not checked). A minimum below all supported clocks, such as 0, is allowed and means no
     lower bound.
     """
-    if clocks.min_mhz < 0 or clocks.min_mhz > clocks.max_mhz:
+    if not 0 <= clocks.min_mhz <= clocks.max_mhz:
         raise InputError(
             f"{name}: {clocks} is not a range of clocks; give MIN-MAX in MHz, with "
             "MIN not above MAX"
@@ -209,7 +209,7 @@ def check_clocks_and_name_substitutes(
         nearest = min(supported, key=lambda s: (abs(s - mhz), s))
         if nearest == mhz:
             continue
-        lower_bound = mhz < min(supported) and mhz < clocks.max_mhz
+        lower_bound = mhz < min(*supported, clocks.max_mhz)
         if abs(nearest - mhz) > MAX_CLOCK_STEP_MHZ and not lower_bound:
             raise InputError(
                 f"{name} has no {which} clock of {mhz} MHz; {_nearest_supported_text(mhz, supported)}"

@@ -493,10 +493,12 @@ class GpuReader:
         found: dict[int, dict[str, Any]] = {}
         for kind, field, newer, older in PROCESSES:
             rows = self.call_newer_or_older_function(field, (newer,), (older,))
-            if rows is None and kind == "compute":
-                self.process_bytes = None
-                break
-            for row in rows or ():
+            if rows is None:
+                if kind == "compute":
+                    self.process_bytes = None
+                    break
+                continue
+            for row in rows:
                 found[row.pid] = {
                     "pid": row.pid,
                     "memory_bytes": possible_value("memory_used_bytes", row.usedGpuMemory),

@@ -184,7 +184,7 @@ def test_the_label_of_a_benchmark_without_its_begin_stands_at_its_end() -> None:
     window = TimeView().window(NOW + 30.0, 90)
     end = Event(NOW + 15.0, EventKind.BENCH_END, "b", None, 1)
     (label,) = axis_labels(window, [end], state)
-    assert label.column == window.column(end.unix_s) > 0
+    assert label.column == window.column_of_time(end.unix_s) > 0
 
 
 def happened_at(d: Any, *events: tuple[float, EventKind, str]) -> None:

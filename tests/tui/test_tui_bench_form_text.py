@@ -6,7 +6,7 @@ import pytest
 
 from workbench.model.load_spec import BenchSpec
 from workbench.tui.modals.bench_form import IN_FORM, load_description_rows
-from workbench.tui.modals.declared_fields import option_text
+from workbench.tui.modals.declared_fields import option_value_text
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,8 @@ def test_one_of_a_thing_is_not_a_plural(values: dict[str, str], said: tuple[str,
     """A preset for embeddings, or for one stream, said "1 output tokens" and "warm-up 1 requests"."""
     spec = BenchSpec("http://127.0.0.1:8000", "a/b")
     first = {
-        one.dest: "" if one.argument else option_text(getattr(spec, one.field)) for one in IN_FORM
+        one.dest: "" if one.argument else option_value_text(getattr(spec, one.field))
+        for one in IN_FORM
     }
     rows = load_description_rows({**first, **values}, 200)
     text = "".join(part[0] for row in rows for part in row)

@@ -21,8 +21,8 @@ from workbench.tui.fleet.bars import TotalsBar
 from workbench.tui.fleet.columns import (
     ORDERS,
     host_matches_filter,
+    host_server_texts,
     number_column_texts,
-    server_texts,
     sort_hosts,
 )
 from workbench.tui.fleet.screen import FleetScreen, FleetView
@@ -87,7 +87,7 @@ FLEET = FleetState(
 def test_a_host_that_was_not_searched_for_servers_is_not_called_empty() -> None:
     """For the first two seconds, a host with a READY server had "no server" and 0 tok/s."""
     new, empty = box("new", gpus(1), servers_read=False), box("empty", gpus(1))
-    assert [server_texts(host, 20)[0][0] for host in (new, empty)] == [NA, "no server"]
+    assert [host_server_texts(host, 20)[0][0] for host in (new, empty)] == [NA, "no server"]
     assert [number_column_texts(host, 80)[-1][0].strip() for host in (new, empty)] == [NA, "-"]
     assert fleet_totals([new, empty]).tok_unknown == 1 and fleet_totals([empty]).tok_unknown == 0
 

@@ -27,7 +27,7 @@ from workbench.tui.modals.gpu_confirm import (
     setting_note_rows,
     settings_report_rows,
 )
-from workbench.tui.modals.gpu_settings import parse_settings_form, suggestion_from_entries
+from workbench.tui.modals.gpu_settings import parse_settings_form, settings_suggestion_from_entries
 
 EMPTY = {
     "gpu": "all",
@@ -143,7 +143,7 @@ def test_the_preset_fills_the_form_and_applies_nothing(drive: Any) -> None:
 
 
 def test_a_suggestion_is_as_one_would_type_it() -> None:
-    found = suggestion_from_entries(
+    found = settings_suggestion_from_entries(
         [("1", GpuSettings(gpu_clocks=DEFAULT, memory_clocks=ClockRange(9, 9)), "why")], "p"
     )
     assert found is not None and found.values["gpu"] == "1"
@@ -156,7 +156,7 @@ def test_a_suggestion_is_as_one_would_type_it() -> None:
         "9",
         "",
     )
-    assert suggestion_from_entries([], "p") is None
+    assert settings_suggestion_from_entries([], "p") is None
 
 
 def test_now_allowed_and_before_follow_the_gpu_that_is_chosen(drive: Any) -> None:

@@ -76,7 +76,7 @@ def test_cells_of_the_past_stay_while_time_goes_on(
     for second, value in enumerate(values, NOW):
         history.add((0, "power_w"), second, value)
         window = view.window(second, count)
-        drawn = window.values(history, (0, "power_w"))
+        drawn = window.metric_values(history, (0, "power_w"))
         assert len(drawn) == count * per_cell
         assert window.first_cell <= window.now <= window.end
         for number, drawn_value in enumerate(drawn, window.first_cell * per_cell):
@@ -89,7 +89,16 @@ def test_the_last_value_of_a_window_is_the_one_of_its_last_seconds() -> None:
     for second in range(NOW - 99, NOW + 2):
         history.add((0, "power_w"), second, float(second - NOW))
     view = Window(2, NOW // 2, 4, NOW // 2, per_cell=2)
-    assert view.values(history, (0, "power_w")) == [-6.0, -5.0, -4.0, -3.0, -2.0, -1.0, 0.0, 1.0]
+    assert view.metric_values(history, (0, "power_w")) == [
+        -6.0,
+        -5.0,
+        -4.0,
+        -3.0,
+        -2.0,
+        -1.0,
+        0.0,
+        1.0,
+    ]
 
 
 def test_two_values_share_a_cell() -> None:
@@ -339,7 +348,7 @@ def test_kept_cells_are_those_that_would_be_drawn_again(
 
     def make(window_part: Window, earlier_rows: Sequence[Row]) -> Graph:
         drawn.append(window_part.count)
-        cells = window_part.values(history, (0, "power_w"))
+        cells = window_part.metric_values(history, (0, "power_w"))
         limits = [170.0] * len(cells)
         lines = (limits,)
         return Graph(
@@ -390,7 +399,7 @@ def test_a_past_that_was_read_later_is_drawn() -> None:
         return Graph(
             "util",
             "",
-            window_part.values(history, (0, "u")),
+            window_part.metric_values(history, (0, "u")),
             100.0,
             per_cell=2,
             earlier_rows=earlier_rows,
@@ -425,11 +434,11 @@ def test_a_limit_is_the_same_in_a_part_of_a_window() -> None:
         history.add((0, "limit_w"), second, 600.0 if second < NOW + 53 else 400.0)
     window, strip = view.window(NOW + 99, 12), GpuStrip(history, session.state)
     (sample,) = session.telemetry().gpus
-    whole = strip._limit_cells(sample, "limit_w", window)
+    whole = strip._limit_values_in_window(sample, "limit_w", window)
     assert set(whole) == {600.0, 400.0, None}
     for count in range(12):
         assert (
-            strip._limit_cells(sample, "limit_w", window.drop_first_cells(count))
+            strip._limit_values_in_window(sample, "limit_w", window.drop_first_cells(count))
             == whole[2 * count :]
         )
 

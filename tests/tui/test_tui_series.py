@@ -815,4 +815,4 @@ def test_a_sweep_of_memory_clocks_offers_the_clocks_that_every_gpu_has() -> None
         SimpleNamespace(memory_max_mhz=2619, supported_memory_mhz=supported) for supported in clocks
     ]
     state: Any = SimpleNamespace(gpu_infos=infos)
-    assert sweep_form.suggest_values_text(MEMORY_CLOCKS.label, state) == "1593,2619"
+    assert sweep_form.suggest_swept_values_text(MEMORY_CLOCKS.label, state) == "1593,2619"

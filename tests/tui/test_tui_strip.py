@@ -226,9 +226,9 @@ def test_a_power_limit_changes_the_picture_from_then_on_and_never_before() -> No
         def picture(at_s: float) -> list[str]:
             """Return the 2 cells of the power before a time, as they are drawn now."""
             columns, height = strip.arranged.columns, strip.arranged.heights[1]
-            end = columns.graph_starts[0] + strip.view.window(strip.now_s, columns.cells).column(
-                at_s
-            )
+            end = columns.graph_starts[0] + strip.view.window(
+                strip.now_s, columns.cells
+            ).column_of_time(at_s)
             first = 2 + strip.arranged.heights[0]
             return [s.row(row).ljust(200)[end - 2 : end] for row in range(first, first + height)]
 

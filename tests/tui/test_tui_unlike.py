@@ -41,24 +41,24 @@ def test_gpus_are_apart_from_ten_percent_and_stay_so_for_a_while() -> None:
     group = (0, 1, 2, 3)
     history = used([95.0, 90.0, 94.0, 92.0], NOW)
     unlike = UnlikeGpus(history)
-    assert unlike.split_group(group, None, NOW) == (group,)
+    assert unlike.split_group_if_unlike(group, None, NOW) == (group,)
     at_s = NOW + 30
     used([95.0, 90.0, 40.0, 92.0], at_s, history)
     apart = ((0, 1, 3), (2,))
-    assert unlike.split_group(group, None, at_s) == apart
+    assert unlike.split_group_if_unlike(group, None, at_s) == apart
     used([95.0] * 4, at_s + 20, history)
     # graphs that come and go are not read
-    assert unlike.split_group(group, None, at_s + 20) == apart
+    assert unlike.split_group_if_unlike(group, None, at_s + 20) == apart
     used([95.0, 93.0, 88.0, 95.0], at_s + KEPT_S + 1, history)
-    assert unlike.split_group(group, None, at_s + KEPT_S + 1) == apart  # 7 % is neither
+    assert unlike.split_group_if_unlike(group, None, at_s + KEPT_S + 1) == apart  # 7 % is neither
     later_s = at_s + 2 * KEPT_S + 2
     used([95.0, 93.0, 93.0, 95.0], later_s, history)
-    assert unlike.split_group(group, None, later_s) == (group,)
+    assert unlike.split_group_if_unlike(group, None, later_s) == (group,)
 
 
 def test_many_unlike_gpus_have_at_most_three_parts() -> None:
     history = used([n * 97 % 101 for n in range(16)], NOW)
-    parts = UnlikeGpus(history).split_group(tuple(range(16)), None, NOW)
+    parts = UnlikeGpus(history).split_group_if_unlike(tuple(range(16)), None, NOW)
     assert len(parts) == 3 and sorted(i for part in parts for i in part) == list(range(16))
 
 

@@ -316,8 +316,10 @@ SCREEN_KEYS: tuple[Key, ...] = (
         "copy the plan as a script, service, container, job or recipe",
         lambda c: c.recipes.copy_plan_as_recipe(),
     ),
-    Key("w", "Save", "save the plan as your own preset", lambda c: c.plan.save_preset(), 18),
-    Key("n", "New", "make a new preset from the plan", lambda c: c.plan.save_preset()),
+    Key(
+        "w", "Save", "save the plan as your own preset", lambda c: c.plan.save_plan_as_preset(), 18
+    ),
+    Key("n", "New", "make a new preset from the plan", lambda c: c.plan.save_plan_as_preset()),
     Key(
         "h",
         "Host",

@@ -129,11 +129,11 @@ def test_the_screen_draws_no_failed_point() -> None:
     swept = made.sweep({f"c={n}": float(n) for n in (8, 16)}, knee=None)
     swept = replace(swept, points=(*swept.points, point))
     shown = "\n".join(
-        "".join(t for t, _ in row) for row in sweep_widget.sweep_plots(swept, 100, 20)
+        "".join(t for t, _ in row) for row in sweep_widget.sweep_plot_rows(swept, 100, 20)
     )
     assert "512" not in shown and "c" in shown
     only = replace(swept, points=(point,))
-    assert sweep_widget.sweep_plots(only, 100, 20) == []
+    assert sweep_widget.sweep_plot_rows(only, 100, 20) == []
 
 
 @pytest.mark.parametrize("requests", [40, P99_VALUES])

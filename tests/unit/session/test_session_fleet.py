@@ -25,7 +25,7 @@ from workbench.session.fleet.member import FleetMember
 from workbench.session.fleet.state import FleetHost, FleetState, fleet_totals
 from workbench.session.session import Session
 from workbench.tui.fleet.columns import NUMBERS, altered_and_alert_signs
-from workbench.tui.fleet.table import notes_row
+from workbench.tui.fleet.table import host_notes_row
 
 TWO = ("sim:four-pcie@a", "sim:four-pcie@b")
 
@@ -72,7 +72,7 @@ def test_a_host_of_the_fleet_shows_the_alerts_that_are_active() -> None:
         view = member.make_fleet_host()
         assert [text.partition(":")[0] for text in view.alerts] == list(said)
         assert altered_and_alert_signs(view)[1][0] == ("A" if said else " ")
-        assert all(text in str(notes_row(view)) for text in said)
+        assert all(text in str(host_notes_row(view)) for text in said)
 
 
 @pytest.mark.slow

@@ -72,9 +72,9 @@ class AdviceController(Controller):
         async def test_finding(finding: Finding) -> None:
             await self._start_experiment(advised, finding)
 
-        await self.pick_finding("Test which change?", findings, test_finding)
+        await self.pick_and_use_finding("Test which change?", findings, test_finding)
 
-    async def pick_finding(
+    async def pick_and_use_finding(
         self,
         title: str,
         findings: Sequence[Finding],

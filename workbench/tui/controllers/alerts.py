@@ -37,9 +37,9 @@ class AlertController(Controller):
         )
 
     def _make_alert_rows(self, width: int) -> list[Row]:
-        from workbench.tui.pages.alerts import alert_rows
+        from workbench.tui.pages.alerts import alerts_page_rows
 
-        return alert_rows(
+        return alerts_page_rows(
             self.session.alerts.rule_rows(),
             self.state.alerts,
             self._delivery_problem_texts(),

@@ -180,7 +180,7 @@ class CheckController(Controller):
         if not servers:
             self.show_message(f"no server runs on {self.name}")
         elif len(servers) == 1:
-            self._ask_to_stop(servers[0])
+            self._ask_to_stop_server(servers[0])
         else:
             runs = {status.run_id: status for status in servers}
             items = [
@@ -190,13 +190,13 @@ class CheckController(Controller):
 
             def ask_to_stop_chosen(run_id: str | None) -> None:
                 if run_id in runs:
-                    self._ask_to_stop(runs[run_id])
+                    self._ask_to_stop_server(runs[run_id])
 
             self.app.push_screen(
                 PickModal(f"Stop a server of {self.name}", items), ask_to_stop_chosen
             )
 
-    def _ask_to_stop(self, server: ServerStatus) -> None:
+    def _ask_to_stop_server(self, server: ServerStatus) -> None:
         name = self.name
 
         def make_question_rows(width: int) -> list[Row]:
@@ -210,7 +210,7 @@ class CheckController(Controller):
             if yes:
                 self.show_message(f"stopping {server.run_id} on {name} …")
                 self.run_in_background(
-                    self._stop_server_run(name, server.run_id), self._report_stop_outcome
+                    self._stop_run_and_return_status(name, server.run_id), self._report_stop_outcome
                 )
 
         self.app.push_screen(
@@ -218,7 +218,7 @@ class CheckController(Controller):
             stop_if_confirmed,
         )
 
-    async def _stop_server_run(self, name: str, run_id: str) -> ServerStatus:
+    async def _stop_run_and_return_status(self, name: str, run_id: str) -> ServerStatus:
         session = await self.session.hosts.get_session(name)
         await session.servers.stop(run_id)
         return session.servers.supervisor.status(run_id)

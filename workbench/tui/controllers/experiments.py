@@ -48,7 +48,7 @@ class ExperimentController(SeriesController[Experiment]):
     def make_measurement_page(self, chosen: Experiment | None = None) -> ExperimentPage:
         return ExperimentPage(
             self.state,
-            self.services.progress.remaining_s,
+            self.services.progress.series_remaining_s,
             self.run_page_action,
             self.pane_of_type(Compare).interval_histories.interval_history,
             chosen,
@@ -372,11 +372,9 @@ class ExperimentController(SeriesController[Experiment]):
 
     # earlier ones
     def pick_earlier_measurement(self) -> None:
-        self.run_in_background(
-            lambda: self.session.experiments.list(), self._list_earlier_experiments
-        )
+        self.run_in_background(lambda: self.session.experiments.list(), self._show_experiment_list)
 
-    def _list_earlier_experiments(self, stored: Sequence[Experiment]) -> None:
+    def _show_experiment_list(self, stored: Sequence[Experiment]) -> None:
         found = [e for e in stored if e.was_run_on(self.state.host.name)]
         if not found:
             self.show_message(

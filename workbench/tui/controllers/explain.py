@@ -8,7 +8,7 @@ from workbench.tui.cells import Painted, Row
 from workbench.tui.controllers.base import Controller
 from workbench.tui.modals.base import PickModal
 from workbench.tui.pages.base import Page
-from workbench.tui.pages.texts import flag_rows, glossary_term_rows, help_rows
+from workbench.tui.pages.texts import flag_page_rows, glossary_term_rows, help_rows
 from workbench.tui.panes import ALL_KEYS, PANES, PLACES
 from workbench.tui.panes.launch import Launch
 
@@ -62,9 +62,9 @@ class ExplainController(Controller):
         plans = self.session.plans
         notes = plans.preset_texts_about_flag(flag.name) if not flag.is_env else ()
         estimate = (self.state.plan and self.state.plan.memory) or ""
-        return flag_rows(flag, notes, estimate, width)
+        return flag_page_rows(flag, notes, estimate, width)
 
-    async def pick_term(self) -> None:
+    async def pick_and_explain_term(self) -> None:
         """Ask for a term of the glossary, and explain it."""
         from workbench.store import glossary
 

@@ -36,11 +36,11 @@ from workbench.tui.modals.form import Values
 from workbench.tui.modals.gpu_confirm import (
     ConfirmSettings,
     PlannedChange,
-    consent_rows,
     has_details_beyond_summary,
     load_check_finding_rows,
     running_measurement_kind,
     running_measurement_warning_rows,
+    setting_change_consent_rows,
     setting_command_rows,
     settings_report_rows,
 )
@@ -49,8 +49,8 @@ from workbench.tui.modals.gpu_settings import (
     Suggestion,
     parse_settings_form,
     settings_form,
+    settings_suggestion_from_entries,
     split_into_labelled_settings,
-    suggestion_from_entries,
 )
 from workbench.tui.modals.launch import other_measurement_warning_rows
 from workbench.tui.pages.base import Keys, Page
@@ -138,7 +138,7 @@ class GpuController(Controller):
         mentioned = self.run_or_show_error(
             lambda: self.session.plans.preset_gpu_settings(preset_id)
         )
-        return suggestion_from_entries(mentioned or (), preset_id)
+        return settings_suggestion_from_entries(mentioned or (), preset_id)
 
     async def planned_change_from_outcomes(
         self, planned: Sequence[SettingOutcome], restore_commands: Sequence[SettingCommand] = ()
@@ -216,7 +216,7 @@ class GpuController(Controller):
         state = self.state
 
         def make_change_rows(width: int, is_detailed: bool = False) -> list[Row]:
-            rows = consent_rows(state, change, width, is_detailed)
+            rows = setting_change_consent_rows(state, change, width, is_detailed)
             return [*rows, *paragraph_rows(closing_text, width, "dim")]
 
         detailed: RowMaker | None = None

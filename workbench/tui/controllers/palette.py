@@ -92,7 +92,7 @@ class PaletteController(Controller):
             name = f"{key.label} ({key.name_on_keyboard})"
             if key.where:
                 name = f"{TITLES[key.where]}: {key.label}"
-            yield Entry(name, key.help, partial(self._run_key, key), TASKS.get(key.id, ""))
+            yield Entry(name, key.help, partial(self._run_key_action, key), TASKS.get(key.id, ""))
         yield Entry(
             "Capture a trace",
             "record your own traffic with a command, to benchmark with it",
@@ -113,7 +113,7 @@ class PaletteController(Controller):
         yield Entry(
             "Explain a word",
             "find a word of the screen by its name",
-            self.controllers.explain.pick_term,
+            self.controllers.explain.pick_and_explain_term,
         )
         for preset in self.state.presets:
             load = partial(self.controllers.plan.load_preset, preset)
@@ -132,7 +132,7 @@ class PaletteController(Controller):
             "its file (field trace file)",
         )
 
-    async def _run_key(self, key: Key) -> None:
+    async def _run_key_action(self, key: Key) -> None:
         """Run the action of `key`. If the key belongs to a pane, go to that pane first. The action
         then uses the item under the cursor of the pane. Close the pages that cover what it changes."""
         if key.where not in PLACES and key.id not in ON_PAGES:

@@ -114,7 +114,7 @@ class PlanController(Controller):
         if told:
             self.show_message("; ".join(told), level, next_step)
 
-    def show_preset(self) -> None:
+    def show_selected_preset(self) -> None:
         entry = self.pane_of_type(Presets).current_item
         if entry is None:
             return
@@ -122,7 +122,7 @@ class PlanController(Controller):
         if preset is not None:
             self.services.pages.open(Page(f"Preset {preset.id}", lambda w: preset_rows(preset, w)))
 
-    async def save_preset(self) -> None:
+    async def save_plan_as_preset(self) -> None:
         plan = self._plan_or_show_message()
         if plan is None:
             return
@@ -208,7 +208,7 @@ class PlanController(Controller):
 
         await self.app.push_screen(modal, show_row_if_edited)
 
-    async def choose_engine(self) -> None:
+    async def choose_engine_program(self) -> None:
         """Ask which of the installed programs, or which path, starts the engine of the plan."""
         if self._plan_or_show_message() is not None:
             await self._edit_executable(self._plan_row_named("executable"))
@@ -269,7 +269,7 @@ class PlanController(Controller):
         self.go_to_pane("launch")
         self.pane_of_type(Launch).select_item((is_env, row_name))
 
-    async def add_variable(self) -> None:
+    async def add_environment_variable(self) -> None:
         if self._plan_or_show_message() is None:
             return
 

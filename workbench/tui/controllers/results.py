@@ -41,7 +41,7 @@ class ResultController(Controller):
     def compare_marked_results(self) -> None:
         self.run_in_background(self.session.results.compare(), lambda _: self.go_to_pane("compare"))
 
-    def mark_result(self, letter: str) -> None:
+    def toggle_mark_of_selected_result(self, letter: str) -> None:
         if (row := self.selected_row) is not None:
             self.run_or_show_error(
                 lambda: self.session.results.toggle_comparison_mark(row.id, letter)
@@ -54,7 +54,7 @@ class ResultController(Controller):
                 self.session.results.compare_result_under_cursor(row.id), exclusive_group="follow"
             )
 
-    def open_result(self) -> None:
+    def open_result_or_toggle_runs(self) -> None:
         """Open the page of the result under the cursor, with its timeline. On an experiment or a
         sweep, list its runs."""
         pane = self.pane_of_type(Results)
@@ -164,7 +164,7 @@ class ResultController(Controller):
             self.services.show_error(error)
             return None
 
-    async def delete_result(self) -> None:
+    async def ask_to_delete_selected_result(self) -> None:
         if (row := self.selected_row) is None:
             return
 
@@ -178,7 +178,7 @@ class ResultController(Controller):
         )
         await self.app.push_screen(ask, delete_if_confirmed)
 
-    async def export_result(self) -> None:
+    async def export_selected_result(self) -> None:
         if (row := self.selected_row) is None:
             return
 
@@ -193,7 +193,7 @@ class ResultController(Controller):
 
         await self.app.push_screen(PickModal(f"Export result #{row.id}", forms), export_in_format)
 
-    def edit_note(self) -> None:
+    def edit_note_and_tags(self) -> None:
         """Edit the note and the tags of the result under the cursor."""
         if (row := self.selected_row) is not None:
             self.run_in_background(lambda: self.session.results.get(row.id), self._open_note_form)

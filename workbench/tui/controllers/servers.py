@@ -380,11 +380,11 @@ class ServerController(Controller):
     def pick_server_run(self) -> None:
         self.run_in_background(
             self.session.servers.find_external_servers,
-            self._list_server_runs,
+            self._show_server_run_list,
             exclusive_group="runs",
         )
 
-    def _list_server_runs(self, other_servers: Sequence[FoundServer]) -> None:
+    def _show_server_run_list(self, other_servers: Sequence[FoundServer]) -> None:
         """Show a list of all server runs, from which the user selects one. `other_servers`, which
         Workbench did not start, are at the end of the list."""
         state = self.state
@@ -427,7 +427,7 @@ class ServerController(Controller):
         )
         self.services.pages.open(page)
 
-    def pick_job(self) -> None:
+    def pick_run_by_job(self) -> None:
         """Show the user's batch jobs on the host with state, node and time left. Enter selects the
         server run that the job executes."""
 
@@ -436,9 +436,9 @@ class ServerController(Controller):
 
             return await jobs.read_jobs(self.session.host, self.state.servers)
 
-        self.run_in_background(read_jobs(), self._list_jobs, exclusive_group="jobs")
+        self.run_in_background(read_jobs(), self._show_job_list, exclusive_group="jobs")
 
-    def _list_jobs(self, jobs: Sequence[Job]) -> None:
+    def _show_job_list(self, jobs: Sequence[Job]) -> None:
         # the link is slow, and a form was opened meanwhile
         if self.app.screen is not self.services.screen:
             return
@@ -690,7 +690,7 @@ class ServerController(Controller):
                         next_step="press s to start the plan",
                     )
 
-        await self.controllers.advice.pick_finding(
+        await self.controllers.advice.pick_and_use_finding(
             "Fix which finding in the plan?", found, apply_fix_to_run_plan
         )
 

@@ -41,7 +41,9 @@ class SweepController(SeriesController[Sweep]):
     def make_measurement_page(self) -> MeasurementPage:
         if self.controllers.tunes.latest_measurement is not None:
             return self.controllers.tunes.make_measurement_page()
-        return SweepPage(self.state, self.services.progress.remaining_s, self.run_page_action)
+        return SweepPage(
+            self.state, self.services.progress.series_remaining_s, self.run_page_action
+        )
 
     async def stop_measurement(self) -> None:
         await self.session.sweeps.cancel()

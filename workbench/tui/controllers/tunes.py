@@ -33,7 +33,7 @@ class TuneController(SeriesController[Sweep]):
         return self.state.tune
 
     def make_measurement_page(self) -> TunePage:
-        return TunePage(self.state, self.services.progress.remaining_s, self.run_page_action)
+        return TunePage(self.state, self.services.progress.series_remaining_s, self.run_page_action)
 
     async def stop_measurement(self) -> None:
         await self.session.sweeps.cancel()

@@ -10,7 +10,7 @@ from workbench.model.counts import count_of
 from workbench.session.fleet.state import fleet_totals
 from workbench.tui.bindings import FLEET_KEYS
 from workbench.tui.cells import Painted, Row, Run, join_rows, justify_row, paragraph_rows, row_width
-from workbench.tui.fleet.table import label_and_gpus_title, notes_row
+from workbench.tui.fleet.table import host_notes_row, label_and_gpus_title
 from workbench.tui.formats import number_text
 from workbench.tui.glyphs import G
 
@@ -97,7 +97,7 @@ class HostDetails(Painted):
         if host.simulated:
             facts.append("simulated")
         first: Row = ((host.name, "strong"), ("  " + "  ".join(filter(None, facts)), "text"))
-        notes = notes_row(host)[1:]
+        notes = host_notes_row(host)[1:]
         if host.telemetry is None and host.problem:
             return [first, *paragraph_rows(host.problem, width, "bad")]
         if not notes and host.is_live:

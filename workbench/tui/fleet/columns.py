@@ -129,7 +129,7 @@ def _texts_searched_by_filter(host: FleetHost) -> list[str]:
 # -- the cells of a host ---------------------------------------------------------------------------
 
 
-def state_texts(host: FleetHost) -> list[Run]:
+def host_state_texts(host: FleetHost) -> list[Run]:
     """Return the table cell with the state of the host, such as "live", as pairs (text, role) that
     fill STATE_CELLS columns. If the last reading of the host is old, the text also has the age of
     this reading."""
@@ -206,7 +206,7 @@ def _column_number_text(column: Column, host: FleetHost) -> str:
     return NA
 
 
-def server_texts(host: FleetHost, max_cells: int) -> list[Run]:
+def host_server_texts(host: FleetHost, max_cells: int) -> list[Run]:
     """Return texts about the host's servers as pairs (text, role) that fill at most `max_cells`
     columns. If they are longer, shorten the text of a single server; of several servers, return
     only how many are ready."""

@@ -29,10 +29,10 @@ from workbench.tui.fleet.columns import (
     altered_and_alert_signs,
     columns_for_width,
     gpu_utilization_texts,
+    host_server_texts,
+    host_state_texts,
     number_column_texts,
     role_or_dim_if_old,
-    server_texts,
-    state_texts,
 )
 from workbench.tui.formats import GIB, NA, altered_setting_texts, whole_number_text
 from workbench.tui.glyphs import G
@@ -77,21 +77,21 @@ class FleetTable(Painted):
             max((len(host.gpus) for host in hosts), default=FEWEST_GPU_CELLS),
         )
 
-    def lines_per_host(self, height: int) -> int:
+    def count_rows_per_host(self, height: int) -> int:
         """Return the number of rows that each host gets in a table of `height` rows."""
         return max(1, min(MOST_LINES, (height - 1) // max(1, len(self.hosts))))
 
     def count_fitting_hosts(self, height: int) -> int:
         """Return the number of hosts that fit into a table of `height` rows, below the row of
         column titles."""
-        return max(1, (height - 1) // self.lines_per_host(height))
+        return max(1, (height - 1) // self.count_rows_per_host(height))
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
         if not self.hosts:
             return [((f"{INDENT}no host matches the filter: esc removes it", "dim"),)]
         name_cells = max(LEAST_NAME, min(MOST_NAME, self.widest[0] + 1, width // 6 + width // 40))
         gpu_cells = max(FEWEST_GPU_CELLS, min(16, self.widest[1]))
-        fit, lines = self.count_fitting_hosts(height), self.lines_per_host(height)
+        fit, lines = self.count_fitting_hosts(height), self.count_rows_per_host(height)
         self.top = max(0, min(self.top, self.cursor, len(self.hosts) - fit))
         self.top = max(self.top, self.cursor - fit + 1)
         rows = [self._head_row(name_cells, gpu_cells, width)]
@@ -134,7 +134,7 @@ def _host_rows(
     name = _host_name(host, name_cells - 1)
     gap = " " * (name_cells - width_of(name))
     first: list[Run] = [(sign, "key"), (name, role), (gap, "text")]
-    first += [*state_texts(host), *altered_and_alert_signs(host)]
+    first += [*host_state_texts(host), *altered_and_alert_signs(host)]
     if host.telemetry is None:
         first.append((host.problem or "", "text"))
     else:
@@ -143,9 +143,9 @@ def _host_rows(
             *number_column_texts(host, width),
             (INDENT, "text"),
         ]
-        first += server_texts(host, width - row_width(first))
+        first += host_server_texts(host, width - row_width(first))
     left = len(INDENT) + name_cells + STATE_CELLS + MARK_CELLS
-    more = [_graphs_row(host, left, width), _gpu_values_row(host, width), notes_row(host)]
+    more = [_graphs_row(host, left, width), _gpu_values_row(host, width), host_notes_row(host)]
     return [tuple(first), *more[: max_lines - 1]]
 
 
@@ -244,7 +244,7 @@ def _gpu_value_texts(gpu: GpuSample) -> list[str]:
     ]
 
 
-def notes_row(host: FleetHost) -> Row:
+def host_notes_row(host: FleetHost) -> Row:
     """Return a row with the notes about the host: its problem, active alerts, throttled GPUs, altered
     settings, and problems of servers. The row is empty without a note."""
     notes: list[Run] = []

@@ -12,7 +12,11 @@ from workbench.model.declared_options import DeclaredOption
 from workbench.model.errors import InputError
 from workbench.model.load_spec import OF_A_TRACE, ONLY_OF_A_TRACE, OPTIONS
 from workbench.tui.cells import Row, paragraph_rows
-from workbench.tui.modals.declared_fields import field_from_option, option_text, parse_option_field
+from workbench.tui.modals.declared_fields import (
+    field_from_option,
+    option_value_text,
+    parse_option_field,
+)
 from workbench.tui.modals.form import Field, Form, Values
 
 Profiles = Mapping[str, tuple[str, Mapping[str, Any]]]
@@ -75,7 +79,7 @@ class BenchForm(Form):
         or Workbench's standard."""
         self.profiles, self.first = (
             profiles,
-            {name: option_text(getattr(spec, name)) for name in _BY_PROFILE},
+            {name: option_value_text(getattr(spec, name)) for name in _BY_PROFILE},
         )
         super().__init__(
             "Benchmark",
@@ -100,7 +104,7 @@ class BenchForm(Form):
             for field in _BY_PROFILE:
                 text = self.first[field]
                 if field in of_profile:
-                    text = option_text(of_profile[field])
+                    text = option_value_text(of_profile[field])
                 self.set_field(field, text)
         super().update_after_field_change(field_name)
 

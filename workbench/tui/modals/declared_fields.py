@@ -20,7 +20,7 @@ from workbench.tui.modals.form import Field, Values, parse_positive_number, pars
 _UNITS = {"percent": "%", "minutes": "min", "°C": "°C"}  # that may follow a number in a field
 
 
-def option_text(value: object) -> str:
+def option_value_text(value: object) -> str:
     """Return the value of an option as the text of its field."""
     if isinstance(value, bool):
         return "on" if value else "off"
@@ -38,7 +38,9 @@ def field_from_option(option: DeclaredOption, value: object, *, is_detail: bool)
         case Choice():
             choices = option.kind.choices
     label = option.label.replace("±", G.plus_minus)
-    return Field(option.dest, label, option_text(value), option.hint, choices, detail=is_detail)
+    return Field(
+        option.dest, label, option_value_text(value), option.hint, choices, detail=is_detail
+    )
 
 
 def parse_option_field(option: DeclaredOption, values: Values) -> Any:

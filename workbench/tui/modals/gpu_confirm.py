@@ -109,7 +109,7 @@ def running_measurement_warning_rows(state: SessionState, width: int) -> list[Ro
     return [*paragraph_rows(text, width, "warn", "  "), ()]
 
 
-def consent_rows(
+def setting_change_consent_rows(
     state: SessionState, change: PlannedChange, width: int, is_detailed: bool = False
 ) -> list[Row]:
     """Return the rows that a user reads before a change of GPU settings: who measures on the host,

@@ -68,7 +68,9 @@ class Suggestion(NamedTuple):
     preset_id: str
 
 
-def suggestion_from_entries(entries: Sequence[SettingsEntry], preset_id: str) -> Suggestion | None:
+def settings_suggestion_from_entries(
+    entries: Sequence[SettingsEntry], preset_id: str
+) -> Suggestion | None:
     """Return a preset's GPU settings as texts for the form; None if `entries` is empty. The form
     shows one entry: the first one, or the entry for all GPUs if there is one."""
     if not entries:
@@ -149,7 +151,7 @@ def settings_form(
         _form_fields(len(gpus), given),
         intro=shown_intro,
         check=lambda values: parse_settings_form(values, len(gpus)),
-        hints=_make_hints(state),
+        hints=_field_hint_maker(state),
         heading=heading,
         accept="show commands",
         label_cells=LABEL,
@@ -175,7 +177,7 @@ def _label_with_unit(setting: Setting) -> str:
     return setting.label
 
 
-def _make_hints(state: SessionState) -> Callable[[Values], Mapping[str, str]]:
+def _field_hint_maker(state: SessionState) -> Callable[[Values], Mapping[str, str]]:
     """Return a function that maps the texts in the form to the hints beside the fields, by field
     name. A hint has the present, the allowed and the previous value on the chosen GPUs."""
     gpus, infos = state.gpus, state.gpu_infos

@@ -106,7 +106,7 @@ def search_load_from_bench_fields(
     return {**kept, "slo": wanted.slo}
 
 
-def suggest_values_text(quantity: str, state: SessionState) -> str:
+def suggest_swept_values_text(quantity: str, state: SessionState) -> str:
     """Return suggested values for the swept quantity `quantity` as text, separated by commas; "" if
     there are none. If the quantity is a GPU setting, every GPU that reports its limits allows these
     values."""
@@ -189,7 +189,7 @@ def parse_sweep_form(values: Values, gpu_count: int) -> RequestedSweep:
     kind, fields = OFFERS[what]
     wanted = RequestedSweep(kind, [], gpu, {})
     if "flags" in fields:
-        return wanted._replace(flags=_parse_flags(values["flags"]))
+        return wanted._replace(flags=_parse_swept_flags(values["flags"]))
     if "slo" in fields:
         wanted = wanted._replace(slo=", ".join(map(str, parse_slo(values["slo"]))))
         if "horizon" in fields:
@@ -234,7 +234,7 @@ def _parse_horizon_s(minutes_text: str) -> float:
     return 60 * minutes
 
 
-def _parse_flags(text: str) -> dict[str, list[str]]:
+def _parse_swept_flags(text: str) -> dict[str, list[str]]:
     flags = {}
     for word in text.split():
         name, _, listed = word.partition("=")
@@ -276,7 +276,7 @@ def sweep_form(
         flag_text = f"{flag.name}={suggest_flag_values_text(flag)}"
     fields = [
         Field("what", "over", first, "left and right change it", kinds),
-        Field("values", "values", suggest_values_text(first, state), wide=True),
+        Field("values", "values", suggest_swept_values_text(first, state), wide=True),
         Field("flags", "flags", flag_text, wide=True),
         Field("slo", "SLO", bench_spec.slo or SLO, wide=True),
         Field(
@@ -318,7 +318,7 @@ def sweep_form(
         label_cells=10,
         entry_cells=24,
         wide=True,
-        suggest=lambda quantity: suggest_values_text(quantity, state),
+        suggest=lambda quantity: suggest_swept_values_text(quantity, state),
     )
 
 

@@ -26,7 +26,7 @@ _OR = {True: "or more", False: "or less"}  # by whether a high value begins the 
 _HINT = "a turns the bell, the mark and the title on; [alerts] of config.toml sets each rule"
 
 
-def alert_rows(
+def alerts_page_rows(
     rules: Sequence[RuleView], alerts: Sequence[Alert], notes: Iterable[str], width: int
 ) -> list[Row]:
     """Return the rows of the page about alerts. `notes` say why alerts do not arrive as they are

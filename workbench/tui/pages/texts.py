@@ -86,7 +86,9 @@ def fit_page_rows(report: FitReport, files: Sequence[str], width: int) -> list[R
     return rows
 
 
-def flag_rows(item: FlagRow, notes: Sequence[str], memory_estimate: str, width: int) -> list[Row]:
+def flag_page_rows(
+    item: FlagRow, notes: Sequence[str], memory_estimate: str, width: int
+) -> list[Row]:
     """Return the rows of a page about a flag: its help, its value and its default. `notes` are
     remarks on the flag from the preset and from the text that accompanies the preset, and
     `memory_estimate` is that of the plan, "" if there is none."""

@@ -92,9 +92,9 @@ class Pane(Painted, can_focus=True):
     def footer_keys(self) -> list[Key]:
         """Return the keys in HINTS that only this pane has. The footer of a small terminal shows
         them, because the pane has no border there."""
-        return self._own_keys(self.HINTS)
+        return self._keys_with_names(self.HINTS)
 
-    def _own_keys(self, key_names: Collection[str]) -> list[Key]:
+    def _keys_with_names(self, key_names: Collection[str]) -> list[Key]:
         """Return those keys of the pane whose Textual names are among `key_names`."""
         return [key for key in self.KEYS if key.key in key_names]
 

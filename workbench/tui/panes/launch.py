@@ -82,7 +82,7 @@ class Launch(Pane, PickList):
             "e",
             "engine",
             "choose the program that starts the engine",
-            lambda c: c.plan.choose_engine(),
+            lambda c: c.plan.choose_engine_program(),
         ),
         Key(
             "L",
@@ -90,7 +90,7 @@ class Launch(Pane, PickList):
             "choose what runs the server: a process, or a launcher such as systemd",
             lambda c: c.plan.choose_launcher(),
         ),
-        Key("E", "env", "set an environment variable", lambda c: c.plan.add_variable()),
+        Key("E", "env", "set an environment variable", lambda c: c.plan.add_environment_variable()),
         Key(
             "f",
             "fix",
@@ -135,8 +135,8 @@ class Launch(Pane, PickList):
             self._changes = tuple(servers.changes_against_running())
         self._edits, self._unlike = {}, {}
         if state.plan is not None:
-            self._edits = _changes_by_row(state.plan, state.plan.changes)
-            self._unlike = _changes_by_row(state.plan, self._changes)
+            self._edits = _changes_by_row_key(state.plan, state.plan.changes)
+            self._unlike = _changes_by_row_key(state.plan, self._changes)
         self._differing = {*self._edits, *self._unlike}
         shown = (state.plan, state.host, self._changes, self._served)
         if shown != self._filled_from:
@@ -161,7 +161,7 @@ class Launch(Pane, PickList):
             return []
         keys = super().footer_keys
         if plan.installed_problem:
-            keys = [*self._own_keys("e"), *keys]
+            keys = [*self._keys_with_names("e"), *keys]
         return keys
 
     # search
@@ -410,7 +410,7 @@ def _is_engine_flag_with_value(row: FlagRow) -> bool:
     return row.name.partition(".")[0] not in NOT_FLAGS
 
 
-def _changes_by_row(
+def _changes_by_row_key(
     plan: PlanView, changes: Sequence[PlanDifference]
 ) -> Mapping[RowKey, PlanDifference]:
     """Return the changes by the key of the row that shows each of them."""

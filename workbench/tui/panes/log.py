@@ -97,7 +97,7 @@ class LogPane(Pane):
             "J",
             "jobs",
             f"list your jobs of {ANY_SCHEDULER} on this host",
-            lambda c: c.servers.pick_job(),
+            lambda c: c.servers.pick_run_by_job(),
         ),
     )
     HINTS = ("f", "e", "slash")
@@ -167,7 +167,7 @@ class LogPane(Pane):
     def footer_keys(self) -> list[Key]:
         keys = super().footer_keys
         if self._has_log_findings:
-            keys = [*self._own_keys("i"), *keys]
+            keys = [*self._keys_with_names("i"), *keys]
         return keys
 
     # search

@@ -50,7 +50,7 @@ class Presets(Pane, PickList):
             "i",
             "detail",
             "show the source of the preset's numbers, and known problems with them",
-            lambda c: c.plan.show_preset(),
+            lambda c: c.plan.show_selected_preset(),
         ),
         Key(
             "I",

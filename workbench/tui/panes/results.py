@@ -201,7 +201,7 @@ class Results(Pane, PickList):
             "enter",
             "detail",
             "show the result with its conditions, or the runs of an experiment or a sweep",
-            lambda c: c.results.open_result(),
+            lambda c: c.results.open_result_or_toggle_runs(),
         ),
         Key(
             "i",
@@ -209,14 +209,26 @@ class Results(Pane, PickList):
             "show what limits the result, and which change would help",
             lambda c: c.advice.open_advice_on_selected_result(),
         ),
-        Key("a", "mark A", "mark the result as A", lambda c: c.results.mark_result("A")),
-        Key("B", "mark B", "mark the result as B", lambda c: c.results.mark_result("B")),
-        Key("d", "delete", "delete the result", lambda c: c.results.delete_result()),
+        Key(
+            "a",
+            "mark A",
+            "mark the result as A",
+            lambda c: c.results.toggle_mark_of_selected_result("A"),
+        ),
+        Key(
+            "B",
+            "mark B",
+            "mark the result as B",
+            lambda c: c.results.toggle_mark_of_selected_result("B"),
+        ),
+        Key(
+            "d", "delete", "delete the result", lambda c: c.results.ask_to_delete_selected_result()
+        ),
         Key(
             "e",
             "export",
             "write the result as JSON, CSV or Markdown",
-            lambda c: c.results.export_result(),
+            lambda c: c.results.export_selected_result(),
         ),
         Key("t", "plot", "plot the results", open_result_plot),
         Key(
@@ -232,7 +244,10 @@ class Results(Pane, PickList):
             lambda c: c.pane_of_type(Results).sort_by_next_column(),
         ),
         Key(
-            "n", "note", "edit the note and the tags of the result", lambda c: c.results.edit_note()
+            "n",
+            "note",
+            "edit the note and the tags of the result",
+            lambda c: c.results.edit_note_and_tags(),
         ),
     )
     HINTS = ("enter", "a", "B", "n", "f")
@@ -445,7 +460,7 @@ class Results(Pane, PickList):
 
     def _row_layout(self, width: int) -> RowLayout:
         """Return how the rows are divided. It is found once for all rows of the list."""
-        baseline = self._baseline()
+        baseline = self._baseline_result()
         key = (width, baseline.id if baseline is not None else None)
         if key != self._shaped:
             results = [item for item in self.items if not isinstance(item, SeriesRow)][:_LOOKED_AT]
@@ -457,7 +472,7 @@ class Results(Pane, PickList):
             self._shaped, self._row_layout_cache = key, RowLayout(columns, label_cells, bar_cells)
         return self._row_layout_cache
 
-    def _baseline(self) -> BenchRow | None:
+    def _baseline_result(self) -> BenchRow | None:
         """Return the result that is marked as A; None if none is, or if it is not listed."""
         return self.state.find_result(self.state.mark_a)
 
@@ -497,7 +512,7 @@ class Results(Pane, PickList):
     def _value_and_role(self, item: BenchRow, column: Column) -> Run:
         """Return the text of a result in a column, and its role; "" is the role of the row."""
         if column.is_baseline_column:
-            return short_throughput_change_and_role(item, self._baseline(), column.cells)
+            return short_throughput_change_and_role(item, self._baseline_result(), column.cells)
         if column.head == BEFORE:
             return short_throughput_change_and_role(item, self._before.get(item.id), column.cells)
         return column.text(item, column.cells), ""

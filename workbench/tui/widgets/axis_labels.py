@@ -44,17 +44,17 @@ def axis_labels(window: Window, events: Sequence[Event], state: SessionState) ->
             begin = event
         elif event.kind is EventKind.BENCH_END:
             # without its begin in the window, the label stands where the benchmark ended
-            column = max(0, window.column((begin or event).unix_s))
+            column = max(0, window.column_of_time((begin or event).unix_s))
             row = state.find_result(event.result_id)
             if row is not None:
-                labels.append(Label(column, _result_label_variants(row, state)))
+                labels.append(Label(column, _result_labels_longest_first(row, state)))
             begin = None
     if begin is not None and state.bench.running:
-        labels.append(Label(window.column(begin.unix_s), ((("measuring", "dim"),),)))
+        labels.append(Label(window.column_of_time(begin.unix_s), ((("measuring", "dim"),),)))
     return labels
 
 
-def _result_label_variants(row: BenchRow, state: SessionState) -> tuple[Row, ...]:
+def _result_labels_longest_first(row: BenchRow, state: SessionState) -> tuple[Row, ...]:
     """Return the forms of the label of a result, the longest one first: its number, its speed, and
     the change in percent against the result before it. Beside the mark A or B, the label names that
     earlier result. For a rejected result, the forms have an "x", the shortest one only that."""
@@ -99,7 +99,7 @@ def _answer_comparison_labels(
         if event.kind is EventKind.QUALITY_BEGIN:
             begin = event
         elif event.kind is EventKind.QUALITY_END:
-            column = max(0, window.column((begin or event).unix_s))
+            column = max(0, window.column_of_time((begin or event).unix_s))
             found = event.text.partition(" ends: ")[2]
             said = found.removeprefix("its ")  # "its answers are the same within 0.001 KLD"
             if said == found:
@@ -110,7 +110,7 @@ def _answer_comparison_labels(
             begin = None
     if begin is not None and state.running_quality is not None:
         text = (("comparing answers", "dim"),)
-        yield Label(window.column(begin.unix_s), (text,), gives_way=True)
+        yield Label(window.column_of_time(begin.unix_s), (text,), gives_way=True)
 
 
 def _gpu_setting_labels(window: Window, events: Sequence[Event]) -> Iterator[Label]:
@@ -119,7 +119,7 @@ def _gpu_setting_labels(window: Window, events: Sequence[Event]) -> Iterator[Lab
     for event in events:
         if event.kind in SETTINGS:
             text = _GPUS.sub("", event.text, count=1)
-            texts.setdefault(window.column(event.unix_s), []).append(text)
+            texts.setdefault(window.column_of_time(event.unix_s), []).append(text)
     for column, several in texts.items():
         first, *more = dict.fromkeys(several)
         rest = enclose_nonempty_text(" +", len(more), " more")

@@ -156,7 +156,7 @@ class CommandBar(Painted):
             if not flags:
                 return [first, self._plan_checks_row(plan, width)]
             runs: Run = (f"{sign[0].strip()} with", sign[1])
-            return [first, running_flags_row(runs, flags, _flag_row_end_variants(plan), width)]
+            return [first, running_flags_row(runs, flags, _flag_row_ends_widest_first(plan), width)]
         if not flags:
             first = (*self._command_row(command, width - width_of(sign[0])), sign)
             return [first, self._plan_checks_row(plan, width)]
@@ -165,7 +165,7 @@ class CommandBar(Painted):
         assert running is not None  # its sign says so
         with_flags = (f"{sign[0]} with", sign[1])
         return running_command_rows(
-            line, running.model, with_flags, flags, _flag_row_end_variants(plan), width
+            line, running.model, with_flags, flags, _flag_row_ends_widest_first(plan), width
         )
 
     def _running_server_sign(self) -> Run | None:
@@ -199,7 +199,7 @@ class CommandBar(Painted):
         problems, errors = _start_problem_texts(plan), _count_errors(plan)
         estimates: Sequence[str] = ("",)
         if plan.memory and not errors:
-            estimates = _memory_estimate_variants(plan.memory)
+            estimates = _memory_estimates_longest_first(plan.memory)
         for memory, (good, keys) in product(estimates, CHECKED_SIZES):
             counted = (good, "good")
             if errors:
@@ -216,12 +216,12 @@ class CommandBar(Painted):
         return justify_row(left, keys, width)
 
 
-def _findings_of(plan: PlanView, level: Level) -> list[Finding]:
+def _findings_of_level(plan: PlanView, level: Level) -> list[Finding]:
     return [finding for finding in plan.findings if finding.level is level]
 
 
 def _count_errors(plan: PlanView) -> int:
-    return len(_findings_of(plan, Level.ERROR))
+    return len(_findings_of_level(plan, Level.ERROR))
 
 
 def _start_problem_texts(plan: PlanView) -> list[Run]:
@@ -230,13 +230,13 @@ def _start_problem_texts(plan: PlanView) -> list[Run]:
     if plan.installed_problem:
         problem = plan.installed_problem.partition(";")[0]
         problems.append((f"! {problem} (2 e: its program)", "warn"))
-    problems += [(error.text, "bad") for error in _findings_of(plan, Level.ERROR)[:1]]
+    problems += [(error.text, "bad") for error in _findings_of_level(plan, Level.ERROR)[:1]]
     return problems
 
 
 def _warning_count_text(plan: PlanView) -> Run:
     """Return the number of warnings about the plan, with its role."""
-    count = len(_findings_of(plan, Level.WARN))
+    count = len(_findings_of_level(plan, Level.WARN))
     if count == 0:
         return "0 warnings", "dim"
     return f"! {count_of(count, 'warning')}", "warn"
@@ -247,22 +247,22 @@ def _memory_estimate_texts(plan: PlanView, text: str) -> list[Run]:
     warns about the memory. Return [] if `text` is ""."""
     if not text:
         return []
-    for finding in _findings_of(plan, Level.WARN):
+    for finding in _findings_of_level(plan, Level.WARN):
         if finding.text.startswith(plan.memory or ""):
             return [(text, "warn")]
     return [(text, "text")]
 
 
-def _flag_row_end_variants(plan: PlanView) -> list[Row]:
+def _flag_row_ends_widest_first(plan: PlanView) -> list[Row]:
     """Return the forms of the end of a row behind the flags of the running server, the widest one
     first: the warnings, and the keys that show the whole command."""
     warned: Row = ()
-    if _findings_of(plan, Level.WARN):
+    if _findings_of_level(plan, Level.WARN):
         warned = (("   ", "text"), _warning_count_text(plan))
     return [(*warned, *keys) for keys in (COMMAND_KEYS, COMMAND_KEYS[:2], FEWER_COMMAND_KEYS)]
 
 
-def _memory_estimate_variants(text: str) -> tuple[str, ...]:
+def _memory_estimates_longest_first(text: str) -> tuple[str, ...]:
     """Return the memory estimate `text` and shorter forms of it, the longest first. The shortest
     form has only the amount of memory."""
     brief = text.partition(" (")[0]
@@ -278,7 +278,7 @@ def _first_step_keys_row(width: int, keys: Sequence[tuple[str, str]]) -> Row:
     return fit_row(tuple(row), width)
 
 
-def _cut_rows(rows: list[Row], max_rows: int, width: int) -> list[Row]:
+def _cut_to_max_rows(rows: list[Row], max_rows: int, width: int) -> list[Row]:
     """Return the first `max_rows` rows. If rows are left out, the last one ends with "…"."""
     if len(rows) <= max_rows:
         return rows
@@ -300,8 +300,8 @@ def notice_rows(notice: Notice, width: int, max_rows: int | None = None) -> list
     if notice.next_step:
         after = paragraph_rows(f"next: {notice.next_step}", room, "text", "      ")
     if max_rows is not None:
-        after = _cut_rows(after, max(1, max_rows - len(lines)), room)
-        lines = _cut_rows(lines, max_rows - len(after), room)
+        after = _cut_to_max_rows(after, max(1, max_rows - len(lines)), room)
+        lines = _cut_to_max_rows(lines, max_rows - len(after), room)
     if notice.level in (Level.HINT, Level.INFO):
         role = "good"
     return rows_beside_label(f"{sign} ", role, [*lines, *after])

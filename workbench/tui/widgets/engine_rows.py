@@ -45,7 +45,7 @@ class _Metric:
     top: float | None = 100.0
 
     @property
-    def keys(self) -> list[Key]:
+    def history_keys(self) -> list[Key]:
         """The keys of the fields in the history."""
         return [(ENGINE, field) for field in self.fields]
 
@@ -93,7 +93,7 @@ class EngineRows:
         self._tops: dict[str, float] = {}
         self._lines, self._each = 0, 0  # lines of graphs, and rows of each
 
-    def count_rows_when_stacked(self, state: SessionState, terminal_rows: int) -> int:
+    def count_full_width_rows(self, state: SessionState, terminal_rows: int) -> int:
         """Return how many rows the engine needs if a graph takes the whole width: those of its
         tokens per second, and one with its other figures. Return 0 if no server is selected, and 1
         if the engine's metrics cannot be read."""
@@ -106,7 +106,7 @@ class EngineRows:
             return 1
         return self._each + 1
 
-    def graph_and_value_rows(
+    def graph_rows_and_value_rows(
         self, state: SessionState, window: Window, columns: Columns, width: int
     ) -> tuple[list[Row], list[Row]]:
         """Return the rows of the graph of tokens per second, and those with the other figures of
@@ -124,7 +124,7 @@ class EngineRows:
             ),
             window,
             self._each,
-            _FIRST[0].keys,
+            _FIRST[0].history_keys,
         )
         figures: list[Run] = [(f"{view.title}  ", "title")]
         for metric in (*_FIRST[1:], *self._reported_second_line_metrics(view)):
@@ -184,9 +184,9 @@ class EngineRows:
     def _reported_second_line_metrics(self, view: EngineView) -> Sequence[_Metric]:
         """Return those metrics for the second line of graphs that the engine reports now or has
         reported earlier."""
-        return [m for m in _SECOND if all(self._is_reported(view, f) for f in m.fields)]
+        return [m for m in _SECOND if all(self._was_ever_reported(view, f) for f in m.fields)]
 
-    def _is_reported(self, view: EngineView, field: str) -> bool:
+    def _was_ever_reported(self, view: EngineView, field: str) -> bool:
         return field in view.values or (ENGINE, field) in self._history
 
     def _make_graph(
@@ -198,7 +198,7 @@ class EngineRows:
         short: bool,
         earlier_rows: Sequence[Row] = (),
     ) -> Graph:
-        several = [window.values(self._history, key) for key in metric.keys]
+        several = [window.metric_values(self._history, key) for key in metric.history_keys]
         cells = _sum_field_values(several)
         text, role = self._value_and_role(metric, view, window)
         label = metric.label
@@ -219,7 +219,7 @@ class EngineRows:
         role of the text."""
         if window.cursor is not None:
             cell = (window.cursor_middle_s, window.cell_s, 1)
-            values = [self._history.cell_means(key, *cell)[0] for key in metric.keys]
+            values = [self._history.cell_means(key, *cell)[0] for key in metric.history_keys]
             return _value_text(metric, values), "strong"
         values = list(map(view.values.get, metric.fields))
         text = _value_text(metric, values)
@@ -235,7 +235,9 @@ class EngineRows:
             return metric.top
         if metric.label not in self._tops:
             now_s = time.time()
-            before = [self._history.cell_means(key, now_s, *LOOK_BACK) for key in metric.keys]
+            before = [
+                self._history.cell_means(key, now_s, *LOOK_BACK) for key in metric.history_keys
+            ]
             self._tops[metric.label] = highest_value_or_zero(_sum_field_values(before))
         self._tops[metric.label] = max(self._tops[metric.label], highest_value_or_zero(cells))
         return _round_up_scale_top(self._tops[metric.label])

@@ -241,7 +241,7 @@ def _shown_metrics(e: Experiment) -> list[MetricChange]:
     return [changes[name] for name in shown if name in changes]
 
 
-def _interval_text(half_width_pct: float | None) -> str:
+def _half_width_text(half_width_pct: float | None) -> str:
     """Return half the width of an interval as " ±1.2"; "" without an interval."""
     if half_width_pct is None:
         return ""
@@ -289,7 +289,7 @@ class _PairTable:
         `half_width_pct` is half the width of the interval in percentage points, None without an
         interval. `bar_role` is the role of the interval's bar, by default `role`."""
         changed = pad_text(f"{change_pct:+.1f} %", 9, True)
-        changed += pad_text(_interval_text(half_width_pct), CHANGE - 9)
+        changed += pad_text(_half_width_text(half_width_pct), CHANGE - 9)
         change_role = verdict[1]
         if change_role == "dim":
             change_role = role
@@ -402,7 +402,7 @@ def interval_history_rows(
         if count == e.completed_pairs:
             its = role
         text = pad_text(count_of(count, "pair"), name)
-        text += pad_text(f"{change:+.1f} %{_interval_text(half)}", CHANGE)
+        text += pad_text(f"{change:+.1f} %{_half_width_text(half)}", CHANGE)
         rows.append(
             ((text, its), ("  ", "text"), *change_and_interval_row(axis, change, half, its))
         )

@@ -159,7 +159,7 @@ class GpuStrip(Painted):
         self.repaint()
 
     @property
-    def _telemetry_of_gpus(self) -> Telemetry | None:
+    def _telemetry_if_any_gpu(self) -> Telemetry | None:
         """The newest reading; None without one, and if the driver sees no GPU."""
         if self._telemetry is None or not self._telemetry.gpus:
             return None
@@ -187,7 +187,7 @@ class GpuStrip(Painted):
     def arrange_and_count_rows(self, width: int, height: int) -> int:
         """Arrange the strip for a terminal of `width` by `height` cells, and return the number of
         rows that it needs."""
-        telemetry = self._telemetry_of_gpus
+        telemetry = self._telemetry_if_any_gpu
         if telemetry is None:
             self.arranged = None
             self.view.per_cell = 1
@@ -206,7 +206,7 @@ class GpuStrip(Painted):
     def _arrange_groups(self, telemetry: Telemetry, width: int, height: int) -> StripLayout:
         """Return the layout of the GPUs. Equal GPUs that work differently are apart, if all of
         them then still have graphs over the whole width. If not, the header names them."""
-        groups, named = self._groups(), self._longest_name_cells(telemetry)
+        groups, named = self._equal_gpu_groups(), self._longest_name_cells(telemetry)
         unfolded = self.unfolded
         if unfolded is None and _has_lost_or_incomplete_gpu(telemetry):
             unfolded = True
@@ -226,7 +226,9 @@ class GpuStrip(Painted):
         if unfolded is None and not named:
             parts: list[Group] = []
             for group in groups:
-                parts += self.unlike.split_group(group, telemetry.info(group[0]), self.now_s)
+                parts += self.unlike.split_group_if_unlike(
+                    group, telemetry.info(group[0]), self.now_s
+                )
             if len(parts) > len(groups):
                 apart = arrange_blocks(parts)
                 if apart.stacked:
@@ -246,10 +248,10 @@ class GpuStrip(Painted):
 
     def _count_engine_rows(self, columns: Columns, height: int) -> int:
         if self._is_stacked:
-            return self.engine.count_rows_when_stacked(self.state, height)
+            return self.engine.count_full_width_rows(self.state, height)
         return self.engine.count_rows(self.state, columns, height)
 
-    def _draw_engine(self, window: Window, columns: Columns, width: int) -> Sequence[Row]:
+    def _engine_graph_rows(self, window: Window, columns: Columns, width: int) -> Sequence[Row]:
         if not self._engine_rows:
             return ()
         return self.engine.rows(self.state, window, columns, width)
@@ -268,7 +270,7 @@ class GpuStrip(Painted):
             longest = max(longest, len(name))
         return min(longest, MOST_NAME)
 
-    def _groups(self) -> list[Group]:
+    def _equal_gpu_groups(self) -> list[Group]:
         """Return the GPUs as groups, each a tuple of GPU numbers. The GPUs of a group have the same
         short name and memory size."""
         telemetry = self._telemetry
@@ -281,14 +283,14 @@ class GpuStrip(Painted):
         return self._groups_made
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
-        telemetry, layout = self._telemetry_of_gpus, self.arranged
+        telemetry, layout = self._telemetry_if_any_gpu, self.arranged
         if telemetry is None or layout is None:
             columns = single_row_columns(width)
             window = self.view.window(self.now_s, columns.cells)
             return [
                 *self._other_node_rows(width),
                 *self._no_gpu_rows(width),
-                *self._draw_engine(window, columns, width),
+                *self._engine_graph_rows(window, columns, width),
             ]
         window = self.view.window(self.now_s, layout.columns.cells)
         rows = self._other_node_rows(width)
@@ -303,7 +305,7 @@ class GpuStrip(Painted):
                 layout.columns.repeat_below_graphs(self.axis.row(window, self._is_measuring))
             )
         if not layout.stacked:
-            rows += self._draw_engine(window, layout.columns, width)
+            rows += self._engine_graph_rows(window, layout.columns, width)
         if self.shows_past:
             rows.append(self._cursor_row(window, width))
         return rows
@@ -315,7 +317,7 @@ class GpuStrip(Painted):
         graph: list[Row] = []
         figures: list[Row] = []
         if self._engine_rows:
-            graph, figures = self.engine.graph_and_value_rows(state, window, columns, width)
+            graph, figures = self.engine.graph_rows_and_value_rows(state, window, columns, width)
         labels: list[Row] = []
         if layout.labels:
             found = axis_labels(window, self.history.events, state)
@@ -400,7 +402,7 @@ class GpuStrip(Painted):
         hints = TIME_KEYS
         if _has_group_of_several(layout.groups):
             hints = (*hints, ("   F", "key"), (" unfolds", "dim"))
-        folded = len(self._groups()) == 1 and _has_group_of_several(layout.groups)
+        folded = len(self._equal_gpu_groups()) == 1 and _has_group_of_several(layout.groups)
         if folded or len(layout.groups) == 1:
             samples = [s for s in telemetry.gpus if s.has_readings]
             info = telemetry.info(layout.groups[0][0])
@@ -420,7 +422,7 @@ class GpuStrip(Painted):
     def _gpu_name_texts(self, telemetry: Telemetry) -> list[Run]:
         """Return the names of the GPUs, one for each group of equal GPUs."""
         names: list[Run] = []
-        for group in self._groups():
+        for group in self._equal_gpu_groups():
             info = telemetry.info(group[0])
             name = f"GPU{group[0]} {gpu_model_title(info)}"
             if len(telemetry.gpus) == 1:
@@ -605,7 +607,7 @@ class GpuStrip(Painted):
     ) -> Graph:
         cells = self._history_values(sample.index, metric.field, window)
         top = metric.top(info)
-        limits = (self._limit_cells(sample, line, window) for line in metric.lines)
+        limits = (self._limit_values_in_window(sample, line, window) for line in metric.lines)
         note = ""
         if metric.lines and is_scale_top_reported(metric, info):
             note = f"max {metric.format_value(top)}"
@@ -668,7 +670,7 @@ class GpuStrip(Painted):
         lines = []
         for field in metric.lines:
             each = [
-                self._limit_cells(s, field, window)
+                self._limit_values_in_window(s, field, window)
                 for s in samples
                 if (s.index, field) in self.history
             ]
@@ -678,12 +680,14 @@ class GpuStrip(Painted):
         return tuple(lines)
 
     def _history_values(self, gpu_index: int, field: str, window: Window) -> list[float | None]:
-        return window.values(self.history, (gpu_index, field))
+        return window.metric_values(self.history, (gpu_index, field))
 
-    def _limit_cells(self, sample: GpuSample, field: str, window: Window) -> list[float | None]:
+    def _limit_values_in_window(
+        self, sample: GpuSample, field: str, window: Window
+    ) -> list[float | None]:
         """Return the values of the limit `field` in the window, each one that was in force. To know
         the first one, read the value before the window too."""
-        values = window.values(self.history, (sample.index, field), earlier_values=1)
+        values = window.metric_values(self.history, (sample.index, field), earlier_values=1)
         return replace_means_at_limit_changes(values, getattr(sample, field, None))[1:]
 
     def _graph_role(self, metric: Metric) -> str:
@@ -739,7 +743,7 @@ class GpuStrip(Painted):
     def _has_reading_in_cell(self, window: Window, cell: int) -> bool:
         """Return whether the history has a reading of any GPU for the cell with the number `cell`."""
         first = (cell - window.first_cell) * window.per_cell
-        for group in self._groups():
+        for group in self._equal_gpu_groups():
             cells = self._history_values(group[0], UTIL.field, window)
             if known_values(cells[first : first + window.per_cell]):
                 return True
@@ -786,7 +790,7 @@ class GpuStrip(Painted):
         """Switch between one row for all GPUs of the same type, and a row for each GPU. Return
         False if no two GPUs are of the same type."""
         layout = self.arranged
-        if layout is None or not _has_group_of_several(self._groups()):
+        if layout is None or not _has_group_of_several(self._equal_gpu_groups()):
             return False
         self.unfolded = _has_group_of_several(layout.groups)
         self.post_message(self.ViewChanged())

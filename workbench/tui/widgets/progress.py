@@ -203,7 +203,7 @@ class ProgressRows(Painted):
             found.append(describe_measurement_of_others(state.host.measured_by))
         return found
 
-    def remaining_s(self, state: SessionState) -> float | None:
+    def series_remaining_s(self, state: SessionState) -> float | None:
         """Return the seconds left of the running experiment or sweep; None if unknown. A sweep ends
         with an experiment: while that runs, its estimate is the better one. The pages call this
         method too, so that there is one number."""
@@ -215,7 +215,7 @@ class ProgressRows(Painted):
     def _describe_series(self, state: SessionState) -> RunningWork | None:
         """Return the row about the running experiment or sweep; None if neither is running."""
         experiment, sweep = state.experiment, state.sweep
-        now, remaining_s = bench_progress_text(state), self.remaining_s(state)
+        now, remaining_s = bench_progress_text(state), self.series_remaining_s(state)
         if experiment is not None and experiment.state == "running":
             from workbench.tui.widgets.experiment import count_done_and_total_runs, current_run_text
 

@@ -53,7 +53,7 @@ class _TimeRange(NamedTuple):
     cell_s: int
     cells: int
 
-    def column(self, after_s: float) -> int:
+    def column_of_second(self, after_s: float) -> int:
         return math.floor((after_s - self.first_s) / self.cell_s)
 
 
@@ -80,7 +80,7 @@ def aligned_timeline_rows(timelines: Mapping[str, ResultTimeline | None], width:
 
 
 def _graph_rows(timelines: Mapping[str, ResultTimeline], width: int) -> list[Row]:
-    span = _common_span(list(timelines.values()), max(16, width - _LABEL - 1))
+    span = _common_time_range(list(timelines.values()), max(16, width - _LABEL - 1))
     columns = Columns(0, (_LABEL,), (0,), span.cells)
     rows: list[Row] = []
     height = 2 if len(timelines) > 1 else 3
@@ -107,7 +107,7 @@ def _legend_rows(width: int) -> list[Row]:
     return paragraph_rows(text, width, "dim")
 
 
-def _common_span(timelines: Sequence[ResultTimeline], max_cells: int) -> _TimeRange:
+def _common_time_range(timelines: Sequence[ResultTimeline], max_cells: int) -> _TimeRange:
     before_s = max(int(t.begin_s) - t.first_s for t in timelines)
     after_s = max(t.last_s - int(t.begin_s) + t.step_s for t in timelines)
     finest = max(t.step_s for t in timelines)
@@ -125,15 +125,17 @@ def _cell_means(timeline: ResultTimeline, metric: _Metric, span: _TimeRange) -> 
     parts: list[list[float]] = [[] for _ in range(span.cells)]
     for index, values in enumerate(zip(*columns, strict=True)):
         known = known_values(values)
-        column = span.column(timeline.first_s + index * step_s - int(timeline.begin_s))
+        column = span.column_of_second(timeline.first_s + index * step_s - int(timeline.begin_s))
         if known and 0 <= column < span.cells:
             parts[column].append(metric.fold(known))
     return list(map(mean_value, parts))
 
 
 def _mean_during_bench(cells: Cells, timeline: ResultTimeline, span: _TimeRange) -> float | None:
-    last = span.column(timeline.end_s - int(timeline.begin_s))
-    first = max(span.column(0), 0)  # the cell in which the benchmark ends has seconds after it too
+    last = span.column_of_second(timeline.end_s - int(timeline.begin_s))
+    first = max(
+        span.column_of_second(0), 0
+    )  # the cell in which the benchmark ends has seconds after it too
     return mean_value(known_values(cells[first : max(last, first + 1)]))
 
 
@@ -142,7 +144,7 @@ def _event_marks_row(name: str, timeline: ResultTimeline, span: _TimeRange) -> R
     timeline, at the time of the event. The sign depends on the kind of the event."""
     cells: list[Run] = [(" ", "dim")] * span.cells
     for event in timeline.history.events:
-        column = span.column(event.unix_s - int(timeline.begin_s))
+        column = span.column_of_second(event.unix_s - int(timeline.begin_s))
         if 0 <= column < span.cells:
             cells[column] = MARKS[event.kind]
     return merge_runs([(pad_text(f"{name} events".strip(), _LABEL), "dim"), *cells])
@@ -155,7 +157,7 @@ def _axis_row(span: _TimeRange) -> Row:
     text = [" "] * span.cells
     begin_s, end_s = -(-span.first_s // step_s) * step_s, span.first_s + span.cells * span.cell_s
     for second in range(begin_s, end_s, step_s):
-        at = span.column(second)
+        at = span.column_of_second(second)
         label = f"{second} s"
         if at >= 0 and at + len(label) <= span.cells:
             text[at : at + len(label)] = label

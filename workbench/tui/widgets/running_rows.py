@@ -47,7 +47,7 @@ def running_command_rows(
     least one, as fit, then the number of the others. `end_variants` are the forms of the end of the
     second row, the widest one first. Names and command are shortened before a flag is left out, and
     the name of `model` stays."""
-    heads = _short_command_variants(command, model, width // 2)
+    heads = _short_commands_longest_first(command, model, width // 2)
     beside = f"$ {command}{state_sign[0]} {flag_texts(flags)[0][0]}"
     if width_of(beside) <= width:
         heads.insert(0, command)
@@ -55,7 +55,7 @@ def running_command_rows(
     return _first_fitting_or_last_rows(starts, flags, end_variants, width)
 
 
-def _short_command_variants(command: str, model: str, width: int) -> list[str]:
+def _short_commands_longest_first(command: str, model: str, width: int) -> list[str]:
     """Return short forms of `command`, the longest one first. Each names `model`, of a path the last
     part: in full in the first ones, which have at most `width` cells, and else its end."""
     name = model.rstrip("/").rpartition("/")[2]

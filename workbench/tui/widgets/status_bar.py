@@ -211,7 +211,9 @@ class StatusBar(Painted):
         if not state.alterations:
             return unapplied
         guard = state.guard
-        parts: list[Row] = [((self._altered_text(state, short=short, shortest=shortest), "warn"),)]
+        parts: list[Row] = [
+            ((self._altered_settings_text(state, short=short, shortest=shortest), "warn"),)
+        ]
         if guard is not None:
             left = self.trial.remaining_s_now(guard, guard.trial_left_s)
             if left is not None:
@@ -224,7 +226,7 @@ class StatusBar(Painted):
         return [*parts, *unapplied]
 
     @staticmethod
-    def _altered_text(state: SessionState, *, short: bool, shortest: bool) -> str:
+    def _altered_settings_text(state: SessionState, *, short: bool, shortest: bool) -> str:
         """Return the warning about altered GPU settings, with their values before and now. This is
         the only place on the main screen that has them: it is there at every size and on every
         page."""
@@ -266,9 +268,9 @@ class StatusBar(Painted):
         if state.simulated:
             tail += [(" ", "text"), (" SIMULATED ", "reverse")]
         room = max(0, width - row_width(tail))
-        return [(*fit_row(self._fitting_row(state, room), room), *tail)]
+        return [(*fit_row(self._row_of_fitting_parts(state, room), room), *tail)]
 
-    def _fitting_row(self, state: SessionState, max_cells: int) -> Row:
+    def _row_of_fitting_parts(self, state: SessionState, max_cells: int) -> Row:
         """Return the parts as one row, as long as `max_cells` cells allow. The name of the preset,
         the last part, may be cut; a warning about GPU settings is shortened instead."""
 
@@ -289,7 +291,7 @@ class StatusBar(Painted):
         row = join_rows(least, BETWEEN)
         if fits(least) or not state.alterations:
             return row
-        named = self._altered_text(state, short=True, shortest=True)
+        named = self._altered_settings_text(state, short=True, shortest=True)
         return tuple((text.replace(named, ALTERED), role) for text, role in row)
 
 

@@ -179,7 +179,7 @@ def operating_map_rows(
     whose GPUs were not read."""
     found = operating_map_from_sweep(s)
     if found is None or s.sweep_kind.counts != "user":
-        return sweep_plots(s, width, height)
+        return sweep_plot_rows(s, width, height)
     marks = {
         SIGNS["holds"]: "holds",
         KNEE: "the most",
@@ -192,16 +192,16 @@ def operating_map_rows(
         marks[NOW] = "now"
     legend = "".join(f"  {mark} {word}" for mark, word in marks.items())
     last: list[Row] = [((cut_text(legend, width), "dim"),)]
-    plot_rates = partial(_operating_map_plot, found, "gpu_tok_s", "tok/s per GPU")
+    plot_rates = partial(_operating_map_plot_rows, found, "gpu_tok_s", "tok/s per GPU")
     if all(point.tok_per_joule is None for point in found.points):
         return [*plot_rates(width, height - 1, server_rates), *last]
     half = (width - 3) // 2
     left = plot_rates(half, height - 1, server_rates)
-    right = _operating_map_plot(found, "tok_per_joule", "tok/J", half, height - 1)
+    right = _operating_map_plot_rows(found, "tok_per_joule", "tok/J", half, height - 1)
     return [*_join_side_by_side(left, right, half), *last]
 
 
-def _operating_map_plot(
+def _operating_map_plot_rows(
     found: OperatingMap,
     field: str,
     title: str,
@@ -237,7 +237,7 @@ def _join_side_by_side(left: list[Row], right: list[Row], half_width: int) -> li
     return [(*fit_row(a, half_width), ("   ", "text"), *fit_row(b, half_width)) for a, b in both]
 
 
-def sweep_plots(s: Sweep, width: int, height: int) -> list[Row]:
+def sweep_plot_rows(s: Sweep, width: int, height: int) -> list[Row]:
     """Return plots of throughput and efficiency, side by side; [] if no point is measured. TTFT
     replaces efficiency in a sweep of the load, or if too few points have a power reading. Failed
     points are not drawn: their values are those of invalid results."""
@@ -255,14 +255,14 @@ def sweep_plots(s: Sweep, width: int, height: int) -> list[Row]:
     if s.sweep_kind.varies_load or few_readings:
         second = ("ttft_p50_ms", "TTFT p50 ms")
     if not count_points_with_value(second[0]):
-        return _metric_plot(s, done, "tok_s", "tok/s", width, height, "spark")
+        return _metric_plot_rows(s, done, "tok_s", "tok/s", width, height, "spark")
     half = (width - 3) // 2
-    left = _metric_plot(s, done, "tok_s", "tok/s", half, height, "spark")
-    right = _metric_plot(s, done, *second, half, height, "warn")
+    left = _metric_plot_rows(s, done, "tok_s", "tok/s", half, height, "spark")
+    right = _metric_plot_rows(s, done, *second, half, height, "warn")
     return _join_side_by_side(left, right, half)
 
 
-def _metric_plot(
+def _metric_plot_rows(
     s: Sweep,
     done_indexes: Sequence[int],
     field: str,

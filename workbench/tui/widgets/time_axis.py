@@ -118,7 +118,9 @@ class Window:
     cursor: int | None = None
     per_cell: int = 1
 
-    def values(self, history: History, key: Key, earlier_values: int = 0) -> list[float | None]:
+    def metric_values(
+        self, history: History, key: Key, earlier_values: int = 0
+    ) -> list[float | None]:
         """Return the values of a metric that the graphs show in this window, oldest first, and
         `earlier_values` values before them."""
         value_s = self.cell_s // self.per_cell
@@ -151,7 +153,7 @@ class Window:
             return None
         return self.cursor - self.first_cell
 
-    def column(self, unix_s: float) -> int:
+    def column_of_time(self, unix_s: float) -> int:
         """Return the column of the cell that contains `unix_s`. The column may lie outside the
         window."""
         return int(unix_s // self.cell_s) - self.first_cell
@@ -248,7 +250,7 @@ def _axis_row_and_unexplained_kinds(
             cells[column] = what
     drawn: dict[int, EventKind] = {}
     for event in events_in_window(events, window):
-        column = window.column(event.unix_s)
+        column = window.column_of_time(event.unix_s)
         before = drawn.get(column)
         if {before, event.kind} == {EventKind.BENCH_BEGIN, EventKind.BENCH_END}:
             cells[column] = ("=", "goodb")  # a whole benchmark in one cell
@@ -403,11 +405,15 @@ def _spans_of_lasting_events(
             if event.kind is begin:
                 opened = event
             elif opened is not None:
-                yield window.column(opened.unix_s), window.column(event.unix_s), what
+                yield (
+                    window.column_of_time(opened.unix_s),
+                    window.column_of_time(event.unix_s),
+                    what,
+                )
                 opened = None
         lasts = begin is EventKind.LINK_LOST or (is_measuring and begin in _MEASUREMENTS)
         if opened is not None and lasts:
-            yield window.column(opened.unix_s), window.now - window.first_cell, what
+            yield window.column_of_time(opened.unix_s), window.now - window.first_cell, what
 
 
 def _events_of_kinds(events: Iterable[Event], kinds: tuple[EventKind, ...]) -> Iterator[Event]:

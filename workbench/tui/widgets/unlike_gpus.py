@@ -31,7 +31,9 @@ class UnlikeGpus:
         self._parts: dict[Group, tuple[Group, ...]] = {}
         self._until_s: dict[Group, float] = {}  # for which the parts stay
 
-    def split_group(self, group: Group, info: GpuInfo | None, now_s: float) -> tuple[Group, ...]:
+    def split_group_if_unlike(
+        self, group: Group, info: GpuInfo | None, now_s: float
+    ) -> tuple[Group, ...]:
         """Return the parts of a group of equal GPUs, one part while all are alike."""
         if len(group) == 1:
             return (group,)

@@ -42,7 +42,7 @@ from workbench.model.preset import Benchmark
 from workbench.report.formats.stated_load import require_exportable_load
 from workbench.session.bench.spec import spec_from_fields
 from workbench.tui.modals.bench_form import IN_FORM, bench_fields_from_values
-from workbench.tui.modals.declared_fields import option_text
+from workbench.tui.modals.declared_fields import option_value_text
 from workbench.tui.modals.sweep_form import RequestedSweep, search_load_from_bench_fields
 from workbench.tui.pages.result import result_load_text
 
@@ -125,7 +125,7 @@ def test_the_hints_of_the_form_are_whole_at_80_columns() -> None:
 
 @given(st.fixed_dictionaries({o.dest: values_of(o) for o in IN_FORM}))
 def test_the_form_reads_what_it_shows(load: dict[str, Any]) -> None:
-    texts = {name: option_text(value) for name, value in load.items()}
+    texts = {name: option_value_text(value) for name, value in load.items()}
     of_trace = {"speed": load.pop("speed"), "first": load.pop("first")}
     of_trace["trace_file"] = load.pop("trace_file")
     content = load.pop("content")

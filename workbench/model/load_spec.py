@@ -533,6 +533,16 @@ class BenchSpec:
         return bool(self.trace_name) and self.trace_s is None
 
     @property
+    def replays_trace_times(self) -> bool:
+        """Whether requests start at the times of a trace."""
+        return bool(self.trace_name) and self.trace_s is not None
+
+    @property
+    def text_source_name(self) -> str:
+        """The name of the trace or the prompts file; "" if the prompts are synthetic."""
+        return self.trace_name or self.prompts_name
+
+    @property
     def trace_and_speed_text(self) -> str:
         """Which trace the load replays, and how fast: "trace conversation.jsonl (…) at 2x"."""
         speed = "" if self.speed is None else f" at {self.speed:g}x"

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from workbench.model.quality import ScoredPosition, Token
+from workbench.model.untrusted_numbers import parse_whole_number
 from workbench.model.untrusted_text import as_list
 from workbench.quality.lanes.base import (
     TOP,
@@ -141,6 +142,4 @@ def _parse_prefixed_token_id(prefixed_id: Any) -> int:
 
 
 def _parse_token_id_text(text: str) -> int:
-    return parse_token_id(
-        int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
-    )
+    return parse_token_id(parse_whole_number(text, digits=9))

@@ -151,7 +151,7 @@ def _aiperf_config(result: BenchResult) -> dict[str, Any]:
 
 
 def _dataset_config(result: BenchResult) -> dict[str, Any]:
-    file = result.spec.trace_name or result.spec.prompts_name
+    file = result.spec.text_source_name
     source = {"type": "file", "path": file} if file else {"type": "synthetic"}
     requests = result.summary.requests_ok + result.summary.requests_failed
     return {"name": "main", "entries": requests, **source}
@@ -165,7 +165,7 @@ def _phase_end_condition(spec: BenchSpec) -> dict[str, Any]:
 
 def _arrival_config(spec: BenchSpec) -> dict[str, Any]:
     """Return when requests start: AIPerf's type of a phase, with its numbers."""
-    if spec.trace_name and not spec.has_conversations:
+    if spec.replays_trace_times:
         return {"type": "fixed_schedule"}
     if spec.rate is None:
         return {"type": "concurrency", "concurrency": spec.concurrency}

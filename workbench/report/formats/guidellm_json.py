@@ -264,7 +264,7 @@ def _scenario_config(result: BenchResult) -> dict[str, Any]:
 
 def _dataset_config(result: BenchResult) -> dict[str, Any]:
     spec = result.spec
-    file = spec.trace_name or spec.prompts_name
+    file = spec.text_source_name
     if file:
         is_csv = file.partition(" (")[0].endswith(".csv")
         return {"kind": "csv_file" if is_csv else "json_file", "path": file}
@@ -275,7 +275,7 @@ def _dataset_config(result: BenchResult) -> dict[str, Any]:
 
 
 def _strategy_config(spec: BenchSpec) -> dict[str, Any]:
-    if spec.trace_name and not spec.has_conversations:
+    if spec.replays_trace_times:
         return {"type_": _TRACE, "time_scale": 1 / spec.replay_speed, **_AT_ITS_TIME}
     if spec.rate is None:
         return {

@@ -141,7 +141,7 @@ class Fields:
         """Return the field `name`, which must be text of at most MOST_CHARS characters; None if it
         is absent or empty. Raises InputError for any other value."""
         value = self.data.get(name)
-        if value is not None and not isinstance(value, str):
+        if not isinstance(value, str | None):
             raise self.field_error(name, "the field must be text")
         if value and len(value) > MOST_CHARS:
             problem = f"the field must be text of at most {MOST_CHARS:,} characters"
@@ -157,7 +157,7 @@ class Fields:
 
     def flag(self, name: str) -> bool | None:
         value = self.data.get(name)
-        if value is not None and not isinstance(value, bool):
+        if not isinstance(value, bool | None):
             raise self.field_error(name, "the field must be true or false")
         return value
 

@@ -567,12 +567,12 @@ class Bench:
         shape = {name: getattr(spec, name) for name in REPEATED}
         if spec.profile not in profiles.PROFILE_NAMES:
             del shape["profile"]  # a preset's own word, which names no values
-        if spec.prompts_name or spec.trace_name or spec.command:
+        if spec.text_source_name or spec.command:
             last = self.asked or self._core.state.bench.spec
             if last is None or _content_key_outside_results(last) != _content_key_outside_results(
                 spec
             ):
-                what = spec.prompts_name or spec.trace_name or "a command of your own"
+                what = spec.text_source_name or "a command of your own"
                 raise BenchError(
                     f"the last benchmark used {what}, which results do not contain, so it cannot "
                     "be repeated",

@@ -20,9 +20,10 @@ from workbench.bench.user_estimate import UserEstimate
 from workbench.model.counts import format_four_digits
 from workbench.model.errors import BenchError
 from workbench.model.slo import parse_slo
+from workbench.session.bench.spec import seed_of_load
 
 if TYPE_CHECKING:
-    from workbench.model.bench import BenchResult, ResultId
+    from workbench.model.bench import BenchResult, BenchSummary, ResultId
     from workbench.session.results.results import Results
 
 _MAX_TRIES_PER_RUN = 3  # of a run that is invalid
@@ -54,7 +55,7 @@ async def measure_user_capacity(
             "requests": requests_needed_per_run(users, limits),
             "seconds": None,  # the number of requests decides
             "warmup": users,
-            "seed": int(load_fields.get("seed") or 0) + 1000 * users,
+            "seed": seed_of_load(load_fields) + 1000 * users,
         }
         measured[users] = result = await _measure_valid_result(run_benchmark, results, fields)
         summary = result.summary
@@ -84,12 +85,20 @@ async def _measure_valid_result(
     why = ""
     for _ in range(_MAX_TRIES_PER_RUN):
         result = await results.get(await run_benchmark(**fields))
-        summary = result.summary
-        unknown = next((str(one.limit) for one in summary.slo if one.kept_pct is None), None)
-        failed = bool(summary.requests_failed and summary.requests_ok)
-        breaks = any((one.margin_pct or 0.0) < 0 for one in summary.slo)
-        usable = not summary.refused or (failed and breaks)
-        if summary.slo and unknown is None and usable:
+        why = _why_level_is_not_judged(result.summary)
+        if not why:
             return result
-        why = f"{unknown} was not measured" if unknown else next(iter(summary.refused), "no SLO")
     raise BenchError(f"{fields['concurrency']} users: {why}")
+
+
+def _why_level_is_not_judged(summary: BenchSummary) -> str:
+    """Return why a result does not show whether its level keeps the SLO; "" if it does."""
+    for one in summary.slo:
+        if one.kept_pct is None:
+            return f"{one.limit} was not measured"
+    if not summary.slo:
+        return next(iter(summary.refused), "no SLO")
+    breaks_limit = any((one.margin_pct or 0.0) < 0 for one in summary.slo)
+    if breaks_limit and summary.requests_failed and summary.requests_ok:
+        return ""
+    return next(iter(summary.refused), "")

@@ -254,4 +254,4 @@ def speed_ceiling_view(result: BenchResult) -> CeilingView | None:
 def newest_valid_own_result_id(rows: Sequence[BenchRow]) -> ResultId | None:
     """Return the id of the newest valid result in `rows` that was not imported, or None. `rows` are
     sorted from new to old."""
-    return next((row.id for row in rows if not row.imported and not row.refused), None)
+    return next((row.id for row in rows if row.is_valid_own), None)

@@ -72,3 +72,8 @@ class BenchRow:
     ceiling: CeilingView | None = None
     # the most important first; only in the row of the newest valid result
     advice: tuple[Finding, ...] = ()
+
+    @property
+    def is_valid_own(self) -> bool:
+        """Whether Workbench measured the result and it is valid."""
+        return not (self.imported or self.refused)

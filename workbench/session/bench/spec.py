@@ -73,6 +73,12 @@ def set_default_prompt_content(bench: Mapping[str, Any], content: str) -> dict[s
     return {**bench, "content": content}
 
 
+def seed_of_load(bench: Mapping[str, Any]) -> int:
+    """Return the seed in the fields `bench` of a load, to which each run of a series adds a number
+    of its own; 0 if the user gave none."""
+    return int(bench.get("seed") or 0)
+
+
 def repeated_fields_with_value(spec: BenchSpec, left_out: Collection[str]) -> dict[str, Any]:
     """Return the fields that repeat the benchmark `spec` and have a value, by name. Those in
     `left_out` are left out."""

@@ -263,7 +263,7 @@ def experiment_options_of(finding: Finding, result: BenchResult) -> dict[str, An
     decides the verdict, and "bench", the load of `result` as fields of BenchSpec. Raises InputError
     for a load whose prompts or trace the result does not contain."""
     spec = result.spec
-    if spec.prompts_name or spec.trace_name:
+    if spec.text_source_name:
         raise InputError(
             f"the load of result #{result.id} was {spec.prompts_name or spec.trace_and_speed_text}, which "
             "results do not contain, so it cannot be repeated",

@@ -217,7 +217,7 @@ def _sent_name_and_answer_digest(result: BenchResult) -> dict[str, str]:
     """Return what identifies the texts of a result: as "sent" the name of its prompts or trace, or
     the content of its synthetic prompts, and as "answers_sha256" a hash of what is stored of the
     answers."""
-    sent = result.spec.prompts_name or result.spec.trace_name or result.spec.content
+    sent = result.spec.text_source_name or result.spec.content
     return {"sent": sent, "answers_sha256": _digest_of_answers(result)}
 
 

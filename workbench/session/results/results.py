@@ -273,7 +273,7 @@ class Results:
         newest valid result other than the given one. Raises InputError if there are too few
         results."""
         given = {a, b} - {None}
-        rows = (row for row in self._core.state.results if not (row.imported or row.refused))
+        rows = (row for row in self._core.state.results if row.is_valid_own)
         others = [row.id for row in rows if row.id not in given]
         if len(others) + len(given) < 2:
             raise InputError(

@@ -46,12 +46,6 @@ class LoadSearch(Design[float]):
     def slo_limits(self) -> tuple[Limit, ...]:
         return parse_slo(self.bench["slo"])
 
-    @property
-    def base_seed(self) -> int:
-        """The seed that the user gave, to which each run adds a number of its own; 0 without
-        one."""
-        return int(self.bench.get("seed") or 0)
-
     @abstractmethod
     def verdict_on_level(self, level: float) -> LevelVerdict | None:
         """Return the verdict on a level; None if it was not measured."""

@@ -25,6 +25,7 @@ from workbench.model.quality import BROKEN, DIFFERS
 from workbench.model.run_options import OPTIONS, starts_container_image
 from workbench.model.secrets import mask_secrets_of_plan
 from workbench.model.series_state import SeriesState
+from workbench.model.untrusted_numbers import parse_whole_number
 from workbench.model.watch import (
     ALARM,
     ANSWERS,
@@ -276,8 +277,7 @@ def _kv_cache_capacity_tokens(run: ExperimentRun) -> float | None:
     number."""
     for name in _KV_TOKENS_SETTINGS:
         if name in run.chosen:
-            text = run.chosen[name].replace(",", "")
-            return float(text) if text.isascii() and text.isdecimal() else None
+            return parse_whole_number(run.chosen[name].replace(",", ""))
     return None
 
 

@@ -29,7 +29,7 @@ from workbench.bench.user_capacity import MAX_LIMIT_PERCENT
 from workbench.model.errors import InputError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.sweep import RATES, SweepSpec
-from workbench.session.bench.spec import OPEN_LOOP_MAX_STREAMS
+from workbench.session.bench.spec import OPEN_LOOP_MAX_STREAMS, seed_of_load
 from workbench.session.series.load_search import (
     LoadSearch,
     bench_spec_for_target,
@@ -230,7 +230,7 @@ class CapacityOfRates(LoadSearch):
             "rate": level,
             "requests": math.ceil(level * seconds),
             "concurrency": max(OPEN_LOOP_MAX_STREAMS, streams),
-            "seed": self.base_seed + 10 * round(1000 * level) + earlier_runs,
+            "seed": seed_of_load(self.bench) + 10 * round(1000 * level) + earlier_runs,
         }
 
     def results_shown_for_level(self, level: float) -> Sequence[BenchResult]:

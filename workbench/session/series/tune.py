@@ -41,6 +41,7 @@ from workbench.model.tune_standings import (
     signed_log_of_goal,
 )
 from workbench.session.bench.find_users import measure_user_capacity
+from workbench.session.bench.spec import seed_of_load
 from workbench.session.conditions import gpu_indices_of_plan
 from workbench.session.gpu.setting_texts import alterations_text, setting_failure_text
 from workbench.session.series.conduct import SeriesStopped
@@ -244,11 +245,7 @@ class Tune(FlagSweep):
         """Return the load of a point as fields of BenchSpec, the same for all servers of a
         block."""
         block, _ = parse_point_label(self.progress.sweep.points[run].label)
-        return {**self._bench_fields_of_tune, "seed": self._benchmark_base_seed + block}
-
-    @property
-    def _benchmark_base_seed(self) -> int:
-        return int(self.bench.get("seed") or 0)
+        return {**self._bench_fields_of_tune, "seed": seed_of_load(self.bench) + block}
 
     @property
     def _bench_fields_of_tune(self) -> Mapping[str, Any]:
@@ -457,7 +454,7 @@ class Tune(FlagSweep):
             **options,
             "bench": dict(self._bench_fields_of_tune),
             "metric": self._tune_goal.metric,
-            "seed": self._benchmark_base_seed + _FIRST_SEED_OF_FINAL,
+            "seed": seed_of_load(self.bench) + _FIRST_SEED_OF_FINAL,
             "throw_away": False,
         }
 

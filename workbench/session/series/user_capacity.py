@@ -25,6 +25,7 @@ from workbench.model.errors import InputError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.slo import parse_slo
 from workbench.model.sweep import USERS, SweepSpec
+from workbench.session.bench.spec import seed_of_load
 from workbench.session.series.load_search import (
     LoadSearch,
     bench_spec_for_target,
@@ -197,7 +198,7 @@ class UserSearch(LoadSearch):
             **requests,
             "concurrency": users,
             "warmup": users if warmup is None else warmup,
-            "seed": self.base_seed + 1000 * users + earlier_runs,
+            "seed": seed_of_load(self.bench) + 1000 * users + earlier_runs,
         }
 
     def performance_texts_at_level(self, level: float) -> list[str]:

@@ -600,8 +600,8 @@ class ContainerHost(BaseHost):
     def _parse_pid_and_host_process(self, block: str) -> tuple[int, ContainerHostProcess]:
         pid, _, rest = block.partition("\n")
         number = parse_whole_number(pid) or 0
-        lines = dict(
-            line.partition(" ")[::2] for line in rest.replace("inside\t", "inside ").splitlines()
+        lines = shell_scripts.parse_last_values(
+            rest.replace("inside\t", "inside ").splitlines(), " "
         )
         place = parse_container_of_process(rest)
         kind, _, name = place.partition(":")

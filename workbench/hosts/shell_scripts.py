@@ -30,6 +30,12 @@ def parse_key_value_pairs(output: str, limit: int = LINE_CHARS) -> list[tuple[st
     return [(key, value) for key, equals, value in found if equals]
 
 
+def parse_last_values(lines: Iterable[str], separator: str = "=") -> dict[str, str]:
+    """Return the last value of each key in lines of the form key=value, with `separator` in place of
+    "=". A line without it is a key with the value ""."""
+    return dict(line.partition(separator)[::2] for line in lines)
+
+
 def parse_values_by_key(lines: Iterable[str]) -> Mapping[str, list[str]]:
     """Return the values of each key in lines of the form key=value, in their order. A key without a
     line has []."""

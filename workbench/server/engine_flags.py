@@ -115,6 +115,7 @@ async def read_flags_json_or_help(
 
 def _python_of_engine(found: InstalledEngine) -> str | None:
     """Return the absolute path of the Python that runs the engine; None if the path is unknown."""
-    own = found.path if found.path and posixpath.basename(found.path).startswith("python") else None
-    python = found.python or own
-    return python if python and python.startswith("/") else None
+    path = found.python or found.path or ""
+    if path != found.python and not posixpath.basename(path).startswith("python"):
+        return None
+    return path if path.startswith("/") else None

@@ -168,7 +168,7 @@ async def _read_version_from_metadata(
     "…/site-packages/vllm-0.33.0.dist-info"; None if there is none. `path` is the program, `real`
     that path with symbolic links resolved, and `python` the Python that runs it. Raises
     HostError."""
-    programs = [p for p in (python, path, real) if p and p.startswith("/")]
+    programs = filter(posixpath.isabs, filter(None, (python, path, real)))
     prefixes = dict.fromkeys(posixpath.dirname(posixpath.dirname(program)) for program in programs)
     names = " ".join(name.replace("-", "_") for name in engine.packages)
     done = await host.run(["sh", "-c", _READ_METADATA_SCRIPT, "sh", names, *prefixes], timeout_s=20)

@@ -15,7 +15,7 @@ from workbench.model.findings import Finding, Level, by_severity
 from workbench.model.lazy_dataclass import dataclass
 from workbench.server import log_patterns
 from workbench.server.log_lines import LogRing, level_of_line
-from workbench.server.log_patterns import line_number_of
+from workbench.server.log_patterns import has_error, line_number_of
 
 _MAX_UNKNOWN_LINES = 20  # lines that are kept
 _BINARY_LINE_DIVISOR = 8  # a line of which one in so many characters was no text is binary
@@ -223,9 +223,9 @@ class ExplainedLog:
         causes = log_patterns.find_possible_causes(
             own, self._tracebacks, engine, no_causes | before
         )
-        if before and not _has_error(causes):
+        if before and not has_error(causes):
             causes = log_patterns.find_possible_causes(own, self._tracebacks, engine, no_causes)
-        if not _has_error(causes):
+        if not has_error(causes):
             causes = (*causes, *self._explain_end_without_pattern(causes, engine))
         ended = (self._with_engine_fix_and_level(finding, engine) for finding in causes)
         return by_severity(
@@ -505,10 +505,6 @@ class ExplainedLog:
                 for number, text in self._unknown
             ],
         }
-
-
-def _has_error(findings: Iterable[Finding]) -> bool:
-    return any(finding.is_error for finding in findings)
 
 
 def _first_error_evidence(findings: Iterable[Finding]) -> str | None:

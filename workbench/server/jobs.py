@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from workbench.hosts.base import Host
 from workbench.hosts.script_files import read_script
-from workbench.hosts.shell_scripts import shell_argv
+from workbench.hosts.shell_scripts import parse_last_values, shell_argv
 from workbench.model.errors import HostError, InputError
 from workbench.model.job import SCHEDULERS, Job
 from workbench.model.server_run import ServerStatus
@@ -81,7 +81,7 @@ def _parse_slurm_jobs(answer: str) -> Iterator[Job]:
 def _parse_pbs_jobs(answer: str) -> Iterator[Job]:
     for block in answer.replace("\n\t", "").split("Job Id: ")[1:]:
         job_id, _, text = block.partition("\n")
-        values = dict(line.strip().partition(" = ")[::2] for line in text.splitlines())
+        values = parse_last_values(map(str.strip, text.splitlines()), " = ")
         state = values.get("job_state", "")
         limit_s = parse_scheduler_duration_s(values.get("Resource_List.walltime"))
         used_s = parse_scheduler_duration_s(values.get("resources_used.walltime")) or 0

@@ -230,11 +230,12 @@ class LogRing:
         del self._newest[:packed]
 
     def _drop_oldest(self) -> None:
-        if not self._oldest and self._packed:
-            self._oldest.extend(_decompress_lines(self._packed.popleft()))
-        elif not self._oldest:
-            self._oldest.extend(self._newest)
-            self._newest = []
+        if not self._oldest:
+            if self._packed:
+                self._oldest.extend(_decompress_lines(self._packed.popleft()))
+            else:
+                self._oldest.extend(self._newest)
+                self._newest = []
         self._tail_chars -= len(self._oldest.popleft())
         self.dropped += 1
 
@@ -340,12 +341,12 @@ class LogFollower:
         complete; None if there are none. If `file_position` is not `offset`, bytes were skipped or
         the file was truncated: the unfinished line is dropped, and the batch says so."""
         truncated = file_position != self.offset
+        self.offset = file_position + len(data)
         if truncated:
             self._assembler.drop_pending_bytes()
             self.ring.record_gap()
-        self.offset = file_position + len(data)
-        if truncated and file_position:
-            data = data[data.find(b"\n") + 1 :]  # begin with a whole line
+            if file_position:
+                data = data[data.find(b"\n") + 1 :]  # begin with a whole line
         return self._make_batch(self._assembler.feed(data), truncated)
 
     def finish(self) -> LogBatch | None:

@@ -456,6 +456,11 @@ def _exclude_findings(
     return tuple(finding for finding in findings if finding not in dropped)
 
 
+def has_error(findings: Iterable[Finding]) -> bool:
+    """Return whether one of the findings is an error."""
+    return any(finding.is_error for finding in findings)
+
+
 def line_number_of(finding: Finding) -> int:
     """Return the number in the log of the line that the finding is about; 0 if unknown."""
     return finding.line or 0
@@ -624,7 +629,7 @@ def _drop_ignored_errors(
     an error: nothing else says then why the server has ended."""
     found = tuple(findings)
     others = tuple(one for one in found if one.line not in ignored_line_numbers)
-    if any(one.is_error for one in others):
+    if has_error(others):
         return others
     each_reports_another = tracebacks.find_root_error(errors, _only_reports_other_error) is None
     return found if errors and each_reports_another else others
@@ -662,7 +667,7 @@ def _add_native_calls(findings: Sequence[Finding], calls: Sequence[str]) -> tupl
     if part is None:
         return tuple(findings)
     where = f", in {part.name} ({native_backtraces.function_name_of(call)})"
-    if any(one.is_error for one in findings):
+    if has_error(findings):
         return tuple(_add_part_of_crash(one, part, where) for one in findings)
     crash = Finding(
         Level.ERROR,

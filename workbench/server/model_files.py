@@ -55,13 +55,11 @@ async def read_model_facts(host: Host, plan: LaunchPlan, env: Mapping[str, str])
         return ModelFacts(model, missing=f"the model's files could not be read: {error}")
     absent = len(found["absent"])
     document = _parse_json_object(config)
-    has_succeeded, has_files = done.returncode == 0, bool(sizes or absent)
-    if has_succeeded and document and not has_files:
+    if done.returncode == 0 and document and not sizes and not absent:
         return model_facts_from_config_without_files(
             model, document, source=f"config.json on {host.name}, without weight files"
         )
-    is_complete = bool(sizes) and not absent
-    if not has_succeeded or not is_complete:
+    if done.returncode or absent or not sizes:
         what = "no model files were found"
         if absent:
             what = f"{absent} of the model's weight files are missing"

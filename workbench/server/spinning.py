@@ -68,8 +68,12 @@ class SpinWatch:
     def add_reading(self, samples: Sequence[GpuSample], at_s: float) -> None:
         """Add a reading of all GPUs, made at the monotonic time `at_s`. A GPU that is not in it, or
         lacks a value that is needed, begins anew."""
-        now = {s.index: _continue_period(self._still.get(s.index), s, at_s) for s in samples}
-        self._still = {index: still for index, still in now.items() if still is not None}
+        still: dict[int, UnchangedPeriod] = {}
+        for sample in samples:
+            period = _continue_period(self._still.get(sample.index), sample, at_s)
+            if period is not None:
+                still[sample.index] = period
+        self._still = still
 
     def find_spinning_gpus(self, gpus: Collection[int] | None) -> Mapping[int, UnchangedPeriod]:
         """Return the spinning GPUs among `gpus`, None for all, by index, with the periods without a
@@ -78,12 +82,15 @@ class SpinWatch:
         wanted = set(self._still if gpus is None else gpus)
         if not wanted <= self._still.keys():
             return {}
-        chosen = {index: still for index, still in self._still.items() if index in wanted}
-        for still in chosen.values():
+        spinning: dict[int, UnchangedPeriod] = {}
+        for index in sorted(wanted):
+            still = self._still[index]
             # An idle GPU waits too; one with power works.
             if still.last_s - still.since_s < SPINNING_AFTER_S or still.draws_power:
                 return {}
-        return {index: still for index, still in chosen.items() if still.is_spinning}
+            if still.is_spinning:
+                spinning[index] = still
+        return spinning
 
 
 def _continue_period(

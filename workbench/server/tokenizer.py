@@ -88,12 +88,13 @@ class Tokenizer:
             for name in ("count", "length")
             if isinstance(reply_body.get(name), int)
         ]
-        if not counts and isinstance(tokens, list):
-            counts = [len(tokens)]
-        found = next(iter(counts), None)
-        if not found:
-            self.problem = f"the server's {self._engine.tokenize_path} returned no token count"
-        return found or None
+        if isinstance(tokens, list):
+            counts.append(len(tokens))
+        found = next(iter(counts), 0)
+        if found:
+            return found
+        self.problem = f"the server's {self._engine.tokenize_path} returned no token count"
+        return None
 
     async def _post_json(self, path: str, body: Mapping[str, Any]) -> dict[str, Any] | None:
         """Send `body` to `path`, and return the JSON object of the answer; None without one, and

@@ -18,7 +18,7 @@ from workbench.engines.command_line import recognize_engine_start
 from workbench.engines.registry import join_engine_process_patterns
 from workbench.hosts.base import Host
 from workbench.hosts.script_files import read_script
-from workbench.hosts.shell_scripts import shell_argv
+from workbench.hosts.shell_scripts import parse_last_values, shell_argv
 from workbench.model import open_files
 from workbench.model.errors import HostError, InputError, ServerError
 from workbench.model.findings import Finding, Level, PlanChange
@@ -198,7 +198,7 @@ class JobLauncher(ABC):
         script = job_scripts.state_script(self.scheduler.functions)
         words = (job_name_of(launch.run_id), launched.handle, launch.run_dir)
         done = await host.run(shell_argv(script, *words), timeout_s=_ASK_TIMEOUT_S, check=True)
-        seen = dict(line.partition(" ")[::2] for line in done.out.splitlines())
+        seen = parse_last_values(done.out.splitlines(), " ")
         phase, job, code = seen.get("phase", "unknown"), seen.get("job", ""), seen.get("code", "")
         if phase == "unknown":
             why = seen.get("why") or done.problem
@@ -280,7 +280,7 @@ class JobLauncher(ABC):
         )
         done = await host.run(shell_argv(script, *words), timeout_s=_ASK_TIMEOUT_S, check=True)
         about, *processes = re.split(r"(?m)^proc ", done.out)
-        seen = dict(line.partition(" ")[::2] for line in about.splitlines())
+        seen = parse_last_values(about.splitlines(), " ")
         if seen.get("phase") != "running":
             state = seen.get("state") or seen.get("why") or "not known to the scheduler"
             raise ServerError(

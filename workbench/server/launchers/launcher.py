@@ -14,6 +14,7 @@ from dataclasses import field, fields
 from typing import Protocol
 
 from workbench.hosts.base import Host
+from workbench.hosts.shell_scripts import parse_last_values
 from workbench.model.findings import Finding
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import Command, LaunchPlan
@@ -203,7 +204,7 @@ def parse_launched(data: bytes | None) -> LaunchedServer | None:
     empty or missing. Unknown keys and damaged values are left out."""
     if not data:
         return None
-    values = dict(line.partition(" ")[::2] for line in clean_text(data, lines=True).splitlines())
+    values = parse_last_values(clean_text(data, lines=True).splitlines(), " ")
 
     def text(key: str) -> str | None:
         return values.get(key, "").strip() or None

@@ -15,7 +15,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from workbench.hosts.base import CommandTimeout, Completed, Host
-from workbench.hosts.shell_scripts import shell_argv
+from workbench.hosts.shell_scripts import parse_last_values, shell_argv
 from workbench.model.errors import HostError, ServerError
 from workbench.model.findings import Finding, Level
 from workbench.model.plan import Command
@@ -62,7 +62,7 @@ class Systemd:
                 unit,
             )
         )
-        seen = dict(line.partition("=")[::2] for line in done.out.splitlines())
+        seen = parse_last_values(done.out.splitlines())
         if unit == launch.replaced:  # it is stopped before the start
             seen.pop("active", None)
         return tuple(_find_unit_problems(scope, unit, seen))
@@ -252,7 +252,7 @@ class Systemd:
             raise HostError(
                 f"`systemctl show` failed for the unit {unit}: {done.problem}", host=host.name
             )
-        return dict(line.partition("=")[::2] for line in done.out.splitlines())
+        return parse_last_values(done.out.splitlines())
 
     async def _run_systemctl(
         self, host: Host, options: Mapping[str, str], *words: str, timeout_s: float = 30.0

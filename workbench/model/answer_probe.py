@@ -547,13 +547,12 @@ def _where_text_is_broken(failed: Collection[_Group], answers: _Answers) -> str:
     }
     if answers.long_tokens:
         names[ProbePart.LONG] = f" with prompts of {answers.long_tokens:,} tokens"
-    asked = answers.by_part_and_after_load
-    parts = {part for part, _ in failed}
+    parts, times = map(set, zip(*failed, strict=True))
+    asked_parts, asked_times = map(set, zip(*answers.by_part_and_after_load, strict=True))
     where = ""
-    if parts != {part for part, _ in asked}:
+    if parts != asked_parts:
         where = " and".join(names[part] for part in ProbePart if part in parts) + " only"
-    times = {after for _, after in failed}
-    if times != {after for _, after in asked} and times == {True}:
+    if times == {True} and asked_times != {True}:
         where += " after the load"
     return where
 
@@ -713,8 +712,9 @@ def _find_wrong_usage(answers: _Answers, short: Sequence[Probed]) -> list[Findin
 def _why_usage_is_wrong(
     counted: Sequence[Probed], short: Sequence[Probed], all_answers: Sequence[Probed]
 ) -> str:
-    """Return a sentence if the usage of the answers `counted` is wrong; else "". `short` are answers
-    to compare their usage with, and `all_answers` tell whether the engine hides the reasoning."""
+    """Return a sentence if the usage of the answers `counted` is wrong; else "". Each of them has
+    `has_enough_tokens_for_usage`. `short` are answers to compare their usage with, and `all_answers`
+    tell whether the engine hides the reasoning."""
     hides_reasoning = any(one.hides_reasoning for one in all_answers)
     if text := _why_usage_differs_from_recount(counted, hides_reasoning):
         return text
@@ -722,17 +722,18 @@ def _why_usage_is_wrong(
         text = _why_usage_counts_too_much(counted, short)
     if text:
         return text
-    texts = [one.answer for one in counted]
-    usage = sum(one.output_tokens or 0 for one in texts)
-    per_token = characters_per_token(texts)
-    size = sum(len(one.all_text.encode("utf-8", "replace")) for one in texts)
+    usage = characters = size = 0
+    for one in counted:
+        usage += one.answer.output_tokens or 0
+        characters += one.answer.total_character_count
+        size += len(one.answer.all_text.encode("utf-8", "replace"))
+    per_token = characters / usage
     too_many = not hides_reasoning and size < _LEAST_BYTES_PER_TOKEN * usage
-    too_few = per_token is not None and per_token > _MOST_CHARACTERS_PER_TOKEN
-    if not too_many and not too_few:
+    if not too_many and per_token <= _MOST_CHARACTERS_PER_TOKEN:
         return ""
     return (
-        f"usage not credible: {usage} tokens for {sum(one.total_character_count for one in texts)}"
-        f" characters, {per_token:.1f} characters per token"
+        f"usage not credible: {usage} tokens for {characters} characters,"
+        f" {per_token:.1f} characters per token"
     )
 
 

@@ -148,7 +148,7 @@ class LaunchPlan:
     @property
     def flag_values(self) -> dict[str, FlagValue]:
         """The value of each flag that the plan sets, by name."""
-        return {flag.name: flag.value for flag in self.flags}
+        return _values_by_name(self.flags)
 
     @property
     def env_texts(self) -> dict[str, str]:
@@ -259,7 +259,7 @@ def plan_differences(a: LaunchPlan, b: LaunchPlan) -> tuple[PlanDifference, ...]
         named.append(("image", a.image, b.image))
     changes = [PlanDifference(kind, kind, x, y) for kind, x, y in named if x != y]
     for kind, left, right in (
-        ("flag", _values_by_name(a.flags), _values_by_name(b.flags)),
+        ("flag", a.flag_values, b.flag_values),
         ("env", _values_by_name(a.env), _values_by_name(b.env)),
     ):
         for name in dict.fromkeys((*right, *left)):

@@ -7,7 +7,7 @@ from typing import Any
 
 from workbench.engines import registry
 from workbench.model.errors import InputError
-from workbench.model.findings import Finding
+from workbench.model.findings import Finding, Level
 from workbench.recipes.recipe import Recipe
 
 # findings about parts of a recipe that its preset contains
@@ -70,7 +70,7 @@ def preset_document_of_recipe(recipe: Recipe, preset_id: str, source: str) -> di
         },
         "model": {"id": plan.model},
         "flags": plan.flag_values,
-        "env": {variable.name: str(variable.value) for variable in plan.env},
+        "env": plan.env_texts,
         "variables": {name: {"description": text} for name, text in recipe.variables.items()},
         "provenance": {
             "document": source,
@@ -84,9 +84,14 @@ def preset_document_of_recipe(recipe: Recipe, preset_id: str, source: str) -> di
 def _omissions_and_changes_text(findings: tuple[Finding, ...]) -> str | None:
     """Return a text that lists the parts of a recipe that its preset does not contain, and those
     that it contains in another form; None if there are none."""
-    serious = [f for f in findings if f.level in ("error", "warn")]
-    missing = [f.text for f in serious if f.code not in _READ_OTHERWISE]
-    changed = [f.text for f in serious if f.code in _READ_OTHERWISE]
+    missing, changed = [], []
+    for finding in findings:
+        if finding.level not in (Level.ERROR, Level.WARN):
+            continue
+        if finding.code in _READ_OTHERWISE:
+            changed.append(finding.text)
+        else:
+            missing.append(finding.text)
     parts = (("Not taken over", missing), ("Taken over so", changed))
     texts = [f"{title}: {'; '.join(texts)}" for title, texts in parts if texts]
     return _single_line(". ".join(texts), 2000) or None

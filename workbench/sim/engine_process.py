@@ -138,15 +138,13 @@ class EngineServer:
             api.ready = self.ready = True
             await self._log_startup_phases([self.engine.ready_line(self._address())])
         loop = asyncio.get_running_loop()
-        self.tasks += [loop.create_task(r.run()) for r in self.replicas]
-        self.tasks += [
-            loop.create_task(c)
-            for c in (
-                self._publish_load_repeatedly(placed),
-                self._write_statistics(),
-                self._watch_workers(api),
-            )
-        ]
+        for work in (
+            *map(Replica.run, self.replicas),
+            self._publish_load_repeatedly(placed),
+            self._write_statistics(),
+            self._watch_workers(api),
+        ):
+            self.tasks.append(loop.create_task(work))
 
     async def _log_startup_phases(self, phases: Iterable[startup.StartupPhase]) -> None:
         total = startup.start_seconds(self.plan)

@@ -177,12 +177,13 @@ class _Distribution:
         self._probable.update(ngrams.common)
         self._tilt, self._scale = 0.0, 0.0
         if divergence > 0:
-            shares = [
-                (self._tilt_sign(token), self._probability_before_tilt(token))
-                for token in self._probable
-            ]
-            plus = sum(share for side, share in shares if side > 0)
-            minus = sum(share for side, share in shares if side < 0)
+            plus = minus = 0.0
+            for token in self._probable:
+                share = self._probability_before_tilt(token)
+                if self._tilt_sign(token) > 0:
+                    plus += share
+                else:
+                    minus += share
             self._tilt = _find_tilt_for_divergence(plus, minus, divergence)
             self._scale = _log_normalizer(plus, minus, self._tilt)
 

@@ -68,15 +68,14 @@ def visible_gpus(state: SimState) -> tuple[int, ...]:
     count = state.profile.count
     if words is None:
         return tuple(range(count))
-    known = {
-        **{str(i): i for i in range(count)},
-        **{state.profile.uuid(i): i for i in range(count)},
-    }
+    known: dict[str, int] = {}
+    for i in range(count):
+        known.update(dict.fromkeys((str(i), state.profile.uuid(i)), i))
     found: list[int] = []
-    for word in words.split(","):
-        if word.strip() not in known:  # CUDA stops at the first unknown one
+    for word in map(str.strip, words.split(",")):
+        if word not in known:  # CUDA stops at the first unknown one
             break
-        found.append(known[word.strip()])
+        found.append(known[word])
     return tuple(found)
 
 

@@ -184,16 +184,19 @@ def _run_query(options: Options, library: SimulatedNvml) -> None:
 
 
 def _select_devices(selectors: str, library: SimulatedNvml) -> list[Device]:
+    """Return the GPUs that `selectors` names by index, UUID or bus id, separated by commas; all GPUs
+    for "". Raises Exit for an unknown one."""
     profile = library._state.profile
     if not selectors:
         return [Device(library, i) for i in range(profile.count)]
+    indices: dict[str, int] = {}
+    for i in range(profile.count):
+        indices.update(dict.fromkeys((str(i), profile.uuid(i), profile.bus_id(i)), i))
     found = []
-    for word in selectors.split(","):
-        names = [(str(i), profile.uuid(i), profile.bus_id(i)) for i in range(profile.count)]
-        index = next((i for i, name in enumerate(names) if word.strip() in name), None)
-        if index is None:
+    for word in map(str.strip, selectors.split(",")):
+        if word not in indices:
             raise Exit(6, "No devices were found")
-        found.append(Device(library, index))
+        found.append(Device(library, indices[word]))
     return found
 
 

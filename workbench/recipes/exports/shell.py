@@ -47,11 +47,10 @@ def format_flag_per_line(words: Sequence[str]) -> str:
 def lines_that_check_secrets(names: Iterable[str]) -> list[str]:
     """Return shell lines that end the script if one of the environment variables `names`, which
     contain secrets, is not set."""
-    return [
-        line
-        for name in names
-        for line in (f': "${{{name}:?set {name} to the secret}}"', f"export {name}")
-    ]
+    lines = []
+    for name in names:
+        lines += [f': "${{{name}:?set {name} to the secret}}"', f"export {name}"]
+    return lines
 
 
 def add_open_file_limit_warning(launch: Launch, notes: Notes, tool: str) -> None:

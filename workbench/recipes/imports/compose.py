@@ -141,7 +141,7 @@ def _container_of_service(
             _format_volume_with_host_path(one, directory)
             for one in _read_list_field(filled, "volumes", notes)
         ],
-        [_format_port_mapping(one) for one in _read_list_field(filled, "ports", notes)],
+        list(map(_format_port_mapping, _read_list_field(filled, "ports", notes))),
         text_field(filled, "working_dir", notes),
         _docker_gpu_option(filled),
         _open_file_limit(filled),

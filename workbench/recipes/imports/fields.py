@@ -67,7 +67,7 @@ def text_list_field(document: Mapping[str, Any], name: str, notes: Notes) -> lis
     if len(found) < len(as_list(value)):
         strange = next(one for one in as_list(value) if one not in found)
         notes.add_not_understood_warning(f"a part of {name}", strange)
-    return [str(one) for one in found]
+    return list(map(str, found))
 
 
 def _is_text_or_number(value: Any) -> bool:

@@ -262,8 +262,8 @@ def _interpret_command(command: SimpleCommand, state: _State) -> None:
         return
     for name, appended, elements in command.arrays:
         before = state.arrays.get(name, []) if appended else []
-        state.arrays[name] = [*before, *(t for word in elements for t in _expand_word(word, state))]
-    words = [text for word in command.words for text in _expand_word(word, state)]
+        state.arrays[name] = [*before, *_expand_words(elements, state)]
+    words = _expand_words(command.words, state)
     own: dict[str, str] = {}
     while words:
         assignment = _ASSIGNMENT.fullmatch(words[0])
@@ -595,11 +595,14 @@ def _commands_behind_wrapper(
         before = words[:at]
         if any(word.rpartition("/")[2] in _NOT_STARTING for word in before):
             return []
+        rest = []
         for option, word in zip(("", *before), before, strict=False):
             assignment = _ASSIGNMENT.fullmatch(word)
-            if assignment is not None and option not in _OF_SYSTEMD_RUN:
+            if assignment is None:
+                if word != "env":
+                    rest.append(word)
+            elif option not in _OF_SYSTEMD_RUN:
                 env[assignment[1]] = assignment[3]
-        rest = [word for word in before if not _ASSIGNMENT.fullmatch(word) and word != "env"]
         if rest:
             _add_ignored_words_note(rest, start, state)
         return [_server_command_in_state(start, env, state)]
@@ -630,6 +633,10 @@ def _add_ignored_words_note(words: Sequence[str], start: EngineCommandLine, stat
         state.notes.add(Level.WARN, "environment", text, fix=fix)
         return
     state.notes.add_left_out_note(shown, "a preset starts the engine itself")
+
+
+def _expand_words(words: Sequence[Word], state: _State) -> list[str]:
+    return [text for word in words for text in _expand_word(word, state)]
 
 
 def _expand_word(word: Word, state: _State) -> list[str]:

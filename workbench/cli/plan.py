@@ -87,11 +87,11 @@ async def print_plan(arguments: argparse.Namespace) -> int:
             print_line(f"# {node.name} ({node.node_title})")
             for name, why in node.origins.items():
                 print_line(f"# {name}: {why}")
-            print_line(found.shell())
+            print_line(found.shell_line)
         if view.start_command and not nodes:
             for name, text in view.run_command.files.items() if view.run_command else ():
                 print_line(f"# file {name}:\n{text.rstrip()}")
-            print_line(view.start_command.shell())
+            print_line(view.start_command.shell_line)
         if view.memory and view.memory not in {f.text for f in view.findings}:
             print_message(view.memory)
         for finding in view.findings:
@@ -173,5 +173,5 @@ def command_json(command: Command) -> dict[str, Any]:
         "env": dict(command.env),
         "files": dict(command.files),
         "workdir": command.workdir,
-        "shell": command.shell(),
+        "shell": command.shell_line,
     }

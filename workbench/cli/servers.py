@@ -379,7 +379,7 @@ async def restart_run(arguments: argparse.Namespace) -> int:
         if in_place:
             shown = await adoption.preview_restart_command(session, status.run_id)
         else:
-            shown = session.servers.supervisor.record(status.run_id).command.shell()
+            shown = session.servers.supervisor.record(status.run_id).command.shell_line
         if status.may_still_be_running:
             await _confirm_restart(session, arguments, status, shown)
         run_id = status.run_id

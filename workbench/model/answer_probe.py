@@ -7,7 +7,7 @@ So an answer shows four things without knowledge of the model: whether it is lan
 (answer_text.py), whether it answers this prompt and not another one, whether the usage matches the
 text, and, if the code word stands in front of a long text, whether the whole prompt was read.
 
-`make_short_asks` and `make_long_ask` make the prompts, `request_body` the body of a request that is
+`make_short_asks` and `make_long_ask` make the prompts, `request_body_of_ask` the body of a request that is
 not streamed, `read_answer` reads the reply, and `assess_probe` compares the answers. A caller sends
 the requests: alone, several at once, and at the length of its own prompts.
 
@@ -193,7 +193,7 @@ def _instruction_about_topic(topic: str) -> str:
     return f"{_ECHO} explain in two or three sentences {topic}."
 
 
-def request_body(ask: Ask, model: str, endpoint: str = "chat") -> dict[str, Any]:
+def request_body_of_ask(ask: Ask, model: str, endpoint: str = "chat") -> dict[str, Any]:
     """Return the JSON body of a request for the answer to `ask`. `endpoint` is "chat" or
     "completions"."""
     if endpoint == "chat":

@@ -309,7 +309,7 @@ class Experiment:
         return host == self.host or host in self.spec.twins
 
     @property
-    def deciding_change(self) -> MetricChange | None:
+    def change_of_deciding_metric(self) -> MetricChange | None:
         """The change of the metric that decides the experiment; None before the first pair."""
         metrics = self.comparison.metrics if self.comparison is not None else ()
         return next((m for m in metrics if m.metric == self.spec.metric), None)

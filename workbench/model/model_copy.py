@@ -94,7 +94,7 @@ class ModelCopy:
         return {file.name: file for file in self.files}
 
     @property
-    def reference(self) -> str:
+    def id_or_path(self) -> str:
         """What names this copy on its host, for example in a command: the model's id if the copy is
         in the cache of the Hugging Face hub, otherwise the path."""
         return self.model if self.kind == HUB else self.path

@@ -222,9 +222,10 @@ class Command:
     host: str = "127.0.0.1"  # what the server binds to
     port: int = 8000
 
-    def shell(self) -> str:
-        """Return the command as one line to paste into a shell: environment, program and arguments,
-        quoted."""
+    @property
+    def shell_line(self) -> str:
+        """The command as one line to paste into a shell: working directory, environment, program and
+        arguments, quoted."""
         env = [f"{k}={shlex.quote(v)}" for k, v in self.env.items()]
         line = " ".join((*env, *map(shlex.quote, self.argv)))
         if self.workdir:

@@ -174,7 +174,7 @@ def experiment_blocks(experiment: Experiment, results: Sequence[BenchResult]) ->
     if comparison is not None:
         blocks += [*comparison_blocks(comparison), *twin_machine_blocks(experiment)]
         blocks.append(Heading("Raw pairs"))
-        change = experiment.deciding_change
+        change = experiment.change_of_deciding_metric
         if change is not None and (plot := plots.raw_pairs_plot(change)) is not None:
             blocks.append(plot)
         blocks.append(raw_pairs_table(comparison.metrics))
@@ -201,7 +201,7 @@ def experiment_outcome_blocks(experiment: Experiment) -> list[Block]:
 
 
 def _verdict_mark(experiment: Experiment) -> str:
-    chosen, compared = experiment.deciding_change, experiment.comparison
+    chosen, compared = experiment.change_of_deciding_metric, experiment.comparison
     if chosen is None or compared is None:
         return ""
     _, mark = _VERDICTS.get(chosen.verdict, ("", ""))

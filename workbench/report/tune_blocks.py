@@ -193,7 +193,7 @@ def final_experiment_blocks(sweep: Sweep, final: Experiment | None) -> list[Bloc
     pairs = f"{final.completed_pairs} of {count_of(final.spec.pairs, 'pair')}"
     done = f"{pairs} (experiment {final.id})"
     blocks.append(TextBlock("; ".join(filter(None, (final.verdict, done)))))
-    metric, decided = final.spec.metric, final.deciding_change
+    metric, decided = final.spec.metric, final.change_of_deciding_metric
     if decided is None or not decided.pairs:
         return blocks
     rows = []

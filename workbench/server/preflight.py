@@ -62,7 +62,7 @@ def _model_path(plan: LaunchPlan) -> str:
 
 
 def _make_refusal(host: Host, command: Command, message: str, next_step: str) -> ServerError:
-    shown = mask_command(command).shell()
+    shown = mask_command(command).shell_line
     return ServerError(message, host=host.name, command=shown, next_step=next_step)
 
 

@@ -228,7 +228,7 @@ class _Asker:
     def _request_body(self, ask: Ask) -> dict[str, Any]:
         if self._endpoint == EMBEDDINGS:
             return {"model": self._model, "input": ask.prompt}
-        body = answer_probe.request_body(ask, self._model, self._endpoint)
+        body = answer_probe.request_body_of_ask(ask, self._model, self._endpoint)
         return {**body, "max_tokens": self._tokens}
 
     def assess_answers(self, why_nonsense_is_expected: str) -> ServedText:

@@ -203,9 +203,9 @@ class PlanView:
         with the node's name. "" if the plan has no command."""
         if self.nodes:
             return "\n".join(
-                f"# {node.name} ({node.node_title})\n{its.shell()}" for node, its in self.nodes
+                f"# {node.name} ({node.node_title})\n{its.shell_line}" for node, its in self.nodes
             )
-        return self.start_command.shell() if self.start_command else ""
+        return self.start_command.shell_line if self.start_command else ""
 
 
 @dataclass(frozen=True, slots=True)

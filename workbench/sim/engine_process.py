@@ -116,7 +116,7 @@ class EngineServer:
             self._start_worker_processes(len(placed.replicas))
             self._publish_idle_memory_use(placed)
         except Failure as failure:
-            await asyncio.sleep(min(0.3, 0.1 * startup.start_seconds(plan)))
+            await asyncio.sleep(min(0.3, 0.1 * startup.start_duration_s(plan)))
             if self.engine.fails_in_worker(failure):
                 self._start_worker_processes(1)
             self.engine.log_failure(log, failure, self._worker_pids())
@@ -147,7 +147,7 @@ class EngineServer:
             self.tasks.append(loop.create_task(work))
 
     async def _log_startup_phases(self, phases: Iterable[startup.StartupPhase]) -> None:
-        total = startup.start_seconds(self.plan)
+        total = startup.start_duration_s(self.plan)
         for phase in phases:
             if phase.share:
                 await asyncio.sleep(phase.share * total)

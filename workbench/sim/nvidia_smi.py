@@ -228,11 +228,11 @@ def _run_query_loop(options: Options, devices: list[Device]) -> None:
     if "csv" not in words:
         raise Exit(2, '"--format=" is required: csv[,noheader][,nounits]')
     units, show_header = "nounits" not in words, "noheader" not in words
-    option, rows = "--query-gpu", _gpu_rows
+    option, rows = "--query-gpu", _gpu_query_lines
     if "--query-compute-apps" in options:
-        option, rows = "--query-compute-apps", _app_rows
+        option, rows = "--query-compute-apps", _process_query_lines
     names = [name.strip() for name in options.get(option).split(",")]
-    if rows is _gpu_rows:
+    if rows is _gpu_query_lines:
         for name in names:
             if name not in FIELDS:
                 raise Exit(2, f'Field "{name}" is not a valid field to query.')
@@ -251,11 +251,11 @@ def _run_query_loop(options: Options, devices: list[Device]) -> None:
         time.sleep(max(0.0, due - time.monotonic()))
 
 
-def _gpu_rows(device: Device, names: list[str], units: bool) -> list[str]:
+def _gpu_query_lines(device: Device, names: list[str], units: bool) -> list[str]:
     return [", ".join(query_cell(device, name, units) for name in names)]
 
 
-def _app_rows(device: Device, names: list[str], units: bool) -> list[str]:
+def _process_query_lines(device: Device, names: list[str], units: bool) -> list[str]:
     reading = device.library._state.gpu_readings()[device.index]
     lines = []
     for process in reading.processes:
@@ -343,7 +343,7 @@ def _set_persistence(device: Device, value: str) -> None:
     if bool(device.get("PersistenceMode")) == bool(wanted):
         print(f"Persistence mode is already {word} for GPU {device.bus_id}.")
         return
-    _apply_change(
+    _change_setting_or_warn(
         device,
         lambda: device.call("nvmlDeviceSetPersistenceMode", wanted),
         denied=f"Unable to set persistence mode for GPU {device.bus_id}: Insufficient Permissions",
@@ -359,7 +359,7 @@ def _set_power_limit(device: Device, value: str) -> None:
         raise Exit(2, f"Invalid power limit: {value}") from None
     bus_id, ends = device.bus_id, (Cell(), Cell())
     unsupported = f"Changing power management limit is not supported for GPU: {bus_id}."
-    done = _apply_change(
+    done = _change_setting_or_warn(
         device,
         lambda: device.call("nvmlDeviceGetPowerManagementLimitConstraints", *ends),
         denied="",
@@ -376,7 +376,7 @@ def _set_power_limit(device: Device, value: str) -> None:
             f"{low:.2f} W and {high:.2f} W for GPU {bus_id}\n{EARLY}",
         )
     default = device.get("PowerManagementDefaultLimit") / 1000
-    if _apply_change(
+    if _change_setting_or_warn(
         device,
         lambda: device.call("nvmlDeviceSetPowerManagementLimit", round(watts * 1000)),
         denied=f"Failed to set power management limit for GPU {bus_id}: Insufficient Permissions",
@@ -408,7 +408,7 @@ def _parse_clocks(value: str) -> tuple[int, int]:
 
 def _lock_clocks(device: Device, kind: str, value: str) -> None:
     low, high = _parse_clocks(value)
-    if _apply_clocks(device, f"nvmlDeviceSet{kind}LockedClocks", kind, low, high):
+    if _change_clocks(device, f"nvmlDeviceSet{kind}LockedClocks", kind, low, high):
         name = {"Gpu": "GPU", "Memory": "Memory"}[kind]
         short = name[:3].lower()
         print(
@@ -418,10 +418,10 @@ def _lock_clocks(device: Device, kind: str, value: str) -> None:
         _warn_persistence(device)
 
 
-def _apply_clocks(device: Device, function: str, kind: str, *arguments: int) -> bool:
+def _change_clocks(device: Device, function: str, kind: str, *arguments: int) -> bool:
     """Call an NVML function that locks or resets the clocks of a kind, "Gpu" or "Memory", and return
-    whether it succeeded, as `_apply_change` does."""
-    return _apply_change(
+    whether it succeeded, as `_change_setting_or_warn` does."""
+    return _change_setting_or_warn(
         device,
         lambda: device.call(function, *arguments),
         denied="The current user does not have permission to change clocks for GPU "
@@ -430,7 +430,7 @@ def _apply_clocks(device: Device, function: str, kind: str, *arguments: int) -> 
     )
 
 
-def _apply_change(
+def _change_setting_or_warn(
     device: Device, change: Callable[[], object], *, denied: str, unsupported: str
 ) -> bool:
     """Call `change`, which changes a setting, and return True. If the board does not support the
@@ -455,11 +455,11 @@ SETTERS = {
     "--lock-gpu-clocks": Setter(lambda gpu, value: _lock_clocks(gpu, "Gpu", value)),
     "--lock-memory-clocks": Setter(lambda gpu, value: _lock_clocks(gpu, "Memory", value)),
     "--reset-gpu-clocks": Setter(
-        lambda gpu, _: _apply_clocks(gpu, "nvmlDeviceResetGpuLockedClocks", "Gpu"),
+        lambda gpu, _: _change_clocks(gpu, "nvmlDeviceResetGpuLockedClocks", "Gpu"),
         takes_value=False,
     ),
     "--reset-memory-clocks": Setter(
-        lambda gpu, _: _apply_clocks(gpu, "nvmlDeviceResetMemoryLockedClocks", "Memory"),
+        lambda gpu, _: _change_clocks(gpu, "nvmlDeviceResetMemoryLockedClocks", "Memory"),
         takes_value=False,
     ),
 }

@@ -52,7 +52,7 @@ def _text_of_argument(argument: Any) -> str:
     return text.decode() if isinstance(text, bytes) else str(text)
 
 
-def _put_in_pointer(target: Any, value: Any) -> None:
+def _write_output_argument(target: Any, value: Any) -> None:
     getattr(target, "_obj", target).value = value
 
 
@@ -60,7 +60,7 @@ def _write_output_arguments(targets: Sequence[Any], values: Sequence[Any]) -> No
     if None in values:
         raise NvmlRefusal(NOT_SUPPORTED)
     for target, value in zip(targets, values):  # noqa: B905 (Python 3.9)
-        getattr(target, "_obj", target).value = value
+        _write_output_argument(target, value)
 
 
 def _round_to_milliunits(value: float | None) -> int | None:
@@ -289,13 +289,13 @@ class SimulatedNvml:
     def _nvmlDeviceGetTopologyCommonAncestor(self, one: Any, other: Any, out: Any) -> None:
         profile = self._state.profile
         nodes = {profile.numa_node(self._index_of_handle(handle)) for handle in (one, other)}
-        _put_in_pointer(out, HOST_BRIDGE if len(nodes) == 1 else SEVERAL_NODES)
+        _write_output_argument(out, HOST_BRIDGE if len(nodes) == 1 else SEVERAL_NODES)
 
     def _nvmlDeviceGetP2PStatus(self, one: Any, other: Any, kind: Any, out: Any) -> None:
         self._index_of_handle(one), self._index_of_handle(other)
         direct = self._state.profile.interconnect.custom_us is not None
         status = self._state.faults().get("p2p", P2P_OK if direct else P2P_NOT_OF_GPU)
-        _put_in_pointer(
+        _write_output_argument(
             out, P2P_NOT_SUPPORTED if _value_of_argument(kind) == P2P_NVLINK else int(status)
         )
 
@@ -317,12 +317,12 @@ class SimulatedNvml:
 
     def _nvmlDeviceGetClockInfo(self, handle: Any, kind: Any, out: Any) -> None:
         point = self._reading_of_handle(handle).point
-        _put_in_pointer(out, self._clock_mhz(kind, point.sm_mhz, point.memory_mhz))
+        _write_output_argument(out, self._clock_mhz(kind, point.sm_mhz, point.memory_mhz))
 
     def _nvmlDeviceGetMaxClockInfo(self, handle: Any, kind: Any, out: Any) -> None:
         self._index_of_handle(handle)
         gpu = self._state.profile.gpu
-        _put_in_pointer(out, self._clock_mhz(kind, gpu.sm_max_mhz, gpu.memory_max_mhz))
+        _write_output_argument(out, self._clock_mhz(kind, gpu.sm_max_mhz, gpu.memory_max_mhz))
 
     def _nvmlDeviceGetApplicationsClock(self, handle: Any, _kind: Any, _out: Any) -> None:
         self._index_of_handle(handle)
@@ -384,7 +384,7 @@ class SimulatedNvml:
     def _nvmlDeviceGetTemperature(self, handle: Any, sensor: Any, out: Any) -> None:
         if _value_of_argument(sensor) != 0:
             raise NvmlRefusal(INVALID_ARGUMENT)
-        _put_in_pointer(out, round(self._reading_of_handle(handle).temperature_c))
+        _write_output_argument(out, round(self._reading_of_handle(handle).temperature_c))
 
     def _nvmlDeviceGetMarginTemperature(self, handle: Any, out: Any) -> None:
         margin = self._state.profile.gpu.slowdown_c - self._reading_of_handle(handle).temperature_c
@@ -395,7 +395,7 @@ class SimulatedNvml:
         above = {0: 5.0, 1: 2.0, 3: 0.0}.get(_value_of_argument(kind))
         if above is None or self._state.profile.gpu.unified_memory:
             raise NvmlRefusal(NOT_SUPPORTED)
-        _put_in_pointer(out, round(self._state.profile.gpu.slowdown_c + above))
+        _write_output_argument(out, round(self._state.profile.gpu.slowdown_c + above))
 
     # -- memory, PCIe, processes -------------------------------------------------------------------
 
@@ -449,7 +449,7 @@ class SimulatedNvml:
         index = self._reading_of_handle(handle).index
         if self._state.profile.gpu.unified_memory:
             raise NvmlRefusal(NOT_SUPPORTED)
-        _put_in_pointer(out, int(self._state.faults().get("replays", {}).get(str(index), 0)))
+        _write_output_argument(out, int(self._state.faults().get("replays", {}).get(str(index), 0)))
 
     def _nvmlEventSetCreate(self, out: Any) -> None:
         self._event_sets.append(None)

@@ -23,7 +23,7 @@ from workbench.sim.reply_text import (
     ReplyForm,
     ReplyText,
     make_embedding,
-    pack_vector,
+    pack_vector_as_float32,
 )
 from workbench.sim.scheduler import Replica, Sequence
 from workbench.sim.scored_reply import ScoredReply
@@ -264,7 +264,7 @@ class Api:
                 }
                 vector: Any = make_embedding(asked)
                 if body.get("encoding_format") == "base64":
-                    vector = base64.b64encode(pack_vector(vector)).decode()
+                    vector = base64.b64encode(pack_vector_as_float32(vector)).decode()
                 entry = {"object": "embedding", "index": 0, "embedding": vector}
                 frame = {
                     "object": "list",

@@ -165,11 +165,11 @@ def _memory_clock_mhz(gpu: GpuModel, setting: GpuSetting, clocks_up: bool) -> in
     wanted = gpu.memory_compute_mhz if clocks_up else gpu.memory_idle_mhz
     if setting.memory_lock_mhz is None or not gpu.memory_steps_mhz:
         return wanted
-    low, high = (nearest_clock(gpu.memory_steps_mhz, v) for v in setting.memory_lock_mhz)
+    low, high = (nearest_supported_clock(gpu.memory_steps_mhz, v) for v in setting.memory_lock_mhz)
     return min(max(wanted, low), high)
 
 
-def nearest_clock(steps: tuple[int, ...], mhz: int) -> int:
+def nearest_supported_clock(steps: tuple[int, ...], mhz: int) -> int:
     """Return the clock among the supported clocks `steps` that is closest to `mhz`, as the real
     driver chooses it."""
     return min(steps, key=lambda s: abs(s - mhz))

@@ -75,6 +75,6 @@ def make_embedding(prompt: str) -> list[float]:
     return [round(numbers.uniform(-1, 1), 6) for _ in range(VECTOR_NUMBERS)]
 
 
-def pack_vector(vector: list[float]) -> bytes:
+def pack_vector_as_float32(vector: list[float]) -> bytes:
     """Return a vector as 32-bit numbers, as `encoding_format` base64 has them."""
     return struct.pack(f"<{len(vector)}f", *vector)

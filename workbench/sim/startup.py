@@ -30,7 +30,7 @@ class StartupPhase:
     raw: bool = False
 
 
-def start_seconds(launch: LaunchOptions) -> float:
+def start_duration_s(launch: LaunchOptions) -> float:
     """Return how many seconds the start takes, from the first log line until the server is ready:
     those in the environment variable WORKBENCH_SIM_START_S, otherwise by the size of the model.
     """

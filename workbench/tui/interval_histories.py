@@ -24,7 +24,7 @@ class IntervalHistories:
         if it is None or has no interval yet."""
         if experiment is None:
             return
-        change = experiment.deciding_change
+        change = experiment.change_of_deciding_metric
         if change is None or change.change_pct is None or change.interval_pct is None:
             return
         history = self._histories.setdefault(experiment.id, {})

@@ -174,7 +174,7 @@ def test_tabbyapi() -> None:
         *("--gpu-split", "20", "24.5", "--cache-mode", "Q8"),
     ]
     assert command.workdir == "/opt/tabby" and command.files == {}
-    assert command.shell().startswith("cd /opt/tabby && python main.py ")
+    assert command.shell_line.startswith("cd /opt/tabby && python main.py ")
     named = argv(plan("tabbyapi", "folder", flags={"model_dir": "/models"}))
     assert named[2:4] == ["--model-name", "folder"] and named[-2:] == ["--model-dir", "/models"]
 

@@ -85,10 +85,10 @@ def test_argv_has_every_setting_of_the_plan(name: str, version: str, data: st.Da
 @relaxed
 def test_a_shell_line_parses_back_to_argv(argv: list[str], env: dict[str, str]) -> None:
     command = Command(tuple(argv), env)
-    words = shlex.split(command.shell())
+    words = shlex.split(command.shell_line)
     assert words == [*(f"{k}={v}" for k, v in env.items()), *argv]
     inside = replace(command, workdir="/a dir/it's")
-    assert shlex.split(inside.shell()) == ["cd", "/a dir/it's", "&&", *words]
+    assert shlex.split(inside.shell_line) == ["cd", "/a dir/it's", "&&", *words]
 
 
 @given(data=st.data())

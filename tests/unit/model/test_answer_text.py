@@ -24,7 +24,7 @@ from workbench.model.answer_probe import (
     make_short_asks,
     may_be_same_model,
     read_answer,
-    request_body,
+    request_body_of_ask,
     summarize_probe,
 )
 from workbench.model.answer_text import Answer, answer_excerpt, features_of_answers, text_features
@@ -307,7 +307,7 @@ def test_a_long_prompt_has_about_the_length_and_the_word_in_front(tokens: int) -
 @pytest.mark.parametrize("endpoint", ["chat", "completions"])
 def test_a_reply_is_read(endpoint: str) -> None:
     ask = make_short_asks(1)[0]
-    body = request_body(ask, "m", endpoint)
+    body = request_body_of_ask(ask, "m", endpoint)
     assert (body["model"], body["stream"]) == ("m", False)
     said = {"text": "hi"} if endpoint == "completions" else {"message": {"content": "hi"}}
     usage = {"completion_tokens": 1, "prompt_tokens": 9}

@@ -180,7 +180,7 @@ def test_command_masks_the_value_wherever_it_occurs() -> None:
         {"HF_TOKEN": "tok"},
     )
     masked = mask_command(command)
-    assert "s3cret" not in masked.shell() and "tok" not in masked.env.values()
+    assert "s3cret" not in masked.shell_line and "tok" not in masked.env.values()
     assert masked.argv[-1] == f"with-{MASK}-inside"
 
 
@@ -206,7 +206,7 @@ def test_plan_with_a_key_shows_none() -> None:
     plan = engines.apply_assignments(
         plan, engine.catalog(), ["api-key=a b"], envs=["VLLM_API_KEY=topsecret"]
     )
-    shown = mask_command(engine.command(plan)).shell()
+    shown = mask_command(engine.command(plan)).shell_line
     assert "topsecret" not in shown
     assert f"--api-key '{MASK}' '{MASK}'" in shown
 

@@ -123,7 +123,7 @@ def test_a_command_line_is_read_back_as_the_same_plan(seed: int) -> None:
     assert start is not None and start.engine.name == plan.engine
     read, findings = parse_plan(start, command.env, command.workdir)
     assert (argv_of(read), findings) == (command.argv, ())
-    pasted = parse_recipe_text(command.shell()).plan
+    pasted = parse_recipe_text(command.shell_line).plan
     assert pasted is not None and argv_of(pasted) == command.argv
     assert {
         e.name: e.value for e in pasted.env

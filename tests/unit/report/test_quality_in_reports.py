@@ -50,8 +50,8 @@ def test_json_has_all_of_it() -> None:
 def test_a_faster_b_with_other_answers_is_not_marked_as_good(answers: str, mark: str) -> None:
     """The screen and HTML showed "B is faster, but its answers differ" in the colour of a success."""
     faster = made.experiment()
-    assert faster.comparison is not None and faster.deciding_change is not None
-    assert faster.deciding_change.verdict == "better"
+    assert faster.comparison is not None and faster.change_of_deciding_metric is not None
+    assert faster.change_of_deciding_metric.verdict == "better"
     compared = replace(faster.comparison, quality_verdict=answers)
     [first, *_] = experiment_outcome_blocks(replace(faster, comparison=compared))
     assert isinstance(first, TextBlock) and (first.lead, first.mark) == (True, mark)

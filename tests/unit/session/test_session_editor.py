@@ -213,4 +213,4 @@ def test_every_node_is_in_what_is_shown_copied_and_written(tmp_path: Path) -> No
         )
     wrong = subprocess.run(["sh", str(script)], capture_output=True, text=True, check=False)
     assert wrong.returncode == 2 and "h|w" in wrong.stderr
-    assert PlanEditor(BASE).view().shell_command() == PlanEditor(BASE).launch_command().shell()
+    assert PlanEditor(BASE).view().shell_command() == PlanEditor(BASE).launch_command().shell_line

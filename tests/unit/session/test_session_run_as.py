@@ -143,7 +143,7 @@ def test_the_view_shows_the_command_that_runs_without_its_secrets(
     assert view.run_command.argv[:3] == ("standin", "run", "RUN")
     assert MASK in view.run_command.files["job.sh"]
     assert "sesame" not in repr(view)
-    assert view.shell_command() == view.run_command.shell()
+    assert view.shell_command() == view.run_command.shell_line
 
 
 def test_a_preset_says_what_runs_its_server() -> None:

@@ -14,7 +14,12 @@ from workbench.model.answer_probe import (
     make_short_asks,
 )
 from workbench.model.answer_text import Answer, features_of_answers
-from workbench.sim.reply_text import VECTOR_NUMBERS, ReplyText, make_embedding, pack_vector
+from workbench.sim.reply_text import (
+    VECTOR_NUMBERS,
+    ReplyText,
+    make_embedding,
+    pack_vector_as_float32,
+)
 
 
 def _answer(prompt: str, tokens: int, *, garbage: bool = False) -> Answer:
@@ -54,5 +59,5 @@ def test_vectors_depend_on_the_prompt_only() -> None:
     one, other = make_embedding("one prompt"), make_embedding("another prompt")
     assert one == make_embedding("one prompt") != other
     assert len(one) == VECTOR_NUMBERS and any(one)
-    unpacked = struct.unpack(f"<{VECTOR_NUMBERS}f", pack_vector(one))
+    unpacked = struct.unpack(f"<{VECTOR_NUMBERS}f", pack_vector_as_float32(one))
     assert unpacked == pytest.approx(one)

@@ -28,7 +28,7 @@ from workbench.model.answer_probe import (
     make_long_ask,
     make_short_asks,
     read_answer,
-    request_body,
+    request_body_of_ask,
     summarize_probe,
     why_weights_may_lack_language,
 )
@@ -195,7 +195,7 @@ class TextProbe:
         self, ask: Ask, remaining_s: float, tokens: int | None = None
     ) -> Probed | None:
         own = {k: v for k, v in self._spec.extra_body.items() if k not in _NO_OWN_FIELDS}
-        asked = request_body(ask, self._spec.model, self._spec.endpoint)
+        asked = request_body_of_ask(ask, self._spec.model, self._spec.endpoint)
         body = own | asked | {"max_tokens": tokens or self._tokens}
         if self._spec.stream and ask.part is ProbePart.TOGETHER:  # as the load's answers come
             body |= {"stream": True, "stream_options": {"include_usage": True}}
@@ -289,7 +289,7 @@ class TextProbe:
         return None
 
     async def _count_prompt_tokens(self, text: str, remaining_s: float) -> int | None:
-        body = request_body(Ask(text, text), self._spec.model, self._spec.endpoint)
+        body = request_body_of_ask(Ask(text, text), self._spec.model, self._spec.endpoint)
         reply, _ = await self._post_request(body | {"max_tokens": 1}, remaining_s)
         if reply.status != 200:
             return None

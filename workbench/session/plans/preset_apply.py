@@ -176,7 +176,7 @@ class PresetApply:
         if server is not None and server.alive:
             before = f"{server.run_id}, which is stopped first"
         after = f"{editor.engine.title} with {editor.effective_plan.model}"
-        command = mask_command(editor.launch_command()).shell()
+        command = mask_command(editor.launch_command()).shell_line
         return PresetPart("server", before, after, command)
 
     async def _supported_settings_and_unsupported_parts(

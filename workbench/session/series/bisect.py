@@ -137,7 +137,7 @@ class Bisector:
         version is bad. The last version is bad if a loss is shown; a version between is bad if it
         has at least half of that loss. Raises WorkbenchError if the experiment has no value to
         compare."""
-        change = experiment.deciding_change
+        change = experiment.change_of_deciding_metric
         if change is None or change.change_pct is None:
             raise WorkbenchError(
                 f"experiment {experiment.id} has no value to compare",

@@ -333,9 +333,9 @@ def _entry_fields_from_experiments(first: Experiment, second: Experiment | None)
     }
     if first.comparison is not None:
         facts["quality"] = first.comparison.quality
-    if first.deciding_change is not None:
-        facts["pinned_speed"] = first.deciding_change.a
-        facts["speed"] = first.deciding_change.b
+    if first.change_of_deciding_metric is not None:
+        facts["pinned_speed"] = first.change_of_deciding_metric.a
+        facts["speed"] = first.change_of_deciding_metric.b
     if (
         second is not None
         and _are_candidate_answers_worse(first)

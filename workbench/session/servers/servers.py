@@ -823,10 +823,10 @@ class Servers:
         nodes = self._node_commands_on_cluster(editor)
         for node, command in nodes:
             outcome = f"{node.node_title} on {node.name}, {run_text}"
-            self._core.record_command(mask_command(command).shell(), outcome)
+            self._core.record_command(mask_command(command).shell_line, outcome)
         if not nodes:
             shown = editor.make_launcher_command() or mask_command(editor.launch_command())
-            self._core.record_command(shown.shell(), run_text)
+            self._core.record_command(shown.shell_line, run_text)
 
     async def _prepare_start(
         self, editor: PlanEditor, replaced: ServerStatus | None

@@ -25,7 +25,7 @@ from workbench.sim.startup import (
     StartupPhase,
     reason_against_custom_all_reduce,
     shard_shares_and_progress,
-    start_seconds,
+    start_duration_s,
 )
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class SimulatedSglang(SimulatedEngine):
             yield share, f"Multi-thread loading shards: {progress}", True
         left = (fit.used_bytes - fit.weight_bytes) / 1e9
         text = (
-            f"Load weight end. elapsed={start_seconds(launch) * 0.35:.2f} s, "
+            f"Load weight end. elapsed={start_duration_s(launch) * 0.35:.2f} s, "
             f"type={model.architecture}, "
         )
         yield (

@@ -27,7 +27,7 @@ from workbench.sim.startup import (
     StartupPhase,
     reason_against_custom_all_reduce,
     shard_shares_and_progress,
-    start_seconds,
+    start_duration_s,
 )
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ class SimulatedVllm(SimulatedEngine):
         """Yield (share, text, source file, level) for each log line of the worker during the start.
         `share` is the part of the start's duration that passes before the line. The source file is
         "" for a line without the engine's prefix."""
-        model, whole_s = launch.model, start_seconds(launch)
+        model, whole_s = launch.model, start_duration_s(launch)
         yield 0.08, config, "core.py:133", "INFO"
         if launch.tp > 1:
             yield 0.0, "vLLM is using nccl==2.28.9", "pynccl.py:111", "INFO"

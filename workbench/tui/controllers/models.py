@@ -125,7 +125,7 @@ class ModelController(Controller):
         self._start_model_work(
             f"hashing {copy.model}",
             lambda report: self.session.models.compare_copies(
-                copy.reference, (copy.host,), full=True, on_progress=report
+                copy.id_or_path, (copy.host,), full=True, on_progress=report
             ),
             report_hash_check,
         )
@@ -160,7 +160,7 @@ class ModelController(Controller):
                 return
             target, directory = values["target"], values["directory"]
             replaces = values["replace"] == "are replaced"
-            command = ["workbench", "models", "copy", copy.reference]
+            command = ["workbench", "models", "copy", copy.id_or_path]
             command += [
                 "--from",
                 copy.host,
@@ -173,7 +173,7 @@ class ModelController(Controller):
             self._start_model_work(
                 f"copying {copy.model} to {target}",
                 lambda report: self.session.models.copy_to_host(
-                    copy.reference,
+                    copy.id_or_path,
                     copy.host,
                     target,
                     directory=directory,

@@ -307,4 +307,4 @@ class ConfirmStart(Modal[bool]):
 
     def action_copy(self) -> None:
         if self.plan.start_command is not None:
-            self.copy_text(self.plan.start_command.shell())
+            self.copy_text(self.plan.start_command.shell_line)

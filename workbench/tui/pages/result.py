@@ -103,7 +103,7 @@ def _condition_rows(result: BenchResult, width: int) -> list[Row]:
         facts.append(("under load", ", ".join(verdicts)))
     facts += [("", text) for text in c.findings.values()]
     rows: list[Row] = [(), (("Conditions", "title"),), *fact_rows(facts, width)]
-    if command := Command(mask_argv(c.argv), mask_env(c.env)).shell():
+    if command := Command(mask_argv(c.argv), mask_env(c.env)).shell_line:
         rows += [(), *paragraph_rows(f"$ {command}", width, "dim", "  ")]
     return rows
 

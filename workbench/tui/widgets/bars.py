@@ -160,7 +160,7 @@ class CommandBar(Painted):
         if not flags:
             first = (*self._command_row(command, width - width_of(sign[0])), sign)
             return [first, self._plan_checks_row(plan, width)]
-        line = replace(command, env={}).shell()  # the variables stand among the flags
+        line = replace(command, env={}).shell_line  # the variables stand among the flags
         running = self.session.servers.running_plan()
         assert running is not None  # its sign says so
         with_flags = (f"{sign[0]} with", sign[1])
@@ -183,9 +183,9 @@ class CommandBar(Painted):
     def _command_row(command: Command, width: int) -> Row:
         """Return the shell command in one row. If it is longer than `width`, the environment
         variables are replaced by their number, and the end is cut."""
-        line, count = command.shell(), ""
+        line, count = command.shell_line, ""
         if len(line) > width - 2 and command.env:
-            line, count = replace(command, env={}).shell(), f"[{len(command.env)} env] "
+            line, count = replace(command, env={}).shell_line, f"[{len(command.env)} env] "
         return fit_row(
             (("$ ", "strong"), (count, "dim"), (cut_text(line, width - 2 - len(count)), "text")),
             width,

@@ -377,7 +377,7 @@ def interval_history_rows(
     """Return a row for each number of completed pairs, with the change of the metric that decides
     the experiment and its confidence interval. All rows share one axis, so that the user sees the
     interval become narrower. Return [] if the change is not known yet."""
-    primary = e.deciding_change
+    primary = e.change_of_deciding_metric
     if primary is None or primary.change_pct is None:
         return []
     spans = {

@@ -354,16 +354,16 @@ class SshHost(BaseHost):
                 host=self.name,
                 next_step="connect again and answer again, if you trust this host",
             )
-        typed = [file for file, passphrase in self._passphrases.items() if passphrase]
-        if typed and not self._methods:
-            message = (
-                "the host accepted none of your keys, or the passphrase of "
-                f"{' or '.join(typed)} is wrong"
-            )
-            return AuthFailed(
-                message, host=self.name, next_step="connect again and retype the passphrase"
-            )
         if not self._methods:
+            typed = [file for file, passphrase in self._passphrases.items() if passphrase]
+            if typed:
+                message = (
+                    "the host accepted none of your keys, or the passphrase of "
+                    f"{' or '.join(typed)} is wrong"
+                )
+                return AuthFailed(
+                    message, host=self.name, next_step="connect again and retype the passphrase"
+                )
             return _host_error_from_ssh_error(error, self.name, self.address)
         kinds = " or a ".join(sorted(self._methods))
         if self.login_prompt is None:

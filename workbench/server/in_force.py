@@ -27,6 +27,8 @@ from workbench.model.untrusted_text import as_table, clean_json, clean_text
 from workbench.server.running_server_secrets import read_process_command
 
 if TYPE_CHECKING:
+    from typing import TypeGuard
+
     from workbench.engines.base import Engine
     from workbench.server.watched_run import WatchedRun
 
@@ -54,7 +56,7 @@ _OTHER_VARIABLES = ("LD_PRELOAD", "LD_LIBRARY_PATH")
 _DECIMAL_SIZES = {"k": 1e3, "m": 1e6, "g": 1e9}
 _BINARY_SIZES = {"K": 1024, "M": 1024**2, "G": 1024**3}
 _METRIC_LINE = re.compile(
-    r"^(?P<name>[\w:]+)(?:\{(?P<labels>.*)\})?\s+(?P<value>\S+)", re.MULTILINE
+    r"^(?P<name>[\w:]+)(?P<labels>(?:\{.*\})?)\s+(?P<value>\S+)", re.MULTILINE
 )
 
 
@@ -338,8 +340,8 @@ def _find_metric_value(page: str, metric_name: str) -> str | None:
             if number is None:
                 return None
             return f"{number:g}"
-        found = re.search(rf'(?:^|,){re.escape(label)}="([^"]+)"', sample["labels"] or "")
-        return found[1] if found and found[1] != "None" else None
+        found = re.search(rf'[{{,]{re.escape(label)}="(?!None")([^"]+)"', sample["labels"])
+        return found[1] if found else None
     return None
 
 
@@ -409,9 +411,9 @@ def _env_differs(name: str, asked: str, actual: str) -> bool:
 
 def _mask_row(row: InForceRow, secrets: Sequence[str]) -> InForceRow:
     def mask_value(text: str | None) -> str | None:
-        if text is None:
-            return None
-        if is_secret_name(row.name) and text:
+        if not text:
+            return text
+        if is_secret_name(row.name):
             return MASK
         return clean_text(mask_text(text[:_MAX_PARSED_CHARACTERS], secrets), MAX_VALUE_CHARACTERS)
 
@@ -441,9 +443,7 @@ def _value_text(value: Any) -> str:
 def _values_differ(asked: str | None, actual: str | None) -> bool:
     """Return whether the requested value `asked` and the actual value differ. False if one is
     unknown, if "auto" was asked, and for JSON objects and lists."""
-    if asked is None or actual is None:
-        return False
-    if not _is_comparable(asked) or not _is_comparable(actual):
+    if not (_is_comparable(asked) and _is_comparable(actual)):
         return False
     a, b = _normalize_value(asked), _normalize_value(actual)
     if a in ("auto", "none", "", b) or asked.startswith(("{", "[")):
@@ -463,9 +463,9 @@ def _normalize_value(text: str) -> str:
     return {"true": "on", "false": "off"}.get(word, word)
 
 
-def _is_comparable(text: str) -> bool:
-    """Return whether a value is known in full: neither masked nor cut."""
-    return text != MASK and not _is_truncated(text)
+def _is_comparable(text: str | None) -> TypeGuard[str]:
+    """Return whether a value is known in full: neither None, masked nor cut."""
+    return text is not None and text != MASK and not _is_truncated(text)
 
 
 def _is_truncated(text: str) -> bool:

@@ -331,8 +331,9 @@ class Containers:
         """Return (command line, environment) of the server in the container. An API key is moved
         from the command line to the environment variable of the engine, if it has one."""
         engine, plan = _engine_of_launch(launch), launch.plan
-        own = plan.executable and plan.executable_from == "given"
-        argv = launch.argv if own else command_line_in_image(plan, engine, launch.argv)
+        argv = launch.argv
+        if plan.executable_from != "given":
+            argv = command_line_in_image(plan, engine, argv)
         return _move_key_to_environment(engine, argv, launch.env)
 
     def _run_arguments(self, launch: Launch) -> list[str]:

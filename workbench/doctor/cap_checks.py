@@ -40,8 +40,8 @@ def check_slowed_clocks(seen: Examination) -> Iterator[Finding]:
 
 
 def _slowing_reasons(now: GpuSample) -> list[str]:
-    """Return the driver's reasons for a lower clock, without those of a GPU that is idle or set
-    so."""
+    """Return the driver's reasons for a lower clock. Those that are no fault, such as an idle GPU,
+    are left out."""
     return [reason for reason in now.event_reasons if reason not in QUIET_REASONS]
 
 

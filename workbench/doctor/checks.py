@@ -28,8 +28,8 @@ _OF_A_START = (
 
 
 def find_engine_start_warnings(seen: Examination) -> Sequence[Finding]:
-    """Return, as warnings, the errors because of which an engine could not use the GPUs: of the
-    driver and of its packages."""
+    """Return, as warnings, the errors of the driver and of packages with which an engine cannot use
+    the GPUs."""
     return [
         replace(finding, level=Level.WARN)
         for check in _OF_A_START

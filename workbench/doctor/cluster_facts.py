@@ -113,7 +113,8 @@ class NodeProgram:
         self._lines = stream.lines()
 
     async def request_answer(self, request: str, **fields: Any) -> dict[str, Any]:
-        """Send a question, such as "clock", to the program, and return its answer."""
+        """Send the question `request`, such as "clock", with further `fields` to the program, and
+        return its answer."""
         await self._stream.write(json.dumps({"ask": request, **fields}).encode() + b"\n")
         try:
             async with asyncio.timeout(ANSWER_S):

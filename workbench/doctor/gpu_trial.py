@@ -129,7 +129,8 @@ class GpuTrial:
     def run_case_in_children(self, work: Sequence[Callable[[], dict[str, Any]]]) -> dict[str, Any]:
         """Call each function of `work` in a child process of its own, at the same time, and return
         the answer with the most wrong bytes. If one fails, return {"error": reason}; if one does
-        not end in time, return {"hang": true, …}. "unkillable" is a child that cannot be killed."""
+        not end in time, return {"hang": true, …}. If a child cannot be killed, the answer also has
+        "unkillable", its process id."""
         children = [run_in_forked_child(one) for one in work]
         answers = {reader: b"" for _, reader in children}
         waiting = set(answers)

@@ -43,8 +43,8 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class HostValues:
-    """Values that the script read. None means that a value is unknown, and UNLIMITED_FILES that
-    there is no limit."""
+    """Values that read_host_values.sh read on a host. None and "" mean that a value is unknown, and
+    UNLIMITED_FILES that there is no limit."""
 
     files_soft: int | None = None
     files_hard: int | None = None
@@ -80,8 +80,8 @@ async def read_host_values(host: Host, ports: Iterable[int], timeout_s: float) -
 
 
 def parse_host_values(output: str) -> HostValues:
-    """Return the values in `output`, the text that the script printed. Lines that cannot be
-    understood are skipped."""
+    """Return the values in `output`, the text that read_host_values.sh printed. Lines that cannot
+    be understood are skipped."""
     one: dict[str, str] = {}
     many: dict[str, list[str]] = {}
     for key, value in parse_key_value_pairs(output, OUTPUT_MAX_BYTES):

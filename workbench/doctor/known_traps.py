@@ -72,7 +72,8 @@ def known_traps() -> tuple[KnownTrap, ...]:
 
 
 def known_traps_summary() -> str:
-    """Return how many traps something of Workbench sees, as one line of text."""
+    """Return one line of text: how many published traps there are, and how many of them Workbench
+    sees."""
     traps = known_traps()
     seen = sum(bool(trap.seen_by) for trap in traps)
     return f"{len(traps)} published traps: Workbench sees {seen}, and {len(traps) - seen} cannot be seen"

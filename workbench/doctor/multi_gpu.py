@@ -96,7 +96,9 @@ class PathEnd:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """One direction of a pair. `sender_wrong_bytes` were wrong already before the copy."""
+    """The outcome of the copy in one direction of a pair. `wrong_bytes` arrived wrong, the first at
+    the position `first_wrong`. `sender_wrong_bytes` were wrong already before the copy. `gb_s` is
+    the bandwidth."""
 
     source: int
     target: int

@@ -89,8 +89,8 @@ async def read_last_power_off_finding(
 
 
 def parse_shutdown_facts(output: str, now: float) -> ShutdownFacts:
-    """Parse `output`, which the script printed. `now` is the Unix time of this machine. Lines that
-    cannot be understood are skipped."""
+    """Parse `output`, which check_power_off.sh printed. `now` is the Unix time of this machine.
+    Lines that cannot be understood are skipped."""
     ahead_s = 0.0
     started_s = journal_last_s = None
     journal: list[str] = []
@@ -167,7 +167,8 @@ def assess_end_of_boot(
 
 
 def _gpu_texts(end: EndOfBoot, infos: Sequence[GpuInfo]) -> Iterator[str]:
-    """Yield the mean and the highest readings of each GPU, and those of the server."""
+    """Yield a text for each GPU with the mean and the highest values of its readings in the last
+    minute, and one for the server if its speed is known."""
     cells = end.last_minute_cells
     names = {info.index: info.name for info in infos}
     for gpu in sorted({gpu for cell in cells for gpu, _ in cell.values if gpu != ENGINE}):

@@ -45,7 +45,7 @@ class PackageRule:
 
 @cache
 def load_doctor_table() -> Mapping[str, Any]:
-    """Return the content of table.json."""
+    """Return the content of table.json, which is read once."""
     import json
     from importlib.resources import files
 

@@ -121,8 +121,8 @@ async def locked_for_measurement(
     If somebody else has the lock, `if_held` decides: raise HostOccupied, report it through `report`
     and wait, or run the block beside the other measurement. If the host can have no lock, because
     it lacks python3 or a common directory, report that through `report` and run the block without a
-    lock. If the lock is lost meanwhile, report that through `report`, note it in what is yielded,
-    and take the lock again."""
+    lock. If the lock is lost meanwhile, report that through `report`, record it in the object that
+    is yielded, and take the lock again."""
     lock_request = {
         "what": measurement,
         "machine": os.uname().nodename,
@@ -181,8 +181,8 @@ async def _report_others_and_retake_lock(
     report: Callable[[str], None],
 ) -> None:
     """Record and report who else measures, from the `lines` of the program that holds the lock. If
-    that program ends, which releases the lock, report it and take the lock again, until this is
-    cancelled."""
+    that program ends, the lock is lost: report that, and take the lock again, as often as needed.
+    This ends only when it is cancelled."""
     with suppress(HostError):  # the link is lost, and the program ends with it
         await _record_and_report_others(lines, others, host.name, report)
     while True:
@@ -205,8 +205,9 @@ async def _retake_lock(
     others: OtherMeasurements,
     report: Callable[[str], None],
 ) -> None:
-    """Take a lost lock again, or measure beside its new holder, until the program that does so
-    ends."""
+    """Take a lost lock again, or measure beside its new holder, and record and report who else
+    measures. Return when the program that holds the lock has ended, or if the lock cannot be
+    taken."""
     stream = await remote_programs.MEASUREMENT_LOCK_PROGRAM.stream(host, lock_request)
     try:
         lines = stream.lines()
@@ -234,8 +235,8 @@ def _report_holder(
 async def _record_and_report_others(
     lines: AsyncIterator[bytes], others: OtherMeasurements, host: str, report: Callable[[str], None]
 ) -> None:
-    """Record who begins and ends to measure on the host, as its program says, and report each begin
-    through `report`."""
+    """Record who begins and ends to measure on the host, as the `lines` of the program there say,
+    and report each begin through `report`."""
     async for line in lines:
         answer = _parse_holder_line(line)
         joined, left = (_owner_from_json(answer.get(name)) for name in ("joined", "left"))
@@ -284,7 +285,7 @@ def _problem_in_answer(answer: Mapping[str, Any]) -> str | None:
 
 
 def _owner_from_json(by: Any) -> MeasurementOwner | None:
-    """Return the owner from the holder's JSON object, None for anything else."""
+    """Return the owner in `by`, a holder's JSON object. None if it is null or invalid."""
     try:
         return read_record(MeasurementOwner, by)
     except ValueError:

@@ -159,7 +159,7 @@ def _try_lock(handle: int) -> bool:
 
 
 def _write_holder_file(directory: str, orders: dict[str, Any], prefix: str) -> str:
-    """Write a file that names this process, and return its path, whose name begins with `prefix`.
+    """Write a file that names this process, and return its path. Its name begins with `prefix`.
     `orders` has under "what" the name of the measurement, and under "machine" the user's machine.
     The file stays locked while this process runs, which distinguishes it from the file of an ended
     process."""
@@ -201,7 +201,8 @@ def find_lock_holder(directory: str) -> dict[str, Any] | None:
 
 
 class FlockLock(NamedTuple):
-    """A lock of a file by flock: the process that has it, and (device, inode) of the file."""
+    """A lock of a file by flock: `pid` is the process that has it, and `inode` the (device, inode)
+    of the file."""
 
     pid: int
     inode: tuple[int, int]
@@ -261,8 +262,8 @@ def _started_unix_s(pid: int) -> float | None:
 
 
 class _HolderFile(NamedTuple):
-    """A file in which a process that measures names itself. `said` is the content, `uid` the
-    owner."""
+    """A file in which a process that measures names itself. `said` is the content, `uid` the owner,
+    and `inode` the (device, inode)."""
 
     said: dict[str, Any]
     uid: int

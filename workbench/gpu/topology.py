@@ -147,7 +147,8 @@ def read_pci_topology(bus_id: str) -> dict[str, Any]:
 
 
 def slot_names_by_pci_address() -> dict[str, str]:
-    """Return the names of the host's PCIe slots by the address behind each."""
+    """Return the names of the host's PCIe slots, {PCI address behind the slot: name}. {} if they
+    cannot be read."""
     folder = SYSFS + "/bus/pci/slots"
     try:
         names = sorted(os.listdir(folder))

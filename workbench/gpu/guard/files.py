@@ -52,7 +52,8 @@ TAKE_OVER_S = 1.0  # for another guard to take over: it tries every 20 ms
 
 
 class GuardFiles(JournalFile):
-    """The guard's files, and the journal. Every path starts at a directory that stays open."""
+    """The guard's files, and the journal. Every path starts at a directory that stays open, so that
+    nobody can redirect the guard by renaming or replacing it."""
 
     def __init__(self, root: str, shared: str | None = None) -> None:
         """Open the directory in which the guard has its files: `root`, which is gpu/ in Workbench's
@@ -102,8 +103,9 @@ class GuardFiles(JournalFile):
         return open_regular_file(name, flags | os.O_CREAT, self.home)
 
     def rename_if_wrong_type(self, name: str, at: int, kind: int) -> None:
-        """Rename the file, link or directory `name` in the open directory `at` to "NAME.bad",
-        unless it is of the type `kind`, a constant such as stat.S_IFREG."""
+        """Rename what is called `name` in the open directory `at` to "NAME.bad", if it is not of
+        the type `kind`, a constant such as stat.S_IFREG. Do nothing if there is nothing of that
+        name."""
         with contextlib.suppress(OSError):
             if stat.S_IFMT(os.stat(name, dir_fd=at, follow_symlinks=False).st_mode) != kind:
                 os.rename(name, f"{name}.bad", src_dir_fd=at, dst_dir_fd=at)
@@ -162,8 +164,8 @@ class GuardFiles(JournalFile):
         return False
 
     def lock_holder_pid(self) -> int | None:
-        """Return the id of the process that has the guard's lock, as /proc/locks says, or None if
-        no process has it."""
+        """Return the id of the process that has the guard's lock, from /proc/locks. None if no
+        process has it, or if the file cannot be read."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             inode = os.stat("lock", dir_fd=self.home, follow_symlinks=False).st_ino
             with open("/proc/locks") as file:

@@ -240,8 +240,8 @@ class Guard:
 
     def republish_entries_lost_from_register(self) -> None:
         """Publish the journal's entries again if the host's register has lost them, so that other
-        users see the changes. If the journal is lost too, publish the entries that the guard has in
-        memory."""
+        users see the changes. Check that once per PUBLISHED_CHECK_S seconds. If the journal is lost
+        too, publish the entries that the guard has in memory."""
         if not self.entries or time.monotonic() < self.publish_again_at:
             return
         self.publish_again_at = time.monotonic() + PUBLISHED_CHECK_S
@@ -264,8 +264,9 @@ class Guard:
             self.files.release_lock()
 
     def entries_to_watch(self, journal: Mapping[str, Any]) -> list[Entry]:
-        """Return those entries of the journal that this guard must watch. A guard that runs as root
-        watches only entries that were in the journal at its start."""
+        """Return those entries of the journal that this guard must watch: those of the present boot
+        that have instructions and that the user has not chosen to keep. A guard that runs as root
+        returns only entries that were in the journal at its start, with the values from then."""
         found = [
             entry
             for entry in journal["entries"]
@@ -344,8 +345,8 @@ class Guard:
         self.note = note
 
     def entry_heats_gpu(self, entry: Entry) -> bool:
-        """Return whether the setting of this journal entry makes its GPU hotter, so that a revert
-        cools the GPU."""
+        """Return whether the value of this journal entry lets its GPU become hotter than the value
+        that a revert would set."""
         highest_mhz = self.temperatures.highest_mhz.get((entry["gpu_uuid"], entry["setting"]))
         return setting_commands.value_allows_more_heat(
             entry["setting"],
@@ -417,8 +418,9 @@ class Guard:
     # ---- reverting
 
     def revert_due_settings(self, due: Sequence[DueRevert]) -> None:
-        """Lock the journal, read it again, and revert the settings in `due` that still must be
-        reverted. A setting may have been confirmed or reverted just before."""
+        """Lock the journal, read it again, and revert the settings that are still due; a setting of
+        `due` may have been confirmed or reverted just before. Do nothing if the journal cannot be
+        locked."""
         if not due or not self.lock_journal(self.silent_owners(due)):
             return
         try:
@@ -601,7 +603,8 @@ class Guard:
         return not self.entries
 
     def write_state(self, running: bool = True) -> None:
-        """Write state.json, which tells other programs what the guard watches and did."""
+        """Write state.json, which tells other programs what the guard watches and did. With
+        `running` False, it says that the guard has ended."""
         wall, now = time.time(), time.monotonic()
         limits = {
             u: self.temperatures.limits[u]

@@ -18,8 +18,8 @@ MOST_EVENT_BYTES = 8192
 
 
 class InterruptibleSleep:
-    """A rest that ends early on a change in one directory, and on a call of `end`. `hears_changes`
-    is False if the kernel does not report changes, such as a container without inotify."""
+    """A rest that ends early on a change in one directory, and on a call of `wake`. `hears_changes`
+    is False if the kernel does not report changes, for example in a container without inotify."""
 
     def __init__(self, directory: int) -> None:
         """Watch the open directory `directory`."""

@@ -175,8 +175,8 @@ class Programs:
             return False
 
     def current_value(self, uuid: str, setting: str) -> Any:
-        """Return the current value of a setting. None if the host does not report it, which is
-        always so for a clock lock."""
+        """Return the current value of `setting` on the GPU `uuid`, or on the CPU cores of the host.
+        None if the host does not report it, which is always so for a clock lock."""
         if setting in setting_commands.OF_CORES:
             return core_values.format_core_values(
                 {core.cpu: core.value for core in self.read_core_values(setting)}

@@ -62,7 +62,7 @@ def run_guard_and_report_start(guard: Guard, answers: int) -> None:
 
 def start_guard_daemon(guard: Guard) -> dict[str, Any]:
     """Start the guard as a daemon, in a session of its own. Return {"pid": process id}, or
-    {"error": text} if the guard ended before its first round."""
+    {"error": text} if it ended before its first round was over."""
     hears, answers = os.pipe()
     if os.fork() == 0:
         os.close(hears)

@@ -105,8 +105,8 @@ class NvmlSensors:
             self.call_nvml("nvmlInit_v2")
 
     def call_nvml(self, name: str, *args: Any) -> None:
-        """Call a function of the NVML library. Raises NvmlCallError with the return code if that is
-        not 0, and with 13 (function not found) for a library without it."""
+        """Call the function `name` of the NVML library. Raises NvmlCallError with its return code
+        if that is not 0, and with 13 (function not found) if the library lacks the function."""
         try:
             function = getattr(self.library, name)
         except AttributeError:
@@ -116,7 +116,8 @@ class NvmlSensors:
             raise NvmlCallError(code)
 
     def gpu_handle(self, uuid: str) -> Any:
-        """Return NVML's handle of the GPU `uuid`, which is asked for once. Raises NvmlCallError."""
+        """Return NVML's handle of the GPU `uuid`. NVML is asked once, and the handle is kept.
+        Raises NvmlCallError if NVML refuses."""
         if uuid not in self.handles:
             made = ctypes.c_void_p()
             self.call_nvml(
@@ -127,7 +128,7 @@ class NvmlSensors:
 
     def temperature_c(self, uuid: str) -> int:
         """Return the temperature of the GPU `uuid` in °C. Raises ImpossibleTemperatureError if the
-        driver reports a temperature that no GPU can have."""
+        driver reports a temperature that no GPU can have, and NvmlCallError if it reports none."""
         found = self.unchecked_temperature_c(uuid)
         if why := why_value_is_impossible("temperature_c", found):
             raise ImpossibleTemperatureError(why)
@@ -135,7 +136,7 @@ class NvmlSensors:
 
     def unchecked_temperature_c(self, uuid: str) -> int:
         """Return the temperature of the GPU `uuid` in °C as the driver reports it, which may be
-        impossible. Raises NvmlCallError."""
+        impossible. Raises NvmlCallError if NVML refuses."""
         handle = self.gpu_handle(uuid)
         if self.newer:
             reading = make_versioned_structure(Temperature)

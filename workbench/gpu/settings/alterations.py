@@ -208,8 +208,8 @@ def warnings_without_guard(
     alterations: Sequence[Alteration], others: Sequence[Alteration], telemetry: Telemetry
 ) -> tuple[str, ...]:
     """Return the warnings to show before the user keeps settings without a guard. They name
-    settings whose value has changed already, and settings that are easily lost because persistence
-    mode is off."""
+    settings whose value has changed already, and settings that may be lost because persistence mode
+    is off. () if there are none."""
     found = [
         f"{gpu_or_host_name(d.gpu_uuid, d.gpu_index)} {label_of(d.setting)}: {d.text}"
         for d in find_drifts(alterations, others, telemetry)

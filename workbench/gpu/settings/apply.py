@@ -118,7 +118,8 @@ async def apply_commands(
 
 
 async def _describe_interrupted_change(change: asyncio.Task[SettingsReport]) -> str:
-    """Wait for the end of a change that was told to stop. Return what it has left."""
+    """Wait for the end of a change that was told to stop. Return, as text for the user, which
+    settings it has left changed."""
     try:
         report = await change
     except WorkbenchError as error:
@@ -190,8 +191,9 @@ def _add_notes_to_messages(
     now: CurrentValues,
     first_note: str,
 ) -> list[SettingOutcome]:
-    """Return the outcomes of commands that succeeded, with notes in their messages. The first one
-    gets `first_note` too."""
+    """Return the outcomes of commands that succeeded, with notes in their messages: about a missing
+    right to revert, and about a value that was set before. The first outcome gets `first_note`
+    too."""
     noted: list[SettingOutcome] = []
     for outcome in outcomes:
         one = outcome.command
@@ -529,7 +531,7 @@ async def _mark_entries_applied(
 
 
 def _entry_sets_previous_value(entry: JournalEntry) -> bool:
-    """Return whether a change has left its setting with the previous value, so that there is
+    """Return whether the new value of a changed setting equals the previous one, so that there is
     nothing to revert."""
     if entry.before_known == claims.TOLD:
         return False
@@ -605,9 +607,9 @@ async def _roll_back_commands(
     rights: Rights,
     now: CurrentValues,
 ) -> RollbackOutcomes:
-    """After a command of a plan has failed, revert the commands that were run. `was` is the journal
-    from before the plan, `ran` has the results of the commands that were run, and `now` the values
-    from before the plan."""
+    """After a command of a plan has failed, revert the commands that were run, save the journal,
+    and return the outcomes. `was` is the journal from before the plan, `ran` has the results of the
+    commands that were run, and `now` the values from before the plan."""
     state = journal_with_logged_outcomes(held.journal, "set", outcomes)
     undo: list[JournalEntry] = []
     for outcome in outcomes:

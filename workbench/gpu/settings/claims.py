@@ -270,7 +270,8 @@ def _why_no_revert_is_needed(entry: Entry, live: Any, claims: Sequence[SettingCl
 
 def _revert_decision_for_claim(entry: Entry, by: SettingClaim) -> RevertDecision:
     """Return the decision how to revert the setting of `entry`, which another Workbench has changed
-    since. `by` is the claim with which that Workbench announced its change."""
+    since: LEAVE if the revert of that Workbench restores the same value, otherwise ASK. `by` is the
+    claim with which that Workbench announced its change."""
     setting = entry["setting"]
     theirs, before = value_to_restore(by.before), value_to_restore(entry["before"])
     back = "the driver's default" if by.before == UNKNOWN else value_text(setting, theirs)

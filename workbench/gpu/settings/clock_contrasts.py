@@ -139,7 +139,7 @@ def clock_mhz_limited_by_lock(reading: BenchmarkReading, setting: ClockSetting) 
 
 def causes_of_lower_clock(reading: BenchmarkReading) -> set[str]:
     """Return the causes that lower the clock according to the driver, such as {"power",
-    "temperature"}."""
+    "temperature"}. It is empty if the driver names none or reports no reasons."""
     return {
         LIMITER_OF_REASON[name] for name in reading.event_reasons or () if name in LIMITER_OF_REASON
     }
@@ -189,16 +189,17 @@ def _most_frequent_limiter(readings: Sequence[BenchmarkReading]) -> str | None:
 
 
 def is_within_lock(mhz: float, lock: ClockRange) -> bool:
-    """Return whether a clock is inside a lock's range, with a tolerance of CLOCK_TOLERANCE_MHZ."""
+    """Return whether a clock is inside the range of `lock`, or at most CLOCK_TOLERANCE_MHZ
+    outside."""
     return lock.min_mhz - CLOCK_TOLERANCE_MHZ <= mhz <= lock.max_mhz + CLOCK_TOLERANCE_MHZ
 
 
 def find_clock_that_proves_lock(
     clock: MeasuredClock, known: Iterable[MeasuredClock]
 ) -> MeasuredClock | None:
-    """Return a clock of `known` which proves that a lock has an effect, because it differs from
-    `clock`. It must have been measured with another lock or with none, under the same
-    circumstances. None if there is no such clock."""
+    """Return a clock of `known` that proves, together with `clock`, that a lock has an effect: the
+    two were measured under the same circumstances with different locks or one without, and differ
+    as the locks demand. None if there is no such clock."""
     for other in filter(clock.differs_only_in_lock, known):
         if _clock_proves_lock(clock, other):
             return other

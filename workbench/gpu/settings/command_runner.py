@@ -81,8 +81,8 @@ async def run_commands_until_failure(
     standstill: StandstillWatch,
 ) -> dict[SettingCommand, CommandRun]:
     """Run the commands up to the first failure, and return the result of each command that was run.
-    Once `stop` is set, the next command counts as failed. Raises SettingsError if this process
-    stood still for so long that the guard may have reverted the commands before."""
+    Once `stop` is set, the next command is not run and counts as failed. Raises SettingsError if
+    this process stood still for so long that the guard may have reverted the commands before."""
     ran: dict[SettingCommand, CommandRun] = {}
     for one in commands:
         if standstill.was_paused_too_long():

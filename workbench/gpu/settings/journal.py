@@ -221,8 +221,8 @@ class Journal:
         return replace(self, entries=tuple(e for e in self.entries if e.gpu_and_setting != key))
 
     def with_log_line(self, what: str, **facts: Any) -> Journal:
-        """Return the journal with one more line in its log: the event `what`, and further fields of
-        the line in `facts`."""
+        """Return the journal with one more line in its log: the event `what`, and the further
+        fields `facts`. The oldest lines beyond LOG_LINES are dropped."""
         values = {name: value_to_store(value) for name, value in facts.items()}
         line = {
             "unix_s": round(time.time(), 3),
@@ -566,8 +566,8 @@ def parse_journal(
 
 
 def _is_log_line(line: Any) -> bool:
-    """Return whether `line` can be a line of the journal's log. Others are left out: the log is for
-    information only, and no revert depends on it."""
+    """Return whether `line` can be a line of the journal's log. It may lack fields, but those that
+    it has must be of the right type."""
     if not isinstance(line, dict) or path_and_reason_of_impossible_number(line):
         return False
     texts = ("boot_id", "who", "what", "gpu_uuid", "setting", "message")
@@ -583,8 +583,8 @@ _PARTS = ("version", "entries", "log")
 
 @asynccontextmanager
 async def locked_journal(host: Host) -> AsyncIterator[LockedJournal]:
-    """Lock the journal, read it, and unlock it at the end of the block. Raises SettingsError if
-    another Workbench owns the lock or if the file is damaged."""
+    """Lock the journal, read it, yield it, and unlock it at the end of the block. Raises
+    SettingsError if another Workbench owns the lock or if the file is damaged."""
     path = await journal_path_on(host)
     _ours[path] += 1
     try:

@@ -156,8 +156,8 @@ class ShellJournal:
 
 
 def _parse_journal_lock_holder(done: Completed) -> dict[str, Any]:
-    """Return the owner of the lock, and whether the lock no longer counts, from what the script
-    printed."""
+    """Return {"by": owner of the lock or None, "void": whether the lock no longer counts}, from
+    what the script printed."""
     lines = done.out.split("\n")
     owner = lines[0].removeprefix("held ")
     age, up, *_ = [*lines[1:], "", ""]

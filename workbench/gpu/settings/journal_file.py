@@ -287,7 +287,8 @@ class JournalFile:
             return ""
 
     def release_lock(self, owner: str | None = None) -> None:
-        """Remove the lock of `owner`, by default of this writer. Do nothing if it is another's."""
+        """Remove the lock of `owner`, by default of this writer. Do nothing if there is none, or if
+        it is another's."""
         with self._exclusive_lock_removal(), contextlib.suppress(OSError):
             if self.lock_owner() == (owner or self.lock_text):
                 os.unlink(self.link, dir_fd=self.at)

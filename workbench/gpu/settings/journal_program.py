@@ -205,7 +205,8 @@ class JournalProgram:
 
 
 def _without_log(text: str) -> str:
-    """Return the text of a journal without its log, which is most of it."""
+    """Return the text of a journal with an empty log. Return it as it is if it is not valid
+    JSON."""
     with contextlib.suppress(ValueError, RecursionError):
         found = json.loads(text)
         if isinstance(found, dict) and isinstance(found.get("log"), list):

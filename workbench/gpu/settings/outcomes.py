@@ -157,7 +157,7 @@ def outcome_of_setting_left_alone(
     one: SettingCommand, entry: JournalEntry, way: claims.RevertDecision
 ) -> SettingOutcome:
     """Return the outcome of a setting that a revert leaves alone. `way` is the decision to leave
-    it, with the reason."""
+    it, with the reason. The outcome fails if the user must decide."""
     asks = way.do == claims.ASK
     message = way.why
     if asks:

@@ -18,8 +18,8 @@ THIS, ALIVE, DEAD, ELSEWHERE = "this", "alive", "dead", "elsewhere"
 
 
 def identity_of_this_process() -> dict[str, Any]:
-    """Return machine, boot id, process id and start time of this process, which identify it in the
-    journal."""
+    """Return what identifies this process in the journal, as {"machine", "boot_id", "pid",
+    "start"}."""
     return {
         "machine": os.uname().nodename,
         "boot_id": boot_id(),

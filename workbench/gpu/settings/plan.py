@@ -97,9 +97,9 @@ def make_setting_commands(
     cores: CoreSettings = CORES_NOT_READ,
     note: str = "",
 ) -> tuple[SettingCommand, ...]:
-    """Return the commands that set `value` on the GPU with this `index` and `uuid`, or on the
-    host's CPU cores. Several commands are needed if different cores get different values. `note` is
-    a text for the user that each command gets."""
+    """Return the commands that set `value` of `setting` on the GPU with this `index` and `uuid`, or
+    on the host's CPU cores. Several commands are needed if different cores get different values.
+    `note` is a text for the user that each command gets."""
     commands = []
     on = cores.idle_states_by_core(setting) if uuid == HOST else {}
     for step in setting_commands.commands_to_set_value(

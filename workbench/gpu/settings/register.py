@@ -56,8 +56,8 @@ CHANGES_KEPT, CHANGES_KEPT_S = 64, 4 * 3600.0
 
 
 def find_or_create_register_directory(named: str | None = None) -> str:
-    """Return the directory of the register. `named` is a directory to use instead of the usual
-    places, and is created if it is missing. Raises OSError if no directory is usable."""
+    """Return the directory of the register: the first usable one of PLACES, or `named` if it is
+    given, which is created if it is missing. Raises OSError if no directory is usable."""
     if named:
         with contextlib.suppress(FileExistsError):
             os.mkdir(named)
@@ -83,8 +83,9 @@ def find_or_create_register_directory(named: str | None = None) -> str:
 
 
 def _only_file_owner_can_change(found: os.stat_result) -> bool:
-    """Return whether only the owner of a file can change or remove it in the directory `found`. The
-    directory belongs to root, to this user, or to the root of a host around this container."""
+    """Return whether only the owner of a file can change or remove it in the directory `found`, so
+    that users can trust the names of owners there. The directory must belong to root, to this user,
+    or to the root of a host around this container."""
     trusted = found.st_uid in (0, os.geteuid(), OVERFLOW_UID)
     shared = found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX
     return stat.S_ISDIR(found.st_mode) and trusted and not shared

@@ -150,8 +150,8 @@ async def _decide_reverts(
 async def drop_forged_claims_and_explain(
     host: Host, state: Journal, rights: Rights
 ) -> tuple[Journal, dict[tuple[str, str], str]]:
-    """Return (the journal without claims whose users cannot have set the value, a text about each
-    such claim by the key of its setting)."""
+    """Return (the journal without claims whose users cannot have set the value, {(GPU UUID, key):
+    text about such a claim on that setting})."""
     keys = state.gpus_and_settings
     asked = [
         c for c in state.others if c.gpu_and_setting in keys and SETTINGS[c.setting].easily_forged

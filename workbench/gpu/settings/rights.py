@@ -133,8 +133,9 @@ async def read_rights(host: Host) -> Rights:
 
 
 async def add_password(host: Host, rights: Rights, password: str) -> Rights:
-    """Check with sudo that `password` is right, and return `rights` with this password. Raises
-    SettingsError, with nothing changed, if sudo rejects it."""
+    """Check with sudo that `password` is right, and return `rights` with this password. If sudo
+    does not decide, return `rights` as they are. Raises SettingsError if sudo rejects the password
+    or cannot be run."""
     if not rights.by_sudoers:
         return rights
     wrong = SettingsError(

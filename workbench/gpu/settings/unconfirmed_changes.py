@@ -109,7 +109,7 @@ def _settle_cut_off_change(
 
 def entry_before_change(entry: JournalEntry) -> JournalEntry | None:
     """Return the journal entry that `entry` replaced when its change began. None if the setting was
-    not altered before."""
+    not altered before, or if its change is not pending."""
     if entry.earlier is None:
         return None
     return replace(journals.parse_entry({**entry.as_json(), **entry.earlier}), earlier=None)

@@ -228,7 +228,7 @@ class MessageWriter:
 
 
 class Agent:
-    """The agent: `run` samples the GPUs in one thread, `watch` reads stdin in another."""
+    """The agent: `run` samples the GPUs in one thread, `watch_stdin` reads stdin in another."""
 
     def __init__(
         self,
@@ -435,8 +435,8 @@ class Agent:
             self.output.write_message({"infos": infos})
 
     def watch_stdin(self) -> None:
-        """Read control lines from stdin for ever, and report a driver call that does not return.
-        The end of stdin ends the agent."""
+        """Read requests from stdin for ever, and write a message about a driver call that does not
+        return. The end of stdin ends the agent."""
         pending = b""
         said_at = 0.0
         while True:

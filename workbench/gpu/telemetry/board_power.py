@@ -23,8 +23,8 @@ W_PER_UW = 1e-6
 
 
 class BoardPower:
-    """Reads the rails. `sysfs` is the directory /sys, and `read_file` returns the text of a file,
-    None if it cannot be read."""
+    """Reads the power rails and the PROCHOT signal. `sysfs` is the directory /sys, and `read_file`
+    returns the text of a file, "" if it cannot be read."""
 
     def __init__(self, sysfs: str, read_file: Callable[[str], str]) -> None:
         self.folder = sysfs + "/class/hwmon"

@@ -100,7 +100,7 @@ PROPERTIES = declared_nvml_calls(gpu_readings.PROPERTIES)
 
 
 def nvml_field_value_and_type(slot: Any) -> tuple[Any, int]:
-    """Return (value, nvmlValueType_t) of an NVML field value structure."""
+    """Return (value, nvmlValueType_t) of `slot`, an NVML structure with the value of one field."""
     kind = GET_FIELD_KIND(slot)
     name = VALUE_KINDS[kind] if kind < len(VALUE_KINDS) else "ullVal"
     return getattr(GET_FIELD_VALUE(slot), name), kind
@@ -562,7 +562,7 @@ class GpuReader:
     def read_supported_clocks(self) -> dict[str, list[int]]:
         """Return {"supported_memory_mhz": clocks, "supported_sm_mhz": clocks}: the clocks in MHz to
         which the GPU can be locked, ascending. The SM clocks are those at the highest memory clock.
-        {} if the driver lists none."""
+        Clocks that no GPU can have are left out. {} if the driver lists none."""
         memory = self.nvml.call_or_none("nvmlDeviceGetSupportedMemoryClocks", self.handle)
         if not memory:
             return {}

@@ -66,7 +66,8 @@ class SilenceTimeout:
         self._timer: asyncio.TimerHandle | None = None
 
     def renew(self, limit_s: float) -> None:
-        """Begin the limit anew, now with `limit_s` seconds."""
+        """Begin the limit anew, now with `limit_s` seconds, because the other process has said
+        something."""
         self._limit_s = limit_s
         self._until = self._loop.time() + limit_s
         if self._timer is not None:  # a look that nothing needs would wake the process
@@ -104,7 +105,7 @@ class SilenceTimeout:
 
 class TelemetrySource:
     """The readings of one host. `on_telemetry` is called in the event loop with each reading. With
-    `keep`, past readings are stored, so that `during` can return them."""
+    `keep`, past readings are stored, so that `readings_between` can return them."""
 
     def __init__(
         self,
@@ -184,8 +185,8 @@ class TelemetrySource:
             await self._send_agent_request({"interval_s": interval_s})
 
     async def request_full_reading(self) -> None:
-        """Read everything now, also the values that are read rarely. Call this for example after a
-        change of a setting."""
+        """Ask the agent to read everything now, also the values that it reads rarely. Call this for
+        example after a change of a setting. Do nothing if no agent runs."""
         await self._send_agent_request({"refresh": True})
 
     def readings_between(self, t0_s: float, t1_s: float) -> tuple[Moment, ...]:

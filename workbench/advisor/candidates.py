@@ -82,7 +82,7 @@ def _cuda_graph_choices(context: PlanContext) -> Iterator[CandidateOrLeftOut]:
         yield TuneCandidate((f"{flag}=false",), reason)
 
 
-def _flag_of_version(context: PlanContext, name: str | None) -> str | None:
+def _flag_if_in_catalog(context: PlanContext, name: str | None) -> str | None:
     """Return the flag `name`. None if the engine has no such flag, or not in this version."""
     return name if name in context.catalog.flags else None
 
@@ -170,7 +170,7 @@ def _weight_precision_choices(context: PlanContext) -> Iterator[CandidateOrLeftO
 
 
 def _speculation_choices(context: PlanContext, load: TuneLoad) -> Iterator[CandidateOrLeftOut]:
-    flag = _flag_of_version(context, context.engine.speculation_flag)
+    flag = _flag_if_in_catalog(context, context.engine.speculation_flag)
     if flag is None:
         return
     config = context.plan.flag(flag)
@@ -210,7 +210,7 @@ def _concurrent_sequence_choices(
     context: PlanContext, streams: int | None
 ) -> Iterator[CandidateOrLeftOut]:
     """Yield other limits on the requests at a time. A limit above the load's changes nothing."""
-    flag = _flag_of_version(context, context.engine.concurrency_flag)
+    flag = _flag_if_in_catalog(context, context.engine.concurrency_flag)
     if flag is None:
         return
     now = _find_concurrent_request_limit(context, flag)
@@ -263,7 +263,7 @@ def _higher_concurrency_choices(
 def _thread_choices(context: PlanContext) -> Iterator[CandidateOrLeftOut]:
     """Yield other numbers of threads, if the CPU computes layers: one for each core, and half of
     that, because decode waits for the memory."""
-    flag = _flag_of_version(context, context.engine.threads_flag)
+    flag = _flag_if_in_catalog(context, context.engine.threads_flag)
     if flag is None:
         return
     if not context.engine.layers_on_cpu(context):

@@ -452,7 +452,7 @@ class Client:
         )
         self._phase = self._create_phase(self.spec.requests, begin, warmup=False)
         self.phase = "measuring"
-        self.clock.reset()
+        self.clock.reset_read_counters()
         self._joined = self._phase_ok = self._phase_tokens = 0
         self.capped = self.unsent = 0  # forget those of the warm-up
         if self._is_every_request_failing(time.monotonic_ns()):

@@ -158,10 +158,10 @@ class ReceiveClock:
         self.ahead_ns = self.rest_ns = self.first_ns = 0
         self._set_ns = 0  # when the wall clock was last seen to have been set
         self._measure_ahead_ns()
-        self.reset()
+        self.reset_read_counters()
         self.unstamped_read = self.cut_read = False
 
-    def reset(self) -> None:
+    def reset_read_counters(self) -> None:
         """Set the counters of reads, and the latest read, to 0."""
         self.reads = self.unstamped = self.late = self.latest_ns = 0
 

@@ -44,7 +44,9 @@ def add_or_replace_endpoint_entry(
     for known, value in zip(endpoints.keys, endpoints.values, strict=True):
         if isinstance(known, ast.Constant) and known.value == name:
             begin = byte_offset(value.lineno, value.col_offset)
-            end = byte_offset(value.end_lineno or value.lineno, value.end_col_offset or 0)
+            assert value.end_lineno is not None  # `ast.parse` sets both
+            assert value.end_col_offset is not None
+            end = byte_offset(value.end_lineno, value.end_col_offset)
             return (data[:begin] + entry.encode() + data[end:]).decode()
     after = byte_offset(endpoints.lineno, endpoints.col_offset) + 1
     return (data[:after] + f"\n    {own}".encode() + data[after:]).decode()

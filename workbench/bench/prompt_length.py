@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from workbench.bench.trace_load import BLOCK_TOKENS
-from workbench.bench.trace_text import PASSAGE_SEPARATOR, PassageTokens, TraceText, block_text
+from workbench.bench.trace_text import PASSAGE_SEPARATOR, PassageTokens, TraceText, join_block_text
 from workbench.bench.workload import Workload, make_real_text_once, unique_prompt_mark
 from workbench.model.bench import BenchSpec
 from workbench.model.known_values import known_values, values_if_all_known
@@ -98,7 +98,7 @@ async def measure_trace_passage_tokens(spec: BenchSpec, count: CountTokens) -> T
 
     def build_prompt(*blocks: Sequence[int]) -> Mapping[str, Any]:
         texts = [
-            block_text(
+            join_block_text(
                 unique_prompt_mark("0", f"b/{place}"),
                 [text.passage_text(number) for number in block],
             )

@@ -15,9 +15,11 @@ def tpot_ms(
     warm-up) is used, and 1 if that is None. `extra_us` microseconds are added to the time between
     the chunks. Return None without token usage, or if nothing follows the first chunk.
     """
-    tokens = record.output_tokens or 0
+    tokens = record.output_tokens
+    if tokens is None or not record.gaps_us:
+        return None
     usual = 1 if first_tokens is None or record.chunks >= tokens else first_tokens
     after_first = tokens - (record.first_tokens or usual)
-    if after_first <= 0 or not record.gaps_us:
+    if after_first <= 0:
         return None
     return (sum(record.gaps_us) + extra_us) / 1000 / after_first

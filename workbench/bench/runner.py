@@ -87,7 +87,7 @@ async def run_load(
             )
         outcome = reading.result()
         if outcome is None:
-            raise await worker.problem()
+            raise await worker.error_of_ended_client()
         return outcome
     finally:
         reading.cancel()

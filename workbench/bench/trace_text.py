@@ -78,7 +78,7 @@ class TraceText:
                 break
             left -= known.passages[passage]
             whole.append(self.passage_text(passage))
-        return block_text(mark, [*whole, *self._first_tokens_of_passage(passage, left)])
+        return join_block_text(mark, [*whole, *self._first_tokens_of_passage(passage, left)])
 
     def _first_tokens_of_passage(self, passage: int, tokens: float) -> Sequence[str]:
         """Return the first `tokens` tokens of a passage; nothing if they are less than half a piece."""
@@ -106,7 +106,7 @@ class TraceText:
         return PassageTokens(begin_tokens, 0.0, _BLOCK_TOKENS * factor, passages)
 
 
-def block_text(mark: str, passages: Sequence[str]) -> str:
+def join_block_text(mark: str, passages: Sequence[str]) -> str:
     """Return a block as text: its mark, then its passages."""
     return f"[{mark}] {PASSAGE_SEPARATOR.join(passages)}"
 

@@ -51,7 +51,7 @@ class WholeAnswer:
         self._without_done = exchange.stream and not reply.done
         self._chunks = len(reply.stamps_ns)
 
-    def matches(self, data: bytes) -> bool:
+    def differs_only_in_id_and_text(self, data: bytes) -> bool:
         """Return whether `data`, which has the length of this answer, differs from it only in the
         id and the text, and both need no escape in JSON."""
         own_id = data[self._id_begin : self._id_end]
@@ -109,7 +109,7 @@ class WholeAnswers:
         """Return the answer that `data` differs from only in its id and its text; None if there is
         none, and `data` must be parsed."""
         known = self._by_length.get(len(data))
-        return known if known is not None and known.matches(data) else None
+        return known if known is not None and known.differs_only_in_id_and_text(data) else None
 
     def store_answer(self, data: bytes, exchange: Exchange) -> None:
         """Store the answer `data`, which was parsed and is correct. Do nothing if it has several

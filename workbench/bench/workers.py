@@ -97,7 +97,7 @@ class Worker(Protocol):
         """Ask the client process to stop sending requests and to report what it has measured."""
         ...
 
-    async def problem(self) -> BenchError:
+    async def error_of_ended_client(self) -> BenchError:
         """Return the error to raise for a client process that has ended without a result."""
         ...
 
@@ -153,7 +153,7 @@ class LocalWorker:
         with contextlib.suppress(ProcessLookupError):
             self.process.terminate()
 
-    async def problem(self) -> BenchError:
+    async def error_of_ended_client(self) -> BenchError:
         code = await self.process.wait()
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(asyncio.shield(self._stderr), _END_WAIT_S)
@@ -285,7 +285,7 @@ class HostWorker:
     async def stop(self) -> None:
         await self._stream.write(b"stop\n")
 
-    async def problem(self) -> BenchError:
+    async def error_of_ended_client(self) -> BenchError:
         return _client_died_error(await self._stream.wait(), await self._stream.stderr_tail())
 
     async def end_process(self) -> None:

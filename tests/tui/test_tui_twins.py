@@ -51,7 +51,9 @@ def made(pairs: int, **changes: Any) -> Experiment:
     while one.completed_pairs < pairs:
         run = design.next_run_to_make(one)
         result = runs.result(
-            run, runs.speed(run.arm, len(runs.results)), design.seed_of(spec, run.pair)
+            run,
+            runs.speed(run.arm, len(runs.results)),
+            design.workload_seed_of_pair(spec, run.pair),
         )
         results[result.id] = result
         done = replace(run, state="done", value=result.summary.output_tok_s, result_id=result.id)

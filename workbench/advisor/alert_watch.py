@@ -293,10 +293,10 @@ class AlertWatch:
             before = self._groups
             self._group_equal_gpus(telemetry.infos)
             if before and before != self._groups:
-                changes += self._changes_of_ended_rules(now_s, OF_GPU)
+                changes += self._end_alerts_of_rules(now_s, OF_GPU)
         if facts.server != self._server:
             self._server = facts.server
-            changes += self._changes_of_ended_rules(now_s, OF_SERVER)
+            changes += self._end_alerts_of_rules(now_s, OF_SERVER)
         for watch, measure in self._of_gpu:
             readings = []
             for gpu in telemetry.gpus:
@@ -320,9 +320,9 @@ class AlertWatch:
 
     def end_all_alerts(self, now_s: float) -> list[AlertChange]:
         """End the active alerts, because nothing watches them any more. Return these ends."""
-        return self._changes_of_ended_rules(now_s, self.rules)
+        return self._end_alerts_of_rules(now_s, self.rules)
 
-    def _changes_of_ended_rules(self, now_s: float, names: Iterable[str]) -> list[AlertChange]:
+    def _end_alerts_of_rules(self, now_s: float, names: Iterable[str]) -> list[AlertChange]:
         changes = []
         for name in names:
             if name in self.rules:

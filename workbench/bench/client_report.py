@@ -18,7 +18,7 @@ from workbench.bench.steady_window import (
     Window,
     choose_rate_window,
     first_request_start_s,
-    record_end_s,
+    request_end_s,
 )
 from workbench.bench.summary import summarize
 from workbench.bench.trace_load import BLOCK_TOKENS
@@ -115,7 +115,7 @@ def summary_message(
         "partial": first_stop_reason(reports) is not None,
         "summary": to_json(summarize(spec, counted, warmups, facts)),
         "t0_unix": began + first_request_start_s(counted),
-        "t1_unix": began + max(map(record_end_s, counted), default=0.0),
+        "t1_unix": began + max(map(request_end_s, counted), default=0.0),
         "window_t0_unix": began + window.begin_s,
         "window_t1_unix": began + window.end_s,
     }

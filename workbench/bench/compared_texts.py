@@ -122,7 +122,7 @@ def warn_of_different_texts(a: Sequence[BenchResult], b: Sequence[BenchResult]) 
     if a[0].conditions.model != b[0].conditions.model:
         return
     yield from _warn_of_suspect_token_usage(a, b)
-    x, y = _sum_of_features(a), _sum_of_features(b)
+    x, y = _sum_answer_features(a), _sum_answer_features(b)
     for kind, one, other in differing_answer_kinds_with_counts(x, y):
         yield (
             f"the texts differ: {one} of {x.looked_at} answers of A and {other} of {y.looked_at} of"
@@ -176,7 +176,7 @@ def _characters_per_token_of_runs(runs: Sequence[BenchResult]) -> list[float]:
     return found
 
 
-def _sum_of_features(runs: Sequence[BenchResult]) -> SetFeatures:
+def _sum_answer_features(runs: Sequence[BenchResult]) -> SetFeatures:
     """Return the counts of the runs' examined answers, each summed over the runs, and the median of
     the shares to which the answers compress."""
     loads = _load_text_features(runs)

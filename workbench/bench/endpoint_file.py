@@ -32,7 +32,7 @@ def add_or_replace_endpoint_entry(
     entry = _format_entry_values(model, url, key)
     if not text.strip():
         return f"ENDPOINTS = {{\n    {own}\n}}\n"
-    endpoints = _endpoints_dictionary(text)
+    endpoints = _find_endpoints_dictionary(text)
     data = text.encode()
     starts = [0]
     for line in data.splitlines(keepends=True):
@@ -52,7 +52,7 @@ def add_or_replace_endpoint_entry(
     return (data[:after] + f"\n    {own}".encode() + data[after:]).decode()
 
 
-def _endpoints_dictionary(text: str) -> ast.Dict:
+def _find_endpoints_dictionary(text: str) -> ast.Dict:
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError) as error:

@@ -65,7 +65,7 @@ def add_energy_metrics(
         absent |= dict.fromkeys(ENERGY_METRICS[2:], why)
     else:
         ratio = round(tokens / energy, 6)
-        per_request = ratio_or_none(energy, _requests_in_window_or_run(summary), 4)
+        per_request = ratio_or_none(energy, _count_requests_in_window_or_run(summary), 4)
         if per_request is None:
             absent["energy_per_request_j"] = "the number of successful requests is unknown or 0"
         net, why = _net_tokens_per_joule_or_reason(tokens, energy, seconds, idle)
@@ -100,7 +100,7 @@ def summary_without_energy(
     return replace(summary, **none, idle_power_w=idle.power_w, absent=absent)
 
 
-def _requests_in_window_or_run(summary: BenchSummary) -> float:
+def _count_requests_in_window_or_run(summary: BenchSummary) -> float:
     """Return the number of successful requests. A request that is only partly inside the steady
     window counts by the share of its time inside."""
     if summary.window_requests is None:

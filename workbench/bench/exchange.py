@@ -157,7 +157,7 @@ class Exchange:
             body = response.feed(data)
         else:
             body = b""
-            response.end_input()
+            response.end_at_closed_connection()
         if not had_head and response.status:
             self._decode = make_body_decoder(response.headers.get("content-encoding", ""))
             if not self._is_event_stream():

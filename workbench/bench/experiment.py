@@ -256,7 +256,7 @@ def arm_of(spec: ExperimentSpec, side: str) -> Arm:
     return spec.a if side.startswith("A") else spec.b
 
 
-def seed_of(spec: ExperimentSpec, pair: int) -> int:
+def workload_seed_of_pair(spec: ExperimentSpec, pair: int) -> int:
     """Return the workload seed of pair number `pair`. Both runs of a pair use this seed, so that
     their requests have equal lengths and arrivals."""
     return spec.seed + pair
@@ -329,7 +329,7 @@ def prepare_experiment_to_resume(experiment: Experiment) -> Experiment:
     pair = experiment.completed_pairs
 
     def fail_or_drop_interrupted(run: ExperimentRun) -> ExperimentRun:
-        run = fail_unfinished_run(run, INTERRUPTED)
+        run = mark_run_failed_if_unfinished(run, INTERRUPTED)
         if (run.pair, run.state) == (pair, RunState.DONE):
             return _drop_run(run, "the experiment was interrupted before the other run of its pair")
         return run
@@ -342,7 +342,7 @@ def prepare_experiment_to_resume(experiment: Experiment) -> Experiment:
     )
 
 
-def fail_unfinished_run(run: ExperimentRun, why: str) -> ExperimentRun:
+def mark_run_failed_if_unfinished(run: ExperimentRun, why: str) -> ExperimentRun:
     """Return `run` as a failed run, with `why` as its error, if it is planned or in progress.
     Return any other run unchanged."""
     if run.state not in _UNFINISHED_STATES:
@@ -411,7 +411,7 @@ def estimate_pairs_needed(experiment: Experiment) -> int:
     spec, done = experiment.spec, experiment.completed_pairs
     if spec.until_pct is None:
         return spec.pairs
-    ratios = _log_ratios(_change_of_chosen_metric(experiment))
+    ratios = _log_ratio_of_each_pair(_change_of_chosen_metric(experiment))
     least = MIN_PAIRS_UNTIL_SURE + len(spec.twins) // 2
     lost = 2 if spec.twins else 1  # degrees of freedom that the estimates take
     if len(ratios) <= lost:
@@ -581,7 +581,7 @@ def _change_between_hosts(experiment: Experiment) -> MetricChange | None:
     return experiment.comparison.machine
 
 
-def _log_ratios(change: MetricChange | None) -> list[float]:
+def _log_ratio_of_each_pair(change: MetricChange | None) -> list[float]:
     """Return log(B/A) of each pair; none without a change."""
     if change is None:
         return []
@@ -645,7 +645,7 @@ def _verdict_sentence(experiment: Experiment) -> str:
     """Return the verdict of the experiment as one sentence for the user. In an experiment on two
     hosts, the sentence also gives the difference between them. "" for a running experiment without
     a complete pair."""
-    said = _change_sentence(experiment)
+    said = _chosen_metric_change_sentence(experiment)
     machine = _change_between_hosts(experiment)
     if not said or machine is None or not _measured_change_text(machine):
         return said
@@ -657,7 +657,7 @@ def _verdict_sentence(experiment: Experiment) -> str:
     return f"{said}; no difference between the machines is shown: {second} against {first} {seen}"
 
 
-def _change_sentence(experiment: Experiment) -> str:
+def _chosen_metric_change_sentence(experiment: Experiment) -> str:
     """Return the part of the verdict about the change of the chosen metric from A to B. "" for a
     running experiment without a complete pair."""
     done, comparison = experiment.completed_pairs, experiment.comparison
@@ -669,7 +669,7 @@ def _change_sentence(experiment: Experiment) -> str:
             f"no claim: {count_of(done, 'pair')} cannot be distinguished from the noise "
             "between runs"
         )
-    of_metric = f"({_change_text(change)}, {done} pairs)"
+    of_metric = f"({_metric_title_of_change(change)}, {done} pairs)"
     seen = f"{_measured_change_text(change)} {of_metric}"
     claim = f"B {_change_verb(change)} by {_unsigned_change_text(change)} {of_metric}"
     if experiment.state == SeriesState.RUNNING:
@@ -718,7 +718,7 @@ _RATE_TITLES = {
 }
 
 
-def _change_text(change: MetricChange) -> str:
+def _metric_title_of_change(change: MetricChange) -> str:
     if change.metric in _RATE_TITLES:
         return _RATE_TITLES[change.metric]
     return change.metric.replace("_ms.", " ").replace("_", " ")

@@ -128,7 +128,7 @@ def _report_two_speeds(arms: Sequence[Runs]) -> list[str]:
     share = _threshold_for_run_count(_TWO_GROUPS_VARIANCE_SHARES, min(map(len, arms)))
     if share is None:
         return []
-    splits = list(map(_split_by_speed, arms))
+    splits = list(map(_split_slow_and_fast_runs, arms))
     whole = math.fsum(map(_sum_of_squared_log_deviations, arms))
     inside = math.fsum(map(_sum_of_squared_log_deviations, chain.from_iterable(splits)))
     gaps = [_mean_log_metric(high) - _mean_log_metric(low) for low, high in splits]
@@ -139,7 +139,7 @@ def _report_two_speeds(arms: Sequence[Runs]) -> list[str]:
         if gap >= max(gaps) / 3:
             slow, fast = _speed_text(low), _speed_text(high)
             speeds.append(f"{arm} {len(low)} runs near {slow} and {len(high)} near {fast}")
-    step = _position_of_step(splits)
+    step = _position_of_speed_change(splits)
     if step is not None:
         why = (
             f"the change came before run {step + 1} and stayed (throttling, other load, "
@@ -164,7 +164,7 @@ def _speed_text(runs: Runs) -> str:
     return format_four_digits(math.exp(_mean_log_metric(runs)))
 
 
-def _split_by_speed(arm: Runs) -> tuple[Runs, Runs]:
+def _split_slow_and_fast_runs(arm: Runs) -> tuple[Runs, Runs]:
     """Return (slower runs, faster runs) of A or of B. Each group has at least two runs, and the
     sorted runs are cut where the variance inside the two groups is least."""
     ranked = sorted(arm, key=lambda r: r.value)
@@ -178,7 +178,7 @@ def _split_by_speed(arm: Runs) -> tuple[Runs, Runs]:
     return ranked[:cut], ranked[cut:]
 
 
-def _position_of_step(splits: Sequence[tuple[Runs, Runs]]) -> int | None:
+def _position_of_speed_change(splits: Sequence[tuple[Runs, Runs]]) -> int | None:
     """Return the position, in the order of measurement, of the first run with a new speed if all
     later runs have this speed too. None if slow and fast runs alternate. `splits` has (slower runs,
     faster runs) of A and of B."""

@@ -132,7 +132,7 @@ class ResponseReader:
         self.complete = self._left == 0
         return body
 
-    def end_input(self) -> None:
+    def end_at_closed_connection(self) -> None:
         """End the response, because the server closed the connection. Raises HttpError, with
         `truncated` set, if the response had a later end."""
         self.keep_alive = False

@@ -54,7 +54,7 @@ class Share:
         """Return the number of requests of the conversations or sessions of this share."""
         talks = trace_load(spec.trace)
         mine = {*talks.first_turns[self.first :: self.of]}
-        return sum(talks.first_turn_of(index) in mine for index in range(spec.requests))
+        return sum(talks.first_turn_index_of(index) in mine for index in range(spec.requests))
 
     def due_times_of_share(self, times: Iterator[float] | None) -> Iterator[float] | None:
         """Return an iterator over the due times of this share's requests. `times` yields the due

@@ -222,7 +222,7 @@ def _change_and_p_value_of_metric(
         # Of the interval's two sides, which differ a little in percent, the one towards zero: it
         # holds 0 exactly where the verdict says so.
         interval = 100 * ratio * abs(math.expm1(-half if centre > 0 else half))
-        p = _p_value(max(0.0, abs(centre) - possible_error_share), error)
+        p = _two_sided_p_value(max(0.0, abs(centre) - possible_error_share), error)
         verdict = NO_DIFFERENCE
         if abs(centre) > half:
             verdict = BETTER if (centre > 0) == higher else WORSE
@@ -274,7 +274,7 @@ def _standard_error(
     return StandardError(math.sqrt(u + v), df)
 
 
-def _p_value(centre: float, error: StandardError) -> float:
+def _two_sided_p_value(centre: float, error: StandardError) -> float:
     """Return the two-sided p-value of the hypothesis that A and B do not differ. `centre` is the
     measured difference of the logarithms."""
     return 2 * t_cdf(-abs(centre) / error.size, error.df)

@@ -60,7 +60,7 @@ class CommandOutcome:
 
 
 @contextmanager
-def fill_in_server_arguments(
+def replace_server_placeholders(
     argv: Sequence[str], base_url: str, model: str
 ) -> Iterator[tuple[str, ...]]:
     """Yield `argv` with {base_url} and {model} replaced by the arguments of these names.

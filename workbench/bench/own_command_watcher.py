@@ -58,7 +58,7 @@ def main() -> int:
             os.read(wake_read, 4096)
         wanted = not (0 in ready and not os.read(0, 4096))
     if _has_ended(child.pid):
-        _write_message({"exit": _exit_code(child.pid), "seconds": time.monotonic() - began})
+        _write_message({"exit": _read_exit_code(child.pid), "seconds": time.monotonic() - began})
         while wanted and os.read(0, 4096):
             pass
     _end_all_descendants(child.pid, float(sys.argv[2]))
@@ -87,7 +87,7 @@ def _has_ended(pid: int) -> bool:
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
-def _exit_code(pid: int) -> int:
+def _read_exit_code(pid: int) -> int:
     """Return the exit code of the ended process; negative if a signal ended it."""
     found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     assert found is not None

@@ -242,7 +242,7 @@ class _Connection:
         if self.asked:
             whole = False
             with contextlib.suppress(HttpError):
-                self._answer.end_input()
+                self._answer.end_at_closed_connection()
                 whole = True
             self._end_exchange(at_s, whole=whole)
         while self.asked:

@@ -100,7 +100,7 @@ class ConnectionRelay:
         listener.setblocking(False)
         os.set_blocking(frames, False)
         self._acts[listener.fileno()] = self._accept_client
-        self._acts[frames] = self._send_frames
+        self._acts[frames] = self._send_waiting_frames
         self._acts[orders] = self._read_commands
         self._ready.register(listener, _IN)
         self._ready.register(orders, _IN)
@@ -155,7 +155,7 @@ class ConnectionRelay:
                 return
             if code in _OPEN:
                 joined.addresses.clear()
-                self._watch_both(joined)
+                self._watch_both_ends(joined)
                 return
             self._close_end(joined.server)
             joined.addresses.pop(0)
@@ -211,7 +211,7 @@ class ConnectionRelay:
         else:  # even without events, the loop would be told of an error, again and again
             self._ready.unregister(end.socket)
 
-    def _watch_both(self, joined: _JoinedConnections) -> None:
+    def _watch_both_ends(self, joined: _JoinedConnections) -> None:
         """Wait until bytes can be passed on. An end is read only if all earlier bytes from it were
         sent, and written only if bytes for it wait."""
         for end in (joined.client, joined.server):
@@ -242,7 +242,7 @@ class ConnectionRelay:
             self._reset_connections(source.joined)
             return
         source.far.waiting = bytes(data[sent:])
-        self._watch_both(source.joined)
+        self._watch_both_ends(source.joined)
 
     @staticmethod
     def _send_and_count_bytes(end: _ConnectionEnd, data: memoryview | bytes) -> int:
@@ -280,7 +280,7 @@ class ConnectionRelay:
         if is_over and not any(end.waiting for end in ends):
             self._close_connections(joined)
         else:
-            self._watch_both(joined)
+            self._watch_both_ends(joined)
 
     def _reset_connections(self, joined: _JoinedConnections) -> None:
         """Cut both connections with a TCP reset. A normal end would look like the end of a complete
@@ -337,7 +337,7 @@ class ConnectionRelay:
             self._ready.register(self._frames, _OUT)
         self._unsent += b"".join((head, data))[sent:]
 
-    def _send_frames(self, _: int) -> None:
+    def _send_waiting_frames(self, _: int) -> None:
         """Send as much of the waiting frames as the pipe takes."""
         try:
             del self._unsent[: os.write(self._frames, self._unsent)]

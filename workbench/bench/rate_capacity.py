@@ -56,7 +56,7 @@ class RateRun:
 
 def lowest_measurable_rate(horizon_s: float) -> float:
     """Return the lowest rate whose horizon has enough requests to be judged."""
-    return _round_rate(MIN_REQUESTS_TO_HOLD / horizon_s, up=True)
+    return _round_rate_to_three_digits(MIN_REQUESTS_TO_HOLD / horizon_s, up=True)
 
 
 def short_run_duration_s(rate: float, horizon_s: float) -> float:
@@ -72,11 +72,14 @@ def verdict_on_rate(runs: Sequence[RateRun], limits: Sequence[Limit]) -> LevelVe
     if not runs:
         return None
     run = runs[-1]
-    margins = [_share_within_limit(run, n) - limit.percent / 100 for n, limit in enumerate(limits)]
+    margins = [
+        _share_of_requests_within_limit(run, n) - limit.percent / 100
+        for n, limit in enumerate(limits)
+    ]
     binding = min(
         range(len(limits)), key=lambda index: (margins[index], -_latency_to_limit_ratio(run, index))
     )
-    lowest = _lower_bound_of_share(run, binding)
+    lowest = _lower_bound_of_kept_share(run, binding)
     return LevelVerdict(
         _verdict_on_run(run, limits), binding, _latency_to_limit_ratio(run, binding), 100 * lowest
     )
@@ -88,15 +91,15 @@ def _verdict_on_run(run: RateRun, limits: Sequence[Limit]) -> Verdict:
     for limit_index, limit in enumerate(limits):
         wanted = limit.percent / 100
         worth = _count_independent_requests(run, limit_index)
-        missed = (1 - _share_within_limit(run, limit_index)) * worth
+        missed = (1 - _share_of_requests_within_limit(run, limit_index)) * worth
         if clopper_pearson_lower(missed, worth, error) > 1 - wanted:
             return Verdict.FAILS
-        if _lower_bound_of_share(run, limit_index) < wanted:
+        if _lower_bound_of_kept_share(run, limit_index) < wanted:
             verdict = Verdict.OPEN
     return verdict
 
 
-def _share_within_limit(run: RateRun, limit_index: int) -> float:
+def _share_of_requests_within_limit(run: RateRun, limit_index: int) -> float:
     return run.attained[limit_index].kept_share
 
 
@@ -105,10 +108,10 @@ def _count_independent_requests(run: RateRun, limit_index: int) -> float:
     return min(float(run.requests), run.attained[limit_index].independent or 1.0)
 
 
-def _lower_bound_of_share(run: RateRun, limit_index: int) -> float:
+def _lower_bound_of_kept_share(run: RateRun, limit_index: int) -> float:
     worth = _count_independent_requests(run, limit_index)
     return clopper_pearson_lower(
-        _share_within_limit(run, limit_index) * worth, worth, _ERROR_PROBABILITY
+        _share_of_requests_within_limit(run, limit_index) * worth, worth, _ERROR_PROBABILITY
     )
 
 
@@ -119,7 +122,7 @@ def _latency_to_limit_ratio(run: RateRun, limit_index: int) -> float:
     return attained.reached_ms / attained.most_ms
 
 
-def _round_rate(rate: float, *, up: bool = False) -> float:
+def _round_rate_to_three_digits(rate: float, *, up: bool = False) -> float:
     """Return a rate with three digits."""
     scale = 10.0 ** (math.floor(math.log10(rate)) - 2)
     steps = math.ceil(rate / scale - 1e-9) if up else round(rate / scale)
@@ -162,24 +165,24 @@ class RateSearch:
         missed = min((rate for rate in self.levels if rate not in kept_rates), default=None)
         if missed is None:
             top = max(self.levels)
-            return _round_rate(min(2 * top, self.most)) if top < self.most else None
+            return _round_rate_to_three_digits(min(2 * top, self.most)) if top < self.most else None
         kept = max((rate for rate in self.levels if rate < missed), default=None)
         if kept is not None:
             is_wide = missed > _FULL_RUNS_BELOW_FACTOR * kept
-            return _round_rate(math.sqrt(kept * missed)) if is_wide else None
+            return _round_rate_to_three_digits(math.sqrt(kept * missed)) if is_wide else None
         if missed <= self.lowest_rate:
             return None
-        return _round_rate(max(missed / 2, self.lowest_rate))
+        return _round_rate_to_three_digits(max(missed / 2, self.lowest_rate))
 
     @property
     def _rates_within_limits(self) -> list[float]:
         """The rates at which the newest run kept all limits and the server kept up. Unlike a
         verdict, this can be chance."""
-        return [rate for rate, runs in self.levels.items() if self._is_within_limits(runs[-1])]
+        return [rate for rate, runs in self.levels.items() if self._keeps_limits_and_rate(runs[-1])]
 
-    def _is_within_limits(self, run: RateRun) -> bool:
+    def _keeps_limits_and_rate(self, run: RateRun) -> bool:
         shares = (
-            _share_within_limit(run, n) >= limit.percent / 100
+            _share_of_requests_within_limit(run, n) >= limit.percent / 100
             for n, limit in enumerate(self.limits)
         )
         return run.kept_up and all(shares)
@@ -194,15 +197,15 @@ class RateSearch:
         holds, fails = self.highest_rate_that_holds, self.lowest_rate_that_fails
         step = _MIN_RATE_FACTOR ** len(full_run_rates)  # longer, the longer nothing is found
         if holds is None:
-            lower = _round_rate(max(min(full_run_rates) / step, self.lowest_rate))
+            lower = _round_rate_to_three_digits(max(min(full_run_rates) / step, self.lowest_rate))
             return lower if lower < min(full_run_rates) else None
         if fails is None:
-            higher = _round_rate(min(max(full_run_rates) * step, self.most))
+            higher = _round_rate_to_three_digits(min(max(full_run_rates) * step, self.most))
             return higher if higher > max(full_run_rates) else None
         opened = [rate for rate in full_run_rates if holds < rate < fails]
         for low, high in ((holds, min(opened, default=fails)), (max(opened, default=holds), fails)):
             if high > _MIN_RATE_FACTOR * _MIN_RATE_FACTOR * low:
-                return _round_rate(math.sqrt(low * high))
+                return _round_rate_to_three_digits(math.sqrt(low * high))
         return None
 
     @property

@@ -11,7 +11,7 @@ from operator import attrgetter, ne
 from typing import Any, NamedTuple
 
 from workbench.model.bench import BenchSpec, BenchSummary
-from workbench.model.known_values import values_if_all_known
+from workbench.model.known_values import sum_or_none
 from workbench.model.lazy_dataclass import dataclass
 
 # Kinds of failure; an HTTP status gives "http 503" and the like.
@@ -167,12 +167,6 @@ def sum_of_field(records: Iterable[RequestRecord], name: str) -> int | None:
     """Return the sum of a field, such as "output_tokens", over the records; None if one of them does
     not have it. The sum over no records is 0."""
     return sum_or_none(map(attrgetter(name), records))
-
-
-def sum_or_none(values: Iterable[int | None]) -> int | None:
-    """Return the sum of the values, or None if any value is None. The sum of no values is 0."""
-    known = values_if_all_known(values)
-    return None if known is None else sum(known)
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,7 +183,7 @@ class Reply:
                 return
         key = b"" if name else self._remove_event_id(data)
         if key in _KNOWN_EVENTS:
-            self._update_usage(*_KNOWN_EVENTS[key])
+            self._update_usage_finish_and_model(*_KNOWN_EVENTS[key])
             return
         chunk = _parse_json(data)
         if name == b"error" or (
@@ -215,7 +215,7 @@ class Reply:
             self._id = find_event_id_field(data)
         return data.replace(self._id, ID_FIELD, 1) if self._id else data
 
-    def _update_usage(
+    def _update_usage_finish_and_model(
         self, usage: dict[str, Any] | None, finish_reason: str | None, model: str | None
     ) -> None:
         """Store what an event says beside its text. None keeps what earlier events said, and the
@@ -239,7 +239,7 @@ class Reply:
             finish_reason = _EMBEDDING_FINISH_REASON
         copied_usage = None if usage is None else dict(usage.items())
         said = copied_usage, finish_reason, chunk.get("model")
-        self._update_usage(*said)
+        self._update_usage_finish_and_model(*said)
         if not content:
             _store_event_without_text(key, said)
             return

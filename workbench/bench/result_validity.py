@@ -126,7 +126,7 @@ def _reason_of_idle_streams(
         return None
     return (
         f"{mean:.2f} of {spec.concurrency} streams were in flight on average"
-        f" ({_percent_rounded_down(100 * mean / spec.concurrency)} %, at least {100 * MIN_LOAD_SHARE:.0f} % are"
+        f" ({_format_percent_rounded_down(100 * mean / spec.concurrency)} %, at least {100 * MIN_LOAD_SHARE:.0f} % are"
         f" needed): {_why_streams_were_idle(counted, window)}"
     )
 
@@ -165,7 +165,7 @@ def _why_streams_were_idle(counted: Sequence[RequestRecord], window: Window) -> 
     return "the client, or the time to connect, limited the load"
 
 
-def _percent_rounded_down(percent: float) -> str:
+def _format_percent_rounded_down(percent: float) -> str:
     """Return the percentage as text with one decimal, rounded down, so that a value below a limit
     never looks equal to the limit."""
     return f"{int(10 * percent) / 10:g}"

@@ -30,7 +30,7 @@ from workbench.bench.load_share import Share, WarmupValues
 from workbench.bench.own_command_watcher import die_with_parent
 from workbench.bench.poller import HUNG_UP, READABLE, open_poller
 from workbench.bench.records import ENDED_BY_SIGNAL, RequestRecord
-from workbench.bench.steady_window import record_end_s
+from workbench.bench.steady_window import request_end_s
 from workbench.model.bench import BenchSpec
 from workbench.model.known_values import known_values
 
@@ -125,8 +125,8 @@ class SharedRun:
     def run(self) -> dict[str, Any]:
         """Wait for all processes, and return the message that ends the run."""
         self._output.attach_to_loop(self)
-        for number, process in enumerate(self._processes, start=1):
-            self.watch(process.output, READABLE, self._create_line_reader(process, number))
+        for process in self._processes:
+            self.watch(process.output, READABLE, self._create_line_reader(process))
         failure: str | None = None
         living = dict.fromkeys(process.output for process in self._processes)
         try:
@@ -171,13 +171,13 @@ class SharedRun:
                     warmups.append(record)
                 else:
                     counted.append(record)
-        counted.sort(key=record_end_s)
+        counted.sort(key=request_end_s)
         reasons = self._partial_result_reasons
         return final_message(self._spec, reports, counted, warmups, stopped, reasons)
 
     # -- what the processes write
 
-    def _create_line_reader(self, process: _ClientProcess, number: int) -> Callable[[int], None]:
+    def _create_line_reader(self, process: _ClientProcess) -> Callable[[int], None]:
         def process_available_lines(events: int) -> None:
             data = os.read(process.output, 1 << 20) if events & (READABLE | HUNG_UP) else b""
             if not data:

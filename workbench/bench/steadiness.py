@@ -8,7 +8,12 @@ from itertools import accumulate, pairwise
 from math import sqrt
 
 from workbench.bench.records import RequestRecord
-from workbench.bench.steady_window import STEADY_WINDOW, Window, first_request_start_s, record_end_s
+from workbench.bench.steady_window import (
+    STEADY_WINDOW,
+    Window,
+    first_request_start_s,
+    request_end_s,
+)
 from workbench.model.bench import BenchSpec
 from workbench.model.distribution import quantile
 from workbench.model.lazy_dataclass import dataclass
@@ -35,7 +40,7 @@ def why_overloaded(spec: BenchSpec, counted: Sequence[RequestRecord]) -> str | N
     if not spec.has_schedule:
         return None
     return why_server_fell_behind(
-        [(r.due_s, record_end_s(r)) for r in counted if r.due_s is not None]
+        [(r.due_s, request_end_s(r)) for r in counted if r.due_s is not None]
     )
 
 
@@ -163,13 +168,13 @@ def _chunk_and_end_times_s(record: RequestRecord) -> Iterator[float]:
     if record.ttft_us is not None:
         for after_us in accumulate(record.gaps_us, initial=record.ttft_us):
             yield record.start_s + after_us / 1e6
-    yield record_end_s(record)
+    yield request_end_s(record)
 
 
 def _earliest_start_in_flight_s(counted: Sequence[RequestRecord], at_s: float) -> float:
     """Return when the oldest request that was in flight until the byte at `at_s` was sent. `at_s` if
     no request was in flight."""
-    starts_s = (r.start_s for r in counted if r.start_s < at_s <= record_end_s(r))
+    starts_s = (r.start_s for r in counted if r.start_s < at_s <= request_end_s(r))
     return min(starts_s, default=at_s)
 
 

@@ -45,7 +45,7 @@ class Window:
         return self.end_s - self.begin_s
 
 
-def record_end_s(record: RequestRecord) -> float:
+def request_end_s(record: RequestRecord) -> float:
     return record.start_s + record.end_us / 1e6
 
 
@@ -69,7 +69,7 @@ def choose_rate_window(
     """
     if not counted:
         return Window(WHOLE_RUN, 0.0, 0.0, "no request was made")
-    whole = (first_request_start_s(counted), max(map(record_end_s, counted)))
+    whole = (first_request_start_s(counted), max(map(request_end_s, counted)))
     good = select_successful(counted)
     if not good:
         return Window(WHOLE_RUN, *whole, "no request succeeded")
@@ -80,7 +80,7 @@ def choose_rate_window(
         )
     if not spec.has_schedule and spec.concurrency == 1:
         return Window(STEADY_WINDOW, *whole)
-    begin = max(ramp_end_s, min(map(record_end_s, good)))
+    begin = max(ramp_end_s, min(map(request_end_s, good)))
     load = trace_load(spec.trace)
     if load.has_turns:
         # from then on, no conversation or session begins when another one ends
@@ -146,14 +146,14 @@ def mean_requests_in_flight(window: Window, counted: Iterable[RequestRecord]) ->
 
 
 def _seconds_inside_window(record: RequestRecord, window: Window, silent_us: int = 0) -> float:
-    begin, end = record.start_s, record_end_s(record) - silent_us / 1e6
+    begin, end = record.start_s, request_end_s(record) - silent_us / 1e6
     if window.begin_s <= begin <= end <= window.end_s:  # nearly all: `min` and `max` take long
         return end - begin
     return max(0.0, min(end, window.end_s) - max(begin, window.begin_s))
 
 
 def _share_of_request_in_window(record: RequestRecord, window: Window) -> float:
-    if window.begin_s <= record.start_s <= record_end_s(record) <= window.end_s:
+    if window.begin_s <= record.start_s <= request_end_s(record) <= window.end_s:
         return 1.0
     if record.end_us <= 0:
         return float(window.begin_s <= record.start_s <= window.end_s)
@@ -162,9 +162,9 @@ def _share_of_request_in_window(record: RequestRecord, window: Window) -> float:
 
 def _tokens_inside_window(record: RequestRecord, window: Window) -> float:
     tokens = record.output_tokens or 0
-    if window.begin_s <= record.start_s <= record_end_s(record) <= window.end_s:
+    if window.begin_s <= record.start_s <= request_end_s(record) <= window.end_s:
         return tokens
-    if record_end_s(record) <= window.begin_s or record.start_s >= window.end_s:
+    if request_end_s(record) <= window.begin_s or record.start_s >= window.end_s:
         return 0.0
     if record.ttft_us is None:
         return tokens * _share_of_request_in_window(record, window)

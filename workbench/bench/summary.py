@@ -32,7 +32,7 @@ from workbench.bench.steady_window import (
     count_tokens_in,
     first_request_start_s,
     mean_requests_in_flight,
-    record_end_s,
+    request_end_s,
 )
 from workbench.model.bench import WITHHELD, BenchSpec, BenchSummary
 from workbench.model.distribution import distribution_of
@@ -78,7 +78,7 @@ def summarize(
     """
     good, warm = select_successful(counted), select_successful(warmups)
     window = facts.window or choose_rate_window(spec, counted)
-    duration_s = max(map(record_end_s, counted), default=0.0) - first_request_start_s(counted)
+    duration_s = max(map(request_end_s, counted), default=0.0) - first_request_start_s(counted)
     metrics = _metrics_of_whole_run(good, duration_s, facts.first_tokens) | _metrics_in_window(
         good, window
     )
@@ -93,7 +93,7 @@ def summarize(
     metrics |= dict.fromkeys(withheld)
     slo = slo_metric_values(spec.slo, counted, window, facts.first_tokens, withheld)
     if spec.endpoint == "embeddings":
-        metrics["prompt_tok_s"] = _prompt_tok_per_s(good, window)
+        metrics["prompt_tok_s"] = _prompt_tok_per_s_in_window(good, window)
     return BenchSummary(
         requests_ok=len(good),
         requests_failed=len(counted) - len(good),
@@ -163,7 +163,7 @@ def _metrics_in_window(good: Sequence[RequestRecord], window: Window) -> dict[st
     return metrics
 
 
-def _prompt_tok_per_s(good: Sequence[RequestRecord], window: Window) -> float | None:
+def _prompt_tok_per_s_in_window(good: Sequence[RequestRecord], window: Window) -> float | None:
     """Return the prompt tokens per second of the requests in the window, or None without token
     usage. For a request that is partly in the window, only that part of its tokens counts."""
     tokens = sum_of_field(good, "prompt_tokens")

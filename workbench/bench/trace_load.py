@@ -72,13 +72,13 @@ class TraceLoad:
         had = 0 if previous is None else self._characters[previous]
         self._characters.append(had + sum(len(message["content"]) for message in new_messages))
 
-    def first_turn_of(self, index: int) -> int:
+    def first_turn_index_of(self, index: int) -> int:
         """Return the first request of the conversation or session of request `index`."""
         while index in self._before:
             index = self._before[index]
         return index
 
-    def messages_of(self, index: int) -> list[dict[str, Any]]:
+    def messages_with_earlier_turns(self, index: int) -> list[dict[str, Any]]:
         """Return the messages of request `index` of a conversation: its own, after those of all
         requests before it."""
         parts: list[list[dict[str, Any]]] = []

@@ -71,9 +71,9 @@ class TrafficCapture:
         finally:
             os.close(reads)
             os.close(writes)
-        await self.read_totals()  # both are ready
+        await self.request_totals_from_writer()  # both are ready
 
-    async def read_totals(self) -> dict[str, Any]:
+    async def request_totals_from_writer(self) -> dict[str, Any]:
         """Ask the writer what it has written so far, and return its answer. The answer to an earlier
         request, which may come first, does not count."""
         self._asked += 1

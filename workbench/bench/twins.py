@@ -100,7 +100,7 @@ def separate_host_effect(
     log(B/A) of each pair. `swapped` says for each pair whether A and B had swapped hosts. `least_variance`
     is the smallest variance that is assumed for a pair. None if all or no pairs are swapped,
     because the two effects cannot be separated then."""
-    groups = _unswapped_and_swapped(log_ratios, swapped)
+    groups = _split_unswapped_and_swapped(log_ratios, swapped)
     if not all(groups):
         return None
     plus, minus = map(fmean, groups)
@@ -111,7 +111,7 @@ def separate_host_effect(
     return SeparatedEffect((plus + minus) / 2, (plus - minus) / 2, error, len(log_ratios) - 2)
 
 
-def _unswapped_and_swapped(
+def _split_unswapped_and_swapped(
     differences: Sequence[float], kinds: Sequence[bool]
 ) -> tuple[list[float], list[float]]:
     """Return the differences of the pairs that were not swapped, and of those that were."""
@@ -125,6 +125,6 @@ def variance_within_groups(log_ratios: Sequence[float], swapped: Sequence[bool])
     """Return the pooled variance of log(B/A) inside two groups of pairs: those in which A and B had
     swapped hosts, and the others. `swapped` says for each pair whether it was swapped. There must be
     three or more pairs."""
-    groups = _unswapped_and_swapped(log_ratios, swapped)
+    groups = _split_unswapped_and_swapped(log_ratios, swapped)
     squares = math.fsum((d - fmean(group)) ** 2 for group in groups for d in group)
     return squares / (len(log_ratios) - 2)

@@ -95,7 +95,7 @@ def run_benchmark_request(
         line = _read_request_line(wake)
         if line is None:
             return 143
-        spec, key, processes = _parse_request(line)
+        spec, key, processes = _parse_spec_key_and_processes(line)
         endpoint = resolve_endpoint(spec)
         processes = processes or count_processes_for_load(spec, endpoint.is_on_this_machine)
     except WorkbenchError as error:
@@ -174,7 +174,7 @@ def _read_request_line(wake: int) -> bytes | None:
     return bytes(line) or None
 
 
-def _parse_request(line: bytes) -> tuple[BenchSpec, str | None, int | None]:
+def _parse_spec_key_and_processes(line: bytes) -> tuple[BenchSpec, str | None, int | None]:
     """Return (spec, API key, number of processes or None) from the input line of the worker. Raises
     BenchError if the line is invalid."""
     try:

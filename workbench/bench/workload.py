@@ -239,8 +239,10 @@ class Workload:
         """Return the prompt of request `index`: a text or messages. Of a conversation, all requests
         have one mark, so that each contains the one before."""
         if self._talks is not None and not warmup:
-            mark = unique_prompt_mark(self.spec.salt, f"r/{self._talks.first_turn_of(index)}")
-            return _put_mark_before_text(self._talks.messages_of(index), f"[{mark}] ")
+            mark = unique_prompt_mark(self.spec.salt, f"r/{self._talks.first_turn_index_of(index)}")
+            return _put_mark_before_text(
+                self._talks.messages_with_earlier_turns(index), f"[{mark}] "
+            )
         if not self._own:
             return self.synthetic_prompt(index, warmup=warmup)
         asked = self._own[index % len(self._own)]

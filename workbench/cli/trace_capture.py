@@ -129,7 +129,7 @@ async def _print_progress(capturing: TrafficCapture, arguments: argparse.Namespa
     told = 0
     while not arguments.json:
         await asyncio.sleep(_PROGRESS_S)
-        totals = await capturing.read_totals()
+        totals = await capturing.request_totals_from_writer()
         requests = totals.get("requests", 0)
         if requests != told:
             told = requests
@@ -140,7 +140,7 @@ async def _print_progress(capturing: TrafficCapture, arguments: argparse.Namespa
 
 async def _print_requests_in_flight(capturing: TrafficCapture) -> None:
     """Print for how many requests the end of the capture waits; nothing if there are none."""
-    totals = await capturing.read_totals()
+    totals = await capturing.request_totals_from_writer()
     if capturing.ended.is_set():
         return
     in_flight = totals["passed"]["in_flight"]

@@ -22,7 +22,7 @@ def values_if_all_known(values: Iterable[T | None]) -> list[T] | None:
 
 
 def sum_or_none(values: Iterable[int | None]) -> int | None:
-    """Return the sum of the values; None if one of them is not known."""
+    """Return the sum of the values; None if one of them is not known. The sum of no values is 0."""
     known = values_if_all_known(values)
     return None if known is None else sum(known)
 

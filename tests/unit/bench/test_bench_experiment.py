@@ -101,7 +101,7 @@ def test_the_order_inside_pairs_is_drawn_from_a_stored_seed() -> None:
 
 
 def test_both_runs_of_a_pair_have_one_seed_and_every_pair_its_own() -> None:
-    seeds = [design.seed_of(spec(seed=7), pair) for pair in range(4)]
+    seeds = [design.workload_seed_of_pair(spec(seed=7), pair) for pair in range(4)]
     assert seeds == [7, 8, 9, 10]
 
 

@@ -49,7 +49,7 @@ def test_chunked_body_whatever_the_cuts(
     reader, body = read(cut(chunked(parts, extension, trailer), points))
     assert body == b"".join(parts)
     assert reader.complete and reader.keep_alive and reader.rest == b""
-    reader.end_input()
+    reader.end_at_closed_connection()
 
 
 @given(parts=BODIES, points=CUTS)
@@ -65,7 +65,7 @@ def test_body_until_close(parts: list[bytes], points: list[int]) -> None:
     body = b"".join(parts)
     reader, seen = read(cut(b"HTTP/1.0 200 OK\r\nA: b\r\n\r\n" + body, points))
     assert seen == body and not reader.complete
-    reader.end_input()
+    reader.end_at_closed_connection()
     assert reader.complete and not reader.keep_alive
 
 
@@ -76,7 +76,7 @@ def test_a_body_that_ends_early_is_truncated(
     data = chunked(parts)
     reader, _ = read(cut(data[: max(1, len(data) - missing)], points))
     with pytest.raises(HttpError) as caught:
-        reader.end_input()
+        reader.end_at_closed_connection()
     assert caught.value.truncated
 
 
@@ -87,7 +87,7 @@ def test_any_bytes_end_in_a_body_or_an_http_error(data: bytes, points: list[int]
         try:
             for piece in cut(start + data, points):
                 reader.feed(piece)
-            reader.end_input()
+            reader.end_at_closed_connection()
         except HttpError:
             continue
         assert reader.complete
@@ -141,8 +141,8 @@ def test_answers_that_are_not_http_are_malformed(data: bytes) -> None:
 def test_close_before_the_head_is_truncated() -> None:
     reader = ResponseReader()
     with pytest.raises(HttpError, match="without a response") as caught:
-        reader.end_input()
+        reader.end_at_closed_connection()
     assert caught.value.truncated
     reader.feed(b"HTTP/1.1 200")
     with pytest.raises(HttpError, match="middle of the response head"):
-        reader.end_input()
+        reader.end_at_closed_connection()

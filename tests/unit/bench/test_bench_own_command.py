@@ -78,7 +78,7 @@ def test_the_endpoint_is_in_its_environment_and_the_key_in_none_of_its_output() 
 
 def test_the_servers_address_and_model_replace_placeholders() -> None:
     words = ["x", "--url={base_url}", "{model}", '{"a": 1}', "$HOME"]
-    with own_command.fill_in_server_arguments(words, "http://h/v1", "tiny") as argv:
+    with own_command.replace_server_placeholders(words, "http://h/v1", "tiny") as argv:
         assert argv == ("x", "--url=http://h/v1", "tiny", '{"a": 1}', "$HOME")
 
 

@@ -78,7 +78,7 @@ def read(reader: ResponseReader, pieces: list[bytes]) -> tuple[Any, ...]:
         for piece in pieces:
             body += reader.feed(piece)
         if not reader.complete:
-            reader.end_input()
+            reader.end_at_closed_connection()
     except HttpError as error:
         failed = (str(error), error.truncated)
     return (

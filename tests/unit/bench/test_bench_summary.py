@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.bench.records import SHORT_ANSWER, RequestRecord, sum_or_none
+from workbench.bench.records import SHORT_ANSWER, RequestRecord
 from workbench.bench.request_latency import tpot_ms
 from workbench.bench.result_validity import ClientFacts
 from workbench.bench.summary import summarize
 from workbench.model.bench import BenchSpec, BenchSummary, Distribution
 from workbench.model.distribution import distribution_of, quantile
 from workbench.model.json_records import from_json, to_json
+from workbench.model.known_values import sum_or_none
 
 SPEC = BenchSpec(
     "http://127.0.0.1:1", "m", concurrency=2, requests=2, max_tokens=5, input_tokens=10

@@ -31,7 +31,9 @@ def made(spec: ExperimentSpec, runs: SimulatedRuns) -> Experiment:
         for _ in "AB":
             run = design.next_run_to_make(experiment)
             result = runs.result(
-                run, runs.speed(run.arm, len(runs.results)), design.seed_of(spec, run.pair)
+                run,
+                runs.speed(run.arm, len(runs.results)),
+                design.workload_seed_of_pair(spec, run.pair),
             )
             results[result.id] = result
             done = replace(

@@ -16,7 +16,7 @@ from workbench.bench.client import Client
 from workbench.bench.connection import resolve_endpoint
 from workbench.bench.records import STALL, RequestRecord
 from workbench.bench.result_validity import ClientFacts
-from workbench.bench.steady_window import record_end_s
+from workbench.bench.steady_window import request_end_s
 from workbench.bench.summary import summarize
 from workbench.model.bench import BenchSpec, BenchSummary
 
@@ -46,7 +46,7 @@ def closed_loop(durations_s: list[float], streams: int = 4) -> list[RequestRecor
     for index, took_s in enumerate(durations_s):
         stream = min(range(streams), key=lambda s: free[s])
         made.append(reply(index, free[stream], took_s))
-        free[stream] = record_end_s(made[-1])
+        free[stream] = request_end_s(made[-1])
     return made
 
 
@@ -78,7 +78,7 @@ def stop_server(made: list[RequestRecord], at_s: float, for_s: float) -> list[Re
 def _delay_record(one: RequestRecord, at_s: float, for_s: float) -> RequestRecord:
     if one.start_s >= at_s:
         return replace(one, start_s=one.start_s + for_s)
-    if record_end_s(one) <= at_s:
+    if request_end_s(one) <= at_s:
         return one
     for_us = round(for_s * 1e6)
     gap_us = one.gaps_us[0]

@@ -25,7 +25,7 @@ from workbench.bench.steady_window import (
     count_requests_in,
     count_tokens_in,
     mean_requests_in_flight,
-    record_end_s,
+    request_end_s,
 )
 from workbench.model.bench import BenchSpec
 
@@ -58,7 +58,7 @@ def closed_loop(streams: int, lengths: list[int], stagger: float) -> list[Reques
     for index, tokens in enumerate(lengths):
         stream = min(range(streams), key=lambda s: free[s])
         made.append(reply(index, free[stream], tokens))
-        free[stream] = record_end_s(made[-1])
+        free[stream] = request_end_s(made[-1])
     return made
 
 
@@ -82,7 +82,9 @@ def test_the_rate_is_the_steady_one_and_unbiased(rounds: int, spread: float) -> 
         low, high = round(mean_length * (1 - spread)), round(mean_length * (1 + spread))
         made = closed_loop(streams, [draw.randint(low, high) for _ in range(spec.requests)], 1.0)
         steady.append(rate(spec, made, ramp_end_s=15 / 16) / truth)
-        whole.append(sum(r.output_tokens or 0 for r in made) / max(map(record_end_s, made)) / truth)
+        whole.append(
+            sum(r.output_tokens or 0 for r in made) / max(map(request_end_s, made)) / truth
+        )
     assert sum(steady) / seeds == pytest.approx(1.0, abs=0.01)
     assert max(abs(s - 1) for s in steady) < 0.04
     assert sum(whole) / seeds < 1 - 0.5 / rounds
@@ -128,7 +130,7 @@ def test_too_few_requests_are_a_whole_run() -> None:
     made = closed_loop(4, [100] * 15, 1.0)
     window = choose_rate_window(replace(SPEC, requests=15), made, 0.75)
     assert (window.name, window.begin_s) == ("whole run", 0.0)
-    assert window.end_s == max(map(record_end_s, made))
+    assert window.end_s == max(map(request_end_s, made))
     assert window.why == "a steady window needs 16 requests (4 per stream)"
 
 

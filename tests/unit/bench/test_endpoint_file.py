@@ -58,7 +58,7 @@ def test_another_file_is_refused(other: str) -> None:
 
 def test_an_own_command_gets_a_file_of_its_own() -> None:
     words = ("vf-eval", "-m", "{model}", "-e", "{endpoints}", "-b={base_url}")
-    with own_command.fill_in_server_arguments(words, "http://127.0.0.1:9/v1", "org/m") as argv:
+    with own_command.replace_server_placeholders(words, "http://127.0.0.1:9/v1", "org/m") as argv:
         found = runpy.run_path(argv[4])["ENDPOINTS"]
         assert found == {
             "org/m": {"model": "org/m", "url": "http://127.0.0.1:9/v1", "key": "OPENAI_API_KEY"}

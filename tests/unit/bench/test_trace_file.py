@@ -171,11 +171,15 @@ def test_conversations_are_requests_turn_by_turn(tmp_path: Path, text: str) -> N
     assert found.seconds is None and found.conversations == 2
     load = trace_load(found.requests)
     assert load.first_turns == [0, 2] and load.next_turn == {0: 1}
-    assert [load.first_turn_of(index) for index in range(3)] == [0, 0, 2]
-    assert [one["role"] for one in load.messages_of(1)] == ["user", "assistant", "user"]
+    assert [load.first_turn_index_of(index) for index in range(3)] == [0, 0, 2]
+    assert [one["role"] for one in load.messages_with_earlier_turns(1)] == [
+        "user",
+        "assistant",
+        "user",
+    ]
     assert (
-        load.messages_of(1)[:1] == load.messages_of(0)
-        and load.messages_of(1)[2]["content"] == "Who pays?"
+        load.messages_with_earlier_turns(1)[:1] == load.messages_with_earlier_turns(0)
+        and load.messages_with_earlier_turns(1)[2]["content"] == "Who pays?"
     )
     assert load.output_tokens == [20, 1, 2]
     # 85 tokens of the first question are in the second request too
@@ -349,7 +353,9 @@ def check_spoiled(path: Path, seeds: range) -> tuple[int, int]:
         assert 0 <= found.reuse < 1, seed
         if found.seconds is None:
             load = trace_load(found.requests)
-            assert all(load.messages_of(index) for index in range(len(found.requests))), seed
+            assert all(
+                load.messages_with_earlier_turns(index) for index in range(len(found.requests))
+            ), seed
             continue
         made = requests(found)
         assert made == sorted(made, key=lambda one: one[0]), seed

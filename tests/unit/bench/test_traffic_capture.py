@@ -177,13 +177,13 @@ def test_totals_that_were_asked_for_earlier_do_not_answer_a_later_request(tmp_pa
         made = await capturing(path, listener.sockets[0].getsockname()[:2])
         assert made._writer is not None
         os.kill(made._writer.pid, signal.SIGSTOP)
-        earlier = asyncio.create_task(made.read_totals())
+        earlier = asyncio.create_task(made.request_totals_from_writer())
         await asyncio.sleep(0)  # it has asked, and waits
         earlier.cancel()
         _, writer = await asyncio.open_connection("127.0.0.1", int(made.url.rpartition(":")[2]))
         writer.write(sent)
         await came.wait()
-        later = asyncio.create_task(made.read_totals())
+        later = asyncio.create_task(made.request_totals_from_writer())
         await asyncio.sleep(0)
         os.kill(made._writer.pid, signal.SIGCONT)
         assert (await later)["passed"]["in_flight"] == 1
@@ -203,12 +203,12 @@ def test_a_killed_writer_is_named_and_its_file_ends_with_a_whole_line(tmp_path: 
         async with server() as place:
             made = await capturing(path, place)
             await ask(made.url, "hello")
-            while not (await made.read_totals())["requests"]:
+            while not (await made.request_totals_from_writer())["requests"]:
                 await asyncio.sleep(0.01)
             assert made._writer is not None
             os.kill(made._writer.pid, signal.SIGKILL)
             await made.ended.wait()
-            assert (await made.read_totals())["requests"] == 1, "the last ones"
+            assert (await made.request_totals_from_writer())["requests"] == 1, "the last ones"
             await ask(made.url, "the port still passes on")
             with path.open("a") as file:
                 file.write('{"timestamp":')  # what a kill in the middle of a long line leaves

@@ -199,4 +199,4 @@ class _AnswerExchange:
     def _end_response_on_close(self) -> None:
         if not self.response.received:
             raise ConnectionResetError("the server closed the connection without an answer")
-        self.response.end_input()
+        self.response.end_at_closed_connection()

@@ -421,7 +421,7 @@ class Measurement:
             self._show_phase("running the command", line, elapsed_s)
 
         self._show_phase("running the command")
-        with own_command.fill_in_server_arguments(spec.command, base_url, spec.model) as argv:
+        with own_command.replace_server_placeholders(spec.command, base_url, spec.model) as argv:
             done = await own_command.run_command(
                 argv, env, on_line=show_line, cancel=self._cancel, deadline_s=spec.deadline_s
             )

@@ -52,7 +52,7 @@ async def run_score_command(
     with tempfile.TemporaryDirectory(prefix="workbench-items-") as directory:
         words = [word.replace(ITEMS_PLACEHOLDER, directory) for word in command.argv]
         env = own_command.command_environment(base_url, spec.model, load.server_api_key)
-        with own_command.fill_in_server_arguments(words, base_url, spec.model) as argv:
+        with own_command.replace_server_placeholders(words, base_url, spec.model) as argv:
             done = await own_command.run_command(
                 argv,
                 {**env, "WORKBENCH_ITEMS": directory},

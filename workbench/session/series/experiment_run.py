@@ -230,7 +230,7 @@ class ExperimentConduct(Design[ExperimentRun]):
     def _record_ending(self, ending: SeriesEnding) -> None:
         state, error = ending.state, _end_reason(ending.cause)
         why = error if state == SeriesState.FAILED and error is not None else INTERRUPTED
-        runs = tuple(design.fail_unfinished_run(run, why) for run in self.experiment.runs)
+        runs = tuple(design.mark_run_failed_if_unfinished(run, why) for run in self.experiment.runs)
         ended = replace(
             self.experiment,
             runs=runs,
@@ -342,7 +342,9 @@ class ExperimentConduct(Design[ExperimentRun]):
                 replace(run, state=RunState.MEASURING), f"{title}: measuring"
             )
             result = await self._bench.run_benchmark(
-                run.side_label, run, design.seed_of(self.experiment.spec, max(0, run.pair))
+                run.side_label,
+                run,
+                design.workload_seed_of_pair(self.experiment.spec, max(0, run.pair)),
             )
         except HostError:
             raise

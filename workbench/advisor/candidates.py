@@ -78,7 +78,7 @@ def list_candidates_and_left_out(
 
 def _cuda_graph_choices(context: PlanContext) -> Iterator[CandidateOrLeftOut]:
     if flag := context.enabled_eager_flag:
-        reason = _COMPILED if context.computes_on_cpu else _GRAPHS
+        reason = _COMPILED if context.computes_all_layers_on_cpu else _GRAPHS
         yield TuneCandidate((f"{flag}=false",), reason)
 
 
@@ -161,7 +161,7 @@ def _weight_precision_choices(context: PlanContext) -> Iterator[CandidateOrLeftO
     change = context.engine.eight_bit_weights
     if not change or context.plan.flag(change.partition("=")[0]) is not None:
         return
-    if context.computes_on_cpu:
+    if context.computes_all_layers_on_cpu:
         yield LeftOut(change, _explain_gpu_flag_on_cpu(context))
     elif bits == "BF16":
         yield TuneCandidate((change,), "8-bit weights are half the bytes of a token")
@@ -266,7 +266,7 @@ def _thread_choices(context: PlanContext) -> Iterator[CandidateOrLeftOut]:
     flag = _flag_if_in_catalog(context, context.engine.threads_flag)
     if flag is None:
         return
-    if not context.engine.layers_on_cpu(context):
+    if not context.engine.may_compute_layers_on_cpu(context):
         yield LeftOut(flag, "the GPUs compute all layers")
         return
     if context.cores is None:
@@ -347,7 +347,7 @@ def _reason_not_tried(context: PlanContext, flag: TunableFlag, load: TuneLoad) -
     """Return why no value of a flag is tried on these GPUs and this load; None if its values are
     tried. Prompts that Workbench makes have no common beginning, so flags for such prompts are
     tried with the user's own prompts only."""
-    if flag.of_gpus and context.computes_on_cpu:
+    if flag.of_gpus and context.computes_all_layers_on_cpu:
         return _explain_gpu_flag_on_cpu(context)
     if flag.of_prefixes and load.prompt_tokens is not None:
         return _OF_PREFIXES
@@ -358,7 +358,7 @@ def _reason_not_tried(context: PlanContext, flag: TunableFlag, load: TuneLoad) -
         if given not in (None, "none"):
             return f"the plan has {flag.name} {given}"
     if flag.of_numa and (
-        not context.engine.layers_on_cpu(context) or _count_numa_nodes(context) < 2
+        not context.engine.may_compute_layers_on_cpu(context) or _count_numa_nodes(context) < 2
     ):
         return "it acts where the CPUs of several NUMA nodes compute layers"
     limit = context.engine.concurrency_flag

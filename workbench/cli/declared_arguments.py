@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from workbench.cli.registry import OneOf, Option, make_exclusive_options, option, switch
+from workbench.cli.registry import OneOf, Option, make_exclusive_options, option, switch_option
 from workbench.model.declared_options import Choice, Constant, DeclaredOption, Switch
 
 
@@ -30,7 +30,7 @@ def _option_of(declared: DeclaredOption) -> Option:
     kind = declared.kind
     keywords: dict[str, Any] = {}
     if isinstance(kind, Switch):
-        return switch(words, help)
+        return switch_option(words, help)
     if declared.name.removeprefix("--").replace("-", "_") != declared.dest:
         keywords["dest"] = declared.dest
     if isinstance(kind, Choice):

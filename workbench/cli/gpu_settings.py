@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from workbench.cli.gpu_text import (
     FOREIGN_NEXT,
     affected_gpu_lines,
-    command_lines,
     format_affected_gpus,
     guard_json,
     guard_lines,
     read_affected_gpus_and_processes,
-    report_lines,
+    setting_command_lines,
+    settings_report_lines,
 )
 from workbench.cli.host_words import add_host_options, add_host_options_to_lines
 from workbench.cli.open_session import connect_session, warn_if_benchmark_runs
@@ -130,7 +130,7 @@ async def set_gpu_settings(arguments: argparse.Namespace) -> int:
             print_message(f"kept: {_format_externally_set_value(one)}")
         affected = await read_affected_gpus_and_processes(session, commands)
         if not arguments.json:
-            print_lines([*command_lines(commands), *affected_gpu_lines(affected)])
+            print_lines([*setting_command_lines(commands), *affected_gpu_lines(affected)])
             if not commands:
                 print_line("nothing to set")
         if commands and not arguments.dry_run:
@@ -253,7 +253,9 @@ async def revert_gpu_settings(arguments: argparse.Namespace) -> int:
             if not report.outcomes:
                 print_line("nothing to revert")
             if arguments.dry_run:
-                print_lines(command_lines([o.command for o in report.outcomes if o.command.argv]))
+                print_lines(
+                    setting_command_lines([o.command for o in report.outcomes if o.command.argv])
+                )
         code = _print_settings_report(report, arguments, session)
         of_others = any(o.foreign or o.left_to for o in report.outcomes)
         if of_others and not arguments.json:
@@ -349,7 +351,7 @@ def _print_settings_report(
             }
         )
     else:
-        print_lines(add_host_options_to_lines(report_lines(report), arguments))
+        print_lines(add_host_options_to_lines(settings_report_lines(report), arguments))
     return 0 if report.ok else 1
 
 

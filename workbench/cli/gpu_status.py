@@ -86,7 +86,7 @@ async def print_gpu_status(arguments: argparse.Namespace) -> int:
     document = {
         "host": {"name": session.host.name, **asdict(telemetry.host)},
         "driver": asdict(telemetry.driver),
-        "gpus": [_gpu_json(telemetry.info(s.index), s) for s in telemetry.gpus],
+        "gpus": [_gpu_state_json(telemetry.info(s.index), s) for s in telemetry.gpus],
         "altered": items_as_json(altered),
         "begun": [{**one.change.as_json(), "outcome": one.outcome} for one in begun],
         "drift": items_as_json(drift),
@@ -105,7 +105,7 @@ async def print_gpu_status(arguments: argparse.Namespace) -> int:
         print_json(document)
     else:
         lines = [
-            *_status_lines(document, telemetry),
+            *_gpu_status_lines(document, telemetry),
             *list_changes_by_other_processes(state),
             *(f"  {text}" for text in doubts),
             *journal_recovery_lines(state.host.journal_recovery),
@@ -119,7 +119,7 @@ async def print_gpu_status(arguments: argparse.Namespace) -> int:
     return 0 if driver_ok else 1
 
 
-def _gpu_json(info: GpuInfo | None, sample: GpuSample) -> dict[str, Any]:
+def _gpu_state_json(info: GpuInfo | None, sample: GpuSample) -> dict[str, Any]:
     """Return the properties and readings of a GPU as one JSON object. Its field `absent` has the
     reasons for missing values.
     """
@@ -129,7 +129,7 @@ def _gpu_json(info: GpuInfo | None, sample: GpuSample) -> dict[str, Any]:
     return {**both, "absent": {**static.get("absent", {}), **live["absent"]}}
 
 
-def _status_lines(document: Mapping[str, Any], telemetry: Telemetry) -> Iterator[str]:
+def _gpu_status_lines(document: Mapping[str, Any], telemetry: Telemetry) -> Iterator[str]:
     driver, host = document["driver"], document["host"]
     simulated = simulated_suffix(document["simulated"])
     cuda = ""
@@ -147,7 +147,7 @@ def _status_lines(document: Mapping[str, Any], telemetry: Telemetry) -> Iterator
         if gpu.get("node"):
             name = f"{gpu['node']} {name}"
         yield f"{name}  {gpu['uuid']}  {state}"
-        yield from _join_texts_into_lines(_reading_texts(sample))
+        yield from _join_texts_into_lines(_gpu_reading_texts(sample))
         if gpu["state"] == GpuState.LIVE:
             yield from _mig_instance_lines(gpu)
             yield from _lockable_clock_lines(gpu)
@@ -205,7 +205,7 @@ def _lockable_clock_lines(gpu: Mapping[str, Any]) -> Iterator[str]:
     yield f"  clocks to lock: {'; '.join(texts) or 'n/a (not listed)'}"
 
 
-def _reading_texts(sample: GpuSample) -> Iterator[str]:
+def _gpu_reading_texts(sample: GpuSample) -> Iterator[str]:
     """Yield a text for each reading that people see, such as "power 312 W", and for the memory."""
     for one in READINGS.values():
         value = getattr(sample, one.field)
@@ -258,7 +258,7 @@ async def print_journal(arguments: argparse.Namespace) -> int:
         *_journal_lines(document),
         *list_changes_by_other_processes(session.state),
         *journal_recovery_lines(session.state.host.journal_recovery),
-        *map(_log_line, log),
+        *map(_journal_log_line, log),
     ]
     named = add_host_options_to_lines(lines, arguments)
     return print_json_or_lines(arguments.json, document, named)
@@ -281,12 +281,12 @@ def _journal_entry_json(record: Record, sysfs: str) -> dict[str, Any]:
 def _journal_lines(document: Mapping[str, Any]) -> Iterator[str]:
     yield document["journal"]
     for entry in document["entries"]:
-        yield from _entry_lines(entry)
+        yield from _journal_entry_lines(entry)
     if not document["entries"]:
         yield "this Workbench has changed no setting"
 
 
-def _entry_lines(entry: Mapping[str, Any]) -> Iterator[str]:
+def _journal_entry_lines(entry: Mapping[str, Any]) -> Iterator[str]:
     where = "host"
     if entry["gpu_uuid"] != HOST:
         where = f"GPU{entry['gpu_index']} {entry['gpu_name']}"
@@ -319,7 +319,7 @@ def _entry_lines(entry: Mapping[str, Any]) -> Iterator[str]:
         yield f"  to revert it by hand: {entry['by_hand']}"
 
 
-def _log_line(line: Mapping[str, Any]) -> str:
+def _journal_log_line(line: Mapping[str, Any]) -> str:
     setting, place, change = line.get("setting", ""), line.get("gpu_uuid", ""), ""
     if place == HOST:
         place = "host"

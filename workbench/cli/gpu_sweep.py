@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from workbench.cli.gpu_settings import NEXT_STEP_UNATTENDED, setting_option
 from workbench.cli.gpu_text import (
     affected_gpu_lines,
-    command_lines,
     format_affected_gpus,
     read_affected_gpus_and_processes,
+    setting_command_lines,
 )
 from workbench.cli.gpu_verify import TARGET, refuse_run_with_url
 from workbench.cli.load_options import CONCURRENCY, SIZE, read_load_options
@@ -84,7 +84,7 @@ async def sweep_setting(arguments: argparse.Namespace) -> int:
                 setting.key, values, arguments.gpu, run_id=run_id
             )
             if arguments.dry_run:
-                return await _print_plan(session, arguments, plan)
+                return await _print_sweep_commands(session, arguments, plan)
             password = await _confirm_and_read_sudo_password(
                 session, arguments, f"Set {', '.join(values)} one after the other", plan
             )
@@ -122,7 +122,7 @@ async def resume_gpu_sweep(arguments: argparse.Namespace) -> int:
     ):
         plan = await session.sweeps.list_resume_commands(stored.id)
         if arguments.dry_run:
-            return await _print_plan(session, arguments, plan)
+            return await _print_sweep_commands(session, arguments, plan)
         password = await _confirm_and_read_sudo_password(
             session, arguments, "Set the missing values one after the other", plan
         )
@@ -141,7 +141,7 @@ async def _confirm_and_read_sudo_password(
         first = next(iter(plan.values()))
         affected = await read_affected_gpus_and_processes(session, first)
         if can_prompt(arguments):
-            print_lines([*command_lines(first), *affected_gpu_lines(affected)])
+            print_lines([*setting_command_lines(first), *affected_gpu_lines(affected)])
         where = f"{session.host.name} ({format_affected_gpus(affected, first)})"
         question = f"{action} on {where}, and restore the current value at the end?"
         problem = "nobody can be asked to confirm the sweep"
@@ -152,7 +152,7 @@ async def _confirm_and_read_sudo_password(
     return await prompt_for_sudo_password(session, arguments) if needs_right else None
 
 
-async def _print_plan(session: Session, arguments: argparse.Namespace, plan: Plan) -> int:
+async def _print_sweep_commands(session: Session, arguments: argparse.Namespace, plan: Plan) -> int:
     """Print the commands that the sweep would run, without running them. Return the exit code: 1 if
     the user may not run one of them, otherwise 0.
     """
@@ -179,7 +179,7 @@ async def _print_plan(session: Session, arguments: argparse.Namespace, plan: Pla
         return int(bool(rights))
     for label, commands in plan.items():
         print_line(f"# {label}")
-        print_lines(command_lines(commands))
+        print_lines(setting_command_lines(commands))
     for right in rights:
         print_message(right)
     return int(bool(rights))

@@ -129,7 +129,7 @@ def format_affected_gpus(affected: Mapping[str, Any], commands: Sequence[Setting
     return f"{', '.join(gpus)}; {use} {them}, {others} not {STARTED_BY_WORKBENCH}"
 
 
-def command_lines(commands: Sequence[SettingCommand]) -> Iterator[str]:
+def setting_command_lines(commands: Sequence[SettingCommand]) -> Iterator[str]:
     for command in commands:
         yield f"$ {command.shell_line}"
         if command.note:
@@ -157,7 +157,7 @@ def journal_recovery_lines(text: str | None) -> Iterator[str]:
         yield f"warning: {text}"
 
 
-def report_lines(report: SettingsReport) -> Iterator[str]:
+def settings_report_lines(report: SettingsReport) -> Iterator[str]:
     """Yield the lines of a report on settings: each setting's outcome, each setting that was rolled
     back, the state of the guard, and whether the journal was made anew."""
     for outcome in report.outcomes:
@@ -187,7 +187,7 @@ def _setting_outcome_line(outcome: SettingOutcome, state: str, dry_run: bool) ->
         if not dry_run:
             force = f" (in force: {outcome.in_force})"
     line = f"{command.gpu_or_host_name} {label_of(command.setting)}: {state}{force}"
-    # command_lines printed the note
+    # setting_command_lines printed the note
     message = outcome.message.removeprefix(command.note).removeprefix("; ")
     return "  ".join(filter(None, (line, change, message)))
 

@@ -16,7 +16,7 @@ from workbench.cli.output import (
     print_line,
 )
 from workbench.cli.questions import can_prompt, prompt_for_login_secret
-from workbench.cli.registry import command, option, repeatable_option, switch
+from workbench.cli.registry import command, option, repeatable_option, switch_option
 from workbench.cli.shared_options import parse_name_value_pairs
 from workbench.model.errors import InputError
 from workbench.model.run_options import OPTIONS
@@ -161,7 +161,7 @@ def _host_entry_labels_and_texts(document: dict[str, Any]) -> Iterator[tuple[str
     repeatable_option(
         "--models DIRECTORY", "directory with model files; repeatable", dest="models"
     ),
-    switch("--sudo", "whether Workbench may use sudo there (if it is possible)"),
+    switch_option("--sudo", "whether Workbench may use sudo there (if it is possible)"),
     option("--replace", "replace the entry if there is one"),
     examples=(
         "workbench hosts add spark-01 --ssh nvidia@spark-01.lan --label 'left Spark'",

@@ -26,7 +26,7 @@ async def list_jobs(arguments: argparse.Namespace) -> int:
     from workbench.model.job import Job
     from workbench.server.jobs import read_jobs
 
-    def line(job: Job) -> str:
+    def job_line(job: Job) -> str:
         where, left, ours = job.node or "", "no time limit", f"not started by Workbench: {job.name}"
         if job.reason and not where:
             where = f"({job.reason})"
@@ -44,5 +44,5 @@ async def list_jobs(arguments: argparse.Namespace) -> int:
     if not found:
         print_message("no jobs of yours on this host")
     for job in found:
-        print_line(line(job))
+        print_line(job_line(job))
     return 0

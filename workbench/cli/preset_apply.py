@@ -70,8 +70,8 @@ async def apply_preset(arguments: argparse.Namespace) -> int:
         if not arguments.json:
             print_lines([*_planned_part_lines(whole), *affected_gpu_lines(affected)])
         if arguments.dry_run:
-            return _print_outcome(
-                arguments, session, _apply_outcome_json(whole.preset_id, whole.parts, dry_run=True)
+            return _print_outcome_json(
+                arguments, session, _preset_parts_json(whole.preset_id, whole.parts, dry_run=True)
             )
         await warn_if_benchmark_runs(session)
         on = ", ".join(filter(None, (session.host.name, format_affected_gpus(affected, commands))))
@@ -92,7 +92,7 @@ async def apply_preset(arguments: argparse.Namespace) -> int:
             )
         if not arguments.json:
             print_lines(add_host_options_to_lines(_applied_part_lines(applied), arguments))
-        return _print_outcome(arguments, session, _applied_document(applied))
+        return _print_outcome_json(arguments, session, _applied_preset_json(applied))
 
 
 def _make_step_reporter(arguments: argparse.Namespace) -> Callable[[str], None]:
@@ -101,7 +101,7 @@ def _make_step_reporter(arguments: argparse.Namespace) -> Callable[[str], None]:
     return print_message
 
 
-def _print_outcome(
+def _print_outcome_json(
     arguments: argparse.Namespace, session: Session, document: dict[str, Any]
 ) -> int:
     if arguments.json:
@@ -109,7 +109,7 @@ def _print_outcome(
     return 0 if document["ok"] or document["dry_run"] else 1
 
 
-def _apply_outcome_json(
+def _preset_parts_json(
     preset_id: str, parts: Sequence[PresetPart], *, dry_run: bool
 ) -> dict[str, Any]:
     missing = [f"{part.text} ({part.problem})" for part in parts if part.problem]
@@ -122,14 +122,14 @@ def _apply_outcome_json(
     }
 
 
-def _applied_document(applied: AppliedPreset) -> dict[str, Any]:
+def _applied_preset_json(applied: AppliedPreset) -> dict[str, Any]:
     report = applied.settings
     rolled_back, guard, recovery = 0, None, None
     if report is not None:
         rolled_back, guard = len(report.rolled_back), guard_json(report.guard)
         recovery = report.recovery
     return {
-        **_apply_outcome_json(applied.preset_id, applied.parts, dry_run=False),
+        **_preset_parts_json(applied.preset_id, applied.parts, dry_run=False),
         "run_id": applied.run_id,
         "server": status_json(applied.status),
         "rolled_back": rolled_back,

@@ -38,7 +38,7 @@ def list_presets(arguments: argparse.Namespace) -> int:
 
     library = PresetLibrary()
     words = [word.lower() for word in arguments.words]
-    entries = [entry for entry in library.list() if _matches_words(entry, words)]
+    entries = [entry for entry in library.list() if _contains_all_words(entry, words)]
     findings = library.findings()
     if arguments.json:
         return print_json({"presets": items_as_json(entries), "findings": items_as_json(findings)})
@@ -56,7 +56,7 @@ def list_presets(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _matches_words(entry: ListedPreset, words: Sequence[str]) -> bool:
+def _contains_all_words(entry: ListedPreset, words: Sequence[str]) -> bool:
     fields = (entry.id, entry.title, entry.engine, entry.hardware, *entry.gpu_names)
     text = " ".join(filter(None, fields)).lower()
     return all(word in text for word in words)

@@ -82,7 +82,7 @@ async def import_recipe(arguments: argparse.Namespace) -> int:
         _print_imported_recipe(imported)
     path = None
     if imported.preset is not None and (arguments.yes or not arguments.json):
-        await _confirm_save(arguments, imported.preset_id)
+        await _confirm_preset_save(arguments, imported.preset_id)
         path = session.presets.recipes.write_preset_file(imported)
         if arguments.line is not None:
             _trust_preset_executable(session, imported.preset_id)
@@ -136,7 +136,7 @@ def _read_standard_input() -> str:
     return sys.stdin.read(1 << 20)
 
 
-async def _confirm_save(arguments: argparse.Namespace, preset_id: str) -> None:
+async def _confirm_preset_save(arguments: argparse.Namespace, preset_id: str) -> None:
     question = f"Save the preset {preset_id}?"
     problem = f"the preset {preset_id} is not saved, because nobody can be asked to confirm"
     await require_confirmation(

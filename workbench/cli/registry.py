@@ -117,7 +117,7 @@ def repeatable_option(spec: str, help: str, **keywords: Any) -> Option:
     return option(spec, help, action="append", default=[], **keywords)
 
 
-def switch(spec: str, help: str) -> Option:
+def switch_option(spec: str, help: str) -> Option:
     """Return an option that also has a --no- form. Its value is True or False, or None if neither
     form is given."""
     return option(spec, help, action="switch")  # of parser.Parser

@@ -210,16 +210,16 @@ async def _live_metrics_by_run(
     supervisor = session.servers.supervisor
     runs = [s.run_id for s in statuses if s.state is ServerState.READY]
 
-    async def read() -> list[EngineMetrics]:
+    async def read_metrics() -> list[EngineMetrics]:
         return list(
             await asyncio.gather(*(supervisor.metrics(run_id, _METRICS_S) for run_id in runs))
         )
 
-    first = await read()
+    first = await read_metrics()
     if runs:
         await asyncio.sleep(1.0)
     live: dict[str, dict[str, Any]] = {}
-    for run_id, before, now in zip(runs, first, await read(), strict=True):
+    for run_id, before, now in zip(runs, first, await read_metrics(), strict=True):
         values = compute_rates(before, now)
         shown: dict[str, Any] = {}
         absent = {}
@@ -475,12 +475,12 @@ async def find_run(session: Session, run: str) -> ServerStatus:
     )
 
 
-async def _refuse_external_server(session: Session, number: int) -> None:
-    """Raise InputError if `number` is the process id or the port of a server that Workbench did not
+async def _refuse_external_server(session: Session, pid_or_port: int) -> None:
+    """Raise InputError if `pid_or_port` is the process id or the port of a server that Workbench did not
     start, because Workbench does not control such servers.
     """
     for other in await session.servers.find_external_servers():
-        if number not in (other.pid, other.port):
+        if pid_or_port not in (other.pid, other.port):
             continue
         log = "its output is where it was started"
         if other.output:

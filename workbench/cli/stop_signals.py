@@ -54,7 +54,7 @@ async def cancel_on_signals(outcome: str = "") -> AsyncIterator[list[signal.Sign
         received.append(number)
         cancel()
 
-    with _install_handlers(_STOPPING, record_signal_and_cancel):
+    with _install_signal_handlers(_STOPPING, record_signal_and_cancel):
         try:
             yield received
         except asyncio.CancelledError as cut:
@@ -84,7 +84,7 @@ async def stop_benchmark_on_signals(
         else:
             cancel()
 
-    with _install_handlers(_STOPPING, record_signal_and_cancel_benchmark):
+    with _install_signal_handlers(_STOPPING, record_signal_and_cancel_benchmark):
         try:
             yield
         except asyncio.CancelledError:
@@ -98,7 +98,7 @@ def queue_termination_signals() -> Iterator[asyncio.Queue[signal.Signals]]:
     """While this context manager is open, put Ctrl-C, SIGTERM and SIGHUP into the queue that it
     yields, instead of ending the command."""
     received: asyncio.Queue[signal.Signals] = asyncio.Queue()
-    with _install_handlers(_STOPPING, received.put_nowait):
+    with _install_signal_handlers(_STOPPING, received.put_nowait):
         yield received
 
 
@@ -122,7 +122,7 @@ def _current_task() -> asyncio.Task[None]:
 
 
 @contextmanager
-def _install_handlers(
+def _install_signal_handlers(
     numbers: tuple[signal.Signals, ...], handler: Callable[[signal.Signals], None]
 ) -> Iterator[None]:
     """Call `handler` for each of these signals while the context manager is open. Outside the main

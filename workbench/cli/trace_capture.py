@@ -106,7 +106,7 @@ async def _wait_until_capture_ends(
     seconds = arguments.seconds
     if seconds is None:
         print_message("Ctrl-C ends the capture")
-    telling = asyncio.create_task(_print_progress(capturing, arguments))
+    telling = asyncio.create_task(_print_capture_progress(capturing, arguments))
     first = asyncio.create_task(signals.get())
     try:
         await _wait_for_first_or_timeout(seconds, first, capturing.ended.wait())
@@ -124,7 +124,7 @@ async def _wait_until_capture_ends(
     return arrived[0] if arrived else None
 
 
-async def _print_progress(capturing: TrafficCapture, arguments: argparse.Namespace) -> None:
+async def _print_capture_progress(capturing: TrafficCapture, arguments: argparse.Namespace) -> None:
     """Print how much was captured, whenever that has changed; nothing with --json."""
     told = 0
     while not arguments.json:

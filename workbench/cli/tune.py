@@ -121,7 +121,7 @@ async def tune_preset(arguments: argparse.Namespace) -> int:
         cost = session.sweeps.estimate_tune_cost(planned)
         lines = list(_tune_plan_lines(session, planned, cost))
         if arguments.plan:
-            print_json_or_lines(arguments.json, _plan_json(session, planned, cost), lines)
+            print_json_or_lines(arguments.json, _tune_plan_json(session, planned, cost), lines)
             return 0
         for line in lines:
             print_message(line)
@@ -162,7 +162,7 @@ def _tune_plan_lines(session: Session, planned: PlannedSweep, cost: TuneCost) ->
     yield from block_lines(blocks)
 
 
-def _plan_json(session: Session, planned: PlannedSweep, cost: TuneCost) -> dict[str, object]:
+def _tune_plan_json(session: Session, planned: PlannedSweep, cost: TuneCost) -> dict[str, object]:
     assert planned.spec.tune is not None
     return {
         **asdict(planned.spec.tune),

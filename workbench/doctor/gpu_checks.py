@@ -13,7 +13,7 @@ from workbench.doctor.table import (
     threshold_and_source,
 )
 from workbench.engines import gpu_table
-from workbench.engines.catalog import version_key
+from workbench.engines.catalog import parse_version_numbers
 from workbench.model.findings import Finding, Level
 from workbench.model.gpu import DriverStatus, GpuProcess
 
@@ -51,7 +51,7 @@ def check_driver_version(seen: Examination) -> Iterator[Finding]:
     if not have:
         return
     for row in known_architectures(seen.compute_capabilities):
-        if version_key(have) < version_key(row.driver):
+        if parse_version_numbers(have) < parse_version_numbers(row.driver):
             text = (
                 f"driver {have} is older than {row.name}, which needs branch {row.driver} or newer"
             )
@@ -65,7 +65,7 @@ def check_driver_version(seen: Examination) -> Iterator[Finding]:
                 evidence=f"driver {have}",
             )
     for note in load_doctor_table()["driver_notes"]:
-        if version_key(have)[:1] == version_key(note["driver"]) and any(
+        if parse_version_numbers(have)[:1] == parse_version_numbers(note["driver"]) and any(
             g.name in note["gpus"] for g in seen.gpus
         ):
             yield Finding(

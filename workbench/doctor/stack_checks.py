@@ -16,7 +16,7 @@ from workbench.doctor.table import (
     load_package_rules,
     versions_pinned_by_package,
 )
-from workbench.engines.catalog import version_key
+from workbench.engines.catalog import parse_version_numbers
 from workbench.model.findings import Finding, Level
 
 FLASHINFER = "flashinfer-python"
@@ -33,9 +33,9 @@ def check_versions_are_known(seen: Examination) -> Iterator[Finding]:
             if stack.python:
                 fix = f"run this Python by hand: {stack.python} -V"
             yield Finding(Level.WARN, "stack.unread", text, fix=fix, evidence=stack.python)
-    newest = version_key(load_doctor_table()["architectures"][-1]["capability"])
+    newest = parse_version_numbers(load_doctor_table()["architectures"][-1]["capability"])
     for capability in seen.compute_capabilities:
-        if version_key(capability) > newest:
+        if parse_version_numbers(capability) > newest:
             text = (
                 "no version was checked for these GPUs, because their compute capability "
                 f"{capability} is unknown"
@@ -64,9 +64,9 @@ def check_torch_cpu_build(seen: Examination) -> Iterator[Finding]:
 def check_driver_cuda(seen: Examination) -> Iterator[Finding]:
     """Report a torch that was built for a newer CUDA than the driver supports."""
     table = load_doctor_table()["drivers_of_cuda"]
-    have = version_key(seen.driver.cuda_version)
+    have = parse_version_numbers(seen.driver.cuda_version)
     for stack in seen.packages:
-        built = version_key(stack.cuda)
+        built = parse_version_numbers(stack.cuda)
         if not have or not built:
             continue
         about = f"the torch of {stack.engine} is built for CUDA {stack.cuda}"
@@ -105,19 +105,21 @@ def check_torch_cuda(seen: Examination) -> Iterator[Finding]:
     host."""
     oldest = load_doctor_table()["oldest_architecture"]
     for stack, capability in product(seen.packages, seen.compute_capabilities):
-        built, row = version_key(stack.cuda), architecture_of_capability(capability)
+        built, row = parse_version_numbers(stack.cuda), architecture_of_capability(capability)
         about = f"the torch of {stack.engine} is built for CUDA {stack.cuda}"
         if not built:
             continue
         if row is None:
-            is_dropped = version_key(capability) < version_key(oldest["capability"])
-            if is_dropped and built >= version_key(oldest["cuda"]):
+            is_dropped = parse_version_numbers(capability) < parse_version_numbers(
+                oldest["capability"]
+            )
+            if is_dropped and built >= parse_version_numbers(oldest["cuda"]):
                 text = f"{about}, which has no code for compute capability {capability} any more"
                 fix = f"install {stack.engine} built for CUDA 12"
                 yield _package_finding(
                     stack, Level.ERROR, "stack.cuda-dropped", text, fix, "torch", oldest["source"]
                 )
-        elif built < version_key(row.cuda):
+        elif built < parse_version_numbers(row.cuda):
             text = (
                 f"{about}, which has no code for {row.name}: the first kernel fails with `no "
                 "kernel image is available`"
@@ -129,7 +131,7 @@ def check_torch_cuda(seen: Examination) -> Iterator[Finding]:
             yield _package_finding(
                 stack, Level.ERROR, "stack.cuda-arch", text, fix, "torch", row.source
             )
-        elif built < version_key(row.cuda_full):
+        elif built < parse_version_numbers(row.cuda_full):
             text = (
                 f"{about}: code for its relatives runs on {row.name}, but kernels compiled at "
                 "run time may fail"
@@ -218,7 +220,7 @@ def check_nccl(seen: Examination) -> Iterator[Finding]:
     """Report an NCCL package that was built for another major version of CUDA than torch."""
     for stack in seen.packages:
         found = [name for name in stack.versions if name.startswith("nvidia-nccl-cu")]
-        built = version_key(stack.cuda)
+        built = parse_version_numbers(stack.cuda)
         if found and built and f"nvidia-nccl-cu{built[0]}" not in found:
             other = ", ".join(f"{name} {stack.versions[name]}" for name in found)
             text = f"{stack.engine} has {other}, and its torch is built for CUDA {stack.cuda}"
@@ -261,7 +263,7 @@ def check_cuda_toolkit(seen: Examination) -> Iterator[Finding]:
             source = "https://github.com/flashinfer-ai/flashinfer/issues/1919"
             yield _package_finding(stack, Level.WARN, "cuda.nvcc", text, fix, FLASHINFER, source)
         return
-    have = version_key(values.nvcc_version)
+    have = parse_version_numbers(values.nvcc_version)
     evidence = f"{values.nvcc}: release {values.nvcc_version}"
     for row in known_architectures(seen.compute_capabilities):
         if _is_older(values.nvcc_version, row.nvcc):
@@ -274,7 +276,7 @@ def check_cuda_toolkit(seen: Examination) -> Iterator[Finding]:
                 Level.WARN, "cuda.nvcc-arch", text, fix=fix, source=row.source, evidence=evidence
             )
     for stack in jit:
-        built = version_key(stack.cuda)
+        built = parse_version_numbers(stack.cuda)
         if have and built and have[0] != built[0]:
             text = (
                 f"nvcc is of CUDA {values.nvcc_version}, and the torch of {stack.engine} of "
@@ -290,8 +292,8 @@ def _is_package_older(stack: EnginePackages, package: str, bound: str) -> bool:
 
 def _is_older(version: str | None, bound: str) -> bool:
     """Return whether `version` is known and older than `bound`."""
-    have = version_key(version)
-    return bool(have) and have < version_key(bound)
+    have = parse_version_numbers(version)
+    return bool(have) and have < parse_version_numbers(bound)
 
 
 def _is_same_version(have: str, wanted: str) -> bool:

@@ -45,9 +45,9 @@ if TYPE_CHECKING:
         canonical_flag_name,
         look_up_flag,
         most_similar_flag_name,
+        parse_version_numbers,
         search_flags,
         search_variables,
-        version_key,
         version_satisfies,
     )
     from workbench.engines.flag_groups import flag_group_names, sort_key_of_flag
@@ -92,6 +92,7 @@ __all__ = [
     "most_severe_finding_text_and_level",
     "most_similar_flag_name",
     "parse_flag_value",
+    "parse_version_numbers",
     "plan_from_preset",
     "search_flags",
     "search_variables",
@@ -100,7 +101,6 @@ __all__ = [
     "short_engine_name",
     "sort_key_of_flag",
     "validate_plan",
-    "version_key",
     "version_satisfies",
 ]
 
@@ -109,7 +109,7 @@ __all__ = [
 _NAMES_OF_MODULES = {
     "base": "METRICS Engine",
     "catalog": "canonical_flag_name look_up_flag most_similar_flag_name "
-    "search_variables search_flags version_key version_satisfies",
+    "search_variables search_flags parse_version_numbers version_satisfies",
     "flag_groups": "flag_group_names sort_key_of_flag",
     "flag_values": "format_flag_value parse_flag_value",
     "memory_estimate": "MemoryFit estimate_memory_or_reason",

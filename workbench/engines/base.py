@@ -210,7 +210,7 @@ class Engine:
     def is_same_release(self, a: str | None, b: str | None) -> bool:
         """Return whether the versions `a` and `b` belong to one release, which means that they have
         the same flags. False if one of them is unknown."""
-        x, y = (catalogs.version_key(v)[: self.release_parts] for v in (a, b))
+        x, y = (catalogs.parse_version_numbers(v)[: self.release_parts] for v in (a, b))
         return bool(x) and x == y
 
     def flag_data_from_help(self, text: str) -> dict[str, Any]:
@@ -268,14 +268,14 @@ class Engine:
         """Return how the engine stores what layers with a sliding window or with a state keep."""
         return KvStorageRule()
 
-    def computes_on_cpu(self, context: PlanContext) -> bool:
+    def computes_all_layers_on_cpu(self, context: PlanContext) -> bool:
         """Return whether the CPU computes all layers of the model: the installed engine is such a
         build, as 0.32.0+cpu is."""
         return (context.installed or "").endswith("+cpu")
 
-    def layers_on_cpu(self, context: PlanContext) -> bool:
+    def may_compute_layers_on_cpu(self, context: PlanContext) -> bool:
         """Return whether the CPU computes layers of the model, or may compute some."""
-        return self.computes_on_cpu(context)
+        return self.computes_all_layers_on_cpu(context)
 
     def flag_assignments_for_concurrency(
         self, context: PlanContext, concurrency: int
@@ -311,9 +311,14 @@ class Engine:
             plan = self._apply_node_overrides(plan, node)
         catalog = catalog or self.catalog(plan.engine_version)
         host = str(plan.flag("host") or LOOPBACK)
-        port = self._port_of_plan(plan)
+        port = self._port_of_plan_or_default(plan)
         argv = [*self.first_command_words(plan), *self.model_arguments(plan)]
-        argv += [self.option_called("host"), host, self.option_called("port"), str(port)]
+        argv += [
+            self.command_line_option("host"),
+            host,
+            self.command_line_option("port"),
+            str(port),
+        ]
         for setting in plan.flags:
             if setting.name not in ("host", "port"):
                 argv += self.make_flag_arguments(
@@ -330,7 +335,7 @@ class Engine:
             tuple(argv), env, workdir=plan.workdir, open_files=plan.open_files, host=host, port=port
         )
 
-    def option_called(self, name: str) -> str:
+    def command_line_option(self, name: str) -> str:
         """Return the option on the command line of the flag that plans call `name`, such as
         "--host"."""
         return f"--{self.option_names.get(name, name)}"
@@ -358,7 +363,7 @@ class Engine:
         leaving it out. A flag that the catalog does not contain is passed under its name in the
         plan. `is_version_known` is True if the engine's version is known. Raises PlanError for a
         value that the engine would read as an option."""
-        option = self.option_called(setting.name)
+        option = self.command_line_option(setting.name)
         spec = catalog.flags.get(setting.name) or _spec_of_unknown_option(option)
         value = switch_to_on_off_word(spec, setting.value)
         if spec.value_takes_bool_word:
@@ -402,7 +407,7 @@ class Engine:
             return [f"{option}={text}"]
         return [option, text]
 
-    def _port_of_plan(self, plan: LaunchPlan) -> int:
+    def _port_of_plan_or_default(self, plan: LaunchPlan) -> int:
         value = plan.flag("port")
         try:
             return self.default_port if value is None else int(value)

@@ -20,7 +20,7 @@ from workbench.model.lazy_dataclass import dataclass
 _TUPLES = ("aliases", "choices", "json_fields", "words")
 
 
-def version_key(text: str | None) -> tuple[int, ...]:
+def parse_version_numbers(text: str | None) -> tuple[int, ...]:
     """Return the numbers of a version for sorting: "0.32.0+cpu" -> (0, 32, 0), "b11434" ->
     (11434,). The tuple is empty if `text` is not a version.
     """
@@ -36,15 +36,15 @@ def version_satisfies(version: str, wanted: str | None) -> bool:
     """Return whether a version is in the range `wanted`, such as ">=0.14,<0.34". True if there is
     no range or `version` has no numbers to compare. A part of the range that is no comparison is
     ignored."""
-    have = version_key(version)
+    have = parse_version_numbers(version)
     if not have:
         return True
     for part in (wanted or "").split(","):
         match = re.fullmatch(r"\s*(>=|<=|==|!=|~=|>|<)\s*(\S+)\s*", part)
         if not match:
             continue
-        bound = version_key(match[2].removesuffix(".*"))
-        a, b = _pad_to_equal_length(have, bound)
+        bound = parse_version_numbers(match[2].removesuffix(".*"))
+        a, b = _pad_versions_with_zeros(have, bound)
         same = have[: len(bound)] == bound if match[2].endswith(".*") else a == b
         holds = {
             ">=": a >= b,
@@ -60,7 +60,7 @@ def version_satisfies(version: str, wanted: str | None) -> bool:
     return True
 
 
-def _pad_to_equal_length(
+def _pad_versions_with_zeros(
     a: tuple[int, ...], b: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     width = max(len(a), len(b))
@@ -68,27 +68,27 @@ def _pad_to_equal_length(
 
 
 @lru_cache(maxsize=8)
-def catalog_versions(engine: str) -> tuple[str, ...]:
+def list_catalog_versions(engine: str) -> tuple[str, ...]:
     """Return the versions of an engine that have a flag catalog, oldest first."""
     found = [p.stem.removeprefix(f"{engine}-") for p in DIRECTORY.glob(f"{engine}-*.json")]
-    return tuple(sorted(found, key=version_key))
+    return tuple(sorted(found, key=parse_version_numbers))
 
 
 def find_nearest_catalog_version(engine: str, wanted: str | None) -> str:
     """Return the engine version whose shipped catalog is nearest to the version `wanted`. If two
     are equally near, return the older one. If `wanted` is None or no version, return the newest
     one."""
-    have, key = catalog_versions(engine), version_key(wanted)
+    have, key = list_catalog_versions(engine), parse_version_numbers(wanted)
     if not key:
         return have[-1]
-    return min(have, key=lambda v: _version_distance(version_key(v), key))
+    return min(have, key=lambda v: _version_distance(parse_version_numbers(v), key))
 
 
 def _version_distance(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
     """Return the distance of two versions as a sort key; the smallest key belongs to the nearest
     version. It is (minus the index of the first number that differs, the difference of these
     numbers), because a difference in an earlier number is larger."""
-    parts = [abs(x - y) for x, y in zip(*_pad_to_equal_length(a, b), strict=True)]
+    parts = [abs(x - y) for x, y in zip(*_pad_versions_with_zeros(a, b), strict=True)]
     first = next((n for n, part in enumerate(parts) if part), len(parts))
     return (-first, *parts[first : first + 1])
 
@@ -284,14 +284,16 @@ def _search_score_of_flag(spec: FlagSpec, words: Sequence[str]) -> float | None:
         score = fuzzy.match_score(group, name.lstrip("-").lower())
         if score is not None:
             scores.append(score)
-    if len(group) > 2 and any(name.lower().startswith(group) for name in _flag_group_words(spec)):
+    if len(group) > 2 and any(
+        name.lower().startswith(group) for name in _searchable_group_names(spec)
+    ):
         scores.append(200.0)
     if words and all(word in spec.help.lower() for word in words):
         scores.append(-1000.0)
     return max(scores, default=None)
 
 
-def _flag_group_words(spec: FlagSpec) -> tuple[str, ...]:
+def _searchable_group_names(spec: FlagSpec) -> tuple[str, ...]:
     return (spec.area, MOST_USED) if spec.most_used else (spec.area,)
 
 

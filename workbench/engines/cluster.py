@@ -110,7 +110,11 @@ def _apply_host_settings_to_node(
         if name not in env and (replaces_head or name not in whole):
             env[name], origins[name] = value, f"{place.host} in {FILE}"
     return replace(
-        node, name=place.host, env=env, origins=origins, executable=_program_on_node(plan, place)
+        node,
+        name=place.host,
+        env=env,
+        origins=origins,
+        executable=_own_program_of_node(plan, place),
     )
 
 
@@ -119,7 +123,7 @@ def _host_entry_or_empty(place: NodeAddress) -> HostEntry:
     return place.entry or HostEntry(place.host)
 
 
-def _program_on_node(plan: LaunchPlan, place: NodeAddress) -> tuple[str, ...] | None:
+def _own_program_of_node(plan: LaunchPlan, place: NodeAddress) -> tuple[str, ...] | None:
     """Return the program that hosts.toml names for the engine on this node's host. None if that
     program equals the plan's, or if the user or the preset chose the program for all nodes."""
     if plan.executable_from not in ("", FILE):
@@ -184,7 +188,7 @@ def _report_different_launchers(
     """Yield an error if hosts.toml gives the nodes in `places` different launchers or launcher
     options, and the plan uses the launcher of the first node. Yield a warning if a launcher such as
     systemd runs the ranks."""
-    ways = [_launcher_with_options(place) for place in places]
+    ways = [_launcher_and_option_words(place) for place in places]
     other = next((at for at, way in enumerate(ways) if way != ways[0]), None)
     if other is not None and plan.run_as == ways[0][0]:
         first, second = (f"{places[at].host} as {' '.join(ways[at])}" for at in (0, other))
@@ -211,7 +215,7 @@ def _report_different_launchers(
         )
 
 
-def _launcher_with_options(place: NodeAddress) -> tuple[str, ...]:
+def _launcher_and_option_words(place: NodeAddress) -> tuple[str, ...]:
     """Return the name of the launcher with which hosts.toml starts servers on a node, followed by
     the launcher's options."""
     entry = _host_entry_or_empty(place)

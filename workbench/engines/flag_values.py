@@ -36,7 +36,7 @@ def parse_flag_value(spec: FlagSpec | None, text: str) -> FlagValue:
     as a JSON array. Raises InputError, which names the expected type.
     """
     if spec is None:
-        return _guess_value(text)
+        return _guess_value_from_text(text)
     if not spec.repeatable:
         return _parse_scalar(spec, text)
     stripped = text.strip()
@@ -61,7 +61,7 @@ def parse_value_from_word(spec: FlagSpec | None, word: str) -> FlagValue:
     """Return the value that one word of a command line stands for, in the type of the flag or of
     one element of its list. Raises InputError, which names the expected type.
     """
-    return _guess_value(word) if spec is None else _parse_scalar(spec, word)
+    return _guess_value_from_text(word) if spec is None else _parse_scalar(spec, word)
 
 
 def elements_of_value(value: FlagValue | None) -> list[FlagValue]:
@@ -247,7 +247,7 @@ def _parse_boolean(text: str) -> bool:
     raise ValueError(text)
 
 
-def _guess_value(text: str) -> FlagValue:
+def _guess_value_from_text(text: str) -> FlagValue:
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     for parse in (int, float):

@@ -86,20 +86,20 @@ class _HeaderReader:
         if kind == _STRING:
             return self.read_text()
         if kind != _ARRAY:
-            return self.read_number(_struct_format(kind))
+            return self.read_number(_struct_format_of_gguf_type(kind))
         inner, count = self.read_number("I"), self.read_number("Q")
         if inner == _STRING:
             for _ in range(count):
                 self.read_bytes(self.read_number("Q"))
             return count
-        one = _struct_format(inner)
+        one = _struct_format_of_gguf_type(inner)
         values = self.read_bytes(count * struct.calcsize(f"<{one}"))
         if count > _MOST_VALUES:
             return count
         return list(struct.unpack(f"<{count}{one}", values))
 
 
-def _struct_format(kind: int) -> str:
+def _struct_format_of_gguf_type(kind: int) -> str:
     if kind not in _FORMATS:
         raise ValueError(f"a metadata value of the GGUF file has the unknown type {kind}")
     return _FORMATS[kind]

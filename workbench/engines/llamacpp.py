@@ -146,11 +146,14 @@ class Llamacpp(Engine):
             return KvStorageRule()
         return KvStorageRule("window", in_flight=int(context.positive_flag_number("ubatch-size")))
 
-    def computes_on_cpu(self, context: PlanContext) -> bool:
+    def computes_all_layers_on_cpu(self, context: PlanContext) -> bool:
         return not context.visible_gpu_count or context.effective_flag_number("n-gpu-layers") == 0
 
-    def layers_on_cpu(self, context: PlanContext) -> bool:
-        return self.computes_on_cpu(context) or self.why_no_memory_estimate(context) is not None
+    def may_compute_layers_on_cpu(self, context: PlanContext) -> bool:
+        return (
+            self.computes_all_layers_on_cpu(context)
+            or self.why_no_memory_estimate(context) is not None
+        )
 
     def flag_assignments_for_concurrency(
         self, context: PlanContext, concurrency: int

@@ -256,7 +256,7 @@ def _compute_mamba2_state_size(lm_config: Mapping[str, Any], layers: int) -> KvL
     groups = _read_positive_int_or_zero(lm_config, "mamba_n_groups", "n_groups")
     state = _read_positive_int_or_zero(lm_config, "mamba_d_state", "ssm_state_size")
     kernel = _read_positive_int_or_zero(lm_config, "mamba_d_conv", "conv_kernel")
-    width = _compute_mamba_width(lm_config, heads)
+    width = _compute_mamba_input_width(lm_config, heads)
     if 0 in (heads, groups, state, kernel, width):
         return None
     size = read_first_positive_int(lm_config, "mamba_d_head", "mamba_head_dim") or width // heads
@@ -275,7 +275,7 @@ def _compute_mamba2_state_size(lm_config: Mapping[str, Any], layers: int) -> KvL
     )
 
 
-def _compute_mamba_width(lm_config: Mapping[str, Any], heads: int) -> int:
+def _compute_mamba_input_width(lm_config: Mapping[str, Any], heads: int) -> int:
     """Return the width of the inputs of a layer of Mamba-2; 0 if it is unknown."""
     if (size := read_first_positive_int(lm_config, "mamba_head_dim")) is not None:  # Nemotron-H
         return heads * size

@@ -45,7 +45,7 @@ _QUANTIZED_AT_LOAD = {"fp8": "FP8", "mxfp4": "MXFP4"}
 _EXPERTS_UNKNOWN = "the bytes that one token reads are unknown for a mixture of experts"
 _NOT_READ = ModelFacts("", missing="the model's files have not been read yet")
 
-Found = Mapping[tuple[str, ...], ModelFacts]
+ReadModelFacts = Mapping[tuple[str, ...], ModelFacts]
 
 
 def model_facts_from_preset(preset: Preset, model_id: str, flags: Mapping[str, Any]) -> ModelFacts:
@@ -103,7 +103,7 @@ def is_model_path(model: str) -> bool:
     return model.startswith(("/", "./", "../", "~")) or model.endswith(".gguf")
 
 
-def must_read_model_files(plan: LaunchPlan, read_facts: Found) -> bool:
+def must_read_model_files(plan: LaunchPlan, read_facts: ReadModelFacts) -> bool:
     """Return whether the files of the plan's model must be read on the host. That is so if they
     have not been read yet, and if the model is a path or the preset's sizes are not valid for it.
     False for a plan without a model. `read_facts` has the sizes that were already read from files,
@@ -115,7 +115,7 @@ def must_read_model_files(plan: LaunchPlan, read_facts: Found) -> bool:
     )
 
 
-def choose_model_facts(plan: LaunchPlan, read_facts: Found) -> ModelFacts | None:
+def choose_model_facts(plan: LaunchPlan, read_facts: ReadModelFacts) -> ModelFacts | None:
     """Return the sizes that are valid for the plan's model. None if the plan was not made from a
     preset. `read_facts` has the sizes that were read from files on the host, by the result of
     `model_files_key`.
@@ -129,14 +129,14 @@ def choose_model_facts(plan: LaunchPlan, read_facts: Found) -> ModelFacts | None
     if _are_preset_sizes_valid(plan):
         preset_bytes = facts.weight_bytes or 0.0
     if read.weight_bytes:
-        if not _are_equal_sizes(preset_bytes, read.weight_bytes):
+        if not _are_sizes_nearly_equal(preset_bytes, read.weight_bytes):
             facts = read
     elif not preset_bytes:
         nothing = "the preset has no sizes"
         if facts.weight_bytes:
             nothing = f"the preset's sizes are for {facts.id}"
         facts = ModelFacts(plan.model, missing=f"{nothing}, and {read.missing}")
-    return _drop_sizes_of_converted_weights(plan, facts)
+    return _adjust_sizes_to_load_flags(plan, facts)
 
 
 def _are_preset_sizes_valid(plan: LaunchPlan) -> bool:
@@ -156,11 +156,11 @@ def _are_preset_sizes_valid(plan: LaunchPlan) -> bool:
     return planned == sized
 
 
-def _are_equal_sizes(stated_bytes: float, read_bytes: float) -> bool:
+def _are_sizes_nearly_equal(stated_bytes: float, read_bytes: float) -> bool:
     return abs(stated_bytes - read_bytes) <= _SAME_SIZE * read_bytes
 
 
-def _drop_sizes_of_converted_weights(plan: LaunchPlan, facts: ModelFacts) -> ModelFacts:
+def _adjust_sizes_to_load_flags(plan: LaunchPlan, facts: ModelFacts) -> ModelFacts:
     """Return the sizes that the weights have in memory with the plan's flags. If a flag quantizes a
     16-bit checkpoint to FP8 or MXFP4, the result has the sizes after that. If a flag converts the
     weights in another way, the sizes of the weights are None, and `missing` has the reason.

@@ -146,9 +146,9 @@ class PlanContext:
         return self.model_facts.known_shape
 
     @property
-    def computes_on_cpu(self) -> bool:
+    def computes_all_layers_on_cpu(self) -> bool:
         """Whether the CPU computes all layers of the model."""
-        return self.engine.computes_on_cpu(self)
+        return self.engine.computes_all_layers_on_cpu(self)
 
     @property
     def node_count(self) -> int:

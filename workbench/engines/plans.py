@@ -235,7 +235,7 @@ def list_changed_flags(
         if row.name not in given
     ]
 
-    def differs(row: FlagRow) -> bool:
+    def is_changed(row: FlagRow) -> bool:
         if row.name in elsewhere or row.origin is Origin.INHERITED:
             return False
         return row.origin is Origin.EDITED or row.value != row.default
@@ -243,7 +243,9 @@ def list_changed_flags(
     def sort_key(row: FlagRow) -> tuple[bool, bool, tuple[int, int]]:
         return row.origin is not Origin.EDITED, row.is_env, sort_key_of_flag(row.spec)
 
-    return tuple(sorted(filter(differs, (*removed, *make_flag_rows(plan, catalog))), key=sort_key))
+    return tuple(
+        sorted(filter(is_changed, (*removed, *make_flag_rows(plan, catalog))), key=sort_key)
+    )
 
 
 def most_severe_finding_text_and_level(

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from workbench.engines.base import Engine, MemoryUse, PythonParser, is_python_interpreter
-from workbench.engines.catalog import version_key
+from workbench.engines.catalog import parse_version_numbers
 from workbench.engines.kv_size import SWA_SHARE, KvStorageRule
 from workbench.engines.plan_context import PlanContext
 from workbench.engines.reported_settings import SGLANG
@@ -205,7 +205,8 @@ class Sglang(Engine):
         if words and (words[-1] == "serve" or "launch_server" in words[-1]):
             return words
         before_serve = (
-            plan.engine_version is not None and version_key(plan.engine_version) < _FIRST_WITH_SERVE
+            plan.engine_version is not None
+            and parse_version_numbers(plan.engine_version) < _FIRST_WITH_SERVE
         )
         if before_serve and not words:
             words = ("python",)

@@ -6,7 +6,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from workbench.engines.catalog import find_nearest_catalog_version, load_catalog, version_key
+from workbench.engines.catalog import (
+    find_nearest_catalog_version,
+    load_catalog,
+    parse_version_numbers,
+)
 from workbench.model.untrusted_text import as_table
 
 UNKNOWN_DRAFTS = "the flags do not say how many tokens speculation drafts in a step"
@@ -108,7 +112,7 @@ def _default_of_llamacpp(flag: str, version: str | None) -> Any:
     `version` is unknown or older than the catalog, because its default may have been another
     one."""
     catalog = load_catalog("llamacpp", find_nearest_catalog_version("llamacpp", version))
-    if version_key(version) < version_key(catalog.version):
+    if parse_version_numbers(version) < parse_version_numbers(catalog.version):
         return None
     spec = catalog.flags.get(flag)
     return spec and spec.default

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from functools import wraps
 
-from workbench.engines.catalog import version_key
+from workbench.engines.catalog import parse_version_numbers
 from workbench.engines.plan_context import PlanContext
 from workbench.model.findings import Finding, Level, PlanChange
 from workbench.model.untrusted_text import as_table
@@ -67,7 +67,7 @@ def report_deep_drafts(context: PlanContext) -> Iterator[Finding]:
 def report_full_graphs_with_mtp(context: PlanContext) -> Iterator[Finding]:
     """Report Qwen3.8 with MTP on vLLM 0.27, whose full CUDA graphs spoil the text without an
     error."""
-    if version_key(context.engine_version)[:2] != (0, 27) or not _QWEN_WITH_MTP.search(
+    if parse_version_numbers(context.engine_version)[:2] != (0, 27) or not _QWEN_WITH_MTP.search(
         context.plan.model
     ):
         return

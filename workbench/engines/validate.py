@@ -20,7 +20,7 @@ from workbench.engines.catalog import (
     look_up_flag,
     most_similar_flag_name,
     most_similar_variable_name,
-    version_key,
+    parse_version_numbers,
 )
 from workbench.engines.flag_values import (
     find_invalid_choice,
@@ -419,7 +419,7 @@ def _find_removal_of_variable(context: PlanContext, name: str) -> RemovedSetting
     entry = load_removed_settings(context.engine.name, "env").get(name)
     if entry is None or not entry.since:
         return entry
-    still_read = version_key(context.engine_version) < version_key(entry.since)
+    still_read = parse_version_numbers(context.engine_version) < parse_version_numbers(entry.since)
     return None if still_read else entry
 
 

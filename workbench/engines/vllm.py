@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from workbench.engines.base import Engine, MemoryUse, PythonParser, is_python_interpreter
-from workbench.engines.catalog import version_key
+from workbench.engines.catalog import parse_version_numbers
 from workbench.engines.kv_size import BATCHED_TOKENS, BLOCK, KvStorageRule
 from workbench.engines.plan_context import PlanContext
 from workbench.engines.ray import ROLE as RAY
@@ -31,7 +31,7 @@ _LEFT = "left the package verifiers on 2026-07-08 (commit a497ee5)"
 def report_scheduler_conflicts(context: PlanContext) -> Iterator[Finding]:
     """Report limits of the scheduler that contradict each other, and flags that only repeat the
     default of newer versions."""
-    version = version_key(context.engine_version)
+    version = parse_version_numbers(context.engine_version)
     if context.plan.flag("async-scheduling") is True and version >= (0, 14):
         text = (
             "async-scheduling is on by default since 0.14 unless another flag is incompatible "
@@ -110,7 +110,7 @@ def report_ray_requirements(context: PlanContext) -> Iterator[Finding]:
         text = "Workbench starts Ray only on a cluster: on one host, vLLM starts a Ray of its own"
         fix = "to use several hosts, run `workbench cluster start NAME PRESET`"
         yield Finding(Level.HINT, "parallel.ray-cluster", text, flag, fix)
-    if version_key(context.engine_version) >= (0, 18):
+    if parse_version_numbers(context.engine_version) >= (0, 18):
         text = "vLLM does not install Ray since 0.18"
         fix = "install ray in the environment of vLLM on each node, or unset this flag: vLLM spans "
         fix += "several hosts without Ray since 0.11.1"
@@ -119,7 +119,7 @@ def report_ray_requirements(context: PlanContext) -> Iterator[Finding]:
 
 def report_deprecated_server_module(context: PlanContext) -> Iterator[Finding]:
     """Report that the plan starts vLLM by the Python module of its server, which is deprecated."""
-    version = version_key(context.engine_version)
+    version = parse_version_numbers(context.engine_version)
     words = context.engine.first_command_words(context.plan)
     if version >= (0, 29) and any("vllm.entrypoints.openai.api_server" in word for word in words):
         text = "python -m vllm.entrypoints.openai.api_server is deprecated since 0.29"
@@ -351,7 +351,8 @@ class Vllm(Engine):
         """Return whether two versions have the same flags. Up to 0.11, patch releases had new
         flags, such as nnodes in 0.11.1."""
         return super().is_same_release(a, b) and (
-            version_key(a) >= (0, 12) or version_key(a)[:3] == version_key(b)[:3]
+            parse_version_numbers(a) >= (0, 12)
+            or parse_version_numbers(a)[:3] == parse_version_numbers(b)[:3]
         )
 
     def tokenize_request_body(

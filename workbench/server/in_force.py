@@ -371,7 +371,7 @@ def _flag_row(name: str, value: Any, engine: Engine, sources: Sources) -> InForc
             return InForceRow("flag", name, asked, value, where, _values_differ(asked, value))
     argv = sources.process.argv if sources.process is not None else ()
     where = ""
-    if engine.option_called(name) in [word.partition("=")[0] for word in argv]:
+    if engine.command_line_option(name) in [word.partition("=")[0] for word in argv]:
         where = "passed on the command line; the engine does not report it"
     return InForceRow("flag", name, asked, None, where)
 

@@ -68,7 +68,7 @@ def test_what_a_flag_sets(engine: str | None, flag: str, sets: str) -> None:
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "llamacpp", "tabbyapi"])
 def test_each_engine_has_flags_of_each_kind_in_its_catalog(engine: str) -> None:
-    newest = catalog.catalog_versions(engine)[-1]
+    newest = catalog.list_catalog_versions(engine)[-1]
     found = {
         kind_of_answer_flag(engine, name) for name in catalog.load_catalog(engine, newest).flags
     }

@@ -12,7 +12,7 @@ from workbench.engines import catalog as catalogs
 from workbench.model.errors import InputError
 from workbench.model.flags import FlagKind
 
-VERSIONS = [(e, v) for e in engines.engine_names() for v in catalogs.catalog_versions(e)]
+VERSIONS = [(e, v) for e in engines.engine_names() for v in catalogs.list_catalog_versions(e)]
 COUNTS = {"vllm": 176, "sglang": 210, "tabbyapi": 73, "llamacpp": 251}
 
 
@@ -198,6 +198,6 @@ def test_nearest_name() -> None:
 
 
 def test_thousands_of_digits_are_not_a_version() -> None:
-    assert catalogs.version_key("9" * 6000) == () and catalogs.version_key("1." + "9" * 6000) == (
-        1,
-    )
+    assert catalogs.parse_version_numbers("9" * 6000) == () and catalogs.parse_version_numbers(
+        "1." + "9" * 6000
+    ) == (1,)

@@ -22,14 +22,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from workbench import engines
-from workbench.engines.catalog import catalog_versions
+from workbench.engines.catalog import list_catalog_versions
 from workbench.model.errors import WorkbenchError
 from workbench.model.flags import FlagSetting
 from workbench.model.gpu import GpuInfo
 from workbench.model.plan import Command, LaunchPlan, ModelFacts
 
 SPECS = [s for e in engines.engine_names() for s in engines.get_engine(e).catalog().flags.values()]
-VERSIONS = [(e, v) for e in engines.engine_names() for v in catalog_versions(e)]
+VERSIONS = [(e, v) for e in engines.engine_names() for v in list_catalog_versions(e)]
 NOT_SETTINGS = (
     "host",
     "port",

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from workbench.engines.catalog import catalog_versions
+from workbench.engines.catalog import list_catalog_versions
 from workbench.engines.registry import engine_names, get_engine
 from workbench.engines.speculation import tokens_per_step
 
@@ -16,7 +16,7 @@ EAGLE = {"speculative-algorithm": "EAGLE"}
 DFLASH = {"speculative-algorithm": "DFLASH"}
 NGRAM = {"speculative-algorithm": "NGRAM"}
 MODEL = {"spec-draft-model": "small.gguf"}
-TODAY = catalog_versions("llamacpp")[-1]
+TODAY = list_catalog_versions("llamacpp")[-1]
 
 
 @pytest.mark.parametrize(

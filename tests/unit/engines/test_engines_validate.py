@@ -389,7 +389,7 @@ def test_each_version_of_vllm_has_its_own_methods_of_quantization() -> None:
     assert {"online", "nvfp4_per_token", "mxfp8", "humming"} <= of_new - of_old
 
 
-@pytest.mark.parametrize("version", catalog.catalog_versions("vllm"))
+@pytest.mark.parametrize("version", catalog.list_catalog_versions("vllm"))
 def test_the_values_of_a_listing_version_are_known(version: str) -> None:
     for spec in catalog.load_catalog("vllm", version).flags.values():
         if spec.words_are_all:

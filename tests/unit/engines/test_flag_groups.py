@@ -14,7 +14,7 @@ from workbench.model.flags import FlagSpec
 CATALOGS = [
     (engine, version)
     for engine in registry.engine_names()
-    for version in catalog.catalog_versions(engine)
+    for version in catalog.list_catalog_versions(engine)
 ]
 # vLLM 0.33.0 was published without descriptions of these, and no documentation of it was found.
 NOT_DESCRIBED = {"monokernel", "reasoning-effort-map", "sleep-mode-backend", "watchdog-config"}
@@ -44,7 +44,9 @@ def test_a_flag_without_documentation_says_so(engine: str, version: str) -> None
 @pytest.mark.parametrize("engine", registry.engine_names())
 def test_the_data_names_only_flags_that_exist(engine: str) -> None:
     known = {
-        flag.name for version in catalog.catalog_versions(engine) for flag in flags(engine, version)
+        flag.name
+        for version in catalog.list_catalog_versions(engine)
+        for flag in flags(engine, version)
     }
     texts = json.loads((DIRECTORY / "help.json").read_text())[engine]
     table = json.loads((DIRECTORY / "groups.json").read_text())[engine]
@@ -59,7 +61,9 @@ def test_the_data_names_only_flags_that_exist(engine: str) -> None:
 def test_the_most_used_flags_are_few(engine: str) -> None:
     assert (
         10
-        <= sum(flag.most_used > 0 for flag in flags(engine, catalog.catalog_versions(engine)[-1]))
+        <= sum(
+            flag.most_used > 0 for flag in flags(engine, catalog.list_catalog_versions(engine)[-1])
+        )
         <= 20
     )
 
@@ -81,7 +85,7 @@ def test_the_most_used_flags_are_few(engine: str) -> None:
 def test_group_of_a_flag(engine: str, flag: str, group: str) -> None:
     from workbench.engines.flag_groups import group_name_of_flag
 
-    newest = catalog.load_catalog(engine, catalog.catalog_versions(engine)[-1]).flags
+    newest = catalog.load_catalog(engine, catalog.list_catalog_versions(engine)[-1]).flags
     assert group_name_of_flag(engine, flag, newest[flag].group if flag in newest else "") == group
 
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.hostile import hostile_numbers, hostile_texts
 
-from workbench.cli.gpu_status import _gpu_json, _reading_texts
+from workbench.cli.gpu_status import _gpu_reading_texts, _gpu_state_json
 from workbench.gpu.telemetry import nvidia_smi
 from workbench.gpu.telemetry.agent_messages import AgentMessageDecoder, decode_hung_call
 from workbench.model.gpu import GpuSample, HostSample, Telemetry
@@ -81,8 +81,8 @@ def assert_shown(reading: Telemetry) -> None:
         assert math.isfinite(value) and low <= value <= high, (name, value)
     json.dumps(dataclasses.asdict(reading), allow_nan=False)
     for sample in reading.gpus:
-        _gpu_json(reading.info(sample.index), sample)
-        assert all(len(text) < 40 for text in _reading_texts(sample))
+        _gpu_state_json(reading.info(sample.index), sample)
+        assert all(len(text) < 40 for text in _gpu_reading_texts(sample))
         for name in READINGS:
             value = getattr(sample, name)
             if value is not None:

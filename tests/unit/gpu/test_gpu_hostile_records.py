@@ -14,7 +14,7 @@ import pytest
 from support.fake_host import Answer, Call, FakeHost
 from support.hostile import EVIL, ODD_NUMBERS
 
-from workbench.cli.gpu_status import _journal_entry_json, _journal_lines, _log_line
+from workbench.cli.gpu_status import _journal_entry_json, _journal_lines, _journal_log_line
 from workbench.gpu.guard import client as guard_client
 from workbench.gpu.settings import claims, journal, proof_files, register
 from workbench.gpu.settings.alterations import alteration_of_claim, alteration_of_record
@@ -119,7 +119,7 @@ def use(found: journal.Journal) -> None:
             {"journal": "", "entries": [_journal_entry_json(r, "/sys") for r in records]}
         )
     )
-    assert all(map(_log_line, found.log))
+    assert all(map(_journal_log_line, found.log))
     json.dumps(replace_non_finite([record.entry.as_json() for record in records]), allow_nan=False)
     assert found.without_entries_of_lost_settings({}).boot_id == "b"
 

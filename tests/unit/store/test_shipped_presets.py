@@ -12,7 +12,7 @@ import pytest
 import tomlkit
 
 from workbench import engines
-from workbench.engines.catalog import catalog_versions, version_satisfies
+from workbench.engines.catalog import list_catalog_versions, version_satisfies
 from workbench.engines.roofline import compute_speed_limits
 from workbench.model.findings import Level
 from workbench.model.preset import Preset
@@ -62,7 +62,9 @@ def test_every_shipped_preset_gives_a_plan_without_errors(
     plan = engines.plan_from_preset(preset, variables=values(preset))
     engine = engines.get_engine(plan.engine)
     for version in [
-        v for v in catalog_versions(engine.name) if version_satisfies(v, preset.engine.versions)
+        v
+        for v in list_catalog_versions(engine.name)
+        if version_satisfies(v, preset.engine.versions)
     ]:
         found = engines.validate_plan(plan, engine.catalog(version))
         assert [f for f in found if f.level is Level.ERROR] == [], version

@@ -34,7 +34,7 @@ def llama_swap_text(launch: Launch, notes: Notes) -> str:
             "workdir",
             f"llama-swap must be started in {launch.workdir}: it sets no working directory",
         )
-    at = words.index(launch.engine.option_called("port")) + 1
+    at = words.index(launch.engine.command_line_option("port")) + 1
     shown = list(map(_quote_word_for_llama_swap, words))
     shown[at] = "${PORT}"
     model = {

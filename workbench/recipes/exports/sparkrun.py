@@ -51,7 +51,7 @@ def sparkrun_recipe_text(launch: Launch, notes: Notes) -> str:
             notes.add(Level.ERROR, "replaced", f"sparkrun replaces variables in {name}: {text}")
     defaults: dict[str, Any] = {"port": launch.port, "host": launch.host}
     for name in defaults:
-        words[words.index(engine.option_called(name)) + 1] = f"{{{name}}}"
+        words[words.index(engine.command_line_option(name)) + 1] = f"{{{name}}}"
     document = {
         "recipe_version": "2",
         "name": launch.name,

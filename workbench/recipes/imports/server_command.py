@@ -9,7 +9,7 @@ from typing import Any
 
 from workbench.engines import registry
 from workbench.engines.base import Engine
-from workbench.engines.catalog import look_up_flag, version_key
+from workbench.engines.catalog import look_up_flag, parse_version_numbers
 from workbench.engines.command_line import EngineCommandLine, parse_plan, recognize_engine_start
 from workbench.model.findings import Finding, Level
 from workbench.model.flags import FlagCatalog, FlagKind, Origin
@@ -44,7 +44,7 @@ def plan_of_command(command: ServerCommand, notes: Notes) -> LaunchPlan:
     command that a plan cannot contain are added to `notes`."""
     engine = command.start.engine
     tag = command.image.partition("@")[0].rpartition(":")[2]
-    version = tag.removeprefix("v") if version_key(tag) else None
+    version = tag.removeprefix("v") if parse_version_numbers(tag) else None
     env = {}
     for name, text in command.env.items():
         hides_secret_of_user = not text and is_secret_name(name)

@@ -13,7 +13,7 @@ from workbench import engines
 from workbench.engines.cluster import report_cluster_problems as cluster_findings
 from workbench.engines.cluster import report_missing_cluster_memory_reserve, spread_plan_over_nodes
 from workbench.engines.host_entries import FILES
-from workbench.engines.model_facts import Found, choose_model_facts, must_read_model_files
+from workbench.engines.model_facts import ReadModelFacts, choose_model_facts, must_read_model_files
 from workbench.engines.preset_trust import ForeignPresetPart, list_untrusted_parts
 from workbench.engines.run_as import set_launcher_row
 from workbench.model.errors import InputError, PlanError, WorkbenchError
@@ -65,7 +65,7 @@ class HostContext:
     not_asked: str | None = None  # why the installed engine did not list its flags
     executables: tuple[str, ...] = ()  # of the plan's engine, found on the host
     trusted: frozenset[str] = frozenset()  # digests of what this user agreed to run
-    models: Found = field(default_factory=dict)  # facts read from the host
+    models: ReadModelFacts = field(default_factory=dict)  # facts read from the host
     places: tuple[NodeAddress, ...] = ()  # the nodes of a cluster
     reserve_gib: float | None = None  # of the cluster
 

@@ -71,7 +71,9 @@ async def import_recipe(arguments: argparse.Namespace) -> int:
         )
     if arguments.pid is not None:
         async with connect_session(arguments) as session:
-            imported = await session.presets.recipes.read_process(arguments.pid, arguments.name)
+            imported = await session.presets.recipes.read_running_process(
+                arguments.pid, arguments.name
+            )
     else:
         session = create_local_session()
         read = _recipe_reader(session, arguments)
@@ -100,9 +102,9 @@ def _recipe_reader(
     are not known."""
     recipes, name, entry = session.presets.recipes, arguments.name, arguments.entry
     if arguments.line is None and arguments.file != "-":
-        return partial(recipes.read_file, Path(arguments.file), name, entry)
+        return partial(recipes.read_recipe_file, Path(arguments.file), name, entry)
     text = arguments.line if arguments.line is not None else _read_standard_input()
-    return partial(recipes.read_text, text, "", name, entry)
+    return partial(recipes.read_recipe_text, text, "", name, entry)
 
 
 async def _read_gpus_or_none(arguments: argparse.Namespace) -> Sequence[GpuInfo] | None:

@@ -96,7 +96,7 @@ def _print_result_list(arguments: argparse.Namespace, words: str | None) -> int:
         asked = limit + 1  # one more, to know whether there are older ones
     db = open_results_db()
     known = _load_quality_comparisons(db)
-    pages = db.pages(asked, words, tag=arguments.tag, before=arguments.before)
+    pages = db.pages(asked, words, tag=arguments.tag, before_id=arguments.before)
     shown = _ShownResults(pages, limit)
     if arguments.json:
         print_json_list(

@@ -106,7 +106,7 @@ def _run_async(outcome: Awaitable[int]) -> int:
     import asyncio
     import logging
 
-    from workbench.store.crash_files import store_traceback
+    from workbench.store.crash_files import store_traceback_file
 
     class TracebackKeeper(logging.Handler):
         """A log handler for errors that asyncio reports. It writes them to crash files, and not to
@@ -114,7 +114,7 @@ def _run_async(outcome: Awaitable[int]) -> int:
 
         def emit(self, record: logging.LogRecord) -> None:
             if record.exc_info and record.exc_info[1] is not None:
-                store_traceback(record.exc_info[1])
+                store_traceback_file(record.exc_info[1])
 
     async def await_exit_code() -> int:
         gc.enable()  # __main__.py disables it while modules load

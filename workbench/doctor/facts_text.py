@@ -57,7 +57,7 @@ def labels_and_fact_texts(seen: Examination) -> Iterator[tuple[str, str]]:
         name = engine.engine
         stack = packages.get(name, EnginePackages(name))
         if engine.path:  # the installed package is what the findings are about
-            version = stack.versions.get(name) or engine.version or "(version unknown)"
+            version = stack.versions.get(name) or engine.version_text
             yield "engine", f"{name} {version} at {engine.path}"
         if name in packages:
             yield "", _software_stack_text(stack)

@@ -55,6 +55,11 @@ class InstalledEngine:
     modified: str = ""  # when the program was changed, in seconds since 1970
     cores: HostCores | None = None  # of the host's CPUs; None if they are not known
 
+    @property
+    def version_text(self) -> str:
+        """The version, or "(version unknown)"."""
+        return self.version or "(version unknown)"
+
 
 async def probe_engine(
     host: Host, engine: Engine, executable: Sequence[str] = (), workdir: str | None = None

@@ -16,7 +16,7 @@ _MOST_CHARS = 1_000_000
 _kept: dict[tuple[object, ...], str | None] = {}
 
 
-def store_traceback(error: BaseException) -> str | None:
+def store_traceback_file(error: BaseException) -> str | None:
     """Write the traceback of an exception, with secrets masked, to a file in the state directory.
     Return the file's path, or None if the file cannot be written. A second exception of the same
     type with the same traceback is not written again."""
@@ -46,7 +46,7 @@ def _write_crash_file(error: BaseException) -> str | None:
 def internal_error_message_and_details(error: BaseException) -> tuple[str, str]:
     """Return (message about an unexpected exception, sentence that names the file with its
     traceback). Secrets are masked in both."""
-    kept = store_traceback(error)
+    kept = store_traceback_file(error)
     details = (
         f"please report it with the file {kept}"
         if kept

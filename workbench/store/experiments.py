@@ -119,8 +119,8 @@ def _encode_experiment(experiment: Experiment) -> str:
     return json.dumps(mask_data(to_json(replace(experiment, comparison=None))))
 
 
-def _decode_experiment(number: int, form: int, text: str) -> Experiment:
-    if form > FORMAT:
+def _decode_experiment(number: int, format_version: int, text: str) -> Experiment:
+    if format_version > FORMAT:
         raise StoreError(
             f"experiment {number} was written by a newer Workbench", next_step="update Workbench"
         )

@@ -61,7 +61,7 @@ def find_terms(word: str) -> tuple[Term, ...]:
     for same in (lambda s: s == wanted, lambda s: s.lower() == wanted.lower()):
         found = tuple(term for term in read_all_terms() if any(map(same, term.spellings)))
         if found:
-            return _follow_references(found)
+            return _replace_references(found)
     return ()
 
 
@@ -73,10 +73,10 @@ def terms_in_text(text: str) -> tuple[Term, ...]:
     found: list[Term] = []
     for spelling in sorted(first, key=first.__getitem__):
         found += [term for term in read_all_terms() if spelling in term.spellings]
-    return _follow_references(found)
+    return _replace_references(found)
 
 
-def _follow_references(found: Iterable[Term]) -> tuple[Term, ...]:
+def _replace_references(found: Iterable[Term]) -> tuple[Term, ...]:
     """Return the terms without duplicates. A term whose meaning is only a reference, such as "see
     *experiment*", is replaced by the term to which it refers."""
     return tuple(dict.fromkeys(chain.from_iterable(map(_targets_of_reference, found))))

@@ -326,15 +326,17 @@ class LoadedHistory:
         return newest
 
 
-def load_history(folder: Path, host: str, now: float, excluded_writer: str = "") -> LoadedHistory:
+def load_history(
+    folder: Path, host: str, now: float, excluded_writer_name: str = ""
+) -> LoadedHistory:
     """Return the history of a host from the files in `folder`, up to the Unix time `now`. Files
     that cannot be read, and damaged lines, are left out. The files of the HistoryWriter with the
-    name `excluded_writer` are not read."""
+    name `excluded_writer_name` are not read."""
     kept, writers = LoadedHistory(History()), dict[str, _Writer]()
     # From the oldest file on, because the history forgets what is far older than its newest value.
     for path, status in reversed(_history_files_newest_first(folder.glob("*.jsonl"), now)):
         name = path.name.split(".")[0]
-        if name != excluded_writer and status.st_size < 2 * _MOST_FILE_BYTES:
+        if name != excluded_writer_name and status.st_size < 2 * _MOST_FILE_BYTES:
             with contextlib.suppress(OSError, InputError):
                 _load_history_file(kept, path, host, now, writers.setdefault(name, _Writer()))
     kept.boots = tuple(boot for writer in writers.values() for boot in writer.boots.values())

@@ -30,7 +30,7 @@ def read_source_document(name: str) -> SourceDocument:
     return SourceDocument.model_validate(tomllib.loads(text))
 
 
-def add_claims(preset: Preset) -> Preset:
+def add_document_claims(preset: Preset) -> Preset:
     """Return the preset with more claims: those of its source documents are appended to its own. A
     claim is a statement of a write-up about the setup."""
     shared = [

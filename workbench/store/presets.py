@@ -135,12 +135,12 @@ class PresetLibrary:
     def get(self, preset_id: str) -> Preset:
         """Return the preset with this id after checking its file. Raises PresetError with the
         findings if the file is invalid."""
-        return self.load(self.path(preset_id))
+        return self.load_checked(self.path(preset_id))
 
     def load_preset_file(self, path: Path) -> Preset:
-        """Return the preset in the file `path`, as `load` does. From then on, its id stands for
-        this file, unless a preset of the library has that id."""
-        preset = self.load(path)
+        """Return the preset in the file `path`, as `load_checked` does. From then on, its id stands
+        for this file, unless a preset of the library has that id."""
+        preset = self.load_checked(path)
         self._given[preset.id] = path
         return preset
 
@@ -157,13 +157,13 @@ class PresetLibrary:
         path = self._given[preset_id]
         return path if self.path(preset_id) == path else None
 
-    def load(self, path: Path) -> Preset:
+    def load_checked(self, path: Path) -> Preset:
         """Return the preset in the file `path` after checking the file, with the claims of its
         source documents (write-ups). Raises PresetError with the findings if the file is invalid.
         """
         checked = self.read_and_check(path)
         if checked.preset is not None:
-            return preset_documents.add_claims(checked.preset)
+            return preset_documents.add_document_claims(checked.preset)
         errors = checked.errors
         first = errors[0]
         text = f"{first.file_and_line_text or path}: {first.text}"

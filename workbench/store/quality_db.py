@@ -150,8 +150,8 @@ class QualityDb:
         return self._database.read(select_rows)
 
 
-def _decode_quality_result(number: int, form: int, text: str) -> QualityResult:
-    if form > FORMAT:
+def _decode_quality_result(number: int, format_version: int, text: str) -> QualityResult:
+    if format_version > FORMAT:
         raise StoreError(
             f"comparison of answers {number} was written by a newer Workbench",
             next_step="update Workbench",

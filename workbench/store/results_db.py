@@ -225,10 +225,10 @@ class ResultsDb:
         *,
         host: str | None = None,
         tag: str | None = None,
-        before: int | None = None,
+        before_id: int | None = None,
     ) -> Iterator[Page]:
         """Yield the newest results, newest first, in pages of at most 500. `limit` is the highest
-        number of results, None for all. With `before`, only results with smaller ids are yielded.
+        number of results, None for all. With `before_id`, only results with smaller ids are yielded.
 
         A result matches `search` if all its words (ASCII case ignored) occur in the host, engine,
         model, command, environment, driver, GPUs, settings, workload, preset, run, date (UTC), note
@@ -237,7 +237,7 @@ class ResultsDb:
         """
         condition, values = filter_condition(search, host, tag)
         left = sys.maxsize if limit is None else limit
-        below = sys.maxsize if before is None else before
+        below = sys.maxsize if before_id is None else before_id
         while left > 0:
             size = min(left, _PAGE_ROWS)
             if condition:
@@ -350,7 +350,7 @@ class ResultsDb:
         if name:
             (self.samples_dir / name).unlink(missing_ok=True)
 
-    def prune_samples(self, kept: int) -> int:
+    def delete_older_samples(self, kept: int) -> int:
         """Delete the requests of all results but the newest `kept` that have requests, and return
         how many were deleted. The results stay."""
         try:
@@ -359,7 +359,7 @@ class ResultsDb:
             return 0
         if stored <= kept:
             return 0
-        names = self._database.write(lambda db: _clear_older_samples(db, kept))
+        names = self._database.write(lambda db: _forget_older_samples(db, kept))
         for name in names:
             (self.samples_dir / name).unlink(missing_ok=True)
         return len(names)
@@ -512,7 +512,7 @@ def _stored_tags(result_id: int, text: str) -> tuple[str, ...]:
         raise _damaged_result_error(result_id, error) from error
 
 
-def _clear_older_samples(db: sqlite3.Connection, kept: int) -> Sequence[str]:
+def _forget_older_samples(db: sqlite3.Connection, kept: int) -> Sequence[str]:
     """Forget the requests of all results but the newest `kept`. Return the names of their files."""
     older = "SELECT id, samples FROM results WHERE samples IS NOT NULL ORDER BY id DESC"
     rows = db.execute(f"{older} LIMIT -1 OFFSET ?", (kept,)).fetchall()

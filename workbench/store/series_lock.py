@@ -14,17 +14,17 @@ INTERRUPTED = "Workbench ended while it ran"  # the error of a series whose Work
 
 
 @contextmanager
-def hold_lock(path: Path, what: str) -> Iterator[None]:
+def hold_lock(path: Path, series_name: str) -> Iterator[None]:
     """Hold the lock of a series while the context manager is open. `path` is the lock file, and
-    `what` names the series in messages, such as "experiment 3". The kernel releases the lock when
-    this process ends. Raises InputError if another process holds the lock, and StoreError if the
-    file cannot be created."""
+    `series_name` names the series in messages, such as "experiment 3". The kernel releases the lock
+    when this process ends. Raises InputError if another process holds the lock, and StoreError if
+    the file cannot be created."""
     file = _open_file(path)
     try:
         if not _try_to_lock(file, path, fcntl.LOCK_EX):
             raise InputError(
-                f"another Workbench is running {what}",
-                next_step=f"wait until {what} has ended, or cancel it in that Workbench",
+                f"another Workbench is running {series_name}",
+                next_step=f"wait until {series_name} has ended, or cancel it in that Workbench",
             )
         yield
     finally:

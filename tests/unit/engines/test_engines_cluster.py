@@ -212,7 +212,7 @@ def test_rdma_that_no_node_has_is_reported() -> None:
 def test_shipped_presets_for_two_sparks_get_their_hosts_from_the_cluster() -> None:
     library = PresetLibrary()
     for path in Path(__file__).resolve().parents[3].joinpath("presets").glob("*2x-spark*.toml"):
-        preset = library.load(path)
+        preset = library.load_checked(path)
         values = {n: v.default or v.example or "m" for n, v in preset.variables.items()}
         values |= {"head_ip": "10.0.0.1", "worker_ip": "10.0.0.2", "interface": "enp1s0f1np1"}
         values = {n: v for n, v in values.items() if n in preset.variables}

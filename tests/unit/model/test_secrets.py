@@ -121,7 +121,7 @@ def test_a_line_of_text_shows_none(text: str) -> None:
 
 
 def test_a_crash_file_quotes_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from workbench.store.crash_files import store_traceback
+    from workbench.store.crash_files import store_traceback_file
 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setenv("MY_API_KEY", "environment-secret\n")
@@ -129,7 +129,7 @@ def test_a_crash_file_quotes_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     try:
         raise ValueError("header b'Bearer environment-secret' or plan-secret\x1b[2J")
     except ValueError as error:
-        kept = store_traceback(error)
+        kept = store_traceback_file(error)
     assert kept is not None
     text = Path(kept).read_text()
     assert "ValueError" in text and "\x1b" not in text

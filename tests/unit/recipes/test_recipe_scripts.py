@@ -189,7 +189,7 @@ def test_a_unit_that_runs_a_script_names_the_script() -> None:
 def test_the_preset_of_a_unit_can_be_saved() -> None:
     session = Session.of_host()
     recipes: Recipes = session.presets.recipes
-    imported = recipes.read_text(UNIT, "vllm.service")
+    imported = recipes.read_recipe_text(UNIT, "vllm.service")
     assert imported.preset is not None, imported.findings
     assert imported.preset.engine.open_files == 65535
     assert set(imported.preset.variables) == {"length"}
@@ -422,7 +422,7 @@ def test_a_bracket_in_quotes_closes_no_substitution(line: str) -> None:
 
 def test_a_flag_whose_value_is_asked_for_has_no_wrong_type() -> None:
     unit = "[Service]\nEnvironmentFile=/etc/llm\nExecStart=llama-server -m /m.gguf --port ${PORT}\n"
-    imported = Recipes(None, None, lambda: None).read_text(unit)  # type: ignore[arg-type]
+    imported = Recipes(None, None, lambda: None).read_recipe_text(unit)  # type: ignore[arg-type]
     codes = [finding.code for finding in imported.findings]
     assert "variable.missing" in codes and "flag.type" not in codes
 

@@ -154,7 +154,7 @@ def test_pages_can_begin_below_a_result(tmp_path: Path) -> None:
     db = stored(tmp_path)
     made.multiply(db.path, 1100)
     older_version(db, 900)
-    pages = list(db.pages(search="copy", before=1001))
+    pages = list(db.pages(search="copy", before_id=1001))
     assert [len(page.results) for page in pages] == [500, 499]
     assert [r.id for page in pages for r in page.results] == list(range(1000, 1, -1))
     one = replace(made.result().conditions, imported="another tool")

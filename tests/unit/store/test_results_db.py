@@ -498,9 +498,9 @@ def test_a_number_that_is_not_finite_is_absent_and_its_row_is_named(
 
 def test_only_the_newest_results_keep_their_requests(db: ResultsDb) -> None:
     ids = [add(db) for _ in range(5)]
-    assert db.prune_samples(5) == 0
-    assert db.prune_samples(2) == 3
+    assert db.delete_older_samples(5) == 0
+    assert db.delete_older_samples(2) == 3
     assert [bool(db.samples(number)) for number in ids] == [False, False, False, True, True]
     assert [db.get(number).summary for number in ids] == [SUMMARY] * 5
     assert len(list(db.samples_dir.iterdir())) == 2
-    assert db.prune_samples(2) == 0
+    assert db.delete_older_samples(2) == 0

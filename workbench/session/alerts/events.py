@@ -134,9 +134,7 @@ def _event_of_other_workbench(before: SessionState, state: SessionState) -> Rule
 
 
 def _has_ended(before: Experiment | Sweep | None, now: Experiment | Sweep | None) -> bool:
-    if before is None or now is None:
-        return False
-    if before.id != now.id:
+    if before is None or now is None or before.id != now.id:
         return False
     return before.state is SeriesState.RUNNING and now.state is not SeriesState.RUNNING
 

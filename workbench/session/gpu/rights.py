@@ -36,8 +36,7 @@ class GpuRights:
     async def _read_rights(self, host: Host) -> Rights:
         entry = HostsStore().host(host.name)
         rights = await read_rights(host)
-        is_sudo_forbidden = entry is not None and entry.sudo is False
-        if not is_sudo_forbidden or not rights.by_sudoers:
+        if entry is None or entry.sudo is not False or not rights.by_sudoers:
             return rights
         return Rights(
             rights.nvidia_smi,

@@ -299,7 +299,7 @@ def _host_labels_and_texts(
 ) -> Sequence[tuple[str, str]]:
     lines = [("reached", _connection_text(seen.facts)), ("GPUs", _gpus_text(seen))]
     installed = [engine for engine in seen.engines if engine.path]
-    engines = [f"{e.engine} {e.version or '(version unknown)'} at {e.path}" for e in installed]
+    engines = [f"{e.engine} {e.version_text} at {e.path}" for e in installed]
     lines.append(("engines", ", ".join(engines) or "none found"))
     if looked.sudo:
         lines.append(("sudo", looked.sudo))

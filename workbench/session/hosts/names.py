@@ -128,11 +128,11 @@ def _open_entry(entry: HostEntry, known_as: str, entries: HostsStore) -> Host:
 
 
 def _open_container(
-    inner: Host, container: tuple[str, str], known_as: str, sudo: bool | None
+    inner: Host, kind_and_name: tuple[str, str], known_as: str, sudo: bool | None
 ) -> Host:
     from workbench.hosts.container import open_container
 
-    host = open_container(inner, *container, sudo=sudo)
+    host = open_container(inner, *kind_and_name, sudo=sudo)
     host.name = known_as
     return host
 

@@ -16,17 +16,17 @@ def memory_estimate_change_text(before: MemoryFit | str, after: MemoryFit | str)
     if isinstance(after, str):
         return f"no estimate: {after}"
     old = None if isinstance(before, str) else before
-    used = _changed_value_text(
+    used = _value_change_text(
         f"{old.used_gib_per_gpu:.1f}" if old is not None else None, f"{after.used_gib_per_gpu:.1f}"
     )
     parts = [f"memory per GPU {used} of {after.available_gib_per_gpu:.1f} GiB"]
     if after.kv_tokens is not None:
         known = f"{old.kv_tokens:,}" if old is not None and old.kv_tokens is not None else None
-        parts.append(f"KV cache {_changed_value_text(known, f'{after.kv_tokens:,}')} tokens")
+        parts.append(f"KV cache {_value_change_text(known, f'{after.kv_tokens:,}')} tokens")
     if not after.fits:
         parts.append("does not fit")
     return "est. " + ", ".join(parts)
 
 
-def _changed_value_text(before: str | None, after: str) -> str:
+def _value_change_text(before: str | None, after: str) -> str:
     return after if before in (None, after) else f"{before} > {after}"

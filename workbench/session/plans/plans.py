@@ -422,7 +422,7 @@ class Plans:
             return found  # the program was changed meanwhile, and is looked for by itself
         installed = None
         if image or found.path:
-            installed = f"{engine.title} {found.version or '(version unknown)'}"
+            installed = f"{engine.title} {found.version_text}"
         if image:
             installed = f"{installed} in the image {image}"
         editor.host_context = replace(

@@ -89,7 +89,7 @@ class Recipes:
     ) -> None:
         self._core, self._library, self._saved = core, library, on_saved
 
-    def read_file(
+    def read_recipe_file(
         self,
         path: Path,
         preset_id: str | None = None,
@@ -117,7 +117,7 @@ class Recipes:
         given = Given(entry, directory, None if gpus is None else tuple(gpus))
         return self._read_recipe(data.decode("utf-8-sig", "replace"), path.name, preset_id, given)
 
-    def read_text(
+    def read_recipe_text(
         self,
         text: str,
         source: str = "",
@@ -143,7 +143,7 @@ class Recipes:
         recipe = parse_recipe_text(text, given)
         return self._import_recipe(recipe, f"{recipe.form} {source}".strip(), preset_id)
 
-    async def read_process(self, pid: int, preset_id: str | None = None) -> ImportedRecipe:
+    async def read_running_process(self, pid: int, preset_id: str | None = None) -> ImportedRecipe:
         """Return the command of a running process of the host as a preset with the id `preset_id`,
         by default one made from the command."""
         from workbench.recipes.imports import running_process

@@ -105,7 +105,7 @@ class Advisor:
         """Return the newest valid result before `result` that has the same configuration and load;
         None if there is none."""
         for page in self._results.db.pages(
-            _MAX_NEWEST_RESULTS, host=result.conditions.host, before=result.id
+            _MAX_NEWEST_RESULTS, host=result.conditions.host, before_id=result.id
         ):
             for other in page.results:
                 if not other.summary.refused and _have_same_load(other, result):

@@ -185,7 +185,9 @@ class Results:
         the requests of the oldest results beyond the setting `keep_samples`."""
         result_id = await asyncio.to_thread(self.db.add, *parts, unix_s=unix_s)
         with suppress(StoreError):  # this result is stored; the next one prunes again
-            await asyncio.to_thread(lambda: self.db.prune_samples(_max_results_with_requests()))
+            await asyncio.to_thread(
+                lambda: self.db.delete_older_samples(_max_results_with_requests())
+            )
         return result_id
 
     async def set_result_note(self, result_id: int, note: str) -> None:

@@ -106,7 +106,9 @@ def rank_labels_and_states(status: ServerStatus) -> Iterator[tuple[str, str]]:
 def _rank_state(rank: RankStatus) -> str:
     """Return the state of a rank, a server's process on one node, as text. A rank without a port of
     its own never becomes READY, so it is "running" as long as it lives."""
-    return "running" if rank.alive and rank.state == ServerState.STARTING else str(rank.state)
+    if rank.alive and rank.state == ServerState.STARTING:
+        return "running"
+    return str(rank.state)
 
 
 async def living_cluster_servers_text(name: str, open_session: Callable[[str], Session]) -> str:

@@ -121,12 +121,10 @@ class Servers:
         self._show_servers()
         self._schedule_walltime_warnings(event)
         plan = self.supervisor.record(event.run_id).plan
-        state_before = None
+        was_ready = False if before is None else before.is_ready
         if before is None:
             self._presets.register_preset_file(plan)
-        else:
-            state_before = before.state
-        if event.state is ServerState.READY and state_before is not ServerState.READY:
+        if event.is_ready and not was_ready:
             self._presets.remember_variables(event.run_id, plan)
         if before is None:
             return
@@ -291,9 +289,9 @@ class Servers:
             return
         if await self._lacks_run_directories() or not await self.supervisor.has_unread_runs():
             return
-        known = {status.run_id for status in self._core.state.servers}
+        known: set[str | None] = {status.run_id for status in self._core.state.servers}
         await self.list_runs_and_select_one()
-        known.add(self._core.state.run_id or "")
+        known.add(self._core.state.run_id)
         for status in self._core.state.servers:
             if status.state.is_alive and status.run_id not in known:
                 text = f"{status.engine} {status.model} was started elsewhere: run {status.run_id}"

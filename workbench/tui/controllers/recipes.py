@@ -88,9 +88,9 @@ class RecipeController(Controller):
             if self.state.telemetry is not None:
                 gpus = self.state.telemetry.infos
             if is_path:
-                found[:] = [recipes.read_file(path, preset_id, gpus=gpus)]
+                found[:] = [recipes.read_recipe_file(path, preset_id, gpus=gpus)]
             else:
-                found[:] = [recipes.read_text(source, "", preset_id, gpus=gpus)]
+                found[:] = [recipes.read_recipe_text(source, "", preset_id, gpus=gpus)]
 
         def show_recipe_if_read(values: Values | None) -> None:
             if values is not None:

@@ -271,7 +271,7 @@ class Instrument:
         if len(ids) == len(tokens):
             return type(prompt)(prompt.text, (*prompt.ids, *ids))
         said = "".join(map(str, tokens))
-        start = await self._interface.text_of(prompt)
+        start = await self._interface.text_of_prompt(prompt)
         again = await self._interface.tokenize(start + said)
         del answer[max(0, len(again.ids) - len(prompt.ids)) :]
         return again.first_tokens(len(prompt.ids) + len(answer))

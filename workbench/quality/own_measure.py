@@ -76,7 +76,7 @@ def read_item_scores(directory: Path, field: str | None = None) -> ItemScores:
     for path in sorted(directory.rglob("*.jsonl")):
         filter_ = wanted
         for place, line in _non_empty_lines(path, directory):
-            entry = _parse_object(line, place)
+            entry = _parse_json_object(line, place)
             own_filter = _clean_name_part(entry.get("filter"))
             filter_ = filter_ or own_filter
             if own_filter != filter_:
@@ -118,7 +118,7 @@ def _non_empty_lines(path: Path, directory: Path) -> Sequence[tuple[str, bytes]]
     return [(f"{name}, line {number}", line) for number, line in lines if line.strip()]
 
 
-def _parse_object(line: bytes, location: str) -> Mapping[str, Any]:
+def _parse_json_object(line: bytes, location: str) -> Mapping[str, Any]:
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError):

@@ -220,7 +220,7 @@ def compute_quality_result(
         forked=_earliest_forked_answer(greedy_a, greedy_b, noise, pieces),
         answer_scores=scored_answers.mean_scores(),
         texts=tuple(everything),
-        worst=_worst_text(a, b, everything, pieces),
+        worst=_most_diverging_text(a, b, everything, pieces),
         proofs=tuple(proofs),
         text_set=text_set[0],
         text_version=text_set[1],
@@ -583,7 +583,7 @@ def _texts_that_show_damage(part: LaneDifferences) -> list[TextDifference]:
     return broken
 
 
-def _worst_text(
+def _most_diverging_text(
     a: Sequence[ScoredText],
     b: Sequence[ScoredText],
     texts: Sequence[TextDifference],

@@ -40,7 +40,7 @@ def throughput_plot(samples: Sequence[Sample], summary: BenchSummary) -> PlotBlo
     duration_s = max(arrivals)[0] - begin_s
     if duration_s <= 0:
         return None
-    width_s = _round_up_step(duration_s / _BINS)
+    width_s = _round_up_bin_width_s(duration_s / _BINS)
     bins: defaultdict[int, float] = defaultdict(float)
     for at_s, tokens in arrivals:
         bins[int((at_s - begin_s) / width_s)] += tokens
@@ -82,7 +82,8 @@ def _arrival_s_and_token_count(sample: Sample) -> Iterator[tuple[float, float]]:
         yield at_s, tokens_of_chunk
 
 
-def _round_up_step(step: float) -> float:
+def _round_up_bin_width_s(step: float) -> float:
+    """Return the least width of at least `step` seconds that is 1, 2 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(step))
     return round(next(m * power for m in (1, 2, 5, 10) if m * power >= step * 0.999), 9)
 

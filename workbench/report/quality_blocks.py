@@ -92,19 +92,19 @@ def quality_detail_blocks(result: QualityResult) -> list[Block]:
     """Return the blocks below the verdict: measures, where A and B part, how it was measured,
     notes, and each text."""
     blocks = [
-        *_custom_measure_blocks(result.own),
+        *_user_measure_blocks(result.own),
         *_measure_tables(result.measures),
         *_worst_text_blocks(result),
         *_forked_answer_blocks(result),
     ]
-    blocks += [Heading("How it was measured", 3), Facts(tuple(_comparison_rows(result)))]
+    blocks += [Heading("How it was measured", 3), Facts(tuple(_how_measured_rows(result)))]
     blocks += bulleted_list(result.notes)
     if result.texts:
-        blocks.append(Fold("Each text", (_texts_table(result.texts),)))
+        blocks.append(Fold("Each text", (_text_differences_table(result.texts),)))
     return [*blocks, *_changed_item_blocks(result.own)]
 
 
-def _custom_measure_blocks(own: OwnMeasure | None) -> list[Block]:
+def _user_measure_blocks(own: OwnMeasure | None) -> list[Block]:
     """Return the blocks about the user's own measure; [] without one."""
     if own is None:
         return []
@@ -258,7 +258,7 @@ def _divergence_rows(divergence: WorstText | ForkedAnswer, position: int) -> lis
     ]
 
 
-def _comparison_rows(result: QualityResult) -> list[tuple[str, str]]:
+def _how_measured_rows(result: QualityResult) -> list[tuple[str, str]]:
     rows: list[tuple[str, str]] = []
     if result.text_set:
         rows.append(("texts", f"{result.text_set}, version {result.text_version}"))
@@ -313,7 +313,7 @@ def _forks_text(forks: ForkCount) -> str:
     )
 
 
-def _texts_table(texts: Sequence[TextDifference]) -> Table:
+def _text_differences_table(texts: Sequence[TextDifference]) -> Table:
     rows = tuple(
         (
             one.name,

@@ -138,7 +138,7 @@ def metric_blocks(summary: BenchSummary) -> list[Block]:
     text of the answers, the energy, the GPUs, and the engine's own counters."""
     return [
         Heading("Metrics"),
-        Facts(_run_metrics(summary)),
+        Facts(_run_metric_rows(summary)),
         *slo_blocks(summary),
         *answer_text_fact_blocks(summary),
         *_energy_blocks(summary),
@@ -276,7 +276,7 @@ def _latency_table(summary: BenchSummary) -> Table:
     return Table(head, tuple(rows), numeric, importance=importance)
 
 
-def _run_metrics(summary: BenchSummary) -> tuple[Row, ...]:
+def _run_metric_rows(summary: BenchSummary) -> tuple[Row, ...]:
     failed = "".join(f", {count} {kind}" for kind, count in summary.errors.items())
     rows = [
         ("requests", f"{summary.requests_ok:,} ok, {_failed_requests_text(summary)}{failed}"),
@@ -331,15 +331,15 @@ def _pcie_rows(during: GpuDuring) -> list[Row]:
 
 
 def _pcie_text(traffic: PcieDuring) -> str:
-    received = _rate_text(traffic.rx_mb_s, traffic.rx_peak_mb_s)
-    sent = _rate_text(traffic.tx_mb_s, traffic.tx_peak_mb_s)
+    received = _mean_and_peak_rate_text(traffic.rx_mb_s, traffic.rx_peak_mb_s)
+    sent = _mean_and_peak_rate_text(traffic.tx_mb_s, traffic.tx_peak_mb_s)
     text = f"received {received}, sent {sent} MB/s"
     if traffic.link_mb_s:
         text += f" of {number_text(traffic.link_mb_s, 'MB/s', 0)} each way"
     return text
 
 
-def _rate_text(mean_mb_s: float | None, peak_mb_s: float | None) -> str:
+def _mean_and_peak_rate_text(mean_mb_s: float | None, peak_mb_s: float | None) -> str:
     if mean_mb_s is None:
         return NA
     return f"{number_text(mean_mb_s, decimals=0)} ({number_text(peak_mb_s, decimals=0)})"

@@ -340,11 +340,11 @@ def _design_rows(experiment: Experiment) -> tuple[tuple[str, str], ...]:
 
 
 def _arms_table(a: Arm, b: Arm) -> Table:
-    rows = (("A", _changes_of_arm(a)), ("B", _changes_of_arm(b)))
+    rows = (("A", _arm_changes_text(a)), ("B", _arm_changes_text(b)))
     return Table(("arm", "changes on the common base"), rows)
 
 
-def _changes_of_arm(arm: Arm) -> str:
+def _arm_changes_text(arm: Arm) -> str:
     return ", ".join(arm.target_and_change_texts) or "the base as it is"
 
 

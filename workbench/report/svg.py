@@ -45,7 +45,7 @@ class SvgAxis:
     log: bool = False
 
     def ticks(self) -> list[float]:
-        ticks = _log_ticks if self.log else _ticks
+        ticks = _log_ticks if self.log else _linear_ticks
         return ticks(self.low, self.high)
 
     def scale(self, start: float, end: float) -> Scale:
@@ -61,7 +61,7 @@ class SvgAxis:
         return math.log10(max(value, self.low))
 
 
-def _ticks(low: float, high: float, wanted_count: int = 5) -> list[float]:
+def _linear_ticks(low: float, high: float, wanted_count: int = 5) -> list[float]:
     """Return about `wanted_count` round numbers from `low` to `high` at equal distances, which are
     1, 2 or 5 times a power of ten; [low] for an empty or infinite range."""
     span = high - low

@@ -62,7 +62,7 @@ def tune_plan_blocks(spec: TuneSpec, cost: TuneCost, *, simulated: bool) -> list
         ("limits", _spec_limits_text(spec)),
         ("each run", cost.load),
         ("starts", starts),
-        ("takes", _cost_text(cost)),
+        ("takes", _tune_duration_text(cost)),
     ]
     if cost.energy_kwh is not None:
         rows.append(("energy", f"at most {cost.energy_kwh:.2g} kWh by the GPUs' power limits"))
@@ -75,7 +75,7 @@ def tune_plan_blocks(spec: TuneSpec, cost: TuneCost, *, simulated: bool) -> list
     ]
 
 
-def _cost_text(cost: TuneCost) -> str:
+def _tune_duration_text(cost: TuneCost) -> str:
     if cost.took_s is None:
         return UNKNOWN
     text = f"about {_duration_text(cost.took_s)}"

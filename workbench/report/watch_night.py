@@ -52,7 +52,7 @@ def night_blocks(night: Night, earlier: Sequence[Night] = ()) -> list[Block]:
         lead += "; the night is not finished"
     blocks += [TextBlock(lead, lead=True, mark=mark), _night_table(night)]
     for entry in night.entries:
-        blocks += _chosen_metric_blocks(entry)
+        blocks += _engine_choice_blocks(entry)
     for entry in night.entries:
         blocks += _watch_history_blocks(entry, [night, *earlier])
     return blocks
@@ -109,7 +109,7 @@ def _night_row(entry: NightEntry) -> tuple[str, ...]:
     )
 
 
-def _chosen_metric_blocks(entry: NightEntry) -> list[Block]:
+def _engine_choice_blocks(entry: NightEntry) -> list[Block]:
     if not entry.chosen:
         return []
     title = f"What the engine chose differently: {entry.watch.watch_name}"

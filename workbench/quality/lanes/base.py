@@ -110,7 +110,7 @@ class ScoringInterface(ABC):
         the prompt as it is."""
         return prompt
 
-    async def text_of(self, prompt: Prompt) -> str:
+    async def text_of_prompt(self, prompt: Prompt) -> str:
         """Return the prompt as text. Raises UnusableText unless the server names tokens by their
         text."""
         raise UnusableText("the server of A names tokens by their ids")

@@ -44,7 +44,7 @@ class TabbyInterface(ScoringInterface):
             raise UnusableText("the server's tokenizer does not give back the text")
         return Prompt(text, ids)
 
-    async def text_of(self, prompt: Prompt) -> str:
+    async def text_of_prompt(self, prompt: Prompt) -> str:
         return await self._request_text(prompt.ids)
 
     async def trim_for_generation(self, prompt: Prompt) -> Prompt:

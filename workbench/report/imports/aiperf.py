@@ -122,7 +122,7 @@ def read(fields: Fields, options: ImportOptions) -> list[Imported]:
         **attained,
     )
     model = served_model_name(fields, options, _model_name(config))
-    workload = {**_length_fields(fields), **_load_fields(config), "requests": ok}
+    workload = {**_token_length_fields(fields), **_load_fields(config), "requests": ok}
     if usage and ok:
         workload["max_tokens"] = round(usage / ok)
     name = "GenAI-Perf" if _is_genai_perf(config) else TOOL
@@ -384,7 +384,7 @@ def _load_of_measured_phase(config: Fields) -> Fields:
     return config.object("loadgen")
 
 
-def _length_fields(fields: Fields) -> dict[str, int]:
+def _token_length_fields(fields: Fields) -> dict[str, int]:
     found = {}
     for name, aiperf_name in (
         ("input_tokens", "input_sequence_length"),

@@ -77,10 +77,10 @@ def _imported_run(fields: Fields, run: Fields, tool: str, options: ImportOptions
         requests_ok=ok,
         requests_failed=failed,
         duration_s=run.run_duration_s("duration", ok),
-        prompt_tokens=_total_of_successful(metrics, "prompt_token_count"),
-        output_tokens=_total_of_successful(metrics, "output_token_count"),
-        output_tok_s=_mean_of_successful(metrics, "output_tokens_per_second"),
-        request_s=_mean_of_successful(metrics, "requests_per_second"),
+        prompt_tokens=_total_of_successful_requests(metrics, "prompt_token_count"),
+        output_tokens=_total_of_successful_requests(metrics, "output_token_count"),
+        output_tok_s=_mean_of_successful_requests(metrics, "output_tokens_per_second"),
+        request_s=_mean_of_successful_requests(metrics, "requests_per_second"),
         notes=tuple(notes),
         **_fields_only_workbench_writes(config),
         **attained,
@@ -96,7 +96,7 @@ def _imported_run(fields: Fields, run: Fields, tool: str, options: ImportOptions
     return imported_result(tool, options, model, workload, made, unix_s)
 
 
-def _statistics_of_successful(metrics: Fields, name: str) -> Fields:
+def _statistics_of_successful_requests(metrics: Fields, name: str) -> Fields:
     """Return the statistics of a metric over the successful requests. They are absent if no request
     has a value of the metric, in which case GuideLLM writes zeros."""
     found = metrics.object(name).object("successful")
@@ -105,19 +105,19 @@ def _statistics_of_successful(metrics: Fields, name: str) -> Fields:
     return found
 
 
-def _mean_of_successful(metrics: Fields, name: str) -> float | None:
-    return _statistics_of_successful(metrics, name).positive_number("mean")
+def _mean_of_successful_requests(metrics: Fields, name: str) -> float | None:
+    return _statistics_of_successful_requests(metrics, name).positive_number("mean")
 
 
-def _total_of_successful(metrics: Fields, name: str) -> int | None:
-    total = _statistics_of_successful(metrics, name).number("total_sum")
+def _total_of_successful_requests(metrics: Fields, name: str) -> int | None:
+    total = _statistics_of_successful_requests(metrics, name).number("total_sum")
     if total is None:
         return None
     return round(total)
 
 
 def _latency_distribution(metrics: Fields, name: str, unit_ms: float) -> Distribution | None:
-    found = _statistics_of_successful(metrics, name)
+    found = _statistics_of_successful_requests(metrics, name)
     percentiles = found.object("percentiles")
     if not found.number("max") or not percentiles:
         return None
@@ -150,8 +150,8 @@ def _mean_token_counts(metrics: Fields, successful_count: int) -> dict[str, Any]
     if not successful_count:
         return {}
     totals = {
-        "input_tokens": _total_of_successful(metrics, "prompt_token_count"),
-        "max_tokens": _total_of_successful(metrics, "output_token_count"),
+        "input_tokens": _total_of_successful_requests(metrics, "prompt_token_count"),
+        "max_tokens": _total_of_successful_requests(metrics, "output_token_count"),
     }
     return {name: round(tokens / successful_count) for name, tokens in totals.items() if tokens}
 
@@ -171,7 +171,7 @@ def _attainment_fields(metrics: Fields, config: Fields, notes: list[str]) -> dic
         if most_ms := slo.number(name):
             limits.append(f"{title} <= {most_ms:g} ms")
     notes.append(f"requests that kept the SLO are those with {' and '.join(limits)}")
-    goodput = _mean_of_successful(metrics, "request_goodput") if share else 0.0
+    goodput = _mean_of_successful_requests(metrics, "request_goodput") if share else 0.0
     return {"slo_pct": round(100 * share, 4), "goodput_request_s": goodput}
 
 

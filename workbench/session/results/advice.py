@@ -108,7 +108,7 @@ class Advisor:
             _MAX_NEWEST_RESULTS, host=result.conditions.host, before_id=result.id
         ):
             for other in page.results:
-                if not other.summary.refused and _have_same_load(other, result):
+                if not other.summary.refused and _have_same_configuration_and_load(other, result):
                     return other
         return None
 
@@ -174,7 +174,7 @@ _CONFIGURATION = attrgetter("engine", "model", "flags", "env", "gpu_settings")  
 _LOAD = attrgetter(*(name for name in REPEATED if name != "profile"))  # of a spec
 
 
-def _have_same_load(a: BenchResult, b: BenchResult) -> bool:
+def _have_same_configuration_and_load(a: BenchResult, b: BenchResult) -> bool:
     if _CONFIGURATION(a.conditions) != _CONFIGURATION(b.conditions):
         return False
     return bool(_LOAD(a.spec) == _LOAD(b.spec))

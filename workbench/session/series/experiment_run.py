@@ -516,5 +516,6 @@ def _end_reason(cause: BaseException | None) -> str | None:
 
 
 def _failure_line(failure: WorkbenchError) -> str:
+    """Return an error in one line, with its command and next step if it has them."""
     command = f"; command: {failure.command}" if failure.command else ""
     return failure.message + command + (f" ({failure.next_step})" if failure.next_step else "")

@@ -241,7 +241,7 @@ class Experiments:
         for result in self._results.db.list(200):
             made, took_s = result.conditions, result.summary.duration_s
             is_same_server = made.address in urls or (made.host, made.model) in here
-            if is_same_server and took_s is not None and _have_same_load(result.spec, shape):
+            if is_same_server and took_s is not None and _have_same_load_size(result.spec, shape):
                 return took_s * (1 + shape.warmup / max(1, shape.requests))
         return None
 
@@ -635,5 +635,5 @@ def _plans_started_by_experiment(spec: ExperimentSpec) -> list[Mapping[str, Any]
     return list(filter(None, (design.plan_of_arm(spec, name) for name in "AB")))
 
 
-def _have_same_load(a: BenchSpec, b: BenchSpec) -> bool:
+def _have_same_load_size(a: BenchSpec, b: BenchSpec) -> bool:
     return _LOAD_SIZE(a) == _LOAD_SIZE(b)

@@ -60,7 +60,7 @@ class FlagSweepPlanner:
         best one with the current values. Raises InputError or PlanError for a sweep that cannot be
         carried out."""
         check_time_limit_minutes(max_minutes)
-        combinations = await self._combinations(flags)
+        combinations = await self._check_and_list_combinations(flags)
         if pairs < 0:
             raise InputError(
                 f"a sweep with {pairs} pairs is not possible", next_step="give --pairs 0 or more"
@@ -95,7 +95,7 @@ class FlagSweepPlanner:
             flags.setdefault(name, []).append(value)
         await self._check_runs_have_records(sweep)
         self.parts.plans.edit_plan(self._plan_of_stored_sweep(spec), f"sweep {sweep.id}")
-        combinations = await self._combinations(flags)
+        combinations = await self._check_and_list_combinations(flags)
         if [c.label for c in combinations] != [p.label for p in sweep.points]:
             raise InputError(
                 f"sweep {sweep.id} cannot be resumed: this version of Workbench would measure "
@@ -144,7 +144,9 @@ class FlagSweepPlanner:
         points = [(c.label, c.x) for c in combinations]
         return PlannedSweep(FLAGS, " x ".join(names), "", points, spec, make_design)
 
-    async def _combinations(self, flags: Mapping[str, Sequence[str]]) -> Sequence[FlagCombination]:
+    async def _check_and_list_combinations(
+        self, flags: Mapping[str, Sequence[str]]
+    ) -> Sequence[FlagCombination]:
         plans = self.parts.plans
         await plans.locate_engine_unless_searched(plans.editor)
         combinations = list_combinations(plans.editor, flags)
@@ -212,7 +214,7 @@ def list_combinations(
             f"the flag {empty} has no value to try",
             next_step=f"give the values of the flag that the sweep tries, such as {empty}=128,256",
         )
-    found = [_current_assignments(editor, names)]
+    found = [_current_values_combination(editor, names)]
     for one in itertools.product(*values):
         sets = tuple(f"{name}={value}" for name, value in zip(names, one, strict=True))
         changed = editor_with_assignments(editor, sets)
@@ -257,7 +259,8 @@ def _validated_flag_names(editor: PlanEditor, flags: Mapping[str, Sequence[str]]
     return names
 
 
-def _current_assignments(editor: PlanEditor, names: Sequence[str]) -> FlagCombination:
+def _current_values_combination(editor: PlanEditor, names: Sequence[str]) -> FlagCombination:
+    """Return the combination of the plan's current values of these flags, which changes nothing."""
     values = []
     for name in names:
         value = editor.plan.flag(name)

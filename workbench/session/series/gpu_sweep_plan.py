@@ -75,7 +75,7 @@ class GpuSweepPlanner:
         parts.load.make_spec(None, shape)
         target = await resolve_sweep_target(parts, run_id, url)
         gpus = await self._gpu_indices_of_sweep(gpu, target.run_id)
-        previous = await self._previous_values(setting, gpus)
+        previous = await self._read_previous_values(setting, gpus)
         await self._commands_for_values(wanted, previous, password, require_rights=True)
         spec = SweepSpec(
             tuple(values),
@@ -111,7 +111,7 @@ class GpuSweepPlanner:
         wanted = parse_swept_values(setting, values)
         gpus = await self._gpu_indices_of_sweep(gpu, run_id)
         return await self._commands_for_values(
-            wanted, await self._previous_values(setting, gpus), None
+            wanted, await self._read_previous_values(setting, gpus), None
         )
 
     async def commands_of_resumed_sweep(
@@ -181,7 +181,7 @@ class GpuSweepPlanner:
             )
         return found
 
-    async def _previous_values(
+    async def _read_previous_values(
         self, setting: str, gpus: Sequence[int]
     ) -> dict[int, PreviousValues]:
         return await read_previous_values(
@@ -238,7 +238,7 @@ class GpuSweepPlanner:
             self.parts, gpus, SweepTarget(spec.run_id, spec.url), spec.bench
         )
         check_same_conditions(self.parts, sweep, spec, now)
-        previous = await self._previous_values(sweep.kind, gpus)
+        previous = await self._read_previous_values(sweep.kind, gpus)
         return parse_swept_values(sweep.kind, spec.values), {
             **previous,
             **_values_before_killed_sweep(sweep, previous),

@@ -128,7 +128,7 @@ class LoadSearch(Design[float]):
             raise unusable
         self.results[level] = [*runs, result]
         self._took_s.append(self.progress.elapsed_s - began_s)
-        self._show_level(index, level)
+        self._show_level_means(index, level)
         await self.progress.save()
 
     async def _reset_level_after_failure(
@@ -176,7 +176,7 @@ class LoadSearch(Design[float]):
         self.progress.change_sweep(points=tuple(ordered))
         return self._levels_of_points.index(level)
 
-    def _show_level(self, index: int, level: float) -> None:
+    def _show_level_means(self, index: int, level: float) -> None:
         judged = self.verdict_on_level(level)
         assert judged is not None
         shown = self.results_shown_for_level(level)

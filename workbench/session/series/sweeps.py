@@ -290,7 +290,7 @@ class Sweeps:
         if self._stop is None:
             return
         self._stop.set()
-        ended = asyncio.ensure_future(self._wait_for_end())
+        ended = asyncio.ensure_future(self._wait_for_sweep_end())
         try:
             # a load that was about to begin can be cancelled only once it has begun
             while not ended.done():
@@ -300,7 +300,7 @@ class Sweeps:
         finally:
             ended.cancel()
 
-    async def _wait_for_end(self) -> None:
+    async def _wait_for_sweep_end(self) -> None:
         async with self._one:
             pass
 

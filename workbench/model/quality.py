@@ -129,11 +129,19 @@ class Interval:
     high: float | None = None
 
     @property
+    def bounds(self) -> tuple[float, float] | None:
+        """(low, high); None if there is no interval."""
+        if self.low is None or self.high is None:
+            return None
+        return self.low, self.high
+
+    @property
     def negated(self) -> Interval:
         """The interval of the negative value, such as that of A - B for that of B - A."""
-        if self.low is None or self.high is None:
+        if self.bounds is None:
             return Interval(-self.value)
-        return Interval(-self.value, -self.high, -self.low)
+        low, high = self.bounds
+        return Interval(-self.value, -high, -low)
 
 
 @dataclass(frozen=True, slots=True)

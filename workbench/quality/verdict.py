@@ -720,9 +720,10 @@ def format_value_with_half_width(measure: QualityMeasure, sign: str = "") -> str
     """Return the value of a measure with the half width of its interval, for example "0.035 ±
     0.003". The half width has one digit, or two if it begins with 1."""
     value = measure.value
-    if value.low is None or value.high is None:
+    if value.bounds is None:
         return f"{value.value:{sign}.2g}"
-    half = (value.high - value.low) / 2
+    low, high = value.bounds
+    half = (high - low) / 2
     if half <= 0:
         return f"{value.value:{sign}.2g} ± 0"
     digits = 0

@@ -111,9 +111,9 @@ def _user_measure_blocks(own: OwnMeasure | None) -> list[Block]:
     difference, pairs = own.difference, count_of(own.pairs, "item")
     digits, factor, unit = (1, 100.0, " points") if own.right_wrong else (4, 1.0, "")
     text = f"{factor * difference.value:+.{digits}f}{unit}"
-    if difference.low is not None and difference.high is not None:
-        low, high = factor * difference.low, factor * difference.high
-        text += f" ({low:+.{digits}f} to {high:+.{digits}f})"
+    if difference.bounds is not None:
+        low, high = difference.bounds
+        text += f" ({factor * low:+.{digits}f} to {factor * high:+.{digits}f})"
     rows = [("score", own.field)]
     if own.right_wrong:
         rows.append(("right", f"A {own.mean_a:.1%}, B {own.mean_b:.1%} of {pairs}"))
@@ -220,10 +220,12 @@ def _interval_text(value: Interval | None, name: str) -> str:
         return NA
     _, digits, factor = _measure_title_digits_factor(name)
     text = f"{factor * value.value:.{digits}f}"
-    if value.low is None or value.high is None:
+    if value.bounds is None:
         return text
-    high = min(value.high, 1.0) if name == SAME_TOP else value.high  # a share
-    return f"{text} ({factor * value.low:.{digits}f} to {factor * high:.{digits}f})"
+    low, high = value.bounds
+    if name == SAME_TOP:  # a share
+        high = min(high, 1.0)
+    return f"{text} ({factor * low:.{digits}f} to {factor * high:.{digits}f})"
 
 
 def _worst_text_blocks(result: QualityResult) -> list[Block]:

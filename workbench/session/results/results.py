@@ -4,6 +4,7 @@ tools."""
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from workbench.store.results_db import ResultsDb
 
 MAX_KEPT_SAMPLES = 2000  # as in config_schema.py
+_TAG = re.compile(r"[^\s+-]\S{0,39}")
 MAX_SHOWN_RESULTS = 100  # newest results in the state, until older ones are asked for
 
 
@@ -355,7 +357,7 @@ def _advise_on_stored_result(result: BenchResult) -> tuple[Finding, ...]:
 def validated_tag(tag: str) -> str:
     """Return `tag`. Raises InputError unless `tag` is one word of at most 40 characters that does
     not begin with + or -."""
-    if not tag or tag != "".join(tag.split()) or tag[0] in "+-" or len(tag) > 40:
+    if not _TAG.fullmatch(tag):
         raise InputError(
             f"{tag!r} is not a valid tag",
             next_step="give one word of at most 40 characters that does not begin with + or -",

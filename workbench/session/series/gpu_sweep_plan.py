@@ -67,7 +67,7 @@ class GpuSweepPlanner:
         SettingsError for a sweep that cannot be carried out."""
         parts = self.parts
         wanted, shape = parse_swept_values(setting, values), bench_fields_per_value(bench)
-        if pairs is not None and pairs != 0 and not 2 <= pairs <= MAX_PAIRS:
+        if pairs and not 2 <= pairs <= MAX_PAIRS:
             raise InputError(
                 f"a sweep with {pairs} pairs is not possible",
                 next_step=f"give --pairs 2 to {MAX_PAIRS}, or 0 for none",

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -54,14 +55,12 @@ OpenSession = Callable[[Watch], AbstractAsyncContextManager["Session"]]
 _KV_TOKENS_SETTINGS = ("KV cache, tokens",)
 _WORSE_ANSWER_VERDICTS = (DIFFERS, BROKEN)
 _IMAGE_FIELD, _VENV_FIELD = "image:", "venv:"
+_CANDIDATE = re.compile(rf"{_IMAGE_FIELD}\S+|{_VENV_FIELD}/\S*")
 
 
 def validated_candidate(candidate: str) -> str:
     """Return `candidate`. Raises InputError unless it is "image:NAME" or "venv:/PATH"."""
-    kind = next((one for one in (_IMAGE_FIELD, _VENV_FIELD) if candidate.startswith(one)), None)
-    word = candidate.removeprefix(kind or "")
-    absolute = kind != _VENV_FIELD or word.startswith("/")
-    if kind is None or not word or word != "".join(word.split()) or not absolute:
+    if not _CANDIDATE.fullmatch(candidate):
         raise InputError(
             f"{candidate!r} is no candidate",
             next_step="give image:NAME:TAG for a preset that starts a container, or venv:/PATH of "

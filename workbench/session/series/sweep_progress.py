@@ -173,8 +173,10 @@ class SweepProgress:
         self.change_point(point_index, state=PointState.MEASURING)
         found: list[BenchResult] = []
         try:
-            while len(found) < runs and not (found and _why_unusable(found[-1])):
+            for _ in range(runs):
                 found.append(await self.run_with_one_repeat(point_index, run_benchmark))
+                if _why_unusable(found[-1]):
+                    break
         except (BenchCancelled, HostUnreachable):  # the value itself is not to blame
             raise
         except WorkbenchError as error:

@@ -238,20 +238,21 @@ def stuck_start_findings(
         for p in patterns_of_engine(engine)
         if p.only_last and p.matches(last_line)
     )
-    why = _cause_and_fix_of_stuck_phase(phase)
+    stuck_phase = phase or "starting"
+    why = _cause_and_fix_of_stuck_phase(stuck_phase)
     text = (
         f"no new line in the log for {silent_s // 60:.0f} min, in the phase "
-        f"“{phase or 'starting'}”: {why['cause']}"
+        f"“{stuck_phase}”: {why['cause']}"
     )
     evidence = strip_log_prefix(last_line) or None
     return *known, Finding(Level.WARN, "start.stuck", text, fix=why["fix"], evidence=evidence)
 
 
-def _cause_and_fix_of_stuck_phase(phase: str | None) -> Mapping[str, str]:
-    """Return {"cause": …, "fix": …} of a start that does not come out of the phase `phase`, None
-    for an unknown one."""
+def _cause_and_fix_of_stuck_phase(phase: str) -> Mapping[str, str]:
+    """Return {"cause": …, "fix": …} of a start that does not come out of the phase `phase`, in
+    general words for an unknown one."""
     rows = _patterns_document()["phases"]
-    found: Mapping[str, str] = next(row for row in rows if re.search(row["phase"], phase or ""))
+    found: Mapping[str, str] = next(row for row in rows if re.search(row["phase"], phase))
     return found
 
 
@@ -693,9 +694,8 @@ _DETAIL_LINES = 5  # after the first line of an error
 def _is_in_lines_of_error(finding: Finding, error: RaisedError) -> bool:
     """Return whether the finding is about the line of `error` or one of the _DETAIL_LINES after it.
     False if the line of one of the two is unknown."""
-    if finding.line is None or not error.number:
-        return False
-    return 0 <= finding.line - error.number <= _DETAIL_LINES
+    first = error.number
+    return 0 < first <= line_number_of(finding) <= first + _DETAIL_LINES
 
 
 # A compiler writes its reason, and then the traceback of a call that only says that it failed.

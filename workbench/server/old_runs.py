@@ -109,9 +109,10 @@ async def read_ended_runs(host: Host, root: str) -> tuple[EndedRun, ...]:
     sizes: dict[str, int] = {}
     now_unix_s = 0.0
     for line in done.out.splitlines():
-        kind, *words = line.split() or [""]
-        if not words:
+        found_words = line.split()
+        if len(found_words) < 2:
             continue
+        kind, *words = found_words
         if kind == "run":
             if len(words) == 4 and parse_whole_number(words[3]) is not None:
                 marks[words[0]] = words[1:]

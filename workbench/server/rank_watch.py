@@ -271,9 +271,11 @@ def _pids_of_run() -> list[int]:
     for path in Path("/proc").iterdir():
         pid = int(path.name) if path.name.isdecimal() else session
         words = _stat_fields_from_state(pid) if pid not in others else []
-        if words and words[3] == str(session):
+        if not words:
+            continue
+        if words[3] == str(session):
             found.append(pid)
-        elif words:
+        else:
             with suppress(OSError):  # of another user
                 if mark in (path / "environ").read_bytes().split(b"\0"):
                     found.append(pid)

@@ -508,8 +508,8 @@ class Supervisor:
     async def _check_for_idle_start(self, run: WatchedRun) -> None:
         """While the log of a starting server is silent, read every READ_INTERVAL_S what its
         processes do. Set `run.idle` to a finding if none of them has done anything for
-        HANGING_AFTER_S."""
-        if not run.is_starting or not run.record.is_plain_process:
+        HANGING_AFTER_S. The run is a plain process."""
+        if not run.is_starting:
             return
         from workbench.server import idle_start
 
@@ -540,11 +540,11 @@ class Supervisor:
 
     async def _read_stacks_of_hang(self, run: WatchedRun) -> None:
         """Set `run.stacks` to where the processes of a start that hangs stand, by py-spy if the
-        host has it. It is asked once for each hang."""
+        host has it. It is asked once for each hang. The run is a plain process."""
         if run.spinning is None and run.idle is None:
             run.stacks = None
             return
-        if run.stacks is not None or not run.record.is_plain_process:
+        if run.stacks is not None:
             return
         from workbench.server import python_stacks
 
@@ -781,8 +781,9 @@ class Supervisor:
             await self._finish_run(run)
         elif run.facts.alive and not run.facts.stop_requested:
             self._check_server_when_due(run)
-            await self._check_for_idle_start(run)
-            await self._read_stacks_of_hang(run)
+            if run.record.is_plain_process:
+                await self._check_for_idle_start(run)
+                await self._read_stacks_of_hang(run)
         return grew > 0
 
     async def _is_alive(self, run: WatchedRun) -> bool:
@@ -950,7 +951,7 @@ def _gpu_indices(run: WatchedRun, samples: Sequence[GpuSample]) -> frozenset[int
     """Return the indices of the GPUs of `samples` that its launcher or its plan names for a run;
     None if neither names one."""
     visible = run.record.command.env.get("CUDA_VISIBLE_DEVICES", "")
-    words = run.status.gpus or tuple(filter(None, map(str.strip, visible.split(","))))
+    words = run.status.gpus or tuple(map(str.strip, visible.split(",")))
     uuids = tuple(word for word in words if word.startswith("GPU-"))
     named = frozenset(
         sample.index

@@ -265,7 +265,7 @@ class Containers:
                 fix,
             )
         for path in list_paths_to_mount(plan):
-            if ":" in path and ("," in path or '"' in path):
+            if ":" in path and not {",", '"'}.isdisjoint(path):
                 text = (
                     f"{path} cannot be mounted, because its name has a colon and a comma or quote"
                 )
@@ -453,9 +453,9 @@ class Containers:
                 "run did not start"
             )
             return ServerExitState(False, handle=own, ended=f"{text}: {words[0][:12]}")
-        if kind == "other" and words[0] in _LIVING_STATES:
-            return ServerExitState(True, handle=handle)
         if kind == "other":
+            if words[0] in _LIVING_STATES:
+                return ServerExitState(True, handle=handle)
             code = parse_whole_number(words[1])
             return ServerExitState(
                 False,
@@ -554,9 +554,12 @@ def _move_key_to_environment(
     """Return (command line, environment) with the value of --api-key moved from `argv` to the
     environment variable that the engine reads. Both are unchanged without such a flag or variable,
     and if the flag has several values."""
+    unchanged = tuple(argv), dict(env)
+    if engine.api_key_env is None:
+        return unchanged
     for at, word in enumerate(argv):
         flag, equals, value = word.partition("=")
-        if flag != "--api-key" or engine.api_key_env is None:
+        if flag != "--api-key":
             continue
         key, rest = [value], argv[at + 1 :]
         if not equals:
@@ -564,7 +567,7 @@ def _move_key_to_environment(
         is_followed_by_flag = not rest or rest[0].startswith("--")  # one key, not several
         if key and is_followed_by_flag:
             return (*argv[:at], *rest), {**env, engine.api_key_env: key[0]}
-    return tuple(argv), dict(env)
+    return unchanged
 
 
 def _no_container_error(

@@ -32,6 +32,13 @@ class OperatingMap:
     holds: MapPoint | None = None
     fails: MapPoint | None = None
 
+    @property
+    def limit_user_tok_s(self) -> float | None:
+        """The tokens per second of a user halfway between `holds` and `fails`; None without both."""
+        if self.holds is None or self.fails is None:
+            return None
+        return (self.holds.user_tok_s + self.fails.user_tok_s) / 2
+
 
 def operating_map_from_sweep(sweep: Sweep) -> OperatingMap | None:
     """Return the operating map of a search for users or a sweep of the concurrency. None if the

@@ -186,6 +186,13 @@ class PlanView:
         return len(self.changes)
 
     @property
+    def memory_findings(self) -> list[Finding]:
+        """The findings that begin with the memory estimate; [] without an estimate."""
+        if not self.memory:
+            return []
+        return [finding for finding in self.findings if finding.text.startswith(self.memory)]
+
+    @property
     def start_command(self) -> Command | None:
         """The command that the host runs when the plan is started: the launcher's if there is one,
         else the engine's. None if the plan has errors."""

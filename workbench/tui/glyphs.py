@@ -12,7 +12,7 @@ from workbench.model.findings import Level
 from workbench.model.lazy_dataclass import dataclass
 
 # Severity of a finding: its sign, and the role of its text.
-LEVELS: Mapping[str, tuple[str, str]] = {
+LEVELS: Mapping[str | None, tuple[str, str]] = {
     Level.ERROR: ("x", "bad"),
     Level.WARN: ("!", "warn"),
     Level.HINT: ("i", "dim"),

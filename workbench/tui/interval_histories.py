@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 # complete pairs -> (change, half width of its interval) in percent
 IntervalHistory = Mapping[int, tuple[float, float]]
+NO_INTERVALS: IntervalHistory = {}
 
 
 class IntervalHistories:

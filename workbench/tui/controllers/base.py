@@ -10,7 +10,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from workbench.model.findings import Level
-from workbench.model.server_run import ServerState
 from workbench.tui.clipboard import copy_to_clipboard_and_describe
 from workbench.tui.modals.ask import concurrent_measurement_question
 
@@ -59,8 +58,8 @@ class Controller:
     def ready_server_or_show_message(self, purpose: str) -> ServerStatus | None:
         """Return the selected server if it is READY. Otherwise say that `purpose`, such as "a
         sweep", needs one, and return None."""
-        server = self.state.server
-        if server is not None and server.state is ServerState.READY:
+        server = self.state.ready_server
+        if server is not None:
             return server
         if self.is_searching_servers:
             self.show_server_search_message(f"{purpose} needs a server that is READY")

@@ -61,7 +61,9 @@ class ExplainController(Controller):
     def _flag_explanation_rows(self, flag: FlagRow, width: int) -> list[Row]:
         plans = self.session.plans
         notes = plans.preset_texts_about_flag(flag.name) if not flag.is_env else ()
-        estimate = (self.state.plan and self.state.plan.memory) or ""
+        estimate: str | None = None
+        if self.state.plan is not None:
+            estimate = self.state.plan.memory
         return flag_page_rows(flag, notes, estimate, width)
 
     async def pick_and_explain_term(self) -> None:

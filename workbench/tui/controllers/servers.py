@@ -70,7 +70,7 @@ def _stop_method_text(server: ServerStatus, grace_s: float, unit: str | None) ->
 def _launcher_and_handle_text(server: ServerStatus) -> str:
     if server.run_as == PROCESS:
         return ""
-    return f"  {server.run_as} {server.handle or ''}".rstrip()
+    return f"  {server.run_as}{enclose_nonempty_text(' ', server.handle)}"
 
 
 def _other_server_text(pid_text: str, server: FoundServer) -> str:

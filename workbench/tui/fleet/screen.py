@@ -21,6 +21,7 @@ from workbench.tui.fleet.columns import ORDERS, host_matches_filter, sort_hosts
 from workbench.tui.fleet.table import FleetTable
 from workbench.tui.modals.base import Modal, TextBody
 from workbench.tui.textual_private import count_waiting_frames
+from workbench.tui.widgets.entry import typed_character
 from workbench.tui.widgets.pick_list import CURSOR_BINDINGS
 
 if TYPE_CHECKING:
@@ -152,8 +153,8 @@ class FleetScreen(Screen[str]):
             self.typing, self.view.words = False, ""
         elif event.key == "backspace":
             self.view.words = self.view.words[:-1]
-        elif event.is_printable and event.character is not None:
-            self.view.words += event.character
+        elif character := typed_character(event):
+            self.view.words += character
         else:
             return event.key not in ("up", "down", "pageup", "pagedown", "home", "end", "f1")
         self._redraw()

@@ -209,7 +209,7 @@ class Choices(PickList):
         super().__init__()
         self.items, self.on_choose, self.on_move = items, on_choose, on_move
         self.reserved_rows = reserved_rows
-        self.cursor = next((i for i, item in enumerate(items) if item[0] == preselected), 0)
+        self.cursor = self._index_of_key(preselected)
 
     def item_key(self, item: Any) -> Hashable:
         return str(item[0])

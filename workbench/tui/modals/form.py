@@ -18,7 +18,7 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.store.crash_files import internal_error_message_and_details
 from workbench.tui.cells import Painted, Row, RowMaker, pad_text, paragraph_rows
 from workbench.tui.modals.base import Label, Modal, Text
-from workbench.tui.widgets.entry import Entry
+from workbench.tui.widgets.entry import Entry, typed_character
 
 Values = dict[str, str]  # field name -> text
 Submit = Callable[[Values], Awaitable[None]]
@@ -104,11 +104,12 @@ class ChoiceField(Painted, can_focus=True):
         if event.key == "enter":
             self.on_submit(self.value)
             return True
-        if not event.is_printable or not event.character or event.character == " ":
+        letter = typed_character(event).lower()
+        if letter in ("", " "):
             return False
         at = self.options.index(self.value) + 1
         turned = [*self.options[at:], *self.options[:at]]
-        found = next((o for o in turned if o.lower().startswith(event.character.lower())), None)
+        found = next((option for option in turned if option.lower().startswith(letter)), None)
         if found is not None:
             self.set_value(found)
         else:

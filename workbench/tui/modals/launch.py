@@ -244,7 +244,7 @@ class ConfirmStart(Modal[bool]):
         # the estimate is shown once: as a finding if it is a warning or an error
         findings = list(plan.findings)
         if plan.memory:
-            estimates = [f for f in findings if f.text.startswith(plan.memory)]
+            estimates = plan.memory_findings
             if not any(map(_is_error_or_warning, estimates)):
                 rows += rows_beside_label("memory  ", "dim", paragraph_rows(plan.memory, width - 8))
                 findings = [f for f in findings if f not in estimates]

@@ -40,6 +40,7 @@ from workbench.tui.widgets.entry import Entry
 
 STREAMS, USERS, RATES, FLAG = "concurrency", "users", "requests/s", "flag"
 SETTING = {s.label: s for s in SWEPT}
+_SWEPT_BY_KIND = {s.key: s for s in SWEPT}
 
 
 class Offer(NamedTuple):
@@ -88,7 +89,7 @@ class RequestedSweep(NamedTuple):
 
 def is_gpu_setting_sweep(wanted: RequestedSweep) -> bool:
     """Return whether a sweep sets a GPU setting."""
-    return any(setting.key == wanted.kind for setting in SWEPT)
+    return wanted.kind in _SWEPT_BY_KIND
 
 
 def search_load_from_bench_fields(
@@ -209,7 +210,7 @@ def parse_sweep_form(values: Values, gpu_count: int) -> RequestedSweep:
 
 def check_setting_limits(wanted: RequestedSweep, state: SessionState) -> None:
     """Raise InputError if a GPU does not allow a value of the setting that is to be swept."""
-    setting = next((s for s in SWEPT if s.key == wanted.kind), None)
+    setting = _SWEPT_BY_KIND.get(wanted.kind)
     if not isinstance(setting, NumberSetting):
         return
     for info in state.gpu_infos:

@@ -87,11 +87,11 @@ def fit_page_rows(report: FitReport, files: Sequence[str], width: int) -> list[R
 
 
 def flag_page_rows(
-    item: FlagRow, notes: Sequence[str], memory_estimate: str, width: int
+    item: FlagRow, notes: Sequence[str], memory_estimate: str | None, width: int
 ) -> list[Row]:
     """Return the rows of a page about a flag: its help, its value and its default. `notes` are
     remarks on the flag from the preset and from the text that accompanies the preset, and
-    `memory_estimate` is that of the plan, "" if there is none."""
+    `memory_estimate` is that of the plan; None if there is none."""
     spec = item.spec
     rows = paragraph_rows(flag_description(item), width)
     facts = {"default": flag_default_text(item.default), "now": flag_value_text(item.value)}

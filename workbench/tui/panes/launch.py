@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.model.counts import count_of
 from workbench.model.flags import FlagRow, Origin
-from workbench.model.server_run import ServerState
 from workbench.session.state import PlanView, SessionState
 from workbench.tui.bindings import Key, copy_keys_for_view, make_textual_bindings
 from workbench.tui.cells import (
@@ -31,6 +30,7 @@ from workbench.tui.formats import flag_default_text, flag_value_text
 from workbench.tui.glyphs import LEVELS, G
 from workbench.tui.panes.base import Pane
 from workbench.tui.widgets.pick_list import PickList
+from workbench.tui.widgets.running_rows import served_plan_state
 
 if TYPE_CHECKING:
     from workbench.model.plan import PlanDifference
@@ -125,14 +125,9 @@ class Launch(Pane, PickList):
 
     def show(self, state: SessionState) -> None:
         self.state = state
-        self._changes, self._served = (), ""
-        if state.server is not None and state.server.state is not ServerState.STOPPING:
-            servers = self.session.servers
-            if servers.running_plan() is not None:
-                self._served = "running"
-                if state.server.state is ServerState.STARTING:
-                    self._served = "starting"
-            self._changes = tuple(servers.changes_against_running())
+        self._changes, self._served = (), served_plan_state(self.session, state)
+        if self._served:
+            self._changes = tuple(self.session.servers.changes_against_running())
         self._edits, self._unlike = {}, {}
         if state.plan is not None:
             self._edits = _changes_by_row_key(state.plan, state.plan.changes)
@@ -298,7 +293,7 @@ class Launch(Pane, PickList):
         key = (item.is_env, item.name)
         edit, unlike = self._edits.get(key), self._unlike.get(key)
         edited = self._is_edited_or_differs(item)
-        mark, mark_role = LEVELS.get(item.level or "", (" ", "text"))
+        mark, mark_role = LEVELS.get(item.level, (" ", "text"))
         unset = item.origin is Origin.DEFAULT and item.value is None and not edited
         value, default, name = flag_value_text(item.value), _flag_default_text(item), item.name
         if item.is_env:
@@ -399,7 +394,7 @@ def _flag_default_text(row: FlagRow) -> str:
 
 def flag_finding_text_and_role(row: FlagRow) -> Run:
     """Return the finding about a flag, behind the sign of its level, and the role of the text."""
-    sign, role = LEVELS.get(row.level or "info", ("i", "dim"))
+    sign, role = LEVELS.get(row.level, ("i", "dim"))
     return f"{sign} {row.finding}", role
 
 

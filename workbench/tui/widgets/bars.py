@@ -12,7 +12,6 @@ from textual.geometry import Offset
 
 from workbench.model.counts import count_of
 from workbench.model.findings import Finding, Level
-from workbench.model.server_run import ServerState
 from workbench.session.state import Notice, PlanView, SessionState
 from workbench.tui.bindings import ON_PAGES, SHOWN, Key, footer_keys
 from workbench.tui.cells import (
@@ -29,7 +28,11 @@ from workbench.tui.cells import (
     width_of,
 )
 from workbench.tui.glyphs import LEVELS, G
-from workbench.tui.widgets.running_rows import running_command_rows, running_flags_row
+from workbench.tui.widgets.running_rows import (
+    running_command_rows,
+    running_flags_row,
+    served_plan_state,
+)
 
 if TYPE_CHECKING:
     from workbench.model.plan import Command
@@ -170,14 +173,8 @@ class CommandBar(Painted):
 
     def _running_server_sign(self) -> Run | None:
         """Return the sign of a server that runs or starts with a known plan; None without one."""
-        server = self.state.server
-        if server is None or server.state is ServerState.STOPPING:
-            return None
-        if self.session.servers.running_plan() is None:
-            return None
-        if server.state is ServerState.STARTING:
-            return " ~ starting", "warn"
-        return f" {G.on} running", "good"
+        signs = {"starting": (" ~ starting", "warn"), "running": (f" {G.on} running", "good")}
+        return signs.get(served_plan_state(self.session, self.state))
 
     @staticmethod
     def _command_row(command: Command, width: int) -> Row:
@@ -247,8 +244,8 @@ def _memory_estimate_texts(plan: PlanView, text: str) -> list[Run]:
     warns about the memory. Return [] if `text` is ""."""
     if not text:
         return []
-    for finding in _findings_of_level(plan, Level.WARN):
-        if finding.text.startswith(plan.memory or ""):
+    for finding in plan.memory_findings:
+        if finding.level is Level.WARN:
             return [(text, "warn")]
     return [(text, "text")]
 

@@ -13,6 +13,13 @@ from workbench.model.untrusted_text import clean_text
 LINE_END = "\N{SYMBOL FOR NEWLINE}"
 
 
+def typed_character(event: events.Key) -> str:
+    """Return the character that a printable key types; "" for any other key."""
+    if not event.is_printable:
+        return ""
+    return str(event.character)
+
+
 class Entry(Input):
     """Textual's Input, but it calls functions instead of posting messages. Therefore a page that
     `on_submit` opens exists before the next key is handled."""
@@ -65,12 +72,13 @@ class Entry(Input):
 
     def try_handling_key(self, event: events.Key) -> bool:
         """Insert the character of a printable key, and return True. Return False for any other key."""
-        if not event.is_printable or event.character is None:
+        character = typed_character(event)
+        if not character:
             return False
         if self.selection.is_empty:
-            self.insert_text_at_cursor(event.character)
+            self.insert_text_at_cursor(character)
         else:
-            self.replace(event.character, *self.selection)
+            self.replace(character, *self.selection)
         return True
 
     def validate_value(self, value: str) -> str:

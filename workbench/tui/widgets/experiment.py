@@ -34,7 +34,7 @@ from workbench.tui.formats import (
     whole_number_text,
 )
 from workbench.tui.glyphs import G
-from workbench.tui.interval_histories import IntervalHistory
+from workbench.tui.interval_histories import NO_INTERVALS, IntervalHistory
 from workbench.tui.widgets.interval import Axis, change_and_interval_row, make_axis
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def experiment_rows(
     *,
     remaining_s: float | None = None,
     bench_progress: str = "",
-    interval_history: IntervalHistory | None = None,
+    interval_history: IntervalHistory = NO_INTERVALS,
 ) -> list[Row]:
     """Return the rows of an experiment's page. `remaining_s` are the seconds left, None if unknown,
     and `bench_progress` is the progress of the running benchmark as text. `interval_history` has
@@ -121,7 +121,7 @@ def experiment_rows(
     ]
     rows += arm_rows(e.spec.a, e.spec.b, width, "the plan as it is loaded")
     rows += [(), *_verdict_rows(e, width), ()]
-    rows += _pair_and_metric_rows(e, width, interval_history or {})
+    rows += _pair_and_metric_rows(e, width, interval_history)
     rows += [(), *_run_rows(e, width), (), *paragraph_rows(experiment_design_text(e), width, "dim")]
     return [*rows, *stack_paragraphs(e.note.splitlines(), width, "dim", "  ")]
 

@@ -7,17 +7,33 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from workbench.model.flags import Origin
+from workbench.model.server_run import ServerState
 from workbench.tui.cells import Row, Run, cut_text, justify_row, row_width, width_of
 from workbench.tui.formats import flag_value_text, path_end_text
 from workbench.tui.glyphs import G
 
 if TYPE_CHECKING:
     from workbench.model.flags import FlagRow
+    from workbench.session.session import Session
+    from workbench.session.state import SessionState
 
 _VALUE_CELLS = 24  # of a value; v shows all of it
 _MODEL_CELLS = 28
 _MORE_CELLS = 9  # " +12 more"
 _PARALLEL = "parallel-size"  # ends the names whose short spellings every user knows, such as "tp"
+
+
+def served_plan_state(session: Session, state: SessionState) -> str:
+    """Return "starting" or "running" if the selected server has a known plan and is not stopping;
+    "" otherwise."""
+    server = state.server
+    if server is None or server.state is ServerState.STOPPING:
+        return ""
+    if session.servers.running_plan() is None:
+        return ""
+    if server.state is ServerState.STARTING:
+        return "starting"
+    return "running"
 
 
 def flag_texts(flags: Sequence[FlagRow], *, short: bool = False) -> list[Run]:

@@ -3,7 +3,7 @@ is the point beyond which more gains little."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING
@@ -29,7 +29,11 @@ if TYPE_CHECKING:
     from workbench.model.sweep import Sweep, SweepPoint
 
 ServerRates = tuple[float, float]  # tok/s of a user, tok/s of a GPU
-SIGNS = {"holds": POINT, "open": G.off, "fails": "x"}  # of the levels on the operating map
+SIGNS: Mapping[str | None, str] = {
+    "holds": POINT,
+    "open": G.off,
+    "fails": "x",
+}  # of the levels on the operating map
 LEAST_PLOT_ROWS = 9
 _SMALL_PAGE_CELLS = 40
 MOST_PLOT_ROWS = 22
@@ -186,7 +190,7 @@ def operating_map_rows(
         SIGNS["open"]: "open",
         SIGNS["fails"]: "fails",
     }
-    if found.holds and found.fails:
+    if found.limit_user_tok_s is not None:
         marks[G.rule] = "SLO"
     if server_rates:
         marks[NOW] = "now"
@@ -213,13 +217,10 @@ def _operating_map_plot_rows(
     for p in found.points:
         value = getattr(p, field)
         if value is not None:
-            sign = SIGNS.get(p.slo_verdict or "", POINT)
+            sign = SIGNS.get(p.slo_verdict, POINT)
             if p is found.holds:
                 sign = KNEE
             points.append(Point(p.user_tok_s, value, number_text(p.user_tok_s), sign))
-    limit = None
-    if found.holds is not None and found.fails is not None:
-        limit = (found.holds.user_tok_s + found.fails.user_tok_s) / 2
     role = "warn"
     if field == "gpu_tok_s":
         role = "spark"
@@ -228,7 +229,13 @@ def _operating_map_plot_rows(
         beside.append(Point(*server_rates, "", NOW))
     whole_title = f"{title} over tok/s per user"
     return curve_rows(
-        points, width, height, whole_title, role=role, extra_points=beside, limit_x=limit
+        points,
+        width,
+        height,
+        whole_title,
+        role=role,
+        extra_points=beside,
+        limit_x=found.limit_user_tok_s,
     )
 
 

@@ -190,7 +190,7 @@ def test_an_estimate_counts_the_runs_that_follow_the_points() -> None:
         session.core, session.results, session.sweeps.sweep_store, whole, asyncio.Event()
     )
     run.pair_runs, run._runs_each, run.limit._began_s = 6, 2, time.monotonic() - 20.0
-    run._estimate_time_left(2)
+    run._count_runs_and_estimate_left(2)
     # two runs took 20 s; two of the last point and six in pairs are left
     assert 79 < (run.sweep.left_s or 0) < 85
 

@@ -104,7 +104,7 @@ class Measuring:
         side = CHANGED_STEP if step == CHANGED_STEP else FIRST_STEP
         await server.start_counting_requests()
         parts = self.parts
-        parts.simulated = parts.simulated or server.simulated
+        parts.simulated |= server.simulated
         parts.conditions.setdefault(side, server.conditions)
         instrument = self._make_instrument(server, step)
         if step == FIRST_STEP:

@@ -36,12 +36,10 @@ async def resolve_arms_to_servers(session: Session, a: Arm, b: Arm) -> tuple[Arm
             next_step="choose results of two configurations",
         )
     # A run that is started anew takes the place of the one that runs, which is then measured anew.
-    a_has_ended = a_from_result and _is_not_ready(status_a)
-    if a_has_ended or (b_from_result and _is_not_ready(status_b)):
-        if a_from_result:
-            a = _arm_started_anew(a, status_a)
-        if b_from_result:
-            b = _arm_started_anew(b, status_b)
+    measured_a = status_a if a_from_result else None
+    measured_b = status_b if b_from_result else None
+    if _is_not_ready(measured_a) or _is_not_ready(measured_b):
+        a, b = _arm_started_anew(a, measured_a), _arm_started_anew(b, measured_b)
     if a.target == b.target and b.changes_launch and not a.changes_launch:
         # B needs the GPUs and the port of that run, which is stopped, and started again at the end.
         a = _arm_started_anew(a, status_a)

@@ -328,7 +328,7 @@ def verify_proof(path: Path) -> VerifiedProof:
         title=title,
         verdict=verdict,
         differences=differences,
-        checked=_checked_part_texts(proven, again, shows_page=bool(page) and _can_render(document)),
+        checked=_checked_part_texts(proven, again, shows_page=_can_check_page(document, page)),
         simulated=proven.simulated,
         workbench_version=clean_text(
             str(document.get("workbench_version", "")), _MAX_SHOWN_CHARACTERS
@@ -343,10 +343,10 @@ def _unusable_proof_error(path: Path, why: str) -> InputError:
     )
 
 
-def _can_render(document: Mapping[str, Any]) -> bool:
-    """Return whether this Workbench has the version that wrote the proof, and so makes the same
-    page from the same data."""
-    return document.get("workbench_version") == __version__
+def _can_check_page(document: Mapping[str, Any], page: str) -> bool:
+    """Return whether the proof has a page, and this Workbench has the version that wrote it: only
+    that makes the same page from the same data."""
+    return bool(page) and document.get("workbench_version") == __version__
 
 
 def _checked_part_texts(
@@ -402,7 +402,7 @@ def _page_differences(
 ) -> Iterator[ProofDifference]:
     if proof_document.page_was_changed(document, page):
         yield ProofDifference("checksum", "the page was changed after it was written")
-    if not page or not _can_render(document):
+    if not _can_check_page(document, page):
         return
     ours = _page_html(document, proven).splitlines()
     theirs = page.splitlines()

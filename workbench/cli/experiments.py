@@ -128,7 +128,7 @@ async def run_experiment(arguments: argparse.Namespace) -> int:
 def _read_twin_hosts(arguments: argparse.Namespace) -> tuple[str, ...]:
     """Return the two host names that the user gave with --twins, or () without this option. If the
     command line names no host, the first of the two becomes the host of the command. The names are
-    checked later."""
+    not checked here. Raises InputError for --twins together with --host-a or --host-b."""
     if arguments.twins is None:
         return ()
     if arguments.host_a or arguments.host_b:

@@ -45,7 +45,8 @@ def refuse_run_with_url(arguments: argparse.Namespace) -> None:
 )
 async def verify_settings(arguments: argparse.Namespace) -> int:
     """Send load to the server, check the GPU settings and print the outcome. Return the exit code:
-    0 if clocks and power follow every setting or the hardware limits them further, otherwise 1."""
+    0 if clocks and power follow every setting or the hardware limits them further, otherwise 1.
+    Raises InputError for --seconds out of range, and for a run together with --url."""
     if not 1.0 <= arguments.seconds <= 600:
         raise InputError(
             f"--seconds {arguments.seconds:g} is not from 1 to 600",

@@ -63,7 +63,8 @@ if TYPE_CHECKING:
 )
 async def import_recipe(arguments: argparse.Namespace) -> int:
     """Read a recipe and show it as a preset, ask for confirmation, and save the preset. Return 0,
-    or 2 if the recipe could not become a preset."""
+    or 2 if the recipe could not become a preset. Raises InputError if the recipe has no source or
+    several."""
     if sum(given is not None for given in (arguments.file, arguments.line, arguments.pid)) != 1:
         raise InputError(
             "import needs exactly one source",
@@ -266,8 +267,9 @@ async def _load_plan_title_gpu_count(
 async def _cluster_plan_title_gpu_count(
     arguments: argparse.Namespace,
 ) -> tuple[LaunchPlan, str, int | None]:
-    """Return what `_load_plan_title_gpu_count` returns, for a preset on the nodes of the cluster
-    that the command line names. The nodes are asked for their addresses and network interfaces."""
+    """Return (launch plan, title, number of GPUs) for a preset on the nodes of the cluster that the
+    command line names. The nodes are asked for their addresses and network interfaces. The number
+    is None if unknown."""
     from workbench.cli.plan import parse_variables
     from workbench.engines import set_executable
 

@@ -20,7 +20,7 @@ SCREEN_OPTIONS = (
 
 
 def open_screen(arguments: argparse.Namespace) -> int:
-    """Open the screen and return its exit code."""
+    """Open the screen and return its exit code when it ends. Raises InputError for --json."""
     if arguments.json:
         raise InputError(
             "the screen has no JSON output",

@@ -69,10 +69,10 @@ async def stop_benchmark_on_signals(
     session: Session, received: list[signal.Signals]
 ) -> AsyncIterator[None]:
     """While this context manager is open, cancel the running benchmark at the first Ctrl-C, SIGTERM
-    or SIGHUP, and the whole command at the next one.
+    or SIGHUP, and the whole command at the next one. Every signal is appended to `received`.
 
-    A cancelled benchmark raises BenchCancelled, which has the result so far. Every signal is
-    appended to `received`.
+    A cancelled benchmark raises BenchCancelled, which has the result so far. A cancelled command
+    raises EndedBySignal.
     """
     cancel = _current_task().cancel
     cancelling: list[asyncio.Task[None]] = []

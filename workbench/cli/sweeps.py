@@ -186,8 +186,7 @@ def _sweep_plan_lines(
 
 def _parse_values_by_flag(words: Sequence[str]) -> dict[str, list[str]]:
     """Return the values by flag from words such as "name=v1,v2". A JSON value is one value, even if
-    it contains commas.
-    """
+    it contains commas. Raises InputError for a word without a name or without values."""
     found: dict[str, list[str]] = {}
     for word in words:
         name, equals, text = word.partition("=")
@@ -354,8 +353,9 @@ def _sweep_point_text(point: SweepPoint, sweep: Sweep) -> str:
 
 @asynccontextmanager
 async def report_resume_command_if_cancelled(session: Session) -> AsyncIterator[None]:
-    """While this context manager is open, say on stderr what a sweep has found and which command
-    resumes it, if a signal ends the command."""
+    """While this context manager is open, a command that a signal cancels says on stderr what its
+    sweep has found, and which command resumes the sweep. It says nothing if the sweep cannot be
+    resumed."""
     try:
         yield
     except asyncio.CancelledError:

@@ -214,6 +214,12 @@ def _is_setting_changed(name: str, x: Any, y: Any) -> bool:
     return bool(x != y)
 
 
+def _has_equal_settings(side: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
+    """Return whether the server of one side of a comparison had these settings. False if its
+    settings are not known."""
+    return bool(side) and not list_changed_answer_settings(side, settings)
+
+
 def find_quality_comparison(
     a: Mapping[str, Any],
     b: Mapping[str, Any],
@@ -227,9 +233,7 @@ def find_quality_comparison(
     only if `simulated` is True."""
     for one in sorted(comparisons, key=lambda one: bool(one.imported)):  # own measurements first
         sides = ((one.conditions_a, a), (one.conditions_b, b))
-        alike = all(
-            side and not list_changed_answer_settings(side, settings) for side, settings in sides
-        )
+        alike = all(_has_equal_settings(side, settings) for side, settings in sides)
         if alike and one.verdict != NOT_MEASURED and one.simulated == simulated:
             return one
     return None
@@ -253,9 +257,7 @@ def find_sides_in_quality_comparisons(
         if one.verdict == NOT_MEASURED or one.simulated != conditions.simulated:
             continue
         sides = (("B", one.conditions_b), ("A", one.conditions_a))
-        alike = [
-            side for side, its in sides if its and not list_changed_answer_settings(its, settings)
-        ]
+        alike = [side for side, its in sides if _has_equal_settings(its, settings)]
         if alike:
             found.append((alike[0], one))
     return tuple(found)

@@ -211,7 +211,7 @@ class Engine:
         """Return whether the versions `a` and `b` belong to one release, which means that they have
         the same flags. False if one of them is unknown."""
         x, y = (catalogs.parse_version_numbers(v)[: self.release_parts] for v in (a, b))
-        return bool(x) and x == y
+        return x == y != ()
 
     def flag_data_from_help(self, text: str) -> dict[str, Any]:
         """Parse the help text that the engine prints with the arguments `help_arguments`. Return

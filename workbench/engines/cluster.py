@@ -45,13 +45,13 @@ def spread_plan_over_nodes(
 def _make_rank_nodes(
     plan: LaunchPlan, engine: Engine, places: Sequence[NodeAddress]
 ) -> tuple[Node, ...]:
-    count, head = len(places), places[0].address or places[0].host
+    count, head = len(places), places[0].address_or_name
     if plan.gpu_count < count or count < 2:
         return ()
     if ray.uses_ray(plan):
         beside = []
         for rank, place in enumerate(places):
-            flags = {"node-ip-address": place.address or place.host, "address": head}
+            flags = {"node-ip-address": place.address_or_name, "address": head}
             beside.append(Node(place.host, rank, flags, role=ray.ROLE))
         return (Node(places[0].host, 0), *beside)
     nodes = []

@@ -34,9 +34,10 @@ class ContainerProgram:
     short_names: bool = False  # completes "vllm/vllm-openai" to an image of Docker Hub by itself
 
     def gpu_options(self, gpus: str, cdi: bool | None = None) -> tuple[str, ...]:
-        """Return the options of docker or podman that make GPUs visible in a container. `gpus` is
-        "all", "none", or indices and UUIDs such as "0,1". `cdi` True selects --device with CDI
-        names (Container Device Interface), False selects --gpus, and None the program's default."""
+        """Return the options of docker or podman that make GPUs visible in a container; () for
+        "none". `gpus` is "all", "none", or indices and UUIDs such as "0,1". `cdi` True selects
+        --device with CDI names (Container Device Interface), False selects --gpus, and None the
+        program's default."""
         if gpus == NONE:
             return ()
         names = gpus.split(",")

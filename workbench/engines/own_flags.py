@@ -165,12 +165,11 @@ def _unprinted_properties_from_shipped_catalog(
     if spec is None:
         return {}
     noted = _drop_empty_fields({key: getattr(spec, key) for key in properties})
-    shipped_json = spec.kind == FlagKind.JSON
     # the engine parses it later
-    text_of_json = shipped_json and entry["kind"] == FlagKind.STR
+    text_of_json = (spec.kind, entry["kind"]) == (FlagKind.JSON, FlagKind.STR)
     # whose fields depend on the platform
-    of_configuration = shipped_json and spec.default is None
-    lacks_fields = entry["kind"] == FlagKind.JSON and not entry["json_fields"]
+    of_configuration = (spec.kind, spec.default) == (FlagKind.JSON, None)
+    lacks_fields = (entry["kind"], entry["json_fields"]) == (FlagKind.JSON, [])
     if text_of_json or lacks_fields:
         noted |= {"kind": str(spec.kind), "json_fields": list(spec.json_fields)}
     if text_of_json or (of_configuration and not isinstance(entry["default"], list)):

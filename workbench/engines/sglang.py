@@ -202,7 +202,8 @@ class Sglang(Engine):
         as the module `sglang.launch_server`.
         """
         words = plan.executable
-        if words and (words[-1] == "serve" or "launch_server" in words[-1]):
+        last = "".join(words[-1:])
+        if last == "serve" or "launch_server" in last:
             return words
         before_serve = (
             plan.engine_version is not None

@@ -62,7 +62,8 @@ class FileWeights:
 
 
 def parse_tensors(header: str) -> list[Tensor]:
-    """Return the tensors that the JSON header of a safetensors file lists."""
+    """Return the tensors that the JSON header of a safetensors file lists. An entry that is no
+    tensor is left out; [] if the header is not JSON."""
     try:
         document = json.loads(header)
     except (ValueError, RecursionError):

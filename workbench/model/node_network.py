@@ -74,3 +74,9 @@ class NodeAddress:
     origins: Mapping[str, str] = field(default_factory=dict)
     problem: str | None = None  # why the address is not known
     entry: HostEntry | None = None  # what hosts.toml says about the host
+
+    @property
+    def address_or_name(self) -> str:
+        """The address at which the other nodes reach this one; its name if the address is not
+        known."""
+        return self.address or self.host

@@ -95,7 +95,7 @@ def _claim_sections(preset: Preset) -> Iterator[Section]:
 def texts_about_flag(preset: Preset, name: str, aliases: Iterable[str] = ()) -> list[str]:
     """Return what a preset says about the flag `name`, as one text each: its value in the preset,
     then each known problem (caveat) and each statement of a write-up (claim) that mentions the
-    flag. `aliases` are other spellings of the flag."""
+    flag. [] if there is nothing. `aliases` are other spellings of the flag."""
     value = preset.flags.get(name)
     texts: list[str] = []
     if value is not None:

@@ -75,8 +75,9 @@ class SweepStore:
 
     @contextmanager
     def lock_and_read(self, sweep_id: int) -> Iterator[Sweep]:
-        """Hold the lock of a sweep while the context manager is open, and yield the sweep as read
-        after locking. Raises InputError if another Workbench holds the lock."""
+        """Hold the lock of a sweep while the context manager is open, and yield the sweep as it is
+        stored then. A sweep whose Workbench ended while running it has the state "stopped". Raises
+        InputError if another Workbench holds the lock."""
         self._read(sweep_id)  # an unknown id must not create a lock file
         with self.hold_lock(sweep_id):
             sweep = self._read(sweep_id)

@@ -249,16 +249,17 @@ def _is_busy(gpu: GpuSample) -> bool:
 
 
 def _gpu_key(host: FleetHost, gpu: GpuSample) -> Hashable:
-    """Return what tells a GPU from all others. Simulated hosts are different machines, although
-    their GPUs have the same UUIDs."""
+    """Return a value that is equal only for the same GPU: its UUID, or else the host and the index.
+    Simulated hosts are different machines, although their GPUs have the same UUIDs."""
     if gpu.uuid and not host.simulated:
         return gpu.uuid
     return host.name, gpu.index
 
 
 def _server_key(host: FleetHost, server: FleetServer) -> Hashable:
-    """Return what tells a server from all others. The URL of a server that Workbench did not start
-    has the host's own loopback address, so the GPUs say which machine it is."""
+    """Return a value that is equal only for the same server: its run id, or else its URL with the
+    GPUs of its host. Such a URL has the host's own loopback address, so the GPUs say which machine
+    it is."""
     if server.state != FOUND_STATE:
         return server.name
     return frozenset(_gpu_key(host, gpu) for gpu in host.gpus) or host.name, server.name

@@ -317,7 +317,8 @@ class PlanEditor:
         return tuple(found)
 
     def findings(self) -> tuple[Finding, ...]:
-        """Return the problems and hints about the plan."""
+        """Return the problems and hints about the plan, in no order of severity. If no command can
+        be made, an error says why."""
         found = []
         try:
             self.launch_command()

@@ -144,8 +144,9 @@ class Recipes:
         return self._import_recipe(recipe, f"{recipe.form} {source}".strip(), preset_id)
 
     async def read_running_process(self, pid: int, preset_id: str | None = None) -> ImportedRecipe:
-        """Return the command of a running process of the host as a preset with the id `preset_id`,
-        by default one made from the command."""
+        """Return the command of a running process of the host as a preset that is not saved yet.
+        `preset_id` is the id of that preset, by default one made from the command. Raises
+        InputError if the command starts no server."""
         from workbench.recipes.imports import running_process
         from workbench.server.process_command import read_command
 

@@ -63,8 +63,8 @@ async def preview_restart_command(session: Session, run_id: str) -> str:
 
 async def restart_in_place(session: Session, run_id: str) -> None:
     """Restart the server of a run with the launcher (such as systemd) that runs it, in the same
-    unit, container or job. Raises ServerError, and leaves the server running, if its program
-    is missing."""
+    unit, container or job. Raises ServerError, and leaves the server running, if the program that
+    starts the server is missing."""
     session.servers.check_not_reserved()
     record = session.servers.supervisor.record(run_id)
     await preflight.check_files(

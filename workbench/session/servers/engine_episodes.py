@@ -94,7 +94,7 @@ class EngineEpisodes:
     def _queue_cause_text(self, read: EngineMetrics) -> str:
         """Return why requests wait, as the end of a sentence: a reached limit of running requests.
         If that limit is not reached, return the number of running requests and the use of the KV
-        cache, as far as they are known."""
+        cache, as far as they are known; "" if neither is."""
         running = read.running
         if self._limit is not None and running is not None and running >= self._limit[1]:
             return f": {self._limit[0]} {self._limit[1]} reached"

@@ -127,7 +127,8 @@ class EngineReader:
     def _switch_to_server(
         self, server: str, engine: Engine | None, port: int | None, plan: LaunchPlan | None = None
     ) -> None:
-        """Begin to read the counters of `server`, a run id or URL, unless they are read already."""
+        """Begin to read the counters of `server`, a run id or URL, unless they are read already.
+        `engine`, `port` and `plan` are the server's; None if they are not known."""
         view = self._core.state.engine
         if view is None or view.server != server:
             title = f"{engine.title if engine else 'server'} :{port}"

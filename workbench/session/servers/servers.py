@@ -209,7 +209,8 @@ class Servers:
         self._show_servers_and_select(self._core.state.run_id)
 
     def _show_servers_and_select(self, run_id: str | None, **changes: Any) -> None:
-        """Show the servers and the selected run `run_id` in the session's state."""
+        """Show the servers and the selected run `run_id` in the session's state. `changes` are
+        further fields of the state to change."""
         statuses = self.supervisor.statuses()
         self._core.update(
             run_id=run_id,
@@ -241,9 +242,8 @@ class Servers:
 
     async def list_runs_and_select_one(self) -> None:
         """List the host's server runs in the session's state. If no run is selected, select the
-        newest live one. If none is alive because the newest run is a restart that failed, perhaps
-        after its screen was closed or killed, select that one, so that the user can start the
-        earlier server again."""
+        newest live one. If none is alive and the newest run is a restart that failed, select that
+        one, so that the user can start the earlier server again."""
         if await self._lacks_run_directories():
             self._core.update(servers_read=True)
             return
